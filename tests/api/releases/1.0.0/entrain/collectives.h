@@ -1,17 +1,17 @@
 /* Collectives, send and receive, and works (handles of started calls).
  *
  * All functions of this header: any thread may call. A call blocks only if `work` is NULL. `options` may be NULL
- * (defaults). Every function can return INVALID_ARGUMENT, which names the argument and its value, and after the
- * communicator has ended, the error that ended it.
+ * (defaults). Every function can return INVALID_ARGUMENT, which names the argument and its value. After the
+ * communicator has ended, every function returns the error that ended it.
  *
  * A call is complete on a rank when the rank has received all data that it needs and its buffers may be reused. So the
  * root of a broadcast or scatter, and every rank but the root of a reduce or gather, may complete before other ranks
  * have started. If the buffer is large, such a rank waits until the receivers take the data.
  *
  * If ranks differ in operation, type, count, reduction or root, all ranks receive MISMATCH. The text names both calls
- * and the ranks that made each. A rank whose part was already complete receives the error from a later call or wait.
- * The guilty rank is the lowest rank whose call differs from the most frequent call; -1 if no call is the most
- * frequent, as between two ranks. */
+ * and the ranks that made each of them. A rank whose part was already complete receives the error from a later call or
+ * wait. The guilty rank is the lowest rank whose call differs from the most frequent call. It is -1 if no call is the
+ * most frequent, for example between two ranks. */
 #ifndef ENTRAIN_COLLECTIVES_H_
 #define ENTRAIN_COLLECTIVES_H_
 
@@ -47,9 +47,9 @@ typedef struct entrain_call_options {
                          - Ranks that are threads of one process and share a device need one stream each for calls with
                            a work. On a common stream their calls would wait for each other.
                          - If NCCL may run the first untagged collective of a communicator, make this call without a
-                           work. NCCL initialises in it, and may wait for all streams of the device.
-                         - Freeing device memory waits for all streams of the process on the device, and so for the
-                           calls */
+                           work. NCCL initialises in this call, and may wait for all streams of the device.
+                         - Freeing device memory waits for all streams of the process on the device. So it also waits
+                           for the calls on them */
   entrain_reduction_t* reduction; /* the reduction if op is ENTRAIN_REDUCTION */
   entrain_batch_t* batch; /* not NULL: the library checks the call and adds it to the batch instead of starting it;
                              `work` must be NULL */
@@ -64,21 +64,22 @@ static ENTRAIN_INLINE void entrain_call_options_init(entrain_call_options_t* opt
 
 /* ---- Reductions as objects ------------------------------------------------------------------------------------ */
 
-/* A reduction function of the caller: dst[i] = dst[i] (+) src[i] for `count` elements. Must give the same bits on every
- * rank for the same arguments. Returns 0 on success.
+/* A reduction function of the caller: computes dst[i] = dst[i] (+) src[i] for `count` elements. Must give the same bits
+ * on every rank for the same arguments. Returns 0 on success.
  *
  * The communicator calls the function on a thread that runs only such functions, one at a time. dst and src are memory
  * of the library. The function may block, for example on an interpreter's lock: all other calls make progress, and
- * every call, its own included, keeps its deadline. If its call ends while the function runs (by the deadline, an
- * abort, or the end of the communicator or runtime), the library does not wait for the function, ignores its output,
- * and does not call it again. On a deadline all ranks receive TIMED_OUT: "all_reduce #4: timed out on rank 1 after 0.5
- * s (deadline 0.5 s) waiting for rank 1: it is in the user reduction of all_reduce #4, which has not returned for 0.499
- * s". A function that has run for a second is also reported in the log.
+ * every call, also the one that is being reduced, keeps its deadline. That call may end while the function runs: by the
+ * deadline, an abort, or the end of the communicator or runtime. Then the library does not wait for the function,
+ * ignores its output, and does not call it again. On a deadline all ranks receive TIMED_OUT: "all_reduce #4: timed out
+ * on rank 1 after 0.5 s (deadline 0.5 s) waiting for rank 1: it is in the user reduction of all_reduce #4, which has
+ * not returned for 0.499 s". The log also reports a function that has run for a second.
  *
  * Inside the function, calls that need the engine return FAILED_PRECONDITION ("entrain_barrier: called from the user
- * reduction of all_reduce #2, which must not use the engine"), also those with a work: how often the function is called,
- * and on which ranks, depends on the algorithm, so a call that it starts has no counterpart on the other ranks.
- * Functions that destroy a communicator, or an object made from one, do nothing and log this. Queries are allowed.
+ * reduction of all_reduce #2, which must not use the engine"), also calls with a work. The reason is that the algorithm
+ * determines how often and on which ranks the function is called, so that a call inside it has no counterpart on other
+ * ranks. Functions that destroy a communicator, or an object made from one, do nothing and log this. Queries are
+ * allowed.
  *
  * A result other than 0 ends the communicator on all ranks with ABORTED: "the user reduction of all_reduce #4 returned
  * 5", with the rank. `out` is then undefined on this rank, and on all ranks that had not completed the call. */
@@ -88,8 +89,8 @@ typedef int32_t (*entrain_reduce_fn)(void* dst, const void* src, size_t count, e
 ENTRAIN_API entrain_status_t entrain_reduction_builtin(entrain_op_t op, entrain_reduction_t** reduction);
 /* Creates a reduction for a function of the caller. `signature` is a number that identifies the function; it must be
  * the same on all ranks. The function must be associative. If `commutative` is not 0, the algorithm determines the
- * order of the combinations; otherwise they follow the rank order. A call returns RESOURCE_EXHAUSTED if the library
- * cannot start the thread for the function. */
+ * order of the combinations; otherwise they follow the rank order. A call with this reduction returns
+ * RESOURCE_EXHAUSTED if the library cannot start the thread for the function. */
 ENTRAIN_API entrain_status_t entrain_reduction_user(entrain_reduce_fn combine, void* user, uint32_t signature,
                                                     int32_t commutative, entrain_reduction_t** reduction);
 /* Writes 1 to *busy while the function of entrain_reduction_user runs, even if its call has ended, and 0 for other
@@ -100,10 +101,10 @@ ENTRAIN_API entrain_status_t entrain_reduction_busy(const entrain_reduction_t* r
  * the element type. `factor` is finite, and an integer if the elements are integers. */
 ENTRAIN_API entrain_status_t entrain_reduction_premultiplied_sum(double factor, entrain_reduction_t** reduction);
 /* Creates a reduction to the weighted mean: the sum over r of contribution_r * weights[r] / (sum of weights). EDiT
- * combines pseudo-gradients in this way (arXiv 2412.07210). For floats; accumulated in f32 (f64 for f64) in rank order
- * and rounded once. `weights` has `ranks` entries, one for each rank of the communicator: finite, >= 0, not all 0, and
- * the same on all ranks (MISMATCH otherwise). A rank of weight 0 contributes nothing, even if its data contain NaN. For
- * all_reduce, reduce and reduce_scatter. */
+ * combines pseudo-gradients in this way (arXiv 2412.07210). The elements must be floats; the sum is accumulated in f32
+ * (f64 for f64) in rank order and rounded once. `weights` has `ranks` entries, one for each rank of the communicator:
+ * finite, >= 0, not all 0, and the same on all ranks (MISMATCH otherwise). A rank of weight 0 contributes nothing, even
+ * if its data contain NaN. Allowed in all_reduce, reduce and reduce_scatter. */
 ENTRAIN_API entrain_status_t entrain_reduction_weighted(const double* weights, int32_t ranks,
                                                         entrain_reduction_t** reduction);
 
@@ -124,13 +125,13 @@ enum { /* entrain_gta_config_t.sparsification: the elements of a contribution th
   ENTRAIN_SPARSIFY_RESCALED_RANDOM = 3 /* as RANDOM, and the values are divided by `density` */
 };
 enum { /* entrain_gta_config_t.wire_format: the encoding of contributions, and of the result of an all_reduce */
-  ENTRAIN_WIRE_F32 = 0,  /* unchanged, whatever the element type */
-  ENTRAIN_WIRE_BF16 = 1, /* all but F32: for f32 elements only */
+  ENTRAIN_WIRE_F32 = 0,  /* elements are sent unchanged, whatever their type */
+  ENTRAIN_WIRE_BF16 = 1, /* rounded to bf16. This format and those below are for f32 elements only */
   ENTRAIN_WIRE_INT8 = 2, /* integers -127 to 127 times one f32 scale per block; a block with a NaN or an infinity
                             becomes all NaN */
   ENTRAIN_WIRE_INT4 = 3, /* as INT8, with integers -7 to 7 */
-  ENTRAIN_WIRE_INT2 = 4  /* two bits a value: -1, -1/3, 1/3 or 1 times the scale of its block. Only with sparsification; the
-                            result of an all_reduce then travels as BF16 */
+  ENTRAIN_WIRE_INT2 = 4  /* two bits per value: -1, -1/3, 1/3 or 1 times the scale of its block. Only with
+                            sparsification; the result of an all_reduce then travels as BF16 */
 };
 enum { /* entrain_gta_config_t.wire_rounding */
   ENTRAIN_ROUND_NEAREST = 0,
@@ -159,29 +160,30 @@ static ENTRAIN_INLINE void entrain_gta_config_init(entrain_gta_config_t* config)
 }
 
 /* Creates a reduction by generalised task arithmetic. Each element of the result is the sum over the ranks of weight *
- * contribution. With a consensus, only those ranks take part whose weight * contribution has the elected sign (a zero
- * and a NaN have no sign). Without consensus the result is a weighted mean. A divisor within 1e-8 of 0 counts as 1. For
- * floats; accumulated in f32 (f64 for f64) in rank order and rounded once. One pass, which sends as many bytes as one
- * all-reduce. The config must be the same on all ranks (MISMATCH otherwise). A rank of weight 0 contributes nothing,
- * even if its data contain NaN. For all_reduce, reduce and reduce_scatter.
+ * contribution. With a consensus, a rank takes part in an element only if its weight * contribution has the elected
+ * sign (a zero and a NaN have no sign). Without consensus the result is a weighted mean. A divisor within 1e-8 of 0
+ * counts as 1. The elements must be floats; the sum is accumulated in f32 (f64 for f64) in rank order and rounded once.
+ * The reduction needs one pass, which sends as many bytes as one all-reduce. The config must be the same on all ranks
+ * (MISMATCH otherwise). A rank of weight 0 contributes nothing, even if its data contain NaN. Allowed in all_reduce,
+ * reduce and reduce_scatter.
  *
- * With sparsification or a wire format: for all_reduce and reduce_scatter only. The elements that are sent travel as
- * values with indices or a bitmap, whichever is smaller. The contribution is packed before the call returns, and `in`
- * is not read afterwards. The result of an all_reduce is rounded to the wire format and has the same bits on all ranks;
- * the result of a reduce_scatter is not rounded to it. INVALID_ARGUMENT, with advice, for settings that have no
- * effect. */
+ * With sparsification or a wire format: allowed only in all_reduce and reduce_scatter. The selected elements travel as
+ * values with indices or with a bitmap, whichever is smaller. The library packs the contribution before the call
+ * returns, and does not read `in` afterwards. The result of an all_reduce is rounded to the wire format and has the
+ * same bits on all ranks; the result of a reduce_scatter is not rounded to it. Returns INVALID_ARGUMENT, with advice,
+ * for settings that have no effect. */
 ENTRAIN_API entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
                                                    entrain_reduction_t** reduction);
 
-/* Sets the weights of a reduction of entrain_reduction_gta from the next call on. Arguments as in its config; NULL and
- * 0 mean 1 for each rank. The state (see entrain_reduction_state_size) is kept. Must not run while a call with the
- * reduction is being started. */
+/* Sets the weights of a reduction from entrain_reduction_gta, from the next call on. The arguments are as in its
+ * config; NULL and 0 mean 1 for each rank. The reduction keeps its state (see entrain_reduction_state_size). Must not
+ * run while another thread starts a call with the reduction. */
 ENTRAIN_API entrain_status_t entrain_reduction_set_weights(entrain_reduction_t* reduction, const double* weights,
                                                            int32_t ranks);
 /* Writes the size of the state that a reduction with sparsification or a wire format keeps between calls, for
  * checkpoints. The state holds the number of calls, which determines the random numbers, and the values that error
- * feedback has not sent yet. It differs between ranks. 0 bytes for other reductions. This function and the two below
- * must not run while a call with the reduction is being started. */
+ * feedback has not sent yet. The size differs between ranks. It is 0 for other reductions. This function and the two
+ * below must not run while another thread starts a call with the reduction. */
 ENTRAIN_API entrain_status_t entrain_reduction_state_size(const entrain_reduction_t* reduction, size_t* bytes);
 /* Copies the state to `state`. `bytes` must be the size from entrain_reduction_state_size (INVALID_ARGUMENT
  * otherwise). */
@@ -265,16 +267,16 @@ ENTRAIN_API entrain_status_t entrain_reduce_scatter_v(entrain_comm_t* comm, cons
                                                       const size_t* counts, entrain_dtype_t dtype, entrain_op_t op,
                                                       const entrain_call_options_t* options, entrain_work_t** work);
 /* As entrain_gather and entrain_scatter. `count`: elements of this rank's part. `counts`: used on the root only, may be
- * NULL elsewhere. If a part has not the length that the root expects, the call fails with MISMATCH. */
+ * NULL elsewhere. If a part does not have the length that the root expects, the call fails with MISMATCH. */
 ENTRAIN_API entrain_status_t entrain_gather_v(entrain_comm_t* comm, const void* in, size_t count, void* out,
                                               const size_t* counts, entrain_dtype_t dtype, int32_t root,
                                               const entrain_call_options_t* options, entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_scatter_v(entrain_comm_t* comm, const void* in, const size_t* counts, void* out,
                                                size_t count, entrain_dtype_t dtype, int32_t root,
                                                const entrain_call_options_t* options, entrain_work_t** work);
-/* As entrain_all_to_all. Sends in_counts[r] elements to rank r, whose out_counts[this rank] must be equal (MISMATCH
- * otherwise; a rank that received what it expected gets the error from its next call at the latest). In place (out ==
- * in): in_counts and out_counts are equal. */
+/* As entrain_all_to_all. Sends in_counts[r] elements to rank r. The out_counts entry of rank r for this rank must be
+ * equal (MISMATCH otherwise; a rank that received what it expected gets the error from its next call at the latest). In
+ * place (out == in): in_counts and out_counts are equal. */
 ENTRAIN_API entrain_status_t entrain_all_to_all_v(entrain_comm_t* comm, const void* in, const size_t* in_counts,
                                                   void* out, const size_t* out_counts, entrain_dtype_t dtype,
                                                   const entrain_call_options_t* options, entrain_work_t** work);
@@ -318,31 +320,31 @@ ENTRAIN_API entrain_status_t entrain_all_to_all_list(entrain_comm_t* comm, const
                                                      const size_t* out_counts, entrain_dtype_t dtype,
                                                      const entrain_call_options_t* options, entrain_work_t** work);
 
-/* Completes when every rank has called it. */
+/* Completes when every rank has called entrain_barrier. */
 ENTRAIN_API entrain_status_t entrain_barrier(entrain_comm_t* comm, const entrain_call_options_t* options,
                                              entrain_work_t** work);
 
-/* Send to, and receive from, one peer, which makes the opposite call with the same count and type. `peer` is another
- * rank. Calls are matched by tag; calls with the same tag, or untagged, are matched in program order per pair and
- * direction. Messages are independent of the order of collectives. A send is complete when its buffer may be reused. A
- * send of any length may wait for the peer's receive, so ranks that send to each other at the same time need works or a
- * batch. */
+/* Send to one peer, and receive from one peer. The peer makes the opposite call with the same count and type. `peer` is
+ * another rank. Calls are matched by tag; calls with the same tag, or untagged calls, are matched in program order per
+ * pair and direction. Messages are independent of the order of collectives. A send is complete when its buffer may be
+ * reused. A send of any length may wait for the peer's receive, so ranks that send to each other at the same time need
+ * works or a batch. */
 ENTRAIN_API entrain_status_t entrain_send(entrain_comm_t* comm, const void* in, size_t count, entrain_dtype_t dtype,
                                           int32_t peer, const entrain_call_options_t* options, entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_recv(entrain_comm_t* comm, void* out, size_t count, entrain_dtype_t dtype,
                                           int32_t peer, const entrain_call_options_t* options, entrain_work_t** work);
 /* Receives as entrain_recv does, but from any rank that sends with this tag (or untagged). When the call succeeds, the
- * library writes that rank to *source, which may be NULL. *source is lent as `out` is, also in a started or batched
+ * library writes that rank to *source; `source` may be NULL. *source is lent as `out` is, also in a started or batched
  * call. entrain_work_info reports the source too.
  * - Order: messages of one rank and tag arrive in the order sent. If several ranks have sent, each rank's message is
  *   taken eventually. Receives of one tag, from any rank or from one, take messages in program order: a message goes to
  *   the first receive that accepts its source. So an entrain_recv after an entrain_recv_any of the same tag waits until
- *   the latter has its message, even if its own message has arrived.
- * - MISMATCH, on both ranks, if a rank sends another count or type. TIMED_OUT names the ranks that have not sent
- *   (entrain_comm_late). The call ends as entrain_recv does when the communicator ends, and with PEER_LOST if all other
- *   ranks have destroyed theirs and exited.
- * - Host memory without a stream only (UNIMPLEMENTED otherwise). Receives of the same tag into device memory do not
- *   keep the order above. */
+ *   the entrain_recv_any has its message, even if the message for the entrain_recv has arrived.
+ * - Returns MISMATCH, on both ranks, if a rank sends another count or type. TIMED_OUT names the ranks that have not
+ *   sent (entrain_comm_late). The call ends as entrain_recv does when the communicator ends. It returns PEER_LOST if
+ *   all other ranks have destroyed their communicators and exited.
+ * - Allowed only with host memory without a stream (UNIMPLEMENTED otherwise). Receives of the same tag into device
+ *   memory do not keep the order above. */
 ENTRAIN_API entrain_status_t entrain_recv_any(entrain_comm_t* comm, void* out, size_t count, entrain_dtype_t dtype,
                                               int32_t* source, const entrain_call_options_t* options,
                                               entrain_work_t** work);
@@ -356,8 +358,8 @@ ENTRAIN_API entrain_status_t entrain_recv_any(entrain_comm_t* comm, void* out, s
  * calls then use the current contents of the buffers. The batch keeps the communicator alive. `user` of the reductions
  * of its calls must live as long as the batch. One thread at a time. */
 ENTRAIN_API entrain_status_t entrain_batch_create(entrain_comm_t* comm, entrain_batch_t** batch);
-/* Starts the calls. Complete when all calls are complete. The status is that of the first call, in their order, that
- * failed. */
+/* Starts the calls. The work is complete when all calls are complete. Its status is that of the first call, in the
+ * order of the batch, that failed. */
 ENTRAIN_API entrain_status_t entrain_batch_start(entrain_batch_t* batch, entrain_work_t** work);
 /* Frees the batch. Calls that were started continue. */
 ENTRAIN_API void entrain_batch_destroy(entrain_batch_t* batch);
@@ -377,8 +379,7 @@ ENTRAIN_API entrain_status_t entrain_work_error(const entrain_work_t* work, entr
 typedef struct entrain_work_info_t {
   size_t size;
   uint64_t sequence;  /* as in entrain_error_t. 0 for a batch, which has no number. Also 0 for a receive whose number is
-                         not yet known, because it or a receive before it is an entrain_recv_any that has no message
-                         yet */
+                         not yet known: it, or an earlier receive, is an entrain_recv_any without a message */
   int64_t tag;        /* -1: untagged */
   int64_t elapsed_ns; /* time since the start, even after the call is over */
   int32_t done;       /* 1: the call is over */
@@ -386,7 +387,7 @@ typedef struct entrain_work_info_t {
   char operation[32]; /* for example "all_reduce", or "batch" */
   char comm[64];      /* name of the communicator, for example "world", or "world/3" for a part of color 3; truncated to
                          fit */
-  int64_t source;     /* of an entrain_recv_any: the rank whose message it takes. -1: not yet known, or another call */
+  int64_t source;     /* rank whose message an entrain_recv_any takes. -1: not yet known, or another kind of call */
 } entrain_work_info_t;
 ENTRAIN_API void entrain_work_info_init_sized(entrain_work_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_work_info_init(entrain_work_info_t* info) {
@@ -403,13 +404,13 @@ ENTRAIN_API entrain_status_t entrain_work_info(const entrain_work_t* work, entra
  *   communicators, even the last one of the runtime.
  * - A call that may wait returns FAILED_PRECONDITION at once: "entrain_barrier: called from the done() of all_reduce
  *   #2, which must not wait". Such calls are those without a work, entrain_work_wait on an unfinished work, creating,
- *   splitting and draining communicators, and the calls of training that wait. Calls on stores are allowed, and so are
- *   functions whose names end in _start or _work, and calls of training that return at once: shard_gather,
- *   _reduce_gradients and _begin_pass, edit_end_step, acco_add and acco_stop; also shard_wait, _release, _gradients and
- *   _finish_gradients while they have nothing to wait for.
- * - done() may start, or still run, after the communicator and the runtime are destroyed. `user` must live until it has
- *   returned. If the process exits first, a pending done() is never called.
- * - RESOURCE_EXHAUSTED: the library cannot start the thread, and does not call done(). */
+ *   splitting and draining communicators, and the calls of training that wait.
+ * - Calls on stores are allowed, and so are functions whose names end in _start or _work. Calls of training that return
+ *   at once are also allowed: shard_gather, _reduce_gradients and _begin_pass, edit_end_step, acco_add and acco_stop;
+ *   and shard_wait, _release, _gradients and _finish_gradients while they have nothing to wait for.
+ * - done() may start, or still run, after the communicator and the runtime are destroyed. `user` must live until done()
+ *   has returned. If the process exits first, the library never calls a pending done().
+ * - Returns RESOURCE_EXHAUSTED, and does not call done(), if the library cannot start the thread. */
 typedef void (*entrain_done_fn)(entrain_status_t status, void* user);
 ENTRAIN_API entrain_status_t entrain_work_notify(entrain_work_t* work, entrain_done_fn done, void* user);
 /* Writes to *fd a descriptor that becomes readable when the call is over and stays readable, for poll, epoll and event

@@ -46,18 +46,20 @@ typedef struct entrain_error {
   entrain_status_t code;
   int32_t scope;
   int32_t phase;
-  int32_t guilty_rank;       /* rank in the communicator that failed; -1: unknown, or the process is not a member */
-  entrain_peer_id_t peer_id; /* process of the guilty rank, member or not; all zero: unknown */
+  int32_t guilty_rank;       /* rank, in this communicator, of the process that caused the error; -1: unknown, or not a
+                                member */
+  entrain_peer_id_t peer_id; /* identity of that process, also if it is not a member; all zero: unknown */
   uint64_t generation;       /* generation of the communicator; always 0 in this version */
-  uint64_t sequence;         /* number of the call, from 1. Untagged collectives of a communicator share one count, and
-                                so do the calls of one tag, and the messages of one pair in one direction. The number is
-                                the same on all ranks of the call. 0: the error belongs to no call */
+  uint64_t sequence;         /* number of the call, from 1. Three kinds of calls have their own count: untagged
+                                collectives of a communicator, calls of one tag, and messages of one pair in one
+                                direction. The number is the same on all ranks of the call. 0: the error belongs to no
+                                call */
   int64_t tag;               /* user tag of the call; -1: untagged */
   int64_t elapsed_ns;        /* time since the call started */
   int64_t deadline_ns;       /* time limit of the call */
   int64_t bytes_done;        /* bytes received before the failure */
   int32_t sys_errno;         /* errno of the failing system call; 0: none */
-  int32_t guilty_world_rank; /* guilty rank's number in the communicator that this one was split from; -1: unknown */
+  int32_t guilty_world_rank; /* its rank in the communicator from which this one was split; -1: unknown */
   char operation[32];        /* for example "all_reduce"; empty: no call */
   char peer_address[128];    /* for example "tcp 10.0.0.5:4711"; empty: unknown */
   char text[512];            /* one line that states all of the above in words */
@@ -80,23 +82,24 @@ enum { /* entrain_runtime_config_t.progress: the threads that make progress */
   ENTRAIN_PROGRESS_THREAD = 0, /* a thread of the library. A caller that waits takes over its loop */
   ENTRAIN_PROGRESS_CALLER = 1  /* only the threads inside entrain_work_wait, entrain_work_test, entrain_comm_drain and
                                   blocking calls. A program that computes while calls are in flight must call
-                                  entrain_work_test from time to time. Communication overlaps computation only as far as
-                                  it does, and failures are noticed only during calls */
+                                  entrain_work_test from time to time. Otherwise communication does not overlap the
+                                  computation. The library notices failures only inside these calls */
 };
 
 /* Receives one line of the log. `level`: 0 error, 1 warning, 2 info, 3 debug. A thread that runs nothing else calls the
- * function, one line at a time. The function may block: nobody waits for it, except for one second at exit and when
- * another function is given. Of the lines that wait for it the library keeps 1000; it counts the lost ones and reports
- * them in a line of their own. Inside the function, calls that need the engine return FAILED_PRECONDITION
- * ("entrain_barrier: called from the log function, which must not use the engine"). Queries are allowed. */
+ * function, one line at a time. The function may block: no other thread waits for it, except for one second at exit,
+ * and for one second when another function is given. The library queues at most 1000 lines. It counts the lines that it
+ * drops, and reports their number in a line of its own. Inside the function, calls that need the engine return
+ * FAILED_PRECONDITION ("entrain_barrier: called from the log function, which must not use the engine"). Queries are
+ * allowed. */
 typedef void (*entrain_log_fn)(int32_t level, const char* line, void* user);
 
 typedef struct entrain_runtime_config {
   size_t size;
   const char* transports;       /* allowed transports, for example "shm,tcp"; NULL: ENTRAIN_TRANSPORTS, else all. Each
                                    pair of ranks uses the best one */
-  const char* interface_filter; /* selects the address to bind and publish; NULL: ENTRAIN_INTERFACE, else the address
-                                   from which the route to the store leaves */
+  const char* interface_filter; /* selects the address to bind and publish; NULL: ENTRAIN_INTERFACE, else the source
+                                   address of the route to the store */
   const char* ports;            /* port range to listen on, "LOW-HIGH"; NULL: ENTRAIN_PORTS, else the kernel chooses */
   const char* key_file;         /* file with a pre-shared key of 16 bytes to 4 KiB. The key protects connections between
                                    ranks, and to the store that entrain_comm_create_from_env opens or serves. NULL:
@@ -105,7 +108,7 @@ typedef struct entrain_runtime_config {
                                    namespace */
   int32_t progress;             /* ENTRAIN_PROGRESS_* */
   int32_t engines;              /* progress loops; 0: one. This version refuses more than one */
-  entrain_log_fn log;           /* NULL: standard error. The function is process-wide: the one given last is used */
+  entrain_log_fn log;           /* NULL: standard error. One function serves the whole process: the one given last */
   void* log_user;
 } entrain_runtime_config_t;
 
@@ -128,7 +131,7 @@ ENTRAIN_API entrain_status_t entrain_runtime_peer_id(const entrain_runtime_t* ru
 
 enum { /* entrain_comm_config_t.determinism and entrain_call_options_t.determinism: the inputs that the bits of a
           reduction may depend on. Every setting gives all ranks the same bits. */
-  ENTRAIN_DETERMINISM_DEFAULT = 0,   /* of a call: the setting of its communicator. Of a communicator:
+  ENTRAIN_DETERMINISM_DEFAULT = 0,   /* in a call: the setting of its communicator. In a communicator:
                                         ENTRAIN_DETERMINISM, else ALGORITHM. Parts and duplicates inherit the setting */
   ENTRAIN_DETERMINISM_ALGORITHM = 1, /* the contributions and the algorithm. The choice of the algorithm depends on
                                         size, ranks, hosts, paths and tuning. Equal calls give equal bits */
@@ -166,20 +169,20 @@ static ENTRAIN_INLINE void entrain_comm_config_init(entrain_comm_config_t* confi
  *   the call fails with TIMED_OUT on all ranks.
  * - FAILED_PRECONDITION on all ranks if two processes have the same rank.
  * - MISMATCH, naming both ranks, if two ranks differ in a setting that must agree.
- * - PEER_LOST, naming the rank, on all others within 2 s if a rank's process ends, even by SIGKILL, while the others
- *   wait or connect. If its host fails, within 10 s.
+ * - PEER_LOST on all other ranks, naming the lost rank, if its process ends (even by SIGKILL) while the others wait or
+ *   connect. They receive the error within 2 s, or within 10 s if the host of the lost rank fails.
  * - ABORTED, naming the rank and its error, on the other ranks if the call of one rank fails for a local reason, such
  *   as a bad setting or no usable transport.
  * - RESOURCE_EXHAUSTED after 65,535 communicators in the life of a process, parts and duplicates included. The number
  *   of an ended communicator is not reused.
  *
  * Set the CPU affinity before the runtime creates its first communicator. At that time the library counts the cores
- * that the calling threads may use together, limited by the CPU quotas of their cgroups. How ranks of one host wait,
- * and which algorithms they choose, depends on this count. */
+ * that the calling threads may use together, limited by the CPU quotas of their cgroups. This count determines how
+ * ranks of one host wait, and which algorithms they choose. */
 ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* config, entrain_comm_t** comm);
 
 /* Creates a communicator as entrain_comm_create does, but takes rank, size and store from the environment. Reads
- * ENTRAIN_STORE and the variables of torchrun (entrain-run sets the same), Open MPI, MPICH/PMI or Slurm. `config` may
+ * ENTRAIN_STORE and the variables of torchrun (which entrain-run sets too), Open MPI, MPICH/PMI or Slurm. `config` may
  * be NULL; its rank, world_size and store are ignored. If the variables of two launchers disagree, the call returns
  * FAILED_PRECONDITION and lists both.
  *
@@ -203,20 +206,20 @@ ENTRAIN_API entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t co
  * blocks. */
 ENTRAIN_API entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrain_comm_t** copy);
 
-/* Non-blocking forms of the two calls above, allowed also in done() of entrain_work_notify. *work (collectives.h)
- * completes when every rank has made the call, and fails where the blocking call would fail. A blocking call on one
- * rank matches a started call on another. After completion, entrain_comm_split_finish returns the new communicator. */
+/* Start the two calls above; allowed also in done() of entrain_work_notify. *work (collectives.h) completes when every
+ * rank has made the call, and fails where the blocking call would fail. A blocking call on one rank matches a started
+ * call on another. After completion, entrain_comm_split_finish returns the new communicator. */
 ENTRAIN_API entrain_status_t entrain_comm_split_start(entrain_comm_t* comm, int32_t color, int32_t key,
                                                       entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_comm_duplicate_start(entrain_comm_t* comm, entrain_work_t** work);
-/* Returns the communicator that the work has made in *part. The caller destroys it. *part becomes NULL if the color was
+/* Writes to *part the communicator that the work has made. The caller destroys it. *part becomes NULL if the color was
  * -1. Never blocks: returns IN_PROGRESS until the work is complete. Succeeds once per work; later calls return
  * FAILED_PRECONDITION. The caller still frees the work. If a work is freed without this call, the library aborts the
  * new communicator as soon as it exists: calls on it return ABORTED on all ranks and name this rank. Returns ABORTED
  * unless the parent, or another communicator of the same runtime, still exists. */
 ENTRAIN_API entrain_status_t entrain_comm_split_finish(entrain_work_t* work, entrain_comm_t** part);
 
-/* Write the rank of this process, and the number of ranks. Any thread; local, as are the queries below. */
+/* Write the rank of this process, or the number of ranks. Local, as are the queries below; any thread. */
 ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank);
 ENTRAIN_API entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size);
 /* Writes to *name the name of the transport that reaches `peer`; "self" for this rank. Static text. */
@@ -226,9 +229,10 @@ ENTRAIN_API entrain_status_t entrain_comm_transport(const entrain_comm_t* comm, 
 ENTRAIN_API entrain_status_t entrain_comm_algorithm(const entrain_comm_t* comm, const char* collective, size_t count,
                                                     entrain_dtype_t dtype, const char** name);
 
-/* Explains the choice of entrain_comm_algorithm in two lines of text. The first line gives the chosen algorithm, the
+/* Explains the choice of entrain_comm_algorithm in lines of text. The first line gives the chosen algorithm, the
  * reason, and the estimated time of every algorithm that could run the call. The second line gives the link figures
- * behind the estimates and the source of these figures. Writes at most `bytes` bytes to `text`, truncated if necessary
+ * behind the estimates and the source of these figures. A further line for each kind of path whose transport chooses
+ * among several ways for a message gives these ways, by the size of the message. Writes at most `bytes` bytes to `text`, truncated if necessary
  * and terminated by zero. */
 ENTRAIN_API entrain_status_t entrain_comm_explain(const entrain_comm_t* comm, const char* collective, size_t count,
                                                   entrain_dtype_t dtype, char* text, size_t bytes);
@@ -251,19 +255,19 @@ ENTRAIN_API entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entr
 ENTRAIN_API entrain_status_t entrain_comm_set_timeout(entrain_comm_t* comm, int64_t timeout_ns);
 
 /* Writes to *sequence the number of the last untagged collective that this rank has started, as in entrain_error_t; 0
- * if there is none. The number is equal on ranks that have started the same calls. Creating the communicator is
- * counted, and some calls count more than once. So compare the number between ranks, but not with a count of calls. */
+ * if there is none. The number is equal on ranks that have started the same calls. Compare it only between ranks, not
+ * with a count of calls: the creation of the communicator is counted, and some calls count more than once. */
 ENTRAIN_API entrain_status_t entrain_comm_sequence(const entrain_comm_t* comm, uint64_t* sequence);
 
-/* Writes the ranks that were late for the call by whose deadline the communicator ended, in rank order: those that had
- * not started the call and those that did not answer. On input *count is the capacity of `ranks`. On output *count is
- * the number of all late ranks. `ranks` has received the first of them: as many as its capacity, but at most 128, as the
- * library keeps no more. The number is 0 if the communicator has not ended, or has ended for another reason. All ranks
- * that learned of the end read the same list. */
+/* Writes to `ranks`, in ascending order, the ranks that were late for the call whose deadline ended the communicator:
+ * the ranks that had not started the call, and the ranks that did not answer. On input *count is the capacity of
+ * `ranks`. On output *count is the number of all late ranks, which may exceed the capacity; `ranks` then has only the
+ * first of them. The library keeps at most 128 late ranks. *count becomes 0 if the communicator has not ended, or has
+ * ended for another reason. All ranks that learned of the end read the same list. */
 ENTRAIN_API entrain_status_t entrain_comm_late(const entrain_comm_t* comm, int32_t* ranks, int32_t* count);
 
-/* Returns ENTRAIN_OK while the communicator works, otherwise the code that ended it. Fills *error, which may be NULL,
- * with the record. */
+/* Returns ENTRAIN_OK while the communicator works, otherwise the code that ended it. Also writes the record to *error;
+ * `error` may be NULL. */
 ENTRAIN_API entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entrain_error_t* error);
 
 /* Ends the communicator on all ranks. Returns at once. Any thread may call it, at any time and repeatedly. Within 250

@@ -13,10 +13,10 @@
  *  3 A struct begins with `size` and has an init function. entrain_x_init(&x) writes the defaults, and the size of the
  *    struct in the caller's header. After that the library takes every value literally: no value stands for "default"
  *    unless the field says so. The exported function is entrain_x_init_sized(&x, sizeof(x)), which other languages
- *    call; it writes no byte behind that size, and does nothing for NULL. The library refuses a struct that was never
+ *    call; it writes no byte beyond that size, and does nothing for NULL. The library refuses a struct that was never
  *    initialised (size 0) or whose size cuts a field. If a struct is longer than the library knows, the unknown tail
  *    must be zero. If a struct is shorter, the missing fields take their defaults. The library copies structs and
- *    whatever they point to (texts, arrays), so the caller may free these when the call returns, unless a field says
+ *    whatever they point to (texts, arrays), so the caller may free them when the call returns, unless a field says
  *    "lent". docs/versions.md states what later versions may change.
  *  4 Every call that blocks has a non-blocking form or a time limit: a `work` parameter, a function entrain_..._start
  *    or entrain_..._work (comm.h; train.h has a table), or a timeout. Destroy functions never wait for other ranks. If
@@ -38,8 +38,8 @@
  *    be repaired.
  *  8 Counts are numbers of elements, 64 bits wide; 0 is legal. A buffer must be aligned for its element type. For an
  *    in-place call, pass the same pointer where the call allows it. The library refuses buffers that overlap otherwise.
- *  9 The library throws no exception, installs no signal handler and leaves errno out of its interface. After fork()
- *    the child cannot use the library: its calls return FAILED_PRECONDITION. The child may continue without exec, as
+ *  9 The library throws no exception, installs no signal handler, and does not return errors in errno. After fork() the
+ *    child cannot use the library: its calls return FAILED_PRECONDITION. The child may continue without exec, as
  *    data loaders do. It closes its copies of the library's sockets, so that peers notice the death of the parent even
  *    if children survive.
  *

@@ -40,16 +40,16 @@ static inline int entrain_mpi_one_host_(MPI_Comm mpi, int size, int* one) {
  * does not use MPI afterwards, and may outlive it. The caller destroys it.
  *
  * During the call rank 0 serves a store, on a port that the kernel chooses. The address is the loopback address if all
- * ranks are on one host, else the processor name of rank 0 (MPI_Get_processor_name), which the other ranks must be able
- * to resolve and reach.
+ * ranks are on one host. Otherwise it is the processor name of rank 0 (MPI_Get_processor_name), which the other ranks
+ * must be able to resolve and reach.
  *
  * config: as for entrain_comm_create; its rank, world_size and store are ignored. NULL: the defaults. The deadline is
- * that of entrain_comm_create. It does not bound the calls of MPI inside.
+ * that of entrain_comm_create. It does not bound the MPI calls that this function makes.
  *
  * Returns the result of entrain_comm_create, with entrain_last_error(). If rank 0 cannot serve a store, all ranks
- * return the same error. If a call of MPI fails, and MPI returns such errors, the result is ENTRAIN_PEER_LOST.
- * entrain_last_error() has the reason only on rank 0, if the store failed; otherwise its text is that of an earlier
- * failure. */
+ * return the same error. If an MPI call fails, and MPI returns the error, the result is ENTRAIN_PEER_LOST. In these two
+ * cases entrain_last_error() has the reason only on rank 0, and only if the store failed; otherwise its text is that of
+ * an earlier failure. */
 static inline entrain_status_t entrain_comm_create_from_mpi(MPI_Comm mpi, const entrain_comm_config_t* config,
                                                             entrain_comm_t** comm) {
   entrain_comm_config_t own;

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Kinds of entrain_optim_config_t.kind. Symbols: p parameters, g gradient, lr learning rate, wd weight_decay, mu
+/* Values of entrain_optim_config_t.kind. Symbols: p parameters, g gradient, lr learning rate, wd weight_decay, mu
  * momentum, b1 and b2 betas, t number of the step.
  *
  * AGD (arXiv 2312.01658), with c1 = 1 - b1^t and c2 = 1 - b2^t:
@@ -19,9 +19,9 @@ extern "C" {
  *     b = b2 b + (1 - b2) s^2
  *     p -= lr sqrt(c2) / c1 * m / max(sqrt(b), delta sqrt(c2))
  *
- * Each step decides for each element. If sqrt(b) is the larger term, the element takes an adaptive step; otherwise it
- * takes an SGD step of rate lr / delta. Where gradients change little, AGD takes much larger steps than AdamW: begin
- * with a tenth of the learning rate for AdamW. */
+ * Each step chooses one of two rules for each element. If sqrt(b) is the larger term, the element takes an adaptive
+ * step; otherwise it takes an SGD step of rate lr / delta. Where gradients change little, AGD takes much larger steps
+ * than AdamW: begin with a tenth of the learning rate for AdamW. */
 enum {
   ENTRAIN_OPTIM_SGD = 0,  /* b = mu b + g (first step: b = g); p -= lr b, with nesterov p -= lr (g + mu b) */
   ENTRAIN_OPTIM_ADAMW = 1, /* p *= 1 - lr wd; moments m, v; p -= lr / (1-b1^t) m / (sqrt(v) / sqrt(1-b2^t) + eps) */
@@ -41,7 +41,7 @@ typedef struct entrain_optim_config {
   double beta1, beta2, eps; /* adamw and agd: betas in [0, 1), default 0.9 and 0.999. adamw: eps, default 1e-8 */
   double weight_decay;      /* >= 0. sgd: added to the gradient; adamw: decoupled; agd: see decay */
   double delta;             /* agd: >= 0; default 1e-5; 1e-14 is usual for transformers. Squares below 1e-19 vanish in
-                               f32, so delta sqrt(c2) is at least that */
+                               f32, so the library uses at least this number for delta sqrt(c2) */
   double clip;              /* agd: > 0: the largest |m / max(...)| of an element; 0 (default): no limit */
   int32_t decay;            /* agd: ENTRAIN_DECAY_*; default DECOUPLED */
   int32_t amsgrad;          /* agd: 1: use the largest b of all steps instead of b; 0 (default): use b */
@@ -55,9 +55,9 @@ typedef struct entrain_optim_config {
                                count branches, wait for their work: see timeout_ns */
   void* stream;             /* CUstream; NULL (default): the default stream of the device. HOST requires NULL.
                                entrain_optim_set_stream changes it */
-  int64_t timeout_ns;       /* DEVICE: how long a call waits for its work, also a call of a WSAM object around the
-                               optimizer; 0 (default): 30 min. Then it returns TIMED_OUT. The enqueued work may still
-                               take effect, so do not repeat the step. HOST: no effect */
+  int64_t timeout_ns;       /* DEVICE: time limit for which a call waits for its work, also in calls of a WSAM object
+                               around the optimizer; 0 (default): 30 min. After this time the call returns TIMED_OUT.
+                               The enqueued work may still take effect, so do not repeat the step. HOST: no effect */
 } entrain_optim_config_t;
 
 ENTRAIN_API void entrain_optim_config_init_sized(entrain_optim_config_t* config, size_t bytes);
@@ -69,9 +69,10 @@ static ENTRAIN_INLINE void entrain_optim_config_init(entrain_optim_config_t* con
 ENTRAIN_API entrain_status_t entrain_optim_create(const entrain_optim_config_t* config, entrain_optim_t** optim);
 ENTRAIN_API void entrain_optim_destroy(entrain_optim_t* optim);
 
-/* DEVICE: later calls enqueue their work on `stream`; NULL: the default stream of the device. The streams are not ordered: as
- * between any two streams, the caller lets `stream` wait for what is still to be done to the arrays of a call. WSAM objects that
- * exist keep their stream. No call of the optimizer may run meanwhile. HOST: FAILED_PRECONDITION. Local. */
+/* DEVICE: later calls enqueue their work on `stream`; NULL: the default stream of the device. This function does not
+ * order `stream` after the previous stream: the caller makes `stream` wait for earlier work on the arrays of a call.
+ * Existing WSAM objects keep their stream. No call of the optimizer may run at the same time. HOST: returns
+ * FAILED_PRECONDITION. Local. */
 ENTRAIN_API entrain_status_t entrain_optim_set_stream(entrain_optim_t* optim, void* stream);
 
 /* Writes to *arrays the number of state arrays that a step needs, each as long as the parameters: sgd 0 or 1; adamw 2;
@@ -86,8 +87,8 @@ ENTRAIN_API entrain_status_t entrain_optim_state_arrays(const entrain_optim_t* o
 ENTRAIN_API entrain_status_t entrain_optim_step(const entrain_optim_t* optim, void* params, const void* grads,
                                                 void* const* state, size_t count, entrain_dtype_t dtype, int64_t step,
                                                 double lr);
-/* Computes the same step, but writes the parameters to `out` and leaves `params` and `state` unchanged. The result is
- * bit-identical to that of entrain_optim_step. */
+/* Computes the step of entrain_optim_step, but writes the parameters to `out` and leaves `params` and `state`
+ * unchanged. The result is bit-identical to that of entrain_optim_step. */
 ENTRAIN_API entrain_status_t entrain_optim_preview(const entrain_optim_t* optim, const void* params,
                                                    const void* grads, const void* const* state, void* out,
                                                    size_t count, entrain_dtype_t dtype, int64_t step, double lr);
@@ -145,13 +146,12 @@ ENTRAIN_API void entrain_wsam_config_init_sized(entrain_wsam_config_t* config, s
 static ENTRAIN_INLINE void entrain_wsam_config_init(entrain_wsam_config_t* config) {
   entrain_wsam_config_init_sized(config, sizeof(*config));
 }
-/* Creates a WSAM object around config.base, and uses its memory, its stream of now and its
- * timeout. Local; any thread. Returns INVALID_ARGUMENT
- * for a value out of its range. */
+/* Creates a WSAM object around config.base. The object uses the memory and the timeout of config.base, and the stream
+ * that config.base has at this call. Local; any thread. Returns INVALID_ARGUMENT for a value out of its range. */
 ENTRAIN_API entrain_status_t entrain_wsam_create(const entrain_wsam_config_t* config,
                                                  entrain_wsam_t** wsam);
 ENTRAIN_API void entrain_wsam_destroy(entrain_wsam_t* wsam);
-/* As entrain_optim_set_stream, for the calls of the WSAM object. */
+/* Sets the stream of later calls of the WSAM object, as entrain_optim_set_stream does for an optimizer. */
 ENTRAIN_API entrain_status_t entrain_wsam_set_stream(entrain_wsam_t* wsam, void* stream);
 
 /* Writes to *sum the sum of g^2 over these elements, in double; if adaptive, the sum of (w g)^2. g is not clipped. */
@@ -159,7 +159,7 @@ ENTRAIN_API entrain_status_t entrain_wsam_ascent_sum(const entrain_wsam_t* wsam,
                                                      const void* grads, size_t count,
                                                      entrain_dtype_t dtype, double* sum);
 /* Copies `params` to `saved`, then moves `params` to w + e. `sum` is that of the whole vector. Returns INVALID_ARGUMENT
- * unless it is finite and >= 0; so a gradient with an infinity or a NaN is refused here. */
+ * unless `sum` is finite and >= 0. So the function refuses a gradient with an infinity or a NaN. */
 ENTRAIN_API entrain_status_t entrain_wsam_ascend(const entrain_wsam_t* wsam, void* params,
                                                  void* saved, const void* grads, size_t count,
                                                  entrain_dtype_t dtype, double sum);
@@ -174,14 +174,14 @@ ENTRAIN_API entrain_status_t entrain_wsam_combine(const entrain_wsam_t* wsam, co
                                                   const void* second, void* out, size_t count,
                                                   entrain_dtype_t dtype);
 /* Makes one step at w, after entrain_wsam_return. `grads`: g, `second`: g2, both averaged. `sums`: with max_norm, the
- * sums of squares of g and of g2 over the whole vector, finite and >= 0; without max_norm ignored, may be NULL. The
- * other arguments are as for entrain_optim_step, with the state of the base optimizer. lr is also the learning rate of
- * the decoupled part. */
+ * sums of squares of g and of g2 over the whole vector, finite and >= 0; without max_norm the library ignores `sums`,
+ * which may be NULL. The other arguments are as for entrain_optim_step, with the state of the base optimizer. lr is
+ * also the learning rate of the decoupled part. */
 ENTRAIN_API entrain_status_t entrain_wsam_step(const entrain_wsam_t* wsam, void* params,
                                                const void* grads, const void* second,
                                                const double* sums, void* const* state, size_t count,
                                                entrain_dtype_t dtype, int64_t step, double lr);
-/* Computes the same step, but writes the parameters to `out`, as entrain_optim_preview does. */
+/* Computes the step of entrain_wsam_step, but writes the parameters to `out`, as entrain_optim_preview does. */
 ENTRAIN_API entrain_status_t entrain_wsam_preview(const entrain_wsam_t* wsam, const void* params,
                                                   const void* grads, const void* second,
                                                   const double* sums, const void* const* state,

@@ -30,8 +30,8 @@ ENTRAIN_API entrain_status_t entrain_store_open(const char* url, int64_t timeout
  * file. Returns FAILED_PRECONDITION, naming the port or name, if it is in use. */
 ENTRAIN_API entrain_status_t entrain_store_serve(const char* url, entrain_store_t** store);
 
-/* A store that is implemented by functions of the caller, on any map that all ranks share, for example c10d's Store,
- * etcd or MPI. Each function returns ENTRAIN_OK or an error, with which the calling library function fails. A negative
+/* Functions of the caller that implement a store on any map that all ranks share, for example c10d's Store, etcd or
+ * MPI. Each function returns ENTRAIN_OK or an error, with which the calling library function fails. A negative
  * ENTRAIN_* code is kept; any other number becomes PEER_LOST with the number in the text.
  *
  * Threads: the functions are called only by threads inside entrain_comm_create or an entrain_store_* function with this
@@ -51,11 +51,11 @@ typedef int32_t (*entrain_store_get_fn)(void* user, const char* key, int64_t tim
 /* Adds `delta` to a counter, which starts at 0, and writes the sum to *sum. Atomic among all processes. The library
  * does not use set or get on the key of a counter. */
 typedef int32_t (*entrain_store_add_fn)(void* user, const char* key, int64_t delta, int64_t* sum);
-/* Removes a key or a counter; succeeds if it does not exist. When the library cleans up its own keys, it logs a failure
- * at level debug and ignores it. */
+/* Removes a key or a counter; succeeds if the key does not exist. When the library cleans up its own keys, it logs a
+ * failure at level debug and ignores the failure. */
 typedef int32_t (*entrain_store_remove_fn)(void* user, const char* key);
-/* Called once, when the library no longer needs the functions, by the thread that destroys the handle, or by the last
- * thread that creates a communicator from it. */
+/* The library calls this function once, when it no longer needs the functions. The calling thread is the one that
+ * destroys the handle, or the last one that creates a communicator from it. */
 typedef void (*entrain_store_release_fn)(void* user);
 
 typedef struct entrain_store_functions {
@@ -67,9 +67,8 @@ typedef struct entrain_store_functions {
   entrain_store_remove_fn remove;   /* NULL: keys stay, so each run needs a fresh map or prefix, and
                                        entrain_store_delete returns UNIMPLEMENTED */
   entrain_store_release_fn release; /* NULL: the library calls nothing */
-  const char* host;                 /* host or address that determines each rank's network interface: the one that
-                                       routes to it, as with the server of a tcp store; NULL: the default route.
-                                       Copied */
+  const char* host;                 /* host or address whose route determines the network interface of each rank, as the
+                                       server of a tcp store does; NULL: the default route. Copied */
 } entrain_store_functions_t;
 
 ENTRAIN_API void entrain_store_functions_init_sized(entrain_store_functions_t* functions, size_t bytes);
@@ -96,9 +95,9 @@ ENTRAIN_API entrain_status_t entrain_store_create(const entrain_store_functions_
  * which only names the store in errors. Valid until the store is destroyed. Returns "" if the handle is not a store. */
 ENTRAIN_API const char* entrain_store_url(const entrain_store_t* store);
 
-/* Sets how long entrain_store_set, _add and _delete wait for the store, timeout_ns > 0, of the calls that begin afterwards; 30 s
- * until then. They return TIMED_OUT when the time has passed; the store may have done what was asked of it all the same. A store
- * of functions cannot be interrupted: the time does not bound its functions. Local. */
+/* Sets the time limit, timeout_ns > 0, of later calls of entrain_store_set, _add and _delete; the initial limit is 30
+ * s. These calls return TIMED_OUT when the time has passed; the store may still have executed the request. A store of
+ * functions cannot be interrupted: the limit does not bound its functions. Local. */
 ENTRAIN_API entrain_status_t entrain_store_set_timeout(entrain_store_t* store, int64_t timeout_ns);
 
 /* Sets a key (at most 512 bytes) to a value (at most 1 MiB). A server keeps at most 64 MiB for each handle and 256 MiB
@@ -119,8 +118,8 @@ ENTRAIN_API entrain_status_t entrain_store_add(entrain_store_t* store, const cha
  * server. Do not remove keys that begin with "entrain/": the library needs them while it creates a communicator. */
 ENTRAIN_API entrain_status_t entrain_store_delete(entrain_store_t* store, const char* key);
 
-/* Frees the handle; legal at any time. A call that waits, or the creation of a communicator, keeps the store alive
- * until it is over. */
+/* Frees the handle; legal at any time. A waiting call, or the creation of a communicator, keeps the store alive until
+ * that call is over. */
 ENTRAIN_API void entrain_store_destroy(entrain_store_t* store);
 
 #ifdef __cplusplus

@@ -1,50 +1,59 @@
-/* Training: the mesh of ranks, layer-wise sharding of a model, and EDiT on top; and, on its own, ACCO's gradient
- * channel. Flat arrays in, flat arrays out; the model stays the caller's.
+/* Training: the mesh of ranks, layer-wise sharding of a model, EDiT on a sharded model, and ACCO's gradient channel,
+ * which needs neither mesh nor sharding. All arrays are flat. The model belongs to the caller.
  *
- *              sync ->                    M = shard group size: the ranks that hold one replica between them
+ *              sync ->                    M = shard group size: the ranks that together hold one replica
  *          r0   r2   r4                   N = sync group size: the ranks that hold the same part of all replicas
  *  shard   r1   r3   r5                   here M = 2, N = 3: r0, r1 are replica 0; r0, r2, r4 hold slot 0
  *
- * Sources: EDiT is arXiv 2412.07210 (Cheng et al., ICLR 2025); symbols as there: theta live parameters, a anchor,
- * Delta = a - theta pseudo-gradient, G its norm, eta, mu outer learning rate and momentum, H sync interval.
- * ACCO is arXiv 2406.02613, and has a section of its own below.
+ * Sources: EDiT is arXiv 2412.07210 (Cheng et al., ICLR 2025). The symbols are those of the paper: theta live
+ * parameters, a anchor, Delta = a - theta pseudo-gradient, G its norm, eta and mu outer learning rate and momentum, H
+ * sync interval. ACCO is arXiv 2406.02613 and has its own section below.
  *
- * Unless said otherwise: calls on one object come from one thread at a time; "collective" means that all ranks of the
- * mesh make the call in the same order; errors of the communicators inside surface from whichever call meets them. If a
- * call of an EDiT object or a gradient channel fails on one rank alone, those that wait for this rank are told: when
- * they give up, or it has gone, their error has the reason.
+ * Unless a function says otherwise:
+ * - Only one thread at a time may call functions on one object.
+ * - "Collective" means that all ranks of the mesh make the call in the same order.
+ * - The first call that meets an error of a communicator inside the object returns this error.
+ * - If a call on an EDiT object or a gradient channel fails on one rank only, the library tells the ranks that wait for
+ *   this rank. When they reach their deadline, or the failed rank exits, their error states the reason.
  *
- * Every call that blocks has a form with a time limit, for signals, watchdogs and event loops:
+ * Every call that blocks has a form with a time limit, for signals, watchdogs and event loops. A function ..._work or
+ * ..._start gives a work; entrain_work_wait, _notify, _descriptor and so on (collectives.h) wait for it. Names in the
+ * table are without "entrain_":
  *
- *   | call that blocks                  | with a time limit                                                                      |
- *   | edit_wait_layer                   | edit_layer_work, then entrain_work_wait, _notify, _descriptor and so on (collectives.h) |
- *   | shard_wait, shard_release         | shard_gather_work, likewise                                                            |
- *   | shard_finish_gradients            | shard_gradients_work, likewise                                                         |
- *   | shard_gradients, shard_set_buffers | the same, where memory is the caller's                                                |
- *   | edit_layer_report, _layer_score   | edit_layer_work, on device memory                                                      |
- *   | edit_begin_forward, edit_leave    | edit_begin_forward_start, edit_leave_start, likewise                                   |
- *   | shard_broadcast                   | shard_broadcast_start, likewise                                                        |
- *   | acco_install                      | acco_wait or acco_work, then install                                                   |
- *   | edit_save, _load, _save_to,       | edit_save_start and so on, likewise; timeout_ns of the config bounds the whole call    |
- *   | _load_from, and of acco           |                                                                                        |
- *   | edit_open_state, acco_open_state  | edit_open_state_start, acco_open_state_start, likewise                                 |
- *   | state_commit                      | state_commit_start, likewise; its timeout_ns bounds the whole call                     |
- *   | state_get                         | waits for a stream only; the object's timeout_ns bounds it                             |
- *   | shard_gradient_norm               | shard_gradient_norm_start, likewise; the shard's timeout_ns bounds it, and after       |
- *   |                                   | TIMED_OUT the shard is only to be destroyed                                            |
- *   | shard_bind, shard_load            | on device memory wait for the stream; the shard's timeout_ns bounds it                 |
- *   | mesh_create, mesh_create_from,    | the default of the communicators (entrain_comm_set_timeout) bounds each collective     |
- *   | shard_create, edit_create,        | inside; after TIMED_OUT there is no object, and the communicator on which it happened  |
- *   | acco_create                       | has ended                                                                              |
+ *   | blocking call                          | form with a time limit                                                 |
+ *   | edit_wait_layer                        | edit_layer_work                                                        |
+ *   | shard_wait, shard_release              | shard_gather_work                                                      |
+ *   | shard_finish_gradients                 | shard_gradients_work                                                   |
+ *   | shard_gradients, shard_set_buffers     | shard_gradients_work, if the memory is the caller's                    |
+ *   | edit_layer_report, edit_layer_score    | edit_layer_work. They block only on device memory                      |
+ *   | edit_begin_forward, edit_leave         | edit_begin_forward_start, edit_leave_start                             |
+ *   | shard_broadcast                        | shard_broadcast_start                                                  |
+ *   | acco_install                           | acco_wait or acco_work, followed by acco_install                       |
+ *   | edit_save, _load, _save_to, _load_from | edit_save_start and so on. config.timeout_ns bounds the call           |
+ *   | acco_save and so on                    | acco_save_start and so on, as above                                    |
+ *   | edit_open_state, acco_open_state       | edit_open_state_start, acco_open_state_start                           |
+ *   | state_commit                           | state_commit_start. Its timeout_ns bounds the whole call               |
+ *   | state_get                              | none. It waits only for a stream, at most the object's timeout_ns      |
+ *   | shard_gradient_norm                    | shard_gradient_norm_start. The shard's timeout_ns bounds it. After     |
+ *   |                                        | TIMED_OUT the shard can only be destroyed                              |
+ *   | shard_bind, shard_load                 | none. On device memory they wait for the stream, at most the           |
+ *   |                                        | shard's timeout_ns                                                     |
+ *   | mesh_create, mesh_create_from,         | none. The communicators' default (entrain_comm_set_timeout)            |
+ *   | shard_create, edit_create, acco_create | bounds each collective inside. After TIMED_OUT no object exists,       |
+ *   |                                        | and the communicator on which the collective ran has ended             |
  *
- * Works named ..._work only watch: to free one, or to give up a wait, changes nothing, and the blocking call is still made, which then
- * returns at once. A call with _start is made by a thread of the library's. It cannot be taken back, and goes on when its work is
- * freed. Until it is over, no other call may use the object, and of an EDiT object its shard and open states: such calls return
- * FAILED_PRECONDITION, except those that ask for constants (shard_layer_info, shard_slab_count, edit_stream, state_count, _info,
- * _find). Destroying the object ends the call with ABORTED, also on the ranks that wait for this one. A blocking call that another
- * thread is in must be over before the object is destroyed. Arguments are copied, but output arguments and what `user` points to
- * are lent until the work is over. Both kinds may be made in done() of entrain_work_notify.
- * entrain_work_info says of them: sequence 0, the layer as tag, the replica's communicator. */
+ * A work from a function ..._work only observes. Freeing the work, or giving up a wait for it, changes nothing. The
+ * caller still makes the blocking call, which returns at once when the work is over.
+ *
+ * A thread of the library executes a call ..._start. The call cannot be withdrawn, and continues after its work is
+ * freed. Until the call is over, no other call may use the object, nor, for an EDiT object, its shard and its open
+ * states. Such calls return FAILED_PRECONDITION, except queries of constants (shard_layer_info, shard_slab_count,
+ * edit_stream, state_count, _info, _find). Destroying the object ends the call with ABORTED, also on the ranks that
+ * wait for this rank. Before an object is destroyed, blocking calls on it in other threads must have returned.
+ * Arguments are copied. Output arguments, and the object that `user` points to, are lent until the work is over.
+ *
+ * Works of both kinds may be created in done() of entrain_work_notify. entrain_work_info reports for them sequence 0,
+ * the layer as tag, and the replica's communicator. */
 #ifndef ENTRAIN_TRAIN_H_
 #define ENTRAIN_TRAIN_H_
 
@@ -71,89 +80,100 @@ enum { /* axes and groups of a mesh */
 typedef struct entrain_mesh_config {
   size_t size;
   int32_t tensor, pipeline, context; /* ranks along each axis; default 1. Ranks along the context axis hold the same
-                                        parameters, and each works on its own part of every sequence: their gradients are
-                                        averaged. EDiT compares these copies, and those of layers that are replicated along
-                                        the tensor axis, in every exchange: MISMATCH names the layer and the ranks of
-                                        copies that have drifted apart */
+                                        parameters, and each works on its own part of every sequence; their gradients
+                                        are averaged. In every exchange EDiT compares these copies, and the copies of
+                                        layers that are replicated along the tensor axis. If copies differ, the call
+                                        returns MISMATCH, which names the layer and the ranks */
   int32_t shard;                     /* M; default 1 */
-  int32_t sync;                      /* N; 0 (default): what remains of the communicator */
-  const char* order;                 /* axes from the one whose neighbours have consecutive ranks to the slowest; NULL:
-                                        "tensor,context,shard,pipeline,sync" */
+  int32_t sync;                      /* N; 0 (default): size of the communicator divided by the other axes */
+  const char* order;                 /* axes from fastest to slowest: neighbours along the first axis have consecutive
+                                        ranks. NULL: "tensor,context,shard,pipeline,sync" */
 } entrain_mesh_config_t;
 ENTRAIN_API void entrain_mesh_config_init_sized(entrain_mesh_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_mesh_config_init(entrain_mesh_config_t* config) {
   entrain_mesh_config_init_sized(config, sizeof(*config));
 }
 
-/* Collective over `comm`: splits it into the groups of the mesh. The product of the axes must be the size of `comm`;
- * INVALID_ARGUMENT names the axes and sizes otherwise. */
+/* Creates a mesh: splits `comm` into the groups of the mesh. Collective over `comm`; blocks. Returns INVALID_ARGUMENT,
+ * naming the axes and their sizes, unless the product of the axes is the size of `comm`. */
 ENTRAIN_API entrain_status_t entrain_mesh_create(entrain_comm_t* comm, const entrain_mesh_config_t* config,
                                                  entrain_mesh_t** mesh);
-/* A mesh of two communicators that exist: `shard_comm` (this rank's replica) and `sync_comm` (its part in all
- * replicas). Both stay the caller's, and may be destroyed before the mesh. Collective over both: their shapes are compared. */
+/* Creates a mesh from two existing communicators: `shard_comm` has the ranks of this rank's replica, `sync_comm` the
+ * ranks that hold the same part in all replicas. Both communicators stay the caller's, and may be destroyed before the
+ * mesh. Collective over both, because the call compares their shapes; blocks. */
 ENTRAIN_API entrain_status_t entrain_mesh_create_from(entrain_comm_t* shard_comm, entrain_comm_t* sync_comm,
                                                       entrain_mesh_t** mesh);
-/* This rank's coordinate and the length along an axis or group. */
+/* Writes this rank's coordinate along an axis or group, and the length of that axis or group. */
 ENTRAIN_API entrain_status_t entrain_mesh_coordinate(const entrain_mesh_t* mesh, int32_t axis, int32_t* coordinate,
                                                      int32_t* length);
-/* The communicator of an axis or group; the mesh's own, valid until it is destroyed. */
+/* Writes the communicator of an axis or group to *comm. It belongs to the mesh and is valid until the mesh is
+ * destroyed. */
 ENTRAIN_API entrain_status_t entrain_mesh_comm(const entrain_mesh_t* mesh, int32_t axis, entrain_comm_t** comm);
 ENTRAIN_API void entrain_mesh_destroy(entrain_mesh_t* mesh);
 
 /* ---- A model sharded layer by layer --------------------------------------------------------------------------- */
 
-/* Layer l has P_l = layer_counts[l] elements, padded with zeros to a multiple of M; slot m of the shard group holds
- * elements [m p_l, (m + 1) p_l) with p_l = ceil(P_l / M). A rank's shards of all layers lie one after the other in one
- * flat array, the slab: sum of p_l elements; or each is an array of its own (entrain_shard_bind_layers). */
-/* With layer_segments a layer is cut as FSDP2 and torch.chunk cut it: each segment along its dimension 0 into M chunks of
- * ceil(rows / M) rows, of which the last may be shorter or empty. A rank's shard of the layer is its chunks of all segments
- * one after the other, each padded with zeros to ceil(rows / M) rows. Then p_l is the sum over the segments of
- * ceil(rows / M) count / rows, and padding lies between chunks too: the caller keeps it zero, gradients included. What gather
- * delivers, and gradient buffers, are the M shards one after the other. entrain_shard_load takes, and checkpoints have, whole
- * layers: the segments one after the other, without padding; so a portable checkpoint goes with any M. */
+/* Layer l has P_l = layer_counts[l] elements, padded with zeros to a multiple of M. Slot m of the shard group holds the
+ * elements [m p_l, (m + 1) p_l), where p_l = ceil(P_l / M). A rank keeps its shards of all layers in one of two ways:
+ * one after the other in one flat array, the slab, with the sum of p_l elements (entrain_shard_bind); or each shard in
+ * its own array (entrain_shard_bind_layers). */
+/* With layer_segments, a layer is cut as FSDP2 and torch.chunk cut it. Each segment is cut along its dimension 0 into M
+ * chunks of ceil(rows / M) rows; the last chunks may be shorter or empty. A rank's shard of the layer has the rank's
+ * chunks of all segments, one after the other, each padded with zeros to ceil(rows / M) rows. So p_l is the sum over
+ * the segments of ceil(rows / M) count / rows, and there is padding between chunks too. The caller keeps the padding
+ * zero, also in gradients. A gathered layer, and a gradient buffer, have the M shards one after the other.
+ * entrain_shard_load and checkpoints use whole layers: the segments one after the other, without padding. So a portable
+ * checkpoint fits any M. */
 typedef struct entrain_shard_config {
   size_t size;
   int32_t layers;
-  int32_t prefetch;           /* how many layers are gathered ahead of use; default 1; 0: none */
-  const size_t* layer_counts; /* P_l, `layers` entries; in the order of the forward pass; 0: no parameters */
-  entrain_dtype_t param_dtype; /* what gather delivers and what travels: ENTRAIN_F32 (default) or ENTRAIN_BF16 */
-  entrain_dtype_t grad_dtype;  /* what the caller writes and what travels: likewise; what is bound has a type of its own */
-  int64_t timeout_ns;          /* of each collective inside; 0: the communicators' default */
-  const uint8_t* layer_frozen; /* `layers` entries, 1: nothing in the layer trains, 0: it does; NULL: all train. A frozen
-                                  layer is gathered like the others, but has no gradients (its part of the gradient
-                                  slab is left alone) and no anchor, and EDiT neither exchanges it nor counts it in
-                                  norms. An optimizer step over the whole slab reaches it all the same: weight decay
-                                  would shrink it */
-  const uint8_t* layer_replicated; /* `layers` entries, 1: the ranks along the tensor axis all hold this layer alike (the
-                                      weights of a norm, say), 0: each has a part of its own; NULL: all have. A layer that
-                                      is replicated counts once in norms, so that it is judged, weighed and clipped the
-                                      same way on all of them; keeping its gradients alike is the caller's */
-  int32_t memory; /* ENTRAIN_MEMORY_HOST (default) or DEVICE, on all ranks alike: where what is bound is,
-                     and everything that is lent. See below */
-  void* stream;   /* a CUstream of that device; NULL (default): its default stream. HOST: NULL */
-  const int32_t* layer_segments; /* `layers` entries: how many segments (tensors) each layer is made of; NULL (default): a
-                                    layer is cut as one flat array. Else the two below have an entry for each segment, in
-                                    order over all layers */
-  const size_t* segment_counts;  /* elements; those of a layer's segments add up to its P_l */
-  const size_t* segment_rows;    /* length of dimension 0, which divides the elements; 0 only of a segment without any */
+  int32_t prefetch;           /* number of layers that are gathered ahead of use; default 1; 0: none */
+  const size_t* layer_counts; /* P_l: `layers` entries, in the order of the forward pass; 0: no parameters */
+  entrain_dtype_t param_dtype; /* type of gathered layers, in memory and on the wire: ENTRAIN_F32 (default) or
+                                  ENTRAIN_BF16 */
+  entrain_dtype_t grad_dtype;  /* type of gradient buffers, in memory and on the wire; as above. Bound arrays have their
+                                  own type */
+  int64_t timeout_ns;          /* deadline of each collective inside; 0: the communicators' default */
+  const uint8_t* layer_frozen; /* `layers` entries. 1: the layer is frozen, that is, none of its parameters train; 0:
+                                  the layer trains; NULL: all layers train. A frozen layer is gathered like the others,
+                                  but has no gradients (its part of the gradient slab is not changed) and no anchor, and
+                                  EDiT neither exchanges it nor counts it in norms. An optimizer step over the whole
+                                  slab still changes it, for example by weight decay */
+  const uint8_t* layer_replicated; /* `layers` entries. 1: all ranks along the tensor axis hold the same copy of this
+                                      layer (for example the weights of a norm); 0: each of these ranks holds its own
+                                      part; NULL: 0 for all layers. A replicated layer counts once in norms, so that all
+                                      these ranks judge, weight and clip it in the same way. The caller keeps the
+                                      gradients of the copies equal */
+  int32_t memory; /* ENTRAIN_MEMORY_HOST (default) or DEVICE, the same on all ranks: the memory of bound arrays and of
+                     all lent memory. See "On device memory" below */
+  void* stream;   /* CUstream of that device; NULL (default): its default stream. HOST requires NULL */
+  const int32_t* layer_segments; /* `layers` entries: number of segments (tensors) of each layer. NULL (default): each
+                                    layer is cut as one flat array. Otherwise the two fields below have one entry for
+                                    each segment, in order over all layers */
+  const size_t* segment_counts;  /* elements of each segment; those of a layer add up to its P_l */
+  const size_t* segment_rows;    /* length of dimension 0, a divisor of the elements; 0 only for a segment without
+                                    elements */
 } entrain_shard_config_t;
 ENTRAIN_API void entrain_shard_config_init_sized(entrain_shard_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_shard_config_init(entrain_shard_config_t* config) {
   entrain_shard_config_init_sized(config, sizeof(*config));
 }
 
-/* On device memory. Calls of the object, and of an EDiT object on it, are ordered with `stream`:
- * their effects begin when the device has come to where the stream was at the call, and what is
- * enqueued on it afterwards sees them; that a call waits means that the stream does. The host
- * waits for neither the device nor other ranks, but where it is said, and in bind, load,
- * broadcast and destroy. So an error of the network, or of the device, comes out of a later call,
- * and what the stream computes until then may be of no use; none of it goes to other replicas. A
- * time limit also bounds how late the stream may come to where it was: let it cover how far the
- * host runs ahead. All ranks of the shard group gather layers in the same order; they, and those of
- * the context group, reduce them in the same order. Memory that is lent is used again when the stream has come to where it was
- * at the release, and stays until destroy, which waits for all streams of the device. */
+/* On device memory. Calls on the shard, and on an EDiT object on it, are ordered with `stream`: the effects of a call
+ * begin when the device has reached the stream's position at the call, and work that is enqueued on the stream
+ * afterwards sees the effects. "The call waits" then means that the stream waits. The host waits for the device and for
+ * other ranks only in bind, load, broadcast and destroy, and where a function says so. So a later call returns an error
+ * of the network or of the device. Until that call the stream may compute useless values, but the library sends none of
+ * them to other replicas.
+ *
+ * A time limit also covers the time until the stream reaches its position at the call. So choose it longer than the
+ * time by which the host runs ahead of the device.
+ *
+ * All ranks of the shard group gather layers in the same order. The ranks of the shard and context groups reduce layers
+ * in the same order. The library reuses lent memory when the stream has reached its position at the release. Lent
+ * memory stays allocated until destroy, which waits for all streams of the device. */
 
-/* Collective. All ranks must give the same layers. */
+/* Creates a sharded model on the mesh. Collective; blocks. All ranks must give the same layers. */
 ENTRAIN_API entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_config_t* config,
                                                   entrain_shard_t** shard);
 ENTRAIN_API void entrain_shard_destroy(entrain_shard_t* shard);
@@ -161,11 +181,11 @@ ENTRAIN_API void entrain_shard_destroy(entrain_shard_t* shard);
 typedef struct entrain_shard_layer {
   size_t size;
   size_t full_count;   /* P_l */
-  size_t padded_count; /* M p_l: elements of what gather delivers and of the gradient buffer */
+  size_t padded_count; /* M p_l: elements of a gathered layer, and of a gradient buffer */
   size_t shard_count;  /* p_l */
-  size_t first;        /* where this rank's shard begins in the padded layer: m p_l */
-  size_t valid_count;  /* elements of this rank's shard up to the last that is not padding */
-  size_t slab_offset;  /* where the shard begins in the slab */
+  size_t first;        /* index of this rank's first element in the padded layer: m p_l */
+  size_t valid_count;  /* number of elements of this rank's shard up to the last that is not padding */
+  size_t slab_offset;  /* index of the shard's first element in the slab */
 } entrain_shard_layer_t;
 ENTRAIN_API void entrain_shard_layer_init_sized(entrain_shard_layer_t* layer, size_t bytes);
 static ENTRAIN_INLINE void entrain_shard_layer_init(entrain_shard_layer_t* layer) {
@@ -173,138 +193,162 @@ static ENTRAIN_INLINE void entrain_shard_layer_init(entrain_shard_layer_t* layer
 }
 ENTRAIN_API entrain_status_t entrain_shard_layer_info(const entrain_shard_t* shard, int32_t layer,
                                                       entrain_shard_layer_t* out);
-/* Elements of the slab. */
+/* Writes the number of elements of the slab to *count. */
 ENTRAIN_API entrain_status_t entrain_shard_slab_count(const entrain_shard_t* shard, size_t* count);
 
-/* Lends the slab of parameters and the slab of gradients, each entrain_shard_slab_count() elements of `dtype`, where
- * config.memory says, until the shard and the EDiT object on it are destroyed. Once, before anything below, by this call or the next. `dtype`:
- * ENTRAIN_F32, or ENTRAIN_BF16 (see there); others are UNIMPLEMENTED. The library reads params, and EDiT writes them, only
- * inside the calls of this header and until their waits; gradients are added to, never cleared. */
+/* Lends the slab of parameters and the slab of gradients to the library until the shard and the EDiT object on it are
+ * destroyed. Each slab has entrain_shard_slab_count() elements of `dtype` in the memory of config.memory. `dtype`:
+ * ENTRAIN_F32, or ENTRAIN_BF16 (see entrain_shard_bind_layers); UNIMPLEMENTED for others. Call this function or
+ * entrain_shard_bind_layers once, before the functions below. The library reads the parameters, and EDiT writes them,
+ * only during calls of this header and until the waits of these calls end. The library adds to the gradients and never
+ * clears them. */
 ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* grads,
                                                 entrain_dtype_t dtype);
-/* The same with one array a layer instead of slabs: params[l] and grads[l], `layers` entries each, are this rank's shard of
- * layer l, shard_count elements of `dtype`, which is the same on all ranks. The lists themselves are copied. A layer without
- * elements has NULL; so may the gradients of a frozen one. grads NULL: the caller reduces gradients itself, and
- * entrain_shard_gradients is FAILED_PRECONDITION. `dtype`: ENTRAIN_F32, or ENTRAIN_BF16 for parameters that have no f32
- * masters. EDiT's anchors, pseudo-gradients and outer state are f32 all the same: theta = a rounded to nearest even, and in
- * an exchange theta counts as a + (theta - rounded a), so that rounding adds nothing to pseudo-gradients. What is lost is
- * what bf16 loses between exchanges: of an optimizer's step, or an outer step, that is less than half the distance to the
- * next bf16 number (2^-9 of the value) theta shows nothing, though the anchor keeps it; and gradients are summed in f32 and
- * rounded at each reduction. An EDiT object takes 10 bytes more per element of the largest shard, 20 with overlap_steps. */
+/* Lends one array per layer instead of slabs. params[l] and grads[l] are this rank's shard of layer l: shard_count
+ * elements of `dtype`, which is the same on all ranks. Both lists have `layers` entries and are copied. The entries of
+ * a layer without elements are NULL, and the gradients of a frozen layer may be NULL. If `grads` is NULL, the caller
+ * reduces gradients itself, and entrain_shard_gradients returns FAILED_PRECONDITION.
+ *
+ * `dtype`: ENTRAIN_F32, or ENTRAIN_BF16 for parameters that have no f32 masters. With bf16:
+ * - EDiT's anchors, pseudo-gradients and outer state are f32. theta is the anchor a, rounded to nearest even. In an
+ *   exchange theta counts as a + (theta - rounded a), so that rounding adds nothing to pseudo-gradients.
+ * - Between exchanges theta has only the precision of bf16. A step of the optimizer, or an outer step, that is smaller
+ *   than half the distance to the next bf16 number (2^-9 of the value) does not change theta; the anchor keeps such an
+ *   outer step.
+ * - Gradients are summed in f32 and rounded at each reduction.
+ * - An EDiT object takes 10 bytes more per element of the largest shard, 20 with overlap_steps. */
 ENTRAIN_API entrain_status_t entrain_shard_bind_layers(entrain_shard_t* shard, void* const* params, void* const* grads,
                                                        entrain_dtype_t dtype);
 
-/* DEVICE: from now on calls of the shard, and of an EDiT object on it, are ordered with this stream instead of the one that
- * was given before (config.stream, or here); NULL: the device's default stream. What is enqueued on `stream` afterwards
- * waits for what is on the stream before now, so nothing that was lent or is being gathered has to end first; of what the
- * caller enqueues on the stream before from now on the shard knows nothing. Local; cheap enough for every step; the stream
- * must live until another is set or the shard is destroyed. Optimizers have streams of their own. HOST: FAILED_PRECONDITION.
- * A stream that is not one of the shard's device: INVALID_ARGUMENT, before bind by bind. */
+/* DEVICE: orders later calls on the shard, and on an EDiT object on it, with `stream` (NULL: the device's default
+ * stream) instead of the previous stream (config.stream, or that of an earlier call). Work that is enqueued on `stream`
+ * after this call waits for the work that the previous stream has at this call. So lent memory and running gathers need
+ * not end before the call. The shard does not know of work that the caller enqueues on the previous stream later.
+ * Local; cheap enough for every step. The stream must live until another is set or the shard is destroyed. Optimizers
+ * have their own streams. HOST: returns FAILED_PRECONDITION. Returns INVALID_ARGUMENT if the stream is not one of the
+ * shard's device; before bind, bind returns this error. */
 ENTRAIN_API entrain_status_t entrain_shard_set_stream(entrain_shard_t* shard, void* stream);
 
-/* Copies this rank's part of a whole layer (P_l elements of `dtype`: f32, f64, bf16 or f16) into its parameters,
- * converted to their type and padded with zeros. Local. Other types: UNIMPLEMENTED. With parameters
- * on a device `full` may be there or on the host. */
+/* Copies this rank's part of the whole layer `full` (P_l elements of `dtype`: f32, f64, bf16 or f16; UNIMPLEMENTED for
+ * others) to its parameters, converted to their type and padded with zeros. Local. If the parameters are on a device,
+ * `full` may be on that device or on the host. */
 ENTRAIN_API entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const void* full,
                                                 entrain_dtype_t dtype);
-/* Copies the parameters of replica 0 to all replicas, and those of the first rank along the context axis to the others, so
- * that they start alike. Collective; blocks. */
+/* Makes all replicas start with the same parameters: copies those of replica 0 to all replicas, and those of the first
+ * rank along the context axis to the other ranks along it. Collective; blocks. */
 ENTRAIN_API entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard);
-/* The same as a started call (see above). */
+/* Starts entrain_shard_broadcast (see ..._start above). */
 ENTRAIN_API entrain_status_t entrain_shard_broadcast_start(entrain_shard_t* shard, entrain_work_t** work);
 
 enum { ENTRAIN_PASS_FORWARD = 0, ENTRAIN_PASS_BACKWARD = 1 };
-/* Says in which order layers come next, for prefetching: up or down. Collective. */
+/* Sets the order in which the caller uses the layers next, for prefetching: ascending (forward) or descending
+ * (backward). Collective. */
 ENTRAIN_API entrain_status_t entrain_shard_begin_pass(entrain_shard_t* shard, int32_t pass);
-/* Starts the all-gather of a layer's parameters over the shard group; returns at once. Starting it twice before release
- * does nothing. All ranks of the shard group gather the same layers, in any order. */
+/* Starts the all-gather of a layer's parameters over the shard group; returns at once. A second start before the
+ * release does nothing. All ranks of the shard group gather the same layers, in any order (on device memory see
+ * above). */
 ENTRAIN_API entrain_status_t entrain_shard_gather(entrain_shard_t* shard, int32_t layer);
-/* Waits for the layer (starting its gather if nobody did), starts gathering the next `prefetch` layers of the pass, and
- * points *params at padded_count elements of param_dtype. The library's memory, to be read only, until release. */
+/* Waits until the layer is gathered; starts its gather if no call has started it. Also starts the gathers of the next
+ * `prefetch` layers of the pass. *params becomes the address of padded_count elements of param_dtype. This memory
+ * belongs to the library, and the caller may only read it, until release. */
 ENTRAIN_API entrain_status_t entrain_shard_wait(entrain_shard_t* shard, int32_t layer, void** params);
-/* Starts the layer's gather if nobody did, and none ahead. *work is over when entrain_shard_wait would not block (on device memory,
- * where it never does, when the layer has been gathered), with the status that it would return. */
+/* Starts the layer's gather if no call has started it, and no gathers of other layers. *work is over when
+ * entrain_shard_wait would not block, and has the status that entrain_shard_wait would return. On device memory, where
+ * entrain_shard_wait never blocks, *work is over when the layer has been gathered. */
 ENTRAIN_API entrain_status_t entrain_shard_gather_work(entrain_shard_t* shard, int32_t layer, entrain_work_t** work);
-/* Gives the memory back. A gather that is under way is waited for. */
+/* Returns the memory of the layer to the library. Waits for the gather if it is still running. */
 ENTRAIN_API entrain_status_t entrain_shard_release(entrain_shard_t* shard, int32_t layer);
 
-/* A gradient buffer for the layer: padded_count elements of grad_dtype, zero. The library's memory, the caller's to add
- * to until entrain_shard_reduce_gradients. Frozen layers: INVALID_ARGUMENT. */
+/* Writes the address of a gradient buffer for the layer to *grads: padded_count elements of grad_dtype, zero. The
+ * memory belongs to the library; the caller adds to it until entrain_shard_reduce_gradients. Returns INVALID_ARGUMENT
+ * for a frozen layer. */
 ENTRAIN_API entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int32_t layer, void** grads);
-/* Takes the buffer back and starts its reduction; returns at once: reduce-scatter over the shard group, all-reduce over the
- * C ranks of the context group, with global gradients also over the sync group, division by M C (local) or M C N (global),
- * and addition to the gradients that are bound. So each rank's gradient is of the mean loss over its own tokens; where a rank's loss is
- * its part of a sum over the whole sequence, it is multiplied by C first. Gradients of what is replicated along the tensor
- * axis are the caller's to combine. Ranks reduce the same layers, in any order; but with global gradients those of a sync
- * group in the same order (and on device memory, see above). */
+/* Takes the buffer back and starts its reduction; returns at once. The reduction has these steps:
+ * - a reduce-scatter over the shard group,
+ * - an all-reduce over the C ranks of the context group,
+ * - with global gradients also an all-reduce over the sync group,
+ * - division by M C (local) or M C N (global), and addition to the bound gradients.
+ *
+ * So each rank must give the gradient of the mean loss over its own tokens. If a rank's loss is its part of a sum over
+ * the whole sequence, multiply this loss by C first. The caller combines the gradients of layers that are replicated
+ * along the tensor axis. Ranks reduce the same layers, in any order; but with global gradients the ranks of a sync
+ * group use the same order (on device memory see above). */
 ENTRAIN_API entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* shard, int32_t layer);
-/* Waits until everything that was reduced has been added to the gradients that are bound. */
+/* Waits until all reductions that were started have been added to the bound gradients. */
 ENTRAIN_API entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard);
-/* *work is over when all that has been reduced so far has been added, so that entrain_shard_finish_gradients, which is still to
- * be called, does not block (on device memory, where it never does, when the additions are done), with the status that it would
- * return. */
+/* *work is over when all reductions that have been started so far are added to the bound gradients. Then
+ * entrain_shard_finish_gradients, which must still be called, does not block. *work has the status that this function
+ * would return. On device memory, where it never blocks, *work is over when the additions are done. */
 ENTRAIN_API entrain_status_t entrain_shard_gradients_work(entrain_shard_t* shard, entrain_work_t** work);
 
-/* Memory of the caller's for a layer, where config.memory says, padded_count elements each: `gathered`, of param_dtype, is
- * where gather delivers the layer, the same place in every pass, also where nothing has to be gathered; `gradients`, of
- * grad_dtype, is what entrain_shard_gradients gives, cleared by it. NULL: the library's (of a frozen layer gradients must
- * be). Lent until changed, or until the shard is destroyed. Before entrain_shard_gradients lends such memory again it waits
- * for the layer's reduction before (on device memory the stream does). FAILED_PRECONDITION before bind, between gather and
- * release, and between gradients and reduce; waits for the layer's reduction. Local. */
+/* Sets memory of the caller as the buffers of a layer, in the memory of config.memory, padded_count elements each.
+ * `gathered`, of param_dtype: every gather writes the layer to this address, even if there is nothing to gather.
+ * `gradients`, of grad_dtype: entrain_shard_gradients clears this memory and returns it. NULL: memory of the library;
+ * `gradients` of a frozen layer must be NULL. The memory is lent until other memory is set or the shard is destroyed.
+ * Before entrain_shard_gradients lends such memory again, it waits for the layer's previous reduction (on device memory
+ * the stream waits). Returns FAILED_PRECONDITION before bind, between gather and release, and between gradients and
+ * reduce. Waits for the layer's reduction. Local. */
 ENTRAIN_API entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, int32_t layer, void* gathered,
                                                        void* gradients);
-/* *norm: the square root of the sum of squares, in double, of all gradients of a replica as they are bound: over its shard,
- * tensor and pipeline groups. Each element counts once: copies along the context axis, and layers that are replicated along
- * the tensor axis, on the first of their ranks; frozen layers and padding not at all. The same bits on all ranks of a
- * replica, and on all replicas where gradients are global. Not finite if a gradient is not. Gradients must be bound, and
- * reduced as entrain_edit_end_step has it (FAILED_PRECONDITION). Collective over the replica; blocks: one number a rank; on
- * device memory the host waits for the stream too. */
+/* Writes to *norm the square root of the sum of squares, in double, of all bound gradients of a replica, that is, over
+ * its shard, tensor and pipeline groups. Each element counts once. Copies along the context axis, and layers that are
+ * replicated along the tensor axis, count on the first of their ranks. Frozen layers and padding do not count. All
+ * ranks of a replica get the same bits, and if gradients are global, all replicas do. The norm is not finite if a
+ * gradient is not finite. Returns FAILED_PRECONDITION unless gradients are bound, and reduced as entrain_edit_end_step
+ * requires. Collective over the replica; blocks. Each rank sends one number. On device memory the host also waits for
+ * the stream. */
 ENTRAIN_API entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm);
-/* The same as a started call. `norm` is lent until the work is over, and written if it ends well. */
+/* Starts entrain_shard_gradient_norm. `norm` is lent until the work is over, and written only on success. */
 ENTRAIN_API entrain_status_t entrain_shard_gradient_norm_start(entrain_shard_t* shard, double* norm,
                                                                entrain_work_t** work);
 
 enum {
-  ENTRAIN_GRADIENTS_LOCAL = 0, /* averaged over shard and context group: each replica trains alone */
-  ENTRAIN_GRADIENTS_GLOBAL = 1 /* averaged over these and the sync group: synchronous data parallel; the default */
+  ENTRAIN_GRADIENTS_LOCAL = 0, /* averaged over the shard and context groups: each replica trains alone */
+  ENTRAIN_GRADIENTS_GLOBAL = 1 /* averaged over the shard, context and sync groups: synchronous data parallelism; the
+                                  default */
 };
-/* Which it is from the next reduction on. An EDiT object on this shard sets it itself. Collective. */
+/* `scope`: ENTRAIN_GRADIENTS_*, for reductions that start after this call. An EDiT object on this shard sets the scope
+ * itself. Collective. */
 ENTRAIN_API entrain_status_t entrain_shard_set_gradients(entrain_shard_t* shard, int32_t scope);
 
 typedef struct entrain_shard_stats_t {
   size_t size;
-  uint64_t gather_wait_ns;   /* time that entrain_shard_wait kept the caller */
-  uint64_t reduce_wait_ns;   /* time that entrain_shard_finish_gradients kept the caller */
-  uint64_t bytes_sent_shard; /* payload this rank sent within its shard and context group */
-  uint64_t bytes_sent_sync;  /* payload this rank sent across replicas for gradients and the broadcast */
+  uint64_t gather_wait_ns;   /* time for which entrain_shard_wait blocked the caller */
+  uint64_t reduce_wait_ns;   /* time for which entrain_shard_finish_gradients blocked the caller */
+  uint64_t bytes_sent_shard; /* payload bytes that this rank sent within its shard and context groups */
+  uint64_t bytes_sent_sync;  /* payload bytes that this rank sent to other replicas, for gradients and the broadcast */
 } entrain_shard_stats_t;
 ENTRAIN_API void entrain_shard_stats_init_sized(entrain_shard_stats_t* stats, size_t bytes);
 static ENTRAIN_INLINE void entrain_shard_stats_init(entrain_shard_stats_t* stats) {
   entrain_shard_stats_init_sized(stats, sizeof(*stats));
 }
-/* Since creation. Exact when nothing is in flight. */
+/* Reads the counters since creation. Exact when no call of the shard is in flight. */
 ENTRAIN_API entrain_status_t entrain_shard_stats(const entrain_shard_t* shard, entrain_shard_stats_t* stats);
 
 /* ---- EDiT ----------------------------------------------------------------------------------------------------- */
 
 enum { /* entrain_edit_config_t.outer_optimizer */
-  ENTRAIN_OUTER_NONE = 0,     /* a = a - Delta (the combined one); with no reducer either: plain averaging, no anchor */
+  ENTRAIN_OUTER_NONE = 0,     /* a = a - the combined Delta. Together with ENTRAIN_REDUCER_NONE: plain averaging, no
+                                 anchor */
   ENTRAIN_OUTER_SGD = 1,      /* b = mu b + g, a = a - eta (g + mu b) (nesterov) or a - eta b */
-  ENTRAIN_OUTER_ADAMW = 2,    /* AdamW against g, decoupled weight decay; two moments instead of b */
+  ENTRAIN_OUTER_ADAMW = 2,    /* AdamW with gradient g and decoupled weight decay; two moments instead of b */
   ENTRAIN_OUTER_CALLBACK = 3, /* entrain_edit_config_t.outer_step */
-  ENTRAIN_OUTER_LION = 4      /* Lion (arXiv 2302.06675): a = (1 - eta lambda) a - eta sign(beta1 m + (1 - beta1) g), then
-                                 m = beta2 m + (1 - beta2) g; the moment m instead of b */
+  ENTRAIN_OUTER_LION = 4      /* Lion (arXiv 2302.06675): a = (1 - eta lambda) a - eta sign(beta1 m + (1 - beta1) g),
+                                 then m = beta2 m + (1 - beta2) g. The moment m replaces b */
 };
-/* The caller's outer step of one layer: moves this rank's `count` elements of the anchor, in place, against the combined
- * and clipped pseudo-gradient `grad`. `step`: 1 for the layer's first, then one more each time. Called for one layer at a
- * time, by a thread of the library's, which it must not wait for; both arrays are lent for the call. In it, calls that need
- * the engine are FAILED_PRECONDITION naming it; queries and optimizers are allowed. On
- * device memory they are addresses of the device, and what the step does is enqueued on
- * entrain_edit_stream. Ranks of a sync group get the same bits and
- * must make the same bits of them: a difference is found at the next exchange. Returns 0. Any other number ends the
- * communicators of this EDiT object on all ranks: ABORTED, "the outer step of layer 3, step 7, returned 5", on other ranks with the rank, at the latest in their next exchange.
- * The library then writes nothing more: the anchor is what the step has left of it, the parameters are what they were
- * before the layer's exchange, and no other layer's step is called on this rank. */
+/* The caller's outer step of one layer. Moves this rank's `count` elements of the anchor, in place, against the
+ * combined and clipped pseudo-gradient `grad`. `step` is 1 for the layer's first step, and increases by 1 each time. A
+ * thread of the library calls the function for one layer at a time. The function must not wait for this thread. Both
+ * arrays are lent during the call. Inside the function, calls that need the engine return FAILED_PRECONDITION, which
+ * names the function; queries and optimizers are allowed. On device memory the arrays are device addresses, and the
+ * function enqueues its work on entrain_edit_stream. The ranks of a sync group receive the same bits and must produce
+ * the same bits; the next exchange finds a difference.
+ *
+ * Returns 0 on success. Any other number ends the communicators of this EDiT object on all ranks with ABORTED: "the
+ * outer step of layer 3, step 7, returned 5". The other ranks receive this error in their next exchange at the latest,
+ * with the number of the failed rank. After a failure the library writes nothing more: the anchor stays as the function
+ * left it, the parameters stay as they were before the layer's exchange, and this rank calls the step of no other
+ * layer. */
 typedef int32_t (*entrain_outer_step_fn)(void* user, int32_t layer, int64_t step, float* anchor, const float* grad,
                                          size_t count);
 enum { /* entrain_edit_config_t.reducer */
@@ -313,107 +357,131 @@ enum { /* entrain_edit_config_t.reducer */
   ENTRAIN_REDUCER_GTA = 2     /* generalised task arithmetic: entrain_reduction_gta with the replicas' weights */
 };
 
-/* Options under the names of the published code, with its defaults.
+/* The options have the names and the defaults of the published code.
  *
- * EDiT exchanges every local_sgd_sync_interval steps. A-EDiT (use_async) does when local_sgd_sync_time has passed since
- * the replicas last met, by each replica's own monotonic clock: whose time is up waits in begin_forward for the others,
- * which are at most one step behind their own time (two where a replica has several ranks: the first one's clock counts,
- * and its word travels behind a step). There they find out whether they have made min_total_global_steps since the
- * last exchange, all together; if not, they go on, and meet again after as long. */
-enum { /* overlap_merge: theta when an exchange that ran behind further steps has come, a being the new anchor */
-  ENTRAIN_MERGE_ADD = 0,    /* a + what this replica has done since the exchange began */
+ * EDiT exchanges every local_sgd_sync_interval steps. A-EDiT (use_async) exchanges when local_sgd_sync_time has passed
+ * since the replicas last met. Each replica reads its own monotonic clock. A replica whose time has passed waits in
+ * entrain_edit_begin_forward for the other replicas, which arrive at most one step after their own time has passed. If
+ * a replica has several ranks, it arrives at most two steps later: the clock of its first rank counts, and the other
+ * ranks learn of it one step later. When the replicas meet, they find out whether they have made min_total_global_steps
+ * together since the last exchange. If they have not, they continue, and meet again after the same time. */
+enum { /* overlap_merge: theta after the merge of an exchange that ran behind further steps; a is the new anchor */
+  ENTRAIN_MERGE_ADD = 0,    /* a + the change that this replica has made since the exchange began */
   ENTRAIN_MERGE_MIX = 1,    /* alpha theta + (1 - alpha) a (Streaming DiLoCo, arXiv 2501.18512, algorithm 2) */
-  ENTRAIN_MERGE_RESTART = 2 /* as ADD; but when the exchange begins, theta = the anchor there was: what replicas have done
-                               counts for all of them a round late, and for none of them before (CO2, arXiv 2401.16265,
-                               with overlap_steps = H) */
+  ENTRAIN_MERGE_RESTART = 2 /* as ADD, and theta is set to the current anchor when the exchange begins. So the change
+                               that a replica has made counts on all replicas one round late, and on none of them
+                               earlier (CO2, arXiv 2401.16265, with overlap_steps = H) */
 };
 enum { /* fragment_pattern */
-  ENTRAIN_FRAGMENT_SEQUENTIAL = 0, /* neighbouring layers that train */
-  ENTRAIN_FRAGMENT_STRIDED = 1     /* every P-th of them */
+  ENTRAIN_FRAGMENT_SEQUENTIAL = 0, /* each fragment has neighbouring layers that train */
+  ENTRAIN_FRAGMENT_STRIDED = 1     /* each fragment has every P-th layer that trains */
 };
 typedef struct entrain_edit_config {
   size_t size;
-  entrain_shard_t* shard;              /* the model; bound; shared: the EDiT object keeps it, and memory and stream
-                                          are the model's */
+  entrain_shard_t* shard;              /* the sharded model, already bound. The EDiT object keeps it alive, and uses its
+                                          memory and stream */
   int64_t local_sgd_sync_interval;     /* H: optimizer steps between exchanges, >= 1; default 1 */
-  int64_t local_sgd_warmup_steps;      /* synchronous steps before the first local one, >= 0; default 0 */
-  int32_t gradient_accumulation_steps; /* micro-batches per optimizer step, >= 1; default 1; end_step insists on it */
+  int64_t local_sgd_warmup_steps;      /* synchronous steps before the first local step, >= 0; default 0 */
+  int32_t gradient_accumulation_steps; /* micro-batches per optimizer step, >= 1; default 1. entrain_edit_end_step
+                                          checks the number */
   int32_t reducer;                     /* ENTRAIN_REDUCER_*; default NONE */
-  int32_t pseudo_gradnorm_reduce;      /* 1: weights softmax(-G / T) over the replicas; needs a reducer; or 0 */
-  int32_t normalize;                   /* linear without norm weights, and gta: 1 (default) a mean, 0 a sum */
-  double weight_softmax_temperature;   /* T > 0; 0 (default): unset, which is 1 with norm weighting */
-  double clip_pseudo_grad;             /* phi > 0: largest norm of a module's combined Delta; 0 (default): off */
+  int32_t pseudo_gradnorm_reduce;      /* 1: weights softmax(-G / T) over the replicas, which needs a reducer; 0
+                                          (default): no norm weights */
+  int32_t normalize;                   /* 1 (default): mean; 0: sum. For gta, and for linear without norm weights */
+  double weight_softmax_temperature;   /* T > 0; 0 (default): not set; T is then 1 with norm weights */
+  double clip_pseudo_grad;             /* phi > 0: largest norm of a layer's combined Delta; 0 (default): no limit */
   int32_t outer_optimizer;             /* ENTRAIN_OUTER_*; default NONE */
   int32_t outer_nesterov;              /* 0 (default) or 1 */
   double outer_lr;                     /* eta > 0; default 0.7 */
   double outer_momentum;               /* mu, 0 <= mu < 1; default 0.8 */
   double outer_weight_decay;           /* >= 0; default 0 */
-  int32_t prefetch;                    /* layers whose exchange runs ahead of use; default 1; 0: each in its wait.
-                                          On device memory all run ahead; 0: one after the other */
+  int32_t prefetch;                    /* number of layers that are exchanged ahead of use; default 1; 0: each layer is
+                                          exchanged in its wait. On device memory all layers are exchanged ahead of use,
+                                          with 0 one after the other */
   int32_t use_async;                   /* 1: A-EDiT; 0 (default): EDiT */
-  int64_t timeout_ns;                  /* of each collective inside; 0: the communicators' default. At a rendezvous it
-                                          bounds the wait for the slowest replica */
-  double local_sgd_sync_time;          /* tau > 0, seconds; default 600; with use_async */
-  int64_t min_total_global_steps;      /* >= 1, default 100; with use_async */
-  int32_t use_step_weight;             /* 1: replicas count by what they have trained since the last exchange (tokens, if
-                                          all called entrain_edit_record, else steps); with use_async. Or 0 */
-  int32_t skip_anomaly;                /* 1: norms far above those before are rejected, each layer and replica for
-                                          itself; 0 (default): only those that are not finite */
-  double step_weight_ratio;            /* r in [0, 1], default 0.5: the share of that in the weights, with a reducer;
-                                          without one it is all of the weight */
-  double ewma_alpha;                   /* in (0, 1), default 0.02: how fast the mean and deviation of norms follow */
-  int64_t ewma_warmup_steps;           /* >= 2, default 120: norms accepted before the first is judged, from the first
-                                          that is not zero; in exchanges. After 5 rejections in a row, or all replicas'
-                                          twice, it begins anew: the level changed */
-  double ewma_threshold;               /* > 0, default 3: rejected above mean + threshold x deviation, which is taken to be at
-                                          least 1 % of the mean; more where few norms or a large alpha leave both uncertain
-                                          (so that 3 rejects 0.14 % of normal noise), and where recent norms scatter by more
-                                          than their deviation */
-  double outer_beta1, outer_beta2, outer_eps; /* of adamw, the first two of lion: [0, 1), default 0.9;
-                                                 [0, 1), 0.999; >= 1e-37, 1e-8 */
-  entrain_outer_step_fn outer_step;    /* with ENTRAIN_OUTER_CALLBACK, else NULL */
-  void* outer_user;                    /* its first argument; the caller's */
-  int32_t cpu_offload;                 /* 1: with device memory, anchors and outer state are in
-                                          page-locked memory of the host, which the device reads and
-                                          writes over the bus, a layer at a time. On host memory
-                                          without effect */
-  int32_t is_debug;                    /* 1: a line in the log, whatever its level, of each layer and exchange: norm, z-score
-                                          and limit, verdict, weight, clip factor; by the first rank of each replica */
-  int32_t compat;                      /* 1: the arithmetic of the published code, to compare with it: rejected replicas
-                                          count in the divisor; step weights count steps since the beginning; detectors
-                                          begin at 0 and ingest what they reject; a shard whose combined Delta sums to less than 1e-6 is rolled back. Not for training */
-  int32_t overlap_steps;               /* 0 (default): layers wait for their exchange. With EDiT 1 to H: the exchange runs behind
-                                          that many further steps, on the parameters as they were when it began; then
-                                          theta = a + what this replica has done since. With A-EDiT 1: merged at the first
-                                          step when it has come; nobody waits for anybody. 4 P / M bytes more. Not in
+  int64_t timeout_ns;                  /* deadline of each collective inside; 0: the communicators' default. At a
+                                          rendezvous it bounds the wait for the slowest replica */
+  double local_sgd_sync_time;          /* tau > 0, in seconds; default 600; for use_async */
+  int64_t min_total_global_steps;      /* steps of all replicas together, >= 1; default 100; for use_async */
+  int32_t use_step_weight;             /* 1: the weight of a replica follows its training since the last exchange: its
+                                          tokens if all replicas called entrain_edit_record, else its steps; for
+                                          use_async. 0 (default): no step weights */
+  int32_t skip_anomaly;                /* 1: rejects norms far above the earlier norms, separately for each layer and
+                                          replica; 0 (default): rejects only norms that are not finite */
+  double step_weight_ratio;            /* r in [0, 1], default 0.5: with a reducer, the share of the step weights in the
+                                          weights. Without a reducer the step weights are the weights */
+  double ewma_alpha;                   /* in (0, 1), default 0.02: weight of a new norm in the mean and the deviation of
+                                          norms */
+  int64_t ewma_warmup_steps;           /* warm-up, in exchanges, >= 2; default 120: number of norms that are accepted
+                                          before a norm is judged, from the first norm that is not zero. The warm-up
+                                          begins again after 5 rejections in a row, or after two exchanges in a row that
+                                          reject all replicas, because then the level of the norms has changed */
+  double ewma_threshold;               /* > 0, default 3: a norm is rejected above mean + threshold x deviation. The
+                                          deviation is taken as at least 1 % of the mean. The limit is higher if few
+                                          norms or a large alpha leave mean and deviation uncertain (so that 3 rejects
+                                          0.14 % of normal noise), and if recent norms scatter by more than their
+                                          deviation */
+  double outer_beta1, outer_beta2, outer_eps; /* for adamw; the betas also for lion. [0, 1), default 0.9; [0, 1),
+                                                 default 0.999; >= 1e-37, default 1e-8 */
+  entrain_outer_step_fn outer_step;    /* the outer step for ENTRAIN_OUTER_CALLBACK, else NULL */
+  void* outer_user;                    /* first argument of outer_step; belongs to the caller */
+  int32_t cpu_offload;                 /* 1: with device memory, anchors and outer state are in page-locked memory of
+                                          the host. The device reads and writes it over the bus, one layer at a time. No
+                                          effect on host memory. 0 (default): they are on the device */
+  int32_t is_debug;                    /* 1: the first rank of each replica writes one line to the log, at any log
+                                          level, for each layer and exchange: norm, z-score and limit, verdict, weight,
+                                          clip factor. 0 (default): off */
+  int32_t compat;                      /* 1: the arithmetic of the published code, only for comparisons with it, not for
+                                          training. Rejected replicas count in the divisor. Step weights count steps
+                                          since the beginning. Detectors begin at 0 and ingest the norms that they
+                                          reject. A shard whose combined Delta sums to less than 1e-6 is rolled back. 0
+                                          (default): off */
+  int32_t overlap_steps;               /* 0 (default): layers wait for their exchange. EDiT, 1 to H: the exchange runs
+                                          behind this number of further steps, on the parameters as they were when it
+                                          began; then theta = a + the change that this replica has made since (see
+                                          overlap_merge). A-EDiT, 1: the exchange is merged at the first step after it
+                                          is over, and no replica waits for another. Takes 4 P / M bytes more. Not in
                                           plain averaging */
-  int32_t consensus_method;            /* of gta: ENTRAIN_CONSENSUS_* (collectives.h); default NONE */
-  int32_t int8_mask;                   /* accepted with a consensus_method: signs are never stored here, so it changes nothing */
-  int32_t sparsification_method;       /* of gta: ENTRAIN_SPARSIFY_*, of each shard of a layer; default NONE */
-  double density;                      /* in (0, 1) with it; default 1. Magnitude must leave an element of every shard */
-  uint64_t seed;                       /* of random sparsification and stochastic rounding; default 0 */
-  int32_t wire_format;                 /* ENTRAIN_WIRE_*: how pseudo-gradients travel; default F32. Not in plain averaging */
-  int32_t wire_block;                  /* values a scale in int8, int4 and int2; 0 (default): 256 */
+  int32_t consensus_method;            /* for gta: ENTRAIN_CONSENSUS_* (collectives.h); default NONE */
+  int32_t int8_mask;                   /* accepted with a consensus_method, without effect: this library never stores
+                                          signs */
+  int32_t sparsification_method;       /* for gta: ENTRAIN_SPARSIFY_*, applied to each shard of a layer; default NONE */
+  double density;                      /* share of the elements that sparsification keeps, in (0, 1); 1 (default)
+                                          without. MAGNITUDE must keep an element of every shard */
+  uint64_t seed;                       /* seed of random sparsification and stochastic rounding; default 0 */
+  int32_t wire_format;                 /* ENTRAIN_WIRE_*: encoding of pseudo-gradients on the wire; default F32. Not in
+                                          plain averaging */
+  int32_t wire_block;                  /* INT8, INT4, INT2: values per scale; 0 (default): 256 */
   int32_t wire_rounding;               /* ENTRAIN_ROUND_*; default NEAREST */
-  int32_t error_feedback;              /* 1: what was not sent is added to the layer's next pseudo-gradient; 0 (default) */
-  int32_t overlap_merge;               /* ENTRAIN_MERGE_*; with overlap_steps; default ADD */
+  int32_t error_feedback;              /* 1: adds the part of a pseudo-gradient that was not sent to the layer's next
+                                          one; 0 (default): drops this part */
+  int32_t overlap_merge;               /* ENTRAIN_MERGE_*, for overlap_steps; default ADD */
   double overlap_mix;                  /* alpha in [0, 1) of ENTRAIN_MERGE_MIX; default 0.5 */
-  int32_t staleness_penalty;           /* 1: what arrives is divided by 1 + how far the layer's anchor has moved since, in outer
-                                          steps of its mean length; with overlap_steps and outer sgd. Or 0 (default) */
-  int32_t fragments;                   /* P >= 1, default 1: parts of the model that are exchanged each at steps of its own:
-                                          fragment p at W_s + (p + 1) H / P + k H, k >= 0. Each has a layer that trains. EDiT
-                                          only; a requested exchange is of all layers */
-  double outer_momentum_clip;          /* > 0: largest norm of a module's b, after mu b + g; outer sgd, not nesterov; 0: off */
-  const int32_t* fragment_of_layer;    /* by layer, 0 to P - 1; NULL (default): by fragment_pattern. Copied, like the next two */
-  const int64_t* fragment_intervals;   /* P numbers >= 1 of steps, in place of H; NULL (default): H for all */
-  const int64_t* fragment_offsets;     /* P numbers >= 0: the first step after W_s at which a fragment is exchanged, but never
-                                          W_s itself; NULL (default): evenly over the interval */
+  int32_t staleness_penalty;           /* 1: divides the combined Delta by 1 + d / C, where d is how far the layer's
+                                          anchor has moved since the replicas measured their Delta, and C is the mean
+                                          length of the layer's outer steps; for overlap_steps with outer sgd. 0
+                                          (default): no penalty */
+  int32_t fragments;                   /* P >= 1, default 1: number of fragments, which are parts of the model that are
+                                          exchanged at different steps. Fragment p is exchanged at the steps W_s + (p +
+                                          1) H / P + k H, k >= 0. Each fragment must have a layer that trains. EDiT
+                                          only. A requested exchange covers all layers */
+  double outer_momentum_clip;          /* > 0: largest norm of a layer's b after mu b + g, for outer sgd without
+                                          nesterov; 0 (default): no limit */
+  const int32_t* fragment_of_layer;    /* fragment of each layer, 0 to P - 1; NULL (default): fragment_pattern decides.
+                                          This array and the next two are copied */
+  const int64_t* fragment_intervals;   /* interval of each fragment, P numbers of steps >= 1, instead of H; NULL
+                                          (default): H for all */
+  const int64_t* fragment_offsets;     /* P numbers of steps >= 0: each fragment is first exchanged this many steps
+                                          after W_s, but never at W_s itself; NULL (default): evenly over the
+                                          interval */
   int32_t fragment_pattern;            /* ENTRAIN_FRAGMENT_*; default SEQUENTIAL */
-  int32_t sparsify_chunk;              /* magnitude: elements of each chunk of a shard, of which `density` is kept, and at least
-                                          one; a multiple of 64; 0 (default): the whole shard. The part of the shard that a rank of
-                                          the sync group reduces begins a chunk */
-  double error_decay;                  /* beta in (0, 1], default 1: with error_feedback, what was not sent is multiplied by beta
-                                          before the layer's next pseudo-gradient is added (SparseLoCo, arXiv 2508.15706) */
+  int32_t sparsify_chunk;              /* MAGNITUDE: number of elements per chunk of a shard. The share `density` of
+                                          each chunk is kept, at least one element. A multiple of 64; 0 (default): one
+                                          chunk per shard. The part of a shard that a rank of the sync group reduces
+                                          begins a new chunk */
+  double error_decay;                  /* beta in (0, 1], default 1: with error_feedback, the part that was not sent is
+                                          multiplied by beta before the layer's next pseudo-gradient is added
+                                          (SparseLoCo, arXiv 2508.15706) */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
@@ -424,7 +492,7 @@ static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* confi
  * entrain_acco_config_t are described likewise: entrain_acco_option. */
 enum { /* entrain_edit_option_t.type: the type of the field */
   ENTRAIN_OPTION_SWITCH = 0, /* int32_t, 0 or 1 */
-  ENTRAIN_OPTION_CHOICE = 1, /* int32_t, the place of a name in `choices`, from 0 */
+  ENTRAIN_OPTION_CHOICE = 1, /* int32_t, the index of a name in `choices`, from 0 */
   ENTRAIN_OPTION_I32 = 2,
   ENTRAIN_OPTION_I64 = 3,
   ENTRAIN_OPTION_U64 = 4,
@@ -432,287 +500,327 @@ enum { /* entrain_edit_option_t.type: the type of the field */
 };
 typedef struct entrain_edit_option_t {
   size_t size;
-  const char* name;       /* of the field. All texts are constants of the library */
-  const char* choices;    /* of CHOICE: the names, separated by commas; else NULL */
+  const char* name;       /* name of the field. All texts are constants of the library */
+  const char* choices;    /* CHOICE: the names, separated by commas; otherwise NULL */
   const char* help;       /* one line */
   size_t offset;          /* of the field in entrain_edit_config_t, in bytes; from entrain_acco_option: in entrain_acco_config_t */
   double default_value;   /* as entrain_edit_config_init, or entrain_acco_config_init, sets it */
   double least, most;     /* limits of the value; infinity: none */
   int32_t type;           /* ENTRAIN_OPTION_* */
-  int32_t open;           /* which limits are themselves excluded: 1 least, 2 most, or-ed */
+  int32_t open;           /* limits that the value must not equal, or-ed: 1 least, 2 most */
 } entrain_edit_option_t;
 ENTRAIN_API void entrain_edit_option_init_sized(entrain_edit_option_t* option, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_option_init(entrain_edit_option_t* option) {
   entrain_edit_option_init_sized(option, sizeof(*option));
 }
-/* The number of these options; they are numbered from 0. Needs no object; any thread. */
+/* Returns the number of these options, which are numbered from 0. Needs no object; any thread. */
 ENTRAIN_API int32_t entrain_edit_option_count(void);
-/* Writes option `index` to *option. INVALID_ARGUMENT if there is no such option. Needs no object; any thread. */
+/* Writes option `index` to *option. Returns INVALID_ARGUMENT if there is no such option. Needs no object; any
+ * thread. */
 ENTRAIN_API entrain_status_t entrain_edit_option(int32_t index, entrain_edit_option_t* option);
-/* *matters: 1 if, with the other values of `config`, a value of option `index` other than its default can have an effect; 0 if
- * entrain_edit_create would refuse one because it has none. Rules that involve the arrays of `config` are not consulted, and
- * config->shard may be NULL. INVALID_ARGUMENT for an option or a value out of range. Needs no object; any thread. */
+/* Writes 1 to *matters if, with the other values of `config`, a value of option `index` other than its default can have
+ * an effect. Writes 0 if entrain_edit_create would refuse such a value because it has no effect. Does not apply rules
+ * that involve the arrays of `config`. config->shard may be NULL. Returns INVALID_ARGUMENT for an option or a value out
+ * of range. Needs no object; any thread. */
 ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_config_t* config, int32_t index,
                                                          int32_t* matters);
 
-/* Collective. Options are checked here; combinations without effect (clip or norm weights without outer optimizer or
- * reducer, a temperature without norm weights, outer_* values other than the defaults without outer optimizer) are
- * refused with a sentence that says what to set. */
+/* Creates an EDiT object on the mesh. Collective; blocks. Checks the options. Refuses combinations without effect, with
+ * a sentence that says what to set: clipping or norm weights without outer optimizer or reducer, a temperature without
+ * norm weights, outer_* values other than the defaults without outer optimizer. */
 ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                  entrain_edit_t** edit);
-/* Ends an exchange under way, on all ranks. An outer step that runs is waited for, but for 1 s at most: one that does not
- * return, for a lock that the caller of destroy holds, is left to a thread of the library's, with a warning in the log. Until
- * it returns, outer_user must stay valid; the arrays that the step was given are the library's, and stay so. */
+/* Frees the object. Ends an exchange in progress, on all ranks. Waits for a running outer step, but at most 1 s. If the
+ * step does not return, for example because it waits for a lock that the caller of destroy holds, the library leaves
+ * the step to one of its threads and logs a warning. outer_user must stay valid until the step returns. The arrays of
+ * the step belong to the library, which keeps them until then. */
 ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
-/* On device memory the stream of exchanges, where a step of the caller's own enqueues what it does;
- * else NULL. Lent until the object is destroyed. */
+/* Writes the stream of exchanges to *stream, on which an outer step of the caller enqueues its work; NULL on host
+ * memory. Lent until the object is destroyed. */
 ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, void** stream);
 
-/* The calls of a step, in their order, for each rank of the mesh. "Exchange only" is EDiT beside somebody else's sharding
- * (FSDP, ZeRO, DDP, or none): of the whole table it needs only the lines marked x. The library then neither gathers nor
- * reduces: the caller says what it binds (entrain_shard_bind_layers, grads NULL), and that its gradients are reduced by
- * ending the step: averaged over shard and context group when entrain_edit_gradient_scope says LOCAL, over the sync group
- * too when it says GLOBAL. Nobody checks that; when replicas were to have averaged and did not, their anchors differ, which
- * the first exchange after warm-up reports. Both ways give the same bits for the same gradients.
+/* The calls of a step, in their order, for each rank of the mesh.
  *
- *   | call of one step               | collective over      | between            | forgotten                              |
- * x | edit_begin_forward             | all, with training 1 | end_step and the   | end_step is FAILED_PRECONDITION        |
- *   |                                |                      | first layer's use  |                                        |
- *   | shard_begin_pass               | shard group          | passes             | layers are prefetched the wrong way    |
- * x | edit_wait_layer, each layer    | nobody; others' wait | begin_forward and  | end_step is FAILED_PRECONDITION,       |
- *   |                                | in it ends           | the layer's use    | naming the layer; others time out      |
- *   | shard_gather, shard_wait (do   | shard group          | begin_forward and  | no parameters                          |
- *   | what wait_layer does)          |                      | the layer's use    |                                        |
- *   | shard_release                  | nobody               | use and the next   | the next exchange is                   |
- *   |                                |                      | begin_forward      | FAILED_PRECONDITION, naming the layer  |
- *   | shard_gradients,               | shard and context    | backward passes    | end_step is FAILED_PRECONDITION,       |
- *   | shard_reduce_gradients         | group; GLOBAL: and   |                    | naming layers, if any other layer was  |
- *   |                                | sync group           |                    | handed out in this step                |
- *   | shard_finish_gradients         | nobody               | the last reduction | likewise                               |
- *   |                                |                      | and the optimizer  |                                        |
- * x | the caller's optimizer         |                      | and end_step       |                                        |
- * x | edit_end_step                  | nobody               | the optimizer and  | the step counts for nothing: exchanges |
- *   |                                |                      | begin_forward      | come late, on this rank alone          |
+ * "Exchange only" means EDiT without this library's sharding: with FSDP, ZeRO or DDP, or without any sharding. It needs
+ * only the lines marked x. The library then neither gathers parameters nor reduces gradients. The caller binds its
+ * arrays (entrain_shard_bind_layers, grads NULL) and reduces its gradients before it ends the step: it averages them
+ * over the shard and context groups if entrain_edit_gradient_scope says LOCAL, and also over the sync group if it says
+ * GLOBAL. The library does not check this. If replicas should have averaged and did not, their anchors differ, and the
+ * first exchange after warm-up reports the difference. With and without the library's sharding, equal gradients give
+ * equal bits.
  *
- * Parameters that are bound may be written by the caller from a layer's wait to the next begin_forward that exchanges it (or,
- * with overlap_steps, at any time but inside calls), and read at any time but between begin_forward and the layer's wait. */
+ *   | call of one step             | collective over    | between            | if it is missing                      |
+ * x | edit_begin_forward           | all, if training   | end_step and the   | end_step returns FAILED_PRECONDITION  |
+ *   |                              |                    | first layer's use  |                                       |
+ *   | shard_begin_pass             | shard group        | passes             | layers are prefetched in wrong order  |
+ * x | edit_wait_layer, each layer  | none, but others'  | begin_forward and  | end_step returns FAILED_PRECONDITION, |
+ *   |                              | waits depend on it | the layer's use    | naming the layer; others time out     |
+ *   | shard_gather, shard_wait     | shard group        | begin_forward and  | there are no parameters               |
+ *   | (include edit_wait_layer)    |                    | the layer's use    |                                       |
+ *   | shard_release                | none               | use and the next   | the next exchange returns             |
+ *   |                              |                    | begin_forward      | FAILED_PRECONDITION, naming the layer |
+ *   | shard_gradients,             | shard and context  | backward passes    | end_step returns FAILED_PRECONDITION, |
+ *   | shard_reduce_gradients       | groups; GLOBAL:    |                    | naming layers, if this step has lent  |
+ *   |                              | also sync group    |                    | gradients of any other layer          |
+ *   | shard_finish_gradients       | none               | the last reduction | as for shard_reduce_gradients         |
+ *   |                              |                    | and the optimizer  |                                       |
+ * x | the caller's optimizer       | none               | the reductions and |                                       |
+ *   |                              |                    | end_step           |                                       |
+ * x | edit_end_step                | none               | the optimizer and  | the step is not counted: exchanges    |
+ *   |                              |                    | begin_forward      | come late, on this rank alone         |
+ *
+ * The caller may write the bound parameters of a layer from its wait to the next begin_forward that exchanges the
+ * layer, and with overlap_steps at any time except during calls. It may read them at any time except between
+ * begin_forward and the layer's wait. */
 
-/* On device memory the host waits in begin_forward with use_async for the rendezvous, and for a
- * merge that is due; in leave, save and load; in layer_report and layer_score for the exchange.
- * Anchors, outer state and what an exchange needs are allocated by create, and stay until
- * destroy. entrain_edit_info tells of exchanges that are over, which the host may not know of at
- * once. */
+/* On device memory the host waits in entrain_edit_begin_forward for a merge that is due, and with use_async for the
+ * rendezvous. The host also waits in entrain_edit_leave, in saves and loads, and, for the exchange, in
+ * entrain_edit_layer_report and entrain_edit_layer_score. entrain_edit_create allocates anchors, outer state and the
+ * memory of an exchange, and entrain_edit_destroy frees them. entrain_edit_info describes exchanges that are over; the
+ * host may learn of their end with a delay. */
 
-/* Before each forward pass. When training is 1, first_microbatch is 1 and the trigger says so, starts the exchange, first
- * layer first, and sets *syncing to 1; returns without waiting for it (with use_async: waits for the other replicas, see
- * above). Exchanges at steps W_s + k H; the one at W_s only creates the anchors (no traffic). Never twice at the same
- * step. Switches the shard's gradients from global to local when warm-up ends. With overlap_steps the layers do not wait, and a
- * later call merges what has come: with EDiT it waits for it at its step. */
+/* Call this function before each forward pass. If `training` is 1, `first_microbatch` is 1 and an exchange is due,
+ * starts the exchange with the first layer, sets *syncing to 1, and returns without waiting for the exchange. (With
+ * use_async it waits for the other replicas, see above.) Exchanges are due at the steps W_s + k H, never twice at the
+ * same step. The exchange at W_s only creates the anchors, without traffic. Switches the shard's gradients from global
+ * to local when warm-up ends. With overlap_steps the layers do not wait, and a later begin_forward merges the result;
+ * with EDiT the begin_forward of the merge step waits for the exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
                                                         int32_t first_microbatch, int32_t* syncing);
-/* The same as a started call, for where it may wait: use_async, and overlap_steps. `syncing` is lent until the work is over, and
- * written if it ends well. */
+/* Starts entrain_edit_begin_forward, which may wait with use_async and with overlap_steps. `syncing` is lent until the
+ * work is over, and written only on success. */
 ENTRAIN_API entrain_status_t entrain_edit_begin_forward_start(entrain_edit_t* edit, int32_t training,
                                                               int32_t first_microbatch, int32_t* syncing,
                                                               entrain_work_t** work);
-/* Before the layer is gathered: waits until its exchange is done; afterwards its live parameters are the anchor's, on
- * all replicas the same bits. Returns at once when nothing is under way for it. entrain_shard_wait does the same for
- * layers that it gathers ahead. */
+/* Call this function before the layer is gathered. Waits until the layer's exchange is done. Afterwards the live
+ * parameters of the layer are those of the anchor, with the same bits on all replicas. Returns at once if no exchange
+ * of the layer is in progress. entrain_shard_wait does the same for layers that it gathers ahead. */
 ENTRAIN_API entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer);
-/* Lets the layer be exchanged, as entrain_edit_wait_layer does before it waits. *work is over when that would not block (on device
- * memory, where it never does, when the exchange is over), with the status that it would return. */
+/* Permits the exchange of the layer, as entrain_edit_wait_layer does before it waits. *work is over when
+ * entrain_edit_wait_layer would not block, and has the status that this function would return. On device memory, where
+ * it never blocks, *work is over when the exchange is over. */
 ENTRAIN_API entrain_status_t entrain_edit_layer_work(entrain_edit_t* edit, int32_t layer, entrain_work_t** work);
-/* After the inner optimizer's step: counts it. FAILED_PRECONDITION naming both numbers unless begin_forward was called
- * with training 1 exactly gradient_accumulation_steps times for this step (a first_microbatch of 1 begins the count
- * anew), and while nobody has waited for a layer under exchange; and, naming layers, where entrain_shard_gradients was called
- * in this step, for whatever layer, unless the gradients of every layer that trains have been reduced since they were last
- * handed out, and entrain_shard_finish_gradients was called after that. A layer that had no part in the step is reduced
- * all the same, as zeros. */
+/* Counts a step. Call this function after the step of the inner optimizer. Returns FAILED_PRECONDITION in these cases:
+ * - begin_forward was not called with training 1 exactly gradient_accumulation_steps times for this step; the text has
+ *   both numbers. A first_microbatch of 1 begins the count again.
+ * - A layer is in exchange and no call has waited for it.
+ * - entrain_shard_gradients was called in this step for any layer, and not every layer that trains has then been
+ *   reduced since its gradients were last lent, or entrain_shard_finish_gradients was not called after the reductions;
+ *   the text names the layers. So reduce a layer that had no part in the step too; its gradients are zeros. */
 ENTRAIN_API entrain_status_t entrain_edit_end_step(entrain_edit_t* edit);
-/* *scope: ENTRAIN_GRADIENTS_*, over whom the gradients are to be averaged of the step that the last begin_forward with
- * training 1 began: what the library's reduction does by itself, and what a caller does who reduces gradients itself.
- * Local; at any time. */
+/* Writes to *scope the ENTRAIN_GRADIENTS_* over which the gradients of the current step are averaged, that is, of the
+ * step that the last begin_forward with training 1 began. The library's reduction uses this scope itself; a caller that
+ * reduces gradients itself must use it too. Local; at any time. */
 ENTRAIN_API entrain_status_t entrain_edit_gradient_scope(const entrain_edit_t* edit, int32_t* scope);
-/* The next begin_forward with training 1 exchanges whatever the trigger says (not in warm-up; not twice at one step); with
- * overlap_steps it waits for what is under way, and the layers for the exchange: then theta = a everywhere.
- * Collective: for the end of training and for evaluation of the consensus. */
+/* Requests an exchange: the next begin_forward with training 1 exchanges even if no exchange is due (but not in
+ * warm-up, and not twice at one step). With overlap_steps this begin_forward waits for the exchanges in progress, and
+ * the layers wait for the requested exchange, so that theta = a on all replicas. Collective. Use it at the end of
+ * training, and to evaluate the parameters on which all replicas agree. */
 ENTRAIN_API entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit);
 
-/* What this rank has done since it last said so: tokens it has trained on (>= 0), and a metric, such as the loss, with its
- * weight (>= 0, finite; 0: no metric). Ranks of a replica are added up: where several work on the same tokens, one of
- * them says so. A replica whose ranks all gave 0 tokens, since each of its steps was skipped, has trained on none and has
- * no share by use_step_weight; only if no rank called this, or no replica gave any token, do steps count. Travels with the next rendezvous, so that metrics need no traffic of their own, which between
- * rendezvous would make the replicas wait for each other. Local. */
+/* Records what this rank has done since its last record: the number of tokens on which it has trained (>= 0), and a
+ * metric, such as the loss, with its weight (>= 0, finite; 0: no metric). The library adds up the records of the ranks
+ * of a replica. If several ranks work on the same tokens, only one of them records the tokens. A replica whose ranks
+ * all record 0 tokens (for example because each step was skipped) has trained on no tokens, and has no share with
+ * use_step_weight. Steps count instead of tokens only if a replica that made steps recorded nothing, or if no replica
+ * recorded a token. The record travels with the next rendezvous. So metrics need no traffic of their own, for which the
+ * replicas would wait for each other between two rendezvous. Local. */
 ENTRAIN_API entrain_status_t entrain_edit_record(entrain_edit_t* edit, int64_t tokens, double metric, double weight);
 
 enum { /* entrain_edit_wish */
   ENTRAIN_WISH_CHECKPOINT = 1,
   ENTRAIN_WISH_STOP = 2
 };
-/* Shows wishes (ENTRAIN_WISH_*, or-ed) at the next rendezvous; all ranks then see in entrain_edit_info_t.wishes that
- * somebody has them, at the same rendezvous, and can act together. Local. */
+/* Shows wishes (ENTRAIN_WISH_*, or-ed) at the next rendezvous. All ranks then see at the same rendezvous, in
+ * entrain_edit_info_t.wishes, that some rank has these wishes, and can act together. Local. */
 ENTRAIN_API entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wishes);
-/* This replica has made its last step, others may go on: takes part in their rendezvous, with weight zero once its own
- * steps have been exchanged, and returns when all replicas have left. The live parameters are then the anchors, the same
- * everywhere. Collective over the replica; blocks, at most tau plus the time limit a rendezvous. No training after. */
+/* Tells the other replicas that this replica has made its last step; they may continue. Takes part in their rendezvous,
+ * with weight zero after the replica's own steps have been exchanged. Returns when all replicas have left. The live
+ * parameters are then the anchors, the same on all replicas. Collective over the replica; blocks, for each rendezvous
+ * at most tau plus the time limit. This rank must not train afterwards. */
 ENTRAIN_API entrain_status_t entrain_edit_leave(entrain_edit_t* edit);
-/* The same as a started call. */
+/* Starts entrain_edit_leave. */
 ENTRAIN_API entrain_status_t entrain_edit_leave_start(entrain_edit_t* edit, entrain_work_t** work);
 
 typedef struct entrain_edit_replica_t {
   size_t size;
-  int64_t steps;        /* g */
-  int64_t steps_since;  /* since the exchange before */
-  int64_t tokens_since; /* likewise, as recorded */
+  int64_t steps;        /* g: optimizer steps counted */
+  int64_t steps_since;  /* steps since the previous exchange */
+  int64_t tokens_since; /* tokens recorded since the previous exchange */
   int32_t wishes;       /* ENTRAIN_WISH_* */
-  int32_t leaving;      /* 1: it trains no more */
+  int32_t leaving;      /* 1: the replica trains no more */
 } entrain_edit_replica_t;
 ENTRAIN_API void entrain_edit_replica_init_sized(entrain_edit_replica_t* replica, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_replica_init(entrain_edit_replica_t* replica) {
   entrain_edit_replica_init_sized(replica, sizeof(*replica));
 }
-/* What replica `replica` (0 to N - 1) said of itself at the last rendezvous. FAILED_PRECONDITION before the first. */
+/* Copies to *out what replica `replica` (0 to N - 1) reported at the last rendezvous. Returns FAILED_PRECONDITION
+ * before the first rendezvous. */
 ENTRAIN_API entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replica,
                                                   entrain_edit_replica_t* out);
 
 typedef struct entrain_edit_info_t {
   size_t size;
   int64_t steps;             /* g: optimizer steps counted */
-  int64_t syncs;             /* exchanges done; creating the anchors is none */
+  int64_t syncs;             /* exchanges done, without the creation of the anchors */
   int64_t last_sync_step;    /* g at the last exchange or anchor creation; -1: none yet */
-  uint64_t anchor_checksum;  /* of this rank's anchors after the last finished exchange; 0: no anchors. Equal on all
-                                ranks of a sync group */
-  uint64_t exposed_ns;       /* time that begin_forward and wait_layer kept the caller */
+  uint64_t anchor_checksum;  /* checksum of this rank's anchors after the last finished exchange; 0: no anchors. Equal
+                                on all ranks of a sync group */
+  uint64_t exposed_ns;       /* time for which begin_forward and wait_layer blocked the caller */
   uint64_t sync_ns;          /* time spent in exchanges, hidden or not */
-  uint64_t bytes_sent_shard; /* payload this rank sent for exchanges, within its replica ... */
-  uint64_t bytes_sent_sync;  /* ... and across replicas */
+  uint64_t bytes_sent_shard; /* payload bytes that this rank sent within its replica, for exchanges */
+  uint64_t bytes_sent_sync;  /* payload bytes that this rank sent to other replicas, for exchanges */
   int32_t in_warmup;
   int32_t wishes;            /* ENTRAIN_WISH_* of any replica at the last rendezvous */
-  int64_t rendezvous;        /* how often the replicas have met, with or without an exchange */
-  double metric;             /* mean over all replicas of what was recorded before the last one; NaN: nothing was */
+  int64_t rendezvous;        /* number of rendezvous, with or without an exchange */
+  double metric;             /* mean of the metrics that all replicas recorded before the last rendezvous; NaN: none */
   int64_t rejections;        /* layers of this replica that were rejected, over all exchanges */
-  int64_t rollbacks;         /* layers for which everybody was: back to the anchor, which stayed where it was */
+  int64_t rollbacks;         /* layers for which all replicas were rejected: theta returned to the anchor, and the
+                                anchor did not move */
 } entrain_edit_info_t;
 ENTRAIN_API void entrain_edit_info_init_sized(entrain_edit_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
   entrain_edit_info_init_sized(info, sizeof(*info));
 }
-/* The state as of the last finished exchange. */
+/* Describes the state after the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
-/* Copies this rank's anchors, to where the parameters are: slab_count elements, laid out as the slab,
- * converted to `dtype` (f32, f64, bf16 or f16;
- * others: UNIMPLEMENTED); where a layer is frozen, its live parameters. FAILED_PRECONDITION before they exist or while an exchange is under
- * way. */
+/* Copies this rank's anchors to `anchor`: slab_count elements, laid out as the slab, converted to `dtype` (f32, f64,
+ * bf16 or f16; UNIMPLEMENTED for others). `anchor` is device memory if the parameters are. For a frozen layer, copies
+ * its live parameters. Returns FAILED_PRECONDITION before the anchors exist, and while an exchange is in progress. */
 ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor, entrain_dtype_t dtype);
 
-/* What the last exchange decided for a layer (not a frozen or empty one): norms and weights by replica (N elements each),
- * and the one factor that clipped what came of them. Each may be NULL. */
+/* Writes what the last exchange decided for a layer, which must not be frozen or empty: the norm and the weight of each
+ * replica (N elements each), and the factor that clipped the combined pseudo-gradient. Each output may be NULL. */
 ENTRAIN_API entrain_status_t entrain_edit_layer_report(const entrain_edit_t* edit, int32_t layer, double* norms,
                                                        double* weights, double* clip_factor);
-/* How this replica's detector (skip_anomaly) saw the layer's norm at the last exchange: the z-score, and the limit above
- * which it is an outlier; 0 and 0 while it warms up, infinity for a norm that is not finite. Each may be NULL. */
+/* Writes how this replica's detector (skip_anomaly) judged the layer's norm at the last exchange: *z, the z-score, and
+ * *limit, above which a z-score is an outlier. Both are 0 during warm-up. *z is infinity if the norm is not finite.
+ * Each output may be NULL. */
 ENTRAIN_API entrain_status_t entrain_edit_layer_score(const entrain_edit_t* edit, int32_t layer, double* z, double* limit);
 
 /* ---- Checkpoints of EDiT -------------------------------------------------------------------------------------- */
 
 enum { /* entrain_checkpoint_config_t.kind */
-  ENTRAIN_CHECKPOINT_PORTABLE = 0, /* steps, anchors (where there are none: parameters), outer state, and replica 0's
-                                      detectors: any number of replicas and of ranks in each can go on from it, with a
-                                      new inner optimizer */
-  ENTRAIN_CHECKPOINT_EXACT = 1     /* also what each rank has of its own: live parameters, its counts, its arrays. On the
-                                      same mesh the run goes on with the same bits. Can be loaded as portable too */
+  ENTRAIN_CHECKPOINT_PORTABLE = 0, /* steps, anchors (or parameters if there are no anchors), outer state, and the
+                                      detectors of replica 0. A run with any number of replicas, and of ranks in each,
+                                      can continue from it, with a new inner optimizer */
+  ENTRAIN_CHECKPOINT_EXACT = 1     /* also the state of each rank: live parameters, counts, and its arrays of the
+                                      caller. On the same mesh the run continues with the same bits. Can also be loaded
+                                      as portable */
 };
-enum {                     /* whose an array is; the caller's arrays are one of the first two */
-  ENTRAIN_STATE_ALL = 0,   /* the same on all ranks: one is kept; in both kinds */
-  ENTRAIN_STATE_RANK = 1,  /* each rank's own; only in the exact kind */
-  ENTRAIN_STATE_REPLICA = 2, /* the same on all ranks of a replica; the portable kind has replica 0's, for all */
-  ENTRAIN_STATE_LAYER = 3  /* a layer, spread over the ranks of a replica, and the same in all replicas */
+enum {                     /* the ranks to which an array belongs; an array of the caller is ALL or RANK */
+  ENTRAIN_STATE_ALL = 0,   /* the same on all ranks: both kinds keep one copy */
+  ENTRAIN_STATE_RANK = 1,  /* different on each rank; only in the exact kind */
+  ENTRAIN_STATE_REPLICA = 2, /* the same on all ranks of a replica; the portable kind keeps that of replica 0, for
+                                all */
+  ENTRAIN_STATE_LAYER = 3  /* a layer, divided among the ranks of a replica, and the same in all replicas */
 };
-/* Makes `count` elements at `data` part of the state: saved from there, loaded to there. For the inner optimizer, data
- * cursors, random numbers. All ranks name the same arrays; `name`: 1 to 121 letters, digits and ". _ - /", each once.
- * Lent until the EDiT object is destroyed. Host memory; where the object's own arrays are on a
- * device, that device's as well: the driver is asked when it is saved or loaded (INVALID_ARGUMENT
- * for another device's). The bytes in a checkpoint are the same. Local. */
+/* Makes `count` elements at `data` part of the state: a save reads them from `data`, a load writes them to `data`. Use
+ * it for the inner optimizer, data cursors and random number generators. All ranks name the same arrays. `name`: 1 to
+ * 121 letters, digits and ". _ - /"; each name only once. `data` is lent until the EDiT object is destroyed. `data` is
+ * host memory; if the object's own arrays are on a device, it may also be memory of that device. At each save and load
+ * the library asks the driver which memory it is (INVALID_ARGUMENT for another device). The bytes in a checkpoint are
+ * the same in both cases. Local. */
 ENTRAIN_API entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, void* data, size_t count,
                                                     entrain_dtype_t dtype, int32_t holder);
 
 typedef struct entrain_checkpoint_config {
   size_t size;
-  const char* save_dir;    /* directory; NULL: "local_sgd_ckpt". Saving creates it, but not what it lies in */
-  const char* ckpt_name;   /* the checkpoint is save_dir/ckpt_name.ckpt; NULL: "local_sgd_ckpt". Letters, digits, ". _ -" */
-  int32_t kind;            /* ENTRAIN_CHECKPOINT_*; default portable. What is saved, or what of it is loaded */
-  int32_t full_state_dict; /* saving: 1 (default): one file, written by rank 0, layers whole; 0: each rank that holds
-                              something writes a file of its own, which ckpt_name.ckpt refers to. Loading finds out */
-  int32_t rank0_only;      /* loading: 1 (default): rank 0 reads and sends, nobody else needs the files; 0: each rank reads
-                              what it needs. Saving: no effect, since no rank gathers a copy of the whole */
-  int32_t cpu_offload;     /* accepted, without effect: what is gathered is in host memory */
-  int64_t timeout_ns;      /* of the whole call; 0: the communicators' default */
+  const char* save_dir;    /* directory; NULL: "local_sgd_ckpt". A save creates it, but not its parent directory */
+  const char* ckpt_name;   /* the checkpoint is save_dir/ckpt_name.ckpt; NULL: "local_sgd_ckpt". Letters, digits and
+                              ". _ -" */
+  int32_t kind;            /* ENTRAIN_CHECKPOINT_*; default PORTABLE: the kind to save, or as which to load the
+                              checkpoint */
+  int32_t full_state_dict; /* saving: 1 (default): rank 0 writes one file with whole layers; 0: each rank that holds
+                              data writes its own file, and ckpt_name.ckpt refers to these files. A load detects which
+                              it is */
+  int32_t rank0_only;      /* loading: 1 (default): rank 0 reads the files and sends the data, and no other rank needs
+                              the files; 0: each rank reads the data that it needs. Saving: no effect, because no rank
+                              gathers a copy of the whole state */
+  int32_t cpu_offload;     /* accepted, without effect: gathered data are in host memory */
+  int64_t timeout_ns;      /* deadline of the whole call; 0: the communicators' default */
 } entrain_checkpoint_config_t;
 ENTRAIN_API void entrain_checkpoint_config_init_sized(entrain_checkpoint_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_checkpoint_config_init(entrain_checkpoint_config_t* config) {
   entrain_checkpoint_config_init_sized(config, sizeof(*config));
 }
 
-/* Saves the state; changes nothing of it, and makes no exchange. Collective; blocks; a NULL config is all defaults. Legal
- * between an exchange (or the making of the anchors) and the first reduction of gradients after it: after a begin_forward
- * that exchanges, when all layers have been waited for; for the exact kind with use_async also after a rendezvous
- * without an exchange. With overlap_steps the exact kind of EDiT waits for what runs behind and saves it too, to be merged
- * at its step; the portable kind, and A-EDiT, need an exchange that layers waited for (entrain_edit_request_sync). Else
- * FAILED_PRECONDITION. ENTRAIN_WISH_CHECKPOINT is how one rank asks all for it; a replica in entrain_edit_leave
+/* Saves the state without changing it and without an exchange. Collective; blocks. A NULL config means all defaults.
+ *
+ * When a save is legal (FAILED_PRECONDITION otherwise):
+ * - Between an exchange (or the creation of the anchors) and the first reduction of gradients after it: after a
+ *   begin_forward that exchanges, when all layers have been waited for.
+ * - With use_async, the exact kind also after a rendezvous without an exchange.
+ * - With overlap_steps, the exact kind of EDiT waits for the exchanges in progress and saves them too, so that each is
+ *   merged at its step. The portable kind, and A-EDiT, need an exchange for which the layers waited
+ *   (entrain_edit_request_sync).
+ *
+ * One rank asks all ranks for a save with ENTRAIN_WISH_CHECKPOINT. A replica in entrain_edit_leave
  * (entrain_edit_replica_t.leaving) cannot take part: save before or after.
- * All ranks succeed, or all have the error of one of them, which names rank and path. The file, or all of them together,
- * takes effect in one step when everything is on the disk; until then, and on an error, a checkpoint of that name is
- * what it was. Files that killed processes left in save_dir while they saved are removed: by a save those from before it
- * began, by a load those from before the checkpoint that it loaded. */
+ *
+ * Either all ranks succeed, or all return the error of one rank, which names the rank and the path. The file, or all
+ * files together, take effect in one step when all data are on the disk. Before that, and after an error, an older
+ * checkpoint of the same name is unchanged. Killed processes leave files in save_dir if they were saving. A save
+ * removes such files from before its own beginning, a load those from before the checkpoint that it loaded. */
 ENTRAIN_API entrain_status_t entrain_edit_save(entrain_edit_t* edit, const entrain_checkpoint_config_t* config);
-/* Goes on from a checkpoint: at its step, right after its exchange, with begin_forward (which does not exchange again) as
- * the next call. Collective; blocks. Nothing may be under way and no layer gathered. Everything is read and every byte
- * checked before anything changes; a file that is damaged, cut off, of a newer format or not a checkpoint is refused
- * (INVALID_ARGUMENT), and so is one of another model, other options, or for the exact kind another mesh
- * (FAILED_PRECONDITION), on all ranks alike, and the run is as it was. Loading as portable drops, without an error, what belongs
- * to single replicas or ranks and has no place in this run: detectors where skip_anomaly is 0 (the log, level info, names them). */
+/* Continues from a checkpoint: at its step, right after its exchange. The next call is begin_forward, which does not
+ * exchange again. Collective; blocks. No exchange may be in progress, and no layer gathered. The library reads all data
+ * and checks every byte before it changes anything. In the following cases it refuses the checkpoint on all ranks, and
+ * the run is unchanged. INVALID_ARGUMENT: the file is damaged, truncated, of a newer format, or not a checkpoint.
+ * FAILED_PRECONDITION: the checkpoint is of another model, of other options, or, for the exact kind, of another mesh.
+ *
+ * Loading as portable drops, without an error, state of single replicas or ranks that has no place in this run:
+ * detectors if skip_anomaly is 0 (the log names them at level info). */
 ENTRAIN_API entrain_status_t entrain_edit_load(entrain_edit_t* edit, const entrain_checkpoint_config_t* config);
-/* Both as started calls. A save that is ended by destroy leaves a checkpoint of that name as it was. */
+/* Start entrain_edit_save and entrain_edit_load. If destroy ends a save, an older checkpoint of the same name is
+ * unchanged. */
 ENTRAIN_API entrain_status_t entrain_edit_save_start(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
                                                      entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_edit_load_start(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
                                                      entrain_work_t** work);
 
-/* A checkpoint in the hands of functions of the caller's, in place of save_dir/ckpt_name.ckpt: an object store, memory, another
- * library's format. The bytes are those of the file. Each function returns 0; any other number fails the call on all
- * ranks: FAILED_PRECONDITION "rank 0: ...: write_at returned 5 at byte 128". Called by the thread, and on the ranks, that
- * the call's description names, one at a time; the memory is lent for the call. In them calls that need the engine are
- * FAILED_PRECONDITION naming the function, as in other callbacks; the other ranks wait meanwhile, so that the functions' time
- * counts against timeout_ns. A checkpoint holds what a program trusts: what is read is checked like a file's bytes. */
+/* Functions of the caller that write or read a checkpoint instead of the file save_dir/ckpt_name.ckpt, for example in
+ * an object store, in memory, or in the format of another library. The bytes are those of the file. Each function
+ * returns 0 on success. Any other number fails the call on all ranks: FAILED_PRECONDITION "rank 0: ...: write_at
+ * returned 5 at byte 128".
+ *
+ * The comment of entrain_edit_save_to states which ranks and threads call the functions. Calls come one at a time. The
+ * memory is lent during the call. Inside the functions, calls that need the engine return
+ * FAILED_PRECONDITION, which names the function. The other ranks wait for the functions, so their time counts against
+ * timeout_ns. The library checks the bytes that read_at gives as it checks those of a file, because a program trusts
+ * the contents of a checkpoint. */
 typedef int32_t (*entrain_checkpoint_write_fn)(void* user, int64_t offset, const void* data, size_t bytes);
 typedef int32_t (*entrain_checkpoint_finish_fn)(void* user);
 typedef int32_t (*entrain_checkpoint_read_fn)(void* user, int64_t offset, void* data, size_t bytes);
 typedef struct entrain_checkpoint_functions {
   size_t size;
-  void* user;                            /* first argument of all; the caller's */
-  entrain_checkpoint_write_fn write_at;  /* saving: every byte once, first those from byte 128 on in ascending order without a gap,
-                                            then bytes 0 to 127 in one call. Calls follow each other without end if bytes
-                                            are few: buffer them if one costs much */
-  entrain_checkpoint_finish_fn finish;   /* saving: everything was written, and all ranks have brought what they have. The
-                                            checkpoint counts when this returns 0. Not called if the save fails before */
-  entrain_checkpoint_read_fn read_at;    /* loading: all of the bytes [offset, offset + bytes) */
+  void* user;                            /* first argument of all functions; belongs to the caller */
+  entrain_checkpoint_write_fn write_at;  /* saving: receives every byte once: first the bytes from 128 on, in ascending
+                                            order without a gap, then bytes 0 to 127 in one call. There may be many
+                                            calls with few bytes each: buffer them if a write is expensive */
+  entrain_checkpoint_finish_fn finish;   /* saving: called after all bytes are written and all ranks have sent their
+                                            data. The checkpoint is valid when this returns 0. Not called if the save
+                                            fails earlier */
+  entrain_checkpoint_read_fn read_at;    /* loading: writes all bytes [offset, offset + bytes) of the checkpoint to
+                                            `data` */
   int64_t bytes;                         /* loading: length of the checkpoint, >= 0 */
 } entrain_checkpoint_functions_t;
 ENTRAIN_API void entrain_checkpoint_functions_init_sized(entrain_checkpoint_functions_t* functions, size_t bytes);
 static ENTRAIN_INLINE void entrain_checkpoint_functions_init(entrain_checkpoint_functions_t* functions) {
   entrain_checkpoint_functions_init_sized(functions, sizeof(*functions));
 }
-/* entrain_edit_save and entrain_edit_load through functions, in the calling thread: of rank 0, and in load_from with
- * rank0_only 0 of every rank, each of which reads what it needs of the same bytes. `functions` of the others may be NULL or
- * lack what is not called: INVALID_ARGUMENT, on all ranks, names what lacks on a rank that needs it. config.save_dir and
- * ckpt_name must be NULL, and to save full_state_dict must be 1 (INVALID_ARGUMENT); a checkpoint of several files cannot be
- * loaded so (FAILED_PRECONDITION). Either all ranks make these calls or none. Otherwise all is as there. */
+/* Save and load as entrain_edit_save and entrain_edit_load do, but through functions, in the calling thread. Rank 0
+ * calls the functions. In load_from with rank0_only 0 every rank calls them, and reads the data that it needs of the
+ * same bytes. On other ranks `functions` may be NULL, and functions that are not called may be missing. If a rank lacks
+ * a function that it needs, all ranks return INVALID_ARGUMENT, which names the function. config.save_dir and ckpt_name
+ * must be NULL, and for a save full_state_dict must be 1 (INVALID_ARGUMENT otherwise). A checkpoint of several files
+ * cannot be loaded in this way (FAILED_PRECONDITION). Either all ranks make these calls or none. */
 ENTRAIN_API entrain_status_t entrain_edit_save_to(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
                                                   const entrain_checkpoint_functions_t* functions);
 ENTRAIN_API entrain_status_t entrain_edit_load_from(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
                                                     const entrain_checkpoint_functions_t* functions);
-/* Both as started calls: a thread of the library's calls the functions. */
+/* Start the two calls above. A thread of the library calls the functions. */
 ENTRAIN_API entrain_status_t entrain_edit_save_to_start(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
                                                         const entrain_checkpoint_functions_t* functions,
                                                         entrain_work_t** work);
@@ -723,87 +831,98 @@ ENTRAIN_API entrain_status_t entrain_edit_load_from_start(entrain_edit_t* edit,
 
 /* ---- The state, array by array --------------------------------------------------------------------------------
  *
- * These functions read and write what a checkpoint holds, for torch.distributed.checkpoint and other formats. Each rank
- * sees the arrays that it has a part of: anchors ("anchor", by layer), outer state ("outer/0", ...), detectors
- * ("detector/LAYER/mean", ...), counts ("steps", ...), in the exact kind live parameters ("live/LAYER") and so on; of ACCO
- * masters ("master" of layer 0) and moments ("optim/0", ...); the caller's own as "caller/NAME". Names, kinds and meanings
- * are those of the checkpoint's manifest and stay with its format's version.
+ * These functions read and write the contents of a checkpoint array by array, for torch.distributed.checkpoint and
+ * other formats. Each rank sees the arrays of which it has a part:
+ * - anchors ("anchor", one for each layer), outer state ("outer/0", ...), detectors ("detector/LAYER/mean", ...),
+ *   counts ("steps", ...), and so on;
+ * - in the exact kind also live parameters ("live/LAYER") and so on;
+ * - of ACCO, masters ("master" of layer 0) and moments ("optim/0", ...);
+ * - arrays of the caller, as "caller/NAME".
+ *
+ * The manifest of a checkpoint has the same names, kinds and meanings. They stay the same within a format version.
  *
  *     entrain_edit_open_state(edit, ENTRAIN_CHECKPOINT_PORTABLE, &state);
  *     for (index = 0; index < count; ++index) {              read:  entrain_state_get, into the caller's format
- *       entrain_state_info(state, index, &info);             write: entrain_state_set, from there; all of it,
+ *       entrain_state_info(state, index, &info);             write: entrain_state_set, from there; all entries,
  *     }                                                             and then entrain_state_commit, on all ranks
  *     entrain_state_destroy(state);
  *
- * Functions of one state, and of its object meanwhile: one thread at a time. */
+ * Only one thread at a time may call functions on a state, and on its object while the state is open. */
 
-/* Opens the state as it is now, or for setting. `kind`: ENTRAIN_CHECKPOINT_*. Not collective; waits for what runs behind
- * further steps. FAILED_PRECONDITION while an exchange is under way or gradients have been reduced. A run that has not
- * exchanged yet can be opened, in order to be set. The arrays are those that this run's options ask for. The state takes
- * no memory for them until they are set. */
+/* Opens the current state, to read it or to set it. `kind`: ENTRAIN_CHECKPOINT_*. Not collective. Waits for exchanges
+ * that run behind further steps. Returns FAILED_PRECONDITION while an exchange is in progress, or after gradients have
+ * been reduced. The state of a run that has not exchanged yet can be opened in order to be set. The options of the run
+ * determine the arrays. The state takes no memory for arrays until they are set. */
 ENTRAIN_API entrain_status_t entrain_edit_open_state(entrain_edit_t* edit, int32_t kind, entrain_state_t** state);
-/* The same as a started call. `state` is lent until the work is over, and written if it ends well. */
+/* Starts entrain_edit_open_state. `state` is lent until the work is over, and written only on success. */
 ENTRAIN_API entrain_status_t entrain_edit_open_state_start(entrain_edit_t* edit, int32_t kind, entrain_state_t** state,
                                                            entrain_work_t** work);
-/* Frees it; what was set and not committed has no effect. It may be destroyed before and after its object, but used before
- * alone (FAILED_PRECONDITION). A commit under way goes on; destroying the object ends it. */
+/* Frees the handle. Values that were set and not committed have no effect. A state may be destroyed before or after its
+ * object, but calls on it return FAILED_PRECONDITION after its object is destroyed. A commit in progress continues;
+ * destroying the object ends it. */
 ENTRAIN_API void entrain_state_destroy(entrain_state_t* state);
 
-/* An array that this rank has alike with others or alone, or a piece of a layer. The pieces of a layer (several on a rank
- * where layers are made of segments) are entries of their own and follow each other. The pieces of all ranks of a replica make
- * the whole, without a gap and without padding; so a rank may have a piece of no elements. `name`, `part`, `layer` and `rank`
- * together are unique over all ranks, but for copies. */
+/* An entry of a state: an array that this rank holds, alone or with the same values as other ranks, or a piece of a
+ * layer. Each piece of a layer is an entry, and pieces of one layer follow each other; a rank has several if layers are
+ * made of segments. The pieces of all ranks of a replica make the whole layer, without gaps and without padding. So a
+ * piece may have no elements. `name`, `part`, `layer` and `rank` together are unique over all ranks, except for
+ * copies. */
 typedef struct entrain_state_info_t {
   size_t size;
   const char* name;      /* lent until the state is destroyed */
-  size_t whole_count;    /* elements of the whole layer; else the same as count */
-  size_t first;          /* where this rank's piece begins in it; else 0 */
-  size_t count;          /* elements that get and set move */
+  size_t whole_count;    /* elements of the whole layer; not a layer: equal to count */
+  size_t first;          /* index of the piece's first element in the layer; not a layer: 0 */
+  size_t count;          /* elements that entrain_state_get and _set copy */
   entrain_dtype_t dtype;
   int32_t holder;        /* ENTRAIN_STATE_* */
-  int32_t layer;         /* -1: of no layer */
-  int32_t part;          /* of a layer: which part of the model, the tensor coordinate + tensor length x the pipeline
-                            coordinate; else -1 */
-  int32_t rank;          /* REPLICA: its first rank, or 0 in the portable kind; RANK: this rank; else -1. Ranks are replica x
-                            ranks of a replica + rank among these */
-  int32_t saves;         /* 1: of the ranks that have it alike, a checkpoint takes it from this one. In the portable kind what is
-                            a REPLICA's counts only from there */
+  int32_t layer;         /* layer; -1: not a layer */
+  int32_t part;          /* of a layer: its part of the model, which is tensor coordinate + tensor length x pipeline
+                            coordinate; not a layer: -1 */
+  int32_t rank;          /* REPLICA: first rank of the replica, or 0 in the portable kind; RANK: this rank; otherwise
+                            -1. The number of a rank is replica x ranks of a replica + rank within the replica */
+  int32_t saves;         /* 1: of the ranks that hold the same values, a checkpoint takes them from this rank. In the
+                            portable kind a REPLICA array counts only on this rank */
 } entrain_state_info_t;
 ENTRAIN_API void entrain_state_info_init_sized(entrain_state_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_state_info_init(entrain_state_info_t* info) {
   entrain_state_info_init_sized(info, sizeof(*info));
 }
-/* How many entries there are on this rank. */
+/* Write the number of entries on this rank to *count, and a description of entry `index` to *info. */
 ENTRAIN_API entrain_status_t entrain_state_count(const entrain_state_t* state, size_t* count);
 ENTRAIN_API entrain_status_t entrain_state_info(const entrain_state_t* state, size_t index, entrain_state_info_t* info);
-/* *index: the entry of that name and layer (-1: of no layer), of several pieces the first. INVALID_ARGUMENT names both if there
- * is none. */
+/* Writes to *index the entry with this name and layer (-1: not a layer); if the layer has several pieces, the first.
+ * Returns INVALID_ARGUMENT, which names both, if there is no such entry. */
 ENTRAIN_API entrain_status_t entrain_state_find(const entrain_state_t* state, const char* name, int32_t layer,
                                                 size_t* index);
-/* Copies an entry to `data`, in host memory: its count elements of its dtype, both given to be compared (INVALID_ARGUMENT).
- * Local. FAILED_PRECONDITION where a checkpoint could not be saved (entrain_edit_save; of ACCO, micro-batches have been
- * added), and when the run has gone on since the state was opened. On device memory waits for the stream. */
+/* Copies an entry to `data`, in host memory. `count` and `dtype` must be those of the entry (INVALID_ARGUMENT
+ * otherwise). Local. Returns FAILED_PRECONDITION if a checkpoint could not be saved (see entrain_edit_save; for ACCO,
+ * if micro-batches have been added), and if the run has continued since the state was opened. On device memory waits
+ * for the stream. */
 ENTRAIN_API entrain_status_t entrain_state_get(const entrain_state_t* state, size_t index, void* data, size_t count,
                                                entrain_dtype_t dtype);
-/* Keeps a copy of `data` (host memory) as what the entry is to become; the run does not change. Local; again: the last counts. */
+/* Keeps a copy of `data` (host memory) as the future value of the entry; the run does not change. Local. If an entry is
+ * set again, the last value counts. */
 ENTRAIN_API entrain_status_t entrain_state_set(entrain_state_t* state, size_t index, const void* data, size_t count,
                                                entrain_dtype_t dtype);
-/* Goes on from what was set, as entrain_edit_load and entrain_acco_load do from a checkpoint of that kind. Collective over the
- * object's ranks; blocks, at most timeout_ns (0: the communicators' default). All or nothing, on all ranks: FAILED_PRECONDITION
- * names the rank and the entries if one that has elements was not set, and refuses what a load refuses;
- * INVALID_ARGUMENT names an array that ranks have alike and that was set to values that differ. What was set is still set
- * then. Once: a second commit is FAILED_PRECONDITION. */
+/* Continues the run from the values that were set, as entrain_edit_load and entrain_acco_load continue from a
+ * checkpoint of that kind. Collective over the object's ranks; blocks, at most timeout_ns (0: the communicators'
+ * default). Either all ranks succeed, or nothing changes on any rank and the values that were set stay set. Errors:
+ * - FAILED_PRECONDITION, naming the rank and the entries, if an entry with elements was not set; also in the cases
+ *   in which a load returns it.
+ * - INVALID_ARGUMENT, naming the array, if ranks that must hold the same values have set different ones.
+ * - FAILED_PRECONDITION if the state has been committed already. */
 ENTRAIN_API entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns);
-/* The same as a started call of the object. */
+/* Starts entrain_state_commit, as a call ..._start of the object. */
 ENTRAIN_API entrain_status_t entrain_state_commit_start(entrain_state_t* state, int64_t timeout_ns,
                                                         entrain_work_t** work);
 
 /* ---- ACCO: gradients cross the network behind the computation ------------------------------------------------------
  *
- * A channel takes gradients and gives parameters a round later (ACCO, arXiv 2406.02613). The optimizer's state and the f32
- * masters are sharded over the ranks (ZeRO-1). The caller adds the gradients of micro-batches, sums and not means, to the
- * channel's accumulator, at the parameters that are installed; when the round under way is over (poll), install takes its
- * parameters and sends off what has been added:
+ * A channel takes gradients and gives parameters one round later (ACCO, arXiv 2406.02613). The optimizer's state and
+ * the f32 masters are sharded over the W ranks of the communicator (ZeRO-1). The caller computes the gradients of
+ * micro-batches at the installed parameters, and adds them (sums, not means) to the channel's accumulator. When the
+ * round in progress is over (entrain_acco_poll), entrain_acco_install takes its parameters and sends the gradients that
+ * have been added:
  *
  *     for (;;) {
  *       ... forward and backward of a micro-batch; gradients += ...
@@ -812,103 +931,117 @@ ENTRAIN_API entrain_status_t entrain_state_commit_start(entrain_state_t* state, 
  *       if (ready) { entrain_acco_install(acco, &finished); if (finished) break; }
  *     }
  *
- * Ranks do as many micro-batches as fit; each weighs the same, wherever it was made. A rank may add while others are
- * slower: only install waits for them. Functions of one channel: one thread at a time. Errors of the network end the
- * channel on all ranks, and every later call has the first.
+ * Each rank makes as many micro-batches as fit into a round. All micro-batches have the same weight, on whichever rank
+ * they were made. A rank may add while other ranks are slower: only install waits for them. Only one thread at a time
+ * may call functions on a channel. An error of the network ends the channel on all ranks, and every later call returns
+ * the first error.
  *
- * On device memory (config.memory) calls are ordered with config.stream: the device does what a
- * call asks for after what is on the stream, and what is enqueued there afterwards sees it done.
- * "Added" means that the additions are enqueued. The host waits for the device and other ranks
+ * On device memory (config.memory), calls are ordered with config.stream: the device does the work of a call after the
+ * work that is on the stream at the call, and work that is enqueued on the stream afterwards sees the result. "Added"
+ * means that the additions are enqueued. The host waits for the device and for other ranks only in these calls:
+ * - In install, until the round before the one in progress is over, and until all ranks have handed over the gradients
+ *   that the round in progress sums, because its counts need them. With clip_norm, and with agd, whose steps count
+ *   branches, the host also waits for the sum. It does not wait for the parameters; the stream does. In the install
+ *   that ends the run, the host waits for all of the last round.
+ * - In create, save, load and destroy.
  *
- *     in install    until the round before the one under way is over, and all ranks have handed
- *                   over what the one under way sums: that is what its counts need. With clip_norm,
- *                   and with agd, whose steps count, also for the sum. Not for the parameters: the
- *                   stream does; but in the install that ends the run for all of its last round
- *     in create, save, load and destroy
- *
- * and nowhere else. After an error that comes when install has returned (a rank dies while
- * parameters are gathered) the stream goes on, with whatever is in params; the next install has
- * the error. A host that runs far ahead of its device adds more to a round than the device will have
- * time for: max_microbatches bounds it. */
+ * If an error occurs after install has returned (for example a rank dies while parameters are gathered), the stream
+ * continues with the current contents of params, and the next install returns the error. A host that runs far ahead of
+ * its device adds more micro-batches to a round than the device can compute in time; max_microbatches limits them. */
 
-enum { /* entrain_acco_config_t.method; L = padded parameters; each round sends 2 (W-1)/W L elements a rank */
-  ENTRAIN_ACCO = 0,      /* half A of a batch at an estimate of the parameters, half B at the parameters; A alone makes the next
-                            estimate (a preview of the optimizer, nothing of it kept), A and B the next parameters. Two rounds a commit */
-  ENTRAIN_ACCO_DPU = 1,  /* delayed parameter update: each round commits, with the gradients of one round before */
-  ENTRAIN_ACCO_WP = 2,   /* weight prediction: as DPU; but the next gradients are computed where the same step once more would
-                            lead (a reconstruction: there is no published code) */
+enum { /* entrain_acco_config_t.method. Each round sends 2 (W - 1) / W L elements per rank, L = padded parameters */
+  ENTRAIN_ACCO = 0,      /* half A of a batch is computed at an estimate of the parameters, half B at the parameters. A
+                            alone makes the next estimate (a preview of the optimizer step, which leaves no trace); A
+                            and B make the next parameters. Two rounds per commit */
+  ENTRAIN_ACCO_DPU = 1,  /* delayed parameter update: each round commits, with the gradients of the previous round */
+  ENTRAIN_ACCO_WP = 2,   /* weight prediction: as DPU, but the next gradients are computed at the parameters to which
+                            one more such step would lead (a reconstruction, because there is no published code) */
   ENTRAIN_ACCO_ZERO1 = 3 /* synchronous: install waits for the round that it starts */
 };
-enum { /* units of the schedule and of the limit: what has been committed, of all ranks together */
+enum { /* units of the schedule and of the limit: they count what all ranks together have committed */
   ENTRAIN_UNIT_COMMITS = 0,
   ENTRAIN_UNIT_GRADIENTS = 1, /* micro-batches */
   ENTRAIN_UNIT_TOKENS = 2     /* as given to entrain_acco_add */
 };
 
-/* One step of an optimizer of the caller's on elements [first, first + count) of this rank's shard, in the channel's
- * thread, piece by piece. In it and in the schedule calls that need the
- * engine are FAILED_PRECONDITION naming it; queries and optimizers are allowed. `grads`: the mean gradient, clipped; `master`: the parameters; both f32, or f64 if
- * params_dtype is. preview 0: a commit: `master` becomes the new parameters, `out` is NULL. 1: `out` becomes what a commit would make
- * of `master`; master and the optimizer's own state must stay as they are.
- * `step` counts commits from 1. On device memory all three are addresses of the device, and what
- * the step does is enqueued on entrain_acco_stream. Returns 0. Any other number ends the channel on all ranks: ABORTED,
- * "the ACCO step of commit 7 returned 5", on other ranks with the rank. No further piece is stepped, and `params` stay as the last install
- * left them; `master` is what the step has left of it. */
+/* One step of an optimizer of the caller, on elements [first, first + count) of this rank's shard. The channel's thread
+ * calls it for one piece after the other. Inside this function and inside the schedule, calls that need the engine
+ * return FAILED_PRECONDITION, which names the function; queries and optimizers are allowed.
+ * - `grads`: the mean gradient, clipped. `master`: the parameters. Both are f32, or f64 if params_dtype is f64.
+ * - preview 0: a commit. `master` becomes the new parameters; `out` is NULL.
+ * - preview 1: `out` becomes what a commit would make of `master`; `master` and the optimizer's own state must not
+ *   change.
+ * - `step` counts commits from 1.
+ *
+ * On device memory all three arrays are device addresses, and the function enqueues its work on entrain_acco_stream.
+ * Returns 0 on success. Any other number ends the channel on all ranks with ABORTED, "the ACCO step of commit 7
+ * returned 5"; on other ranks the text names the rank. Then no further piece is stepped. `params` stay as the last
+ * install left them, and `master` stays as the step left it. */
 typedef int32_t (*entrain_acco_step_fn)(void* user, int32_t preview, int64_t step, double lr, size_t first, size_t count,
                                         const void* grads, void* master, void* out);
-/* The learning rate when so much has been committed (schedule_unit); the same on all ranks. In the channel's thread. One
- * that is negative or not finite ends the channel on all ranks: ABORTED with the rate. */
+/* Returns the learning rate for `progress`, the amount that has been committed in schedule_unit. Must return the same
+ * on all ranks. The channel's thread calls it. A rate that is negative or not finite ends the channel on all ranks with
+ * ABORTED, which states the rate. */
 typedef double (*entrain_acco_schedule_fn)(void* user, int64_t progress);
 
-/* Elements [first, first + count) of the parameters with an optimizer and a factor of the learning rate, so that norms and
- * biases, say, go without decay. Elements of an array, so without a size: these four fields stay as they are. */
+/* Elements [first, first + count) of the parameters, with their own optimizer and factor of the learning rate, for
+ * example for norms and biases without weight decay. The struct has no `size`, because it is an element of an array.
+ * Its four fields will not change. */
 typedef struct entrain_acco_group {
   size_t first, count;          /* count >= 1 */
-  const entrain_optim_t* optim; /* shared, as the config's; NULL: the config's */
+  const entrain_optim_t* optim; /* as config.optim; NULL: config.optim itself */
   double lr_scale;              /* > 0: the schedule's rate is multiplied by it */
 } entrain_acco_group_t;
 
 typedef struct entrain_acco_config {
   size_t size;
-  void* params;                  /* `count` elements of params_dtype; lent until the channel is destroyed. Install writes them;
-                                    rank 0's are the starting ones of all */
+  void* params;                  /* `count` elements of params_dtype; lent until the channel is destroyed. Install
+                                    writes them. All ranks start with the parameters of rank 0 */
   size_t count;                  /* Psi >= 1 */
-  int32_t params_dtype;          /* ENTRAIN_F32 (default), ENTRAIN_BF16; ENTRAIN_F64 with a step of the caller's own */
-  int32_t grads_dtype;           /* of the accumulator: params_dtype or ENTRAIN_F32; -1 (default): params_dtype */
-  int32_t wire_dtype;            /* of gradients on their way: ENTRAIN_F32 or ENTRAIN_BF16 (F64 with F64); -1 (default): params_dtype */
+  int32_t params_dtype;          /* ENTRAIN_F32 (default) or ENTRAIN_BF16; ENTRAIN_F64 only with `step` */
+  int32_t grads_dtype;           /* type of the accumulator: params_dtype or ENTRAIN_F32; -1 (default): params_dtype */
+  int32_t wire_dtype;            /* type of gradients on the wire: ENTRAIN_F32 or ENTRAIN_BF16 (F64 with F64); -1
+                                    (default): params_dtype */
   int32_t method;                /* ENTRAIN_ACCO*; default ENTRAIN_ACCO */
-  const entrain_optim_t* optim;  /* shared: may be destroyed before the channel, which keeps its state arrays, and says
-                                    where it steps: the memory and stream it was made for are not asked; or */
-  entrain_acco_step_fn step;     /* of the caller's own; one of them */
-  void* user;                    /* its first argument */
-  int64_t min_microbatches;      /* >= 1 of this rank in a round; default 1 */
-  int64_t max_microbatches;      /* >= min, then install must follow, and waits; 0 (default): no limit */
-  const int32_t* scripted_counts; /* for tests: exactly so many in each round, so that a run is repeated bit for bit; or NULL. Copied */
-  size_t scripted_rounds;        /* how many of them; the run cannot be longer */
+  const entrain_optim_t* optim;  /* the optimizer; may be destroyed before the channel, which keeps its state arrays.
+                                    The channel decides where it steps: the optimizer's own memory and stream have no
+                                    effect. NULL with `step`, or if groups cover all elements */
+  entrain_acco_step_fn step;     /* the step of an optimizer of the caller, instead of optim */
+  void* user;                    /* first argument of step */
+  int64_t min_microbatches;      /* least number of micro-batches of this rank in a round; >= 1; default 1 */
+  int64_t max_microbatches;      /* largest number, >= min_microbatches. When it is reached, install must follow, and
+                                    waits. 0 (default): no limit */
+  const int32_t* scripted_counts; /* for tests: the exact number of micro-batches in each round, so that a run can be
+                                     repeated bit for bit; NULL (default): none. Copied */
+  size_t scripted_rounds;        /* number of entries of scripted_counts; the run cannot have more rounds */
   int64_t warmup_rounds;         /* synchronous rounds at the start; default 0 */
-  double clip_norm;              /* > 0: largest norm of a round's mean gradient (one more scalar a round); 0 (default): off */
+  double clip_norm;              /* > 0: largest norm of a round's mean gradient, for which each round sends one more
+                                    scalar; 0 (default): no limit */
   double lr;                     /* default 1e-3 */
-  double min_lr;                 /* where the cosine ends; default 0 */
-  int64_t schedule_warmup;       /* linear from 0 to lr up to here; default 0 */
-  int64_t schedule_total;        /* then half a cosine down to min_lr, here; 0 (default): constant */
-  int32_t schedule_unit;         /* ENTRAIN_UNIT_*: of both, and of what schedule is called with; default COMMITS */
-  int32_t limit_unit;            /* ENTRAIN_UNIT_*: of limit; default COMMITS */
-  entrain_acco_schedule_fn schedule; /* instead of lr, min_lr and both numbers; or NULL */
-  void* schedule_user;           /* its first argument */
-  int64_t limit;                 /* the run ends at the first commit that reaches it; 0 (default): at entrain_acco_stop */
-  int64_t timeout_ns;            /* of each collective, DEVICE: with its wait for the stream; 0: the
+  double min_lr;                 /* learning rate at the end of the cosine; default 0 */
+  int64_t schedule_warmup;       /* the rate grows linearly from 0 to lr up to this progress; default 0 */
+  int64_t schedule_total;        /* then it follows half a cosine down to min_lr at this progress; 0 (default): it stays
+                                    constant */
+  int32_t schedule_unit;         /* ENTRAIN_UNIT_*: unit of these two numbers, and of `progress` of schedule; default
+                                    COMMITS */
+  int32_t limit_unit;            /* ENTRAIN_UNIT_*: unit of limit; default COMMITS */
+  entrain_acco_schedule_fn schedule; /* replaces lr, min_lr, schedule_warmup and schedule_total; or NULL */
+  void* schedule_user;           /* first argument of schedule */
+  int64_t limit;                 /* the run ends at the first commit that reaches it; 0 (default): it ends at
+                                    entrain_acco_stop */
+  int64_t timeout_ns;            /* deadline of each collective, on DEVICE with its wait for the stream; 0: the
                                     communicator's default */
-  int32_t memory;                /* ENTRAIN_MEMORY_HOST (default) or DEVICE: where params are, the
-                                    accumulator, all that the channel keeps, and what a step of the
-                                    caller's own gets; the same on all ranks */
+  int32_t memory;                /* ENTRAIN_MEMORY_HOST (default) or DEVICE, the same on all ranks: memory of params, of
+                                    the accumulator, of all arrays of the channel, and of the arrays that a step of the
+                                    caller receives */
   int32_t reserved;              /* 0 */
-  void* stream;                  /* a CUstream; NULL (default): the device's default. HOST: NULL.
+  void* stream;                  /* CUstream; NULL (default): the device's default stream. HOST requires NULL.
                                     entrain_acco_set_stream changes it */
-  const entrain_acco_group_t* groups; /* disjoint, ascending; what lies in none is stepped by optim with the rate as it is,
-                                         and if optim is NULL every element lies in one. Not with a step of the caller's
-                                         own. Copied. NULL (default): none */
-  size_t group_count;            /* how many of them. Each state array is as long as the shard, and there are as many as the
-                                    optimizer that has most needs */
+  const entrain_acco_group_t* groups; /* disjoint and ascending. `optim` steps elements that are in no group, at the
+                                         schedule's rate; if optim is NULL, every element must be in a group. Not with
+                                         `step`. Copied. NULL (default): no groups */
+  size_t group_count;            /* number of groups. Each state array is as long as the shard, and their number is that
+                                    of the optimizer that needs most */
 } entrain_acco_config_t;
 ENTRAIN_API void entrain_acco_config_init_sized(entrain_acco_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_acco_config_init(entrain_acco_config_t* config) {
@@ -930,60 +1063,64 @@ ENTRAIN_API entrain_status_t entrain_acco_option_matters(const entrain_acco_conf
  * nothing, so that later ones find all memory that they need. */
 ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                  entrain_acco_t** acco);
-/* Ends a round under way, on all ranks: destroy after the end, or all together (on device memory:
- * when the streams of all are through with their last install). A step or a schedule that runs is
- * waited for as entrain_edit_destroy says, for 1 s at most. NULL: nothing. */
+/* Frees the channel, and ends a round in progress on all ranks. So destroy a channel after the end of the run, or on
+ * all ranks together (on device memory, when the streams of all ranks have finished their last install). Waits at most
+ * 1 s for a running step or schedule, as entrain_edit_destroy does. Does nothing for NULL. */
 ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
-/* On device memory the stream of rounds, where a step of the caller's own enqueues what it does;
- * else NULL. Lent until the channel is destroyed. */
+/* Writes the stream of rounds to *stream, on which a step of the caller enqueues its work; NULL on host memory. Lent
+ * until the channel is destroyed. */
 ENTRAIN_API entrain_status_t entrain_acco_stream(const entrain_acco_t* acco, void** stream);
-/* DEVICE: from now on calls of the channel are ordered with this stream instead of the one that was given before (config.stream,
- * or here); NULL: the device's default stream. What is enqueued on `stream` afterwards waits for what is on the stream before
- * now. Local; cheap enough for every micro-batch; the stream must live until another is set or the channel is destroyed, and
- * for open states of the channel until they are. HOST: FAILED_PRECONDITION. A stream that is not one of the channel's device:
- * INVALID_ARGUMENT. */
+/* DEVICE: orders later calls on the channel with `stream` (NULL: the device's default stream) instead of the previous
+ * stream (config.stream, or that of an earlier call). Work that is enqueued on `stream` after this call waits for the
+ * work that the previous stream has at this call. Local; cheap enough for every micro-batch. The stream must live until
+ * another is set or the channel is destroyed, and until open states of the channel are destroyed. HOST: returns
+ * FAILED_PRECONDITION. Returns INVALID_ARGUMENT if the stream is not one of the channel's device. */
 ENTRAIN_API entrain_status_t entrain_acco_set_stream(entrain_acco_t* acco, void* stream);
-/* The accumulator: `count` elements of grads_dtype, zero at first. The caller adds to it, and nothing else; install clears
- * it when it must be. Lent until the channel is destroyed. */
+/* Writes the address of the accumulator to *gradients: `count` elements of grads_dtype, zero at first. Only the caller
+ * adds to it. Install clears the accumulator when necessary. Lent until the channel is destroyed. */
 ENTRAIN_API entrain_status_t entrain_acco_gradients(entrain_acco_t* acco, void** gradients);
-/* The gradients of so many (>= 1) micro-batches, of `tokens` tokens (>= 0), have been added. Local. */
+/* Tells the channel that the gradients of `microbatches` (>= 1) micro-batches with `tokens` (>= 0) tokens have been
+ * added to the accumulator. Local. */
 ENTRAIN_API entrain_status_t entrain_acco_add(entrain_acco_t* acco, int64_t microbatches, int64_t tokens);
-/* *ready: 1 when the round under way is over and min_microbatches have been added: install would not wait for other ranks; or
- * when max_microbatches have. Never blocks. */
+/* Writes 1 to *ready if the round in progress is over and min_microbatches have been added, so that install would not
+ * wait for other ranks; also if max_microbatches have been added. Never blocks. */
 ENTRAIN_API entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* ready);
-/* Waits until install would not wait, at most timeout_ns (0: does not wait; < 0: as long as the round's own deadlines allow),
- * then IN_PROGRESS, and it may be called again: for signals, watchdogs and progress. Fails where install would, with the
- * same error. Where install waits for the round that it starts (zero1, warm-up), wait starts it; then nothing may be added, saved
- * or loaded before install (FAILED_PRECONDITION). Otherwise it changes nothing. */
+/* Waits until entrain_acco_install would not wait, at most timeout_ns (0: does not wait; < 0: as long as the deadlines
+ * of the round allow). Returns IN_PROGRESS when timeout_ns has passed; then it may be called again. Use it for signals,
+ * watchdogs and progress. Fails where install would fail, with the same error. If install would wait for the round that
+ * it starts (zero1, warm-up), this function starts that round; then nothing may be added, saved or loaded before
+ * install (FAILED_PRECONDITION). Otherwise it changes nothing. */
 ENTRAIN_API entrain_status_t entrain_acco_wait(entrain_acco_t* acco, int64_t timeout_ns);
-/* A work that is over when install would not wait, with the round's status. The conditions of entrain_acco_wait hold, and it starts
- * the same round. */
+/* Creates a work that is over when entrain_acco_install would not wait, with the status of the round. Has the
+ * conditions of entrain_acco_wait, and starts the same round. */
 ENTRAIN_API entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_work_t** work);
-/* Waits for the round under way, installs its parameters, starts the next round with what has been added. *finished: 1: the
- * run is over, on all ranks after the same commit; the parameters are that commit's, and what was added since is dropped. */
+/* Waits for the round in progress, installs its parameters, and starts the next round with the gradients that have been
+ * added. *finished becomes 1 when the run is over, on all ranks after the same commit. The parameters are then those of
+ * that commit, and gradients that were added after it are dropped. */
 ENTRAIN_API entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished);
-/* Ends the run at the first commit that knows; any rank may ask. Local. A checkpoint of the end goes on where it is loaded, up to the
- * limit that is set there. */
+/* Ends the run at the first commit that learns of this call. Any rank may call. Local. A run that loads a checkpoint of
+ * the end continues, up to its own limit. */
 ENTRAIN_API entrain_status_t entrain_acco_stop(entrain_acco_t* acco);
 
-/* As of the last install: after as many of them, all ranks read the same, but for dropped and what is below `finished`. */
+/* The state after the last install. After the same number of installs all ranks read the same values, except for
+ * `dropped` and the fields below `finished`. */
 typedef struct entrain_acco_info_t {
   size_t size;
-  int64_t rounds;          /* installed */
-  int64_t commits;         /* of all ranks, as the two below */
+  int64_t rounds;          /* rounds installed */
+  int64_t commits;         /* commits; this field and the next two count for all ranks together */
   int64_t gradients;       /* micro-batches committed */
   int64_t tokens;
   int64_t dropped;         /* micro-batches of this rank that came too late for the last commit */
-  int64_t microbatches;    /* of all ranks, in the last of these rounds; a commit's are those of both its halves */
-  double lr;               /* of that round */
-  double grad_norm;        /* of its mean gradient, with clip_norm; else NaN */
-  double clip_factor;      /* 1: not clipped */
-  int32_t committed;       /* 1: it was a commit */
+  int64_t microbatches;    /* micro-batches of all ranks in the last round; for a commit, those of both its halves */
+  double lr;               /* learning rate of the last round */
+  double grad_norm;        /* norm of its mean gradient, with clip_norm; otherwise NaN */
+  double clip_factor;      /* factor by which it was clipped; 1: not clipped */
+  int32_t committed;       /* 1: the last round was a commit */
   int32_t finished;
-  uint64_t exposed_ns;     /* waited in install, since creation */
-  uint64_t round_ns;       /* spent by these rounds, behind the caller */
-  uint64_t bytes_sent;     /* payload */
-  int64_t bytes_held;      /* memory, beside params */
+  uint64_t exposed_ns;     /* time for which install waited, since creation */
+  uint64_t round_ns;       /* time that these rounds took, in parallel to the caller */
+  uint64_t bytes_sent;     /* payload bytes that this rank sent */
+  int64_t bytes_held;      /* bytes of memory that the channel holds, without params */
 } entrain_acco_info_t;
 ENTRAIN_API void entrain_acco_info_init_sized(entrain_acco_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_acco_info_init(entrain_acco_info_t* info) {
@@ -991,11 +1128,14 @@ static ENTRAIN_INLINE void entrain_acco_info_init(entrain_acco_info_t* info) {
 }
 ENTRAIN_API entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info_t* info);
 
-/* Checkpoints, as EDiT's: see entrain_edit_add_state, entrain_edit_save and entrain_edit_load for arguments and errors. Saving is for between
- * install and the next add; waits for the round under way, and changes nothing. Exact: the run goes on with the same bits (with scripted
- * counts), by the same method. Portable: with any number of ranks and any method, from the last commit; f32 masters only, and of an
- * optimizer of the caller's own what it adds as state. Groups must be those of the checkpoint, with as many state arrays each
- * (FAILED_PRECONDITION naming the group); their rates and other numbers, like lr, may be others. */
+/* Checkpoints of a channel. Arguments and errors are those of entrain_edit_add_state, entrain_edit_save and
+ * entrain_edit_load. Save between install and the next add. A save waits for the round in progress and changes nothing.
+ * - Exact: the run continues with the same bits (with scripted counts), by the same method.
+ * - Portable: a run with any number of ranks and any method continues from the last commit. For f32 masters only. Of an
+ *   optimizer of the caller, the checkpoint has only the arrays that were added as state.
+ *
+ * Groups must be those of the checkpoint, with the same number of state arrays each (FAILED_PRECONDITION, which names
+ * the group). Their rates and other numbers may differ, like lr. */
 ENTRAIN_API entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, void* data, size_t count,
                                                     entrain_dtype_t dtype, int32_t holder);
 ENTRAIN_API entrain_status_t entrain_acco_save(entrain_acco_t* acco, const entrain_checkpoint_config_t* config);
@@ -1004,8 +1144,8 @@ ENTRAIN_API entrain_status_t entrain_acco_save_start(entrain_acco_t* acco, const
                                                      entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_acco_load_start(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
                                                      entrain_work_t** work);
-/* As entrain_edit_save_to, entrain_edit_load_from and entrain_edit_open_state; the channel is one replica and one layer. The state
- * may be opened where a checkpoint may be saved, and before the first add. */
+/* As entrain_edit_save_to, entrain_edit_load_from and entrain_edit_open_state. The channel counts as one replica and
+ * one layer. The state may be opened where a checkpoint may be saved, and before the first add. */
 ENTRAIN_API entrain_status_t entrain_acco_save_to(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
                                                   const entrain_checkpoint_functions_t* functions);
 ENTRAIN_API entrain_status_t entrain_acco_load_from(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,

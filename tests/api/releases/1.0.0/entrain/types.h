@@ -1,7 +1,8 @@
 /* Types shared by all headers: status codes, data types, reduction operators, memory kinds and opaque handles.
  *
- * The headers are C99 and include only <stddef.h> and <stdint.h>. Enumerations cross the ABI as int32_t. The value of
- * an enumerator never changes and is never reused. The conventions for all calls are at the top of entrain.h. */
+ * The headers are C99 and include only <stddef.h> and <stdint.h>. Enumerations cross the ABI as int32_t. An enumerator
+ * never changes its value, and no later enumerator reuses it. The conventions for all calls are at the top of
+ * entrain.h. */
 #ifndef ENTRAIN_TYPES_H_
 #define ENTRAIN_TYPES_H_
 
@@ -28,8 +29,8 @@
 extern "C" {
 #endif
 
-/* The result of a call. 0 means success, and a positive value is not an error. Errors are negative, in ranges by
- * category: -1xx the caller, -2xx this process, -3xx another process, -4xx time, -5xx a deliberate end, -9xx a
+/* The result of a call. 0 means success. A positive value is not an error. An error is negative, and its hundreds name
+ * its category: -1xx the caller, -2xx this process, -3xx another process, -4xx time, -5xx a deliberate end, -9xx a
  * defect. */
 typedef int32_t entrain_status_t;
 enum {
@@ -39,8 +40,8 @@ enum {
   ENTRAIN_FAILED_PRECONDITION = -102, /* the call came at the wrong time; the communicator still works */
   ENTRAIN_UNIMPLEMENTED = -103,      /* this build cannot do that; the communicator still works */
   ENTRAIN_RESOURCE_EXHAUSTED = -201, /* memory, descriptors or another local resource ran out */
-  ENTRAIN_PEER_LOST = -301,          /* a peer or server has died or cannot be reached; ends the communicators with
-                                        it */
+  ENTRAIN_PEER_LOST = -301,          /* a peer or server has died or cannot be reached; ends every communicator of that
+                                        peer */
   ENTRAIN_MISMATCH = -302,           /* ranks made different calls; ends the communicator */
   ENTRAIN_TIMED_OUT = -401,          /* a deadline passed; ends the communicator of the operation */
   ENTRAIN_ABORTED = -501,            /* a rank called abort; ends the communicator */
@@ -78,14 +79,14 @@ enum {
 /* Reduction operators.
  * - Floats of 16 and 8 bits: each combination is computed in f32 and rounded once, to nearest even.
  * - avg: the sum divided by the number of ranks. For integers the quotient is truncated toward zero.
- * - Sums and products of integers wrap.
+ * - Sums and products of integers wrap around.
  * - min, max: the result is NaN if any contribution is NaN.
  * - Bit operators (band, bor, bxor): integers only.
- * - Logical operators (land, lor, lxor): all types but pairs. Every value except zero is true, NaN included, and the
+ * - Logical operators (land, lor, lxor): all types except pairs. Every value except zero is true, also NaN, and the
  *   result is 1 or 0. On a communicator of one rank, the result is the contribution, unchanged.
  * - minloc, maxloc: pairs only, and pairs allow no other operator. The result is the smallest (largest) value and its
- *   location. Of equal values, the smaller location counts. NaN wins over every number, and of several NaN the one with
- *   the smaller location. */
+ *   location. A NaN comes before every number. If several contributions have this value, the result has the smallest of
+ *   their locations. */
 typedef int32_t entrain_op_t;
 enum {
   ENTRAIN_SUM = 0,
@@ -128,7 +129,8 @@ typedef struct entrain_state entrain_state_t;         /* the state of a training
 typedef struct entrain_optim entrain_optim_t;         /* an optimizer over flat arrays */
 typedef struct entrain_wsam entrain_wsam_t;           /* WSAM around an optimizer */
 
-/* The identity of a process as a peer. Constant for the life of the process, whatever its rank in a communicator. */
+/* Identifies a process to its peers. The identity stays the same for the life of the process, whatever the rank of the
+ * process in a communicator. */
 typedef struct entrain_peer_id {
   uint8_t bytes[16];
 } entrain_peer_id_t;

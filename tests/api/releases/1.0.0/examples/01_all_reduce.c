@@ -1,9 +1,9 @@
 /* 01: the sum over all ranks.
  *
- * Why: averaging gradients is an all-reduce, and with it one has data-parallel training. Everything
- * else in Entrain is about calling it less often, on less data, or while something else runs. The
- * process finds its rank, the number of ranks and the others by itself, from what the launcher put
- * into the environment:
+ * Why: averaging gradients is an all-reduce, which is all that data-parallel training needs.
+ * Everything else in Entrain is about calling it less often, on less data, or while something else
+ * runs. The process finds its rank, the number of ranks and the other ranks by itself, from the
+ * variables that the launcher has set:
  *
  *   example_01_all_reduce                    alone: a world of one
  *   entrain-run -n 4 example_01_all_reduce   four ranks on this machine
@@ -34,8 +34,8 @@ int main(void) {
   for (i = 0; i < COUNT; i++) {
     data[i] = (float)(rank + i);
   }
-  /* In place: the result replaces what was given. The last argument is NULL, so the call returns
-   * when it is done. */
+  /* In place: the result replaces the input. The last argument is NULL, so the call returns when it
+   * is done. */
   check(entrain_all_reduce(comm, data, data, COUNT, ENTRAIN_F32, ENTRAIN_AVG, NULL, NULL));
 
   for (i = 0; i < COUNT; i++) {

@@ -42,7 +42,7 @@ int main(void) {
 
   for (layer = LAYERS - 1; layer >= 0; layer--) {
     compute(layer, rank);
-    /* From here until its work is done the layer's array belongs to the library. */
+    /* Until the work is done, the layer's array belongs to the library. */
     check(entrain_all_reduce(comm, gradients[layer], gradients[layer], COUNT, ENTRAIN_F32,
                              ENTRAIN_AVG, NULL, &works[layer]));
   }

@@ -1,12 +1,12 @@
 /* 04: training with EDiT.
  *
  * Why: an all-reduce in every step ties all ranks to the slowest link. EDiT lets each replica train
- * alone for H steps and then exchanges how far it has come, layer by layer, under the next forward
- * pass: a H-th of the traffic across replicas, and a pause only where a layer is not there in time.
- * The model is sharded within a replica, so no rank holds it whole.
+ * alone for H steps and then exchanges its progress, layer by layer, under the next forward pass.
+ * That divides the traffic across replicas by H, and a step pauses only if a layer is late. The
+ * model is sharded within a replica, so no rank holds all of it.
  *
- * The model is y = W x + b with two outputs, fitted to data that each rank makes up for itself; its
- * two layers are W and b. Ranks are arranged in replicas of two if their number is even:
+ * The model is y = W x + b with two outputs, fitted to data that each rank generates for itself.
+ * Its two layers are W and b. Ranks are arranged in replicas of two if their number is even:
  *
  *   entrain-run -n 4 example_04_edit */
 #include <entrain/entrain.h>
@@ -45,13 +45,13 @@ static float* zeros(size_t count) {
   return array;
 }
 
-/* In [-1, 1). */
+/* Returns a number in [-1, 1). */
 static float draw(trainer_t* t) {
   t->random = t->random * 1664525u + 1013904223u;
   return (float)(t->random >> 8) / 8388608.0f - 1.0f;
 }
 
-/* One sample of what is to be learned, with some noise. */
+/* Makes one sample of the function to learn, with some noise. */
 static void sample(trainer_t* t, float* x, float* y) {
   int i, o;
   for (i = 0; i < INPUTS; i++) {
@@ -79,7 +79,7 @@ static void create(trainer_t* t) {
   t->random = (uint32_t)rank + 1;
 
   entrain_mesh_config_init(&mesh);
-  mesh.shard = size % 2 == 0 ? 2 : 1; /* the ranks of a replica; how many replicas follows */
+  mesh.shard = size % 2 == 0 ? 2 : 1; /* the ranks of a replica */
   check(entrain_mesh_create(t->comm, &mesh, &t->mesh));
 
   entrain_shard_config_init(&shard);
@@ -110,7 +110,7 @@ static void create(trainer_t* t) {
   check(entrain_optim_create(&optim, &t->optim));
 }
 
-/* The whole layers, for reading; begins an exchange when one is due. */
+/* Begins an exchange if one is due. Returns the whole layers, for reading. */
 static void forward(trainer_t* t, int32_t training, const float* layers[LAYERS]) {
   int32_t syncing;
   void* params;
@@ -124,7 +124,7 @@ static void forward(trainer_t* t, int32_t training, const float* layers[LAYERS])
   }
 }
 
-/* Mean squared error over one batch; adds its gradient where there is room for it. */
+/* Returns the mean squared error over one batch. Adds its gradient if the arrays are not NULL. */
 static double batch(trainer_t* t, const float* w, const float* b, float* w_grad, float* b_grad) {
   float x[INPUTS], y[OUTPUTS];
   double loss = 0;
@@ -168,7 +168,7 @@ static void train_step(trainer_t* t, int64_t step) {
   check(entrain_edit_end_step(t->edit));
 }
 
-/* The mean over all ranks of the loss on fresh data. */
+/* Returns the mean over all ranks of the loss on fresh data. */
 static double evaluate(trainer_t* t, int32_t training) {
   const float* layers[LAYERS];
   double loss;
@@ -198,7 +198,7 @@ int main(void) {
   for (step = 1; step <= STEPS; step++) {
     train_step(t, step);
   }
-  check(entrain_edit_request_sync(t->edit)); /* so that all replicas end alike */
+  check(entrain_edit_request_sync(t->edit)); /* so that all replicas end with equal parameters */
   after = evaluate(t, 1);
 
   entrain_edit_info_init(&info);

@@ -1,10 +1,10 @@
 /* 05: training with ACCO.
  *
- * Why: gradients cross the network behind the computation of the next ones, and the optimizer's state
- * is spread over the ranks. A rank never waits for its own exchange: it adds micro-batches until the
- * one under way is over. A slow rank adds fewer, and nobody's go to waste.
+ * Why: gradients cross the network behind the computation of the next ones, and the optimizer's
+ * state is spread over the ranks. A rank never waits for its own exchange: it adds micro-batches
+ * until the current exchange is over. A slow rank adds fewer, and no rank's gradients are lost.
  *
- * The model is y = W x + b with two outputs, fitted to data that each rank makes up for itself.
+ * The model is y = W x + b with two outputs, fitted to data that each rank generates for itself.
  *
  *   entrain-run -n 4 example_05_acco */
 #include <entrain/entrain.h>
@@ -27,13 +27,13 @@ static void check(entrain_status_t status) {
   }
 }
 
-/* In [-1, 1). */
+/* Returns a number in [-1, 1). */
 static float draw(uint32_t* random) {
   *random = *random * 1664525u + 1013904223u;
   return (float)(*random >> 8) / 8388608.0f - 1.0f;
 }
 
-/* Adds the gradient of one micro-batch, a mean over its samples; gives its loss. */
+/* Adds the gradient of one micro-batch, a mean over its samples. Returns its loss. */
 static float add_gradient(const float* params, float* gradients, uint32_t* random) {
   float loss = 0.0f;
   int n, i, o;
@@ -43,7 +43,7 @@ static float add_gradient(const float* params, float* gradients, uint32_t* rando
       x[i] = draw(random);
     }
     for (o = 0; o < OUTPUTS; o++) {
-      /* What is to be learned: the weight of input i is (i + o) / 8, the bias o - 1/2. */
+      /* The function to learn: the weight of input i is (i + o) / 8, the bias is o - 1/2. */
       float target = (float)o - 0.5f + 0.05f * draw(random), y = params[WEIGHTS + o], error;
       for (i = 0; i < INPUTS; i++) {
         target += (float)(i + o) / 8.0f * x[i];
@@ -97,8 +97,8 @@ int main(void) {
     check(entrain_acco_add(acco, 1, BATCH));
     check(entrain_acco_poll(acco, &ready));
     if (ready) {
-      check(entrain_acco_install(acco,
-                                 &finished)); /* new parameters; what was added begins to travel */
+      check(entrain_acco_install(
+          acco, &finished)); /* new parameters; the added gradients begin to travel */
     }
   }
 
