@@ -24,7 +24,7 @@
 #define ENTRAIN_OPTION_COPY(type, name, fallback, range, matters, why, shared, help) \
   to->name = static_cast<decltype(to->name)>(from.name);
 
-// The struct `Rows`, which joins a list to its C struct and its C++ struct, for the functions below.
+// Declares the struct `Rows`, which joins a list to its C struct and its C++ struct, for the functions below.
 #define ENTRAIN_OPTION_ROWS(Rows, LIST, CStruct, CppStruct, TABLE)                \
   struct Rows {                                                                   \
     using Config = CStruct;                                                       \
@@ -46,7 +46,7 @@ namespace entrain::api {
 static_assert(ENTRAIN_OPTION_SWITCH == static_cast<int32_t>(OptionType::kSwitch));
 static_assert(ENTRAIN_OPTION_F64 == static_cast<int32_t>(OptionType::kF64));
 
-// That every bool and enumerator of the C++ struct can hold the value of the C struct.
+// Returns an error unless every bool and enumerator of the C++ struct can hold the value of the C struct.
 template <typename Rows>
 absl::Status CheckCopyable(const typename Rows::Config& config) {
   const std::vector<double> values = Rows::Values(config);
@@ -59,7 +59,7 @@ absl::Status CheckCopyable(const typename Rows::Config& config) {
   return absl::OkStatus();
 }
 
-// The rows, with their ranges checked. The rest of the options is as by default.
+// Returns options with the values of the rows, whose ranges are checked. The other fields have their defaults.
 template <typename Rows>
 absl::StatusOr<typename Rows::Options> NumbersOf(const typename Rows::Config& config) {
   const std::vector<double> values = Rows::Values(config);
@@ -97,7 +97,7 @@ absl::Status DescribeOption(int32_t index, entrain_edit_option_t* option) {
   return WriteStruct(&known, sizeof(known), option, "entrain_edit_option_t");
 }
 
-// `known`: the C struct by default; takes what the caller's has.
+// `known` has the defaults of the C struct; the caller's fields are copied over them.
 template <typename Rows>
 absl::Status OptionMatters(const typename Rows::Config* config, typename Rows::Config known,
                            int32_t index, int32_t* matters) {

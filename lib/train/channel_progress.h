@@ -11,7 +11,7 @@
 
 namespace entrain {
 
-// What goes with a round's gradients, of one rank or of all; as it travels.
+// The counts that travel with a round's gradients: those of one rank, or their sums over all ranks.
 struct RoundCounts {
   int64_t microbatches = 0, tokens = 0, stops = 0;
 };
@@ -21,12 +21,12 @@ class ChannelProgress {
   ChannelProgress(ProgressUnit limit_unit, int64_t limit)
       : limit_unit_(limit_unit), limit_(limit) {}
 
-  // A commit of gradients of all ranks.
+  // Counts a commit. `all`: sums over all ranks.
   void Commit(const RoundCounts& all);
   void EndRound() { ++rounds_; }
 
   int64_t In(ProgressUnit unit) const;
-  // A rank has asked for the end, or the limit is reached.
+  // Returns whether a rank has asked for the end or the limit is reached.
   bool Done() const { return stops_ > 0 || (limit_ > 0 && In(limit_unit_) >= limit_); }
   int64_t rounds() const { return rounds_; }
   int64_t commits() const { return commits_; }

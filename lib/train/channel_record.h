@@ -1,5 +1,5 @@
-// What a checkpoint has of a gradient channel's rounds as plain numbers: which round is over and not yet taken, what it has made, the
-// method and the groups. Holds them in the arrays that a visitor reads and writes.
+// The numbers that a checkpoint has of a gradient channel's rounds: which round is over and not yet taken, what it has made, the
+// method and the groups. The object holds them in arrays, which a visitor reads and writes.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -30,11 +30,11 @@ class ChannelRecord {
   explicit ChannelRecord(const ChannelOptions& options);
 
   void Fill(const Rounds& rounds);
-  // What has been loaded since Clear; with `progress`, which has been loaded too. Of a portable checkpoint nothing was.
+  // Returns the rounds that have been loaded since Clear; `progress` must have been loaded too. A portable checkpoint has no rounds.
   Rounds Read(CheckpointKind kind, const ChannelProgress& progress) const;
   void Clear() { flags_ = {}; }
-  // Half batches, or rounds of one method, mean nothing to another method, nor state arrays to other groups. The same answer on
-  // all ranks.
+  // Refuses a checkpoint of another method, to which half batches and rounds would mean nothing, and one of other groups. All ranks
+  // get the same answer.
   absl::Status CheckLoaded(const StateList& state) const;
 
   void VisitGroups(StateVisitor& visitor);

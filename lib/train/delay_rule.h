@@ -23,7 +23,7 @@ namespace entrain {
 
 enum class RoundKind { kEstimate, kCommit, kPredict };
 
-// Whether theta moves; then the gradients are spent, and acc is empty again.
+// Returns whether theta moves. Then the gradients are spent, and acc is empty again.
 inline bool Commits(RoundKind kind) {
   return kind != RoundKind::kEstimate;
 }
@@ -33,17 +33,17 @@ class DelayRule {
   DelayRule(DelayMethod method, int64_t warmup_rounds)
       : method_(method), warmup_rounds_(warmup_rounds) {}
 
-  // Whether install waits for the round, which is number `round` from 0.
+  // Returns whether install waits for round number `round`, counted from 0.
   bool Synchronous(int64_t round) const {
     return method_ == DelayMethod::kZero1 || round < warmup_rounds_;
   }
-  // Moves on to that round; returns its kind.
+  // Moves on to round number `round`, and returns its kind.
   RoundKind Next(int64_t round);
-  // Of the last round; before the first, a commit.
+  // The kind of the last round. Before the first round it is a commit.
   RoundKind kind() const { return kind_; }
-  // Whether acc has half A, which has made an estimate.
+  // Returns whether acc has half A of a batch, which has made an estimate.
   bool half_held() const { return kind_ == RoundKind::kEstimate; }
-  // Goes on as after a round that left acc so.
+  // Continues as after a round that left acc so.
   void Restore(bool half_held) { kind_ = half_held ? RoundKind::kEstimate : RoundKind::kCommit; }
 
  private:

@@ -1,7 +1,8 @@
 #include "lib/train/gradient_channel.h"
 
-#include <algorithm>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,6 +12,7 @@
 #include "lib/train/add_time.h"
 
 namespace entrain {
+
 absl::StatusOr<std::shared_ptr<GradientChannel>> GradientChannel::Create(
     Communicator& comm, const ChannelOptions& options) {
   const auto create = [&]() -> absl::StatusOr<std::shared_ptr<GradientChannel>> {

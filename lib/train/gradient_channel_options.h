@@ -1,5 +1,5 @@
-// What a gradient channel can be asked for (include/entrain/train.h says what each means); acco_option_list.h has a row for each
-// option that is one number.
+// The options of a gradient channel. include/entrain/train.h says what each means; acco_option_list.h has a row for each that is one
+// number.
 #pragma once
 
 #include <cstddef>
@@ -59,13 +59,13 @@ struct ChannelOptions {
 absl::Span<const Option<ChannelOptions>> AccoOptionTable();
 // kInvalidArgument names the option, its value and what to do instead.
 absl::Status CheckOptions(const ChannelOptions& options);
-// What all ranks must give alike, but for groups; and these, once all ranks have as many.
+// The values that all ranks must give alike. SharedGroups is for ranks that have equally many groups.
 std::vector<NamedValue> SharedOptions(const ChannelOptions& options);
 std::vector<NamedValue> SharedGroups(const ChannelOptions& options);
 // All parameters as groups, those in between and an optimizer for each filled in; empty with a step of the caller's own. Of
 // options that have been checked.
 std::vector<ParameterGroup> AllGroups(const ChannelOptions& options);
-// The learning rate after this much progress, in schedule_unit: linear up to schedule_warmup, then half a cosine.
+// Returns the learning rate after this much progress, in schedule_unit: linear up to schedule_warmup, then half a cosine.
 double RateAt(const ChannelOptions& options, int64_t progress);
 
 }  // namespace entrain

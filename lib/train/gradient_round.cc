@@ -57,7 +57,7 @@ absl::Status GradientRound::Make(RoundKind kind, const RoundCounts& mine) {
   return absl::OkStatus();
 }
 
-// Of sums that are A in an estimate, and A + B in the commit that follows it.
+// The sums are A in an estimate, and A + B in the commit that follows it.
 absl::Status GradientRound::Step(RoundKind kind, const GradientSum& sum, double lr) {
   const int64_t commits = progress_.commits();
   switch (kind) {
@@ -109,7 +109,7 @@ absl::Status GradientRound::Clip(int64_t microbatches, RoundResult* now) {
   return absl::OkStatus();
 }
 
-// Of the mean gradient, the same bits on all ranks.
+// Returns the norm of the mean gradient, with the same bits on all ranks.
 absl::StatusOr<double> GradientRound::Norm(int64_t microbatches) {
   double square = 0;
   ENTRAIN_RETURN_IF_ERROR(
@@ -150,7 +150,7 @@ Call GradientRound::ParametersCall() const {
   return gather;
 }
 
-// Done when this returns; on a device, when the own stream is so far, and Settle waits for it.
+// The call is over when this returns; on a device, when the own stream has reached it, which Settle waits for.
 absl::Status GradientRound::Carry(const char* what, Call call) {
   call.options = Options();
   if (!on_device()) {
@@ -177,7 +177,7 @@ void GradientRound::Doing(const char* what) const {
   WorkerThread::Doing(absl::StrCat("round ", progress_.rounds() + 1, ": ", what));
 }
 
-// Of a round's data. On a device without a tag, so that they may go all ways
+// Returns the options of the calls that carry a round's data. On a device these have no tag, so that they may go all ways
 // (lib/comm/device_calls.h).
 CallOptions GradientRound::Options(bool on_stream) const {
   CallOptions options = TimedCall(options_.timeout_ns, on_device() ? -1 : kDataTag, true);

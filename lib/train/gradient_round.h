@@ -29,7 +29,7 @@
 
 namespace entrain {
 
-// What a round has made. The same on all ranks.
+// The results of a round. They are the same on all ranks.
 struct RoundResult {
   int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;  // so far; the last two committed
   bool committed = false;
@@ -42,7 +42,7 @@ struct RoundResult {
 
 class GradientRound {
  public:
-  // What of a round's collectives can be under way together.
+  // Tags of a round's collectives that can be under way together.
   static constexpr int64_t kCountsTag = 0, kDataTag = 1;
 
   // `options` have been checked; they and `slab` must outlive the object.
@@ -50,7 +50,7 @@ class GradientRound {
                 const Slab& slab);
   ~GradientRound();  // waits for what is enqueued, since it uses the arrays
 
-  // Collective: all memory, and rank 0's parameters for everybody.
+  // Allocates all memory, and gives rank 0's parameters to all ranks. Collective.
   absl::Status Allocate();
   // Copies gradients of the caller's stream to com, and clears them where they are spent.
   absl::Status Take(const PlacedArray& accumulator, bool spent);
@@ -63,9 +63,9 @@ class GradientRound {
   // Makes all ranks' masters the parameters, here and in the caller's memory. Collective.
   absl::Status PublishMasters();
 
-  // By the last round that is over, or enqueued.
+  // The results of the last round that is over or enqueued.
   const RoundResult& result() const { return result_; }
-  // Whether that round is the run's last one.
+  // Returns whether that round ends the run.
   bool EndsRun() const { return result_.committed && progress_.Done(); }
   void Restore(const RoundResult& result) { result_ = result; }
   const ChannelProgress& progress() const { return progress_; }

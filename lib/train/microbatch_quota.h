@@ -20,23 +20,23 @@ class MicrobatchQuota {
         most_(options.max_microbatches),
         scripted_(options.scripted) {}
 
-  // kFailedPrecondition: scripted_counts has no such round.
+  // Returns kFailedPrecondition if scripted_counts has no such round.
   absl::Status CheckRound() const;
-  // kFailedPrecondition: fewer have been added than a round takes.
+  // Returns kFailedPrecondition if fewer micro-batches have been added than the round takes.
   absl::Status CheckEnough() const;
   absl::Status Add(int64_t microbatches, int64_t tokens);
 
   bool enough() const { return added_ >= Least(); }
   bool full() const { return Most() > 0 && added_ >= Most(); }
-  // To this round.
+  // Micro-batches of this round so far.
   int64_t added() const { return added_; }
-  // Rounds that are over.
+  // The number of rounds that have been handed over.
   int64_t rounds() const { return rounds_; }
   void EndRound() {
     ++rounds_;
     added_ = 0;
   }
-  // The micro-batches of this round are in no commit.
+  // Forgets the micro-batches of this round, which are in no commit.
   void Drop() { added_ = 0; }
 
   void VisitState(StateVisitor& visitor) { visitor.Value("installs", Holder::kAll, &rounds_); }

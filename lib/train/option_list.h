@@ -28,10 +28,10 @@
 
 namespace entrain {
 
-// A field of the C++ struct.
+// Declares a field of the C++ struct.
 #define ENTRAIN_OPTION_FIELD(type, name, fallback, range, matters, why, shared, help) \
   type name = fallback;
-// A constant of type Option<Options>; `Options` is the name of the C++ struct where the macro is used.
+// Initialises an Option<Options>. `Options` must name the C++ struct where the macro is used.
 #define ENTRAIN_OPTION_ROW(type, name, fallback, range, matters, why, shared, help)        \
   {{#name, TypeOfOption<type>(), static_cast<double>(fallback), range, why, shared, help}, \
    []([[maybe_unused]] const Options& o) -> bool { return matters; },                      \
@@ -43,7 +43,7 @@ struct OptionRange {
   bool without_least = false, without_most = false;  // open intervals
   const char* choices = nullptr;                     // separated by commas
   const char* constants = nullptr;                   // of the C ABI: "ENTRAIN_REDUCER_*"
-  bool says_negative = false;  // the refusal of a whole number below 0 says so
+  bool says_negative = false;  // a whole number below 0 is refused as negative
 };
 
 namespace option_range {
@@ -104,7 +104,7 @@ constexpr OptionType TypeOfOption() {
                                        : OptionType::kF64;
 }
 
-// What a row says of its option whatever struct it is in.
+// The part of a row that does not depend on the struct.
 struct OptionRow {
   const char* name;
   OptionType type;
@@ -147,7 +147,7 @@ absl::Status CheckInert(absl::Span<const Option<Options>> table, const Options& 
   return absl::OkStatus();
 }
 
-// What all ranks must give alike.
+// Appends the rows that all ranks must give alike.
 template <typename Options>
 void AppendShared(absl::Span<const Option<Options>> table, const Options& options,
                   std::vector<NamedValue>* shared) {

@@ -31,7 +31,7 @@ struct GradientSum {
   double clip = 1;           // the mean is multiplied by it
 };
 
-// When a step is made.
+// The time of a step.
 struct StepTime {
   int64_t commit = 1;  // t: the number of the commit that it is, or that it previews
   double lr = 0;
@@ -44,18 +44,18 @@ class ShardStep {
       : options_(options), layer_(layer), groups_(AllGroups(options)) {}
   absl::Status Allocate();
 
-  // theta~ = Opt(theta, A / N_A), into com. theta and the state of Opt stay as they are.
+  // Writes theta~ = Opt(theta, A / N_A) to com. theta and the state of Opt stay as they are.
   absl::Status Estimate(const GradientSum& a, const StepTime& t);
-  // theta = Opt(theta, (A + B) / (N_A + N_B)), also into com.
+  // Makes theta = Opt(theta, (A + B) / (N_A + N_B)), and writes it to com.
   absl::Status Commit(const GradientSum& a_and_b, const StepTime& t);
-  // theta = Opt(theta, G / N_G); then theta^ = Opt(theta, G / N_G) as an estimate, into com.
+  // Makes theta = Opt(theta, G / N_G); then, as an estimate, writes theta^ = Opt(theta, G / N_G) of the new theta to com.
   absl::Status Predict(const GradientSum& g, const StepTime& t);
 
-  // Of this shard's part of the sum, f32 or bf16.
+  // Returns the sum of squares of this rank's part of com, in wire_dtype.
   double SumOfSquares(const std::byte* com) const;
-  // theta = params, all parameters in params_dtype; the state is zero.
+  // Sets theta to this rank's part of `params`, all parameters in params_dtype, and the state to zero.
   void Start(const std::byte* params);
-  // This rank's part of com becomes theta, in params_dtype.
+  // Writes theta to this rank's part of com, in params_dtype.
   void WriteTheta(std::byte* com) const;
 
   const void* theta() const { return theta_.data(); }
@@ -68,7 +68,7 @@ class ShardStep {
     int64_t first, count;
     const std::byte* mean;
   };
-  // Where the parameters are that a step has made of a piece, in master_dtype.
+  // The address of the parameters that a step has made of a piece, in master_dtype.
   using Made = absl::StatusOr<const std::byte*>;
 
   absl::Status ForEachPiece(const GradientSum& sum, absl::FunctionRef<Made(const Piece&)> step);
