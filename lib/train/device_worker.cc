@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<DeviceWorker>> DeviceWorker::Make(
                        StreamWord(reinterpret_cast<uint32_t*>(word))));
 }
 
-DeviceWorker::~DeviceWorker() {
+void DeviceWorker::Stop() {
   EndJobs(absl::AbortedError("the object was destroyed"));
   thread_.Stop();
 }

@@ -36,7 +36,7 @@ class DeviceWorker final : public Worker {
   static absl::StatusOr<std::unique_ptr<DeviceWorker>> Make(
       DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
       absl::AnyInvocable<absl::Status() const> sound = absl::OkStatus);
-  ~DeviceWorker() override;
+  ~DeviceWorker() override { DeviceWorker::Stop(); }
 
   // The job runs with its own stream bound (KernelStream), and has
   // the device through with all that it enqueues there before the caller's stream goes on. `then`:
@@ -64,7 +64,8 @@ class DeviceWorker final : public Worker {
   }
   StreamHandle stream() const override { return stream_; }
 
-  // Where the caller's stream waits for the last job, all are done first.
+  // Where the caller's stream waits for the last job, all are done first; so does StopSoon.
+  void Stop() override ABSL_LOCKS_EXCLUDED(mutex_);
   bool StopSoon(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Leave(absl::AnyInvocable<void() &&> last) override { thread_.Leave(std::move(last)); }
   void Abandon(const absl::Status& why) override { thread_.Abandon(why); }

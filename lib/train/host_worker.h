@@ -41,6 +41,7 @@ class HostWorker final : public Worker {
   ArraysAt arrays() const override { return {}; }
   StreamHandle stream() const override { return nullptr; }
 
+  void Stop() override { thread_.Stop(); }
   bool StopSoon(const absl::Status& /*why*/) override { return thread_.StopSoon(); }
   void Leave(absl::AnyInvocable<void() &&> last) override { thread_.Leave(std::move(last)); }
   void Abandon(const absl::Status& why) override { thread_.Abandon(why); }

@@ -38,7 +38,7 @@ LayerGradients::~LayerGradients() {
     Abandon(
         absl::AbortedError("the sharded model was destroyed while gradients were being reduced"));
   }
-  worker_.reset();
+  worker_->Stop();
   passer_.Stop();
 }
 

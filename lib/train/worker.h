@@ -71,6 +71,8 @@ class Worker {
   // On which jobs enqueue; null: on the host.
   virtual StreamHandle stream() const = 0;
 
+  // Ends the work and the thread. A job may still use the worker meanwhile, so its owner calls this before it lets go of it.
+  virtual void Stop() = 0;
   // Ends the work: `why` to those who ask, and to jobs that have not begun. False: a job is in a function of the caller's that
   // does not return (WorkerThread::StopSoon), and a call of Leave must follow.
   virtual bool StopSoon(const absl::Status& why) = 0;
