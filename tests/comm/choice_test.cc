@@ -20,6 +20,7 @@
 namespace entrain {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using testing::SizeIs;
@@ -31,7 +32,7 @@ class Models {
     const auto text = comm.Explain(CallKind::kAllReduce, 1000, DType::kF32);
     ASSERT_TRUE(text.ok()) << text.status();
     const std::vector<std::string> lines = absl::StrSplit(*text, '\n');
-    ASSERT_THAT(lines, SizeIs(2));
+    ASSERT_GE(lines.size(), 2u);
     const std::lock_guard<std::mutex> lock(mutex_);
     seen_.insert(lines[1]);
   }
@@ -45,6 +46,24 @@ class Models {
 
 std::string HostOf(int rank) {
   return absl::StrCat("host", rank / 2);
+}
+
+TEST(Paths, OneLineForEachKindSaysWhichWaysMessagesTake) {
+  const auto lines = [](const char* transports) {
+    std::vector<std::string> of_rank_0;
+    RunRanks(3, {.transports = transports}, [&](const auto& comm) {
+      const auto text = comm->Explain(CallKind::kAllReduce, 1000, DType::kF32);
+      ASSERT_TRUE(text.ok()) << text.status();
+      if (comm->rank() == 0) {
+        of_rank_0 = absl::StrSplit(*text, '\n');
+      }
+    });
+    return of_rank_0;
+  };
+  EXPECT_THAT(lines("tcp"), SizeIs(2));
+  const std::vector<std::string> shm = lines("shm");
+  ASSERT_THAT(shm, SizeIs(3)) << "two peers, one kind of path";
+  EXPECT_THAT(shm[2], AllOf(HasSubstr("shm, "), HasSubstr(": eager to ")));
 }
 
 TEST(Paths, AreTheSlowestOfAllRanks) {

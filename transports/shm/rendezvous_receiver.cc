@@ -9,9 +9,9 @@
 namespace entrain::shm {
 namespace {
 
-// A receive of a longer message may be lent it.
+// A longer message is left to Poll, where its receive may take a loan.
 constexpr size_t kMostMappedNow = 64 << 10;
-// What a fragment is at least before the rest of the ring is worth mapping.
+// A fragment of this length says that long messages come: all of the ring is worth mapping.
 constexpr size_t kLongFragment = 16 << 10;
 
 absl::Status RevokedThere() {
@@ -64,6 +64,7 @@ absl::Status RendezvousReceiver::TakeOffers() {
   }
 }
 
+// Several messages may have their ends there at a time: each is read where no other message looks, or is the same bytes.
 bool RendezvousReceiver::ReadUnmapped(const PeerRegion& region, uint64_t address,
                                       uint64_t bytes) const {
   for (const PeerRegion::Range& range : region.Unmapped(address, bytes)) {

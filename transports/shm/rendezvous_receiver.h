@@ -35,7 +35,7 @@ class RendezvousReceiver {
   RendezvousReceiver(MatchQueue* queue, TxQueue* tx, const Limits& limits)
       : queue_(queue), tx_(tx), limits_(limits) {}
   void Attach(Channel* channel);
-  // As far as messages that come here are concerned.
+  // Of messages that come here.
   const Facts& facts() const { return facts_; }
   void SetSpareCores(bool spare_cores) { facts_.spare_cores = spare_cores; }
 
@@ -47,7 +47,7 @@ class RendezvousReceiver {
   // Memory that the peer has passed. An error: it broke the protocol.
   absl::Status TakeOffers();
 
-  // A message has met its receive, or is not wanted.
+  // Called when a message has met its receive, or is not wanted.
   void OnMatched(Incoming* incoming);
   // Copies the whole message now and says that it is done. False: Poll must see to it; nothing was done.
   bool ReadNow(const WireRts& wire, Context context, Bytes into);
@@ -56,14 +56,14 @@ class RendezvousReceiver {
   bool busy() const { return !matched_.empty() || !pulls_.empty(); }
   // Begins what was matched, and copies one piece of the first message that is being copied. Returns events.
   int Pull();
-  // The peer was found to be gone while its memory was read.
+  // Whether the peer was found to be gone while its memory was read.
   bool peer_gone() const { return peer_gone_; }
   // As Endpoint::Release.
   absl::Status Release(Loan* loan);
 
   // Tells the sender that the message of this handle, as given to MatchQueue::Announce, is over.
   void Finish(uint64_t handle);
-  // What is lent stays mapped until Release; the sender does not wait for that.
+  // Tells the sender that its loans of this context are over. Their memory stays mapped here until Release.
   void RevokeLoans(Context mine);
   void FailAll();
 
@@ -74,21 +74,18 @@ class RendezvousReceiver {
     uint64_t handle = 0;                         // the peer's
     std::shared_ptr<const PeerRegion> region{};  // that it lies in; null: not mapped here
     Incoming* incoming = nullptr;                // matched: held until it is complete
-    enum class Loan {
-      kNone,
-      kLent,
-      kRevoked
-    } loan = Loan::kNone;  // kRevoked: the sender has been told
+    enum class Loan { kNone, kLent, kRevoked };  // kRevoked: the sender has been told
+    Loan loan = Loan::kNone;
     std::variant<std::monostate, PullTransfer, RingTransfer> transfer{};
     const std::byte* mapped() const { return region == nullptr ? nullptr : region->At(address); }
   };
   Way WayOf(const Remote& remote) const;
   void Begin(uint64_t handle);
   void Lend(Remote* remote, uint64_t handle);
-  // Asks for what is left of it from `from` on.
+  // Asks for the message from byte `from` on.
   void AskFor(Remote* remote, uint64_t handle, uint64_t from);
   void PullPiece(Remote* remote, uint64_t handle);
-  // All of it is here.
+  // Ends a message that is here as a whole.
   void Complete(Remote* remote, uint64_t handle);
   void Drop(Remote* remote, uint64_t handle);
   bool Read(uint64_t address, Bytes into) const;

@@ -60,11 +60,11 @@ class TxQueue {
 
   // Writes what waits, as far as there is room. Returns the number of records.
   int Flush();
-  // Messages that the peer has still to fetch.
+  // Whether the peer has still to take an announced message.
   bool announced() const { return announced_.size() > 0; }
-  // Something waits for room, or for the connection.
+  // Whether something waits for room, or for the connection.
   bool waiting() const { return !controls_.empty() || !sends_.empty() || !asked_.empty(); }
-  // ... and Flush would write some of it. Ordered after the caller's last seq_cst store.
+  // Whether Flush would write some of it. Ordered after the caller's last seq_cst store.
   bool CanFlush();
 
   // Records from the peer about our announcements. An error: it broke the protocol.
@@ -84,7 +84,7 @@ class TxQueue {
     ConstBytes bytes;
     Completion* done;
   };
-  // Announced, not fetched.
+  // Announced, and not over.
   struct Announced {
     Tag tag;
     ConstBytes bytes;
