@@ -39,6 +39,7 @@ enum class Asked : uint8_t { kCollective = 0, kSend = 1, kRecv = 2 };
 // A call that a rank's caller tried to make and that was refused there: by its arguments, or for want of memory. The
 // caller may do better next time. When it is gone instead, the ranks that wait for this call learn why.
 struct Refusal {
+  static constexpr int64_t kMaxWhy = 512;
   Asked kind = Asked::kCollective;
   CallId call;      // the number that it would have got
   std::string why;  // empty: none

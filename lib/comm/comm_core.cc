@@ -70,10 +70,8 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       words_(config_.name, peers_, engine_.clock()),
       funnel_(*this, config_, topology_, peers_, end_, pool_),
       inline_(engine_.seat(), pool_, *this, size(), InlinePath::Pays(topology_, config_.paths)),
-      membership_(config_.rank, static_cast<int>(config_.members.size())),
       mismatches_(*this, peers_, engine_.clock()),
-      excuses_(config_.members.size()),
-      refusals_(config_.members.size()) {}
+      inquiry_(*this, peers_, funnel_, open_, words_, engine_.clock()) {}
 
 std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferPool& pool,
                                          CoreConfig config) {
@@ -317,7 +315,7 @@ int CommCore::LastOfAllGone() const {
     if (endpoint == nullptr) {
       continue;
     }
-    if (!membership_.left(r) || engine_.PathStatus(endpoint).ok()) {
+    if (!inquiry_.left(r) || engine_.PathStatus(endpoint).ok()) {
       return -1;
     }
     last = r;
@@ -335,7 +333,7 @@ void CommCore::TendLines() {
   }
   // What has begun may have come before its sender went.
   if (const int gone = begun.empty() && open_.in_line() > 0 ? LastOfAllGone() : -1; gone >= 0) {
-    Fail(Loss(gone, engine_.PathStatus(peers_.endpoint(gone))));
+    Fail(inquiry_.Loss(gone, engine_.PathStatus(peers_.endpoint(gone))));
   }
 }
 
@@ -393,8 +391,8 @@ void CommCore::CompleteReady() {
     const bool gone = cause.code() == absl::StatusCode::kUnavailable ||
                       cause.code() == absl::StatusCode::kAborted;
     if (gone && peer >= 0) {
-      if (membership_.left(peer)) {
-        Fail(Loss(peer, cause));
+      if (inquiry_.left(peer)) {
+        Fail(inquiry_.Loss(peer, cause));
         return;
       }
       OnLost(*peers_.endpoint(peer), cause);  // the verdict ends the call
@@ -422,11 +420,7 @@ void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
   }
   Add(bytes_sent_, work->executor().bytes_sent());
   Add(bytes_received_, work->executor().bytes_received());
-  if (work == asked_) {
-    asked_ = nullptr;
-    membership_.OnFinished();
-    TellThoseWhoAsked(absl::OkStatus());
-  }
+  inquiry_.OnFinished(work);
   if (status.ok()) {
     mismatches_.NoteOver(work->wiring(), work->call().descriptor());
     engine_.causes().Succeeded(work->started_ns());

@@ -21,7 +21,7 @@
 #include "lib/comm/core_config.h"
 #include "lib/comm/failure_words.h"
 #include "lib/comm/inline_path.h"
-#include "lib/comm/membership.h"
+#include "lib/comm/inquiry.h"
 #include "lib/comm/mismatch.h"
 #include "lib/comm/open_calls.h"
 #include "lib/comm/peers.h"
@@ -39,6 +39,7 @@ class CommCore final : public ContextOwner,
                        private InlineOwner,
                        private CallOwner,
                        private FunnelOwner,
+                       private InquiryOwner,
                        private MismatchOwner,
                        public std::enable_shared_from_this<CommCore> {
  public:
@@ -97,7 +98,6 @@ class CommCore final : public ContextOwner,
   Deadline FindOut(HeldUpBy then) override;
 
  private:
-  static constexpr int64_t kMaxRefusal = 512;
   absl::StatusOr<RefPtr<Work>> StartPacked(const Call& call, int64_t now_ns);
   // Counted as open, with the engine's reference; to be submitted, or started by the driver.
   RefPtr<CallWork> Prepare(Admitted admitted, CallWork::Begin begin);
@@ -115,7 +115,7 @@ class CommCore final : public ContextOwner,
   absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) override;
   absl::Status GoOn(const Call& call, Admitted admitted, const Progress& progress) override;
 
-  // CallOwner and MismatchOwner [driver]
+  // CallOwner, InquiryOwner and MismatchOwner [driver]
   void StartWork(CallWork* work) override;
   void NeedAttention() override;
   std::optional<OwnCall> OpenCollective(CallId call) const override {
@@ -123,6 +123,7 @@ class CommCore final : public ContextOwner,
   }
   Deadline FirstDeadline() const override { return open_.FirstDeadline(); }
   bool SaysNothing(int rank) const override;
+  absl::Status CauseOf(int rank) const override;
   void NeedFlush() override { engine_.seat().NeedFlush(); }
   void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override;
   // Ends the communicator here and tells the others why. The first reason counts.
@@ -137,23 +138,10 @@ class CommCore final : public ContextOwner,
   int LastOfAllGone() const;
   void CompleteReady();
   void FinishWork(CallWork* work, const absl::Status& status);
-  // An inquiry is under way for ranks of other communicators: none of our calls has expired.
-  bool AsksForOthers() const;
-  void Expire(CallWork* work, int64_t now_ns);
-  // Asks all members about this call; false: they are being asked about another.
-  bool Ask(CallWork* work, int64_t now_ns, int64_t answer_ns);
   void OnQuery(Endpoint& from, int rank, Reader& reader);
-  void OnAnswer(const Endpoint& from, int rank, Reader& reader);
   void SendAnswer(int rank, uint32_t nonce, Membership::Answer answer, int64_t more_ns = 0,
                   const absl::Status& excuse = absl::OkStatus());
-  void TellThoseWhoAsked(const absl::Status& why);
   void TellOfRunning(int64_t now_ns);
-  void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
-  void OnRefused(int rank, Reader& reader);
-  bool IsDue(int rank, const Refusal& refusal) const;
-
-  Finding FindingOf(const CallWork& work, const Membership::Verdict& verdict) const;
-  absl::Status Loss(int rank, const absl::Status& path) const;
 
   const std::shared_ptr<Engine> engine_holder_;
   Engine& engine_;
@@ -170,18 +158,13 @@ class CommCore final : public ContextOwner,
   InlinePath inline_;
 
   // [driver]:
-  Membership membership_;
   OpenCalls open_;
   int last_source_ = -1;  // of a receive from any peer
   std::vector<CallWork*>
       draining_;  // over, but transfers have not completed; each holds one reference
   Mismatches mismatches_;
   int64_t opened_ns_ = 0;
-  absl::Status lost_why_;                  // what broke the path that membership_ is losing
-  CallWork* asked_ = nullptr;              // what membership_ inquires about
-  std::vector<absl::Status> excuses_;      // by rank, with its answer kExcused
-  std::vector<HeldUpBy> those_who_asked_;  // about asked_
-  std::vector<Refusal> refusals_;          // by rank, its last one
+  Inquiry inquiry_;
   bool attending_ = false;
   int64_t told_of_ns_ = 0;  // when the function was called of which the log has been told
 };

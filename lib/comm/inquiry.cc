@@ -1,0 +1,268 @@
+#include "lib/comm/inquiry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/text.h"
+
+namespace entrain {
+namespace {
+
+// How much later than promised an answer may come.
+constexpr int64_t kSlackNs = 100 * kMillisecond;
+// The longest that a peer may make us wait for more of its answer.
+constexpr int64_t kLongestMoreNs = 2 * kSecond;
+
+}  // namespace
+
+Inquiry::Inquiry(InquiryOwner& owner, const Peers& peers, const CallFunnel& funnel,
+                 const OpenCalls& open, const FailureWords& words, const Clock& clock)
+    : owner_(owner),
+      peers_(peers),
+      funnel_(funnel),
+      open_(open),
+      words_(words),
+      clock_(clock),
+      membership_(peers.rank(), peers.size()),
+      excuses_(static_cast<size_t>(peers.size())),
+      refusals_(static_cast<size_t>(peers.size())) {}
+
+// ---- Questions
+
+bool Inquiry::AsksForOthers() const {
+  return membership_.inquiring() && asked_ != nullptr && !asked_->inquired;
+}
+
+void Inquiry::Expire(CallWork* work, int64_t now_ns) {
+  if (const Running running = open_.HeldUpByFunction(*work, now_ns); running.work != nullptr) {
+    owner_.Fail(
+        words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));  // no need to ask
+    return;
+  }
+  // One inquiry at a time; asked again when that one is over. One for others gives way, or goes on as ours.
+  if (AsksForOthers() && work != asked_) {
+    membership_.OnFinished();
+  }
+  work->inquired = work == asked_ || Ask(work, now_ns, Membership::kAnswerNs);
+}
+
+bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
+  const Wiring& wiring = work->wiring();
+  // Of messages nobody but the peer knows; the others are asked only whether they are there. Of a receive in line, the
+  // peers are asked for the next message of each, since nothing has come for any that stands before it.
+  const auto query = membership_.OnExpired(
+      wiring.point_to_point ? CallFunnel::kPing : CallId{wiring.user_tag, wiring.call_number},
+      now_ns, answer_ns + 2 * peers_.SlowestRoundTrip());
+  if (!query) {
+    return false;
+  }
+  asked_ = work;
+  const Descriptor mine = work->call().descriptor();
+  for (int r = 0; r < peers_.size(); ++r) {
+    Endpoint* const endpoint = peers_.endpoint(r);
+    if (endpoint == nullptr || membership_.left(r)) {
+      continue;
+    }
+    const bool peer = wiring.point_to_point && (r == work->peer() || work->peer() < 0);
+    const Asked asked = !peer                                  ? Asked::kCollective
+                        : work->call().kind == CallKind::kSend ? Asked::kRecv
+                                                               : Asked::kSend;
+    const CallId about = peer ? funnel_.CallIdWith(*work, r) : query->call;
+    peers_.SendSoon(r, ControlKind::kQuery,
+                    Writer()
+                        .Put(query->nonce)
+                        .Put(asked)
+                        .Put(about.user_tag)
+                        .Put(about.number)
+                        .PutRaw(&mine, sizeof(mine))
+                        .Take());
+  }
+  owner_.NeedFlush();
+  return true;
+}
+
+Deadline Inquiry::FindOut(HeldUpBy then) {
+  those_who_asked_.push_back(std::move(then));
+  if (!membership_.inquiring() && !open_.empty()) {
+    Ask(open_.Oldest(), clock_.Now(), Membership::kAnswerToOthersNs);
+  }
+  return membership_.until();
+}
+
+bool Inquiry::OnAnswer(const Endpoint& from, int rank, Reader& reader) {
+  using Answer = Membership::Answer;
+  const auto nonce = reader.Get<uint32_t>();
+  auto answer = reader.Get<Answer>();
+  const auto more_ns = reader.Get<int64_t>();
+  const auto excuse = DecodeStatus(reader.GetText(kMaxControlBytes));
+  if (!reader.Finished() || answer == Answer::kNone || answer > Answer::kAbsent || !excuse) {
+    return false;
+  }
+  if (answer == Answer::kExcused && excuse->ok()) {
+    answer = Answer::kAbsent;
+  }
+  const int64_t now = clock_.Now();
+  Deadline more_by{0};
+  if (answer == Answer::kElsewhere) {
+    more_by = {now + std::clamp<int64_t>(more_ns, 0, kLongestMoreNs) + from.round_trip_ns() +
+               kSlackNs};
+  }
+  if (!membership_.OnAnswer(rank, nonce, answer, more_by)) {
+    return false;
+  }
+  excuses_[static_cast<size_t>(rank)] = *excuse;
+  return membership_.next_tick().Passed(now);
+}
+
+void Inquiry::OnFinished(const CallWork* work) {
+  if (work == asked_) {
+    asked_ = nullptr;
+    membership_.OnFinished();
+    TellThoseWhoAsked(absl::OkStatus());
+  }
+}
+
+void Inquiry::Stop(const absl::Status& why) {
+  asked_ = nullptr;
+  TellThoseWhoAsked(why);
+}
+
+// ---- Verdicts
+
+void Inquiry::OnTick(int64_t now_ns) {
+  if (const auto verdict = membership_.OnTick(now_ns)) {
+    TakeVerdict(*verdict, now_ns);
+  }
+}
+
+void Inquiry::OnLost(int rank, const absl::Status& why) {
+  if (!membership_.losing()) {
+    lost_why_ = why;
+  }
+  // A peer that has said why it may go is not waited for: nobody knows better.
+  const bool told = !owner_.CauseOf(rank).ok();
+  membership_.OnLost(rank, clock_.Now(),
+                     told ? 0 : Membership::kGraceNs + peers_.SlowestRoundTrip());
+}
+
+void Inquiry::TellThoseWhoAsked(const absl::Status& why) {
+  for (HeldUpBy& tell : std::exchange(those_who_asked_, {})) {
+    tell(why);
+  }
+}
+
+void Inquiry::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
+  if (verdict.lost) {
+    owner_.Fail(Loss(verdict.guilty, lost_why_));
+    return;
+  }
+  CallWork* const work = std::exchange(asked_, nullptr);
+  if (work == nullptr) {
+    return;
+  }
+  Finding finding = FindingOf(*work, verdict);
+  if (work->inquired) {
+    finding.blame.late.assign(verdict.late.begin(), verdict.late.end());
+    finding.blame.late_ranks = static_cast<int32_t>(verdict.late.size());
+    owner_.Fail(words_.TimedOut(*work, finding, now_ns));
+  } else {
+    TellThoseWhoAsked(finding.awaited < 0 ? absl::OkStatus() : words_.HeldUp(*work, finding));
+  }
+}
+
+Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verdict) const {
+  using Answer = Membership::Answer;
+  Finding finding{verdict.guilty, verdict.reason,
+                  words_.BlameFor(&work, verdict.guilty, Phase::kTransfer)};
+  const bool message = work.wiring().point_to_point;
+  if (verdict.guilty < 0) {
+    return FindingOfNobody(work, std::move(finding));
+  }
+  const bool answers = verdict.answer != Answer::kNone;
+  const bool from_any = message && work.peer() < 0 && peers_.size() > 2;
+  if (from_any && answers && !verdict.late.empty()) {
+    // Any of them might have sent it.
+    finding.awaited = -1;
+    finding.blame = words_.BlameFor(&work, -1, Phase::kTransfer);
+    finding.reason = absl::StrCat("nothing has come from ", words_.RankList(verdict.late));
+    return finding;
+  }
+  if (message && answers && !from_any && (verdict.guilty == work.peer() || work.peer() < 0)) {
+    finding.reason = "it has not made the matching call";
+  }
+  const auto member = static_cast<size_t>(verdict.guilty);
+  // One that has left may have done so because of what it had told before.
+  const absl::Status excuse =
+      verdict.answer == Answer::kExcused
+          ? excuses_[member]
+          : (membership_.left(verdict.guilty) ? owner_.CauseOf(verdict.guilty) : absl::OkStatus());
+  if (!excuse.ok()) {
+    absl::StrAppend(&finding.reason, ": ", excuse.message());
+    finding.blame = words_.WithCall(words_.BlameHere(excuse), work);
+  } else if (verdict.answer == Answer::kElsewhere) {
+    absl::StrAppend(&finding.reason,
+                    ", and waits in one of another communicator: who is guilty cannot be known");
+    finding.blame = words_.BlameFor(&work, -1, Phase::kTransfer);
+  } else if (IsDue(verdict.guilty, refusals_[member])) {
+    absl::StrAppend(&finding.reason, ": its call failed: ", refusals_[member].why);
+  }
+  return finding;
+}
+
+Finding Inquiry::FindingOfNobody(const CallWork& work, Finding finding) const {
+  const int64_t now = clock_.Now();
+  if (const Running running = open_.HeldUpByFunction(work, now); running.work != nullptr) {
+    return words_.FindingOf(running, now);
+  }
+  // All have started the call, and may be in a function of their callers'.
+  for (int r = 0; r < peers_.size(); ++r) {
+    const absl::Status& excuse = excuses_[static_cast<size_t>(r)];
+    if (r != peers_.rank() && !membership_.left(r) && !excuse.ok()) {
+      return {r, std::string(excuse.message()), words_.BlameFor(&work, r, Phase::kReduce)};
+    }
+  }
+  const int from = work.WaitingFor();
+  absl::StrAppend(&finding.reason,
+                  from < 0 ? "" : absl::StrCat("; waiting for ", peers_.NameOf(from)));
+  return finding;
+}
+
+absl::Status Inquiry::Loss(int rank, const absl::Status& path) const {
+  const Refusal& refusal = refusals_[static_cast<size_t>(rank)];
+  return words_.Loss(rank, path, open_.first(), IsDue(rank, refusal) ? refusal.why : "",
+                     owner_.CauseOf(rank));
+}
+
+// ---- Calls that members could not start
+
+void Inquiry::OnRefused(int rank, Reader& reader) {
+  Refusal refusal;
+  refusal.kind = reader.Get<Asked>();
+  refusal.call.user_tag = reader.Get<uint32_t>();
+  refusal.call.number = reader.Get<uint32_t>();
+  refusal.why = CleanText(reader.GetText(Refusal::kMaxWhy));
+  if (reader.Finished() && refusal.kind <= Asked::kRecv) {
+    refusals_[static_cast<size_t>(rank)] = std::move(refusal);
+  }
+}
+
+bool Inquiry::IsDue(int rank, const Refusal& refusal) const {
+  if (refusal.why.empty()) {
+    return false;
+  }
+  const bool collective = refusal.kind == Asked::kCollective;
+  if (open_.empty()) {
+    return collective && !funnel_.HasStarted(refusal.call);
+  }
+  return std::any_of(open_.works().begin(), open_.works().end(), [&](const CallWork* work) {
+    const bool message = work->wiring().point_to_point;
+    const bool receives = work->call().kind != CallKind::kSend;
+    return message != collective && funnel_.CallIdWith(*work, rank) == refusal.call &&
+           (collective || (receives == (refusal.kind == Asked::kSend) &&
+                           (work->peer() == rank || work->peer() < 0)));
+  });
+}
+
+}  // namespace entrain

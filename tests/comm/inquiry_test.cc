@@ -1,0 +1,208 @@
+// Who is to blame, as a rank finds out that asks the others: their questions and answers are played.
+#include "lib/comm/inquiry.h"
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/comm/played_comm.h"
+
+namespace entrain {
+namespace {
+
+using Answer = Membership::Answer;
+
+class InquiryTest : public PlayedComm, public InquiryOwner {
+ protected:
+  // InquiryOwner
+  absl::Status CauseOf(int) const override { return cause; }
+  void NeedFlush() override { ++flushes; }
+  void Fail(const absl::Status& why) override { failures.push_back(why); }
+
+  CallWork& Open(const Call& call) {
+    works.push_back(funnel->Start(call, clock.Now()).value());
+    auto& work = static_cast<CallWork&>(*works.back());
+    work.started = true;
+    open.Add(&work);
+    return work;
+  }
+  // Of the last question to this rank.
+  uint32_t Nonce(int rank) const {
+    Reader reader(endpoints[static_cast<size_t>(rank)].urgent.back());
+    EXPECT_EQ(reader.Get<Context>(), 20 + rank);
+    EXPECT_EQ(reader.Get<ControlKind>(), ControlKind::kQuery);
+    return reader.Get<uint32_t>();
+  }
+  void Answers(int rank, Answer answer, const absl::Status& excuse = absl::OkStatus()) {
+    Writer writer;
+    writer.Put(Nonce(rank)).Put(answer).Put(int64_t{0}).PutText(EncodeStatus(excuse));
+    const std::string text = writer.Take();
+    Reader reader(text);
+    if (inquiry.OnAnswer(endpoints[static_cast<size_t>(rank)], rank, reader)) {
+      inquiry.OnTick(clock.Now());
+    }
+  }
+  void TimeIsUp() {
+    clock.Advance(Membership::kAnswerNs);
+    inquiry.OnTick(clock.Now());
+  }
+  // What the only failure says.
+  std::string Failure() const {
+    EXPECT_EQ(failures.size(), 1u);
+    return failures.empty() ? "" : std::string(failures[0].message());
+  }
+  static bool Has(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  }
+
+  FakeClock clock;
+  OpenCalls open;
+  const FailureWords words{config.name, *peers, clock};
+  Inquiry inquiry{*this, *peers, *funnel, open, words, clock};
+  absl::Status cause;
+  int flushes = 0;
+  std::vector<absl::Status> failures;
+};
+
+TEST_F(InquiryTest, AnExpiredCallIsAskedAboutOnce) {
+  CallWork &first = Open(AllReduce()), &second = Open(AllReduce());
+  inquiry.Expire(&first, clock.Now());
+  EXPECT_TRUE(first.inquired);
+  EXPECT_TRUE(inquiry.busy());
+  EXPECT_EQ(endpoints[0].urgent.size(), 1u);
+  EXPECT_EQ(endpoints[2].urgent.size(), 1u);
+  EXPECT_EQ(flushes, 1);
+  inquiry.Expire(&second, clock.Now());
+  EXPECT_FALSE(second.inquired) << "one after the other";
+  EXPECT_EQ(endpoints[0].urgent.size(), 1u);
+}
+
+TEST_F(InquiryTest, AMemberThatHasLeftIsNotAsked) {
+  inquiry.OnLeft(2);
+  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  EXPECT_EQ(endpoints[0].urgent.size(), 1u);
+  EXPECT_TRUE(endpoints[2].urgent.empty());
+}
+
+TEST_F(InquiryTest, AMemberThatDoesNotAnswerIsGuilty) {
+  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Answers(0, Answer::kAbsent);
+  EXPECT_TRUE(failures.empty());
+  TimeIsUp();
+  EXPECT_TRUE(Has(Failure(), "waiting for rank 2 (played): it does not answer")) << Failure();
+  EXPECT_EQ(BlameOf(failures[0]).rank, 2);
+}
+
+TEST_F(InquiryTest, AMemberThatHasNotStartedTheCallIsGuilty) {
+  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Answers(2, Answer::kStarted);
+  Answers(0, Answer::kAbsent);
+  EXPECT_TRUE(Has(Failure(), "waiting for rank 0 (played): it has not started the call"))
+      << Failure();
+  EXPECT_EQ(BlameOf(failures[0]).late, std::vector<int32_t>{0});
+}
+
+TEST_F(InquiryTest, AnExcuseIsPassedOnWithWhomItBlames) {
+  config.members[2].id[0] = 9;
+  Blame blame;
+  blame.peer_id = config.members[2].id;
+  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Answers(2, Answer::kStarted);
+  Answers(0, Answer::kExcused, WithBlame(absl::UnavailableError("lost somebody"), blame));
+  EXPECT_TRUE(Has(Failure(), ": lost somebody")) << Failure();
+  EXPECT_EQ(BlameOf(failures[0]).rank, 2);
+}
+
+TEST_F(InquiryTest, WhereAllHaveStartedNobodyIsGuilty) {
+  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Answers(0, Answer::kStarted);
+  Answers(2, Answer::kStarted);
+  EXPECT_FALSE(Failure().empty());
+  EXPECT_EQ(BlameOf(failures[0]).rank, -1);
+}
+
+TEST_F(InquiryTest, AnAnswerToAnEarlierQuestionIsIgnored) {
+  CallWork& first = Open(AllReduce());
+  inquiry.Expire(&first, clock.Now());
+  const uint32_t before = Nonce(0);
+  inquiry.OnFinished(&first);
+  open.Remove(&first);
+  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Writer writer;
+  writer.Put(before).Put(Answer::kAbsent).Put(int64_t{0}).PutText(EncodeStatus(absl::OkStatus()));
+  const std::string text = writer.Take();
+  Reader reader(text);
+  EXPECT_FALSE(inquiry.OnAnswer(endpoints[0], 0, reader));
+  Answers(2, Answer::kStarted);
+  Answers(0, Answer::kStarted);
+  EXPECT_EQ(BlameOf(failures.at(0)).rank, -1);
+}
+
+TEST_F(InquiryTest, ARankOfAnotherCommunicatorLearnsWhoHoldsUpTheOldestCall) {
+  Open(AllReduce());
+  std::vector<absl::Status> told;
+  const Deadline by = inquiry.FindOut([&](const absl::Status& why) { told.push_back(why); });
+  EXPECT_EQ(by.at_ns, clock.Now() + Membership::kAnswerToOthersNs);
+  EXPECT_FALSE(inquiry.busy()) << "no call has expired";
+  Answers(0, Answer::kAbsent);
+  Answers(2, Answer::kStarted);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(Has(std::string(told[0].message()), "it waits in all_reduce #1 of c for rank 0"))
+      << told[0];
+  EXPECT_TRUE(failures.empty());
+}
+
+TEST_F(InquiryTest, ACallThatEndsHoldsNobodyUp) {
+  CallWork& work = Open(AllReduce());
+  std::vector<absl::Status> told;
+  inquiry.FindOut([&](const absl::Status& why) { told.push_back(why); });
+  inquiry.OnFinished(&work);
+  EXPECT_EQ(told, std::vector<absl::Status>{absl::OkStatus()});
+}
+
+TEST_F(InquiryTest, TheEndOfTheCommunicatorIsToldToThoseWhoAsked) {
+  CallWork& work = Open(AllReduce());
+  std::vector<absl::Status> told;
+  inquiry.FindOut([&](const absl::Status& why) { told.push_back(why); });
+  inquiry.Stop(absl::AbortedError("over"));
+  inquiry.OnFinished(&work);
+  EXPECT_EQ(told, std::vector<absl::Status>{absl::AbortedError("over")});
+}
+
+TEST_F(InquiryTest, ALostPathNamesItsPeerAfterAMoment) {
+  inquiry.OnLost(2, absl::UnavailableError("reset"));
+  inquiry.OnLost(0, absl::UnavailableError("later"));
+  inquiry.OnTick(clock.Now());
+  EXPECT_TRUE(failures.empty()) << "somebody may know better";
+  clock.Advance(Membership::kGraceNs);
+  inquiry.OnTick(clock.Now());
+  EXPECT_EQ(Failure(), "c: lost rank 2 (played): reset");
+}
+
+TEST_F(InquiryTest, APeerThatHasSaidWhyIsNotWaitedFor) {
+  cause = absl::UnavailableError("lost rank 7");
+  inquiry.OnLost(2, absl::UnavailableError("reset"));
+  inquiry.OnTick(clock.Now());
+  EXPECT_TRUE(Has(Failure(), "before, it had said: lost rank 7")) << Failure();
+}
+
+TEST_F(InquiryTest, ACallThatTheLostRankCouldNotStartIsSaid) {
+  Writer writer;
+  writer.Put(Asked::kCollective).Put(uint32_t{Tag::kUntagged}).Put(uint32_t{0}).PutText("no room");
+  const std::string text = writer.Take();
+  Reader reader(text);
+  inquiry.OnRefused(0, reader);
+  const absl::Status path = absl::UnavailableError("reset");
+  EXPECT_EQ(inquiry.Loss(0, path).message(),
+            "c: lost rank 0 (played): its call failed: no room; then: reset");
+  EXPECT_EQ(inquiry.Loss(2, path).message(), "c: lost rank 2 (played): reset");
+  Open(AllReduce());
+  Open(AllReduce());
+  open.Remove(open.first());
+  EXPECT_FALSE(Has(std::string(inquiry.Loss(0, path).message()), "no room"))
+      << "it has made that call after all";
+}
+
+}  // namespace
+}  // namespace entrain
