@@ -156,7 +156,7 @@ void MatchQueue::Recycle(Incoming* incoming) {
 }
 
 void MatchQueue::Release(Incoming* incoming) {
-  if (incoming->announced_) {
+  if (incoming->by_rts_) {
     return;
   }
   released_ += CostOf(incoming->bytes_);
@@ -195,8 +195,8 @@ absl::Status MatchQueue::Reserve(int64_t bytes) {
 }
 
 void MatchQueue::Keep(Incoming* incoming) {
-  if (incoming->announced_) {
-    ++announcements_;
+  if (incoming->by_rts_) {
+    ++kept_rts_;
   } else {
     early_bytes_ += CostOf(incoming->bytes_);
     incoming->counted_ = true;
@@ -269,8 +269,8 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
     return nullptr;
   }
   Unline(line);
-  if (incoming->announced_) {
-    --announcements_;
+  if (incoming->by_rts_) {
+    --kept_rts_;
     Hold(incoming);
   }
   const auto expected = static_cast<int64_t>(into.size());
@@ -285,7 +285,7 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
     Fail(incoming, incoming->withdrawn_);
     return nullptr;
   }
-  if (incoming->announced_) {
+  if (incoming->by_rts_) {
     return incoming;
   }
   if (!incoming->held_) {
@@ -301,7 +301,7 @@ MatchQueue::Kept MatchQueue::TakeKept(const Envelope& envelope, Bytes into) {
   }
   const Incoming* first = line->first_early;
   const auto bytes = static_cast<int64_t>(into.size());
-  if (first == nullptr || first->announced_ || first->held_ || first->received_ != bytes ||
+  if (first == nullptr || first->by_rts_ || first->held_ || first->received_ != bytes ||
       first->bytes_ != bytes || first->envelope_.descriptor != envelope.descriptor) {
     return Kept::kOther;
   }
@@ -329,7 +329,7 @@ void MatchQueue::Claim(Incoming* incoming, const Posted& receive) {
   const int64_t there = incoming->begun_ > 0 ? incoming->bytes_ : incoming->received_;
   Copy(receive.into.data(), incoming->target_, static_cast<size_t>(there));
   incoming->target_ = receive.into.data();
-  if (!incoming->announced_ && !incoming->held_) {
+  if (!incoming->by_rts_ && !incoming->held_) {
     completions_->Add(receive.done, absl::OkStatus(), incoming->bytes_);
     return;
   }
@@ -379,17 +379,17 @@ absl::StatusOr<Incoming*> MatchQueue::Begin(const Envelope& envelope, int64_t by
   return incoming;
 }
 
-absl::StatusOr<Incoming*> MatchQueue::Announce(const Envelope& envelope, int64_t bytes,
-                                               uint64_t handle) {
+absl::StatusOr<Incoming*> MatchQueue::OnRts(const Envelope& envelope, int64_t bytes,
+                                            uint64_t handle) {
   Posted taken;
   const Match match = TakePosted(envelope, bytes, &taken);
   const bool early = match == Match::kNone && events_->Accepts(envelope.tag.context());
-  if (early && announcements_ >= kMaxAnnounced) {
-    return absl::UnavailableError(absl::StrCat("the peer announced more than ", kMaxAnnounced,
-                                               " messages that nobody receives"));
+  if (early && kept_rts_ >= kMaxRts) {
+    return absl::UnavailableError(
+        absl::StrCat("the peer sent more RTS than ", kMaxRts, " messages that nobody receives"));
   }
   Incoming* incoming = NewIncoming(envelope, bytes);
-  incoming->announced_ = true;
+  incoming->by_rts_ = true;
   incoming->handle_ = handle;
   if (early) {
     Keep(incoming);
@@ -440,7 +440,7 @@ bool MatchQueue::Withdraw(Tag tag, uint64_t handle, const absl::Status& why) {
   Line* line = Find(tag);
   for (Incoming* early = line == nullptr ? nullptr : line->first_early; early != nullptr;
        early = early->next_) {
-    if (early->announced_ && early->handle_ == handle) {
+    if (early->by_rts_ && early->handle_ == handle) {
       early->withdrawn_ = why;
       return true;
     }
@@ -463,8 +463,8 @@ void MatchQueue::ForgetEarly(Line* line, std::vector<uint64_t>* refused) {
     line->first_early = incoming->next_;
     incoming->in_line_ = false;
     incoming->dropped_ = true;
-    if (incoming->announced_) {
-      --announcements_;
+    if (incoming->by_rts_) {
+      --kept_rts_;
       if (refused != nullptr && incoming->withdrawn_.ok()) {
         refused->push_back(incoming->handle_);
       }
@@ -503,14 +503,14 @@ void MatchQueue::ForgetUnfinished(Line* line) {
     Incoming* incoming = early;
     early = incoming->next_;
     incoming->next_ = nullptr;
-    if (!incoming->announced_ && !incoming->held_) {
+    if (!incoming->by_rts_ && !incoming->held_) {
       (line->last_early == nullptr ? line->first_early : line->last_early->next_) = incoming;
       line->last_early = incoming;
       continue;
     }
     incoming->in_line_ = false;
     incoming->dropped_ = true;
-    announcements_ -= incoming->announced_ ? 1 : 0;
+    kept_rts_ -= incoming->by_rts_ ? 1 : 0;
     if (!incoming->held_) {
       Recycle(incoming);
     }

@@ -11,9 +11,9 @@
 //   Deliver    all of it is there (inproc, shm: small messages; tcp: the bytes of one read)
 //   Begin      its header is there; the payload follows in pieces, which the transport writes to
 //              Incoming::writable()
-//   Announce   it waits at the sender, known by `handle`, until the transport asks for it
+//   OnRts      it waits at the sender, known by `handle`, until the transport asks for it
 //
-// Begin and Announce give an Incoming. Advance moves it on; Fail or Abandon ends it early.
+// Begin and OnRts give an Incoming. Advance moves it on; Fail or Abandon ends it early.
 //
 // Thread safety: none; only the thread that drives the engine. Completions and statuses go to a
 // CompletionList, which the transport runs in Poll.
@@ -66,11 +66,11 @@ class Incoming {
   int64_t bytes() const { return bytes_; }
   int64_t received() const { return received_; }
   int64_t left() const { return bytes_ - received_; }
-  uint64_t handle() const { return handle_; }  // as passed to Announce
+  uint64_t handle() const { return handle_; }  // as passed to OnRts
   // The message is not wanted any more (revoked or mismatched): the transport reads its rest into
   // nothing and calls Advance, or calls Abandon.
   bool dropped() const { return dropped_; }
-  // Not null: an announced message whose receive accepts a loan of the sender's memory.
+  // Not null: a message sent by RTS whose receive accepts a loan of the sender's memory.
   Loan* loan() const { return hint_.loan; }
   // Claimed messages only: nothing reads the bytes soon.
   bool cold() const { return hint_.cold; }
@@ -101,7 +101,7 @@ class Incoming {
   int64_t capacity_ = 0;    // of storage_
   size_t held_at_ = 0;      // its index in MatchQueue::held_
   absl::Status withdrawn_;  // why the sender withdrew it
-  bool announced_ = false;  // else eager: its cost is accounted
+  bool by_rts_ = false;     // else eager: its cost is accounted
   bool in_line_ = false;    // kept early, not claimed
   bool held_ = false;       // by the transport
   bool claimed_ = false;    // a receive waits for its last byte
@@ -114,7 +114,7 @@ class MatchQueue {
   // The cost of an eager message in early_bytes, limits and credit: its bytes and its bookkeeping.
   static constexpr int64_t kOverhead = 64;
   static constexpr int64_t CostOf(int64_t bytes) { return bytes + kOverhead; }
-  static constexpr int64_t kMaxAnnounced = 1 << 20;  // kept announcements; more break the protocol
+  static constexpr int64_t kMaxRts = 1 << 20;  // kept RTS; more break the protocol
 
   // `early_limit` bounds the cost of eager messages kept early. A transport whose senders respect a
   // credit passes that credit; a peer that exceeds it breaks the protocol. All pointers must
@@ -125,7 +125,7 @@ class MatchQueue {
   MatchQueue& operator=(const MatchQueue&) = delete;
 
   // Implements Endpoint::PostRecv. Empties hint.loan. Usually returns null. Not null: the receive
-  // met an announcement, and the transport must start its transfer (grant or copy it) and call
+  // met an RTS, and the transport must start its transfer (send CTS or copy it) and call
   // Advance. If it is dropped() (the two do not match, and the receive has failed), the transport
   // must refuse it and call Abandon.
   Incoming* Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint = {});
@@ -149,7 +149,7 @@ class MatchQueue {
   // Never returns null. The transport holds the message until it is complete.
   absl::StatusOr<Incoming*> Begin(const Envelope& envelope, int64_t bytes);
   // Null: the message is kept, and a later Post returns it. Otherwise as for Post.
-  absl::StatusOr<Incoming*> Announce(const Envelope& envelope, int64_t bytes, uint64_t handle);
+  absl::StatusOr<Incoming*> OnRts(const Envelope& envelope, int64_t bytes, uint64_t handle);
 
   // The transport has written `bytes` more bytes to writable(), or read them into nothing. Returns
   // true if the message is complete. Then the receive's completion is due, or the complete message
@@ -160,13 +160,13 @@ class MatchQueue {
   void Fail(Incoming* incoming, const absl::Status& why);
   // Ends the transport's hold on a dropped message whose bytes will not come.
   void Abandon(Incoming* incoming);
-  // The sender withdraws an announcement (it was revoked there). Returns true if the message is
+  // The sender withdraws an RTS (it was revoked there). Returns true if the message is
   // kept: a receive that claims it then fails with `why`, and the transport must not use it any
   // more.
   bool Withdraw(Tag tag, uint64_t handle, const absl::Status& why);
 
   // Fails the receives of this context with `why`, drops its early messages, and turns held ones
-  // dropped. Appends the handles of kept announcements to `refused`, so that the transport can tell
+  // dropped. Appends the handles of kept RTS to `refused`, so that the transport can tell
   // the sender.
   void Revoke(Context mine, const absl::Status& why, std::vector<uint64_t>* refused);
   // The path has ended: receives fail with `why`, now and later, held messages included (the
@@ -229,7 +229,7 @@ class MatchQueue {
   void Release(Incoming* incoming);
   void Hold(Incoming* incoming);
   void EndHold(Incoming* incoming);
-  // Appends the message to its tag's line, with memory for its payload unless it is announced.
+  // Appends the message to its tag's line, with memory for its payload unless it came by RTS.
   void Keep(Incoming* incoming);
   void GiveStorage(Incoming* incoming);
   // Removes the first kept message from its line and returns it.
@@ -254,7 +254,7 @@ class MatchQueue {
   std::vector<std::unique_ptr<std::byte[]>> spares_;  // of kSpareBytes, for larger messages
   std::vector<Incoming*> held_;
   absl::Status end_;  // not OK: FailAll was called
-  int64_t posted_ = 0, early_bytes_ = 0, released_ = 0, announcements_ = 0;
+  int64_t posted_ = 0, early_bytes_ = 0, released_ = 0, kept_rts_ = 0;
 };
 
 // Returns the error of invariant 6, which names both sides.

@@ -50,7 +50,7 @@ absl::Status RendezvousReceiver::OnRts(const Envelope& envelope, int64_t bytes, 
   if (message == 0) {
     return BreachOfProtocol("RTS without a number");
   }
-  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, matching_.Announce(envelope, bytes, message));
+  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, matching_.OnRts(envelope, bytes, message));
   if (incoming != nullptr && !failed_) {
     Answer(incoming);
   }

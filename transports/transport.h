@@ -127,8 +127,8 @@ class Events {
 
 constexpr int64_t kMaxControlBytes = 4096;
 
-// A message that TrySend has announced (RTS) and that the peer has not taken yet.
-struct Ticket {
+// A message for which TrySend has sent RTS and that the peer has not taken yet.
+struct SendRequest {
   uint64_t number = 0;  // for the transport's own use
   int64_t bytes = 0;
 };
@@ -158,11 +158,11 @@ class Endpoint {
 
   // ---- Non-blocking fast path, for a caller that does not poll in the meantime. The default
   // implementations never do anything.
-  enum class Sent { kNo, kCopied, kAnnounced };
-  // Sends the message now if that needs no waiting. kCopied: the buffer may be reused. kAnnounced:
-  // the peer will read the message from the buffer; TryTaken with `*ticket` tells when it has. kNo:
+  enum class Sent { kNo, kCopied, kRtsSent };
+  // Sends the message now if that needs no waiting. kCopied: the buffer may be reused. kRtsSent:
+  // the peer will read the message from the buffer; TryTaken with `*request` tells when it has. kNo:
   // the message would have to wait; nothing was done.
-  virtual Sent TrySend(const Envelope&, ConstBytes, Ticket*) { return Sent::kNo; }
+  virtual Sent TrySend(const Envelope&, ConstBytes, SendRequest*) { return Sent::kNo; }
   enum class Next { kNothing, kPart, kThis, kOther };
   // Takes a complete message of exactly this envelope and length. kThis: the message was taken and
   // lies in `into`. If `where` is not null, the message may also stay in the endpoint's memory:
@@ -171,12 +171,12 @@ class Endpoint {
   // kOther: only Poll can handle it (something else has come, or a receive of this tag is posted);
   // nothing was done.
   virtual Next TryRecv(const Envelope&, Bytes, const std::byte** = nullptr) { return Next::kOther; }
-  // Asks whether the peer has taken an announced message. kThis: it has, so the buffer may be
-  // reused, and the ticket must not be used again. kNothing: not yet. kOther: only Poll can handle
+  // Asks whether the peer has taken a message sent by RTS. kThis: it has, so the buffer may be
+  // reused, and the request must not be used again. kNothing: not yet. kOther: only Poll can handle
   // it; the caller then calls Await.
-  virtual Next TryTaken(Ticket) { return Next::kOther; }
-  // Leaves an announced message to Poll, which runs `done` as for a posted message.
-  virtual void Await(Ticket, Completion*) {}
+  virtual Next TryTaken(SendRequest) { return Next::kOther; }
+  // Leaves a message sent by RTS to Poll, which runs `done` as for a posted message.
+  virtual void Await(SendRequest, Completion*) {}
 
   // Sends a control message: at most kMaxControlBytes, copied. Control messages arrive in order,
   // and need no receive and no credit. Reports no error: after a failure the message is dropped.

@@ -202,10 +202,10 @@ void Executor::PostRound(LaneRun& run) {
   const auto done = [&](uint32_t t) {
     return skip != 0 && ((skip >> (t - round.first_transfer)) & 1) != 0;
   };
-  const auto lent = [&](uint32_t t) -> const Ticket* {
+  const auto lent = [&](uint32_t t) -> const SendRequest* {
     for (size_t i = 0; before != nullptr && i < before->lent.size(); ++i) {
       if (before->lent[i].transfer == t - round.first_transfer) {
-        return &before->lent[i].ticket;
+        return &before->lent[i].request;
       }
     }
     return nullptr;
@@ -225,7 +225,7 @@ void Executor::PostRound(LaneRun& run) {
   }
 }
 
-void Executor::PostTransfer(LaneRun& run, uint32_t index, const Ticket* lent) {
+void Executor::PostTransfer(LaneRun& run, uint32_t index, const SendRequest* lent) {
   const Transfer& transfer = schedule_.transfers[index];
   Pending& slot = slots_[index];
   slot.done = &Executor::OnDone;

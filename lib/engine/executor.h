@@ -30,7 +30,7 @@ namespace entrain {
 struct Progress {
   struct LentSend {
     uint32_t transfer;  // of the round
-    Ticket ticket;
+    SendRequest request;
   };
   uint32_t round = 0;
   uint64_t done = 0;
@@ -99,7 +99,7 @@ class Executor {
   static void OnDone(Completion* self, const absl::Status& status, int64_t bytes);
   void PostRound(LaneRun& run);
   // `lent`: of a send that somebody else has begun.
-  void PostTransfer(LaneRun& run, uint32_t transfer, const Ticket* lent);
+  void PostTransfer(LaneRun& run, uint32_t transfer, const SendRequest* lent);
   bool NextLane(LaneRun& run);
   void StepLane(LaneRun& run);
   // The operations of the lane's round, and the end of what was lent for them. False: the caller's own function is under

@@ -77,14 +77,14 @@ InlineEnd InlineCall::SendAll(const Round& round) {
     const Bytes data = binding_.Span(scratch_, binding_.PlaceOf(round.first_transfer + t));
     Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
     const Envelope envelope = wiring_.EnvelopeTo(transfer.peer, wiring_.LaneOf(0), descriptor_);
-    Ticket ticket;
-    switch (endpoint.TrySend(envelope, data, &ticket)) {
+    SendRequest request;
+    switch (endpoint.TrySend(envelope, data, &request)) {
       case Endpoint::Sent::kCopied:
         progress_.done |= uint64_t{1} << t;
         progress_.bytes_sent += static_cast<int64_t>(data.size());
         break;
-      case Endpoint::Sent::kAnnounced:
-        progress_.lent.push_back({t, ticket});
+      case Endpoint::Sent::kRtsSent:
+        progress_.lent.push_back({t, request});
         break;
       case Endpoint::Sent::kNo:
         return InlineEnd::kNoRoom;
@@ -95,12 +95,12 @@ InlineEnd InlineCall::SendAll(const Round& round) {
 
 InlineEnd InlineCall::AwaitTaken(const Round& round, InlineBackoff& backoff) {
   while (!progress_.lent.empty()) {
-    const auto [t, ticket] = progress_.lent.back();
+    const auto [t, request] = progress_.lent.back();
     const Transfer& transfer = plan_.schedule->transfers[round.first_transfer + t];
-    switch (wiring_.endpoints[static_cast<size_t>(transfer.peer)]->TryTaken(ticket)) {
+    switch (wiring_.endpoints[static_cast<size_t>(transfer.peer)]->TryTaken(request)) {
       case Endpoint::Next::kThis:
         progress_.done |= uint64_t{1} << t;
-        progress_.bytes_sent += ticket.bytes;
+        progress_.bytes_sent += request.bytes;
         progress_.lent.pop_back();
         break;
       case Endpoint::Next::kOther:

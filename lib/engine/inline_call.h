@@ -65,7 +65,7 @@ class InlineCall {
   // These return kDone when their part of the round is done.
   InlineEnd SendAll(const Round& round);
   InlineEnd ReceiveAll(const Round& round, InlineBackoff& backoff);
-  // Waits until the peers have taken the announced messages.
+  // Waits until the peers have taken the messages sent by RTS.
   InlineEnd AwaitTaken(const Round& round, InlineBackoff& backoff);
   // Copies this round's messages that still lie in endpoints' memory to the scratch.
   void Keep();

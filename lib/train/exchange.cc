@@ -149,11 +149,11 @@ Exchange::~Exchange() {
   }
 }
 
-CallOptions Exchange::Options(int64_t tag, int64_t patience_ns) const {
-  const int64_t usual = options_.timeout_ns > 0 || patience_ns == 0 ? options_.timeout_ns
-                                                                    : groups_.sync->timeout_ns();
-  const int64_t room = std::numeric_limits<int64_t>::max() - patience_ns;
-  return TimedCall(std::min(usual, room) + patience_ns, tag, true);
+CallOptions Exchange::Options(int64_t tag, int64_t extra_ns) const {
+  const int64_t usual =
+      options_.timeout_ns > 0 || extra_ns == 0 ? options_.timeout_ns : groups_.sync->timeout_ns();
+  const int64_t room = std::numeric_limits<int64_t>::max() - extra_ns;
+  return TimedCall(std::min(usual, room) + extra_ns, tag, true);
 }
 
 absl::Status Exchange::CreateAnchors() {
@@ -203,11 +203,11 @@ void Exchange::Adopt(bool live) {
 // ---- Judge -------------------------------------------------------------------------------------
 
 absl::StatusOr<bool> Exchange::Judge(const std::vector<int>& layers, Standing mine,
-                                     int64_t patience_ns) {
+                                     int64_t extra_ns) {
   std::vector<double> norms;
   ENTRAIN_RETURN_IF_ERROR(JudgeWithinReplica(layers, &mine, &norms));
   mine.anchor_checksum = anchors_.checksum();
-  return ShareNorms(layers, mine, norms, patience_ns);
+  return ShareNorms(layers, mine, norms, extra_ns);
 }
 
 // The norms of whole layers, the same bits on all ranks of the replica, and its standing: one
@@ -281,7 +281,7 @@ void Exchange::RoundAnchor(const WideShard& wide, int layer, float* to) const {
 
 // One record a replica: its standing, and the norms of all layers that train.
 absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const Standing& mine,
-                                          const std::vector<double>& norms, int64_t patience_ns) {
+                                          const std::vector<double>& norms, int64_t extra_ns) {
   constexpr size_t kHeader = sizeof(Standing) / sizeof(double);
   const size_t width = kHeader + norms.size();
   std::vector<uint64_t> record(width);
@@ -290,7 +290,7 @@ absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const 
   std::vector<uint64_t> records = record;
   if (groups_.sync != nullptr) {
     records.resize(width * static_cast<size_t>(groups_.sync->size()));
-    const CallOptions options = Options(slab_.layers(), patience_ns);
+    const CallOptions options = Options(slab_.layers(), extra_ns);
     WorkerThread::Doing("rendezvous: the standings of all replicas", options.timeout_ns);
     ENTRAIN_RETURN_IF_ERROR(groups_.sync->AllGather(
         record.data(), records.data(), static_cast<int64_t>(width), DType::kU64, options));

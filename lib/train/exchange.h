@@ -86,7 +86,7 @@ class Exchange final : public LayerExchange {
 
   // LayerExchange
   absl::StatusOr<bool> Judge(const std::vector<int>& layers, Standing mine,
-                             int64_t patience_ns) override;
+                             int64_t extra_ns) override;
   absl::Status Begin(int layer) override;
   absl::Status Finish(int layer) override;
   void UseSnapshot(const std::vector<int>& layers) override;
@@ -121,7 +121,7 @@ class Exchange final : public LayerExchange {
   absl::Status JudgeWithinReplica(const std::vector<int>& layers, Standing* mine,
                                   std::vector<double>* norms);
   absl::StatusOr<bool> ShareNorms(const std::vector<int>& layers, const Standing& mine,
-                                  const std::vector<double>& norms, int64_t patience_ns);
+                                  const std::vector<double>& norms, int64_t extra_ns);
   void Weigh(int layer, const std::vector<double>& signed_norms,
              const std::vector<double>& trained);
   void Learn(int layer, const std::vector<Candidate>& brought);
@@ -139,7 +139,7 @@ class Exchange final : public LayerExchange {
   // For whoever merges: theta in f32, to change; and then to put back.
   float* Open(int layer) const;
   void Close(int layer, const float* theta) const;
-  CallOptions Options(int64_t tag, int64_t patience_ns = 0) const;
+  CallOptions Options(int64_t tag, int64_t extra_ns = 0) const;
   CallOptions OptionsOfDelta(int layer) const;
 
   const Slab& slab_;

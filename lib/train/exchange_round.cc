@@ -27,11 +27,11 @@ void ExchangeRound::Allow(int turn) {
   allowed_.store(std::max(allowed(), std::min(turn, last_turn())), std::memory_order_release);
 }
 
-absl::Status ExchangeRound::Judge(LayerExchange& exchange, int64_t patience_ns) {
+absl::Status ExchangeRound::Judge(LayerExchange& exchange, int64_t extra_ns) {
   if (behind_) {
     exchange.UseSnapshot(order_);
   }
-  ENTRAIN_ASSIGN_OR_RETURN(exchanges_, exchange.Judge(order_, standing_, patience_ns));
+  ENTRAIN_ASSIGN_OR_RETURN(exchanges_, exchange.Judge(order_, standing_, extra_ns));
   Become(State::kJudged);
   return absl::OkStatus();
 }

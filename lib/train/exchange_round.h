@@ -56,7 +56,7 @@ class ExchangeRound {
   void set_last_job(uint64_t job) { last_job_ = job; }
   uint64_t last_job() const { return last_job_; }
 
-  absl::Status Judge(LayerExchange& exchange, int64_t patience_ns);
+  absl::Status Judge(LayerExchange& exchange, int64_t extra_ns);
   // Finishes the next layer in turn, with those after it begun as far as that is allowed. To be called once a turn. Gives the layer;
   // kNoLayer: there is nothing to exchange.
   absl::StatusOr<int> RunTurn(LayerExchange& exchange);

@@ -198,7 +198,7 @@ absl::Status GradientRound::Allocate() {
   ENTRAIN_RETURN_IF_ERROR(
       comm_->Broadcast(options_.params, layer_.full, params, 0, Options(/*on_stream=*/false)));
   if (device != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(Rehearse());
+    ENTRAIN_RETURN_IF_ERROR(WarmUp());
   }
   return ComputeAt(own_->at(),
                    [&] { shard_.Start(static_cast<const std::byte*>(options_.params)); });
@@ -207,11 +207,11 @@ absl::Status GradientRound::Allocate() {
 // Calls find the memory that they need where they start or at their first time, as do kernels that
 // give a number; while a stream waits for a call nobody should have to. So once all of a round,
 // with whatever is in the arrays, while no stream waits.
-absl::Status GradientRound::Rehearse() {
+absl::Status GradientRound::WarmUp() {
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [this] { shard_.SumOfSquares(com_.data()); }));
   for (Call call : {GradientsCall(), ParametersCall()}) {
     call.options = Options(/*on_stream=*/false);
-    ENTRAIN_RETURN_IF_ERROR(Annotate(comm_->Run(call), "rehearsal"));
+    ENTRAIN_RETURN_IF_ERROR(Annotate(comm_->Run(call), "warm-up call"));
   }
   // One begins before the other is over; they differ in the width of elements.
   Call wider = SizeOf(options_.params_dtype) >= SizeOf(options_.wire_dtype) ? ParametersCall()

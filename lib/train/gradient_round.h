@@ -83,7 +83,7 @@ class GradientRound {
     RefPtr<Work> work;
   };
 
-  absl::Status Rehearse();
+  absl::Status WarmUp();
   absl::Status Make(RoundKind kind, const RoundCounts& mine);
   absl::Status ShareCounts(RoundCounts mine, RoundCounts* all);
   absl::Status SetRate(RoundResult* now) const;

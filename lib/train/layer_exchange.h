@@ -17,9 +17,9 @@ class LayerExchange {
 
   // The rendezvous of all replicas: each brings its standing and the norms of these layers. True: the replicas exchange, and
   // weights are known. Of `mine`, tokens, flags and metric are this rank's own and are added up over its replica; the
-  // checksum is filled in. `patience_ns`: how much longer than usual the others may take.
+  // checksum is filled in. `extra_ns`: how much longer than usual the others may take.
   virtual absl::StatusOr<bool> Judge(const std::vector<int>& layers, Standing mine,
-                                     int64_t patience_ns) = 0;
+                                     int64_t extra_ns) = 0;
   virtual absl::Status Begin(int layer) = 0;
   virtual absl::Status Finish(int layer) = 0;
 

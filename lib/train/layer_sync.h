@@ -135,7 +135,7 @@ class LayerSync final {
   absl::Status StartFirst();
   std::shared_ptr<ExchangeRound> NewRound(std::vector<int> layers, bool behind);
   absl::Status StartExchange(std::vector<int> layers);
-  absl::StatusOr<bool> Meet(int64_t patience_ns);
+  absl::StatusOr<bool> Meet(int64_t extra_ns);
   absl::Status StartBehind(std::vector<int> layers);
   absl::Status MergeSettled(bool all);
   absl::Status Settle();

@@ -76,8 +76,8 @@ absl::Status LayerSync::StartExchange(std::vector<int> layers) {
 }
 
 // The rendezvous by itself, and whether there is an exchange now.
-absl::StatusOr<bool> LayerSync::Meet(int64_t patience_ns) {
-  ENTRAIN_RETURN_IF_ERROR(worker_->Wait(runner_->PostJudge(round_, patience_ns)));
+absl::StatusOr<bool> LayerSync::Meet(int64_t extra_ns) {
+  ENTRAIN_RETURN_IF_ERROR(worker_->Wait(runner_->PostJudge(round_, extra_ns)));
   trigger_->Met();
   if (!round_->exchanges()) {
     counter_.TakeBack(round_->standing());

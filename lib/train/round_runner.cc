@@ -35,9 +35,9 @@ uint64_t RoundRunner::Numbered(const absl::StatusOr<uint64_t>& posted) {
   return posted.ok() ? *posted : worker_.last();
 }
 
-uint64_t RoundRunner::PostJudge(std::shared_ptr<ExchangeRound> round, int64_t patience_ns) {
+uint64_t RoundRunner::PostJudge(std::shared_ptr<ExchangeRound> round, int64_t extra_ns) {
   return Numbered(worker_.Post(
-      Timed([this, round = std::move(round), patience_ns] { return Judge(*round, patience_ns); })));
+      Timed([this, round = std::move(round), extra_ns] { return Judge(*round, extra_ns); })));
 }
 
 uint64_t RoundRunner::PostTurn(std::shared_ptr<ExchangeRound> round) {
@@ -58,9 +58,9 @@ absl::Status RoundRunner::Merge(std::shared_ptr<ExchangeRound> round) {
   return worker_.Hold(Numbered(worker_.Start(after, Timed(merge))));
 }
 
-absl::Status RoundRunner::Judge(ExchangeRound& round, int64_t patience_ns) {
+absl::Status RoundRunner::Judge(ExchangeRound& round, int64_t extra_ns) {
   ENTRAIN_RETURN_IF_ERROR(worker_.Sound());
-  ENTRAIN_RETURN_IF_ERROR(Annotate(round.Judge(exchange_, patience_ns), "rendezvous"));
+  ENTRAIN_RETURN_IF_ERROR(Annotate(round.Judge(exchange_, extra_ns), "rendezvous"));
   results_.Met(exchange_.standings(), round.standing().round);
   return absl::OkStatus();
 }

@@ -27,7 +27,7 @@ class RoundRunner {
       : worker_(worker), exchange_(exchange), results_(results), error_(error) {}
 
   // Each gives the job's number; after an error: of the last job.
-  uint64_t PostJudge(std::shared_ptr<ExchangeRound> round, int64_t patience_ns);
+  uint64_t PostJudge(std::shared_ptr<ExchangeRound> round, int64_t extra_ns);
   // Once for each turn of the round.
   uint64_t PostTurn(std::shared_ptr<ExchangeRound> round);
   // The anchors that have just been created count.
@@ -43,7 +43,7 @@ class RoundRunner {
  private:
   uint64_t Numbered(const absl::StatusOr<uint64_t>& posted);
   Worker::Job Timed(Worker::Job body);
-  absl::Status Judge(ExchangeRound& round, int64_t patience_ns);
+  absl::Status Judge(ExchangeRound& round, int64_t extra_ns);
   absl::Status RunTurn(ExchangeRound& round);
   absl::Status SealAnchors();
 

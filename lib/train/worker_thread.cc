@@ -231,8 +231,8 @@ bool WorkerThread::StopSoon() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;  // no function is entered from here on
     const auto outside = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !inside_; };
-    const int64_t patience_ns = IsLate(Clock::Real().Now() - begun_ns_) ? 0 : kReportNs;
-    left_ = !mutex_.AwaitWithTimeout(absl::Condition(&outside), absl::Nanoseconds(patience_ns));
+    const int64_t extra_ns = IsLate(Clock::Real().Now() - begun_ns_) ? 0 : kReportNs;
+    left_ = !mutex_.AwaitWithTimeout(absl::Condition(&outside), absl::Nanoseconds(extra_ns));
     if (left_) {
       left = absl::StrCat(doing_, " has not returned for ",
                           (Clock::Real().Now() - begun_ns_) / kMillisecond, " ms");

@@ -33,7 +33,7 @@ _births = itertools.count()
 _process = os.getpid()
 
 #: How long close() waits for calls of other threads that are inside the object.
-PATIENCE = 1.0
+TIME_LIMIT = 1.0
 
 
 def nothing(handle: Any) -> None:
@@ -95,7 +95,7 @@ class Life:
     def __exit__(self, kind: object, value: object, trace: object) -> None:
         self._inside.pop()
 
-    def end(self, seconds: float = PATIENCE) -> bool:
+    def end(self, seconds: float = TIME_LIMIT) -> bool:
         """Closes the object, after those that need it. Returns False if a call is still inside after `seconds`, or if an object that
         lasts still exists."""
         self.open, self.closing = False, True
@@ -300,7 +300,7 @@ def keep_for_ever(something: Any) -> None:
 
 @atexit.register
 def _end_everything() -> None:
-    dropped, limit = _taken(_dropped, 0), time.monotonic() + PATIENCE
+    dropped, limit = _taken(_dropped, 0), time.monotonic() + TIME_LIMIT
     for life in _youngest_first(_live.values()):
         try:
             life.end(limit - time.monotonic())

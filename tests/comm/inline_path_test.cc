@@ -25,11 +25,11 @@ class PlayedEndpoint final : public Endpoint {
   void PostSend(const Envelope&, ConstBytes, Completion*) override {}
   void PostRecv(const Envelope&, Bytes, Completion*, RecvHint) override {}
   bool HasEarly(Tag) const override { return false; }
-  Sent TrySend(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) override {
+  Sent TrySend(const Envelope& envelope, ConstBytes bytes, SendRequest* request) override {
     tags.push_back(envelope.tag);
     last_bytes = bytes.size();
     last_count = envelope.descriptor.count;
-    *ticket = {7, static_cast<int64_t>(bytes.size())};
+    *request = {7, static_cast<int64_t>(bytes.size())};
     return sent;
   }
   Next TryRecv(const Envelope& envelope, Bytes bytes, const std::byte**) override {
@@ -39,7 +39,7 @@ class PlayedEndpoint final : public Endpoint {
     during();
     return next;
   }
-  Next TryTaken(Ticket) override { return next; }
+  Next TryTaken(SendRequest) override { return next; }
   void SendControl(absl::string_view) override {}
   void Revoke(Context, Context, const absl::Status&) override {}
   void Close(const absl::Status&) override {}
@@ -298,8 +298,8 @@ TEST_F(InlinePathTest, EveryEndButOneHandsOverOnce) {
     size_t lent;
   } cases[] = {
       {InlineEnd::kNoRoom, CallKind::kSend, Sent::kNo, Next::kThis, 0},
-      {InlineEnd::kOtherFirst, CallKind::kSend, Sent::kAnnounced, Next::kOther, 1},
-      {InlineEnd::kWaitedLong, CallKind::kSend, Sent::kAnnounced, Next::kNothing, 1},
+      {InlineEnd::kOtherFirst, CallKind::kSend, Sent::kRtsSent, Next::kOther, 1},
+      {InlineEnd::kWaitedLong, CallKind::kSend, Sent::kRtsSent, Next::kNothing, 1},
       {InlineEnd::kOtherFirst, CallKind::kRecv, Sent::kNo, Next::kOther, 0},
       {InlineEnd::kWaitedLong, CallKind::kRecv, Sent::kNo, Next::kNothing, 0},
       {InlineEnd::kEngineWanted, CallKind::kRecv, Sent::kNo, Next::kNothing, 0},

@@ -23,11 +23,11 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kNoNap = 600 * kSecond;  // as long: whoever sleeps is woken, or the test fails
-constexpr int64_t kPatienceNs = 30 * kSecond;
+constexpr int64_t kTimeLimitNs = 30 * kSecond;
 
 // Yields until it holds; false: it did not for a long time.
 bool Soon(const std::function<bool()>& holds) {
-  const Deadline until = Deadline::After(kPatienceNs);
+  const Deadline until = Deadline::After(kTimeLimitNs);
   while (!holds()) {
     if (until.Passed(Clock::Real().Now())) {
       return false;
@@ -555,7 +555,7 @@ TEST_P(SeatHammer, NoWakeUpIsLost) {
           default:
             break;
         }
-        if (!seat.Await(work, Deadline::After(kPatienceNs), random() % 2 == 0)) {
+        if (!seat.Await(work, Deadline::After(kTimeLimitNs), random() % 2 == 0)) {
           ADD_FAILURE() << "a wait did not end";
           std::abort();  // the job would use what goes with this frame
         }

@@ -20,8 +20,8 @@ using testing::ElementsAre;
 class NotedExchange final : public LayerExchange {
  public:
   absl::StatusOr<bool> Judge(const std::vector<int>& layers, Standing mine,
-                             int64_t patience_ns) override {
-    Note(absl::StrCat("judge at ", mine.steps, " within ", patience_ns), layers);
+                             int64_t extra_ns) override {
+    Note(absl::StrCat("judge at ", mine.steps, " within ", extra_ns), layers);
     return fails == "judge" ? absl::StatusOr<bool>(absl::DataLossError("apart")) : exchanges;
   }
   absl::Status Begin(int layer) override { return Take(absl::StrCat("begin ", layer)); }

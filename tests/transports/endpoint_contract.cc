@@ -165,21 +165,21 @@ EndpointContract::Many EndpointContract::SendMany(ConstBytes bytes, int most) {
   Many many;
   auto how = Endpoint::Sent::kCopied;
   while (how == Endpoint::Sent::kCopied && many.sent < most) {
-    Ticket ticket;
-    how = to_b->TrySend(Message(1), bytes, &ticket);
+    SendRequest request;
+    how = to_b->TrySend(Message(1), bytes, &request);
     many.sent += how == Endpoint::Sent::kNo ? 0 : 1;
-    if (how == Endpoint::Sent::kAnnounced) {
-      many.announced = ticket;
+    if (how == Endpoint::Sent::kRtsSent) {
+      many.rts = request;
     }
   }
   return many;
 }
 
-Endpoint::Next EndpointContract::UntilTaken(Endpoint& sender, Ticket ticket) {
+Endpoint::Next EndpointContract::UntilTaken(Endpoint& sender, SendRequest request) {
   const Deadline deadline = Deadline::After(20 * kSecond);
-  Endpoint::Next next = sender.TryTaken(ticket);
+  Endpoint::Next next = sender.TryTaken(request);
   while (next == Endpoint::Next::kNothing && !deadline.Passed(Clock::Real().Now())) {
-    next = sender.TryTaken(ticket);
+    next = sender.TryTaken(request);
   }
   return next;
 }

@@ -104,10 +104,10 @@ inline bool IsToCome(Endpoint::Next next) {
   return next == Endpoint::Next::kNothing || next == Endpoint::Next::kPart;
 }
 
-// Whether TrySend copies this message now; an announcement of it is left to its fate.
+// Whether TrySend copies this message now; an RTS of it is left to its fate.
 inline bool Copies(Endpoint& to, const Envelope& envelope, ConstBytes bytes) {
-  Ticket ticket;
-  return to.TrySend(envelope, bytes, &ticket) == Endpoint::Sent::kCopied;
+  SendRequest request;
+  return to.TrySend(envelope, bytes, &request) == Endpoint::Sent::kCopied;
 }
 
 // What a driver does when it has nothing to do: sleeps on wait_fd for at most `ms`.
@@ -131,14 +131,14 @@ class EndpointContract : public testing::TestWithParam<std::string> {
   // Messages of tag 1 that TrySend takes, up to the first that is not copied.
   struct Many {
     int sent = 0;
-    std::optional<Ticket> announced;  // the last one
+    std::optional<SendRequest> rts;  // the last one
   };
   Many SendMany(ConstBytes bytes, int most);
-  // What the sender is told of an announced message in the end, without a turn of its loop.
-  static Endpoint::Next UntilTaken(Endpoint& sender, Ticket ticket);
+  // What the sender is told of a message sent by RTS in the end, without a turn of its loop.
+  static Endpoint::Next UntilTaken(Endpoint& sender, SendRequest request);
   void ExpectTaken(const Many& many) {
-    if (many.announced) {
-      EXPECT_EQ(UntilTaken(*to_b, *many.announced), Endpoint::Next::kThis);
+    if (many.rts) {
+      EXPECT_EQ(UntilTaken(*to_b, *many.rts), Endpoint::Next::kThis);
     }
   }
   // A message in each direction; whether the path is good.

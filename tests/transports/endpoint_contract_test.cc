@@ -456,15 +456,16 @@ TEST_P(EndpointContract, AtOnceMovesOnlyWhatIsMeantAndFits) {
   const Buffer out = Pattern(100, 1), large = Pattern(kMiB, 2);
   Buffer in(out.size());
   if (!HasShortWay(GetParam())) {
-    Ticket ticket;
-    EXPECT_EQ(to_b->TrySend(Message(1), Of(out), &ticket), Sent::kNo);
+    SendRequest request;
+    EXPECT_EQ(to_b->TrySend(Message(1), Of(out), &request), Sent::kNo);
     EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kOther);
     return;
   }
   EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kNothing);
-  if (GetParam() != "shm") {  // which announces it
-    Ticket ticket;
-    EXPECT_EQ(to_b->TrySend(Message(1), Of(large), &ticket), Sent::kNo) << "more than goes at once";
+  if (GetParam() != "shm") {  // which sends RTS
+    SendRequest request;
+    EXPECT_EQ(to_b->TrySend(Message(1), Of(large), &request), Sent::kNo)
+        << "more than goes at once";
   }
   ASSERT_TRUE(Copies(*to_b, Message(1), Of(out)));
   ASSERT_TRUE(Copies(*to_b, Message(2), {}));
@@ -586,21 +587,21 @@ TEST_P(EndpointContract, AtOnceStopsAtTheCreditAndGoesOn) {
   ExpectGood();
 }
 
-TEST_P(EndpointContract, AtOnceAnnouncedIsTakenFromWhereItLies) {
+TEST_P(EndpointContract, AtOnceRtsIsTakenFromWhereItLies) {
   Connect();
   const Buffer out = Pattern(100'000, 1), other = Pattern(70'000, 2);
   Buffer in(out.size(), 0), back(other.size(), 0);
   if (GetParam() != "shm") {
-    GTEST_SKIP() << GetParam() << " announces nothing at once";
+    GTEST_SKIP() << GetParam() << " sends no RTS at once";
   }
   if (to_a->Explain().find("is read slowly") != std::string::npos) {
     GTEST_SKIP() << "on this machine Poll gets long messages through the ring";
   }
   for (int round = 0; round < 3000; ++round) {  // rings are gone round
     // Both at once, neither turning its loop.
-    Ticket there, here;
-    ASSERT_EQ(to_b->TrySend(Message(1), Of(out), &there), Sent::kAnnounced);
-    ASSERT_EQ(to_a->TrySend(Message(2), Of(other), &here), Sent::kAnnounced);
+    SendRequest there, here;
+    ASSERT_EQ(to_b->TrySend(Message(1), Of(out), &there), Sent::kRtsSent);
+    ASSERT_EQ(to_a->TrySend(Message(2), Of(other), &here), Sent::kRtsSent);
     EXPECT_EQ(to_b->TryTaken(there), Next::kOther) << "what comes first is a message";
     ASSERT_EQ(Take(Message(1), Of(in)), Next::kThis);
     EXPECT_EQ(to_a->TryTaken(here), Next::kNothing);
@@ -617,54 +618,54 @@ TEST_P(EndpointContract, AtOnceAnnouncedIsTakenFromWhereItLies) {
   ExpectGood();
 }
 
-TEST_P(EndpointContract, AtOnceAnnouncedIsAwaitedLikeWhatIsPosted) {
+TEST_P(EndpointContract, AtOnceRtsIsAwaitedLikeWhatIsPosted) {
   Connect();
   if (GetParam() != "shm") {
-    GTEST_SKIP() << GetParam() << " announces nothing at once";
+    GTEST_SKIP() << GetParam() << " sends no RTS at once";
   }
   const Buffer out = Pattern(100'000, 1);
   Buffer in(out.size(), 0);
-  const auto announce = [&](uint32_t tag) {
-    Ticket ticket;
-    EXPECT_EQ(to_b->TrySend(Message(tag), Of(out), &ticket), Sent::kAnnounced);
-    return ticket;
+  const auto send_rts = [&](uint32_t tag) {
+    SendRequest request;
+    EXPECT_EQ(to_b->TrySend(Message(tag), Of(out), &request), Sent::kRtsSent);
+    return request;
   };
   // Taken by a posted receive; awaited before that and after.
   for (const bool before : {true, false}) {
     std::fill(in.begin(), in.end(), 0);
-    const Ticket ticket = announce(1);
+    const SendRequest request = send_rts(1);
     Transfer received, back;
     if (before) {
-      to_b->Await(ticket, &back);
+      to_b->Await(request, &back);
     }
     to_a->PostRecv(Message(1), Of(in), &received);
     ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
     if (!before) {
       Settle();
-      to_b->Await(ticket, &back);
+      to_b->Await(request, &back);
     }
     ASSERT_TRUE(PollUntil([&] { return back.times == 1; }));
     EXPECT_EQ(back.status, absl::OkStatus());
     EXPECT_EQ(in, out);
   }
   // Neither a shorter receive, nor another call's, nor one of a tag that is expected elsewhere takes it.
-  const Ticket ticket = announce(3);
+  const SendRequest request = send_rts(3);
   Buffer shorter(out.size() - 1);
   EXPECT_EQ(Take(Message(3), Of(shorter)), Next::kOther);
   EXPECT_EQ(to_a->TryRecv(Message(3, kContext, 2), Of(in)), Next::kOther);
   EXPECT_EQ(to_a->TryRecv(Message(4), Of(in)), Next::kOther);
   // Revoked: it is back at once.
   Transfer revoked;
-  to_b->Await(ticket, &revoked);
+  to_b->Await(request, &revoked);
   to_b->Revoke(kContext, kContext, absl::AbortedError("enough"));
   ASSERT_TRUE(PollUntil([&] { return revoked.times == 1; }));
   EXPECT_FALSE(revoked.status.ok());
-  Ticket none;
+  SendRequest none;
   EXPECT_EQ(to_b->TrySend(Message(5), Of(out), &none), Sent::kNo) << "of a context that is over";
   EXPECT_NE(to_a->TryRecv(Message(3), Of(in)), Next::kThis);
   // Of a closed connection it is back, whether or not anybody has asked.
   to_b->Close(absl::AbortedError("done"));
-  EXPECT_EQ(to_b->TryTaken(Ticket{ticket.number, ticket.bytes}), Next::kOther);
+  EXPECT_EQ(to_b->TryTaken(SendRequest{request.number, request.bytes}), Next::kOther);
   EXPECT_EQ(to_b->TrySend(Message(6), Of(out), &none), Sent::kNo);
 }
 
@@ -736,9 +737,9 @@ TEST_P(EndpointContract, AtOnceSaysNothingOfAPeerThatHasClosedButPollDoes) {
   EXPECT_NE(to_a->TryRecv(Message(1), Of(in)), Next::kThis);
   ASSERT_TRUE(PollUntil([&] { return b->events.lost.size() == 1; }));
   EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kOther);
-  Ticket ticket;
-  EXPECT_EQ(to_a->TrySend(Message(1), Of(in), &ticket), Sent::kNo);
-  EXPECT_EQ(to_b->TrySend(Message(1), Of(in), &ticket), Sent::kNo);
+  SendRequest request;
+  EXPECT_EQ(to_a->TrySend(Message(1), Of(in), &request), Sent::kNo);
+  EXPECT_EQ(to_b->TrySend(Message(1), Of(in), &request), Sent::kNo);
 }
 
 TEST_P(EndpointContract, MessagesForAContextThatIsNotAcceptedAreDropped) {

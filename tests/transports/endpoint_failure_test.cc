@@ -69,7 +69,7 @@ TEST_P(EndpointContract, Invariant7_RevokeForgetsWhatWasKeptEarly) {
   b->events.refused.insert(kContext);
   ASSERT_TRUE(PollUntil([&] {
     return std::all_of(sends.begin(), sends.end(), [](const Transfer& t) { return t.times == 1; });
-  })) << "announced messages that were refused must complete at their sender";
+  })) << "messages sent by RTS that were refused must complete at their sender";
   ExpectGood(kOtherContext);
 }
 

@@ -114,9 +114,9 @@ class EveryWay {
     Transfer sent, received;
     Loan loan;
     const bool send_first = random_() % 2 == 0;
-    std::optional<Ticket> ticket;
+    std::optional<SendRequest> request;
     if (send_first) {
-      ticket = Send(i, out, &sent);
+      request = Send(i, out, &sent);
     }
     const bool taken = TryReceive(i, Of(in));
     if (!taken) {
@@ -124,10 +124,10 @@ class EveryWay {
                          : path_.PostRecv(Message(i % 3), Of(in), &received, {.loan = &loan});
     }
     if (!send_first) {
-      ticket = Send(i, out, &sent);
+      request = Send(i, out, &sent);
     }
-    if (ticket) {
-      TakeBack(*ticket, &sent);
+    if (request) {
+      TakeBack(*request, &sent);
     }
     if (!taken) {
       ASSERT_TRUE(Drive(*node_.transport, [&] { return received.times > 0; })) << i;
@@ -146,12 +146,12 @@ class EveryWay {
  private:
   static constexpr int64_t kMost = 320 << 10;
 
-  std::optional<Ticket> Send(uint32_t i, ConstBytes out, Transfer* sent) {
-    Ticket ticket;
+  std::optional<SendRequest> Send(uint32_t i, ConstBytes out, Transfer* sent) {
+    SendRequest request;
     const bool posts = random_() % 3 == 0;
-    switch (posts ? Endpoint::Sent::kNo : path_.TrySend(Message(i % 3), out, &ticket)) {
-      case Endpoint::Sent::kAnnounced:
-        return ticket;
+    switch (posts ? Endpoint::Sent::kNo : path_.TrySend(Message(i % 3), out, &request)) {
+      case Endpoint::Sent::kRtsSent:
+        return request;
       case Endpoint::Sent::kCopied:
         sent->times = 1;
         sent->status = absl::OkStatus();
@@ -174,16 +174,16 @@ class EveryWay {
     }
     return next == Endpoint::Next::kThis;
   }
-  void TakeBack(Ticket ticket, Transfer* sent) {
+  void TakeBack(SendRequest request, Transfer* sent) {
     auto next = Endpoint::Next::kNothing;
     for (auto turns = random_() % 300; turns > 0 && next == Endpoint::Next::kNothing; --turns) {
-      next = path_.TryTaken(ticket);
+      next = path_.TryTaken(request);
     }
     if (next == Endpoint::Next::kThis) {
       sent->times = 1;
       sent->status = absl::OkStatus();
     } else {
-      path_.Await(ticket, sent);
+      path_.Await(request, sent);
     }
   }
 
@@ -270,7 +270,7 @@ TEST_P(EndpointContract, Invariant7_RevokeRacesWithTheCopyingPeer) {
       a->transport->Poll();  // what was said may not have gone yet
     }
     Transfer send;
-    Ticket unused;
+    SendRequest unused;
     if (at_once(i) && to_b->TrySend(Message(1, context), out, &unused) != Endpoint::Sent::kNo) {
       send.times = 1;  // nobody asks for its end
     } else {

@@ -120,8 +120,8 @@ TEST_F(MatchQueueTest, AnIncompleteMessageBecomesCompleteAndWaits) {
   EXPECT_EQ(in, "abcd");
 }
 
-TEST_F(MatchQueueTest, AnnouncementsAreGivenToTheReceiveInOrderWithEagerOnes) {
-  EXPECT_EQ(queue.Announce(Message(1), 4, 77).value(), nullptr);
+TEST_F(MatchQueueTest, RtsAreGivenToTheReceiveInOrderWithEagerOnes) {
+  EXPECT_EQ(queue.OnRts(Message(1), 4, 77).value(), nullptr);
   EXPECT_TRUE(queue.HasEarly(Message(1).tag));
   ASSERT_TRUE(queue.Deliver(Message(1), AsBytes("late")).ok());
   Receive first, second;
@@ -150,8 +150,8 @@ TEST_F(MatchQueueTest, AMismatchNamesBothAndWritesNothing) {
   EXPECT_EQ(queue.TakeReleased(), MatchQueue::CostOf(5));
 }
 
-TEST_F(MatchQueueTest, AMismatchedAnnouncementIsHandedOutDropped) {
-  queue.Announce(Message(1), 5, 3).value();
+TEST_F(MatchQueueTest, AMismatchedRtsIsHandedOutDropped) {
+  queue.OnRts(Message(1), 5, 3).value();
   Receive receive;
   std::string in(4, '-');
   Incoming* incoming = queue.Post(Message(1), Of(in), &receive);
@@ -167,7 +167,7 @@ TEST_F(MatchQueueTest, RevokeTakesOneContextOnly) {
   std::string in(4, '-'), in2(4, '-'), in3(4, '-');
   queue.Post(Message(1), Of(in), &mine);
   queue.Post(Message(1, 2), Of(in2), &other);
-  queue.Announce(Message(2), 4, 5).value();
+  queue.OnRts(Message(2), 4, 5).value();
   ASSERT_TRUE(queue.Deliver(Message(3), AsBytes("abcd")).ok());
   Incoming* half = queue.Begin(Message(4), 4).value();
   Write(half, "ab");
@@ -189,10 +189,10 @@ TEST_F(MatchQueueTest, RevokeTakesOneContextOnly) {
 
 TEST_F(MatchQueueTest, UnacceptedContextsAreDropped) {
   ASSERT_TRUE(queue.Deliver(Message(1, 9), AsBytes("abcd")).ok());
-  Incoming* announced = queue.Announce(Message(1, 9), 4, 1).value();
-  ASSERT_NE(announced, nullptr);
-  EXPECT_TRUE(announced->dropped());
-  queue.Abandon(announced);
+  Incoming* rts = queue.OnRts(Message(1, 9), 4, 1).value();
+  ASSERT_NE(rts, nullptr);
+  EXPECT_TRUE(rts->dropped());
+  queue.Abandon(rts);
   EXPECT_EQ(early, 0);
   EXPECT_EQ(queue.early_bytes(), 0);
   EXPECT_EQ(queue.TakeReleased(), MatchQueue::CostOf(4));
@@ -206,8 +206,8 @@ TEST_F(MatchQueueTest, MoreEarlyBytesThanTheLimitAreRefused) {
             absl::StatusCode::kUnavailable);
 }
 
-TEST_F(MatchQueueTest, WithdrawnAnnouncementsFailWhoeverClaimsThem) {
-  queue.Announce(Message(1), 4, 1).value();
+TEST_F(MatchQueueTest, WithdrawnRtsFailWhoeverClaimsThem) {
+  queue.OnRts(Message(1), 4, 1).value();
   EXPECT_TRUE(queue.Withdraw(Message(1).tag, 1, absl::AbortedError("gone")));
   EXPECT_FALSE(queue.Withdraw(Message(1).tag, 2, absl::AbortedError("gone")));
   Receive receive;
@@ -226,7 +226,7 @@ TEST_F(MatchQueueTest, FailAllCompletesEverythingOnce) {
   for (uint32_t i = 0; i < 10; ++i) {
     queue.Begin(Message(i), 4).value();
     ASSERT_TRUE(queue.Deliver(Message(1000 + i), AsBytes("abcd")).ok());
-    queue.Announce(Message(2000 + i), 4, i).value();
+    queue.OnRts(Message(2000 + i), 4, i).value();
   }
   queue.FailAll(absl::UnavailableError("gone"));
   EXPECT_EQ(completions.Run(), 100);

@@ -272,10 +272,10 @@ TEST_F(ShmHostile, HandlesThatWereNeverGiven) {
 TEST_F(ShmHostile, MoreEndsThanMessages) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   const std::vector<std::byte> out(100'000);
-  Ticket ticket;
-  ASSERT_EQ(path->TrySend(Message(1), out, &ticket), Endpoint::Sent::kAnnounced);
+  SendRequest request;
+  ASSERT_EQ(path->TrySend(Message(1), out, &request), Endpoint::Sent::kRtsSent);
   for (int i = 0; i < 200; ++i) {
-    Write(kDone, Raw(WireDone{ticket.number}));
+    Write(kDone, Raw(WireDone{request.number}));
   }
   Write(kEager, Raw(WireEnvelope::Of(Message(3))) + "abc");
   std::string into(3, '-');
@@ -283,14 +283,14 @@ TEST_F(ShmHostile, MoreEndsThanMessages) {
     return path->TryRecv(Message(3), Bytes(reinterpret_cast<std::byte*>(&into[0]), into.size()));
   };
   EXPECT_EQ(try_recv(), Endpoint::Next::kOther);
-  EXPECT_EQ(path->TryTaken(ticket), Endpoint::Next::kThis);
+  EXPECT_EQ(path->TryTaken(request), Endpoint::Next::kThis);
   ASSERT_TRUE(PollUntil([&] { return early == 1; }));
   EXPECT_EQ(try_recv(), Endpoint::Next::kThis);
   EXPECT_EQ(into, "abc");
   EXPECT_TRUE(lost.empty());
 }
 
-TEST_F(ShmHostile, AskingForMoreThanWasAnnounced) {
+TEST_F(ShmHostile, AskingForMoreThanTheRtsSaid) {
   const std::vector<WireCts> asked[] = {
       {{0, 0, 100'000}},
       {{0, 0, ~uint64_t{0}}},
@@ -306,10 +306,10 @@ TEST_F(ShmHostile, AskingForMoreThanWasAnnounced) {
     RingReader::Record record;
     ASSERT_TRUE(peer->reader().Peek(&record));
     ASSERT_EQ(record.kind, kRts);
-    WireRts announced;
-    std::memcpy(&announced, record.payload.data(), sizeof(announced));
+    WireRts rts;
+    std::memcpy(&rts, record.payload.data(), sizeof(rts));
     for (WireCts cts : asked_for) {
-      cts.handle = announced.handle;
+      cts.handle = rts.handle;
       Write(kCts, Raw(cts));
     }
     ASSERT_NO_FATAL_FAILURE(ExpectLost("broke the protocol"));
@@ -326,29 +326,29 @@ TEST_F(ShmHostile, AskingForMoreThanWasAnnounced) {
 TEST_F(ShmHostile, APeerThatCannotReadIsSentSmallMessagesThroughTheRing) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   const std::vector<std::byte> out(8000, std::byte{1});
-  Ticket ticket;
-  EXPECT_EQ(path->TrySend(Message(1), out, &ticket), Endpoint::Sent::kAnnounced);
+  SendRequest request;
+  EXPECT_EQ(path->TrySend(Message(1), out, &request), Endpoint::Sent::kRtsSent);
   Transfer send;
-  path->Await(ticket, &send);
+  path->Await(request, &send);
   RingReader::Record record;
   ASSERT_TRUE(peer->reader().Peek(&record));
   ASSERT_EQ(record.kind, kRts);
-  WireRts announced;
-  std::memcpy(&announced, record.payload.data(), sizeof(announced));
+  WireRts rts;
+  std::memcpy(&rts, record.payload.data(), sizeof(rts));
   peer->reader().Pop();
-  Write(kCts, Raw(WireCts{announced.handle, 77, 0}));
+  Write(kCts, Raw(WireCts{rts.handle, 77, 0}));
   ASSERT_TRUE(PollUntil([&] { return send.times == 1; }));
   ASSERT_TRUE(peer->reader().Peek(&record));
   EXPECT_EQ(record.kind, kFragment);
   peer->reader().Pop();
-  EXPECT_EQ(path->TrySend(Message(1), out, &ticket), Endpoint::Sent::kCopied);
+  EXPECT_EQ(path->TrySend(Message(1), out, &request), Endpoint::Sent::kCopied);
   ASSERT_TRUE(peer->reader().Peek(&record));
   EXPECT_EQ(record.kind, kEager);
   EXPECT_TRUE(lost.empty());
 }
 
 // A peer that cannot read the message would ask for it through the same ring.
-TEST_F(ShmHostile, AFullRingAnnouncesSmallMessagesOnlyToAPeerThatCanReadThem) {
+TEST_F(ShmHostile, AFullRingSendsRtsForSmallMessagesOnlyToAPeerThatCanReadThem) {
   const std::vector<std::byte> out(3000, std::byte{1});
   for (const bool reads : {true, false}) {
     TearDown();
@@ -356,24 +356,24 @@ TEST_F(ShmHostile, AFullRingAnnouncesSmallMessagesOnlyToAPeerThatCanReadThem) {
     options.pull = reads;
     SetUp();
     ASSERT_NO_FATAL_FAILURE(Introduce());
-    Ticket ticket;
+    SendRequest request;
     int copied = 0;
     auto how = Endpoint::Sent::kCopied;
     while (how == Endpoint::Sent::kCopied && copied < 1000) {
-      how = path->TrySend(Message(1), out, &ticket);
+      how = path->TrySend(Message(1), out, &request);
       copied += how == Endpoint::Sent::kCopied ? 1 : 0;
     }
     EXPECT_GT(copied, 5);
-    EXPECT_EQ(how, reads ? Endpoint::Sent::kAnnounced : Endpoint::Sent::kNo);
-    int announced = 0;
-    while (how == Endpoint::Sent::kAnnounced && ++announced < 1000) {
-      how = path->TrySend(Message(1), out, &ticket);
+    EXPECT_EQ(how, reads ? Endpoint::Sent::kRtsSent : Endpoint::Sent::kNo);
+    int rts = 0;
+    while (how == Endpoint::Sent::kRtsSent && ++rts < 1000) {
+      how = path->TrySend(Message(1), out, &request);
     }
-    EXPECT_EQ(how, Endpoint::Sent::kNo) << "no room for an announcement either";
+    EXPECT_EQ(how, Endpoint::Sent::kNo) << "no room for an RTS either";
   }
 }
 
-// A message of this size is announced where the two have cores of their own, and copied where they share one.
+// A message of this size goes by RTS where the two have cores of their own, and copied where they share one.
 TEST_F(ShmHostile, CoresAreThoseThatBothMayUse) {
   const std::vector<std::byte> out(8000, std::byte{1});
   for (const bool same : {true, false}) {
@@ -383,8 +383,8 @@ TEST_F(ShmHostile, CoresAreThoseThatBothMayUse) {
     SetUp();
     self.cpus = CpuSet::FromBits(same ? "\x04" : "\x10");
     ASSERT_NO_FATAL_FAILURE(Introduce());
-    Ticket ticket;
-    EXPECT_EQ(path->TrySend(Message(1), out, &ticket) == Endpoint::Sent::kCopied, same);
+    SendRequest request;
+    EXPECT_EQ(path->TrySend(Message(1), out, &request) == Endpoint::Sent::kCopied, same);
   }
 }
 
@@ -402,8 +402,8 @@ TEST_F(ShmHostile, CoresAreNoMoreThanBothHaveTimeFor) {
     SetUp();
     self.cpus = {CpuSet::First(8), theirs};
     ASSERT_NO_FATAL_FAILURE(Introduce());
-    Ticket ticket;
-    EXPECT_EQ(path->TrySend(Message(1), out, &ticket) == Endpoint::Sent::kCopied, shared)
+    SendRequest request;
+    EXPECT_EQ(path->TrySend(Message(1), out, &request) == Endpoint::Sent::kCopied, shared)
         << theirs.inode;
   }
 }
@@ -418,10 +418,10 @@ TEST_F(ShmHostile, ASendThatIsAskedForEndsWithItsLastFragment) {
   transport->Poll();
   RingReader::Record record;
   ASSERT_TRUE(peer->reader().Peek(&record));
-  WireRts announced;
-  std::memcpy(&announced, record.payload.data(), sizeof(announced));
+  WireRts rts;
+  std::memcpy(&rts, record.payload.data(), sizeof(rts));
   peer->reader().Pop();
-  Write(kCts, Raw(WireCts{announced.handle, 77, 100'000}));
+  Write(kCts, Raw(WireCts{rts.handle, 77, 100'000}));
   std::string came;
   while (came.size() < 200'000) {
     ASSERT_TRUE(PollUntil([&] { return peer->reader().Peek(&record); }));
@@ -437,7 +437,7 @@ TEST_F(ShmHostile, ASendThatIsAskedForEndsWithItsLastFragment) {
   EXPECT_TRUE(lost.empty());
 }
 
-TEST_F(ShmHostile, AnAnnouncementOfAnImpossibleLength) {
+TEST_F(ShmHostile, AnRtsOfAnImpossibleLength) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   Write(kRts, Raw(WireRts{WireEnvelope::Of(Message(1)), ~uint64_t{0}, 0, 0, 0}));
   ExpectLost("impossible length");
@@ -721,7 +721,7 @@ TEST_F(ShmHostile, AControlMessageThatIsTooLong) {
   ExpectLost("too long");
 }
 
-TEST_F(ShmHostile, AnnouncedMemoryThatIsNotThereIsAskedForThroughTheRing) {
+TEST_F(ShmHostile, MemoryOfAnRtsThatIsNotThereIsAskedForThroughTheRing) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   std::vector<std::byte> in(60000);
   Transfer receive;
@@ -742,7 +742,7 @@ TEST_F(ShmHostile, AnnouncedMemoryThatIsNotThereIsAskedForThroughTheRing) {
     transport->Poll();
     peer->Release();
   }
-  ExpectLost("more fragments than announced");
+  ExpectLost("more fragments than the RTS said");
   EXPECT_EQ(receive.times, 1);
   EXPECT_FALSE(receive.status.ok());
 }

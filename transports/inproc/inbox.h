@@ -26,7 +26,7 @@ struct Note {
   enum class Kind : uint8_t {
     kHello,     // the other side has connected
     kEager,     // a small message; payload: its bytes
-    kAnnounce,  // a large message that waits in `lent`
+    kRts,       // a large message that waits in `lent`
     kFinished,  // the receiver does not need `lent` any more
     kWithdraw,  // the sender has revoked `lent`
     kControl,   // payload: the text

@@ -87,11 +87,11 @@ void InprocEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Comple
   }
   const auto size = static_cast<int64_t>(bytes.size());
   const int64_t cost = MatchQueue::CostOf(size);
-  // relaxed: it is only a count. A late value only means that a message is announced which could
+  // relaxed: it is only a count. A late value only means that a message is sent by RTS which could
   // have been sent.
   if (size > kEagerBytes ||
       sent_ + cost - mine().consumed.load(std::memory_order_relaxed) > kCredit) {
-    Announce(envelope, bytes, done);
+    SendRts(envelope, bytes, done);
     return;
   }
   sent_ += cost;
@@ -99,7 +99,7 @@ void InprocEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Comple
   shared_->completions.Add(done, absl::OkStatus(), size);
 }
 
-void InprocEndpoint::Announce(const Envelope& envelope, ConstBytes bytes, Completion* done) {
+void InprocEndpoint::SendRts(const Envelope& envelope, ConstBytes bytes, Completion* done) {
   InprocPair::Side& side = mine();
   if (side.free.empty()) {
     side.free.push_back(&side.lent.emplace_back());
@@ -115,7 +115,7 @@ void InprocEndpoint::Announce(const Envelope& envelope, ConstBytes bytes, Comple
   // relaxed: the inbox's mutex publishes it to the receiver.
   lent->state.store(LentMessage::kIdle, std::memory_order_relaxed);
   open_.push_back(lent);
-  Send({.kind = Note::Kind::kAnnounce, .envelope = envelope, .lent = lent}, {});
+  Send({.kind = Note::Kind::kRts, .envelope = envelope, .lent = lent}, {});
 }
 
 void InprocEndpoint::Finish(LentMessage* lent, const absl::Status& status) {
@@ -224,8 +224,8 @@ void InprocEndpoint::OnNote(const Note& note, ConstBytes payload) {
         ReturnCredit();
       }
       return;
-    case Note::Kind::kAnnounce:
-      OnAnnounce(note);
+    case Note::Kind::kRts:
+      OnRts(note);
       return;
     case Note::Kind::kFinished:
       Finish(note.lent, absl::OkStatus());
@@ -243,9 +243,9 @@ void InprocEndpoint::OnNote(const Note& note, ConstBytes payload) {
   }
 }
 
-void InprocEndpoint::OnAnnounce(const Note& note) {
+void InprocEndpoint::OnRts(const Note& note) {
   absl::StatusOr<Incoming*> incoming =
-      queue_.Announce(note.envelope, note.lent->bytes, HandleOf(note.lent));
+      queue_.OnRts(note.envelope, note.lent->bytes, HandleOf(note.lent));
   if (!incoming.ok()) {
     Lose(incoming.status());
   } else if (*incoming != nullptr && !ended()) {

@@ -58,10 +58,10 @@ class InprocEndpoint final : public Endpoint {
   InprocPair::Side& mine() const { return link_->side[side_]; }
   InprocPair::Side& theirs() const { return link_->side[1 - side_]; }
   void Send(Note note, ConstBytes payload);
-  void Announce(const Envelope& envelope, ConstBytes bytes, Completion* done);
+  void SendRts(const Envelope& envelope, ConstBytes bytes, Completion* done);
   void Finish(LentMessage* lent, const absl::Status& status);
   void Revoke(LentMessage* lent, const absl::Status& why);
-  void OnAnnounce(const Note& note);
+  void OnRts(const Note& note);
   void OnWithdraw(const Note& note);
   int CopyPieces();
   void ReturnCredit();
@@ -80,8 +80,8 @@ class InprocEndpoint final : public Endpoint {
   bool connected_ = false;
   NoteBatch backlog_;               // notes from before the other side has connected
   int64_t sent_ = 0;                // cost of the eager messages sent
-  std::vector<LentMessage*> open_;  // announced, not finished
-  std::vector<Incoming*> copying_;  // claimed or dropped announcements, to be copied or refused
+  std::vector<LentMessage*> open_;  // sent by RTS, not finished
+  std::vector<Incoming*> copying_;  // claimed or dropped RTS, to be copied or refused
   std::vector<uint64_t> refused_;   // reused by Revoke
   absl::Status end_;                // why it has ended
   absl::Status failed_;             // to be reported by OnLost

@@ -1,5 +1,5 @@
 // Ranks as threads of one process. Messages up to 1 KiB are copied into the receiver's inbox while
-// credit lasts. All others are announced, and the receiver copies them once, in pieces, from the
+// credit lasts. All others are sent by RTS, and the receiver copies them once, in pieces, from the
 // sender's buffer into its own.
 #pragma once
 

@@ -17,7 +17,7 @@
 //
 // A record never crosses the end of the memory: where it would, a record of kind kPad fills the
 // rest. There is no tail index. The state word publishes its record, so that polling an idle ring
-// reads one line, and a tiny message travels in the line that announces it. The writer zeroes the
+// reads one line, and a tiny message travels in the line of its header. The writer zeroes the
 // next state before it writes a record, so old bytes are never taken for one.
 //
 // A long record may be opened before it is published: its state then has the bit kOpen, and instead

@@ -66,7 +66,7 @@ class Channel {
   }
   uint64_t TheirConsumed() const { return theirs_->consumed.load(std::memory_order_relaxed); }
 
-  // Before a buffer is announced under this context: whether it can be revoked. False: shortage().
+  // Before an RTS names a buffer under this context: whether it can be revoked. False: shortage().
   bool CanRevoke(Context context);
   // After these return, the peer does not use what it reads from our buffers any more.
   void RevokeContext(Context context);

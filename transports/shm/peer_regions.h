@@ -1,5 +1,5 @@
 // The peer's memory that this process has mapped, to read messages where they lie. The peer offers
-// a region by its descriptor over the Unix socket, before the first announcement that names it, and
+// a region by its descriptor over the Unix socket, before the first RTS that names it, and
 // says through the ring when it is gone.
 //
 // Thread safety: none.
@@ -46,7 +46,7 @@ class PeerRegions {
   // An error: the peer broke the protocol. An invalid descriptor: none came through.
   absl::Status Take(const WireOffer& offer, Fd memory);
   bool Has(uint64_t id) const { return regions_.count(id) != 0; }
-  // The region of an announcement; null: it cannot be mapped here. An error: it was never offered,
+  // The region of an RTS; null: it cannot be mapped here. An error: it was never offered,
   // or the bytes do not lie in it.
   absl::StatusOr<std::shared_ptr<const PeerRegion>> Find(uint64_t id, uint64_t address,
                                                          uint64_t bytes) const;

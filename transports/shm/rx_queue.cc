@@ -144,10 +144,10 @@ bool RxQueue::PeekPastEnds(RingReader::Record* record) {
   return false;
 }
 
-Endpoint::Next RxQueue::HearNow(Ticket ticket) {
+Endpoint::Next RxQueue::HearNow(SendRequest request) {
   RingReader::Record record;
   const bool more = channel_ != nullptr && PeekPastEnds(&record);
-  return tx_->IsBack(ticket)                                 ? Endpoint::Next::kThis
+  return tx_->IsBack(request)                                ? Endpoint::Next::kThis
          : more || channel_ == nullptr || channel_->broken() ? Endpoint::Next::kOther
                                                              : Endpoint::Next::kNothing;
 }
@@ -210,7 +210,7 @@ absl::Status RxQueue::Handle(const RingReader::Record& record) {
     case kEager:
       return OnEager(record.payload);
     case kRts:
-      return whole(WireRts{}, "a short announcement",
+      return whole(WireRts{}, "a short RTS",
                    [&](const WireRts& wire) { return rendezvous_.OnRts(wire); });
     case kDone:
       return whole(WireDone{}, "a short end",

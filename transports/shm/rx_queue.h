@@ -1,5 +1,5 @@
-// The receiving half of an endpoint. Takes records out of the ring: gives small messages to the MatchQueue, announced ones
-// to the RendezvousReceiver, and hands whole messages to a receive that waits for just them (the inline path).
+// The receiving half of an endpoint. Takes records out of the ring: gives small messages to the MatchQueue, those sent by RTS ones
+// to the RtsReceiver, and hands whole messages to a receive that waits for just them (the inline path).
 //
 // The ring is emptied whether or not receives are posted: early messages go to the MatchQueue,
 // within the credit that the sender has.
@@ -16,7 +16,7 @@
 
 #include "transports/matching.h"
 #include "transports/shm/channel.h"
-#include "transports/shm/rendezvous_receiver.h"
+#include "transports/shm/rts_receiver.h"
 #include "transports/shm/tx_queue.h"
 #include "transports/shm/wire.h"
 
@@ -43,7 +43,7 @@ class RxQueue {
   // As Endpoint::TryRecv. Settle ends a message that lies at `*where`, in the ring.
   Endpoint::Next TakeNow(const Envelope& envelope, Bytes into, const std::byte** where);
   // As Endpoint::TryTaken.
-  Endpoint::Next HearNow(Ticket ticket);
+  Endpoint::Next HearNow(SendRequest request);
   void Settle() {
     if (looked_at_ > 0 && channel_ != nullptr) {
       LetGo();
@@ -56,7 +56,7 @@ class RxQueue {
   bool HasWork() { return rendezvous_.busy() || channel_->reader().HasNext(); }
   // Takes some records. Returns their number. An error: the peer broke the protocol.
   absl::StatusOr<int> Read();
-  // As RendezvousReceiver.
+  // As RtsReceiver.
   int Pull() { return rendezvous_.Pull(); }
   bool peer_gone() const { return rendezvous_.peer_gone(); }
   // What the peer said when it ended the connection; empty: nothing yet.
@@ -94,7 +94,7 @@ class RxQueue {
   // The next record that is not the end of a message of ours; those are taken, but not without end.
   // False: there is none.
   bool PeekPastEnds(RingReader::Record* record);
-  // Reads a message that is announced by the next record, and takes that. False: Poll must see to it.
+  // Reads a message that is whose RTS is the next record, and takes that. False: Poll must see to it.
   bool ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into);
   // Not after every record: nothing waits for so little room, as any record fits the rest.
   void ReleaseNowAndThen();
@@ -105,7 +105,7 @@ class RxQueue {
   const Limits limits_;
   Channel* channel_ = nullptr;
   MatchQueue queue_;
-  RendezvousReceiver rendezvous_;
+  RtsReceiver rendezvous_;
   std::vector<uint64_t> refused_;  // room for Revoke
   std::string farewell_;
   int64_t looked_at_ =

@@ -23,7 +23,7 @@
 // order for both, and at least one of the two sees the other's store: either the sleeper sees the
 // record, or the peer rings.
 //
-// Revocation. A side that takes back a buffer it announced sets the bit of that context in its
+// Revocation. A side that takes back a buffer that it named in an RTS sets the bit of that context in its
 // `revoked` words, then passes a full fence, and only then gives the buffer back to its owner. A
 // peer that reads the buffer's memory looks at the bit after the copy, behind a fence: if it has
 // read anything that the owner wrote afterwards, it sees the bit. Contexts are never reused, so

@@ -60,24 +60,25 @@ void ShmEndpoint::Retire(const SharedRegion& region) {
   }
 }
 
-Endpoint::Sent ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) {
+Endpoint::Sent ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes,
+                                    SendRequest* request) {
   if (stage_ != Stage::kUp) {
     return Sent::kNo;
   }
   rx_.Settle();  // the record says how far we have come
-  return tx_.SendNow(envelope, bytes, ticket);
+  return tx_.SendNow(envelope, bytes, request);
 }
 
-Endpoint::Next ShmEndpoint::TryTaken(Ticket ticket) {
+Endpoint::Next ShmEndpoint::TryTaken(SendRequest request) {
   if (stage_ != Stage::kUp) {
     return Next::kOther;
   }
   rx_.Settle();
-  return rx_.HearNow(ticket);
+  return rx_.HearNow(request);
 }
 
-void ShmEndpoint::Await(Ticket ticket, Completion* done) {
-  tx_.Await(ticket, done);  // after the end too: then it was back before
+void ShmEndpoint::Await(SendRequest request, Completion* done) {
+  tx_.Await(request, done);  // after the end too: then it was back before
 }
 
 Endpoint::Next ShmEndpoint::TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) {

@@ -50,9 +50,9 @@ class ShmEndpoint final : public Endpoint {
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override;
   absl::Status Release(Loan* loan) override;
   bool HasEarly(Tag tag) const override { return rx_.HasEarly(tag); }
-  Sent TrySend(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) override;
-  Next TryTaken(Ticket ticket) override;
-  void Await(Ticket ticket, Completion* done) override;
+  Sent TrySend(const Envelope& envelope, ConstBytes bytes, SendRequest* request) override;
+  Next TryTaken(SendRequest request) override;
+  void Await(SendRequest request, Completion* done) override;
   Next TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) override;
   void SendControl(absl::string_view message) override;
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;

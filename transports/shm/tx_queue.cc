@@ -42,7 +42,7 @@ void TxQueue::Send(const Envelope& envelope, ConstBytes bytes, Completion* done)
 }
 
 bool TxQueue::TrySend(const Waiting& message) {
-  // Without credit even a small message is announced: so it waits here, and others pass it.
+  // Without credit even a small message goes by RTS: so it waits here, and others pass it.
   if (!IsEager(message.bytes)) {
     return TryRts(message);
   }
@@ -120,7 +120,7 @@ bool TxQueue::TryRts(const Waiting& message) {
 
 uint64_t TxQueue::WriteRts(std::byte* at, const Waiting& message) {
   const uint64_t handle =
-      announced_.Add({.tag = message.envelope.tag, .bytes = message.bytes, .done = message.done});
+      unfetched_.Add({.tag = message.envelope.tag, .bytes = message.bytes, .done = message.done});
   const WireRts wire{WireEnvelope::Of(message.envelope), message.bytes.size(),
                      reinterpret_cast<uint64_t>(message.bytes.data()), handle,
                      Offer(message.bytes)};
@@ -129,7 +129,7 @@ uint64_t TxQueue::WriteRts(std::byte* at, const Waiting& message) {
   return handle;
 }
 
-Endpoint::Sent TxQueue::SendNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) {
+Endpoint::Sent TxQueue::SendNow(const Envelope& envelope, ConstBytes bytes, SendRequest* request) {
   if (channel_ == nullptr || waiting()) {
     return Endpoint::Sent::kNo;
   }
@@ -139,11 +139,11 @@ Endpoint::Sent TxQueue::SendNow(const Envelope& envelope, ConstBytes bytes, Tick
   }
   // A peer that cannot read a small message would ask for it through the ring, which has no room now.
   const bool waits = eager && !facts_.can_read;
-  return !waits && RtsNow(envelope, bytes, ticket) ? Endpoint::Sent::kAnnounced
-                                                   : Endpoint::Sent::kNo;
+  return !waits && RtsNow(envelope, bytes, request) ? Endpoint::Sent::kRtsSent
+                                                    : Endpoint::Sent::kNo;
 }
 
-bool TxQueue::RtsNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) {
+bool TxQueue::RtsNow(const Envelope& envelope, ConstBytes bytes, SendRequest* request) {
   const Context context = envelope.tag.context();
   if (!channel_->CanRevoke(context) || channel_->Revoked(context)) {
     return false;
@@ -152,15 +152,15 @@ bool TxQueue::RtsNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket)
   if (at == nullptr) {
     return false;
   }
-  *ticket = {WriteRts(at, {envelope, bytes, nullptr}), static_cast<int64_t>(bytes.size())};
+  *request = {WriteRts(at, {envelope, bytes, nullptr}), static_cast<int64_t>(bytes.size())};
   return true;
 }
 
-void TxQueue::Await(Ticket ticket, Completion* done) {
-  if (Announced* const message = announced_.Find(ticket.number)) {
+void TxQueue::Await(SendRequest request, Completion* done) {
+  if (Unfetched* const message = unfetched_.Find(request.number)) {
     message->done = done;
   } else {
-    completions_->Add(done, absl::OkStatus(), ticket.bytes);
+    completions_->Add(done, absl::OkStatus(), request.bytes);
   }
 }
 
@@ -233,7 +233,7 @@ int TxQueue::SendFragments() {
   int events = 0;
   while (!asked_.empty()) {
     const uint64_t handle = asked_.front();
-    Announced* const message = announced_.Find(handle);
+    Unfetched* const message = unfetched_.Find(handle);
     if (message != nullptr && !SendFragment(message)) {
       break;
     }
@@ -251,7 +251,7 @@ int TxQueue::SendFragments() {
   return events;
 }
 
-bool TxQueue::SendFragment(Announced* message) {
+bool TxQueue::SendFragment(Unfetched* message) {
   const ConstBytes piece = message->bytes.subspan(message->next, limits_.fragment_bytes);
   std::byte* at = channel_->Reserve(sizeof(WireFragment) + piece.size());
   if (at == nullptr) {
@@ -266,11 +266,11 @@ bool TxQueue::SendFragment(Announced* message) {
 }
 
 void TxQueue::Conclude(uint64_t handle, const absl::Status& status, size_t moved) {
-  const Announced& message = *announced_.Find(handle);
+  const Unfetched& message = *unfetched_.Find(handle);
   if (message.done != nullptr) {
     completions_->Add(message.done, status, static_cast<int64_t>(moved));
   }
-  announced_.Remove(handle);
+  unfetched_.Remove(handle);
 }
 
 bool TxQueue::CanFlush() {
@@ -284,10 +284,10 @@ bool TxQueue::CanFlush() {
 }
 
 absl::Status TxQueue::OnDone(const WireDone& wire) {
-  if (!announced_.Valid(wire.handle)) {
-    return Breach("it finished what was not announced");
+  if (!unfetched_.Valid(wire.handle)) {
+    return Breach("it finished a message without RTS");
   }
-  if (Announced* message = announced_.Find(wire.handle)) {
+  if (Unfetched* message = unfetched_.Find(wire.handle)) {
     // Also when the peer did not want it: the buffer may be reused, and that is what a send says.
     Conclude(wire.handle, absl::OkStatus(), message->bytes.size());
   }
@@ -295,8 +295,8 @@ absl::Status TxQueue::OnDone(const WireDone& wire) {
 }
 
 absl::Status TxQueue::OnCts(const WireCts& wire) {
-  Announced* const message = announced_.Find(wire.handle);
-  if (!announced_.Valid(wire.handle) ||
+  Unfetched* const message = unfetched_.Find(wire.handle);
+  if (!unfetched_.Valid(wire.handle) ||
       (message != nullptr && (message->asked_for || wire.offset >= message->bytes.size()))) {
     return Breach("it asked for what is not there");
   }
@@ -325,7 +325,7 @@ void TxQueue::Revoke(Context theirs, const absl::Status& why) {
   }
   channel_->RevokeContext(theirs);
   bool any = false;
-  announced_.ForEach([&](uint64_t handle, const Announced& message) {
+  unfetched_.ForEach([&](uint64_t handle, const Unfetched& message) {
     if (message.tag.context() == theirs) {
       Conclude(handle, why, 0);
       any = true;
@@ -343,7 +343,7 @@ void TxQueue::FailAll(const absl::Status& why) {
   for (const Waiting& message : sends_) {
     completions_->Add(message.done, why, 0);
   }
-  announced_.ForEach([&](uint64_t handle, const Announced&) { Conclude(handle, why, 0); });
+  unfetched_.ForEach([&](uint64_t handle, const Unfetched&) { Conclude(handle, why, 0); });
   sends_.clear();
   controls_.clear();
   asked_.clear();

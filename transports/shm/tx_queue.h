@@ -1,4 +1,4 @@
-// The sending half of an endpoint. Copies small messages into the ring (eager), announces the others there (RTS), sends
+// The sending half of an endpoint. Copies small messages into the ring (eager), sends RTS for the others, sends
 // those through the ring that the peer asks for (CTS), and writes all other records of this direction.
 //
 // A record that does not fit the ring at once waits in a list, controls before messages. The peer empties
@@ -45,10 +45,10 @@ class TxQueue {
   // As Endpoint::PostSend.
   void Send(const Envelope& envelope, ConstBytes bytes, Completion* done);
   // As Endpoint::TrySend.
-  Endpoint::Sent SendNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket);
+  Endpoint::Sent SendNow(const Envelope& envelope, ConstBytes bytes, SendRequest* request);
   // As Endpoint::TryTaken (whether it is back) and Await.
-  bool IsBack(Ticket ticket) { return announced_.Find(ticket.number) == nullptr; }
-  void Await(Ticket ticket, Completion* done);
+  bool IsBack(SendRequest request) { return unfetched_.Find(request.number) == nullptr; }
+  void Await(SendRequest request, Completion* done);
   // Tells the peer at once that a message has been read. False: no room; nothing was done.
   bool DoneNow(const WireDone& wire);
   // Any record without a buffer; copied.
@@ -60,14 +60,14 @@ class TxQueue {
 
   // Writes what waits, as far as there is room. Returns the number of records.
   int Flush();
-  // Whether the peer has still to take an announced message.
-  bool announced() const { return announced_.size() > 0; }
+  // Whether the peer has still to take a message sent by RTS.
+  bool awaiting() const { return unfetched_.size() > 0; }
   // Whether something waits for room, or for the connection.
   bool waiting() const { return !controls_.empty() || !sends_.empty() || !asked_.empty(); }
   // Whether Flush would write some of it. Ordered after the caller's last seq_cst store.
   bool CanFlush();
 
-  // Records from the peer about our announcements. An error: it broke the protocol.
+  // Records from the peer about our RTS. An error: it broke the protocol.
   absl::Status OnDone(const WireDone& wire);
   absl::Status OnCts(const WireCts& wire);
 
@@ -84,8 +84,8 @@ class TxQueue {
     ConstBytes bytes;
     Completion* done;
   };
-  // Announced, and not over.
-  struct Announced {
+  // Sent by RTS, and not over.
+  struct Unfetched {
     Tag tag;
     ConstBytes bytes;
     Completion* done = nullptr;  // null: somebody asks IsBack
@@ -103,7 +103,7 @@ class TxQueue {
   // `conversing`: the sender waits for an answer, so the ring may begin again.
   bool TryEager(const Envelope& envelope, ConstBytes bytes, bool conversing);
   bool TryRts(const Waiting& message);
-  bool RtsNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket);
+  bool RtsNow(const Envelope& envelope, ConstBytes bytes, SendRequest* request);
   // Writes the record to `at`, where there is room for it. Returns the handle.
   uint64_t WriteRts(std::byte* at, const Waiting& message);
   // The region that the bytes lie in, known to the peer from now on; 0: none.
@@ -111,7 +111,7 @@ class TxQueue {
   bool TryControl(Kind kind, ConstBytes payload);
   // Fragments of all messages that are asked for, in turn, as far as there is room.
   int SendFragments();
-  bool SendFragment(Announced* message);  // false: no room
+  bool SendFragment(Unfetched* message);  // false: no room
   // It is over for the peer too.
   void Conclude(uint64_t handle, const absl::Status& status, size_t moved);
   int64_t Credit();
@@ -125,7 +125,7 @@ class TxQueue {
   // Lists, as most paths never have anything that waits: a deque takes its first block when made.
   std::list<Record> controls_;
   std::list<Waiting> sends_;
-  HandleTable<Announced> announced_;
+  HandleTable<Unfetched> unfetched_;
   std::set<uint64_t> offered_;   // regions that the peer knows
   std::list<uint64_t> asked_;    // handles of those asked for through the ring
   uint64_t eager_cost_ = 0;      // of all eager messages ever sent

@@ -1,5 +1,5 @@
 // The way of a message between two processes: a table over the message and the facts of the path. docs/shm.md has it in
-// words. The sender asks whether a message is eager; the receiver of a message that was announced asks for the rest.
+// words. The sender asks whether a message is eager; the receiver of a message sent by RTS asks for the rest.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -32,10 +32,10 @@ struct Facts {
 
 struct Ask {
   uint64_t bytes = 0;
-  bool credit = false;    // not announced yet, and there is credit for it
+  bool credit = false;    // no RTS sent yet, and there is credit for it
   bool mapped = false;    // lies in a region that is mapped here
   bool loan = false;      // the receive takes a loan
-  bool exchange = false;  // the receiver sends announced messages to the sender meanwhile
+  bool exchange = false;  // the receiver sends messages by RTS to the sender meanwhile
   bool awake = true;      // the sender polls
 };
 

@@ -8,7 +8,7 @@
 //   kDone       WireDone              receiver  has been read, or is not wanted: the buffer is free
 //   kCts        WireCts               receiver  clear to send: send the rest of it through the ring
 //   kFragment   WireFragment, bytes   sender    the next bytes of what was asked for by kCts
-//   kWithdraw   WireWithdraw          sender    all messages of one context that were announced are void
+//   kWithdraw   WireWithdraw          sender    all messages of one context sent by RTS are void
 //   kControl    text                  either
 //   kBye        text                  either    why the connection ends; the last record
 //   kRetire     WireRetire            sender    a region that was offered is gone

@@ -106,7 +106,7 @@ void TcpEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* do
   receiver_.Post(envelope, bytes, done, hint);  // also after the end: what had arrived is kept
 }
 
-Endpoint::Sent TcpEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes, Ticket*) {
+Endpoint::Sent TcpEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes, SendRequest*) {
   const bool sent = connected() && !ended() && sender_.TrySend(fd_.get(), envelope, bytes);
   return sent ? Sent::kCopied : Sent::kNo;
 }

@@ -72,7 +72,7 @@ class TcpEndpoint final : public Endpoint {
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override;
   bool HasEarly(Tag tag) const override { return receiver_.HasEarly(tag); }
-  Sent TrySend(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) override;
+  Sent TrySend(const Envelope& envelope, ConstBytes bytes, SendRequest* request) override;
   Next TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) override;
   void SendControl(absl::string_view message) override;
   bool SendUrgent(absl::string_view message) override;

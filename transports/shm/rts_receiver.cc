@@ -1,4 +1,4 @@
-#include "transports/shm/rendezvous_receiver.h"
+#include "transports/shm/rts_receiver.h"
 
 #include <algorithm>
 #include <limits>
@@ -20,15 +20,15 @@ absl::Status RevokedThere() {
 
 }  // namespace
 
-void RendezvousReceiver::Attach(Channel* channel) {
+void RtsReceiver::Attach(Channel* channel) {
   channel_ = channel;
   facts_.can_read = channel->can_pull();
   facts_.quick_reads = limits_.quick_reads;
 }
 
-absl::Status RendezvousReceiver::OnRts(const WireRts& wire) {
+absl::Status RtsReceiver::OnRts(const WireRts& wire) {
   if (wire.bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-    return Breach("an announcement of an impossible length");
+    return Breach("an RTS of an impossible length");
   }
   const Envelope envelope = wire.envelope.envelope();
   Remote remote{
@@ -44,7 +44,7 @@ absl::Status RendezvousReceiver::OnRts(const WireRts& wire) {
   }
   const uint64_t handle = remotes_.Add(std::move(remote));
   ENTRAIN_ASSIGN_OR_RETURN(Incoming* const incoming,
-                           queue_->Announce(envelope, static_cast<int64_t>(wire.bytes), handle));
+                           queue_->OnRts(envelope, static_cast<int64_t>(wire.bytes), handle));
   // OnEarly may have closed this endpoint, which keeps nothing.
   if (incoming != nullptr && !ended_) {
     OnMatched(incoming);
@@ -52,7 +52,7 @@ absl::Status RendezvousReceiver::OnRts(const WireRts& wire) {
   return absl::OkStatus();
 }
 
-absl::Status RendezvousReceiver::TakeOffers() {
+absl::Status RtsReceiver::TakeOffers() {
   WireOffer offer;
   Fd memory;
   while (true) {
@@ -65,8 +65,7 @@ absl::Status RendezvousReceiver::TakeOffers() {
 }
 
 // Several messages may have their ends there at a time: each is read where no other message looks, or is the same bytes.
-bool RendezvousReceiver::ReadUnmapped(const PeerRegion& region, uint64_t address,
-                                      uint64_t bytes) const {
+bool RtsReceiver::ReadUnmapped(const PeerRegion& region, uint64_t address, uint64_t bytes) const {
   for (const PeerRegion::Range& range : region.Unmapped(address, bytes)) {
     if (range.bytes > 0 && !Read(range.address, Bytes(region.At(range.address), range.bytes))) {
       return false;
@@ -75,14 +74,14 @@ bool RendezvousReceiver::ReadUnmapped(const PeerRegion& region, uint64_t address
   return true;
 }
 
-bool RendezvousReceiver::Read(uint64_t address, Bytes into) const {
+bool RtsReceiver::Read(uint64_t address, Bytes into) const {
   size_t got = 0;
   return facts_.can_read &&
          channel_->process().ReadMemoryProved(address, into, &got) == PeerProcess::Read::kSome &&
          got == into.size();
 }
 
-void RendezvousReceiver::OnMatched(Incoming* incoming) {
+void RtsReceiver::OnMatched(Incoming* incoming) {
   const uint64_t handle = incoming->handle();
   Remote* const remote = remotes_.Find(handle);
   remote->incoming = incoming;
@@ -95,19 +94,19 @@ void RendezvousReceiver::OnMatched(Incoming* incoming) {
   }
 }
 
-void RendezvousReceiver::Drop(Remote* remote, uint64_t handle) {
+void RtsReceiver::Drop(Remote* remote, uint64_t handle) {
   queue_->Abandon(remote->incoming);
   Finish(handle);
 }
 
-void RendezvousReceiver::Lend(Remote* remote, uint64_t handle) {
+void RtsReceiver::Lend(Remote* remote, uint64_t handle) {
   Incoming* const incoming = std::exchange(remote->incoming, nullptr);
   *incoming->loan() = {remote->mapped(), handle};
   remote->loan = Remote::Loan::kLent;
   queue_->Advance(incoming, incoming->left());
 }
 
-absl::Status RendezvousReceiver::Release(Loan* loan) {
+absl::Status RtsReceiver::Release(Loan* loan) {
   const uint64_t handle = std::exchange(*loan, Loan()).handle;
   const Remote& remote = *remotes_.Find(handle);  // there until now, whatever was revoked or closed
   const bool revoked_here = remote.loan == Remote::Loan::kRevoked;
@@ -121,16 +120,16 @@ absl::Status RendezvousReceiver::Release(Loan* loan) {
   return good ? absl::OkStatus() : absl::AbortedError("revoked while it was read");
 }
 
-Way RendezvousReceiver::WayOf(const Remote& remote) const {
+Way RtsReceiver::WayOf(const Remote& remote) const {
   return Choose({.bytes = remote.bytes,
                  .mapped = remote.region != nullptr,
                  .loan = remote.incoming->loan() != nullptr,
-                 .exchange = tx_->announced(),
+                 .exchange = tx_->awaiting(),
                  .awake = channel_->PeerPolls()},
                 facts_);
 }
 
-int RendezvousReceiver::Pull() {
+int RtsReceiver::Pull() {
   auto events = static_cast<int>(matched_.size());
   for (const uint64_t handle : matched_) {
     Begin(handle);
@@ -152,7 +151,7 @@ int RendezvousReceiver::Pull() {
   return events;
 }
 
-void RendezvousReceiver::Begin(uint64_t handle) {
+void RtsReceiver::Begin(uint64_t handle) {
   Remote* const remote = remotes_.Find(handle);
   if (remote == nullptr) {  // withdrawn
     return;
@@ -165,13 +164,13 @@ void RendezvousReceiver::Begin(uint64_t handle) {
   pulls_.push_back(handle);
 }
 
-void RendezvousReceiver::AskFor(Remote* remote, uint64_t handle, uint64_t from) {
+void RtsReceiver::AskFor(Remote* remote, uint64_t handle, uint64_t from) {
   remote->transfer = RingTransfer(from, remote->bytes);
   tx_->Control(kCts, WireCts{.handle = remote->handle, .to = handle, .offset = from});
 }
 
 // Invariant 7: what was copied counts only if the sender had not revoked it by then.
-void RendezvousReceiver::PullPiece(Remote* remote, uint64_t handle) {
+void RtsReceiver::PullPiece(Remote* remote, uint64_t handle) {
   auto& pull = std::get<PullTransfer>(remote->transfer);
   if (pull.reads() && !facts_.can_read) {  // found out while this one waited
     AskFor(remote, handle, pull.bytes());
@@ -200,7 +199,7 @@ void RendezvousReceiver::PullPiece(Remote* remote, uint64_t handle) {
   }
 }
 
-void RendezvousReceiver::Complete(Remote* remote, uint64_t handle) {
+void RtsReceiver::Complete(Remote* remote, uint64_t handle) {
   queue_->Advance(remote->incoming, remote->incoming->left());
   if (std::holds_alternative<RingTransfer>(remote->transfer)) {
     remotes_.Remove(handle);  // the sender knows that it has sent all
@@ -209,12 +208,12 @@ void RendezvousReceiver::Complete(Remote* remote, uint64_t handle) {
   }
 }
 
-void RendezvousReceiver::Finish(uint64_t handle) {
+void RtsReceiver::Finish(uint64_t handle) {
   tx_->Control(kDone, WireDone{remotes_.Find(handle)->handle});
   remotes_.Remove(handle);
 }
 
-absl::Status RendezvousReceiver::OnFragment(ConstBytes payload) {
+absl::Status RtsReceiver::OnFragment(ConstBytes payload) {
   WireFragment head;
   if (!Take(&payload, &head) || !remotes_.Valid(head.to)) {
     return Breach("a fragment of nothing");
@@ -225,7 +224,7 @@ absl::Status RendezvousReceiver::OnFragment(ConstBytes payload) {
   }
   auto* const ring = std::get_if<RingTransfer>(&remote->transfer);
   if (ring == nullptr || !ring->Fits(payload)) {
-    return Breach("more fragments than announced");
+    return Breach("more fragments than the RTS said");
   }
   Incoming* const incoming = remote->incoming;
   if (incoming->dropped()) {
@@ -242,12 +241,12 @@ absl::Status RendezvousReceiver::OnFragment(ConstBytes payload) {
   return absl::OkStatus();
 }
 
-bool RendezvousReceiver::ReadNow(const WireRts& wire, Context context, Bytes into) {
+bool RtsReceiver::ReadNow(const WireRts& wire, Context context, Bytes into) {
   const bool here =
       wire.region != 0
           ? CopyMapped(wire, into)
           : Choose(
-                {.bytes = wire.bytes, .exchange = tx_->announced(), .awake = channel_->PeerPolls()},
+                {.bytes = wire.bytes, .exchange = tx_->awaiting(), .awake = channel_->PeerPolls()},
                 facts_) == Way::kRead &&
                 Read(wire.address, into);
   // Invariant 7, as in PullPiece; what went wrong is found out again there.
@@ -255,7 +254,7 @@ bool RendezvousReceiver::ReadNow(const WireRts& wire, Context context, Bytes int
          tx_->DoneNow({wire.handle});
 }
 
-bool RendezvousReceiver::CopyMapped(const WireRts& wire, Bytes into) const {
+bool RtsReceiver::CopyMapped(const WireRts& wire, Bytes into) const {
   if (into.size() >= kMostMappedNow || !regions_.Has(wire.region)) {
     return false;
   }
@@ -270,7 +269,7 @@ bool RendezvousReceiver::CopyMapped(const WireRts& wire, Bytes into) const {
   return true;
 }
 
-void RendezvousReceiver::OnWithdraw(Context context) {
+void RtsReceiver::OnWithdraw(Context context) {
   remotes_.ForEach([&](uint64_t handle, const Remote& remote) {
     if (remote.tag.context() != context || remote.loan != Remote::Loan::kNone) {
       return;  // Release sees that a loan was taken back
@@ -284,7 +283,7 @@ void RendezvousReceiver::OnWithdraw(Context context) {
   });
 }
 
-void RendezvousReceiver::RevokeLoans(Context mine) {
+void RtsReceiver::RevokeLoans(Context mine) {
   remotes_.ForEach([&](uint64_t, Remote& remote) {
     if (remote.loan == Remote::Loan::kLent && remote.tag.context() == mine) {
       remote.loan = Remote::Loan::kRevoked;
@@ -293,7 +292,7 @@ void RendezvousReceiver::RevokeLoans(Context mine) {
   });
 }
 
-void RendezvousReceiver::FailAll() {
+void RtsReceiver::FailAll() {
   ended_ = true;
   matched_.clear();
   pulls_.clear();

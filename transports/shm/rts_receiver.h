@@ -1,11 +1,11 @@
-// The messages that the peer has announced (RTS) and this side gets: it copies them out of the sender's memory, asks for
+// The messages for which the peer has sent RTS and this side gets: it copies them out of the sender's memory, asks for
 // them through the ring (CTS), or lends them to their receives where they lie.
 //
-//   announced ──matched──> Choose (ways.h) ──> PullTransfer: copied piece by piece, from Poll ──> kDone
+//   RTS ──────matched──> Choose (ways.h) ──> PullTransfer: copied piece by piece, from Poll ──> kDone
 //                             │                     │ cannot be read
 //                             ├──────────────────> RingTransfer: comes in fragments
 //                             └──> lent ──Release──> kDone
-//   announced by the next record, while ReadNow waits for it ──> read whole, at once ──> kDone
+//   whose RTS is the next record, while ReadNow waits for it ──> read whole, at once ──> kDone
 //
 // Thread safety: none.
 #pragma once
@@ -29,10 +29,10 @@
 
 namespace entrain::shm {
 
-class RendezvousReceiver {
+class RtsReceiver {
  public:
   // `queue`: matches the messages of this path. All outlive this.
-  RendezvousReceiver(MatchQueue* queue, TxQueue* tx, const Limits& limits)
+  RtsReceiver(MatchQueue* queue, TxQueue* tx, const Limits& limits)
       : queue_(queue), tx_(tx), limits_(limits) {}
   void Attach(Channel* channel);
   // Of messages that come here.
@@ -61,7 +61,7 @@ class RendezvousReceiver {
   // As Endpoint::Release.
   absl::Status Release(Loan* loan);
 
-  // Tells the sender that the message of this handle, as given to MatchQueue::Announce, is over.
+  // Tells the sender that the message of this handle, as given to MatchQueue::OnRts, is over.
   void Finish(uint64_t handle);
   // Tells the sender that its loans of this context are over. Their memory stays mapped here until Release.
   void RevokeLoans(Context mine);
