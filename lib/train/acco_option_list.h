@@ -1,19 +1,19 @@
-// The options of ACCO that are one number each: one row for each field of that name in entrain_acco_config_t. option_list.h
-// explains the columns and what the rows make.
+// The options of ACCO that are one number each. Each row belongs to the field of the same name in
+// entrain_acco_config_t. option_list.h explains the columns and the code made from the rows.
 //
-// Pointers, arrays, their types and places, and rules between several options are in gradient_channel_options.h and
-// gradient_channel_options.cc.
+// Pointers, arrays, their types and places, and rules between several options are in
+// gradient_channel_options.h and gradient_channel_options.cc.
 #pragma once
 
 // clang-format off
 #define ENTRAIN_ACCO_OPTIONS(X)                                                                                        \
   X(DelayMethod, method, DelayMethod::kAcco, OneOf("ENTRAIN_ACCO*", "acco,dpu,wp,zero1"), true, nullptr, true,         \
-    "which gradients a step takes: two halves of a batch, those of one round before, likewise with a prediction, "     \
-    "those of its own round")                                                                                          \
+    "gradients of a step: two halves of a batch, those of the round before, the same with a prediction, "              \
+    "or those of its own round")                                                                                       \
   X(int64_t, min_microbatches, 1, AtLeast(1), true, nullptr, false,                                                    \
     "smallest number of micro-batches of a rank in a round")                                                           \
   X(int64_t, max_microbatches, 0, NotNegative(), true, nullptr, false,                                                 \
-    "largest number of micro-batches of a rank in a round; the smallest: a run can be repeated; 0: as many as fit")    \
+    "largest number of micro-batches of a rank in a round (repeatable runs: the smallest); 0: as many as fit")         \
   X(int64_t, warmup_rounds, 0, NotNegative(), o.method != DelayMethod::kZero1,                                         \
     "has no effect with method zero1, all of whose rounds are synchronous; set 0", true,                               \
     "synchronous rounds at the start")                                                                                 \
@@ -23,19 +23,19 @@
     "highest learning rate")                                                                                           \
   X(double, min_lr, 0, AtLeast(0), o.schedule_total > 0,                                                               \
     "has no effect without schedule_total; set both", true,                                                            \
-    "learning rate where the cosine ends")                                                                             \
+    "learning rate at the end of the cosine")                                                                          \
   X(int64_t, schedule_warmup, 0, NotNegative(), true, nullptr, true,                                                   \
-    "where the linear rise of the learning rate from 0 ends")                                                          \
+    "end of the linear rise of the learning rate from 0")                                                              \
   X(int64_t, schedule_total, 0, NotNegative(), true, nullptr, true,                                                    \
-    "where the cosine after it ends; 0: the learning rate is constant")                                                \
+    "end of the cosine after the rise; 0: the learning rate is constant")                                              \
   X(ProgressUnit, schedule_unit, ProgressUnit::kCommits, OneOf("ENTRAIN_UNIT_*", "commits,gradients,tokens"),          \
     true, nullptr, true,                                                                                               \
-    "what the schedule counts: steps, micro-batches or tokens of all ranks")                                           \
+    "unit of the schedule: steps, micro-batches or tokens of all ranks")                                               \
   X(ProgressUnit, limit_unit, ProgressUnit::kCommits, OneOf("ENTRAIN_UNIT_*", "commits,gradients,tokens"),             \
     true, nullptr, true,                                                                                               \
-    "what the limit counts, likewise")                                                                                 \
+    "unit of the limit: steps, micro-batches or tokens of all ranks")                                                  \
   X(int64_t, limit, 0, NotNegative(), true, nullptr, true,                                                             \
-    "the run ends at the first step that reaches it; 0: at stop")                                                      \
+    "the run ends at the first step that reaches this limit; 0: at stop")                                              \
   X(int64_t, timeout_ns, 0, NotNegative(), true, nullptr, false,                                                       \
-    "of each collective, in nanoseconds; 0: the communicator's default")
+    "time limit of each collective, in nanoseconds; 0: the communicator's default")
 // clang-format on

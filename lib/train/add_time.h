@@ -1,4 +1,4 @@
-// Adds its own lifetime to a counter of nanoseconds.
+// Adds the time from its construction to its destruction to a counter of nanoseconds.
 #pragma once
 
 #include <cstdint>

@@ -13,10 +13,10 @@
 namespace entrain {
 namespace {
 
-// What travels at a time.
+// Bytes sent at a time.
 constexpr int64_t kPiece = 4 << 20;
-constexpr int64_t kEnd = -1;  // in place of a length
-// Encoded statuses are shorter.
+constexpr int64_t kEnd = -1;  // sent in place of a length
+// Encoded statuses are shorter than this.
 constexpr size_t kStatusBytes = 4096;
 
 int64_t TimeOf(const std::shared_ptr<Communicator>& comm) {
@@ -54,7 +54,8 @@ absl::Status AllRanks::Min(int64_t* value) {
 absl::StatusOr<int64_t> AllRanks::FirstDifference(const std::vector<int64_t>& values,
                                                   bool in_replica, bool across_replicas) {
   const auto count = static_cast<int64_t>(values.size());
-  std::vector<int64_t> least = values;  // and of what ~ makes of them, which is ~ of the largest
+  // the values, then ~ of each: its minimum is ~ of the largest value
+  std::vector<int64_t> least = values;
   std::transform(values.begin(), values.end(), std::back_inserter(least),
                  [](int64_t value) { return ~value; });
   for (const auto& comm : {in_replica ? model_ : nullptr, across_replicas ? sync_ : nullptr}) {
@@ -71,7 +72,7 @@ absl::StatusOr<int64_t> AllRanks::FirstDifference(const std::vector<int64_t>& va
   return -1;
 }
 
-// First to those who sit in its place, and they to their replicas.
+// Sends first to the ranks of the root's place, one in each replica; these send to their replicas.
 absl::Status AllRanks::Spread(int root, void* data, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += kPiece) {
     void* const piece = static_cast<std::byte*>(data) + at;
@@ -127,7 +128,7 @@ absl::Status AllRanks::Move(Communicator& comm, CallKind kind, int peer, void* d
 absl::Status AllRanks::Send(ConstBytes message) {
   auto left = static_cast<int64_t>(message.size());
   ENTRAIN_RETURN_IF_ERROR(Move(Out(), CallKind::kSend, 0, &left, sizeof(left)));
-  auto* from = const_cast<std::byte*>(message.data());  // what is sent is only read
+  auto* from = const_cast<std::byte*>(message.data());  // the call only reads it
   while (left > 0) {
     const int64_t count = std::min(kPiece, left);
     ENTRAIN_RETURN_IF_ERROR(Move(Out(), CallKind::kSend, 0, from, count));

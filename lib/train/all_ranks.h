@@ -1,12 +1,13 @@
-// What all ranks of a mesh do together for a checkpoint: agree, learn from rank 0, and bring things
-// to it. Made of the two groups that every mesh has:
+// The collective operations of a checkpoint over all ranks of a mesh: agree on a status, send rank
+// 0's data to all ranks, and bring data to rank 0. They use the two groups that every mesh has, the
+// model group and the sync group:
 //
 //              sync ->                  rank = replica x ranks of a replica + place in the replica
-//          0    2    4                  here 0 is first; what 3 and 5 send goes by way of 1
+//          0    2    4                  rank 0 is first; messages of 3 and 5 pass through rank 1
 //  model   1    3    5
 //
-// One deadline for all that is done. A call that fails in the network has ended a group, and
-// broken() says so; a refusal that all agreed on has not.
+// One deadline covers all operations of an object. A call that fails in the network has ended its
+// group; then broken() returns true. An error on which all ranks agreed does not break the object.
 //
 // Thread safety: one thread at a time, the same calls in the same order on all ranks.
 #pragma once
@@ -28,7 +29,8 @@ namespace entrain {
 
 class AllRanks {
  public:
-  // Null: a group of one. `timeout_ns` 0: the longer default of the two.
+  // A null communicator stands for a group of one rank. If `timeout_ns` is 0, the longer default
+  // timeout of the two communicators applies.
   AllRanks(std::shared_ptr<Communicator> model, std::shared_ptr<Communicator> sync,
            int64_t timeout_ns);
 
@@ -41,31 +43,32 @@ class AllRanks {
   bool first() const { return rank() == 0; }
   Deadline deadline() const { return options_.deadline; }
 
-  // OK when all bring OK; otherwise the error of the lowest rank that has one, on all of them, with
-  // its number.
+  // Collective. Returns OK if all ranks bring OK. Otherwise returns on all ranks the error of the
+  // lowest rank that brings one, with the number of that rank.
   absl::Status Agree(const absl::Status& mine);
-  // Rank 0's text, to all.
+  // Gives rank 0's text to all ranks.
   absl::Status Tell(std::string* text);
-  // Rank 0's bytes, to all; all know how many.
+  // Gives rank 0's bytes to all ranks. All ranks must know their number beforehand.
   absl::Status Tell(Bytes bytes);
 
-  // Where numbers differ between the ranks of a replica, between those of one place in all replicas, or both; each of them
-  // brings as many. The first index; -1: nowhere.
+  // Compares numbers between the ranks of a replica, between the ranks of one place in all
+  // replicas, or both. Each of these ranks must bring equally many. Returns the first index at
+  // which they differ, or -1.
   absl::StatusOr<int64_t> FirstDifference(const std::vector<int64_t>& values, bool in_replica,
                                           bool across_replicas);
 
-  // Messages to rank 0, from every other rank; EndSend after the last. Those who sit in replica 0
-  // then carry on what comes through them.
+  // Every rank but 0 sends its messages to rank 0, then calls EndSend. In EndSend the ranks of
+  // replica 0 also pass on the messages that travel through them.
   absl::Status Send(ConstBytes message);
   absl::Status EndSend();
-  // On rank 0: the next message of `from`, in pieces; what take does with a piece cannot fail.
-  // Messages are to be received from the lowest rank upwards, all of one before any of the next;
-  // within replica 0, in any order.
+  // On rank 0: receives the next message of `from` in pieces and calls `take` with each piece;
+  // `take` must not fail. Messages must be received from the lowest rank upwards, all messages of
+  // one rank before any of the next. Within replica 0 any order of ranks is allowed.
   absl::Status Receive(int from, absl::FunctionRef<void(ConstBytes piece)> take);
-  // The end of what `from` sends.
+  // Receives the end of the messages of `from`.
   absl::Status ReceiveEnd(int from);
 
-  // This rank cannot go on, though the network is well: gives back the error.
+  // Says that this rank cannot continue, although the network works. Returns the error.
   absl::Status GiveUp(const absl::Status& why) { return Note(why); }
   bool broken() const { return broken_; }
 
@@ -74,7 +77,8 @@ class AllRanks {
   absl::Status Move(Communicator& comm, CallKind kind, int peer, void* data, int64_t bytes);
   absl::Status Min(int64_t* value);
   absl::Status Spread(int root, void* data, int64_t bytes);
-  // The communicator and the peer by which messages leave this rank, and reach rank 0.
+  // Out: the communicator by which this rank's messages leave. In, PeerOf: the communicator and the
+  // peer by which rank 0 receives the messages of `from`.
   Communicator& Out() const { return place_ == 0 || replica_ > 0 ? *sync_ : *model_; }
   Communicator& In(int from) const { return from % places_ == 0 ? *sync_ : *model_; }
   int PeerOf(int from) const { return from % places_ == 0 ? from / places_ : from % places_; }

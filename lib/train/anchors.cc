@@ -14,13 +14,13 @@ namespace {
 
 constexpr uint64_t kBasis = 0xcbf29ce484222325u;
 
-// FNV-1a over 64-bit words: one change of one word always changes the result, since each turn is a
+// FNV-1a over 64-bit words. A change of one word always changes the result, because each step is a
 // bijection of the state.
 uint64_t Mix(uint64_t state, uint64_t word) {
   return (state ^ word) * 0x100000001b3u;
 }
 
-// Brings every bit to bear on every other, before states are mixed with each other.
+// Makes every bit depend on every other. Applied before states are mixed with each other.
 uint64_t Spread(uint64_t x) {
   x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
   x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
@@ -132,7 +132,7 @@ void Anchors::Seal(int layer, const ArrayHash& hash) {
 
 void Anchors::Drop() {
   exist_ = false;
-  if (room_ != nullptr && anchor_.data != nullptr) {  // what it has there stays
+  if (room_ != nullptr && anchor_.data != nullptr) {  // keeps the device memory
     reserved_.push_back(std::move(anchor_));
     std::move(outer_.begin(), outer_.end(), std::back_inserter(reserved_));
   }

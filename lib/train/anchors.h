@@ -1,8 +1,9 @@
-// What EDiT keeps on each rank beside the live parameters: the anchor a, which is where all
-// replicas last agreed, and what the outer optimizer keeps (sgd: its momentum b; adamw: two
-// moments). f32, for the layers that train; 4 P / M bytes each.
+// The state that EDiT keeps on each rank beside the live parameters: the anchor a, on which all
+// replicas agreed last, and the arrays of the outer optimizer (sgd: its momentum b; adamw: two
+// moments). All are f32 and cover only the layers that train. Each takes 4 P / M bytes.
 //
-// On device memory functions that work on it are called where its kernels are bound (KernelStream).
+// On device memory, functions that touch the arrays must be called where the device's kernels are
+// bound (KernelStream).
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -20,7 +21,8 @@
 
 namespace entrain {
 
-// A hash of the bits of an array in pieces, all but the last of a multiple of 8 elements.
+// A hash of the bits of an array. The array is added in pieces; all pieces but the last must be a
+// multiple of 8 elements long.
 class ArrayHash {
  public:
   void Add(const float* values, int64_t count);
@@ -28,46 +30,48 @@ class ArrayHash {
 
  private:
   static constexpr uint64_t kBasis = 0xcbf29ce484222325u;
-  // Four chains side by side: one multiplication waits for none of the other three.
+  // Four independent chains, so that no multiplication waits for the one before it.
   uint64_t chains_[4] = {kBasis, kBasis + 1, kBasis + 2, kBasis + 3};
   uint64_t count_ = 0;
 };
 
 class Anchors {
  public:
-  // `room`, if not null: of the device they are on, outlives this; `offload`: in page-locked memory
-  // of the host, which the device reads and writes over the bus.
+  // `room`, if not null, belongs to the device that holds the anchors; it must outlive this object.
+  // With `offload` the anchors lie in page-locked host memory, which the device reads and writes
+  // over the bus.
   Anchors(const Slab& slab, DeviceRoom* room, bool offload = false);
 
-  // The memory that Create will need.
+  // Allocates the memory that Create needs.
   absl::Status Reserve(int outer_arrays);
-  // a := theta, and `outer_arrays` arrays of zeros. Padding is zero whatever theta has there.
-  // They are still to be sealed, which on a device waits.
+  // Copies theta to a, and zeroes `outer_arrays` arrays. Padding becomes zero, whatever theta has
+  // there. Does not seal the anchors, because on a device sealing waits.
   absl::Status Create(const LayerArrays& live, int outer_arrays);
   void SealAll();
   void Drop();
   bool exist() const { return exist_; }
-  // The part of a layer that trains; null when there is no such array.
+  // Returns the trained part of a layer in the anchor, or null if the anchor does not exist.
   float* anchor(int layer) { return Part(anchor_, layer); }
   const float* anchor(int layer) const { return Part(anchor_, layer); }
-  // The layer's part of an array of the outer optimizer's.
+  // Returns the layer's part of one array of the outer optimizer.
   float* outer(int array, int layer) const {
     return Part(outer_[static_cast<size_t>(array)], layer);
   }
   int outer_arrays() const { return static_cast<int>(outer_.size()); }
 
-  // Takes note of what the layer's anchor is after a change.
+  // Stores the hash of the layer's anchor. Must be called after each change of the anchor.
   void Seal(int layer);
-  // The same where its hash is known: of all of its shard, padding too.
+  // Does the same with a known hash, which must cover the layer's whole shard with its padding.
   void Seal(int layer, const ArrayHash& hash);
-  // What a checkpoint holds of it. Whoever changes it so seals all layers.
+  // Visits the state that a checkpoint holds. A caller that changes it must seal all layers
+  // afterwards.
   void VisitState(StateVisitor& visitor);
-  // A 64-bit hash of the bits of all anchors as sealed; 0: there are none. Equal on all ranks of a
-  // sync group.
+  // Returns a 64-bit hash of the bits of all anchors as sealed; 0 if there are none. All ranks of a
+  // sync group must get the same value.
   uint64_t checksum() const;
 
  private:
-  // Of all layers that train.
+  // An array over all layers that train.
   struct Array {
     OwnedBuffer host;
     std::byte* data = nullptr;
@@ -78,7 +82,7 @@ class Anchors {
   const Slab& slab_;
   DeviceRoom* const room_;
   const bool offload_;
-  std::vector<int64_t> offsets_;  // by layer: where its part begins
+  std::vector<int64_t> offsets_;  // by layer: the start of its part
   int64_t count_ = 0;             // elements of each array
   std::vector<Array> reserved_;
   Array anchor_;

@@ -10,11 +10,13 @@
 namespace entrain {
 namespace {
 
-// What the published code adds to a rejected norm before it ingests it.
+// The published code adds this to a rejected norm before it ingests the norm.
 constexpr double kPublishedPenalty = 1e6;
-// sigma is at least this share of mu: norms that differ by less than the noise of any training are alike.
+// sigma is at least this share of mu, because norms that differ by less than the noise of any
+// training count as equal.
 constexpr double kLeastDeviation = 0.01;
-// A kappa above it is a margin: nothing is known of how rare norms so far out are.
+// A kappa above this is treated as a margin, because the distribution of norms so far out is
+// unknown.
 constexpr double kRarest = 4;
 
 }  // namespace
@@ -44,7 +46,7 @@ void AnomalyDetector::Settle() {
   if (!options_.as_published && !(weight_ >= 1)) {
     mean_ = variance_ = weight_ = 0;
     count_ = 0;
-  } else if (weight_ > (1 + 1e-9) / options_.alpha) {  // of a run with another alpha
+  } else if (weight_ > (1 + 1e-9) / options_.alpha) {  // loaded from a run with another alpha
     weight_ = 1 / options_.alpha;
   }
 }
@@ -59,8 +61,9 @@ double AnomalyDetector::Deviation() const {
   return std::max(std::sqrt(square), kLeastDeviation * mean_);
 }
 
-// s: how much further off a norm may be since mu and sigma are estimates: the next norm varies about mu by 1 + q of the
-// variance, and its quotient with sigma is Student's t, whose quantile is the normal one times 1 + (kappa^2 + 1) / (4 nu) + ...
+// s widens the limit because mu and sigma are estimates: the next norm varies about mu by 1 + q of
+// the variance, and its quotient with sigma has Student's t distribution, whose quantile is the
+// normal quantile times 1 + (kappa^2 + 1) / (4 nu) + ...
 double AnomalyDetector::Widening() const {
   if (options_.as_published) {
     return 1;
@@ -71,7 +74,7 @@ double AnomalyDetector::Widening() const {
   return std::sqrt(1 + q) * (1 + (kappa * kappa + 1) / (4 * nu));
 }
 
-// kappa, widened where recent scores disperse by more than 1.
+// Returns kappa, widened if recent scores disperse by more than 1.
 double AnomalyDetector::Limit() const {
   const auto n = static_cast<double>(kept_);
   const double limit = options_.threshold * Widening();
@@ -111,7 +114,7 @@ void AnomalyDetector::Accept(double norm) {
 
 void AnomalyDetector::Reject(double norm) {
   if (!std::isfinite(norm)) {
-    return;  // says nothing about the level of norms
+    return;  // it says nothing about the level of norms
   }
   if (options_.ingest_rejected) {
     Ingest(norm + kPublishedPenalty);
@@ -127,7 +130,7 @@ void AnomalyDetector::Restart() {
 
 void AnomalyDetector::Ingest(double norm) {
   if (weight_ == 0 && norm == 0 && !options_.as_published) {
-    return;  // no level yet
+    return;  // there is no level yet
   }
   ++count_;
   const double before = norm - mean_;

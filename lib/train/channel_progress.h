@@ -1,5 +1,6 @@
-// How far a gradient channel's run has come: what all ranks together have committed, and whether that is the end. All of it follows
-// from counts that are summed with the gradients, so it is the same on all ranks.
+// The progress of a gradient channel's run: the totals that all ranks together have committed, and
+// whether the run ends. Everything follows from counts that are summed together with the gradients,
+// so it is the same on all ranks.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -11,7 +12,7 @@
 
 namespace entrain {
 
-// The counts that travel with a round's gradients: those of one rank, or their sums over all ranks.
+// The counts that travel with a round's gradients: one rank's, or their sums over all ranks.
 struct RoundCounts {
   int64_t microbatches = 0, tokens = 0, stops = 0;
 };
@@ -21,12 +22,12 @@ class ChannelProgress {
   ChannelProgress(ProgressUnit limit_unit, int64_t limit)
       : limit_unit_(limit_unit), limit_(limit) {}
 
-  // Counts a commit. `all`: sums over all ranks.
+  // Counts a commit. `all` holds sums over all ranks.
   void Commit(const RoundCounts& all);
   void EndRound() { ++rounds_; }
 
   int64_t In(ProgressUnit unit) const;
-  // Returns whether a rank has asked for the end or the limit is reached.
+  // Returns true if a rank has asked for the end or the limit is reached.
   bool Done() const { return stops_ > 0 || (limit_ > 0 && In(limit_unit_) >= limit_); }
   int64_t rounds() const { return rounds_; }
   int64_t commits() const { return commits_; }

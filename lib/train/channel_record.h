@@ -1,5 +1,6 @@
-// The numbers that a checkpoint has of a gradient channel's rounds: which round is over and not yet taken, what it has made, the
-// method and the groups. The object holds them in arrays, which a visitor reads and writes.
+// The numbers that a checkpoint holds of a gradient channel: the round that is over but not yet
+// taken with its results, the method, and the groups. The object holds them in arrays, which a
+// visitor reads and writes.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -21,7 +22,7 @@ namespace entrain {
 class ChannelRecord {
  public:
   struct Rounds {
-    bool in_flight = false;  // `made` is of a round that is not yet taken
+    bool in_flight = false;  // `made` belongs to a round not yet taken
     RoundKind kind = RoundKind::kCommit;
     bool finished = false;
     RoundResult landed, made;
@@ -30,11 +31,12 @@ class ChannelRecord {
   explicit ChannelRecord(const ChannelOptions& options);
 
   void Fill(const Rounds& rounds);
-  // Returns the rounds that have been loaded since Clear; `progress` must have been loaded too. A portable checkpoint has no rounds.
+  // Returns the rounds that were loaded since Clear; `progress` must have been loaded before. A
+  // portable checkpoint has no rounds.
   Rounds Read(CheckpointKind kind, const ChannelProgress& progress) const;
   void Clear() { flags_ = {}; }
-  // Refuses a checkpoint of another method, to which half batches and rounds would mean nothing, and one of other groups. All ranks
-  // get the same answer.
+  // Refuses a checkpoint of another method, in which half batches and rounds would mean nothing,
+  // and a checkpoint of other groups. All ranks get the same answer.
   absl::Status CheckLoaded(const StateList& state) const;
 
   void VisitGroups(StateVisitor& visitor);
@@ -48,8 +50,7 @@ class ChannelRecord {
       {};  // landed: rounds, commits, gradients, tokens; made: micro-batches
   std::array<double, 3> values_ = {};  // made: lr, norm, clip factor
   int64_t method_;
-  std::vector<std::array<int64_t, 3>>
-      groups_;  // first, count, state arrays; as the options have them
+  std::vector<std::array<int64_t, 3>> groups_;  // first, count, state arrays of each group
 };
 
 }  // namespace entrain

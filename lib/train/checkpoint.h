@@ -1,13 +1,15 @@
-// A run's state on disk: who writes which array into which file, and who reads it back.
+// Saves and loads a run's state: decides which rank writes which array into which file, and which
+// rank reads it back.
 //
-//   full      rank 0 writes NAME.ckpt; what others hold is sent to it, one array after the other
-//   sharded   every rank that holds something writes NAME_RANK_ID.ckpt; NAME.ckpt, which rank 0
-//             writes last, lists them, so that all of them take effect in one step
+//    full      rank 0 writes NAME.ckpt; the other ranks send it their arrays, one after the other
+//    sharded   every rank that brings something writes NAME_RANK_ID.ckpt; rank 0 writes NAME.ckpt
+//              last, which lists the others, so that all of them take effect in one step
 //
-// In the hands of functions of the caller's, a checkpoint is what `full` writes, by the same code.
+// With functions of the caller's, a checkpoint has the format of `full` and is made by the same
+// code.
 //
-// What an array is, and whose, is for the StateList to say; how it lies in a file, for
-// lib/checkpoint.
+// StateList says what the arrays are and which ranks hold them. lib/checkpoint defines the file
+// format.
 #pragma once
 
 #include <array>
@@ -27,46 +29,50 @@
 
 namespace entrain {
 
-// As entrain_checkpoint_config_t (train.h) says.
+// Fields are explained at entrain_checkpoint_config_t (train.h).
 struct CheckpointOptions {
   std::string directory, name;
   CheckpointKind kind = CheckpointKind::kPortable;
   bool full = true;
-  bool rank0_only = true;  // loading: nobody else touches the file system
+  bool rank0_only = true;  // loading: only rank 0 uses the file system
   int64_t timeout_ns = 0;
-  // In place of the file directory/name.ckpt, whole in the hands of the ranks that write or read it.
+  // If set, these functions replace the file directory/name.ckpt. Each rank that writes or reads
+  // handles the checkpoint as a whole.
   std::optional<CheckpointFunctions> functions = std::nullopt;
 
-  // What messages call the checkpoint.
+  // Returns the name of the checkpoint in messages.
   std::string path() const;
 };
-// kInvalidArgument names the option.
+// Returns kInvalidArgument, naming the option, if one is wrong.
 absl::Status CheckOptions(const CheckpointOptions& options);
-// Collective: all ranks must give the same, but for the directory. The error names the option, and both values.
+// Collective. All ranks must give equal options, but for the directory. The error names the option
+// and both values.
 absl::Status AgreeOnOptions(AllRanks& all, const CheckpointOptions& options);
 
-// Which part of the model a rank has, and how that is cut.
+// The part of the model that a rank has, and how the part is divided into shards.
 struct ModelPart {
   std::array<int32_t, 5> mesh = {1, 1, 1, 1, 1};
   int part = 0, parts = 1;  // by tensor and pipeline coordinate
-  bool copy = false;        // another rank of the replica, along the context axis, has the same
+  bool copy = false;        // another rank along the context axis has the same part
   std::vector<SavedLayer> layers;
 };
 ModelPart PartOf(const Mesh& mesh, const Slab& slab);
 
-// Of what several ranks have, one brings it to a checkpoint: whether this rank does.
+// Returns true if this rank brings the item to a checkpoint. Of several ranks with the same item
+// only one brings it.
 bool Brings(const StateItem& item, const AllRanks& all, const ModelPart& part, CheckpointKind kind);
-// The item as a checkpoint of that kind names it; whichever rank brings it.
+// Returns the item under its name in a checkpoint of that kind. The name does not depend on the
+// rank that brings it.
 SavedArray ArrayOf(const StateItem& item, const AllRanks& all, const ModelPart& part,
                    CheckpointKind kind);
 
-// Collective, like all below: OK on all ranks or the same error on all; then what the checkpoint
-// would have replaced is as it was.
+// Collective, like all functions below. Returns OK on all ranks, or the same error on all ranks.
+// After an error the checkpoint that would have been replaced is unchanged.
 absl::Status SaveState(AllRanks& all, const ModelPart& part, const CheckpointOptions& options,
                        int64_t step, const StateList& state);
 
-// Reads everything into the list's own memory; applying it is the caller's, on success, which is
-// the same on all ranks.
+// Reads everything into the list's own memory. The caller must apply it if this returns OK. The
+// result is the same on all ranks.
 absl::Status LoadState(AllRanks& all, const ModelPart& part, const CheckpointOptions& options,
                        StateList* state);
 

@@ -25,7 +25,7 @@ class Loader {
   absl::Status Run();
 
  private:
-  // Elements [first, first + count) of an array, which are the item's from `at` on.
+  // Elements [first, first + count) of an array, which go to the item from its element `at` on.
   struct Piece {
     StateItem* item;
     int64_t first, count, at;
@@ -57,7 +57,7 @@ class Loader {
   StateList& state_;
   const std::string path_;
   Manifest manifest_;
-  Digest digest_{};                                            // of the manifest that rank 0 found
+  Digest digest_{};                                            // of the manifest that rank 0 read
   std::map<int32_t, std::unique_ptr<CheckpointReader>> open_;  // by number in the manifest
   std::map<size_t, std::vector<Piece>> pieces_;                // by index of the array
 };
@@ -82,7 +82,7 @@ absl::Status Loader::Run() {
   return read;
 }
 
-// What belongs to replicas alone, of a portable checkpoint, may have no place here.
+// Logs the arrays of single replicas in a portable checkpoint for which this run has no place.
 void Loader::SayWhatIsDropped() const {
   if (options_.kind != CheckpointKind::kPortable || manifest_.kind != CheckpointKind::kPortable) {
     return;
@@ -128,7 +128,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> Loader::Open() const {
   return CheckpointReader::Open(std::move(source));
 }
 
-// All ranks go by the manifest that rank 0 found; who reads for himself must find the same.
+// All ranks use the manifest that rank 0 read. A rank that reads the files itself must find the
+// same one.
 absl::Status Loader::ShareHead() {
   std::string text = ToJson(manifest_);
   ENTRAIN_RETURN_IF_ERROR(all_.Tell(&text));
@@ -145,7 +146,7 @@ absl::Status Loader::ShareHead() {
   return absl::OkStatus();
 }
 
-// ---- Does it fit? ------------------------------------------------------------------------------
+// ---- Checks that the checkpoint fits -----------------------------------------------------------
 
 absl::Status Loader::CheckFits() const {
   if (options_.kind == CheckpointKind::kExact) {
@@ -191,7 +192,7 @@ absl::Status Loader::CheckLayers() const {
   return absl::OkStatus();
 }
 
-// State that this run has no place for would be lost silently.
+// Refuses state for which this run has no place, since it would be lost silently.
 absl::Status Loader::CheckPlaces() const {
   std::set<std::string> names;
   for (const StateItem& item : state_.items()) {
@@ -214,7 +215,7 @@ bool Loader::Is(const SavedArray& array, const SavedArray& wanted) const {
          (wanted.layer < 0 || array.part == wanted.part);
 }
 
-// Where the item's elements are: pieces that follow each other without a gap.
+// Finds the elements of the item: pieces that follow each other without a gap.
 absl::Status Loader::FindPieces(StateItem* item) {
   const SavedArray wanted = ArrayOf(*item, all_, part_, options_.kind);
   std::map<int64_t, size_t> arrays;  // by first element
@@ -273,7 +274,8 @@ absl::StatusOr<CheckpointReader*> Loader::File(int32_t file) {
   return reader.get();
 }
 
-// What this rank needs; and, so that every byte is looked at by somebody, its share of the rest.
+// Reads the arrays that this rank needs, and verifies its share of the others, so that one rank
+// checks every byte.
 absl::Status Loader::ReadOwn() {
   for (size_t i = 0; i < manifest_.arrays.size(); ++i) {
     const SavedArray& array = manifest_.arrays[i];
@@ -295,7 +297,7 @@ absl::Status Loader::ReadOwn() {
   return absl::OkStatus();
 }
 
-// Rank 0 reads everything, one array after the other, and all ranks take from it what is theirs.
+// Rank 0 reads everything, one array after the other. All ranks copy their parts of it.
 absl::Status Loader::HearAll() {
   int64_t largest = 0;
   for (const SavedArray& array : manifest_.arrays) {

@@ -23,7 +23,7 @@
 namespace entrain {
 namespace {
 
-// An array that this rank brings, and what of its state it is.
+// An array that this rank brings, and its state item.
 struct Brought {
   SavedArray array;
   const StateItem* item;
@@ -44,7 +44,7 @@ class Saver {
   absl::Status Run();
 
  private:
-  // What one rank of replica 0 sends: its list, and how far it has been taken.
+  // The list that one rank of replica 0 sends, and the position reached in it.
   struct Source {
     Manifest list;
     size_t next = 0;
@@ -87,15 +87,17 @@ class Saver {
   const StateList& state_;
   const std::string path_;
   std::vector<Brought> brought_;
-  OwnedBuffer staged_;                        // what comes from a device, one array at a time
-  std::unique_ptr<CheckpointWriter> writer_;  // rank 0's: of what counts
-  FileTarget* file_ = nullptr;                // writer_'s; null: functions of the caller's write
-  Manifest head_;                             // rank 0's
-  absl::Status failed_;                       // all is sent, and heard, to the end all the same
-  std::vector<SavedFile> old_files_;          // rank 0's: of the checkpoint that is replaced
-  std::string own_name_;                      // of this rank's file, while it may have to go again
+  OwnedBuffer staged_;                        // one array from a device at a time
+  std::unique_ptr<CheckpointWriter> writer_;  // rank 0's: the checkpoint
+  // owned by writer_; null: the caller's functions write
+  FileTarget* file_ = nullptr;
+  Manifest head_;  // rank 0's
+  // after an error everything is still sent and received
+  absl::Status failed_;
+  std::vector<SavedFile> old_files_;  // rank 0's: files of the replaced checkpoint
+  std::string own_name_;              // this rank's file while it may be removed
   std::optional<uint32_t>
-      parts_;  // rank 0's: the number of this save's files, while they may have to go
+      parts_;  // rank 0's: number of this save's files while they may be removed
   Digest own_digest_{};
   Manifest own_;
 };
@@ -141,7 +143,7 @@ absl::Status Saver::PrepareFile() {
   return absl::OkStatus();
 }
 
-// Layers first: their pieces are put together from several ranks.
+// Puts layers first, because their pieces come from several ranks.
 void Saver::Bring() {
   for (const bool layers : {true, false}) {
     for (const StateItem& item : state_.items()) {
@@ -152,7 +154,7 @@ void Saver::Bring() {
   }
 }
 
-// As many as there are, whatever is in them after an error.
+// Returns all bytes of the array. After an error their values are undefined.
 ConstBytes Saver::BytesOf(const Brought& brought) {
   const auto bytes = state_.Read(*brought.item, staged_.data(), all_.deadline());
   failed_.Update(bytes.status());
@@ -218,7 +220,7 @@ absl::StatusOr<Saver::Source> Saver::ReceiveList(int rank) {
   return source;
 }
 
-// The flattening tables of other parts of the model.
+// Adds the flattening tables of other parts of the model.
 void Saver::Merge(const Manifest& list) {
   for (size_t part = 0; part < head_.parts.size() && part < list.parts.size(); ++part) {
     if (head_.parts[part].empty()) {
@@ -245,8 +247,8 @@ absl::Status Saver::WriteAll() {
   return absl::OkStatus();
 }
 
-// Every layer whole, from the pieces of those who have some of it. All lists are in the order of the
-// visits; slot 0 has a piece of every layer, the first, so it has the order.
+// Writes every layer as a whole, from the pieces of all ranks that have some. All lists are in the
+// order of the visits. Slot 0 has the first piece of every layer, so its list gives the order.
 absl::Status Saver::WriteLayers(std::vector<Source>* sources) {
   for (int part = 0; part < part_.parts; ++part) {
     while (true) {
@@ -268,10 +270,10 @@ absl::Status Saver::WriteLayers(std::vector<Source>* sources) {
 
 absl::Status Saver::WriteWhole(std::vector<Source>* sources, const SavedArray& like) {
   SavedArray whole = like;
-  std::map<int64_t, int> pieces;  // by first element: the rank
+  std::map<int64_t, int> pieces;  // rank by first element
   whole.count = 0;
   for (size_t rank = 0; rank < sources->size(); ++rank) {
-    // A rank has several where layers are made of segments.
+    // A rank has several pieces if layers are made of segments.
     const Source& source = (*sources)[rank];
     for (size_t i = source.next; i < source.list.arrays.size(); ++i) {
       const SavedArray& next = source.list.arrays[i];
@@ -289,7 +291,7 @@ absl::Status Saver::WriteWhole(std::vector<Source>* sources, const SavedArray& l
   return absl::OkStatus();
 }
 
-// What is left is whole as it is.
+// Writes the remaining arrays, each of which comes whole from one rank.
 absl::Status Saver::WriteRest(int rank, Source* source) {
   while (const SavedArray* const next = source->Next()) {
     failed_.Update(failed_.ok() ? writer_->Begin(*next) : absl::OkStatus());
@@ -310,14 +312,14 @@ absl::Status Saver::TakePayload(int rank, Source* source) {
   return all_.Receive(rank, append);
 }
 
-// ---- A file a rank -----------------------------------------------------------------------------
+// ---- One file per rank -------------------------------------------------------------------------
 
 absl::Status Saver::SaveSharded() {
   uint32_t id = 0;
   while (getrandom(&id, sizeof(id), 0) != sizeof(id) || id == 0) {
   }
   if (all_.first()) {
-    failed_.Update(file_->Mark(id));  // before anybody can write a file of that number
+    failed_.Update(file_->Mark(id));  // before any rank can write a file of that number
     parts_ = id;
   }
   ENTRAIN_RETURN_IF_ERROR(all_.Tell(Bytes(reinterpret_cast<std::byte*>(&id), sizeof(id))));
@@ -350,7 +352,7 @@ absl::Status Saver::WriteOwn() {
   return writer->Commit();
 }
 
-// An empty message: there is no file.
+// Sends an empty message if this rank has no file.
 absl::Status Saver::TellOwn() {
   std::string text;
   if (!own_name_.empty()) {
@@ -400,13 +402,13 @@ absl::Status Saver::WriteHead() {
   return writer_->Finish(head_);
 }
 
-// Everything is on the disk: the one file that refers to the rest gets its name.
+// Everything is on the disk. Gives the one file that refers to the others its final name.
 absl::Status Saver::Publish() {
   const absl::Status status = all_.first() ? writer_->Commit() : absl::OkStatus();
   auto published = static_cast<std::byte>(all_.first() && writer_->committed());
   const absl::Status told = all_.Tell(Bytes(&published, 1));
   if (!told.ok() || published != std::byte{0}) {
-    own_name_.clear();  // it counts, or may count
+    own_name_.clear();  // the file counts, or may count
     parts_.reset();
   }
   ENTRAIN_RETURN_IF_ERROR(told);
@@ -423,13 +425,13 @@ void Saver::RemoveOwn() {
   if (!own_name_.empty()) {
     unlink(absl::StrCat(options_.directory, "/", own_name_).c_str());
   }
-  if (parts_) {  // those of ranks that are gone, too
+  if (parts_) {  // includes files of ranks that are gone
     RemoveParts(options_.directory, options_.name, *parts_);
   }
 }
 
-// Files of the checkpoint that was replaced, which nothing refers to any more. What cannot be
-// removed stays: it does no harm.
+// Removes files of the replaced checkpoint to which nothing refers any more. A file that cannot be
+// removed stays, which does no harm.
 void Saver::RemoveOld() {
   for (const SavedFile& old : old_files_) {
     const bool listed = std::any_of(head_.files.begin(), head_.files.end(),

@@ -1,5 +1,6 @@
-// Ranks of a replica that hold the same: along the context axis all of their parameters, along the tensor axis the layers that
-// are said to be replicated. They train them alike, with the same bits; whether they do is looked at in every exchange.
+// Ranks of a replica that hold copies: along the context axis copies of all parameters, along the
+// tensor axis copies of the layers that the caller has declared replicated. Copies must stay equal
+// in every bit; every exchange checks that.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +16,22 @@ namespace entrain {
 
 class Copies {
  public:
-  // No rank has a copy of another's.
+  // Makes an object for a mesh in which no rank has a copy.
   Copies() = default;
   // Collective over `model`, the ranks of the replica.
   static absl::StatusOr<Copies> Find(const Mesh& mesh, Communicator& model);
 
   bool exist() const { return !holds_.empty(); }
-  // `all`: of each rank of the replica the squares of these layers' pseudo-gradients in its shards. kDataLoss naming the layer
-  // and the ranks where copies differ.
+  // `all` holds, for each rank of the replica, the squares of the pseudo-gradients of these layers
+  // in its shards. Returns kDataLoss, naming the layer and the ranks, if copies differ.
   absl::Status CheckSquares(const Slab& slab, absl::Span<const int> layers,
                             absl::Span<const double> all) const;
-  // `all`: of each rank the checksum of its anchors.
+  // `all` holds the checksum of each rank's anchors.
   absl::Status CheckAnchors(absl::Span<const uint64_t> all) const;
 
  private:
-  // By rank: equal where all shards are, and where the shards of replicated layers are.
+  // By rank: a number that is equal on ranks with equal shards of all layers, and one that is equal
+  // on ranks with equal shards of the replicated layers.
   std::vector<int64_t> holds_, holds_replicated_;
 };
 

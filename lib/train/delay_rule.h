@@ -1,5 +1,5 @@
-// Which gradients each round of a method takes, and what it makes of them. G: what has been added since the round before; the
-// accumulator is acc.
+// The table of methods: which gradients each round takes, and what it makes of them. G: gradients
+// added since the round before. acc: the accumulator.
 //
 //   method  round            takes   makes                                                    acc then  install
 //   any     warm-up          G       commit    theta  = Opt(theta, G / N_G)                   empty     waits for this round
@@ -10,7 +10,8 @@
 //   acco    acc was empty    A       estimate  theta~ = Opt(theta, A / N_A), a preview        A         takes the round before
 //           A is in acc      A + B   commit    theta  = Opt(theta, (A + B) / (N_A + N_B))     empty     takes the round before
 //
-// Nothing of a preview is kept: neither theta nor the state of Opt changes. ShardStep has a function for each of the three kinds.
+// A preview leaves no trace: neither theta nor the state of Opt changes. ShardStep has a function
+// for each of the three kinds.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -23,7 +24,8 @@ namespace entrain {
 
 enum class RoundKind { kEstimate, kCommit, kPredict };
 
-// Returns whether theta moves. Then the gradients are spent, and acc is empty again.
+// Returns true if a round of this kind moves theta. Such a round spends the gradients and leaves
+// acc empty.
 inline bool Commits(RoundKind kind) {
   return kind != RoundKind::kEstimate;
 }
@@ -33,17 +35,17 @@ class DelayRule {
   DelayRule(DelayMethod method, int64_t warmup_rounds)
       : method_(method), warmup_rounds_(warmup_rounds) {}
 
-  // Returns whether install waits for round number `round`, counted from 0.
+  // Returns true if install waits for round number `round`, counted from 0.
   bool Synchronous(int64_t round) const {
     return method_ == DelayMethod::kZero1 || round < warmup_rounds_;
   }
   // Moves on to round number `round`, and returns its kind.
   RoundKind Next(int64_t round);
-  // The kind of the last round. Before the first round it is a commit.
+  // Returns the kind of the last round; kCommit before the first round.
   RoundKind kind() const { return kind_; }
-  // Returns whether acc has half A of a batch, which has made an estimate.
+  // Returns true if acc holds half A of a batch, with which an estimate was made.
   bool half_held() const { return kind_ == RoundKind::kEstimate; }
-  // Continues as after a round that left acc so.
+  // Continues as after a round that left acc with half a batch, or empty.
   void Restore(bool half_held) { kind_ = half_held ? RoundKind::kEstimate : RoundKind::kCommit; }
 
  private:

@@ -1,4 +1,5 @@
-// Room for the deltas that are under way: on the host of a pool, on a device as many as were reserved.
+// Memory for the deltas in flight. On the host it comes from a pool; on a device the number of
+// deltas is fixed by Reserve.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -19,18 +20,21 @@ class DeltaBuffers {
  public:
   struct Delta {
     OwnedBuffer host;
-    float* data = nullptr;  // there, or on a device; null: none was taken
+    float* data = nullptr;  // in `host` or on a device; null: no delta
   };
 
-  // `room`, if not null, outlives this. `most`: elements of the longest delta.
+  // `room`, if not null, must outlive this object. `most` is the number of elements of the longest
+  // delta.
   DeltaBuffers(DeviceRoom* room, int64_t most);
 
-  // On a device: finds all the memory, for so many deltas at a time. Gives the address of one of them.
+  // On a device: allocates memory for `deltas` deltas at a time. Returns the address of one of
+  // them.
   absl::StatusOr<float*> Reserve(int deltas);
   absl::StatusOr<Delta> Take(int64_t count);
-  // On a device whoever takes it next uses it behind what has been enqueued so far.
+  // Gives a delta back. On a device its next user must be ordered behind the work that is enqueued
+  // so far.
   void Give(Delta delta);
-  // None is taken: frees what the host has kept.
+  // Frees the memory that the host pool keeps. Must not be called while a delta is taken.
   void Clear() { pool_.Clear(); }
 
  private:

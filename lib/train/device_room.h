@@ -1,5 +1,6 @@
-// What an object of training has on a device: memory and streams, which stay until the object goes:
-// whoever frees waits for all streams of the device, and the caller's may wait for us.
+// Memory and streams of a training object on a device. They stay until the object is destroyed,
+// because freeing them waits for all streams of the device, and the caller's streams may wait for
+// the library.
 //
 // Thread safety: any thread.
 #pragma once
@@ -23,30 +24,32 @@ namespace entrain {
 
 class DeviceRoom {
  public:
-  // kInvalidArgument when `callers` is no stream of the device. `limit_ns`: how long the object
-  // waits for a stream, at most.
+  // Returns kInvalidArgument if `callers` is not a stream of the device. `limit_ns` limits each
+  // wait of the object for a stream.
   static absl::StatusOr<std::unique_ptr<DeviceRoom>> Open(Device& device, StreamHandle callers,
                                                           int64_t limit_ns);
-  // Of another object, whose calls go with those of `other`: the caller's stream is that of both.
+  // Opens a room for another object that uses the same caller's stream as `other`.
   static std::unique_ptr<DeviceRoom> Beside(const DeviceRoom& other, int64_t limit_ns);
   ~DeviceRoom();
 
   Device& device() const { return device_; }
-  // The caller's stream.
+  // Returns the caller's stream.
   StreamHandle callers() const { return callers_->load(std::memory_order_acquire); }
-  // From now on that is another one, which waits for what is on the one before. kInvalidArgument as in Open.
+  // Makes `stream` the caller's stream; it waits for the work on the previous one. Returns
+  // kInvalidArgument like Open.
   absl::Status SetCallers(StreamHandle stream);
-  // kInvalidArgument, which calls the array `name`, unless it is memory of the device.
+  // Returns kInvalidArgument, naming the array `name`, if it is not memory of the device.
   absl::Status CheckHolds(const char* name, const void* array) const;
-  // When who begins to wait now gives up.
+  // Returns the deadline of a wait that begins now.
   Deadline limit() const { return Deadline::After(limit_ns_); }
   int64_t limit_ns() const { return limit_ns_; }
   absl::StatusOr<StreamHandle> AddStream() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::byte*> Keep(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Page-locked, and zero; the device can read and write it.
+  // Returns zeroed page-locked memory that the device can read and write.
   absl::StatusOr<std::byte*> KeepPinned(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Memory that is used again: after what the caller's stream had to do when it was given back.
+  // Memory that is reused. Its next user is ordered behind the work that the caller's stream had
+  // when the block was given back.
   BlockPool& blocks() { return blocks_; }
 
  private:
@@ -58,7 +61,7 @@ class DeviceRoom {
         blocks_(device, MemoryKind::kDevice, BlockPool::Sizes::kExact) {}
 
   Device& device_;
-  const std::shared_ptr<Callers> callers_;  // of all that are beside each other
+  const std::shared_ptr<Callers> callers_;  // shared by rooms beside each other
   const int64_t limit_ns_;
   absl::Mutex mutex_;
   std::vector<StreamHandle> streams_ ABSL_GUARDED_BY(mutex_);
@@ -66,17 +69,18 @@ class DeviceRoom {
   BlockPool blocks_;
 };
 
-// A word that streams wait for. It only grows, modulo 2^32. The driver does not see what that
-// depends on: who is to set it neither frees nor allocates before, and no stream of ours waits for
-// one, so that ours always drain.
+// A word for which streams wait. It only grows, modulo 2^32. The device driver does not know which
+// thread will set the word. Therefore that thread must neither free nor allocate device memory
+// before it sets the word, and no stream of the library waits for a word, so that those streams
+// always drain.
 class StreamWord {
  public:
   explicit StreamWord(uint32_t* word) : word_(word) {}  // page-locked
-  // What follows on the stream waits until the word has come so far.
+  // Makes later work on the stream wait until the word has reached `until`.
   absl::Status Hold(Device& device, StreamHandle stream, uint32_t until) const {
     return device.AwaitWord(stream, word_, until);
   }
-  // Release: what the host has written for the device is there before the word is.
+  // Stores with release order: the device sees the host's earlier writes before it sees the word.
   void Set(uint32_t value) { __atomic_store_n(word_, value, __ATOMIC_RELEASE); }
 
  private:

@@ -26,8 +26,8 @@ void DeviceWorker::Stop() {
 absl::StatusOr<uint64_t> DeviceWorker::PostThen(Job job, absl::AnyInvocable<void()> then) {
   auto mark = std::make_unique<DeviceMark>(room_->device());
   ENTRAIN_RETURN_IF_ERROR(mark->Record(room_->callers()));
-  // Held until it is posted: a job that fails meanwhile would end the worker before that, and
-  // nobody would ever come to this number.
+  // Held until the job is posted. Otherwise a job that fails meanwhile would end the worker first,
+  // and nothing would ever set the word to this number.
   absl::MutexLock posting(&mutex_);
   ENTRAIN_RETURN_IF_ERROR(status_);
   const uint64_t number = ++posted_;
@@ -84,7 +84,8 @@ absl::Status DeviceWorker::RunHere(absl::FunctionRef<absl::Status()> body) {
   return on.status();
 }
 
-// After the jobs, so that they make no more calls, which have no tags there; nor have those that follow here.
+// Drains the jobs first. The calls of jobs have no tags on a device, and neither have the calls
+// that follow this function, so the jobs must make none afterwards.
 absl::Status DeviceWorker::ComeToRest(int64_t timeout_ns) {
   ENTRAIN_RETURN_IF_ERROR(Drain());
   ENTRAIN_RETURN_IF_ERROR(
@@ -102,7 +103,7 @@ absl::Status DeviceWorker::status() const {
   return status_;
 }
 
-// Others are told first: who lets the caller's stream go on may be destroyed next.
+// Tells other ranks first: as soon as the caller's stream continues, this worker may be destroyed.
 void DeviceWorker::End(const absl::Status& why) {
   give_up_(why);
   absl::MutexLock lock(&mutex_);

@@ -1,12 +1,12 @@
-// A worker for what a caller orders by a stream of a device. A job begins when the device has come
-// to where the caller's stream was when it was posted; what the caller puts on its stream later can
-// be made to wait for a job. The host waits for neither.
+// A worker for arrays that a caller orders by a stream of a device. A job begins when the device
+// has reached the point at which the caller's stream was when the job was posted. Later work on the
+// caller's stream can be made to wait for a job. The host waits for neither.
 //
 //   caller's stream   ... | mark   more work ...            | word >= 1   what needs the job
 //   worker                posts |~~~~ job 1, on a stream of its own ~~~~| word = 1
 //
-// The first job that fails ends the work (worker_thread.h); then nothing holds the caller's stream any
-// more.
+// After the first job that fails no further job runs (worker_thread.h), and the caller's stream is
+// no longer held.
 //
 // Thread safety: Worker's.
 #pragma once
@@ -30,17 +30,17 @@ namespace entrain {
 
 class DeviceWorker final : public Worker {
  public:
-  // `room` outlives this; its limit is for how late the caller's stream may be, and for the device
-  // with a job. `give_up`, before anybody is let go: makes other ranks' calls, and the job that
-  // runs, fail. `sound`: from any thread, what Sound returns.
+  // `room` must outlive this object. Its limit applies to the caller's stream, which must reach the
+  // mark of a job in time, and to the device's work of a job. `give_up` is called before any
+  // waiting thread is released; it must make the calls of other ranks and the running job fail.
+  // `sound` is the implementation of Sound; any thread may call it.
   static absl::StatusOr<std::unique_ptr<DeviceWorker>> Make(
       DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
       absl::AnyInvocable<absl::Status() const> sound = absl::OkStatus);
   ~DeviceWorker() override { DeviceWorker::Stop(); }
 
-  // The job runs with its own stream bound (KernelStream), and has
-  // the device through with all that it enqueues there before the caller's stream goes on. `then`:
-  // between the two.
+  // The job runs with the worker's own stream bound (KernelStream). The device finishes all work
+  // that the job enqueues there before the caller's stream continues. `then` runs between the two.
   absl::StatusOr<uint64_t> PostThen(Job job, absl::AnyInvocable<void()> then) override
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Limit(uint64_t number) override { thread_.Limit(number); }
@@ -64,7 +64,7 @@ class DeviceWorker final : public Worker {
   }
   StreamHandle stream() const override { return stream_; }
 
-  // Where the caller's stream waits for the last job, all are done first; so does StopSoon.
+  // If the caller's stream waits for the last job, Stop and StopSoon let all jobs finish first.
   void Stop() override ABSL_LOCKS_EXCLUDED(mutex_);
   bool StopSoon(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Leave(absl::AnyInvocable<void() &&> last) override { thread_.Leave(std::move(last)); }
@@ -89,10 +89,10 @@ class DeviceWorker final : public Worker {
   const StreamHandle stream_;
   mutable absl::Mutex mutex_;
   StreamWord done_ ABSL_GUARDED_BY(mutex_);
-  // The word has the low 32 bits of such a number.
+  // The word holds the low 32 bits of such a number.
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0, held_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  WorkerThread thread_;  // last: its jobs use the rest
+  WorkerThread thread_;  // last member: its jobs use the others
 };
 
 }  // namespace entrain

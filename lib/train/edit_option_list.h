@@ -1,5 +1,5 @@
-// The options of EDiT that are one number each: one row for each field of that name in entrain_edit_config_t. option_list.h
-// explains the columns and what the rows make.
+// The options of EDiT that are one number each. Each row belongs to the field of the same name in
+// entrain_edit_config_t. option_list.h explains the columns and the code made from the rows.
 //
 // Pointers, arrays and rules between several options are in edit_options.h and edit_options.cc.
 #pragma once
@@ -14,7 +14,7 @@
   X(int32_t, gradient_accumulation_steps, 1, AtLeast(1), true, nullptr, true,                                          \
     "micro-batches per optimizer step")                                                                                \
   X(bool, use_async, false, Switch(), true, nullptr, true,                                                             \
-    "A-EDiT: exchanges by time")                                                                                       \
+    "A-EDiT: replicas exchange by time")                                                                               \
   X(double, local_sgd_sync_time, 600, UpTo(0, kMaxSyncTime), o.use_async,                                              \
     "has no effect without use_async; set both", true,                                                                 \
     "A-EDiT: seconds between exchanges (tau)")                                                                         \
@@ -23,62 +23,62 @@
     "A-EDiT: steps of all replicas between two exchanges")                                                             \
   X(bool, use_step_weight, false, Switch(), o.use_async,                                                               \
     "has no effect without use_async, where all replicas make the same steps; set both", true,                         \
-    "A-EDiT: weight replicas by tokens since the last exchange")                                                       \
+    "A-EDiT: weighting of replicas by tokens since the last exchange")                                                 \
   X(double, step_weight_ratio, 0.5, Within(0, 1), o.use_step_weight && o.reducer != ReducerKind::kNone,                \
     "has no effect without use_step_weight and a reducer; set all three", true,                                        \
-    "share of the tokens in the weights (r)")                                                                          \
+    "share of each weight that follows the tokens (r)")                                                                \
   X(ReducerKind, reducer, ReducerKind::kNone, OneOf("ENTRAIN_REDUCER_*", "none,linear,gta"), true, nullptr, true,      \
-    "how pseudo-gradients are combined: plain mean, weighted mean, or generalised task arithmetic")                    \
+    "combination of pseudo-gradients: plain mean, weighted mean, or generalised task arithmetic")                      \
   X(Consensus, consensus_method, Consensus::kNone, OneOf("ENTRAIN_CONSENSUS_*", "none,sum,count"),                     \
     o.reducer == ReducerKind::kGta, "has no effect without reducer gta; set both", true,                               \
-    "of gta: how the sign of an element is elected")                                                                   \
+    "gta: election of the sign of an element")                                                                         \
   X(Sparsification, sparsification_method, Sparsification::kNone,                                                      \
     OneOf("ENTRAIN_SPARSIFY_*", "none,magnitude,random,rescaled_random"),                                              \
     o.reducer == ReducerKind::kGta, "has no effect without reducer gta; set both", true,                               \
-    "of gta: which elements of a pseudo-gradient travel")                                                              \
+    "gta: choice of the elements of a pseudo-gradient that are sent")                                                  \
   X(double, density, 1, UpTo(0, 1), o.sparsification_method != Sparsification::kNone,                                  \
     "has no effect without a sparsification_method; set both", true,                                                   \
-    "share of the elements that sparsification leaves")                                                                \
+    "share of the elements that sparsification keeps")                                                                 \
   X(int32_t, sparsify_chunk, 0, AtLeast(0), o.sparsification_method == Sparsification::kMagnitude,                     \
     "has no effect without sparsification_method magnitude; set both", true,                                           \
     "magnitude: elements of each chunk of a shard, a multiple of 64; 0: the whole shard")                              \
   X(uint64_t, seed, 0, AtLeast(0), true, nullptr, true,                                                                \
-    "of random sparsification and stochastic rounding")                                                                \
+    "seed of random sparsification and stochastic rounding")                                                           \
   X(WireFormat, wire_format, WireFormat::kFull, OneOf("ENTRAIN_WIRE_*", "f32,bf16,int8,int4,int2"), !o.plain(),        \
     "is for pseudo-gradients, and plain averaging sends parameters; set an outer_optimizer or a reducer", true,        \
-    "how pseudo-gradients travel")                                                                                     \
+    "format in which pseudo-gradients are sent")                                                                       \
   X(int32_t, wire_block, 0, AtLeast(0), IsScaled(o.wire_format),                                                       \
     "is for wire_format int8, int4 and int2; set one, or 0", true,                                                     \
-    "int8, int4, int2: values a scale; 0: 256")                                                                        \
+    "int8, int4, int2: values per scale; 0: 256")                                                                      \
   X(WireRounding, wire_rounding, WireRounding::kNearest, OneOf("ENTRAIN_ROUND_*", "nearest,stochastic"), true,         \
     nullptr, true,                                                                                                     \
-    "how they are rounded")                                                                                            \
+    "rounding of pseudo-gradients to the wire format")                                                                 \
   X(bool, error_feedback, false, Switch(), o.merging().Packs(),                                                        \
     "has no effect when everything is sent; set sparsification_method or wire_format", true,                           \
-    "add what was not sent to the next pseudo-gradient")                                                               \
+    "the part that was not sent is added to the next pseudo-gradient")                                                 \
   X(double, error_decay, 1, UpTo(0, 1), o.error_feedback,                                                              \
     "has no effect without error_feedback; set both", true,                                                            \
-    "what becomes of it before: it is multiplied by this (beta)")                                                      \
+    "factor of that part before it is added (beta)")                                                                   \
   X(bool, int8_mask, false, Switch(), o.consensus_method != Consensus::kNone,                                          \
     "has no effect without a consensus_method; set both", false,                                                       \
-    "accepted with a consensus; changes nothing here")                                                                 \
+    "accepted with a consensus; has no effect here")                                                                   \
   X(bool, pseudo_gradnorm_reduce, false, Switch(), o.reducer != ReducerKind::kNone,                                    \
     "has no effect without reducer linear or gta; set both", true,                                                     \
-    "weight replicas by softmax(-norm / T)")                                                                           \
+    "replicas are weighted by softmax(-norm / T)")                                                                     \
   X(bool, normalize, true, Switch(),                                                                                   \
     o.reducer == ReducerKind::kGta || (o.reducer == ReducerKind::kLinear && !o.pseudo_gradnorm_reduce),                \
     "has no effect without reducer gta, or linear without pseudo_gradnorm_reduce, whose weights sum to 1; set those",  \
     true,                                                                                                              \
-    "the mean, not the sum")                                                                                           \
+    "the result is the mean, not the sum")                                                                             \
   X(double, weight_softmax_temperature, 0, AtLeast(0), o.pseudo_gradnorm_reduce,                                       \
     "has no effect without pseudo_gradnorm_reduce; set both", true,                                                    \
-    "T of those weights; 0: 1")                                                                                        \
+    "temperature T of pseudo_gradnorm_reduce; 0: 1")                                                                   \
   X(double, clip_pseudo_grad, 0, AtLeast(0), !o.plain(),                                                               \
     "has no effect in plain averaging; set an outer_optimizer or a reducer", true,                                     \
     "largest norm of a layer's pseudo-gradient (phi); 0: off")                                                         \
   X(OuterKind, outer_optimizer, OuterKind::kNone, OneOf("ENTRAIN_OUTER_*", "none,sgd,adamw,callback,lion"), true,      \
     nullptr, true,                                                                                                     \
-    "what moves the anchor")                                                                                           \
+    "optimizer that moves the anchor")                                                                                 \
   X(bool, outer_nesterov, false, Switch(), o.outer_optimizer == OuterKind::kSgd,                                       \
     "has no effect without outer_optimizer sgd; set both", true,                                                       \
     "sgd: Nesterov's momentum")                                                                                        \
@@ -88,61 +88,61 @@
     "learning rate of the anchor (eta)")                                                                               \
   X(double, outer_momentum, 0.8, From(0, 1), o.outer_optimizer == OuterKind::kSgd,                                     \
     "has no effect without outer_optimizer sgd; set both", true,                                                       \
-    "sgd (mu)")                                                                                                        \
+    "sgd: momentum (mu)")                                                                                              \
   X(double, outer_weight_decay, 0, AtLeast(0),                                                                         \
     o.outer_has_rate(),                                                                                                \
     "has no effect without outer_optimizer sgd, adamw or lion; set both", true,                                        \
-    "of the anchor")                                                                                                   \
+    "weight decay of the anchor")                                                                                      \
   X(double, outer_beta1, 0.9, From(0, 1), o.outer_has_betas(),                                                         \
     "has no effect without outer_optimizer adamw or lion; set both", true,                                             \
-    "adamw, lion")                                                                                                     \
+    "adamw, lion: first beta")                                                                                         \
   X(double, outer_beta2, 0.999, From(0, 1), o.outer_has_betas(),                                                       \
     "has no effect without outer_optimizer adamw or lion; set both", true,                                             \
-    "adamw, lion")                                                                                                     \
+    "adamw, lion: second beta")                                                                                        \
   X(double, outer_eps, 1e-8, AtLeast(kLeastEps), o.outer_optimizer == OuterKind::kAdamw,                               \
     "has no effect without outer_optimizer adamw; set both", true,                                                     \
-    "adamw")                                                                                                           \
+    "adamw: term added to the denominator")                                                                            \
   X(bool, skip_anomaly, false, Switch(), !o.plain(),                                                                   \
     "has no effect in plain averaging; set an outer_optimizer or a reducer", true,                                     \
-    "reject norms far above those before")                                                                             \
+    "norms far above the earlier ones are rejected")                                                                   \
   X(double, ewma_alpha, 0.02, Between(0, 1), o.skip_anomaly,                                                           \
     "has no effect without skip_anomaly; set both", true,                                                              \
-    "how fast the mean and deviation of norms follow")                                                                 \
+    "rate at which mean and deviation of norms adapt")                                                                 \
   X(int64_t, ewma_warmup_steps, 120, Within(2, kMaxEwmaWarmup), o.skip_anomaly,                                        \
     "has no effect without skip_anomaly; set both", true,                                                              \
     "exchanges before any norm is rejected")                                                                           \
   X(double, ewma_threshold, 3, Above(0), o.skip_anomaly,                                                               \
     "has no effect without skip_anomaly; set both", true,                                                              \
-    "how far above the mean, in deviations")                                                                           \
+    "distance above the mean that is rejected, in deviations")                                                         \
   X(bool, cpu_offload, false, Switch(), true, nullptr, false,                                                          \
     "on a device: anchors and outer state are in host memory")                                                         \
   X(bool, is_debug, false, Switch(), true, nullptr, false,                                                             \
-    "a line in the log for each layer and exchange")                                                                   \
+    "the log has a line for each layer and exchange")                                                                  \
   X(bool, compat, false, Switch(), true, nullptr, true,                                                                \
-    "the arithmetic of the published code; not for training")                                                          \
+    "arithmetic of the published code; not for training")                                                              \
   X(int32_t, prefetch, 1, AtLeast(0), true, nullptr, false,                                                            \
-    "layers exchanged ahead of use")                                                                                   \
+    "number of layers exchanged ahead of use")                                                                         \
   X(int32_t, overlap_steps, 0, AtLeast(0), true, nullptr, true,                                                        \
-    "steps behind which an exchange runs; A-EDiT: 1")                                                                  \
+    "number of steps behind which an exchange runs; A-EDiT: 1")                                                        \
   X(OverlapMerge, overlap_merge, OverlapMerge::kAdd, OneOf("ENTRAIN_MERGE_*", "add,mix,restart"),                      \
     o.overlap_steps > 0, "has no effect without overlap_steps; set both", true,                                        \
-    "what becomes of steps made during an exchange")                                                                   \
+    "treatment of the steps made during an exchange")                                                                  \
   X(double, overlap_mix, 0.5, From(0, 1), o.overlap_steps > 0 && o.overlap_merge == OverlapMerge::kMix,                \
     "has no effect without overlap_merge mix; set both", true,                                                         \
-    "mix: what is kept of the replica's own (alpha)")                                                                  \
+    "mix: share kept of the replica's own parameters (alpha)")                                                         \
   X(bool, staleness_penalty, false, Switch(), o.overlap_steps > 0 && o.outer_optimizer == OuterKind::kSgd,             \
     "has no effect without overlap_steps and outer_optimizer sgd; set all three", true,                                \
-    "divide what comes late by how far the anchor has moved")                                                          \
+    "late pseudo-gradients are divided by the movement of the anchor")                                                 \
   X(double, outer_momentum_clip, 0, AtLeast(0),                                                                        \
     o.outer_optimizer == OuterKind::kSgd && o.outer_momentum > 0 && !o.outer_nesterov,                                 \
     "has no effect without outer_optimizer sgd, an outer_momentum, and outer_nesterov off; set them", true,            \
     "largest norm of a layer's outer momentum; 0: off")                                                                \
   X(int32_t, fragments, 1, AtLeast(1), true, nullptr, true,                                                            \
-    "parts of the model, exchanged at steps of their own (P)")                                                         \
+    "parts of the model that are exchanged at steps of their own (P)")                                                 \
   X(FragmentPattern, fragment_pattern, FragmentPattern::kSequential,                                                   \
     OneOf("ENTRAIN_FRAGMENT_*", "sequential,strided"), o.fragments > 1,                                                \
     "has no effect with one fragment; set fragments", false,                                                           \
-    "which layers make a fragment: neighbours, or every P-th")                                                         \
+    "layers of a fragment: neighbours, or every P-th")                                                                 \
   X(int64_t, timeout_ns, 0, AtLeast(0), true, nullptr, false,                                                          \
-    "of each collective, in nanoseconds; 0: the communicators' default")
+    "time limit of each collective, in nanoseconds; 0: the communicators' default")
 // clang-format on

@@ -10,10 +10,10 @@
 namespace entrain {
 namespace {
 
-// As many z-scores as the warm-up has exchanges are kept for each layer.
+// The limit is low enough because each layer keeps as many z-scores as the warm-up has exchanges.
 constexpr double kMaxEwmaWarmup = 1 << 20;
-constexpr double kMaxSyncTime = 1e9;  // so that it is well within 64 bits of nanoseconds
-// Smaller ones are 0 in f32, and a zero gradient would be divided by it.
+constexpr double kMaxSyncTime = 1e9;  // fits 64 bits of nanoseconds
+// Smaller values are 0 in f32, and a zero gradient would be divided by them.
 constexpr double kLeastEps = 1e-37;
 
 using namespace option_range;  // NOLINT: the ranges of the list

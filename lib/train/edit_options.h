@@ -1,5 +1,5 @@
-// The options of EDiT, under the names of the published code, and which of them make sense
-// together. include/entrain/train.h says what each means; edit_option_list.h has a row for each.
+// The options of EDiT, under the names of the published code, and the checks of their combinations.
+// include/entrain/train.h explains each option; edit_option_list.h has a row for each.
 #pragma once
 
 #include <cstdint>
@@ -19,70 +19,75 @@ namespace entrain {
 // Values are the C ABI's (train.h).
 enum class OuterKind : int32_t { kNone = 0, kSgd = 1, kAdamw = 2, kCallback = 3, kLion = 4 };
 enum class ReducerKind : int32_t { kNone = 0, kLinear = 1, kGta = 2 };
-// What becomes of theta when an exchange that ran behind further steps is merged; see train.h.
+// How theta is merged with an exchange that ran behind further steps; see train.h.
 enum class OverlapMerge : int32_t { kAdd = 0, kMix = 1, kRestart = 2 };
 enum class FragmentPattern : int32_t { kSequential = 0, kStrided = 1 };
 
-// a ← a step against grad, elements of one layer's shard on this rank. `step` is 1 for the first. Not 0: it failed.
+// Makes one outer step of `anchor` against `grad`, both elements of one layer's shard on this rank.
+// `step` counts from 1. A result other than 0 is a failure.
 using OuterStepFn = int32_t (*)(void* user, int32_t layer, int64_t step, float* anchor,
                                 const float* grad, size_t count);
 
 struct EditOptions {
   ENTRAIN_EDIT_OPTIONS(ENTRAIN_OPTION_FIELD)
-  OuterStepFn outer_step = nullptr;  // callback
+  OuterStepFn outer_step = nullptr;  // for outer_optimizer callback
   void* outer_user = nullptr;
-  std::vector<int32_t> fragment_of_layer;   // by layer, instead of the pattern; or empty
-  std::vector<int64_t> fragment_intervals;  // by fragment, instead of H; or empty
+  std::vector<int32_t> fragment_of_layer;   // by layer, in place of the pattern; or empty
+  std::vector<int64_t> fragment_intervals;  // by fragment, in place of H; or empty
   std::vector<int64_t> fragment_offsets;    // by fragment; empty: evenly over the interval
-  // Not in the C ABI.
-  bool ewma_as_published = false;  // the moments of the detector, as in compat; for comparisons
-  const Clock* clock = &Clock::Real();  // of use_async
+  // These are not in the C ABI.
+  bool ewma_as_published = false;       // detector uses published moments; for comparisons
+  const Clock* clock = &Clock::Real();  // for use_async
 
-  // Neither outer optimizer nor reducer: parameters are averaged, and there are no anchors.
+  // Returns true without an outer optimizer and without a reducer. Then parameters are averaged,
+  // and there are no anchors.
   bool plain() const {
     return outer_optimizer == OuterKind::kNone && reducer == ReducerKind::kNone;
   }
-  // Outer optimizers of the library's own, which have a learning rate; and those with two betas.
+  // Returns true for the library's own outer optimizers, which have a learning rate.
+  // outer_has_betas returns true for those with two betas.
   bool outer_has_rate() const {
     return outer_optimizer != OuterKind::kNone && outer_optimizer != OuterKind::kCallback;
   }
   bool outer_has_betas() const {
     return outer_optimizer == OuterKind::kAdamw || outer_optimizer == OuterKind::kLion;
   }
-  // Whether the outer step depends on norms of what goes into it.
+  // Returns true if the outer step depends on norms of its input.
   bool scales_outer() const {
     return clip_pseudo_grad > 0 || staleness_penalty || outer_momentum_clip > 0;
   }
-  // On a device, deltas under way at once at most: two keep the link busy while one of them is finished. But
-  // calls that draw at random draw in the order in which they are copied to the host, so there is only one.
+  // Returns the largest number of deltas in flight on a device. Two deltas keep the link busy while
+  // one is finished. Calls that draw random numbers allow only one, because they draw in the order
+  // in which the data is copied to the host.
   int in_flight() const {
     const bool draws = sparsification_method == Sparsification::kRandom ||
                        sparsification_method == Sparsification::kRescaledRandom ||
                        wire_rounding == WireRounding::kStochastic;
     return draws || (prefetch == 0 && overlap_steps == 0) ? 1 : 2;
   }
-  // How deltas are merged and travel, but for the weights.
+  // Returns how deltas are merged and sent, except for the weights.
   Merging merging() const;
-  // T with its default put in.
+  // Returns T, or its default.
   double temperature() const {
     return weight_softmax_temperature > 0 ? weight_softmax_temperature : 1;
   }
   int64_t interval_ns() const {
     return static_cast<int64_t>(local_sgd_sync_time * static_cast<double>(kSecond));
   }
-  // Steps that all replicas together make at least between two exchanges.
+  // Returns the least number of steps that all replicas together must make between two exchanges.
   int64_t least_steps() const { return use_async ? min_total_global_steps : 1; }
 };
 
 using EditOption = Option<EditOptions>;
-// In the order of edit_option_list.h.
+// Returns the options in the order of edit_option_list.h.
 absl::Span<const EditOption> EditOptionTable();
 
-// kInvalidArgument names the option, its value and what to do instead.
+// Returns kInvalidArgument, naming the option, its value and a remedy, if one is wrong.
 absl::Status CheckOptions(const EditOptions& options);
-// Also that every shard of a layer has something left when it is sparsified; `counts`: elements of the layers that train.
+// Checks also that sparsification leaves at least one element in every shard of a layer. `counts`
+// holds the elements of the layers that train.
 absl::Status CheckDensity(const EditOptions& options, int slots, absl::Span<const int64_t> counts);
-// What all ranks must give alike: the rows that are shared.
+// Returns the values that all ranks must give alike: the rows marked as shared.
 std::vector<NamedValue> SharedOptions(const EditOptions& options);
 
 }  // namespace entrain

@@ -1,4 +1,5 @@
-// EDiT's state: what it is, when it may be saved, and how a run goes on from it.
+// EDiT's state: the arrays and numbers of a run, when they may be saved, and how a run continues
+// from them.
 #include "lib/train/edit_state.h"
 
 #include <utility>
@@ -9,7 +10,7 @@
 
 namespace entrain {
 
-// The one list of what EDiT keeps. A new part adds its VisitState here.
+// The only list of EDiT's state. A new part adds its VisitState here.
 void EditState::VisitState(StateVisitor& visitor) {
   const EditOptions& options = parts_.options;
   parts_.counter.VisitSteps(visitor);
@@ -26,7 +27,7 @@ void EditState::VisitState(StateVisitor& visitor) {
   const LayerArrays& live = parts_.shards.live();
   for (int l = 0; l < slab().layers(); ++l) {
     const SlabLayer& layer = slab().layer(l);
-    // Where there is an anchor, the parameters are what it is.
+    // The parameters of a layer with an anchor equal the anchor and are not saved again.
     if (layer.full > 0 && !(layer.trains() && parts_.exchange.anchors().exist())) {
       visitor.Layer("params", l, live.param(l), live.dtype);
     }
@@ -44,7 +45,7 @@ absl::Status EditState::Add(absl::string_view name, Holder holder, DType dtype, 
   return Annotate(callers_.Add(name, holder, dtype, data, count), "edit");
 }
 
-// Nothing reads or writes the state but the caller, and what runs behind further steps.
+// Checks that only the caller and exchanges behind further steps use the state.
 absl::Status EditState::CheckQuiet() const {
   const int pending = parts_.gates.FirstPending();
   if (pending >= 0) {
@@ -62,8 +63,9 @@ absl::Status EditState::CheckNothingBehind() const {
                    "the layers wait for");
 }
 
-// A portable checkpoint has nothing of what replicas have trained since they exchanged; an exact one has what runs behind
-// further steps too, once it has come. In A-EDiT it may come when it likes.
+// A portable checkpoint has nothing of the replicas' training since the last exchange. An exact one
+// also holds exchanges behind further steps that have arrived; not in A-EDiT, where the time of
+// arrival is not fixed.
 absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
   ENTRAIN_RETURN_IF_ERROR(CheckQuiet());
   if (kind == CheckpointKind::kPortable || parts_.options.use_async) {
@@ -126,7 +128,7 @@ absl::Status EditState::TakeUp(OpenState& state, int64_t timeout_ns) {
 
 absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) {
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
-  // What a commit sets has them.
+  // A commit sets the anchors.
   const bool creates = LacksAnchors();
   const auto open = [&]() -> absl::StatusOr<std::unique_ptr<OpenState>> {
     ENTRAIN_RETURN_IF_ERROR(parts_.worker.ComeToRest(0));
@@ -149,11 +151,11 @@ absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) 
   return opened.ok() ? std::move(opened) : Annotate(opened.status(), "edit: state");
 }
 
-// Goes on from what `fill` loads into the list, or is as before.
+// Continues from the values that `fill` loads into the list. After an error the state is unchanged.
 absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,
                                 absl::Status mine, StateList* state,
                                 absl::FunctionRef<absl::Status()> fill) {
-  // Memory for them; they count when something was loaded into them.
+  // CreateAnchors makes memory for anchors, which take effect only after they are loaded.
   const bool creates = LacksAnchors();
   const auto restore = [&]() -> absl::Status {
     mine.Update(parts_.worker.ComeToRest(timeout_ns));
@@ -194,7 +196,7 @@ absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, int64_t 
   return gone_on;
 }
 
-// So that VisitState can show what runs behind further steps.
+// Makes VisitState able to show the exchanges behind further steps.
 absl::Status EditState::PrepareSnapshots() {
   parts_.behind.Prepare();
   return parts_.options.overlap_steps > 0 ? parts_.exchange.ReserveSnapshots() : absl::OkStatus();
@@ -205,7 +207,7 @@ void EditState::GoOnFrom(CheckpointKind kind) {
   parts_.exchange.Adopt(/*live=*/portable);
   parts_.counter.GoOn(/*exchanged=*/portable);
   parts_.behind.GoOn(parts_.schedule.all(), [this](int layer) { parts_.exchange.Resume(layer); });
-  parts_.trigger.Met();  // an interval begins at the rendezvous that was saved
+  parts_.trigger.Met();  // an interval begins at the saved rendezvous
   parts_.results.GoOn(parts_.counter.base_step(), parts_.exchange.anchors().checksum(),
                       parts_.counter.rendezvous());
 }
@@ -216,7 +218,8 @@ absl::Status EditState::CheckLoaded(const StateList& state) const {
                                     state.Loaded("rendezvous"));
 }
 
-// The error as the caller sees it; when a group has ended with it, so has this object.
+// Returns the error as the caller sees it. If a group has ended with the error, this object ends
+// too.
 absl::Status EditState::End(const AllRanks& all, absl::Status status, absl::string_view doing) {
   status = Annotate(status, absl::StrCat("edit: ", doing));
   if (all.broken()) {

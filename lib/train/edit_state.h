@@ -1,4 +1,5 @@
-// EDiT's state: what it is, when it may be saved, and how a run goes on from it. Where it lies on disk is checkpoint.h's.
+// EDiT's state: the arrays and numbers of a run, when they may be saved, and how a run continues
+// from them. checkpoint.h writes them to disk.
 //
 // Thread safety: one thread at a time, the caller's.
 #pragma once
@@ -35,7 +36,7 @@ namespace entrain {
 
 class EditState final : public StateOwner {
  public:
-  // The object whose state it is; all outlive this.
+  // The parts of the object whose state this is. All must outlive this object.
   struct Parts {
     const Mesh& mesh;
     const LayerShards& shards;
@@ -53,16 +54,19 @@ class EditState final : public StateOwner {
   };
   explicit EditState(const Parts& parts) : parts_(parts) {}
 
-  // The run goes on by a call.
+  // Counts a call that changes the state.
   void Move() { ++moves_; }
-  // An array of the caller's that is part of the run's state. Lent until this is destroyed.
+  // Adds an array of the caller's to the run's state. The array is lent until this object is
+  // destroyed.
   absl::Status Add(absl::string_view name, Holder holder, DType dtype, void* data, int64_t count);
-  // Collective. kFailedPrecondition except between the end of an exchange and the first reduction
-  // of gradients after it; for the exact kind a rendezvous without an exchange will do.
+  // Collective. Returns kFailedPrecondition except between the end of an exchange and the first
+  // reduction of gradients after it. For the exact kind, a rendezvous without an exchange is
+  // sufficient.
   absl::Status Save(const CheckpointOptions& options);
-  // Collective. kFailedPrecondition while an exchange is under way or a layer is gathered.
+  // Collective. Returns kFailedPrecondition while an exchange is under way or a layer is gathered.
   absl::Status Load(const CheckpointOptions& options);
-  // The state in the caller's hands. Not collective; kFailedPrecondition while an exchange is under way.
+  // Gives the state to the caller. Not collective. Returns kFailedPrecondition while an exchange is
+  // under way.
   absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind);
 
   // StateOwner
@@ -89,7 +93,7 @@ class EditState final : public StateOwner {
 
   const Parts parts_;
   CallersArrays callers_;
-  int64_t moves_ = 0;  // calls by which the run has gone on
+  int64_t moves_ = 0;  // calls that changed the state
 };
 
 }  // namespace entrain

@@ -40,7 +40,7 @@ Weighing WeighingOf(const EditOptions& options) {
 std::unique_ptr<DeltaReducer> ReducerOf(const EditOptions& options) {
   const Merging merging = options.merging();
   if (options.reducer == ReducerKind::kGta || merging.Packs()) {
-    return std::make_unique<GtaReducer>(merging);  // without consensus it is the linear one
+    return std::make_unique<GtaReducer>(merging);  // gta without consensus is the linear reducer
   }
   return std::make_unique<LinearReducer>();
 }
@@ -53,13 +53,13 @@ AnomalyOptions DetectorOf(const EditOptions& options) {
           .ingest_rejected = options.compat};
 }
 
-// That what has been enqueued on a device is that.
+// Returns the first error of the work that this thread has enqueued on a device.
 absl::Status CheckDevice() {
   const KernelStream* const on = KernelStream::Current();
   return on == nullptr ? absl::OkStatus() : on->status();
 }
 
-// Only in exact checkpoints: elsewhere a run begins without debts.
+// A reducer's debts are only in exact checkpoints; from a portable one a run begins without debts.
 void VisitReducer(MergeState* state, bool owes, const Slab& slab, StateVisitor& visitor) {
   if (state == nullptr || visitor.kind() != CheckpointKind::kExact) {
     return;
@@ -74,15 +74,15 @@ void VisitReducer(MergeState* state, bool owes, const Slab& slab, StateVisitor& 
   }
 }
 
-// The sum of squares of Delta = a - theta over this rank's shard; in plain averaging, which has no
-// anchor, of theta, to see whether it is finite.
+// Returns the sum of squares of Delta = a - theta over this rank's shard. Plain averaging has no
+// anchor: there it returns the sum of squares of theta, which tells whether theta is finite.
 double SquareOfShard(const float* anchor, const float* theta, int64_t count) {
   const Kernels& kernels = CurrentKernels();
   return anchor == nullptr ? kernels.sum_of_squares(theta, count)
                            : kernels.square_of_delta(anchor, theta, count);
 }
 
-// How the published code finds out that all were rejected: on each shard for itself.
+// The published code's test of whether all replicas were rejected. Each rank tests its own shard.
 bool Vanishes(const float* mean, int64_t count, DeviceRoom* room) {
   std::vector<float> here;
   if (room != nullptr) {
@@ -98,7 +98,7 @@ bool Vanishes(const float* mean, int64_t count, DeviceRoom* room) {
   return sum < 1e-6;
 }
 
-// Whatever the level of the log: who sets is_debug asks for it.
+// Logs at every log level, because a caller that sets is_debug asks for these lines.
 void LogDecision(int layer, uint64_t rendezvous, int replica, const LayerReport& report) {
   const auto me = static_cast<size_t>(replica);
   LogLine(LogLevel::kInfo,
@@ -190,7 +190,7 @@ void Exchange::Adopt(bool live) {
     if (!detectors_.empty()) {
       detectors_[static_cast<size_t>(layer)].Settle();
     }
-    reports_[static_cast<size_t>(layer)] = {};  // of another run
+    reports_[static_cast<size_t>(layer)] = {};  // report of another run
     if (anchors_.exist()) {
       anchors_.Seal(layer);
       if (live) {
@@ -210,8 +210,8 @@ absl::StatusOr<bool> Exchange::Judge(const std::vector<int>& layers, Standing mi
   return ShareNorms(layers, mine, norms, extra_ns);
 }
 
-// The norms of whole layers, the same bits on all ranks of the replica, and its standing: one
-// gather. The sign of a norm says whether the replica's own detector rejects it.
+// Computes the norms of whole layers, with the same bits on all ranks of the replica, and the
+// replica's standing, in one gather. A norm is negative if the replica's own detector rejects it.
 absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standing* mine,
                                           std::vector<double>* norms) {
   std::vector<double> values;
@@ -248,8 +248,9 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
   return absl::OkStatus();
 }
 
-// Where theta is not f32 it counts as a + (theta - rounded a): by how far training has moved it. So
-// a pseudo-gradient has nothing of what rounding the anchor did, and the anchor keeps all its bits.
+// A theta that is not f32 is taken as a + (theta - rounded a), that is, as the change that training
+// has made. The pseudo-gradient then contains no rounding error of the anchor, and the anchor keeps
+// all its bits.
 const float* Exchange::Source(int layer) const {
   if (live_.dtype == DType::kF32) {
     return overlapped(layer) ? Taken(layer) : live_.f32(layer);
@@ -268,7 +269,7 @@ const float* Exchange::Source(int layer) const {
   return wide_.theta;
 }
 
-// The anchor as theta's type has it.
+// Writes the anchor, rounded to the type of theta.
 void Exchange::RoundAnchor(const WideShard& wide, int layer, float* to) const {
   const int64_t count = slab_.layer(layer).valid;
   if (live_.dtype == DType::kF32) {
@@ -279,7 +280,7 @@ void Exchange::RoundAnchor(const WideShard& wide, int layer, float* to) const {
   CurrentKernels().cast(to, DType::kF32, wide.rounded, live_.dtype, count);
 }
 
-// One record a replica: its standing, and the norms of all layers that train.
+// Gathers one record per replica: its standing, and the norms of all layers that train.
 absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const Standing& mine,
                                           const std::vector<double>& norms, int64_t extra_ns) {
   constexpr size_t kHeader = sizeof(Standing) / sizeof(double);
@@ -301,8 +302,8 @@ absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const 
   }
   const absl::Status same = CheckStandings(standings_);
   if (!same.ok()) {
-    // All of the group see the same table. They leave together, so that each has this error and not
-    // another's abort.
+    // All ranks of the group see the same table. They leave together, so that each reports this
+    // error and not the abort of another rank.
     WorkerThread::Doing("rendezvous: leaving together");
     groups_.sync->Barrier(Options(slab_.layers())).IgnoreError();
     return same;
@@ -351,21 +352,21 @@ void Exchange::Weigh(int layer, const std::vector<double>& signed_norms,
   }
 }
 
-// What this replica's detector of the layer makes of it.
+// Tells this replica's detector of the layer the decision.
 void Exchange::Learn(int layer, const std::vector<Candidate>& brought) {
   const auto at = static_cast<size_t>(layer);
   const Candidate& own = brought[static_cast<size_t>(me_)];
   if (own.absent) {
-    // Nothing to judge.
+    // There is no norm.
   } else if (own.accepted()) {
     detectors_[at].Accept(own.norm);
   } else {
     detectors_[at].Reject(own.norm);
   }
-  // The same on all replicas, whoever was absent.
+  // The count is the same on all replicas, whichever were absent.
   empty_rounds_[at] = verdicts_[at].accepted > 0 ? 0 : empty_rounds_[at] + 1;
   if (empty_rounds_[at] >= 2 && !options_.compat) {
-    // All of them, and again: what changed is the level of norms.
+    // All replicas were rejected twice in a row: the level of norms has changed.
     detectors_[at].Restart();
     empty_rounds_[at] = 0;
   }
@@ -375,7 +376,7 @@ void Exchange::Learn(int layer, const std::vector<Candidate>& brought) {
 
 absl::Status Exchange::Begin(int layer) {
   const auto at = static_cast<size_t>(layer);
-  const int64_t valid = slab_.layer(layer).valid;  // the same in all of the sync group
+  const int64_t valid = slab_.layer(layer).valid;  // equal in the whole sync group
   if (verdicts_[at].accepted == 0 || valid == 0) {
     return absl::OkStatus();
   }
@@ -398,7 +399,7 @@ void Exchange::FillDelta(int layer, float* delta) const {
   const std::vector<double>& weights = verdicts_[static_cast<size_t>(layer)].weights;
   const float factor = reducer_->Factor(groups_.sync.get(), weights);
   if (weights[static_cast<size_t>(me_)] == 0) {
-    // Assigned: what is not finite stays so when multiplied by zero.
+    // Assigns zero, because a value that is not finite stays so when multiplied by zero.
     ZeroArray(delta, valid * kFloat);
   } else if (!anchors_.exist()) {
     CurrentKernels().scale_any(DType::kF32, delta, Source(layer), valid, factor);
@@ -410,10 +411,11 @@ void Exchange::FillDelta(int layer, float* delta) const {
 absl::Status Exchange::Finish(int layer) {
   const auto at = static_cast<size_t>(layer);
   if (groups_.model != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(groups_.model->status());  // somebody of this replica gave up
+    ENTRAIN_RETURN_IF_ERROR(groups_.model->status());  // another rank of this replica gave up
   }
   if (overlapped(layer) && options_.overlap_merge == OverlapMerge::kRestart) {
-    // What was taken has been sent. Merge asks how far this replica has come from the anchor that it went on from.
+    // The snapshot has been sent. Merge needs the anchor from which this replica continued, to
+    // measure how far the replica has moved from it.
     RoundAnchor(wide_, layer, Taken(layer));
   }
   if (verdicts_[at].accepted == 0) {
@@ -433,7 +435,7 @@ absl::Status Exchange::Finish(int layer) {
   return absl::OkStatus();
 }
 
-// Ranks whose shard of the layer is all padding take part for the others' sake.
+// Ranks whose shard of the layer is all padding take part too, because the others wait for them.
 absl::Status Exchange::Combine(int layer, float* mean) {
   const SlabLayer& l = slab_.layer(layer);
   OuterScales scales;
@@ -450,8 +452,8 @@ absl::Status Exchange::Combine(int layer, float* mean) {
   } else if (options_.compat && options_.skip_anomaly && Vanishes(mean, l.valid, room_)) {
     RollBack(layer);
   } else {
-    // Overlapped, nobody wants what would be published: it goes where the mean was. So does what is
-    // still to be rounded.
+    // Behind further steps the published result is not needed, and a result that must be rounded is
+    // written later. Both go to the place of the mean.
     const bool straight = !overlapped(layer) && live_.f32(layer) != nullptr;
     ENTRAIN_RETURN_IF_ERROR(
         outer_.Step(layer, mean, scales, &anchors_, straight ? live_.f32(layer) : mean));
@@ -462,8 +464,8 @@ absl::Status Exchange::Combine(int layer, float* mean) {
   return absl::OkStatus();
 }
 
-// Of the whole layer, the same bits on all ranks: ||mean||², and where the outer step needs them
-// ||b||² and ||b - mean||².
+// Returns, for the whole layer and with the same bits on all ranks, ||mean||² and, if the outer
+// step needs them, ||b||² and ||b - mean||².
 absl::StatusOr<std::vector<double>> Exchange::OuterSquares(int layer, const float* mean) const {
   const int64_t count = slab_.layer(layer).valid;
   const Kernels& kernels = CurrentKernels();
@@ -493,8 +495,8 @@ OuterScales Exchange::ScalesOf(int layer, const std::vector<double>& squares) {
   return scales;
 }
 
-// Nobody brought anything usable: back to where all agreed, a and b untouched. Plain averaging has
-// nothing to go back to.
+// No replica brought a usable delta: sets theta back to the anchor and leaves a and b unchanged.
+// Plain averaging has no anchor to go back to.
 void Exchange::RollBack(int layer) {
   reports_[static_cast<size_t>(layer)].rolled_back = true;
   if (anchors_.exist() && !overlapped(layer)) {

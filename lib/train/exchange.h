@@ -1,20 +1,22 @@
-// The arithmetic and the traffic of one exchange, line by line as in the paper; when each part runs
-// is layer_sync's business.
+// The arithmetic and the communication of one exchange, line by line as in the paper. layer_sync
+// decides when each part runs.
 //
 //   Judge      G_l ← ||a - theta||; norms of all replicas; w ← softmax(-G / T)              (eq. 2)
 //   Begin(l)   Delta ← w_n (a - theta); its all-reduce starts                               (eq. 3)
 //   Finish(l)  beta ← min(1, phi / (||mean|| + eps)); a ← outer(a, beta mean); theta ← a    (eq. 4)
 //
-// Only layers that train take part, and of those the ones that Judge is given. On the host
+// Only layers that train take part, and of those only the layers given to Judge. On the host,
 // collectives carry tags (the layer; for Judge the number of layers), so ranks may interleave Begin
-// and Finish differently; on a device the deltas have none, and one order on all ranks.
+// and Finish differently. On a device the deltas carry no tags, so their order must be the same on
+// all ranks.
 //
-// Thread safety: one thread at a time: the caller's while nothing is under way, else the worker.
-// But while the worker works on some layers, the caller may take and merge snapshots of others.
+// Thread safety: one thread at a time: the caller's while nothing is under way, otherwise the
+// worker. While the worker works on some layers, the caller may take and merge snapshots of others.
 //
-// On device memory whoever calls has bound the device's kernels (KernelStream): the caller's thread
-// to the caller's stream, for CreateAnchors, Snapshot and Adopt; the worker to one of its own, for
-// the rest. What they enqueue may not be over when they return.
+// On device memory the calling thread must have bound the device's kernels (KernelStream). The
+// caller's thread binds them to the caller's stream, for CreateAnchors, Snapshot and Adopt. The
+// worker binds them to a stream of its own, for the other functions. The enqueued work may still
+// run when a function returns.
 #pragma once
 
 #include <memory>
@@ -41,20 +43,21 @@
 
 namespace entrain {
 
-// What an exchange decided for a layer.
+// The decisions of an exchange about a layer.
 struct LayerReport {
-  std::vector<double> norms, weights;  // by replica; a rejected one has weight 0
+  std::vector<double> norms, weights;  // by replica; weight 0: rejected
   double clip_factor = 1;              // beta
-  double staleness = 1;                // what the mean was divided by, with staleness_penalty
+  double staleness = 1;                // divisor of the mean, with staleness_penalty
   bool accepted = true;                // this replica was not rejected
-  AnomalyDetector::Score score;        // of its norm, with skip_anomaly
-  bool rolled_back = false;            // nobody was accepted, or what came of it was not finite
-  // Of all exchanges of the layer so far, also those of a run that was loaded: how many replicas
-  // brought something, and of those, how many were accepted. The same on all ranks.
+  AnomalyDetector::Score score;        // score of its norm, with skip_anomaly
+  bool rolled_back = false;            // all were rejected, or the result was not finite
+  // Totals over all exchanges of the layer, including those of a loaded run: replicas that brought
+  // a delta, and how many of these were accepted. The same on all ranks.
   int64_t brought_ever = 0, accepted_ever = 0;
 };
 
-// Where theta is not f32: a shard of it in f32, and of the rounded anchor.
+// For parameters that are not f32: a shard of theta in f32, and the same shard of the rounded
+// anchor.
 struct WideShard {
   OwnedBuffer host;
   float *theta = nullptr, *anchor = nullptr;
@@ -63,25 +66,28 @@ struct WideShard {
 
 class Exchange final : public LayerExchange {
  public:
-  // `slab`, `live` (theta) and `room` outlive this. `room`: of the device that theta is on; null: on
-  // the host.
+  // `slab`, `live` (theta) and `room` must outlive this object. `room` belongs to the device that
+  // holds theta; it is null on the host.
   Exchange(const Slab& slab, const LayerArrays& live, const EditOptions& options,
            ExchangeGroups groups, DeviceRoom* room);
-  // Ends what is under way, on all ranks.
+  // Ends the exchange under way on all ranks.
   ~Exchange() override;
 
-  // Once, before all else: on a device the memory that this will need; on the host what theta needs
-  // that is not f32.
+  // Must be called once, before all other functions. On a device: allocates all memory that the
+  // object needs. On the host: allocates the memory that a theta other than f32 needs.
   absl::Status Reserve();
-  // In place of the first exchange: the replicas are alike, and that is the anchor. No traffic.
+  // Takes the place of the first exchange: all replicas have equal parameters, and these become the
+  // anchor. Sends nothing.
   absl::Status CreateAnchors();
-  // After it: hashes the anchors. On a device this waits for the hashes.
+  // Hashes the anchors after CreateAnchors. On a device this waits for the hashes.
   void SealAnchors();
 
   void VisitState(StateVisitor& visitor);
-  // For loading: CreateAnchors makes room for those that come; if they do not come, this takes it back.
+  // For loading: undoes a CreateAnchors that made room for anchors, if the checkpoint does not have
+  // them.
   void DropAnchors() { anchors_.Drop(); }
-  // What was loaded counts; `live`: theta ← a too, as after an exchange.
+  // Makes the loaded state take effect. With `live` it also copies a to theta, as after an
+  // exchange.
   void Adopt(bool live);
 
   // LayerExchange
@@ -93,20 +99,21 @@ class Exchange final : public LayerExchange {
   void Merge(const std::vector<int>& layers) override;
   void DropSnapshot(const std::vector<int>& layers) override;
 
-  // No layer is between Begin and Finish: frees what they travelled in.
+  // Frees the buffers of the deltas. Must not be called while a layer is between Begin and Finish.
   void FreeBuffers() { deltas_.Clear(); }
 
-  // For an exchange behind further steps: takes what the live parameters of these layers are now.
-  // kRestart: they go on from the anchor.
+  // For an exchange behind further steps: copies the live parameters of these layers. With kRestart
+  // the live parameters then continue from the anchor.
   absl::Status Snapshot(const std::vector<int>& layers);
-  // Memory for snapshots, and that this layer's is in use; for what is loaded.
+  // For loading: ReserveSnapshots allocates memory for snapshots, Resume marks this layer's
+  // snapshot as in use.
   absl::Status ReserveSnapshots();
   void Resume(int layer) { overlapped_[static_cast<size_t>(layer)] = 1; }
-  // Between Snapshot and Merge.
+  // Returns true between Snapshot and Merge.
   bool overlapped(int layer) const { return overlapped_[static_cast<size_t>(layer)] != 0; }
 
   const Anchors& anchors() const { return anchors_; }
-  // By replica, as of the last Judge.
+  // Returns the standings by replica, as of the last Judge.
   const std::vector<Standing>& standings() const { return standings_; }
   const LayerReport& report(int layer) const { return reports_[static_cast<size_t>(layer)]; }
   const ExchangeGroups& groups() const { return groups_; }
@@ -133,10 +140,10 @@ class Exchange final : public LayerExchange {
 
   absl::Status ReserveOnDevice();
   float* Taken(int layer) const { return taken_ + slab_.layer(layer).offset; }
-  // What is exchanged, until the next call.
+  // Returns the values that are exchanged; valid until the next call.
   const float* Source(int layer) const;
   void RoundAnchor(const WideShard& wide, int layer, float* to) const;
-  // For whoever merges: theta in f32, to change; and then to put back.
+  // For merging: Open gives theta in f32 for changes, Close writes it back.
   float* Open(int layer) const;
   void Close(int layer, const float* theta) const;
   CallOptions Options(int64_t tag, int64_t extra_ns = 0) const;
@@ -153,14 +160,15 @@ class Exchange final : public LayerExchange {
   Anchors anchors_;
   OuterOptimizer outer_;
   std::vector<AnomalyDetector> detectors_;  // by layer, of this replica; empty without skip_anomaly
-  std::vector<int> empty_rounds_;           // by layer: how often in a row all were rejected
-  std::vector<int64_t> brought_, accepted_;  // by layer: the report's ..._ever
+  std::vector<int> empty_rounds_;           // by layer: exchanges in a row that rejected all
+  std::vector<int64_t> brought_, accepted_;  // by layer: brought_ever and accepted_ever of reports
   std::vector<Standing> standings_;
   StalenessGaps gaps_;
-  WideShard wide_, merging_;  // of whoever runs exchanges; of whoever merges
-  OwnedBuffer snapshot_;      // as the slab; from the first Snapshot on
-  float* taken_ = nullptr;    // there, or on a device
-  // By layer, for whole words are written by one thread each: a snapshot of it is in use; what was taken was finite.
+  WideShard wide_, merging_;  // for the running exchange; for merging
+  OwnedBuffer snapshot_;      // laid out like the slab; exists after the first Snapshot
+  float* taken_ = nullptr;    // in `snapshot_` or on a device
+  // One word per layer, so that each word is written by one thread only. overlapped_: a snapshot of
+  // the layer is in use. finite_: its snapshot was finite.
   std::vector<int32_t> overlapped_, finite_;
   DeltaBuffers deltas_;
   std::vector<Verdict> verdicts_;     // by layer

@@ -1,4 +1,5 @@
-// Exchanges behind further steps: what is taken from the live parameters, and how what comes of it is merged with them.
+// Exchanges behind further steps: how snapshots of the live parameters are taken, and how results
+// are merged.
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/exchange.h"
@@ -8,7 +9,7 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-// out = x + b y + c z, in this order.
+// Computes out = x + b y + c z, in this order.
 void AddThree(float* out, const float* x, double b, const float* y, double c, const float* z,
               int64_t count) {
   const void* const arrays[] = {x, y, z};
@@ -68,10 +69,10 @@ void Exchange::Merge(const std::vector<int>& layers) {
     const int64_t count = slab_.layer(layer).valid;
     const float* const anchor = anchors_.anchor(layer);
     float* const live = Open(layer);
-    // What restarted from the anchor was finite then, whatever had been taken.
+    // With kRestart, theta was the anchor and finite at that time, even if the snapshot was not.
     if (options_.overlap_merge != OverlapMerge::kRestart &&
         finite_[static_cast<size_t>(layer)] == 0) {
-      CopyArray(live, anchor, count * kFloat);  // theta may be anything, and so may a sum with it
+      CopyArray(live, anchor, count * kFloat);  // theta and any sum with it may be invalid
     } else if (options_.overlap_merge == OverlapMerge::kMix) {
       const void* const arrays[] = {live, anchor};
       const double weights[] = {keep, 1 - keep};

@@ -1,4 +1,4 @@
-// The memory of exchanges, on the host and on a device, and what else is different there.
+// The memory of exchanges, on the host and on a device, and other differences between the two.
 #include <utility>
 #include <vector>
 
@@ -28,14 +28,15 @@ absl::StatusOr<WideShard> MakeWide(DeviceRoom* room, int64_t most, DType type) {
 
 }  // namespace
 
-// On a device deltas have the same order on all ranks, so that their calls may go any way; and
-// nothing but the call waits for them, so they need no stream. Those that travel packed go one way
-// only, and what they owe is kept by tag.
+// On a device all ranks handle deltas in the same order, so their calls need no tags and may use
+// every path. Only the call itself waits for a delta, so it needs no stream. Deltas of packed calls
+// use one path only, and their debts are kept by tag.
 CallOptions Exchange::OptionsOfDelta(int layer) const {
   CallOptions options = Options(room_ == nullptr || options_.merging().Packs() ? layer : -1);
   options.device = room_ != nullptr;
   if (groups_.copies > 1 || (groups_.tensor > 1 && slab_.layer(layer).replicated)) {
-    // The same bits in every sync group, whatever algorithm it uses: copies stay copies.
+    // Gives the same bits in every sync group, whatever algorithm a group uses, so that copies stay
+    // equal.
     options.determinism = Determinism::kRankOrder;
   }
   return options;

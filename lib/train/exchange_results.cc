@@ -56,7 +56,7 @@ void ExchangeResults::Fill(EditInfo* info) const {
     sum += one.metric_sum;
     weight += one.metric_weight;
   }
-  info->metric = sum / weight;  // 0 / 0 is the NaN that is promised
+  info->metric = sum / weight;  // 0 / 0 is NaN, as documented
 }
 
 int64_t ExchangeResults::last_sync_step() const {

@@ -1,7 +1,9 @@
-// What EDiT's rounds have come to, for those who ask: how many there were, who was rejected, what the replicas said.
+// Counters and results of EDiT's rounds: the number of rounds, the rejections, and the standings of
+// the replicas.
 //
-// Thread safety: what a round writes, by one thread at a time: the worker's while a round is under way, else the caller's. What
-// others read from any thread.
+// Thread safety: the functions of a round are called by one thread at a time: by the worker's while
+// a round is under way, otherwise by the caller's. The functions that read may be called from any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -22,36 +24,36 @@ struct EditInfo {
   uint64_t bytes_sent_shard = 0, bytes_sent_sync = 0;
   bool in_warmup = false;
   int64_t rendezvous = 0;  // with or without an exchange
-  uint64_t wishes = 0;     // kWantCheckpoint, kWantStop of any replica at the last one
-  double metric = 0;       // mean over all replicas at the last one; NaN: nobody gave any
-  int64_t rejections = 0;  // layers of this replica that were rejected, over all exchanges
+  uint64_t wishes = 0;     // set by any replica at the last rendezvous
+  double metric = 0;       // mean over replicas at the last rendezvous; NaN: none
+  int64_t rejections = 0;  // rejected layers of this replica, over all exchanges
   int64_t rollbacks = 0;   // layers that were rolled back
 };
 
 class ExchangeResults {
  public:
-  // ---- Of a round
-  // The replicas have met for the rendezvous of this number, from 0.
+  // ---- Called by a round
+  // Records the standings of rendezvous number `rendezvous`, counted from 0.
   void Met(const std::vector<Standing>& standings, uint64_t rendezvous);
   void LayerOver(bool accepted, bool rolled_back);
-  // Its last layer is over. `begun`: the step at which it began.
+  // Records the end of the exchange's last layer. `begun` is the step at which the exchange began.
   void ExchangeOver(int64_t begun, uint64_t anchor_checksum);
   int64_t syncs() const { return syncs_; }
 
-  // ---- The caller's
-  // There has been no exchange yet, and the anchors are of this step.
+  // ---- Called by the caller's thread
+  // Records that there was no exchange yet and that the anchors were made at this step.
   void Begin(int64_t step);
   void SetAnchorChecksum(uint64_t checksum);
   void VisitState(StateVisitor& visitor);
-  // The state has been loaded.
+  // Continues from loaded state.
   void GoOn(int64_t last_sync_step, uint64_t anchor_checksum, int64_t rendezvous);
 
   // ---- Any thread
-  // The fields of an EditInfo that rounds change.
+  // Fills in the fields that rounds change.
   void Fill(EditInfo* info) const;
-  // The step at which the last exchange that is over began; -1: there was none.
+  // Returns the step at which the last finished exchange began; -1 if there was none.
   int64_t last_sync_step() const;
-  // By replica, as of the last rendezvous that is over; empty before the first.
+  // Returns the standings by replica, as of the last finished rendezvous; empty before the first.
   std::vector<Standing> standings() const;
 
  private:
@@ -65,7 +67,7 @@ class ExchangeResults {
   mutable absl::Mutex mutex_;
   Shown shown_ ABSL_GUARDED_BY(mutex_);  // changes when an exchange ends
   std::vector<Standing> standings_ ABSL_GUARDED_BY(mutex_);
-  int64_t met_ ABSL_GUARDED_BY(mutex_) = 0;  // rendezvous that are over
+  int64_t met_ ABSL_GUARDED_BY(mutex_) = 0;  // finished rendezvous
 };
 
 }  // namespace entrain

@@ -23,7 +23,8 @@ int ExchangeRound::TurnOf(int layer) const {
 }
 
 void ExchangeRound::Allow(int turn) {
-  // Only the caller writes it. Release: what the caller did before is there when the turn begins.
+  // Only the caller's thread writes allowed_. Release order: a turn sees the caller's earlier
+  // writes.
   allowed_.store(std::max(allowed(), std::min(turn, last_turn())), std::memory_order_release);
 }
 

@@ -3,11 +3,12 @@
 //   kBegun --Judge--> kJudged --RunTurn--> kUnderWay --the last RunTurn--> kArrived --Merge--> kMerged
 //                        └── nothing to exchange: RunTurn ─────────────────────┘     (behind further steps only)
 //
-// Layers have turns, in their order. A layer that has begun travels while the one before it is finished; the caller says how far
-// turns are allowed to begin.
+// Layers have turns, in ascending order. A layer that has begun travels while the layer before it
+// is finished. The caller limits the turns that may begin.
 //
-// Thread safety: Judge, RunTurn and Merge by one thread at a time, of which each has waited for the one before. Allow is the
-// caller's. state and the constants from any thread.
+// Thread safety: Judge, RunTurn and Merge run on one thread at a time, and each call must have
+// waited for the one before. Allow is called by the caller's thread. state and the constants may be
+// read from any thread.
 #pragma once
 
 #include <atomic>
@@ -28,39 +29,44 @@ class ExchangeRound {
   enum class State { kBegun, kJudged, kUnderWay, kArrived, kMerged };
   static constexpr int kNoLayer = -1;
 
-  // `order`: by turn the layer, ascending. `standing`: what this rank says; its steps are those at which the round begins.
-  // `behind`: it runs behind further steps. `in_flight`: layers that may be between Begin and Finish, at least 1.
+  // `order` gives the layer of each turn, ascending. `standing` is this rank's; its steps are those
+  // at which the round begins. `behind` says that the round runs behind further steps. `in_flight`,
+  // at least 1, limits the layers between Begin and Finish.
   ExchangeRound(std::vector<int> order, const Standing& standing, bool behind, int in_flight)
       : order_(std::move(order)), standing_(standing), behind_(behind), in_flight_(in_flight) {}
-  // One behind further steps that had arrived when it was saved.
+  // Makes a round behind further steps that had arrived when it was saved.
   static std::shared_ptr<ExchangeRound> Arrived(std::vector<int> order, int64_t begun);
 
   const std::vector<int>& order() const { return order_; }
   const Standing& standing() const { return standing_; }
   int last_turn() const { return static_cast<int>(order_.size()) - 1; }
-  // The turn of the layer, or of the last one before it that has any; -1: there is none.
+  // Returns the turn of the layer, or of the last layer before it that has a turn; -1 if there is
+  // none.
   int TurnOf(int layer) const;
-  // The step at which it began.
+  // Returns the step at which the round began.
   int64_t begun() const { return static_cast<int64_t>(standing_.steps); }
   bool behind() const { return behind_; }
   State state() const { return state_.load(std::memory_order_acquire); }
-  // All its layers have been exchanged, or there was nothing to exchange.
+  // Returns true if all layers of the round have been exchanged, or there was nothing to exchange.
   bool arrived() const { return state() >= State::kArrived; }
-  // Whether the replicas exchange; after Judge, by a thread that has waited for it.
+  // Returns true if the replicas exchange. Valid after Judge, on a thread that has waited for
+  // Judge.
   bool exchanges() const { return exchanges_; }
 
-  // The caller's: turns up to this one may begin; never fewer than before. By default none may.
+  // Called by the caller's thread: allows all turns up to this one to begin. `turn` must not
+  // decrease. Initially no turn may begin.
   void Allow(int turn);
   int allowed() const { return allowed_.load(std::memory_order_acquire); }
-  // The number of the job of its last turn; 0: it was over when it was loaded.
+  // The number of the job of the last turn; 0 if the round was already over when it was loaded.
   void set_last_job(uint64_t job) { last_job_ = job; }
   uint64_t last_job() const { return last_job_; }
 
   absl::Status Judge(LayerExchange& exchange, int64_t extra_ns);
-  // Finishes the next layer in turn, with those after it begun as far as that is allowed. To be called once a turn. Gives the layer;
-  // kNoLayer: there is nothing to exchange.
+  // Begins the layers ahead that are allowed to begin, and finishes the layer whose turn it is.
+  // Must be called once per turn. Returns the layer, or kNoLayer if there is nothing to exchange.
   absl::StatusOr<int> RunTurn(LayerExchange& exchange);
-  // What was exchanged becomes part of the live parameters, or, where nothing was, the snapshot is dropped.
+  // Merges the exchanged layers into the live parameters, or drops the snapshot if nothing was
+  // exchanged.
   void Merge(LayerExchange& exchange);
 
  private:

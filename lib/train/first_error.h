@@ -1,4 +1,4 @@
-// The first error of an object, which all later calls return.
+// The first error of an object. All later calls of the object return it.
 //
 // Thread safety: any thread.
 #pragma once
@@ -19,7 +19,7 @@ class FirstError {
     absl::MutexLock lock(&mutex_);
     return status_;
   }
-  // The first error, or, where there is none, this status.
+  // Returns the first error, or `status` if there is none.
   absl::Status Or(const absl::Status& status) const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return status_.ok() ? status : status_;

@@ -7,8 +7,9 @@
 namespace entrain {
 namespace {
 
-// By layer. Sequential: as many layers that train in each fragment, one more in the first ones if need be; strided: the
-// k-th of them goes with fragment k modulo their number. Layers that do not train go with the fragment 0.
+// Returns the fragment of each layer. Sequential: every fragment gets equally many layers that
+// train, the first ones one more if necessary. Strided: the k-th layer that trains goes to fragment
+// k modulo the number of fragments. Layers that do not train go to fragment 0.
 std::vector<int> FragmentOf(const EditOptions& options, const Slab& slab) {
   std::vector<int> result(static_cast<size_t>(slab.layers()), 0);
   if (!options.fragment_of_layer.empty()) {
@@ -36,7 +37,7 @@ FragmentSchedule::FragmentSchedule(const EditOptions& options, const Slab& slab)
     fragment.interval = options.fragment_intervals.empty() ? options.local_sgd_sync_interval
                                                            : options.fragment_intervals[at];
     fragment.offset = options.fragment_offsets.empty()
-                          // Evenly over the interval, the last fragment at its end.
+                          // Evenly over the interval; the last fragment at its end.
                           ? fragment.interval / options.fragments * (p + 1) +
                                 fragment.interval % options.fragments * (p + 1) / options.fragments
                           : options.fragment_offsets[at];

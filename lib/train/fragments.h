@@ -1,7 +1,9 @@
-// Which layers are exchanged at which step, in EDiT by steps: all of them every H steps, or parts of the model, fragments,
-// at steps of their own (Streaming DiLoCo, arXiv 2501.18512, section 2.1), so that the network always has a little to do.
+// Decides which layers EDiT exchanges at which step. Either all layers are exchanged every H steps,
+// or parts of the model, the fragments, at steps of their own (Streaming DiLoCo, arXiv 2501.18512,
+// section 2.1), so that the network is used more evenly.
 //
-// Pure: the same on all ranks of a mesh that have the same options and layers.
+// Pure functions: the results are equal on all ranks of a mesh that have the same options and
+// layers.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +19,14 @@ namespace entrain {
 
 class FragmentSchedule {
  public:
-  // Of options that have been checked (CheckFragments too).
+  // `options` must have been checked, also by CheckFragments.
   FragmentSchedule(const EditOptions& options, const Slab& slab);
 
-  // The layers that are exchanged `steps` steps after warm-up, in order; often none.
+  // Returns, in order, the layers that are exchanged `steps` steps after warm-up; often none.
   std::vector<int> Due(int64_t steps) const;
-  // All layers that train, in order.
+  // Returns all layers that train, in order.
   const std::vector<int>& all() const { return all_; }
-  // For comparing ranks: which layer goes with which fragment, and when.
+  // Returns the fragment of each layer and the steps of each fragment, to compare ranks.
   std::vector<NamedValue> Named() const;
 
  private:
@@ -36,7 +38,7 @@ class FragmentSchedule {
   std::vector<Fragment> fragments_;
 };
 
-// Also that every fragment has a layer that trains, and every layer a fragment.
+// Checks also that every fragment has a layer that trains, and that every layer has a fragment.
 absl::Status CheckFragments(const EditOptions& options, const Slab& slab);
 
 }  // namespace entrain

@@ -81,7 +81,7 @@ absl::Status GradientChannel::Fail(const absl::Status& why) {
   return why;
 }
 
-// What only this rank has met.
+// For an error that only this rank has noticed: tells all ranks.
 absl::Status GradientChannel::FailAll(const absl::Status& why) {
   if (!why.ok()) {
     comm_->EndWith(why);
@@ -89,7 +89,7 @@ absl::Status GradientChannel::FailAll(const absl::Status& why) {
   return Fail(why);
 }
 
-// ---- The caller's side -------------------------------------------------------------------------
+// ---- Called by the caller's thread -------------------------------------------------------------
 
 absl::Status GradientChannel::CheckRound() const {
   ENTRAIN_RETURN_IF_ERROR(status_);
@@ -138,7 +138,7 @@ void GradientChannel::Abandon() {
   comm_->EndWith(absl::AbortedError("acco: destroyed during a call"));
 }
 
-// What others wait for is the next round.
+// The other ranks wait for the counts of the next round.
 void GradientChannel::Refused(const absl::Status& why) const {
   Call call;
   call.kind = CallKind::kAllReduce;
@@ -157,7 +157,7 @@ absl::Status GradientChannel::CheckNotStarted() const {
                   : absl::OkStatus();
 }
 
-// Before a wait: Install would otherwise wait for the round that it starts.
+// Called before a wait: Install would otherwise wait for the round that it starts itself.
 absl::Status GradientChannel::StartSynchronous() {
   ++moves_;
   ENTRAIN_RETURN_IF_ERROR(started_ ? status_ : CheckEnough());
@@ -176,7 +176,7 @@ absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
   }
   absl::StatusOr<bool> over = worker_.WaitUntil(job_, until);
   if (over.ok() && *over && round_.on_device() && round_.EndsRun()) {
-    over = worker_.WaitUntil(job_ + 1, until);  // as Land
+    over = worker_.WaitUntil(job_ + 1, until);  // like Land
   }
   if (!over.ok()) {
     return Fail(over.status());
@@ -192,7 +192,7 @@ absl::Status GradientChannel::WhenReady(WorkerThread::Continuation then) {
   }
   worker_.WhenDone(job_, [this, then = std::move(then)](const absl::Status& status) mutable {
     if (status.ok() && round_.on_device() && round_.EndsRun()) {
-      worker_.WhenDone(job_ + 1, std::move(then));  // as Land
+      worker_.WhenDone(job_ + 1, std::move(then));  // like Land
     } else {
       then(status);
     }
@@ -220,15 +220,15 @@ absl::Status GradientChannel::Install() {
   return wait ? Land() : absl::OkStatus();
 }
 
-// Takes what the round under way has made.
+// Takes the results of the round under way.
 absl::Status GradientChannel::Land() {
   if (!in_flight_) {
     return absl::OkStatus();
   }
-  if (job_ != 0) {  // else it was over when it was loaded
+  if (job_ != 0) {  // otherwise it was over when it was loaded
     absl::Status status = worker_.Wait(job_);
     if (status.ok() && round_.EndsRun()) {
-      status = worker_.Drain();  // no later call would have the error of the second job
+      status = worker_.Drain();  // no later call would return the second job's error
     }
     if (!status.ok()) {
       return Fail(status);
@@ -241,7 +241,8 @@ absl::Status GradientChannel::Land() {
   return FailAll(Annotate(round_.Publish(), "acco: install"));
 }
 
-// What has been added begins to travel. It stays in the accumulator if it is half A, so that the next round takes A + B.
+// Hands over the gradients added so far. They stay in the accumulator if they are half A, so that
+// the next round takes A + B.
 absl::Status GradientChannel::HandOver() {
   const RoundKind kind = rule_.Next(quota_.rounds());
   ENTRAIN_RETURN_IF_ERROR(
@@ -257,7 +258,8 @@ absl::Status GradientChannel::HandOver() {
   return absl::OkStatus();
 }
 
-// One job; on a device a second one, for what the first has enqueued.
+// Posts one job; on a device also a second one, which waits for the work that the first has
+// enqueued.
 void GradientChannel::PostRound(RoundKind kind, const RoundCounts& mine) {
   const auto post = [this](bool last, auto run) {
     return worker_.Post([this, last, run] {
@@ -269,7 +271,7 @@ void GradientChannel::PostRound(RoundKind kind, const RoundCounts& mine) {
       }
       round_ns_.fetch_add(spent, std::memory_order_relaxed);
       if (!status.ok()) {
-        comm_->EndWith(status);  // so that nobody waits for this rank
+        comm_->EndWith(status);  // so that no rank waits for this one
       }
       if (last || !status.ok()) {
         over_.fetch_add(1, std::memory_order_release);

@@ -1,22 +1,27 @@
-// ACCO and its baselines: gradients go in, parameters come out a round later, while the caller accumulates the next ones.
-// Optimizer state is sharded over the ranks (ZeRO-1). Behind entrain_acco_*; include/entrain/train.h has the contract of each
-// function; ACCO is arXiv 2406.02613.
+// ACCO and its baselines. The caller adds gradients and receives parameters a round later, while it
+// accumulates the next gradients. Optimizer state is sharded over the ranks (ZeRO-1). The class
+// implements entrain_acco_*; include/entrain/train.h has the contract of each function. ACCO is
+// arXiv 2406.02613.
 //
-//   caller    add add add | install | add add | install |      acc: what was added; com: what travels
-//   worker         round r          | round r + 1       |      counts, reduce-scatter, step, all-gather
+//   caller   add add add | install | add add | install |    acc: the gradients added
+//   worker             round r        |   round r + 1   |    com: the buffer of a round, which does
+//                                                            counts, reduce-scatter, step,
+//                                                            all-gather
 //
-// install waits for the round under way, takes its parameters, hands over what has been added and starts the next round.
-// delay_rule.h has the table of methods: what a round takes and makes. The parts: DelayRule, MicrobatchQuota (what this rank adds to
-// a round) and the rest of this class are the caller's; GradientRound, with ShardStep and ChannelProgress, is the worker's.
+// install waits for the round under way, takes its parameters, hands over the gradients added so
+// far and starts the next round. delay_rule.h has the table of methods. The caller's thread uses
+// DelayRule, MicrobatchQuota (how many micro-batches this rank adds to a round) and the rest of
+// this class. The worker uses GradientRound, with ShardStep and ChannelProgress.
 //
-// On a device the worker enqueues a round on a stream of its own when it knows the counts, and
-// install waits for that alone; what it takes and hands over is enqueued on the caller's stream,
-// and the streams wait for each other:
+// On a device the worker enqueues a round on a stream of its own as soon as it knows the counts,
+// and install waits only for that. install enqueues its copies on the caller's stream, and the two
+// streams wait for each other:
 //
 //   caller's   ... install: params = com, com = acc |  ...gradients...  | params = com, com = acc |
 //   own                                             | reduce-scatter, step, all-gather |
 //
-// All that follows from counts is the same on all ranks, since counts are summed with the gradients; so all end at the same commit.
+// Everything that follows from counts is the same on all ranks, because counts are summed with the
+// gradients. Therefore all ranks end at the same commit.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -47,53 +52,57 @@
 
 namespace entrain {
 
-// As of the last install, and so the same on all ranks after as many of them, but for what is this rank's own.
+// The state as of the last install. The fields of RoundResult are the same on all ranks after
+// equally many installs.
 struct ChannelInfo : RoundResult {
-  int64_t dropped = 0;  // micro-batches of this rank that came too late for the last commit
+  int64_t dropped = 0;  // micro-batches of this rank, too late for the last commit
   bool finished = false;
-  // Since the beginning:
+  // Totals since the channel was created:
   uint64_t exposed_ns = 0;  // waited in install
   uint64_t round_ns = 0;    // spent by rounds
   uint64_t bytes_sent = 0;
-  int64_t bytes_held = 0;  // memory of this rank's, beside params and the caller's arrays
+  int64_t bytes_held = 0;  // memory of this rank, without params and the caller's arrays
 };
 
 class GradientChannel final : public StateOwner {
  public:
-  // Collective; rank 0's parameters become everybody's. Letting go of it ends a round under way, on all ranks; on a device, it
-  // waits for the one that was taken last. A step of the caller's that does not return is left to its thread, which frees the
-  // object.
+  // Collective. Rank 0's parameters become the parameters of all ranks. Releasing the channel ends
+  // a round under way on all ranks; on a device the release also waits for the round that was taken
+  // last. If a step function of the caller's does not return, its thread stays, and that thread
+  // frees the object.
   static absl::StatusOr<std::shared_ptr<GradientChannel>> Create(Communicator& comm,
                                                                  const ChannelOptions& options);
-  // The accumulator: options.count elements of grads_dtype.
+  // Returns the accumulator: options.count elements of grads_dtype.
   void* gradients() { return accumulator_.data(); }
-  // Of rounds, for a step of the caller's own; null on the host.
+  // Returns the stream of rounds, for a step function of the caller's; null on the host.
   StreamHandle stream() const { return round_.own().at().stream; }
-  // On a device: from now on calls are in the order of this stream, which waits for what is on the one before.
+  // On a device: makes later calls use this stream, which waits for the work on the previous one.
   absl::Status SetStream(StreamHandle stream);
-  // So much has been added to it since the last call.
+  // Counts micro-batches and tokens that were added to the accumulator since the last call.
   absl::Status Add(int64_t microbatches, int64_t tokens);
-  // Whether Install would not wait for other ranks, or nothing more can be added before it. Never blocks.
+  // Returns true if Install would not wait for other ranks, or if nothing more may be added before
+  // it. Never blocks.
   absl::StatusOr<bool> Poll() const;
   absl::Status Install();
-  // Blocks until Install would not wait; false: it would still when the time is up. Where Install waits for the round that it
-  // starts, this starts it.
+  // Blocks until Install would not wait. Returns false if it still would at the deadline. If
+  // Install would wait for the round that it starts itself, this function starts that round.
   absl::StatusOr<bool> Wait(Deadline until);
-  // The same without blocking: calls `then` once when Install would not wait, with the round's status; see LayerSync::WhenLayerOver.
+  // Non-blocking form of Wait: calls `then` once when Install would not wait, with the round's
+  // status; see LayerSync::WhenLayerOver.
   absl::Status WhenReady(WorkerThread::Continuation then);
-  // This rank wants to end: all do at the first commit that knows.
+  // Asks all ranks to end. They end at the first commit whose counts include the request.
   absl::Status Stop();
-  // Any thread: makes the call that another thread is inside of fail, and the round that is under way.
+  // Any thread may call it. Makes the running call of another thread and the round under way fail.
   void Abandon();
-  // A call of this rank's failed, and it may end: for those who wait for it.
+  // Tells the waiting ranks that a call of this rank failed and that this rank may end.
   void Refused(const absl::Status& why) const;
 
   absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
                         int64_t count);
-  // Collective; between Install and the next Add.
+  // Collective. Must be called between Install and the next Add.
   absl::Status Save(const CheckpointOptions& options);
   absl::Status Load(const CheckpointOptions& options);
-  // The state in the caller's hands. Not collective; waits for the round under way.
+  // Gives the state to the caller. Not collective. Waits for the round under way.
   absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind);
 
   // StateOwner
@@ -103,7 +112,7 @@ class GradientChannel final : public StateOwner {
 
   ChannelInfo info() const;
   const Slab& slab() const { return slab_; }
-  // This rank's shard: slab().layer(0).valid elements of master_dtype.
+  // Returns this rank's shard: slab().layer(0).valid elements of master_dtype.
   const void* master() const { return round_.shard().theta(); }
 
  private:
@@ -120,7 +129,7 @@ class GradientChannel final : public StateOwner {
   void PostRound(RoundKind kind, const RoundCounts& mine);
   absl::Status Fail(const absl::Status& why);
   absl::Status FailAll(const absl::Status& why);
-  // gradient_channel_state.cc:
+  // These are in gradient_channel_state.cc.
   void VisitState(StateVisitor& visitor);
   absl::Status Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine);
   absl::Status Restore(AllRanks& all, absl::string_view doing, absl::Status mine, StateList* state,
@@ -136,23 +145,23 @@ class GradientChannel final : public StateOwner {
   DelayRule rule_;
   MicrobatchQuota quota_;
   RoundCounts held_;        // in the accumulator
-  int64_t moves_ = 0;       // calls by which the run has gone on
-  bool started_ = false;    // a synchronous round, by Wait; Install takes it
-  bool in_flight_ = false;  // a round is under way, or over and not taken
+  int64_t moves_ = 0;       // calls that changed the state
+  bool started_ = false;    // Wait has started a synchronous round, which Install takes
+  bool in_flight_ = false;  // a round is under way, or over but not taken
   bool stop_ = false, finished_ = false;
   int64_t dropped_ = 0;
   uint64_t exposed_ns_ = 0;
-  uint64_t base_bytes_ = 0;  // sent while this was created
+  uint64_t base_bytes_ = 0;  // bytes sent during Create
   uint64_t job_ = 0;
-  RoundResult landed_;      // what the last install has taken
-  uint64_t landed_ns_ = 0;  // round_ns_ then
+  RoundResult landed_;      // results taken by the last install
+  uint64_t landed_ns_ = 0;  // round_ns_ at that time
   CallersArrays callers_;
   ChannelRecord record_;
   absl::Status status_;
   std::atomic<uint64_t> round_ns_{0};
-  std::atomic<int64_t> over_{0};  // of the rounds handed over, those that are over
+  std::atomic<int64_t> over_{0};  // rounds handed over that are finished
 
-  WorkerThread worker_;  // last: its jobs use the rest
+  WorkerThread worker_;  // last member: its jobs use the others
 };
 
 }  // namespace entrain

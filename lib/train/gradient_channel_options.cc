@@ -101,7 +101,7 @@ absl::Status CheckGroup(const ChannelOptions& o, size_t index, int64_t free_from
   return absl::OkStatus();
 }
 
-// Whether each element has an optimizer, and only one.
+// Checks that each element has exactly one optimizer.
 absl::Status CheckOptimizers(const ChannelOptions& o) {
   if (!o.groups.empty() && o.step != nullptr) {
     return RefuseOption("group_count", o.groups.size(),
@@ -112,7 +112,7 @@ absl::Status CheckOptimizers(const ChannelOptions& o) {
                         o.optimizer == nullptr ? "without a step; set one of them"
                                                : "with a step; set one of them");
   }
-  int64_t end = 0, gap = -1;  // the first element in no group
+  int64_t end = 0, gap = -1;  // gap: first element in no group
   for (size_t i = 0; i < o.groups.size(); ++i) {
     ENTRAIN_RETURN_IF_ERROR(CheckGroup(o, i, end));
     gap = gap < 0 && o.groups[i].first > end ? end : gap;

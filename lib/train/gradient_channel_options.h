@@ -1,5 +1,5 @@
-// The options of a gradient channel. include/entrain/train.h says what each means; acco_option_list.h has a row for each that is one
-// number.
+// The options of a gradient channel. include/entrain/train.h explains each option;
+// acco_option_list.h has a row for each option that is a single number.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +23,14 @@ namespace entrain {
 enum class DelayMethod : int32_t { kAcco = 0, kDpu = 1, kWp = 2, kZero1 = 3 };
 enum class ProgressUnit : int32_t { kCommits = 0, kGradients = 1, kTokens = 2 };
 
-// One step of the caller's optimizer on elements [first, first + count) of this rank's shard; see entrain_acco_step_fn.
+// Makes one step of the caller's optimizer on elements [first, first + count) of this rank's shard;
+// see entrain_acco_step_fn.
 using ShardStepFn = int32_t (*)(void* user, int32_t preview, int64_t step, double lr, size_t first,
                                 size_t count, const void* grads, void* master, void* out);
 using ScheduleFn = double (*)(void* user, int64_t progress);
 
-// Elements [first, first + count) of the parameters, with an optimizer and a factor of the rate.
+// Elements [first, first + count) of the parameters, with their optimizer and a factor of their
+// learning rate.
 struct ParameterGroup {
   int64_t first = 0, count = 0;
   std::shared_ptr<const Optimizer> optimizer;  // null: ChannelOptions::optimizer
@@ -38,34 +40,36 @@ struct ParameterGroup {
 struct ChannelOptions {
   ENTRAIN_ACCO_OPTIONS(ENTRAIN_OPTION_FIELD)
   int64_t count = 0;       // Psi
-  void* params = nullptr;  // the caller's, lent
-  ArraysAt at;             // where they are, and all arrays of the channel's
+  void* params = nullptr;  // lent by the caller
+  ArraysAt at;             // device or host of params and of all the channel's arrays
   DType params_dtype = DType::kF32;
   DType grads_dtype = DType::kF32;  // of the accumulator
-  DType wire_dtype = DType::kF32;   // of gradients on their way
-  std::vector<int32_t> scripted;    // by round: exactly so many micro-batches; empty: none
-  ScheduleFn schedule = nullptr;    // instead of lr, min_lr, schedule_warmup and schedule_total
+  DType wire_dtype = DType::kF32;   // type in which gradients are sent
+  std::vector<int32_t> scripted;    // by round: exact number of micro-batches; empty: none
+  ScheduleFn schedule = nullptr;    // replaces lr, min_lr, schedule_warmup and schedule_total
   void* schedule_user = nullptr;
-  std::shared_ptr<const Optimizer> optimizer;  // of what is in no group; or
+  std::shared_ptr<const Optimizer> optimizer;  // of elements in no group; alternatively:
   ShardStepFn step = nullptr;
   void* user = nullptr;
-  std::vector<ParameterGroup> groups;  // ascending, disjoint; not with a step of the caller's own
+  std::vector<ParameterGroup> groups;  // ascending, disjoint; empty if `step` is set
 
-  // Of the shard that the optimizer works on.
+  // The type of the shard on which the optimizer works.
   DType master_dtype() const { return params_dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 };
 
-// In the order of acco_option_list.h.
+// Returns the options in the order of acco_option_list.h.
 absl::Span<const Option<ChannelOptions>> AccoOptionTable();
-// kInvalidArgument names the option, its value and what to do instead.
+// Returns kInvalidArgument, naming the option, its value and a remedy, if one is wrong.
 absl::Status CheckOptions(const ChannelOptions& options);
-// The values that all ranks must give alike. SharedGroups is for ranks that have equally many groups.
+// Return the values that all ranks must give alike. SharedGroups must be called only if all ranks
+// have equally many groups.
 std::vector<NamedValue> SharedOptions(const ChannelOptions& options);
 std::vector<NamedValue> SharedGroups(const ChannelOptions& options);
-// All parameters as groups, those in between and an optimizer for each filled in; empty with a step of the caller's own. Of
-// options that have been checked.
+// Returns groups that cover all parameters: the given groups and those between them, each with its
+// optimizer. Returns none if the caller has a step function. The options must have been checked.
 std::vector<ParameterGroup> AllGroups(const ChannelOptions& options);
-// Returns the learning rate after this much progress, in schedule_unit: linear up to schedule_warmup, then half a cosine.
+// Returns the learning rate at `progress`, counted in schedule_unit: linear up to schedule_warmup,
+// then half a cosine.
 double RateAt(const ChannelOptions& options, int64_t progress);
 
 }  // namespace entrain

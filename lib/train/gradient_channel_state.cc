@@ -1,4 +1,5 @@
-// A gradient channel's state: what it is, when it may be saved, and how a run goes on from it.
+// A gradient channel's state: the arrays and numbers of a run, when they may be saved, and how a
+// run continues from them.
 #include <memory>
 #include <utility>
 
@@ -25,8 +26,9 @@ ModelPart PartOf(const Slab& slab) {
 
 }  // namespace
 
-// The portable kind is what a commit leaves: masters, the optimizer's arrays, counts. The exact kind also has the half that has
-// been added, and the round that is over and not yet taken.
+// A portable checkpoint holds the state after a commit: masters, the optimizer's arrays, counts. An
+// exact one also holds the half batch that has been added, and the round that is over but not yet
+// taken.
 void GradientChannel::VisitState(StateVisitor& visitor) {
   record_.Fill({in_flight_, rule_.kind(), finished_, landed_, round_.result()});
   round_.progress().VisitState(visitor);
@@ -62,8 +64,8 @@ absl::Status GradientChannel::CheckSavable(CheckpointKind) const {
                                 "is computed in between is not part of a checkpoint"));
 }
 
-// What saving and loading begin with: nothing is under way, and all ranks may. In this order, since
-// on a device the calls of both have no tags.
+// Saving and loading begin with this: it drains the worker, then checks that all ranks may go on.
+// The order matters, because on a device the calls of jobs and of checkpoints have no tags.
 absl::Status GradientChannel::Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine) {
   ENTRAIN_RETURN_IF_ERROR(worker_.Drain());
   mine.Update(CheckKind(options_, kind));
@@ -119,7 +121,7 @@ absl::Status GradientChannel::TakeUp(OpenState& state, int64_t timeout_ns) {
   return status;
 }
 
-// Goes on from what `fill` loads into the list, or is as before.
+// Continues from the values that `fill` loads into the list. After an error the state is unchanged.
 absl::Status GradientChannel::Restore(AllRanks& all, absl::string_view doing, absl::Status mine,
                                       StateList* state, absl::FunctionRef<absl::Status()> fill) {
   const auto restore = [&]() -> absl::Status {
@@ -142,7 +144,7 @@ absl::Status GradientChannel::Restore(AllRanks& all, absl::string_view doing, ab
   const ChannelRecord::Rounds rounds = record_.Read(state->kind(), round_.progress());
   in_flight_ = rounds.in_flight;
   rule_.Restore(rounds.kind == RoundKind::kEstimate);
-  if (rounds.finished) {  // whoever loads the end of a run wants it to go on
+  if (rounds.finished) {  // a loaded run continues even if its end was saved
     round_.progress().ForgetStops();
   }
   finished_ = rounds.finished && round_.progress().Done();
@@ -154,7 +156,7 @@ absl::Status GradientChannel::Restore(AllRanks& all, absl::string_view doing, ab
   return state->kind() == CheckpointKind::kPortable ? GoOnFromMasters(all) : absl::OkStatus();
 }
 
-// The parameters are the masters, and nothing has been added to.
+// Makes the masters the parameters, and empties the accumulator.
 absl::Status GradientChannel::GoOnFromMasters(const AllRanks& all) {
   held_ = {};
   round_.progress().ForgetStops();
@@ -168,7 +170,8 @@ absl::Status GradientChannel::GoOnFromMasters(const AllRanks& all) {
   return status.ok() ? status : FailAll(status);
 }
 
-// The error as the caller sees it; when the group has ended with it, so has this object.
+// Returns the error as the caller sees it. If the group has ended with the error, this object ends
+// too.
 absl::Status GradientChannel::End(const AllRanks& all, absl::Status status,
                                   absl::string_view doing) {
   status = Annotate(status, absl::StrCat("acco: ", doing));

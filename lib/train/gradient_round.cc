@@ -64,7 +64,7 @@ absl::Status GradientRound::Step(RoundKind kind, const GradientSum& sum, double 
     case RoundKind::kEstimate:
       return shard_.Estimate(sum, {commits + 1, lr});
     case RoundKind::kPredict:
-      // At the end everybody has the parameters themselves, not what may become of them.
+      // At the end of the run all ranks get the parameters themselves, not a prediction.
       return progress_.Done() ? shard_.Commit(sum, {commits, lr})
                               : shard_.Predict(sum, {commits, lr});
     case RoundKind::kCommit:
@@ -126,7 +126,7 @@ absl::StatusOr<double> GradientRound::Norm(int64_t microbatches) {
   return std::sqrt(sum) * (1 / static_cast<double>(microbatches));
 }
 
-// The sum of the gradients, of which each rank has its shard.
+// Returns the call that sums the gradients and leaves each rank its shard of the sum.
 Call GradientRound::GradientsCall() const {
   const int64_t element = SizeOf(options_.wire_dtype);
   Call scatter;
@@ -138,7 +138,7 @@ Call GradientRound::GradientsCall() const {
   return scatter;
 }
 
-// The parameters, in the same place.
+// Returns the call that gathers the parameters in place.
 Call GradientRound::ParametersCall() const {
   const int64_t element = SizeOf(options_.params_dtype);
   Call gather;
@@ -150,7 +150,7 @@ Call GradientRound::ParametersCall() const {
   return gather;
 }
 
-// The call is over when this returns; on a device, when the own stream has reached it, which Settle waits for.
+// Runs the call. On a device the call is only enqueued on the own stream; Settle waits for it.
 absl::Status GradientRound::Carry(const char* what, Call call) {
   call.options = Options();
   if (!on_device()) {
@@ -177,8 +177,8 @@ void GradientRound::Doing(const char* what) const {
   WorkerThread::Doing(absl::StrCat("round ", progress_.rounds() + 1, ": ", what));
 }
 
-// Returns the options of the calls that carry a round's data. On a device these have no tag, so that they may go all ways
-// (lib/comm/device_calls.h).
+// Returns the options of the calls that carry a round's data. On a device these have no tag, so
+// that they may use every path for device memory (lib/comm/device_calls.h).
 CallOptions GradientRound::Options(bool on_stream) const {
   CallOptions options = TimedCall(options_.timeout_ns, on_device() ? -1 : kDataTag, true);
   options.device = on_device();
@@ -204,16 +204,16 @@ absl::Status GradientRound::Allocate() {
                    [&] { shard_.Start(static_cast<const std::byte*>(options_.params)); });
 }
 
-// Calls find the memory that they need where they start or at their first time, as do kernels that
-// give a number; while a stream waits for a call nobody should have to. So once all of a round,
-// with whatever is in the arrays, while no stream waits.
+// Calls allocate their memory when they start or run for the first time, as do kernels that return
+// a number. No thread should have to allocate while a stream waits for a call. Therefore all calls
+// of a round are run once now, on arbitrary data, while no stream waits.
 absl::Status GradientRound::WarmUp() {
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [this] { shard_.SumOfSquares(com_.data()); }));
   for (Call call : {GradientsCall(), ParametersCall()}) {
     call.options = Options(/*on_stream=*/false);
     ENTRAIN_RETURN_IF_ERROR(Annotate(comm_->Run(call), "warm-up call"));
   }
-  // One begins before the other is over; they differ in the width of elements.
+  // One call begins before the other is over; their elements differ in size.
   Call wider = SizeOf(options_.params_dtype) >= SizeOf(options_.wire_dtype) ? ParametersCall()
                                                                             : GradientsCall();
   wider.options = Options();

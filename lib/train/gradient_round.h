@@ -1,11 +1,14 @@
-// One round of a gradient channel after the other: what the channel's worker does. A round sums gradients over all ranks, makes a
-// step of its kind on this rank's shard (shard_step.h) and gathers the parameters, all in one buffer:
+// Runs the rounds of a gradient channel, one after the other, on the channel's worker. A round sums
+// gradients over all ranks, makes a step of its kind on this rank's shard (shard_step.h) and
+// gathers the parameters, all in one buffer:
 //
 //   com   this rank's gradients --reduce-scatter--> sums of a shard --step--> parameters of a shard --all-gather--> parameters
 //
-// On a device a round is enqueued on a stream of its own, except for the counts of micro-batches, which Run waits for.
+// On a device a round is enqueued on a stream of its own. Only for the counts of micro-batches Run
+// waits.
 //
-// Thread safety: one thread at a time: the worker's between Take and Publish, the caller's otherwise.
+// Thread safety: one thread at a time: the worker's between Take and Publish, otherwise the
+// caller's.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +34,9 @@ namespace entrain {
 
 // The results of a round. They are the same on all ranks.
 struct RoundResult {
-  int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;  // so far; the last two committed
+  int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;  // totals; the last two committed
   bool committed = false;
-  int64_t microbatches = 0;  // in it, of all ranks
+  int64_t microbatches = 0;  // of all ranks, in this round
   double lr = 0;
   double grad_norm =
       std::numeric_limits<double>::quiet_NaN();  // of the mean; NaN: without clip_norm
@@ -42,7 +45,7 @@ struct RoundResult {
 
 class GradientRound {
  public:
-  // Tags of a round's collectives that can be under way together.
+  // Tags of a round's collectives that may be under way together.
   static constexpr int64_t kCountsTag = 0, kDataTag = 1;
 
   // `options` have been checked; they and `slab` must outlive the object.
@@ -52,20 +55,20 @@ class GradientRound {
 
   // Allocates all memory, and gives rank 0's parameters to all ranks. Collective.
   absl::Status Allocate();
-  // Copies gradients of the caller's stream to com, and clears them where they are spent.
+  // Copies gradients to com on the caller's stream, and clears the accumulator if they are spent.
   absl::Status Take(const PlacedArray& accumulator, bool spent);
-  // Makes a round of com and of this rank's counts.
+  // Runs a round on the gradients in com, with the counts of this rank.
   absl::Status Run(RoundKind kind, const RoundCounts& mine);
-  // Waits for what Run has enqueued.
+  // Waits for the work that Run has enqueued.
   absl::Status Settle();
   // Copies com to the caller's parameters, in the order of the caller's stream.
   absl::Status Publish();
-  // Makes all ranks' masters the parameters, here and in the caller's memory. Collective.
+  // Makes the masters of all ranks the parameters, here and in the caller's memory. Collective.
   absl::Status PublishMasters();
 
-  // The results of the last round that is over or enqueued.
+  // Returns the results of the last round that is finished or enqueued.
   const RoundResult& result() const { return result_; }
-  // Returns whether that round ends the run.
+  // Returns true if that round ends the run.
   bool EndsRun() const { return result_.committed && progress_.Done(); }
   void Restore(const RoundResult& result) { result_ = result; }
   const ChannelProgress& progress() const { return progress_; }
@@ -98,13 +101,13 @@ class GradientRound {
 
   const std::shared_ptr<Communicator> comm_;
   const ChannelOptions& options_;
-  const SlabLayer& layer_;  // the one
+  const SlabLayer& layer_;  // the only layer
   std::unique_ptr<OwnStream> own_;
   PlacedArray com_;
   ShardStep shard_;
   ChannelProgress progress_;
   RoundResult result_;
-  std::vector<Carried> carried_;  // what is on its way
+  std::vector<Carried> carried_;  // calls under way
 };
 
 }  // namespace entrain

@@ -1,6 +1,6 @@
-// A worker whose jobs are on arrays of the host: a thread, and nothing else.
+// A worker for jobs on arrays of the host. It is a thread.
 //
-// Thread safety: Worker's.
+// Thread safety: that of Worker.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
-// Where the caller's parameters (theta) and gradients are: one pointer a layer, to this rank's shard
-// of it. A slab is one array in which the shards of all layers follow each other.
+// The caller's parameters (theta) and gradients: one pointer per layer to this rank's shard of it.
+// A slab is one array in which the shards of all layers follow each other.
 //
-// Functions that touch the arrays are called where the kernels of their memory are bound (KernelStream).
+// Functions that touch the arrays must be called where the kernels of their memory are bound
+// (KernelStream).
 //
 // Thread safety: a value.
 #pragma once
@@ -17,22 +18,22 @@ namespace entrain {
 
 struct LayerArrays {
   DType dtype = DType::kF32;       // of both: kF32 or kBF16
-  std::vector<std::byte*> params;  // by layer, p_l elements each; empty: nothing is bound
-  std::vector<std::byte*> grads;   // likewise; empty: the caller reduces gradients
+  std::vector<std::byte*> params;  // by layer, p_l elements each; empty: not bound
+  std::vector<std::byte*> grads;   // likewise; empty: the caller reduces gradients itself
 
-  // Two slabs, slab.count() elements each.
+  // Makes arrays from two slabs of slab.count() elements each.
   static LayerArrays OfSlab(const Slab& slab, void* params, void* grads, DType dtype);
 
   bool bound() const { return !params.empty(); }
   std::byte* param(int layer) const { return params[static_cast<size_t>(layer)]; }
   std::byte* grad(int layer) const { return grads[static_cast<size_t>(layer)]; }
-  // The layer's parameters; null where they are not f32.
+  // Returns the layer's parameters, or null if they are not f32.
   float* f32(int layer) const {
     return dtype == DType::kF32 ? reinterpret_cast<float*>(param(layer)) : nullptr;
   }
-  // The first `count` parameters of the layer's shard, as f32.
+  // Reads the first `count` parameters of the layer's shard as f32.
   void Read(int layer, float* to, int64_t count) const;
-  // Rounds to nearest even where parameters are not f32.
+  // Writes them. Rounds to nearest even if parameters are not f32.
   void Write(int layer, const float* from, int64_t count) const;
 };
 

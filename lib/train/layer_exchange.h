@@ -1,4 +1,4 @@
-// What a round does with an exchange: the part of Exchange that runs layer by layer.
+// The interface by which a round uses an Exchange: the functions that run layer by layer.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,22 @@ class LayerExchange {
  public:
   virtual ~LayerExchange() = default;
 
-  // The rendezvous of all replicas: each brings its standing and the norms of these layers. True: the replicas exchange, and
-  // weights are known. Of `mine`, tokens, flags and metric are this rank's own and are added up over its replica; the
-  // checksum is filled in. `extra_ns`: how much longer than usual the others may take.
+  // Runs the rendezvous of all replicas, to which each brings its standing and the norms of these
+  // layers. Returns true if the replicas exchange; then the weights are known. Tokens, flags and
+  // metric in `mine` are this rank's and are added up over its replica; the checksum is filled in.
+  // `extra_ns` is added to the time limit for the other replicas.
   virtual absl::StatusOr<bool> Judge(const std::vector<int>& layers, Standing mine,
                                      int64_t extra_ns) = 0;
   virtual absl::Status Begin(int layer) = 0;
   virtual absl::Status Finish(int layer) = 0;
 
-  // Behind further steps: what Snapshot has taken is exchanged, from Judge on until Merge; Begin and Finish leave the live
-  // parameters alone.
+  // For an exchange behind further steps: uses the snapshot of these layers from Judge until Merge.
+  // Begin and Finish then leave the live parameters alone.
   virtual void UseSnapshot(const std::vector<int>& layers) = 0;
-  // The live parameters from the new anchor and what this replica has done since the snapshot, as overlap_merge says. A layer
-  // that was not finite becomes the anchor.
+  // Computes the live parameters from the new anchor and from this replica's changes since the
+  // snapshot, as overlap_merge says. A layer that was not finite becomes the anchor.
   virtual void Merge(const std::vector<int>& layers) = 0;
-  // Instead: nothing was exchanged.
+  // Takes the place of Merge if nothing was exchanged.
   virtual void DropSnapshot(const std::vector<int>& layers) = 0;
 };
 

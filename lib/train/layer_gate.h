@@ -1,5 +1,5 @@
-// What must have happened to a layer before its parameters may be gathered: the interface through
-// which an exchange of layers holds back the gathers that read what it writes.
+// The interface through which an exchange holds back gathers: a layer's parameters may be gathered
+// only after the exchange has written them.
 //
 // Thread safety: any thread.
 #pragma once
@@ -14,16 +14,16 @@ namespace entrain {
 class LayerGate {
  public:
   virtual ~LayerGate() = default;
-  // Calls `then` exactly once with how it ended: before returning when nothing is under way for the
-  // layer, otherwise later from another thread, where it must not block.
+  // Calls `then` exactly once with the status of the exchange. Calls it before returning if nothing
+  // is under way for the layer, otherwise later from another thread, where it must not block.
   virtual void WhenOpen(int layer, absl::AnyInvocable<void(const absl::Status&)> then) = 0;
-  // In the caller's thread: somebody is about to wait for the layer.
+  // Must be called by the caller's thread before a thread waits for the layer.
   virtual void Expect(int layer) = 0;
   // Blocks until nothing is under way for the layer. On device memory the caller's stream waits
   // instead.
   virtual absl::Status WaitOpen(int layer) = 0;
-  // On device memory, in the caller's thread: the last exchange of the layer that has been begun so
-  // far; and, in another thread, blocks until it is over.
+  // On device memory. BegunSoFar, in the caller's thread, returns the last exchange of the layer
+  // that has begun so far. WaitOver, in another thread, blocks until that exchange is over.
   virtual uint64_t BegunSoFar(int layer) const = 0;
   virtual absl::Status WaitOver(int layer, uint64_t begun) = 0;
 };

@@ -1,10 +1,12 @@
-// Which exchange a layer waits for: the gate of its gathers, and what wait_layer waits for. The worker is allowed to come
-// `prefetch` layers further than the layer last waited for; 0: each layer is exchanged in its own wait.
+// Knows which exchange each layer waits for. It is the gate of a layer's gathers, and wait_layer
+// waits through it. The worker may work up to `prefetch` layers ahead of the layer last waited for.
+// With 0 each layer is exchanged in its own wait.
 //
 //   Begin           turns 0 .. prefetch - 1 may begin; the jobs of all turns are posted
 //   Expect(layer)   turns up to the layer's, and `prefetch` more
 //
-// Thread safety: one thread at a time, but for WaitOver; what WhenOpen and WhenOver call is called by the worker's thread.
+// Thread safety: one thread at a time, except WaitOver. Callbacks of WhenOpen and WhenOver run on
+// the worker's thread.
 #pragma once
 
 #include <cstdint>
@@ -24,25 +26,29 @@ namespace entrain {
 
 class LayerGates final : public LayerGate {
  public:
-  // `worker` and `error`, the first of the object, outlive this.
+  // `worker` and `error`, the object's first error, must outlive this object.
   LayerGates(Worker& worker, const FirstError& error, int layers, int prefetch)
       : worker_(worker),
         error_(error),
         prefetch_(prefetch),
         jobs_(static_cast<size_t>(layers), 0) {}
 
-  // A round that layers wait for. `post_turn` posts the job of its next turn, and gives the number.
+  // Makes layers wait for this round. `post_turn` posts the job of the round's next turn and
+  // returns its number.
   void Begin(std::shared_ptr<ExchangeRound> round, absl::FunctionRef<uint64_t()> post_turn);
   absl::Status CheckLayer(int layer) const;
-  // The first layer whose exchange is under way, on a device and nobody has waited for; -1: none, or there was an error.
+  // Returns the first layer whose exchange is under way; on a device, the first for which nobody
+  // has waited. Returns -1 if there is none, or after an error.
   int FirstPending() const;
-  // The layer that the worker may not take yet; -1: none.
+  // Returns the layer that the worker must not take yet; -1 if there is none.
   int FirstHeldBack() const;
-  // Calls `then` once when the exchange is over, with what Hold would return; on a device too.
+  // Calls `then` once when the exchange is over, with the status that Hold would return. On a
+  // device too it waits for the exchange itself.
   void WhenOver(int layer, Worker::Continuation then);
-  // What the caller does next comes after the exchange: blocks, or the caller's stream waits. Returns the object's first error.
+  // Orders the caller's next work behind the exchange: blocks, or makes the caller's stream wait.
+  // Returns the object's first error.
   absl::Status Hold(int layer);
-  // The time that callers have spent in WaitOpen.
+  // Returns the time that callers have spent in WaitOpen.
   uint64_t waited_ns() const { return waited_ns_; }
 
   // LayerGate
@@ -56,8 +62,8 @@ class LayerGates final : public LayerGate {
   Worker& worker_;
   const FirstError& error_;
   const int prefetch_;
-  std::shared_ptr<ExchangeRound> round_;  // the last that layers wait for, or had to
-  std::vector<uint64_t> jobs_;  // by layer: the job that ends its last exchange; 0: there was none
+  std::shared_ptr<ExchangeRound> round_;  // the last round for which layers wait or waited
+  std::vector<uint64_t> jobs_;            // by layer: last job of its last exchange; 0: none
   uint64_t waited_ns_ = 0;
 };
 

@@ -61,7 +61,7 @@ absl::Status LayerGather::Start(int layer) {
 }
 
 void LayerGather::Begin(int layer, const absl::Status& gate) {
-  // Only this call knows the slot while it is gated, so it is filled outside the lock.
+  // Only this thread uses the slot while it is gated, so it is filled outside the lock.
   Slot filled;
   filled.status = gate.ok() ? Send(layer, &filled) : gate;
   filled.status = Annotate(filled.status, absl::StrCat("layer ", layer, " gather"));
@@ -120,7 +120,7 @@ void LayerGather::WhenArrived(int layer, WorkerThread::Continuation then) {
 absl::Status LayerGather::Send(int layer, Slot* slot) {
   const SlabLayer& l = slab_.layer(layer);
   if (LendsBound(layer)) {
-    slot->params = live_->param(layer);  // for reading only, as the contract says
+    slot->params = live_->param(layer);  // the contract allows only reading
     return absl::OkStatus();
   }
   std::byte* whole = given_[static_cast<size_t>(layer)];
@@ -140,7 +140,7 @@ absl::Status LayerGather::Send(int layer, Slot* slot) {
   return absl::OkStatus();
 }
 
-// In place; the own part is there.
+// Returns the call, which works in place: the own part is already in the buffer.
 Call LayerGather::AllGather(const SlabLayer& layer, std::byte* buffer) const {
   const int64_t element = SizeOf(dtype_);
   Call call;
@@ -193,7 +193,7 @@ absl::StatusOr<void*> LayerGather::Wait(int layer, uint64_t* wait_ns) {
   return slot.params;
 }
 
-// The gate is open, but the thread that opened it may not have come to this layer yet.
+// The gate is open, but the thread that opened it may not have started this layer yet.
 absl::Status LayerGather::AwaitBegun(int layer) {
   const int64_t limit_ns = TimeLimit(timeout_ns_, {comm_.get()});
   {
@@ -230,7 +230,7 @@ absl::Status LayerGather::Release(int layer) {
   absl::MutexLock lock(&mutex_);
   Slot& slot = this->slot(layer);
   pool_.Give(std::move(slot.buffer));
-  if (room_ != nullptr && status.ok()) {  // after an error nobody knows what still uses it
+  if (room_ != nullptr && status.ok()) {  // after an error some work may still use the block
     room_->blocks().Give(slot.block);
   }
   slot = Slot();
@@ -281,7 +281,7 @@ absl::Status LayerGather::PostSend(int layer, Slot* slot) {
   return absl::OkStatus();
 }
 
-// On the worker.
+// Runs on the worker.
 absl::Status LayerGather::SendFromDevice(int layer, uint64_t begun, std::byte* buffer) {
   const SlabLayer& l = slab_.layer(layer);
   {

@@ -1,13 +1,14 @@
-// Whole layers made of shards, ahead of their use: the all-gather of each layer's parameters, where
-// the result lies, and until when.
+// Gathers whole layers from their shards before they are used: runs the all-gather of each layer's
+// parameters, and owns the result until its release.
 //
 //   free --Start--> gated --(gate opens)--> travelling --Wait--> held --Release--> free
 //
-// A group of one gathers nothing: where what is bound has the type that gather delivers, it lends that
-// itself, unless the caller has memory for it. Nor does anybody a layer without elements.
+// A group of one rank gathers nothing: it lends the bound parameters themselves, if they have the
+// type that gather delivers and the caller has not given a buffer. A layer without elements is
+// never gathered.
 //
-// On device memory a worker does what follows Start, one layer after the other, and Wait only
-// makes the caller's stream wait; there a slot is never gated.
+// On device memory a worker does the work after Start, one layer after the other, and Wait only
+// makes the caller's stream wait. A slot is never gated there.
 //
 // Thread safety: Start, Wait, Release from one thread at a time; the gate may open on another.
 #pragma once
@@ -33,37 +34,38 @@ namespace entrain {
 
 class LayerGather {
  public:
-  // `slab` and `pool` outlive this. `comm`: the shard group's, for this object alone; null when it
-  // has one rank.
+  // `slab` and `pool` must outlive this object. `comm` is the shard group's communicator, for this
+  // object alone; null if the group has one rank.
   LayerGather(const Slab& slab, BufferPool& pool, std::shared_ptr<Communicator> comm, DType dtype,
               int64_t timeout_ns);
-  // Ends what is under way, on all ranks.
+  // Ends the gathers under way on all ranks.
   ~LayerGather();
 
-  // Where the parameters are; before any Start. `live` outlives this.
+  // Sets the parameters. Must be called before any Start. `live` must outlive this object.
   void Bind(const LayerArrays* live) { live_ = live; }
-  // Instead, on the device of `room`, which outlives this.
+  // Takes the place of Bind on the device of `room`, which must outlive this object.
   absl::Status BindOnDevice(const LayerArrays* live, DeviceRoom* room);
-  // Null: none. Only while no layer is gated or travelling.
+  // Sets the gate; null removes it. Must not be called while a layer is gated or travelling.
   void SetGate(LayerGate* gate) ABSL_LOCKS_EXCLUDED(gate_mutex_);
 
-  // Where a layer is delivered, padded, from the next Start on: memory of the caller's; null: of the pool.
-  // Only while the layer is free.
+  // Delivers the padded layer to this memory of the caller's from the next Start on; null: to
+  // memory of the pool. Must be called only while the layer is free.
   void SetBuffer(int layer, std::byte* buffer) { given_[static_cast<size_t>(layer)] = buffer; }
   bool IsFree(int layer) const;
-  // Starts gathering unless that has been done since the last Release; never blocks.
+  // Starts the gather, unless it was started since the last Release. Never blocks.
   absl::Status Start(int layer);
-  // Starts if need be; calls `then` once when Wait would not block, with its status: from another thread, which must not be
-  // blocked, or before this returns. On a device: when the layer is there.
+  // Starts the gather if necessary. Calls `then` once when Wait would not block, with the status of
+  // Wait: before returning, or from another thread, where it must not block. On a device it is
+  // called when the layer has arrived.
   void WhenGathered(int layer, WorkerThread::Continuation then);
-  // Starts if need be and blocks; gives the padded layer in `dtype`, valid until Release.
-  // *wait_ns grows by the time this took, without that at the gate.
+  // Starts the gather if necessary and blocks. Returns the padded layer in `dtype`, valid until
+  // Release. Adds the time spent to *wait_ns, without the time at the gate.
   absl::StatusOr<void*> Wait(int layer, uint64_t* wait_ns);
-  // kFailedPrecondition when the layer is free. A gather that travels is waited for.
+  // Returns kFailedPrecondition if the layer is free. Waits for a gather that is travelling.
   absl::Status Release(int layer);
-  // The first layer that is not free; -1: none.
+  // Returns the first layer that is not free, or -1.
   int FirstHeld() const;
-  // The first error of any gather. Any thread.
+  // Returns the first error of any gather. Any thread may call it.
   absl::Status status() const;
 
  private:
@@ -71,20 +73,20 @@ class LayerGather {
   struct Slot {
     State state = State::kFree;
     OwnedBuffer buffer;
-    BlockPool::Block block;  // instead, on a device
+    BlockPool::Block block;  // used instead of `buffer` on a device
     uint64_t job = 0;        // on a device; 0: none
     RefPtr<Work> work;       // null: nothing travels
     void* params = nullptr;
     absl::Status status;
-    std::vector<WorkerThread::Continuation> then;  // while it is gated
+    std::vector<WorkerThread::Continuation> then;  // used while gated
   };
 
-  // FAILED_PRECONDITION: Wait would have to wait, where that is not allowed.
+  // Returns FAILED_PRECONDITION if Wait would have to wait where waiting is not allowed.
   absl::Status CheckMayWait(int layer) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Behind the gate: on whatever thread opened it.
+  // Starts the gather behind the gate, on the thread that opened it.
   void Begin(int layer, const absl::Status& gate);
   absl::Status Send(int layer, Slot* slot);
-  // The layer is not gated.
+  // Must not be called while the layer is gated.
   void WhenArrived(int layer, WorkerThread::Continuation then) ABSL_LOCKS_EXCLUDED(mutex_);
   bool LendsBound(int layer) const {
     return slab_.layer(layer).padded == 0 || (given_[static_cast<size_t>(layer)] == nullptr &&
@@ -109,13 +111,13 @@ class LayerGather {
   std::vector<std::byte*> given_;  // by layer
   DeviceRoom* room_ = nullptr;     // null: on the host
   LayerGate* gate_ = nullptr;
-  // On a device: held by the worker where it waits for the gate, and to change it.
+  // On a device: held by the worker while it waits at the gate, and by SetGate.
   absl::Mutex gate_mutex_;
 
   mutable absl::Mutex mutex_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<DeviceWorker> worker_;  // on a device; last: its jobs use the rest
+  std::unique_ptr<DeviceWorker> worker_;  // on a device; last member: its jobs use the others
 };
 
 }  // namespace entrain

@@ -87,7 +87,7 @@ absl::StatusOr<void*> LayerGradients::Lend(int layer) {
     return lent_[at].data;
   }
   const int64_t bytes = slab_.layer(layer).padded * SizeOf(dtype_);
-  // Never empty, which means not lent: a layer may have no elements.
+  // Never 0, since an empty buffer means "not lent", and a layer may have no elements.
   const int64_t room_for = std::max<int64_t>(bytes, 1);
   Lending lent;
   lent.data = given_[at];
@@ -140,7 +140,8 @@ absl::Status LayerGradients::ReduceOnDevice(Flight& flight) {
   return Annotate(status, NameOf(flight));
 }
 
-// Along the context axis each layer goes on when its shards are summed, whatever those before it wait for.
+// Along the context axis each layer continues when its shards are summed, and does not wait for the
+// layers before it.
 absl::StatusOr<uint64_t> LayerGradients::PostLanding(const std::shared_ptr<Flight>& flight) {
   uint64_t passed = 0;
   if (comms_.context != nullptr) {
@@ -154,7 +155,7 @@ absl::StatusOr<uint64_t> LayerGradients::PostLanding(const std::shared_ptr<Fligh
   });
 }
 
-// With the layer's name; whoever fails tells the other ranks.
+// Adds the layer's name to an error, and tells the other ranks.
 absl::Status LayerGradients::Ended(const Flight& flight, const absl::Status& status) {
   if (status.ok()) {
     return status;
@@ -168,7 +169,7 @@ std::string LayerGradients::NameOf(const Flight& flight) {
   return absl::StrCat("layer ", flight.layer, " gradients");
 }
 
-// One that is dropped was abandoned before, so this ends soon; until then the calls use the buffer.
+// A dropped flight was abandoned before, so the calls end soon. They use the buffer until then.
 LayerGradients::Flight::~Flight() {
   for (const RefPtr<Work>* work : {&scatter, &context}) {
     if (*work) {
@@ -181,7 +182,7 @@ std::byte* LayerGradients::Own(const Flight& flight) const {
   return flight.data() + slab_.layer(flight.layer).first * SizeOf(dtype_);
 }
 
-// Into the own part of the buffer.
+// Returns the call, which writes to the own part of the buffer.
 Call LayerGradients::ReduceScatter(const SlabLayer& layer, std::byte* buffer) const {
   Call call;
   call.kind = CallKind::kReduceScatter;
@@ -214,7 +215,7 @@ absl::Status LayerGradients::Scatter(Flight& flight) {
     return absl::OkStatus();
   }
   Call call = ReduceScatter(l, flight.data());
-  // On a device all ranks have the same order, so that the call may go any way.
+  // On a device all ranks use the same order, so the call needs no tag and may use every path.
   call.options.user_tag = room_ == nullptr ? flight.layer : -1;
   ENTRAIN_ASSIGN_OR_RETURN(flight.scatter, comms_.shard->Start(call));
   return absl::OkStatus();
@@ -226,7 +227,7 @@ absl::Status LayerGradients::PassOn(Flight& flight) {
     flight.scatter->Wait(Deadline::Never(), true);  // the call has a deadline of its own
     ENTRAIN_RETURN_IF_ERROR(flight.scatter->status());
   }
-  const int64_t valid = slab_.layer(flight.layer).valid;  // the same in both groups
+  const int64_t valid = slab_.layer(flight.layer).valid;  // equal in both groups
   if (room_ != nullptr || comms_.context == nullptr || valid == 0) {
     return absl::OkStatus();
   }
@@ -287,7 +288,7 @@ absl::Status LayerGradients::AddToBound(const Flight& flight, const std::byte* o
   return absl::OkStatus();
 }
 
-// On the host in `buffer`.
+// Returns room on the device, or on the host in `buffer`.
 absl::StatusOr<float*> LayerGradients::RoomForFloats(float* on_device, int64_t count,
                                                      OwnedBuffer* buffer) {
   if (room_ != nullptr) {
@@ -297,7 +298,7 @@ absl::StatusOr<float*> LayerGradients::RoomForFloats(float* on_device, int64_t c
   return reinterpret_cast<float*>(buffer->data());
 }
 
-// A rank that gives up tells the others of all groups, so that nobody waits for it.
+// Tells the other ranks of all groups, so that none waits for this rank.
 void LayerGradients::Abandon(const absl::Status& why) {
   for (const auto& comm : {comms_.shard, comms_.context, comms_.sync}) {
     if (comm != nullptr) {

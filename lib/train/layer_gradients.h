@@ -1,15 +1,15 @@
-// Gradients on their way: a buffer to add to for each layer, and its reduction into the caller's
-// gradients, on a worker under the rest of the backward pass.
+// Gives out a buffer for the gradients of each layer, and reduces it into the caller's gradients,
+// on a worker beside the rest of the backward pass.
 //
 //   buffer (M p_l) --reduce-scatter, shard group--> own part (p_l) --all-reduce, context group--> p_l
 //          [global: --all-reduce, sync group--> p_l] --divide by M C or M C N, in f32--> += bound
 //
-// C ranks along the context axis keep the same parameters: with C > 1 sums are in rank order, so that what they add has the same
-// bits in every group, whatever algorithm it uses.
+// C ranks along the context axis keep the same parameters. With C > 1 sums are computed in rank
+// order, so that these ranks add the same bits in every group, whatever algorithm a group uses.
 //
-// Ranks of a sync group take their layers in the same order; else any order will do. On device
-// memory those of a shard group and of a context group do so too, and a layer's reduction begins
-// when that of the layer before is over.
+// Ranks of a sync group must reduce their layers in the same order; without a sync group any order
+// is allowed. On device memory the ranks of a shard group and of a context group must use the same
+// order too, and a layer's reduction begins after that of the layer before.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -36,46 +36,49 @@ namespace entrain {
 
 class LayerGradients {
  public:
-  // For this object alone; null when the group has one rank.
+  // Communicators for this object alone; null if the group has one rank.
   struct Comms {
     std::shared_ptr<Communicator> shard, context, sync;
   };
-  // `slab` and `pool` outlive this.
+  // `slab` and `pool` must outlive this object.
   LayerGradients(const Slab& slab, BufferPool& pool, Comms comms, DType dtype, int64_t timeout_ns);
-  // Ends what is under way, on all ranks.
+  // Ends the reductions under way on all ranks.
   ~LayerGradients();
 
-  // Where gradients are added; before any Lend. `live` outlives this.
+  // Sets the arrays to which gradients are added. Must be called before any Lend. `live` must
+  // outlive this object.
   void Bind(const LayerArrays* live) { live_ = live; }
-  // Instead, on the device of `room`, which outlives this. Nothing is sent any more once `sound`
-  // has given an error: what the caller's stream has made of such parameters is of no use.
+  // Takes the place of Bind on the device of `room`, which must outlive this object. After `sound`
+  // has returned an error nothing is sent, because the gradients were computed from data that never
+  // arrived.
   absl::Status BindOnDevice(const LayerArrays* live, DeviceRoom* room,
                             absl::AnyInvocable<absl::Status() const> sound);
-  // What Lend gives of a layer from then on: memory of the caller's; null: of the pool. Waits for the layer's last reduction.
-  // Only while the layer is not lent.
+  // Makes Lend return this memory of the caller's for the layer; null: memory of the pool. Waits
+  // for the layer's last reduction. Must not be called while the layer is lent.
   absl::Status SetBuffer(int layer, std::byte* buffer);
   bool Lent(int layer) const { return lent_[static_cast<size_t>(layer)].data != nullptr; }
-  // M p_l zeros, or what was lent since the last Reduce of the layer.
-  // The caller's memory is used again when the layer's last reduction is over, which this waits for; on
-  // device memory the caller's stream does.
+  // Returns M p_l zeros, or the buffer that was lent since the last Reduce of the layer. If the
+  // memory is the caller's, waits for the layer's last reduction before reusing it; on device
+  // memory the caller's stream waits.
   absl::StatusOr<void*> Lend(int layer);
-  // Takes the buffer back and starts its reduction; does not block. kFailedPrecondition when no
-  // buffer was lent.
+  // Takes the buffer back and starts its reduction. Does not block. Returns kFailedPrecondition if
+  // no buffer was lent.
   absl::Status Reduce(int layer, bool global);
-  // Blocks until everything has been added; on device memory the caller's stream does.
+  // Blocks until everything has been added. On device memory the caller's stream waits instead.
   absl::Status Finish() { return worker_->Hold(worker_->last()); }
-  // Calls `then` once when all that was reduced so far has been added, with what Finish would return: from another thread, which
-  // must not be blocked, or before this returns.
+  // Calls `then` once when everything reduced so far has been added, with the status of Finish:
+  // before returning, or from another thread, where it must not block.
   void WhenFinished(Worker::Continuation then) {
     worker_->WhenDone(worker_->last(), std::move(then));
   }
-  // On a device: blocks until everything has been added, and the caller's stream is through with what it had to do.
+  // On a device: blocks until everything has been added and the caller's stream has finished its
+  // work so far.
   absl::Status ComeToRest(int64_t timeout_ns) { return worker_->ComeToRest(timeout_ns); }
-  // The first error so far. Any thread.
+  // Returns the first error so far. Any thread may call it.
   absl::Status status() const { return worker_->status(); }
 
  private:
-  // A buffer to add to; the caller's, or of the pool, or of a device.
+  // A buffer for gradients: the caller's, the pool's, or a device's.
   struct Lending {
     std::byte* data = nullptr;  // null: not lent
     OwnedBuffer buffer;
@@ -90,8 +93,8 @@ class LayerGradients {
     int layer = 0;
     bool global = false;
     Lending lent;
-    RefPtr<Work> scatter;  // null when there is nothing to scatter
-    RefPtr<Work> context;  // on the host: the sum along that axis; null when there is none
+    RefPtr<Work> scatter;  // null: nothing to scatter
+    RefPtr<Work> context;  // on the host: the sum along that axis; null: none
     std::byte* data() const { return lent.data; }
   };
   absl::AnyInvocable<void(const absl::Status&)> GiveUp();
@@ -100,7 +103,7 @@ class LayerGradients {
   absl::StatusOr<uint64_t> PostLanding(const std::shared_ptr<Flight>& flight);
   Call ReduceScatter(const SlabLayer& layer, std::byte* buffer) const;
   Call AllReduce(int64_t count, std::byte* own) const;
-  // On a worker:
+  // Functions on a worker:
   absl::Status ReduceOnDevice(Flight& flight);
   absl::Status PassOn(Flight& flight);
   absl::Status Ended(const Flight& flight, const absl::Status& status);
@@ -118,13 +121,13 @@ class LayerGradients {
   const LayerArrays* live_ = nullptr;
   std::vector<Lending> lent_;      // by layer
   std::vector<std::byte*> given_;  // by layer: the caller's memory
-  std::vector<uint64_t> jobs_;     // by layer: the job that ends its last reduction; 0: none
+  std::vector<uint64_t> jobs_;     // by layer: last job of its last reduction; 0: none
   DeviceRoom* room_ = nullptr;     // null: on the host
-  // On a device, the worker's: the largest shard in f32, where what travels is not, and where what is bound is not.
+  // On a device, for the worker: room for the largest shard in f32; floats_ for the values sent and
+  // sums_ for the bound gradients, if these are of another type.
   float *floats_ = nullptr, *sums_ = nullptr;
-  // Last: their jobs use the rest.
-  WorkerThread
-      passer_;  // on the host, with a context group: passes a layer on from the shard group to it
+  // These are the last members: their jobs use the others.
+  WorkerThread passer_;  // on the host: passes layers to the context group
   std::unique_ptr<Worker> worker_;
 };
 

@@ -92,7 +92,7 @@ absl::Status Agree(const Mesh& mesh, const ShardConfig& config, const ShardComms
   for (const auto& layer : config.layer_segments) {
     segments += static_cast<double>(layer.size());
   }
-  // The number of layers first: it says how long the second list is.
+  // The number of layers is compared first: the length of the second list depends on it.
   const std::vector<NamedValue> shape = {
       {"layers", static_cast<double>(config.layer_counts.size())},
       {"param_dtype", static_cast<double>(config.param_dtype)},
@@ -130,7 +130,7 @@ absl::Status Agree(const Mesh& mesh, const ShardConfig& config, const ShardComms
   return absl::OkStatus();
 }
 
-// Zeros where there is padding.
+// Cuts a shard out of a whole layer. Padding becomes zero.
 void CutOut(const SlabLayer& layer, const void* full, DType from, DType to, std::byte* shard) {
   const int64_t element = SizeOf(to);
   int64_t done = 0;
@@ -143,8 +143,8 @@ void CutOut(const SlabLayer& layer, const void* full, DType from, DType to, std:
   ZeroArray(shard + done * element, (layer.shard - done) * element);
 }
 
-// The sum of squares of a layer's elements that are not padding, in f32. `wide`: room on the device for the whole shard, in
-// f32, if `from` is another type; null: on the host.
+// Returns the sum of squares of a layer's elements without padding, in f32. `wide` is room on the
+// device for the whole shard in f32, if `from` is another type; null on the host.
 double SquareOf(const SlabLayer& layer, const std::byte* grads_of_layer, DType from, float* wide) {
   constexpr int64_t kBlock = 4096;
   const Kernels& kernels = CurrentKernels();
@@ -167,7 +167,7 @@ double SquareOf(const SlabLayer& layer, const std::byte* grads_of_layer, DType f
   return square;
 }
 
-// The device that all bound arrays are on.
+// Returns the device that holds all bound arrays.
 absl::StatusOr<Device*> DeviceOf(const Slab& slab, const LayerArrays& live) {
   ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
   Device* device = nullptr;
@@ -217,7 +217,8 @@ LayerShards::LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, 
       slab_(std::move(slab)),
       comms_(std::move(comms)),
       stages_(slab_.layers(), slab_.training()),
-      // Idle memory: what a pass holds at once, gathered layers and gradients, f32 at most.
+      // The pool keeps as much idle memory as a pass uses at once: gathered layers and gradients,
+      // in f32 at most.
       pool_((config.prefetch + 4) * slab_.largest_padded() * static_cast<int64_t>(sizeof(float))),
       gather_(slab_, pool_, comms_.gather, config.param_dtype, config.timeout_ns),
       gradients_(slab_, pool_, {comms_.scatter, comms_.context, comms_.sync}, config.grad_dtype,
@@ -307,7 +308,7 @@ absl::Status LayerShards::SetStream(StreamHandle stream) {
         "shard: stream %p: the shard was made for host memory, which has no stream", stream));
   }
   if (room_ == nullptr) {
-    config_.stream = stream;  // Bind looks at it
+    config_.stream = stream;  // Bind uses it
     return absl::OkStatus();
   }
   return Annotate(room_->SetCallers(stream), "shard");
@@ -362,7 +363,8 @@ absl::Status LayerShards::Broadcast() {
   }
   CallOptions options = TimedCall(config_.timeout_ns, room_ == nullptr ? kMostLayers : -1, false);
   if (room_ != nullptr) {
-    // Gradients have crossed replicas by then, by calls that have no tags either.
+    // The reductions of gradients must be over first, because their calls between replicas have no
+    // tags either.
     absl::Status rest = gradients_.ComeToRest(0);
     rest.Update(broken());
     ENTRAIN_RETURN_IF_ERROR(Annotate(rest, "shard: broadcast"));
@@ -466,7 +468,7 @@ absl::Status LayerShards::SetBuffers(int layer, void* gathered, void* gradients)
   return absl::OkStatus();
 }
 
-// What several ranks hold copies of counts on the first of them.
+// Elements of which several ranks hold copies are counted on the first of these ranks.
 absl::StatusOr<double> LayerShards::SquareOfGradients() {
   double square = 0;
   std::optional<KernelStream> on;
@@ -498,7 +500,7 @@ absl::StatusOr<double> LayerShards::GradientNorm() {
       ENTRAIN_RETURN_IF_ERROR(comms_.norms->AllGather(&square, squares.data(), 1, DType::kF64,
                                                       TimedCall(config_.timeout_ns, -1, false)));
     }
-    // In rank order: the same bits on all ranks.
+    // Adds in rank order, so that all ranks get the same bits.
     return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
   };
   const absl::StatusOr<double> result = norm();

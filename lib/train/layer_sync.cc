@@ -16,10 +16,10 @@
 namespace entrain {
 namespace {
 
-// On the host two layers in flight keep the link busy while one of them is finished.
+// On the host, two layers in flight keep the link busy while one of them is finished.
 constexpr int kInFlightOnHost = 2;
 
-// Ranks of a replica take part in the same exchanges, also those that hold other layers of it.
+// Ranks of a replica must take part in the same exchanges, even if they hold different layers.
 absl::Status AgreeOnTraining(Communicator& comm, const char* name, const Slab& slab) {
   ENTRAIN_RETURN_IF_ERROR(AgreeOn(comm, name, {{"layers", static_cast<double>(slab.layers())}}));
   std::vector<NamedValue> trains;
@@ -29,7 +29,7 @@ absl::Status AgreeOnTraining(Communicator& comm, const char* name, const Slab& s
   return AgreeOn(comm, name, trains);
 }
 
-// Ranks along the tensor axis hold different parts of a layer, or all of them the same.
+// Ranks along the tensor axis must hold either different parts of a layer or all the same layer.
 absl::Status AgreeOnReplicated(Communicator& comm, const Slab& slab) {
   std::vector<NamedValue> replicated = {{"layers", static_cast<double>(slab.layers())}};
   ENTRAIN_RETURN_IF_ERROR(AgreeOn(comm, "the tensor group", replicated));
@@ -185,7 +185,7 @@ absl::Status LayerSync::StartOnHost() {
   return absl::OkStatus();
 }
 
-// Turns wait for the caller's stream there, and nobody holds them back.
+// On a device turns wait for the caller's stream, and nothing holds them back.
 absl::Status LayerSync::StartOnDevice() {
   pace_ = {shards_->slab().layers(), options_.in_flight()};
   ENTRAIN_ASSIGN_OR_RETURN(worker_, DeviceWorker::Make(
@@ -208,11 +208,12 @@ void LayerSync::Free(LayerSync* edit) {
     edit->runner_->Fail(absl::AbortedError("edit: destroyed during an exchange"));
   }
   if (edit->error_.status().ok()) {
-    edit->worker_->Drain().IgnoreError();  // the caller has waited for it, and others count on it
+    // the caller has waited for it, and other ranks need this one
+    edit->worker_->Drain().IgnoreError();
   }
-  // False: a step of the caller's has not returned.
+  // Returns false if a step function of the caller's has not returned.
   const bool stopped = edit->worker_->StopSoon(absl::AbortedError("edit: destroyed"));
-  // The caller's thread, which may go on with the shards.
+  // Runs in the caller's thread, which may continue to use the shards.
   if (edit->shards_->gate() == &*edit->gates_) {
     edit->shards_->SetGate(nullptr).IgnoreError();
   }
@@ -291,7 +292,7 @@ absl::Status LayerSync::Wish(uint64_t flags) {
   return error_.status();
 }
 
-// What others wait for is the layer that the worker may not take yet, or the next rendezvous.
+// The other ranks wait for the layer that the worker may not take yet, or for the next rendezvous.
 void LayerSync::Refused(const absl::Status& why) const {
   const int held_back = gates_->FirstHeldBack();
   Call call;
@@ -304,7 +305,7 @@ void LayerSync::Refused(const absl::Status& why) const {
   }
 }
 
-// ---- What there is to see ----------------------------------------------------------------------
+// ---- Information -------------------------------------------------------------------------------
 
 EditInfo LayerSync::info() const {
   EditInfo info;
@@ -351,7 +352,7 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  ENTRAIN_RETURN_IF_ERROR(worker_->Drain());  // on a device nobody else has waited for it
+  ENTRAIN_RETURN_IF_ERROR(worker_->Drain());  // on a device no other thread has waited for it
   if (exchange_.report(layer).norms.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("edit: there was no exchange of layer ", layer, " yet"));

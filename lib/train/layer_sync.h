@@ -1,33 +1,36 @@
-// EDiT and A-EDiT: when replicas exchange, and how an exchange of layer l + 1 hides under the computation of
-// layer l. Behind entrain_edit_*; include/entrain/train.h has the contract of each function.
+// EDiT and A-EDiT: decides when replicas exchange, and hides the exchange of layer l + 1 behind the
+// computation of layer l. The class implements entrain_edit_*; include/entrain/train.h has the
+// contract of each function.
 //
 //   caller    begin_forward | wait(0)      compute 0       wait(1)     compute 1
 //   worker    Judge, 0      |.......| layer 1, gather(1) |       | layer 2, gather(2)
 //
-// LayerSync has the caller's side: which call begins what. The rest is in the objects that it is made of:
+// LayerSync decides, in the caller's thread, which call begins which work. Its parts do the rest:
 //
 //   StepCounter      steps, and what the next standing says      RoundRunner      the jobs of a round
 //   SyncTrigger      when replicas meet                          ExchangeRound    one round: turns and states
 //   LayerGates       which job a layer waits for                 Exchange         arithmetic and traffic
-//   RoundsBehind     rounds behind further steps                 ExchangeResults  what has come of them
+//   RoundsBehind     rounds behind further steps                 ExchangeResults  their results
 //   EditState        checkpoints                                 Worker           host or device
 //
-// In A-EDiT replicas meet when the time is up, not at a step that all know, and only then find out whether there is enough to
-// exchange: begin_forward waits for Judge, which waits for the last replica.
+// In A-EDiT replicas meet when a time is over, not at a step known in advance, and learn only then
+// whether there is enough to exchange. Therefore begin_forward waits for Judge, which waits for the
+// last replica.
 //
-// With overlap_steps an exchange runs behind the steps that follow, on the parameters as they were when it began (Snapshot), and
-// the gate stays open. A later begin_forward merges what has come with what this replica has done since. With fragments that
-// are exchanged at steps of their own, several may be on their way, one after the other on the worker.
+// With overlap_steps an exchange runs behind the following steps, on a copy of the parameters from
+// its beginning (Snapshot), and the gate stays open. A later begin_forward merges the result with
+// the changes that this replica has made since. With fragments that are exchanged at steps of their
+// own, several exchanges may be pending; the worker runs them one after the other.
 //
-// On device memory the caller's thread only enqueues and posts, and the caller's stream waits for layers; nobody holds the worker
-// back:
+// On device memory the caller's thread only enqueues and posts, and the caller's stream waits for
+// layers. Nothing holds the worker back:
 //
 //   caller   begin_forward  wait(0)  compute 0  wait(1)  compute 1 ...   at once
 //   stream   ...           |~~~~~~~~| compute 0 |~~~| compute 1
 //   worker                  Judge, 0 | layer 1      | layer 2
 //
-// Every error begins with "edit: "; once an exchange has failed, it is told to all ranks and every
-// later call fails with it.
+// Every error begins with "edit: ". After an exchange has failed, all ranks are told, and every
+// later call returns its error.
 //
 // Thread safety: one thread at a time, but for Abandon.
 #pragma once
@@ -63,40 +66,43 @@ namespace entrain {
 
 class LayerSync final {
  public:
-  // Collective; compares the options of all ranks. `shards`: bound, made on `mesh`.
-  // Letting go of it ends an exchange under way, on all ranks; an outer step of the caller's that does not return is left to
-  // its thread, which frees the object.
+  // Collective. Compares the options of all ranks. `shards` must be bound and made on `mesh`.
+  // Releasing the object ends an exchange under way on all ranks. If an outer step of the caller's
+  // does not return, its thread stays, and that thread frees the object.
   static absl::StatusOr<std::shared_ptr<LayerSync>> Create(std::shared_ptr<Mesh> mesh,
                                                            std::shared_ptr<LayerShards> shards,
                                                            const EditOptions& options);
-  // True: an exchange has begun.
+  // Returns true if an exchange has begun.
   absl::StatusOr<bool> BeginForward(bool training, bool first_microbatch);
   absl::Status WaitLayer(int layer);
-  // Calls `then` once when WaitLayer would not block, with what it would return: from another thread, which must not be blocked,
-  // or before this returns. On device memory: when the exchange is over there. An error: it is not called.
+  // Calls `then` once when WaitLayer would not block, with the status of WaitLayer: before
+  // returning, or from another thread, where it must not block. On device memory it is called when
+  // the exchange is over on the device. If this returns an error, `then` is not called.
   absl::Status WhenLayerOver(int layer, Worker::Continuation then);
   absl::Status EndStep();
-  // Of the step that the last BeginForward in training began.
+  // Returns the scope for the step that the last BeginForward in training began.
   GradientScope gradient_scope() const { return shards_->gradient_scope(); }
   absl::Status RequestSync();
-  // This rank's since the last call: tokens that it trained on, and a metric with its weight.
+  // Adds to this rank's counts since the last call: the tokens trained, and a metric with its
+  // weight.
   absl::Status Record(int64_t tokens, double metric, double weight) {
     return counter_.Record(tokens, metric, weight);
   }
-  // kWantCheckpoint, kWantStop: shown at the next rendezvous.
+  // Sets kWantCheckpoint or kWantStop, which the other replicas see at the next rendezvous.
   absl::Status Wish(uint64_t flags);
-  // This replica has trained to its end. Collective over the replica; blocks until all replicas have, and takes part in their
-  // rendezvous and exchanges until then. Afterwards there is no more training.
+  // Says that this replica has finished training. Collective over the replica. Blocks until all
+  // replicas have finished, and takes part in their rendezvous and exchanges until then. No
+  // training is allowed afterwards.
   absl::Status Leave();
 
-  // Any thread: makes the call that another thread is inside of fail, and all that is under way.
+  // Any thread may call it. Makes the running call of another thread and all work under way fail.
   void Abandon();
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
 
-  // A call of this rank's failed, and it may end: for those who wait for it.
+  // Tells the waiting ranks that a call of this rank failed and that this rank may end.
   void Refused(const absl::Status& why) const;
 
-  // As EditState's.
+  // Checkpoints; see EditState.
   absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
                         int64_t count) {
     return state_->Add(name, holder, dtype, data, count);
@@ -107,14 +113,15 @@ class LayerSync final {
     return state_->Open(kind);
   }
 
-  // On a device: of exchanges; else null.
+  // Returns the stream of exchanges on a device; null on the host.
   StreamHandle stream() const { return worker_->stream(); }
   EditInfo info() const;
-  // By replica, as of the last rendezvous that is over; empty before the first.
+  // Returns the standings by replica, as of the last finished rendezvous; empty before the first.
   std::vector<Standing> standings() const { return results_.standings(); }
-  // slab().count() elements of kF32, kF64, kBF16 or kF16.
+  // Copies slab().count() elements of the anchor, as kF32, kF64, kBF16 or kF16.
   absl::Status CopyAnchor(void* anchor, DType to = DType::kF32) const;
-  // kFailedPrecondition before the first exchange and during one. Of a layer that trains.
+  // Returns the report of a layer that trains. Returns kFailedPrecondition before the first
+  // exchange and during one.
   absl::StatusOr<LayerReport> Report(int layer) const;
 
  private:
@@ -129,7 +136,7 @@ class LayerSync final {
   absl::Status StartOnDevice();
   bool UnderWay() const { return !behind_.empty() || gates_->FirstPending() >= 0; }
 
-  // layer_sync_rounds.cc
+  // These are in layer_sync_rounds.cc.
   absl::StatusOr<bool> StartIfDue();
   absl::Status Failed(const absl::Status& status);
   absl::Status StartFirst();
@@ -142,13 +149,14 @@ class LayerSync final {
   absl::Status StayForRound(bool* all);
 
   const std::shared_ptr<Mesh> mesh_;
-  const std::shared_ptr<LayerShards> shards_;  // has what exchange_ refers to
+  const std::shared_ptr<LayerShards> shards_;  // owns what exchange_ refers to
   const EditOptions options_;
-  const std::unique_ptr<const FragmentSchedule> schedule_;  // layers that do not train are in none
+  const std::unique_ptr<const FragmentSchedule> schedule_;  // contains only layers that train
   const std::unique_ptr<SyncTrigger> trigger_;
   const std::unique_ptr<DeviceRoom> room_;  // null: on the host
 
-  // How many layers the worker may come further than the caller, and how many may travel at a time.
+  // prefetch: how many layers the worker may be ahead of the caller. in_flight: how many layers may
+  // travel at a time.
   struct Pace {
     int prefetch = 0, in_flight = 1;
   };
@@ -156,19 +164,20 @@ class LayerSync final {
 
   StepCounter counter_;
   RoundsBehind behind_;
-  std::shared_ptr<ExchangeRound> round_;  // the last that layers wait for, or had to
+  std::shared_ptr<ExchangeRound> round_;  // the last round for which layers wait or waited
   uint64_t exposed_ns_ = 0;
-  uint64_t base_shard_ = 0, base_sync_ = 0;  // bytes sent while this was created
+  uint64_t base_shard_ = 0, base_sync_ = 0;  // bytes sent during Create
 
-  // The caller's while nothing is under way, the worker's otherwise; the caller's part of exchange_ is said there.
+  // Used by the caller's thread while nothing is under way, otherwise by the worker. exchange.h
+  // lists the functions that the caller may call meanwhile.
   Exchange exchange_;
   ExchangeResults results_;
   FirstError error_;
-  // From Start on.
+  // These exist after Start.
   std::optional<RoundRunner> runner_;
   std::optional<LayerGates> gates_;
   std::optional<EditState> state_;
-  std::unique_ptr<Worker> worker_;  // last: its jobs use the rest
+  std::unique_ptr<Worker> worker_;  // last member: its jobs use the others
 };
 
 }  // namespace entrain

@@ -42,14 +42,15 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   return true;
 }
 
-// A rank that could not be asked may wait for this one elsewhere, so all are told.
+// Tells all ranks: a rank that this one could not ask may be waiting for it elsewhere.
 absl::Status LayerSync::Failed(const absl::Status& status) {
   const absl::Status why = Annotate(status, "edit");
   runner_->Fail(why);
   return why;
 }
 
-// The replicas left warm-up, or began, alike: there is nothing to exchange yet.
+// The replicas have equal parameters, at the end of warm-up or at the beginning: there is nothing
+// to exchange yet.
 absl::Status LayerSync::StartFirst() {
   ENTRAIN_RETURN_IF_ERROR(counter_.CheckMayBegin());
   if (!options_.plain()) {
@@ -67,7 +68,7 @@ std::shared_ptr<ExchangeRound> LayerSync::NewRound(std::vector<int> layers, bool
   return std::make_shared<ExchangeRound>(std::move(layers), standing, behind, pace_.in_flight);
 }
 
-// One that layers wait for.
+// Makes a round for which layers wait.
 absl::Status LayerSync::StartExchange(std::vector<int> layers) {
   // A layer that was gathered before would keep its old parameters.
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
@@ -75,7 +76,7 @@ absl::Status LayerSync::StartExchange(std::vector<int> layers) {
   return absl::OkStatus();
 }
 
-// The rendezvous by itself, and whether there is an exchange now.
+// Runs the rendezvous alone. Returns true if the replicas exchange now.
 absl::StatusOr<bool> LayerSync::Meet(int64_t extra_ns) {
   ENTRAIN_RETURN_IF_ERROR(worker_->Wait(runner_->PostJudge(round_, extra_ns)));
   trigger_->Met();
@@ -88,7 +89,7 @@ absl::StatusOr<bool> LayerSync::Meet(int64_t extra_ns) {
 }
 
 absl::Status LayerSync::StartBehind(std::vector<int> layers) {
-  // Those that restart from the anchor would keep their old parameters if they were gathered.
+  // With kRestart, a layer that was gathered before would keep its old parameters.
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
   ENTRAIN_RETURN_IF_ERROR(
       Annotate(worker_->RunHere([&] { return exchange_.Snapshot(layers); }), "edit"));
@@ -102,7 +103,7 @@ absl::Status LayerSync::StartBehind(std::vector<int> layers) {
   return absl::OkStatus();
 }
 
-// What runs behind further steps is merged as far as this is the step for it, or all of it.
+// Merges the rounds behind further steps that are due at this step, or all of them.
 absl::Status LayerSync::MergeSettled(bool all) {
   while (!behind_.empty()) {
     const ExchangeRound& first = *behind_.first();
@@ -121,12 +122,12 @@ absl::Status LayerSync::MergeSettled(bool all) {
   return absl::OkStatus();
 }
 
-// The first of those behind further steps.
+// Merges the first round behind further steps.
 absl::Status LayerSync::Settle() {
   const std::shared_ptr<ExchangeRound> round = behind_.first();
   // A layer that was gathered before would keep its old parameters.
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
-  if (options_.use_async) {  // only the rendezvous tells whether there is an exchange
+  if (options_.use_async) {  // only the rendezvous decides on an exchange
     ENTRAIN_RETURN_IF_ERROR(worker_->Wait(round->last_job()));
   }
   ENTRAIN_RETURN_IF_ERROR(error_.status());
@@ -151,7 +152,7 @@ absl::Status LayerSync::Leave() {
         absl::StrCat("edit: leave: nobody has waited for the exchange of layer ", pending));
   }
   ENTRAIN_RETURN_IF_ERROR(counter_.CheckMayLeave());
-  if (counter_.last_rendezvous_step() < 0) {  // the last step of warm-up was the last step
+  if (counter_.last_rendezvous_step() < 0) {  // the last step of warm-up was the run's last
     ENTRAIN_RETURN_IF_ERROR(Annotate(StartFirst(), "edit: leave"));
   }
   counter_.Leave();
@@ -163,7 +164,8 @@ absl::Status LayerSync::Leave() {
   return absl::OkStatus();
 }
 
-// One more rendezvous, with those who still train: they come when their time is up, and not before.
+// Takes part in one more rendezvous with the replicas that still train. They come only when their
+// time is up.
 absl::Status LayerSync::StayForRound(bool* all) {
   ENTRAIN_RETURN_IF_ERROR(MergeSettled(/*all=*/true));
   ENTRAIN_RETURN_IF_ERROR(StartExchange(counter_.LeftOver()));

@@ -1,4 +1,4 @@
-// How many micro-batches of this rank a round takes, and how many it has got.
+// Counts the micro-batches of this rank in a round, and knows how many the round takes.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -28,15 +28,15 @@ class MicrobatchQuota {
 
   bool enough() const { return added_ >= Least(); }
   bool full() const { return Most() > 0 && added_ >= Most(); }
-  // Micro-batches of this round so far.
+  // Returns the micro-batches added to this round so far.
   int64_t added() const { return added_; }
-  // The number of rounds that have been handed over.
+  // Returns the number of rounds handed over.
   int64_t rounds() const { return rounds_; }
   void EndRound() {
     ++rounds_;
     added_ = 0;
   }
-  // Forgets the micro-batches of this round, which are in no commit.
+  // Forgets the micro-batches of this round, which belong to no commit.
   void Drop() { added_ = 0; }
 
   void VisitState(StateVisitor& visitor) { visitor.Value("installs", Holder::kAll, &rounds_); }
@@ -46,7 +46,7 @@ class MicrobatchQuota {
   int64_t Most() const;  // 0: no limit
 
   const int64_t least_, most_;
-  const std::vector<int32_t> scripted_;  // by round: exactly so many; empty: none
+  const std::vector<int32_t> scripted_;  // by round: exact number; empty: none
   int64_t rounds_ = 0, added_ = 0;
 };
 

@@ -103,7 +103,7 @@ absl::Status OpenState::Commit(int64_t timeout_ns) {
   return absl::OkStatus();
 }
 
-// Pieces of nothing need not be set.
+// Pieces without elements need not be set.
 absl::Status OpenState::CheckComplete(const StateList& live) const {
   const std::vector<StateItem>& now = live.items();
   bool same = now.size() == entries_.size();

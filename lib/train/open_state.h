@@ -1,5 +1,6 @@
-// A run's state in the caller's hands, array by array: read as it is now, or set and then taken up all at once. Which arrays
-// there are, and whose, is the StateList's and the checkpoints' to say, so that this cannot drift apart from what is saved.
+// Gives a run's state to the caller, array by array. The caller reads the current values, or sets
+// arrays and then commits all of them at once. The arrays and their holders come from StateList and
+// the checkpoint code, so that this access cannot diverge from the saved state.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -21,14 +22,14 @@ namespace entrain {
 
 class OpenState;
 
-// Whose state it is.
+// The object to which the state belongs.
 class StateOwner {
  public:
-  // Rises with every call by which the run goes on.
+  // Returns a number that rises with every call that changes the state.
   virtual int64_t moves() const = 0;
-  // kFailedPrecondition unless a checkpoint of that kind may be saved now.
+  // Returns kFailedPrecondition unless a checkpoint of that kind may be saved now.
   virtual absl::Status CheckSavable(CheckpointKind kind) const = 0;
-  // Collective: goes on from what has been set, or all is as it was.
+  // Collective. Continues from the values that were set. After an error the state is unchanged.
   virtual absl::Status TakeUp(OpenState& state, int64_t timeout_ns) = 0;
 
  protected:
@@ -37,7 +38,7 @@ class StateOwner {
 
 // An array, or this rank's piece of a layer.
 struct StateEntry {
-  SavedArray array;   // as a checkpoint has it
+  SavedArray array;   // as in a checkpoint
   int64_t whole = 0;  // elements of all pieces
   Holder holder = Holder::kAll;
   bool saves = false;  // this rank brings it to a checkpoint
@@ -45,7 +46,8 @@ struct StateEntry {
 
 class OpenState {
  public:
-  // `list`: of what `owner`, which must outlive this, has visited. `wait_ns`: how long reading may wait for a device.
+  // `list` holds the items that `owner` has visited; `owner` must outlive this object. `wait_ns`
+  // limits how long a read waits for a device.
   static absl::StatusOr<std::unique_ptr<OpenState>> Make(StateOwner* owner, const AllRanks& all,
                                                          const ModelPart& part,
                                                          std::unique_ptr<StateList> list,
@@ -53,16 +55,18 @@ class OpenState {
 
   CheckpointKind kind() const { return list_->kind(); }
   const std::vector<StateEntry>& entries() const { return entries_; }
-  // Index of the array of that name, or of the first piece of that layer (-1: no layer's); kInvalidArgument: there is none.
+  // Returns the index of the array `name`, or of the first piece of `name` in that layer (-1 for
+  // arrays of no layer). Returns kInvalidArgument if there is none.
   absl::StatusOr<size_t> Find(absl::string_view name, int layer) const;
-  // Copies to and from host memory; `count` and `dtype` must be the entry's.
+  // Copy from and to host memory. `count` and `dtype` must be the entry's.
   absl::Status Get(size_t index, void* data, int64_t count, DType dtype) const;
   absl::Status Set(size_t index, const void* data, int64_t count, DType dtype);
-  // Collective. On an error everything that was set is still set.
+  // Collective. After an error, the values that were set are still set.
   absl::Status Commit(int64_t timeout_ns);
 
-  // The owner's, in TakeUp: what has been set becomes what `live` has loaded, and back. Collective; refuses what is not
-  // complete, and what differs between ranks that have it alike.
+  // Called by the owner in TakeUp. GiveTo moves the values that were set to the loaded values of
+  // `live`, TakeBack moves them back. Both are for TakeUp only; GiveTo is collective. It refuses an
+  // incomplete state, and values that differ between ranks that must have equal ones.
   absl::Status GiveTo(AllRanks& all, StateList* live);
   void TakeBack(StateList* live);
 
@@ -74,10 +78,10 @@ class OpenState {
   absl::Status CheckAlike(AllRanks& all) const;
 
   StateOwner& owner_;
-  const int64_t moves_;  // when it was opened
+  const int64_t moves_;  // value at the time of Make
   const std::unique_ptr<StateList> list_;
   const int64_t wait_ns_;
-  std::vector<StateEntry> entries_;  // as the list's items
+  std::vector<StateEntry> entries_;  // parallel to the list's items
   std::vector<bool> set_;
   bool given_ = false, committed_ = false;
 };

@@ -1,13 +1,16 @@
-// Options of a training object as rows of one list each: edit_option_list.h, acco_option_list.h. A row makes the field of the C++
-// struct, its default, its checks, the comparison between ranks, the copy from and to the C struct (lib/api/option_rows.h), what
-// entrain_edit_option and entrain_acco_option say, so the flags of entrain-train, and the field of the Python dataclass
-// (tools/python_declarations.py).
+// The options of a training object as rows of one list: edit_option_list.h, acco_option_list.h.
+// A row defines the field of the C++ struct with its default and checks, the comparison
+// between ranks, the copy from and to the C struct (lib/api/option_rows.h), the answers of
+// entrain_edit_option and entrain_acco_option and with them the flags of entrain-train, and the
+// field of the Python dataclass (tools/python_declarations.py).
 //
 // X(type, name, default, range, matters, why, shared, help):
 //   range    a value outside is refused
-//   matters  the condition on `o`, the options, under which another value than the default has an effect
-//   why      what the refusal says without this condition, after the option's name and value; NULL if it always matters
-//   shared   whether all ranks must give the same value
+//   matters  the condition on `o`, the options, under which a value other than the default has an
+//            effect
+//   why      the text of the refusal if the condition is false, after name and value; NULL: it is
+//            always true
+//   shared   true if all ranks must give the same value
 //   help     one line for users
 //
 // The field has the same name in the C struct.
@@ -37,7 +40,8 @@ namespace entrain {
    []([[maybe_unused]] const Options& o) -> bool { return matters; },                      \
    [](const Options& o) { return static_cast<double>(o.name); }},
 
-// The values that an option may have. A choice is one of `choices`, numbered from 0. NaN lies in no range.
+// The values that an option may have. A choice is one of `choices`, numbered from 0. NaN lies in no
+// range.
 struct OptionRange {
   double least, most;
   bool without_least = false, without_most = false;  // open intervals
@@ -120,7 +124,7 @@ struct Option : OptionRow {
   double (*value)(const Options& options);
 };
 
-// kInvalidArgument names the option, its value and what to do instead, as all errors of options do.
+// Returns kInvalidArgument, naming the option, its value and a remedy, like all errors of options.
 template <typename T>
 absl::Status RefuseOption(absl::string_view name, T value, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " ", why));
@@ -136,7 +140,8 @@ absl::Status CheckRanges(absl::Span<const Option<Options>> table, const Options&
   return absl::OkStatus();
 }
 
-// Another value than the default of an option that does not matter is refused: whoever set it expects an effect.
+// Refuses a value other than the default for an option that has no effect, because the user who set
+// it expects one.
 template <typename Options>
 absl::Status CheckInert(absl::Span<const Option<Options>> table, const Options& options) {
   for (const Option<Options>& option : table) {

@@ -15,11 +15,11 @@
 namespace entrain {
 namespace {
 
-// A multiple of 8 (ArrayHash); five arrays of it fit a core's own cache.
+// A multiple of 8 (ArrayHash). Five arrays of this length fit the private cache of a core.
 constexpr int64_t kPiece = 4096;
 constexpr int64_t kFloat = sizeof(float);
 
-// The outer optimizers that are a rule of lib/optim; null: another one.
+// Returns the rule of lib/optim for an outer optimizer, or null if it is not one.
 std::unique_ptr<Optimizer> MakeRule(const EditOptions& options) {
   OptimizerConfig config = {.beta1 = options.outer_beta1,
                             .beta2 = options.outer_beta2,
@@ -51,7 +51,7 @@ OuterScales ScaleOuterStep(const EditOptions& options, absl::Span<const double> 
   const bool has_momentum = squares.size() > 1;
   const double mu = has_momentum ? options.outer_momentum : 0;
   const double dot = has_momentum ? (squares[0] + squares[1] - squares[2]) / 2 : 0;
-  // ||p Delta + q b||
+  // Returns ||p Delta + q b||.
   const auto length = [&](double p, double q) {
     return std::sqrt(std::max(
         0.0, p * p * squares[0] + q * q * (has_momentum ? squares[1] : 0) + 2 * p * q * dot));
@@ -148,7 +148,7 @@ void OuterOptimizer::StepByRule(const Piece& piece, float scale, int64_t step) c
   CopyArray(piece.live, piece.anchor, piece.count * kFloat);
 }
 
-// The header's equation; also the plain step: eta 1, no momentum.
+// Computes the header's equation. The plain step is the same with eta 1 and no momentum.
 void OuterOptimizer::Sgd(const Piece& piece, const OuterScales& scales) const {
   auto scale = static_cast<float>(scales.gradient);
   SgdArgs args{};
@@ -165,7 +165,7 @@ void OuterOptimizer::Sgd(const Piece& piece, const OuterScales& scales) const {
       scale = 1;
     }
   }
-  // b is zero before the first step, which makes b ← mu b + g the first step's b ← g.
+  // b is zero before the first step, so b ← mu b + g is b ← g there.
   CurrentKernels().outer_step(args, scale, piece.anchor, piece.outer[0], piece.live, piece.mean,
                               piece.count);
 }

@@ -1,5 +1,6 @@
-// The outer step makes the next anchor of the combined pseudo-gradient, and publishes it: sgd in one fused pass, a rule of
-// lib/optim, the caller's own function, or a plain step of length one. With the combined pseudo-gradient Delta of a layer, sgd is
+// The outer step computes the next anchor from the combined pseudo-gradient and publishes it. It is
+// sgd in one fused pass, a rule of lib/optim, the caller's own function, or a plain step of length
+// one. With the combined pseudo-gradient Delta of a layer, sgd is
 //
 //   g     <- beta Delta / Lambda             beta: clip_pseudo_grad; Lambda: staleness_penalty (staleness.h); else 1
 //   g     <- g + lambda a                    lambda: outer_weight_decay
@@ -8,9 +9,9 @@
 //   a     <- a - eta b                       otherwise
 //   theta <- a
 //
-// beta, Lambda and kappa depend on norms of the whole layer only (ScaleOuterStep), so they become two factors before any element is
-// touched: with s = kappa beta / Lambda and mu' = kappa mu, b <- mu' b + s Delta. Other optimizers have g <- beta Delta / Lambda and a
-// rule of their own.
+// beta, Lambda and kappa depend only on norms of the whole layer (ScaleOuterStep). They become two
+// factors before any element is touched: with s = kappa beta / Lambda and mu' = kappa mu, b <- mu'
+// b + s Delta. Other optimizers compute g <- beta Delta / Lambda and apply a rule of their own.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -34,12 +35,13 @@ namespace entrain {
 struct OuterScales {
   double clip = 1;       // beta
   double staleness = 1;  // Lambda
-  double gradient = 1;   // s = kappa beta / Lambda: of Delta
-  double momentum = 1;   // kappa: of sgd's mu
-  double length = 0;     // how far the step moves the anchor; with staleness_penalty
+  double gradient = 1;   // s = kappa beta / Lambda, a factor of Delta
+  double momentum = 1;   // kappa, a factor of sgd's mu
+  double length = 0;     // distance that the anchor moves, with staleness_penalty
 };
-// `squares`: ||Delta||² of the layer; where sgd has a momentum also ||b||² and ||b - Delta||². `gap`: Lambda with staleness_penalty.
-// Pure, in double, so that all ranks come to the same bits.
+// `squares` holds ||Delta||² of the layer and, if sgd has a momentum, ||b||² and ||b - Delta||².
+// `gap` is Lambda with staleness_penalty. A pure function in double, so that all ranks compute the
+// same bits.
 OuterScales ScaleOuterStep(const EditOptions& options, absl::Span<const double> squares,
                            double gap);
 
@@ -48,22 +50,24 @@ class OuterOptimizer {
   // `options` have been checked.
   OuterOptimizer(const Slab& slab, const EditOptions& options);
 
-  // The step above with `mean` as Delta; a is sealed; live ← a. `mean` is used up. Layers whose part
-  // here is all padding have no elements, and count their steps all the same. kAborted: the caller's own function failed;
-  // then nothing is published.
+  // Makes the step above with `mean` as Delta, seals a, and copies a to live. Overwrites `mean`.
+  // Layers whose shard on this rank is all padding have no elements, but their steps are counted
+  // too. Returns kAborted if the caller's function failed; then nothing is published.
   absl::Status Step(int layer, float* mean, const OuterScales& scales, Anchors* anchors,
                     float* live);
   void VisitState(StateVisitor& visitor) {
     visitor.Array("outer/steps", Holder::kAll, DType::kI64, steps_.data(),
                   static_cast<int64_t>(steps_.size()));
   }
-  // Arrays as long as the anchors that the optimizer keeps: b of sgd with momentum; the state of a rule of lib/optim.
+  // Returns how many arrays of the anchors' length the optimizer keeps: b of sgd with momentum; the
+  // state of a rule of lib/optim.
   int arrays() const;
-  // Steps that the layer has taken.
+  // Returns the steps that the layer has taken.
   int64_t steps(int layer) const { return steps_[static_cast<size_t>(layer)]; }
 
  private:
-  // A run of elements that stays in the cache for all that is done to it; on a device, all.
+  // Elements that stay in the cache for all passes over them. On a device a piece is the whole
+  // layer.
   struct Piece {
     float *mean, *anchor, *outer[2], *live;
     int64_t count;

@@ -1,5 +1,5 @@
-// A stream of a training object's own beside the caller's, for what a thread of the object's does.
-// Where there is no device nothing here does anything.
+// A stream of a training object's own, beside the caller's stream, for the work of the object's
+// thread. Without a device all functions do nothing.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -22,11 +22,11 @@ class OwnStream {
 
   const ArraysAt& at() const { return own_; }
   const ArraysAt& callers() const { return callers_; }
-  // On a device: from now on this is the caller's stream, which waits for what is on the one before.
+  // On a device: makes `stream` the caller's stream; it waits for the work on the previous one.
   absl::Status SetCallers(StreamHandle stream);
-  // What follows on the own stream runs after what is on the caller's now.
+  // Orders later work on the own stream behind the present work on the caller's.
   absl::Status Follow() { return Order(own_.stream, callers_.stream); }
-  // What follows on the caller's stream runs after what is on the own now.
+  // Orders later work on the caller's stream behind the present work on the own.
   absl::Status Lead() { return Order(callers_.stream, own_.stream); }
 
  private:

@@ -17,7 +17,7 @@ void Normalise(std::vector<double>* weights) {
   }
 }
 
-// 1 of each that is accepted; `all`: of the rejected too.
+// Returns 1 for each accepted replica; with `all` also for the rejected.
 std::vector<double> Ones(absl::Span<const Candidate> brought, bool all) {
   std::vector<double> ones;
   for (const Candidate& one : brought) {
@@ -26,15 +26,15 @@ std::vector<double> Ones(absl::Span<const Candidate> brought, bool all) {
   return ones;
 }
 
-// w_n = 1 / accepted.
+// Returns w_n = 1 / accepted.
 std::vector<double> UniformWeights(absl::Span<const Candidate> brought) {
   std::vector<double> weights = Ones(brought, /*all=*/false);
   Normalise(&weights);
   return weights;
 }
 
-// w_n = exp(-G_n / T) / sum over the accepted m of exp(-G_m / T)   (eq. 2). Both are taken relative to the smallest norm, so that one
-// exponential is 1 and the sum cannot vanish.
+// Returns w_n = exp(-G_n / T) / sum over the accepted m of exp(-G_m / T)   (eq. 2). Both are
+// computed relative to the smallest norm, so that one exponential is 1 and the sum cannot vanish.
 std::vector<double> SoftmaxWeights(double temperature, absl::Span<const Candidate> brought) {
   double least = std::numeric_limits<double>::infinity();
   for (const Candidate& one : brought) {
@@ -50,7 +50,7 @@ std::vector<double> SoftmaxWeights(double temperature, absl::Span<const Candidat
   return weights;
 }
 
-// Each replica's share of all that was trained; `all`: the rejected count too.
+// Returns each replica's share of the whole training; with `all` the rejected count too.
 std::vector<double> Shares(absl::Span<const Candidate> brought, bool all) {
   std::vector<double> shares;
   double total = 0;
@@ -65,7 +65,7 @@ std::vector<double> Shares(absl::Span<const Candidate> brought, bool all) {
   return shares;
 }
 
-// w ← (1 - r) w + r s, s the shares.
+// Computes w ← (1 - r) w + r s, with s the shares.
 void MixWithShares(double ratio, const std::vector<double>& shares, std::vector<double>* weights) {
   for (size_t n = 0; ratio > 0 && n < weights->size(); ++n) {
     (*weights)[n] = (1 - ratio) * (*weights)[n] + ratio * shares[n];
@@ -81,7 +81,8 @@ std::vector<double> WeightsOf(const Weighing& how, absl::Span<const Candidate> b
   return weights;
 }
 
-// Weighing::compat. What is rejected loses its weight after it has counted.
+// Implements Weighing::compat. Rejected replicas lose their weights only after they have been
+// counted.
 std::vector<double> AsPublished(const Weighing& how, absl::Span<const Candidate> brought) {
   std::vector<double> weights = how.kind == Weighting::kSoftmax
                                     ? SoftmaxWeights(how.temperature, brought)

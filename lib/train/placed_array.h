@@ -1,4 +1,5 @@
-// Waits of a training object for what computes on its arrays (lib/device/arrays.h), which a device does later.
+// Lets a training object wait for computations on its arrays (lib/device/arrays.h), which a device
+// runs later.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -11,14 +12,16 @@
 
 namespace entrain {
 
-// The host waits until the mark is reached. An error of `may_go_on` ends that early.
-// kDeadlineExceeded when the time is up.
+// Blocks until the mark is reached. Returns early with the error of `may_go_on`, if it returns one.
+// Returns kDeadlineExceeded when the time is up.
 absl::Status AwaitMark(const DeviceMark& mark, Deadline give_up,
                        absl::FunctionRef<absl::Status()> may_go_on);
-// The same until the stream is through with what is on it; at once where there is none.
+// Blocks in the same way until the stream has finished its present work. Returns at once on the
+// host.
 absl::Status FinishStream(const ArraysAt& at, Deadline give_up,
                           absl::FunctionRef<absl::Status()> may_go_on = absl::OkStatus);
-// The same with the stream that the calling thread has bound (KernelStream); its first error.
+// Blocks in the same way for the stream that the calling thread has bound (KernelStream). Returns
+// the stream's first error.
 absl::Status FinishKernels(Deadline give_up);
 
 }  // namespace entrain

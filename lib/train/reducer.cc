@@ -46,7 +46,8 @@ Call LinearReducer::AllReduce(absl::Span<const double> /*weights*/, absl::Span<f
 
 GtaReducer::GtaReducer(const Merging& settings) : reduction_(*MakeGta(settings)) {}
 
-// The call weighs what travels.
+// The call applies the weights itself. Without a communicator there is no call, and the weight is
+// applied here, unless the result is normalised.
 float GtaReducer::Factor(const Communicator* across, absl::Span<const double> weights) const {
   return across != nullptr || reduction_.merging->normalize ? 1 : static_cast<float>(weights[0]);
 }

@@ -1,5 +1,5 @@
-// How the deltas of all replicas become one. In two halves, so that the next layer can begin while
-// one travels.
+// Combines the deltas of all replicas into one. A reduction has two halves, so that the next layer
+// can begin while one travels.
 //
 // Thread safety: const, any thread.
 #pragma once
@@ -17,22 +17,22 @@ namespace entrain {
 class DeltaReducer {
  public:
   virtual ~DeltaReducer() = default;
-  // What this rank multiplies its delta by before Begin, as it writes it. `weights`: by rank of
-  // `across`, the same on all. `across` null: alone.
+  // Returns the factor by which this rank must multiply its delta before Begin. `weights` are by
+  // rank of `across` and equal on all ranks. `across` is null for a single replica.
   virtual float Factor(const Communicator* across, absl::Span<const double> weights) const = 0;
-  // The all-reduce of this rank's `delta`. Whose weight is 0 must bring zeros. The result, in the
-  // delta's place, has the same bits on all ranks.
+  // Returns the all-reduce of this rank's `delta`. A rank of weight 0 must bring zeros. The result
+  // replaces the delta and has the same bits on all ranks.
   virtual Call AllReduce(absl::Span<const double> weights, absl::Span<float> delta,
                          const CallOptions& options) const = 0;
-  // Starts it, and blocks for nobody. The delta is lent until Finish.
+  // Starts the all-reduce and does not block. The delta is lent until Finish.
   absl::StatusOr<RefPtr<Work>> Begin(Communicator* across, absl::Span<const double> weights,
                                      absl::Span<float> delta, const CallOptions& options) const;
   absl::Status Finish(const RefPtr<Work>& begun) const;
-  // What it remembers between exchanges; null: nothing.
+  // Returns the state that the reducer keeps between exchanges, or null.
   virtual MergeState* state() const { return nullptr; }
 };
 
-// The sum of weight x delta: a mean when the weights sum to 1.
+// The sum of weight x delta. It is a mean if the weights sum to 1.
 class LinearReducer final : public DeltaReducer {
  public:
   float Factor(const Communicator* across, absl::Span<const double> weights) const override;
@@ -40,11 +40,12 @@ class LinearReducer final : public DeltaReducer {
                  const CallOptions& options) const override;
 };
 
-// Generalised task arithmetic: the same, element by element over the replicas that agree with the
-// elected sign, in one call, sparsified and encoded if the settings say so (lib/base/merging.h).
+// Generalised task arithmetic: for each element, the weighted sum over the replicas that agree with
+// the elected sign. It is one call, which sparsifies and encodes as the settings say
+// (lib/base/merging.h).
 class GtaReducer final : public DeltaReducer {
  public:
-  // `settings`: checked; its weights are not used.
+  // `settings` must have been checked; their weights are not used.
   explicit GtaReducer(const Merging& settings);
   float Factor(const Communicator* across, absl::Span<const double> weights) const override;
   Call AllReduce(absl::Span<const double> weights, absl::Span<float> delta,
@@ -52,7 +53,7 @@ class GtaReducer final : public DeltaReducer {
   MergeState* state() const override { return reduction_.merge_state.get(); }
 
  private:
-  const Reduction reduction_;  // with the settings and what calls remember of each other
+  const Reduction reduction_;  // the settings, and the state kept between calls
 };
 
 }  // namespace entrain

@@ -1,4 +1,4 @@
-// How far the gradients of each layer have come in a step: handed out, on their way, waited for.
+// Tracks how far the gradients of each layer have come in a step: lent, being reduced, waited for.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -13,20 +13,21 @@ namespace entrain {
 
 class ReductionStages {
  public:
-  // `training`: the layers that train; the model has `layers`.
+  // `training` lists the layers that train, out of `layers`.
   ReductionStages(int layers, std::vector<int> training)
       : training_(std::move(training)), stages_(static_cast<size_t>(layers), Stage::kNone) {}
 
   void BeginStep();
   void Lent(int layer) { stages_[static_cast<size_t>(layer)] = Stage::kLent; }
   void Reduced(int layer) { stages_[static_cast<size_t>(layer)] = Stage::kReduced; }
-  // Everything that was reduced so far has been waited for.
+  // Records that everything reduced so far has been waited for.
   void Finished();
-  // kFailedPrecondition naming layers, where some layer's gradients were handed out since BeginStep, but those of another layer
-  // that trains were not reduced, or nobody has waited for them. Where none were, somebody else reduces.
+  // Returns kFailedPrecondition, naming layers, if gradients of some layer were lent since
+  // BeginStep, but another layer that trains was not reduced, or its reduction was not waited for.
+  // If none were lent, the caller reduces gradients itself, and this returns OK.
   absl::Status CheckReduced() const;
 
-  // How many reductions have begun since creation.
+  // Counts the reductions that have begun since creation.
   void CountBegun() { ++begun_; }
   uint64_t begun() const { return begun_; }
 

@@ -9,7 +9,7 @@
 
 namespace entrain {
 
-// With its time counted, and its error told to everybody.
+// Returns a job that also counts its time and reports its error to all ranks.
 Worker::Job RoundRunner::Timed(Worker::Job body) {
   return [this, body = std::move(body)]() mutable {
     uint64_t spent = 0;
@@ -27,7 +27,7 @@ Worker::Job RoundRunner::Timed(Worker::Job body) {
   };
 }
 
-// The number of the job, or, where there is none, of the last.
+// Returns the number of the posted job; if there is none, the number of the last job.
 uint64_t RoundRunner::Numbered(const absl::StatusOr<uint64_t>& posted) {
   if (!posted.ok() && error_.status().ok()) {  // the stream could not be marked
     Fail(Annotate(posted.status(), "edit"));
@@ -88,8 +88,8 @@ absl::Status RoundRunner::SealAnchors() {
 }
 
 void RoundRunner::Fail(const absl::Status& why) {
-  // A rank that gives up tells the others of both groups, so that nobody waits for it; before its
-  // own caller, who may exit.
+  // Tells the other ranks of both groups, so that none waits for this rank. This must precede the
+  // return to the own caller, which may exit.
   for (const auto& comm : {exchange_.groups().model, exchange_.groups().sync}) {
     if (comm != nullptr) {
       comm->EndWith(why);

@@ -1,7 +1,7 @@
-// Posts the jobs of rounds to the worker of an EDiT object, and keeps account of what they come to. The first job that fails ends
-// the object, on all ranks.
+// Posts the jobs of rounds to the worker of an EDiT object, and records their results. The first
+// job that fails ends the object on all ranks.
 //
-// Thread safety: one thread posts, the caller's; Fail and sync_ns from any thread.
+// Thread safety: only the caller's thread posts. Fail and sync_ns may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -22,22 +22,22 @@ namespace entrain {
 
 class RoundRunner {
  public:
-  // All outlive this.
+  // All arguments must outlive this object.
   RoundRunner(Worker& worker, Exchange& exchange, ExchangeResults& results, FirstError& error)
       : worker_(worker), exchange_(exchange), results_(results), error_(error) {}
 
-  // Each gives the job's number; after an error: of the last job.
+  // PostJudge and PostTurn return the job's number; after an error, the number of the last job.
   uint64_t PostJudge(std::shared_ptr<ExchangeRound> round, int64_t extra_ns);
-  // Once for each turn of the round.
+  // Must be called once for each turn of the round.
   uint64_t PostTurn(std::shared_ptr<ExchangeRound> round);
-  // The anchors that have just been created count.
+  // Posts the sealing of anchors that have just been created.
   void Seal();
-  // What a round behind further steps has brought is merged before anything that the caller does next.
+  // Merges a round behind further steps, ordered before the caller's next work.
   absl::Status Merge(std::shared_ptr<ExchangeRound> round);
 
-  // Ends the object with this error, on all ranks of both groups; the first reason counts.
+  // Ends the object with this error on all ranks of both groups. Only the first error counts.
   void Fail(const absl::Status& why);
-  // The time that jobs have taken.
+  // Returns the total time of all jobs.
   uint64_t sync_ns() const { return sync_ns_.load(std::memory_order_relaxed); }
 
  private:

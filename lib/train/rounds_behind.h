@@ -1,4 +1,5 @@
-// The rounds that run behind further steps and have yet to be merged, in the order in which they began.
+// The rounds that run behind further steps and are not merged yet, in the order in which they
+// began.
 //
 // Thread safety: one thread at a time, the caller's.
 #pragma once
@@ -25,15 +26,17 @@ class RoundsBehind {
   void RemoveFirst() { rounds_.pop_front(); }
   bool AllArrived() const;
 
-  // For checkpoints: by layer, the step at which its round began. Prepare before VisitState.
+  // For checkpoints: visits, by layer, the step at which the layer's round began. Prepare must be
+  // called before VisitState.
   void Prepare();
   void VisitState(StateVisitor& visitor);
-  // After loading: the rounds that were saved, which have arrived. Calls `resume` for each of their layers, out of `layers`.
+  // After loading: restores the saved rounds, all of which have arrived. Calls `resume` for each of
+  // their layers. `layers` lists all candidates.
   void GoOn(const std::vector<int>& layers, absl::FunctionRef<void(int layer)> resume);
 
  private:
   std::deque<std::shared_ptr<ExchangeRound>> rounds_;
-  std::vector<int64_t> begun_;  // by layer; -1: none is behind; of the last Prepare, or loaded
+  std::vector<int64_t> begun_;  // by layer, as of the last Prepare or load; -1: none
 };
 
 }  // namespace entrain

@@ -13,7 +13,8 @@
 namespace entrain {
 namespace {
 
-// Elements of a piece: what stays in the cache; what is worth a launch.
+// Elements of a piece: on the host it must stay in the cache, on a device it must be worth a
+// launch.
 constexpr int64_t kHostPiece = 4096, kDevicePiece = 1 << 20;
 
 }  // namespace
@@ -33,7 +34,8 @@ absl::Status ShardStep::Predict(const GradientSum& g, const StepTime& t) {
   });
 }
 
-// Where one kind of element is wider than the other, the order is such that nothing is written over before it is read.
+// If one kind of element is wider than the other, the order of pieces ensures that nothing is
+// overwritten before it is read.
 absl::Status ShardStep::ForEachPiece(const GradientSum& sum,
                                      absl::FunctionRef<Made(const Piece&)> step) {
   const Kernels& kernels = CurrentKernels();

@@ -1,8 +1,10 @@
-// The optimizer's steps on this rank's shard: sums of gradients become parameters, in the same place. Keeps theta (the masters) and
-// the state of Opt, an optimizer for each group of elements or the caller's own step.
+// The optimizer's steps on this rank's shard: they turn sums of gradients into parameters, in
+// place. The object keeps theta (the masters) and the state of Opt, which is an optimizer for each
+// group of elements or the caller's step function.
 //
-// A step goes through the shard in pieces that stay in the cache. On a device everything is enqueued on the stream that is bound
-// (ComputeAt, placed_array.h), as are the kernels of SumOfSquares, which waits.
+// A step works on the shard in pieces that stay in the cache. On a device everything is enqueued on
+// the bound stream (ComputeAt, placed_array.h). SumOfSquares is enqueued too, and waits for its
+// result.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -27,13 +29,13 @@ namespace entrain {
 struct GradientSum {
   std::byte* com =
       nullptr;  // all elements, of which this rank's shard is summed; parameters afterwards
-  int64_t microbatches = 0;  // N: how many are in the sum
-  double clip = 1;           // the mean is multiplied by it
+  int64_t microbatches = 0;  // N: micro-batches in the sum
+  double clip = 1;           // factor of the mean
 };
 
 // The time of a step.
 struct StepTime {
-  int64_t commit = 1;  // t: the number of the commit that it is, or that it previews
+  int64_t commit = 1;  // t: number of the commit made or previewed
   double lr = 0;
 };
 
@@ -48,12 +50,14 @@ class ShardStep {
   absl::Status Estimate(const GradientSum& a, const StepTime& t);
   // Makes theta = Opt(theta, (A + B) / (N_A + N_B)), and writes it to com.
   absl::Status Commit(const GradientSum& a_and_b, const StepTime& t);
-  // Makes theta = Opt(theta, G / N_G); then, as an estimate, writes theta^ = Opt(theta, G / N_G) of the new theta to com.
+  // Makes theta = Opt(theta, G / N_G). Then writes, like an estimate, theta^ = Opt(theta, G / N_G)
+  // of the new theta to com.
   absl::Status Predict(const GradientSum& g, const StepTime& t);
 
   // Returns the sum of squares of this rank's part of com, in wire_dtype.
   double SumOfSquares(const std::byte* com) const;
-  // Sets theta to this rank's part of `params`, all parameters in params_dtype, and the state to zero.
+  // Sets theta to this rank's part of `params`, which holds all parameters in params_dtype. Sets
+  // the state to zero.
   void Start(const std::byte* params);
   // Writes theta to this rank's part of com, in params_dtype.
   void WriteTheta(std::byte* com) const;
@@ -68,7 +72,7 @@ class ShardStep {
     int64_t first, count;
     const std::byte* mean;
   };
-  // The address of the parameters that a step has made of a piece, in master_dtype.
+  // The address of the parameters that a step has computed for a piece, in master_dtype.
   using Made = absl::StatusOr<const std::byte*>;
 
   absl::Status ForEachPiece(const GradientSum& sum, absl::FunctionRef<Made(const Piece&)> step);
@@ -83,9 +87,9 @@ class ShardStep {
 
   const ChannelOptions& options_;
   const SlabLayer& layer_;
-  const std::vector<ParameterGroup> groups_;  // of all parameters
+  const std::vector<ParameterGroup> groups_;  // cover all parameters
   PlacedArray theta_;
-  std::vector<PlacedArray> state_;  // as the shard; of those that need fewer, zeros
+  std::vector<PlacedArray> state_;  // as the shard; zeros in groups that need fewer
   int64_t piece_ = 0;               // elements of a piece
   PlacedArray room_;                // for a mean gradient, and for a preview
 };

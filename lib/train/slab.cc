@@ -11,7 +11,7 @@ absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slot
                                 absl::Span<const uint8_t> frozen,
                                 absl::Span<const uint8_t> replicated,
                                 absl::Span<const std::vector<SlabSegment>> segments) {
-  // Keeps every size in bytes, of slab and padded layer, far from overflow.
+  // Keeps every size in bytes, of the slab and of a padded layer, far from overflow.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 64;
   Slab slab;
   slab.slots_ = slots;
@@ -49,7 +49,7 @@ absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slot
 }
 
 absl::Status Slab::Cut(absl::Span<const SlabSegment> segments, SlabLayer* layer) const {
-  int64_t first = 0;  // of the segment, in the layer
+  int64_t first = 0;  // start of the segment in the layer
   for (const auto& [count, rows] : segments) {
     if (count < 0 || count > layer->full - first || rows < 0 || (count > 0 && rows == 0) ||
         (rows > 0 && count % rows != 0)) {

@@ -6,7 +6,7 @@
 //   slab of slot 1  [ p_0 | p_1 ]               what one rank keeps: its shards, one after the
 //   other
 //
-// A value; the same on every rank but for what depends on the slot.
+// A value. It is the same on every rank, except for the fields that depend on the slot.
 #pragma once
 
 #include <cstdint>
@@ -17,40 +17,44 @@
 
 namespace entrain {
 
-// A tensor of a layer, cut along its first dimension into M chunks of ceil(rows / M) rows, the last of them shorter or empty.
+// A tensor of a layer. It is cut along its first dimension into M chunks of ceil(rows / M) rows;
+// the last chunks may be shorter or empty.
 struct SlabSegment {
   int64_t count = 0, rows = 0;
 };
 
-// Elements of a layer that follow each other in a shard of it.
+// Elements of a layer that are adjacent also in a shard.
 struct SlabPiece {
   int64_t at = 0;     // in the shard
   int64_t first = 0;  // in the layer
   int64_t count = 0;
 };
 
-// All in elements.
+// Counts are in elements.
 struct SlabLayer {
   int64_t full = 0;    // P_l
   int64_t padded = 0;  // M p_l
   int64_t shard = 0;   // p_l
-  int64_t first = 0;   // where this slot's shard begins in the padded layer: m p_l
-  int64_t valid = 0;   // this slot's shard up to its last element that is not padding
-  int64_t offset = 0;  // where the shard begins in the slab
+  int64_t first = 0;   // start of this slot's shard in the padded layer: m p_l
+  int64_t valid = 0;   // this slot's shard up to its last valid element
+  int64_t offset = 0;  // start of the shard in the slab
   bool frozen = false;
-  bool replicated = false;  // the ranks along the tensor axis hold the same
-  // What of the shard is not padding, in order: one piece at most, or one of each segment.
+  bool replicated = false;  // equal on all ranks along the tensor axis
+  // The parts of the shard that are not padding, in order: at most one piece, or one of each
+  // segment.
   std::vector<SlabPiece> pieces;
-  // Has parameters that change: gradients, an anchor, a part in exchanges.
+  // Returns true if the layer has parameters that change. Only such a layer has gradients and an
+  // anchor and is exchanged.
   bool trains() const { return full > 0 && !frozen; }
 };
 
 class Slab {
  public:
-  // For slot `slot` of `slots`. `frozen`: by layer, not 0 where nothing trains; empty: all train.
-  // `replicated`: likewise. A layer may have no elements, a model may not. `segments`: by layer, what
-  // it is made of, so that its shard is their chunks one after the other, each padded to ceil(rows / M) rows; empty: each
-  // layer is cut as a whole.
+  // Makes the slab for slot `slot` of `slots`. `frozen` holds, by layer, a nonzero value if nothing
+  // in the layer trains; empty: all train. `replicated` is alike. A layer may have no elements, a
+  // model may not. `segments` lists, by layer, the tensors of which it is made: its shard is then
+  // their chunks one after the other, each padded to ceil(rows / M) rows. If empty, each layer is
+  // cut as a whole.
   static absl::StatusOr<Slab> Make(absl::Span<const int64_t> layer_counts, int slots, int slot,
                                    absl::Span<const uint8_t> frozen = {},
                                    absl::Span<const uint8_t> replicated = {},
@@ -58,16 +62,16 @@ class Slab {
 
   int layers() const { return static_cast<int>(layers_.size()); }
   const SlabLayer& layer(int layer) const { return layers_[static_cast<size_t>(layer)]; }
-  // The layers that train, in order.
+  // Returns the layers that train, in order.
   const std::vector<int>& training() const { return training_; }
-  // Elements of the slab: the sum of p_l.
+  // Returns the number of elements in the slab: the sum of p_l.
   int64_t count() const { return count_; }
   int slots() const { return slots_; }
   int slot() const { return slot_; }
-  // The layer with the most elements, padded.
+  // Returns the layer with the most elements, padded.
   int largest_layer() const;
   const SlabLayer& largest() const { return layer(largest_layer()); }
-  // Its elements, padded.
+  // Returns the padded elements of the largest layer.
   int64_t largest_padded() const { return largest().padded; }
 
  private:

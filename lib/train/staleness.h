@@ -1,11 +1,13 @@
-// How stale a layer's pseudo-gradient is when it is applied, behind further steps: the gap between the anchor it was measured
-// from and the one it changes, in steps of the usual length (Barkai et al., "Gap-Aware Mitigation of Gradient Staleness", arXiv
-// 1909.10802; CO2, arXiv 2401.16265, divides the outer step by such a gap). Here, by layer,
+// The staleness of a layer's pseudo-gradient that is applied behind further steps: the distance
+// between the anchor from which it was measured and the anchor that it changes, in steps of the
+// usual length (Barkai et al., "Gap-Aware Mitigation of Gradient Staleness", arXiv 1909.10802; CO2,
+// arXiv 2401.16265, divides the outer step by such a gap). For each layer,
 //
 //   Lambda = 1 + ||a - a_then|| / C,   C the mean length of the layer's outer steps so far
 //
-// where a_then is one outer step before a: replicas measure from the anchor that they began their steps with, and what they send
-// comes back when the exchange before has been merged. Before the first outer step there is no gap: 1.
+// where a_then is one outer step before a: replicas measure from the anchor at which they began
+// their steps, and their deltas arrive after the exchange before was merged. Before the first outer
+// step there is no gap, and Lambda is 1.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -28,7 +30,8 @@ class StalenessGaps {
     const auto at = static_cast<size_t>(layer);
     return sum_[at] > 0 ? 1 + last_[at] * static_cast<double>(steps_[at]) / sum_[at] : 1;
   }
-  // The layer's anchor has moved this far; the same on all ranks that hold parts of it.
+  // Records the distance that the layer's anchor has moved. It must be the same on all ranks that
+  // hold parts of the layer.
   void Moved(int layer, double length) {
     const auto at = static_cast<size_t>(layer);
     last_[at] = length;

@@ -1,6 +1,7 @@
-// What a rank's state is made of, as its parts name it: the visitor behind saving and loading. For
-// loading, the list brings memory to read into, so that nothing live changes before everything is
-// there. What is in device memory passes through the host's; the bytes are the same.
+// Lists the items of a rank's state: the visitor used for saving and loading. For loading, the list
+// allocates memory of its own to read into, so that the live state does not change before
+// everything is read. Items in device memory are copied through host memory; their bytes are the
+// same.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -26,20 +27,21 @@ namespace entrain {
 struct StateItem {
   std::string name;
   Holder holder = Holder::kAll;
-  int layer = -1;     // -1: no layer's
-  int64_t first = 0;  // of a layer: where it is in the whole
+  int layer = -1;     // -1: of no layer
+  int64_t first = 0;  // position in the whole layer
   int64_t count = 0;
   DType dtype = DType::kF32;
   std::byte* live = nullptr;
   bool on_device = false;
-  OwnedBuffer loaded;  // what is to become of it
+  OwnedBuffer loaded;  // the value that was loaded
 
   int64_t bytes() const { return count * SizeOf(dtype); }
 };
 
 class StateList final : public StateVisitor {
  public:
-  // `at`: of the object whose state it is. On a device, each array is there or in host memory, as the driver says.
+  // `at` describes the object to which the state belongs. With a device, each array may be on it or
+  // on the host; the driver tells where.
   StateList(const Slab& slab, CheckpointKind kind, const ArraysAt& at = {})
       : slab_(slab), kind_(kind), at_(at) {}
 
@@ -48,23 +50,25 @@ class StateList final : public StateVisitor {
              int64_t count) override;
   void Layer(absl::string_view name, int layer, void* shard, DType dtype) override;
 
-  // What is wrong with the names and places, if anything.
+  // Returns an error if names or positions are invalid.
   const absl::Status& status() const { return status_; }
   std::vector<StateItem>& items() { return items_; }
   const std::vector<StateItem>& items() const { return items_; }
 
-  // The stream has done what changes the state, or the time is up. To be called before Read.
+  // Blocks until the stream has finished all changes of the state, or the time is up. Must be
+  // called before Read.
   absl::Status Settle(Deadline give_up) const { return FinishStream(at_, give_up); }
-  // Of the largest item that Read copies.
+  // Returns the size of the largest item that Read copies.
   int64_t staged_bytes() const;
-  // An item's bytes as it lives; from a device, copied to `staged`.
+  // Returns the live bytes of an item. An item on a device is copied to `staged`.
   absl::StatusOr<ConstBytes> Read(const StateItem& item, std::byte* staged, Deadline give_up) const;
 
-  // Memory for all items.
+  // Allocates memory for all items.
   absl::Status Allocate();
-  // An integer that was loaded; 0 where there is none of the name.
+  // Returns an integer that was loaded, or 0 if there is none of that name.
   int64_t Loaded(absl::string_view name) const;
-  // Copies what was loaded to where it lives, and waits for that. An error only of the device: not all is there.
+  // Copies the loaded values to the live state, and waits for the copies. Only a device can cause
+  // an error; then some values are missing.
   absl::Status Apply(Deadline give_up);
 
  private:
@@ -75,7 +79,7 @@ class StateList final : public StateVisitor {
   const CheckpointKind kind_;
   const ArraysAt at_;
   std::vector<StateItem> items_;
-  std::set<std::tuple<std::string, int, int64_t>> names_;  // with their layers and first elements
+  std::set<std::tuple<std::string, int, int64_t>> names_;  // with layer and first element
   absl::Status status_;
 };
 

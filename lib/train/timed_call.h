@@ -1,5 +1,6 @@
-// How the calls of training objects are made: with the object's own time limit, and a user tag where
-// ranks need not start them in the same order; on device memory most have none, and one order.
+// Options of the calls of training objects. A call has the object's own time limit, and a user tag
+// if ranks need not start their calls in the same order. On device memory most calls have no tag,
+// and ranks start them in one order.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +12,8 @@
 
 namespace entrain {
 
-// timeout_ns 0: the communicator's default. `background`: the waiter is a worker and sleeps at
-// once.
+// If timeout_ns is 0, the communicator's default applies. With `background` the waiting thread is a
+// worker and sleeps at once.
 inline CallOptions TimedCall(int64_t timeout_ns, int64_t tag, bool background) {
   CallOptions options;
   if (timeout_ns > 0) {
@@ -24,7 +25,8 @@ inline CallOptions TimedCall(int64_t timeout_ns, int64_t tag, bool background) {
   return options;
 }
 
-// What that comes to for who waits for a device, or a worker. 0: the longest default of the groups; null: there is none.
+// Returns the same time limit for a wait for a device or a worker. If timeout_ns is 0, it is the
+// longest default of the groups; null groups are skipped.
 inline int64_t TimeLimit(int64_t timeout_ns, std::initializer_list<const Communicator*> groups) {
   int64_t longest = 0;
   for (const Communicator* group : groups) {

@@ -1,4 +1,5 @@
-// When replicas exchange: asked once before each forward pass that may (training, first micro-batch).
+// Decides when replicas exchange. Asked once before each forward pass at which an exchange may
+// begin (training, first micro-batch).
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -16,10 +17,11 @@ namespace entrain {
 
 struct StepInfo {
   int64_t step = 0;  // g: optimizer steps counted
-  // g at the last rendezvous or anchor creation, -1: none yet; to Settled: when the exchange began
+  // g at the last rendezvous or creation of anchors; -1: none yet. For Settled: the step at which
+  // the exchange began.
   int64_t last_sync_step = -1;
-  bool requested = false;  // somebody asked for an exchange as soon as possible
-  bool arrived = false;    // to Settled: the exchange that was begun is over on this rank
+  bool requested = false;  // a caller asked for an early exchange
+  bool arrived = false;    // for Settled: the exchange is over on this rank
 };
 
 class SyncTrigger {
@@ -27,8 +29,9 @@ class SyncTrigger {
   explicit SyncTrigger(int64_t warmup_steps) : warmup_steps_(warmup_steps) {}
   virtual ~SyncTrigger() = default;
 
-  // The same answer on all ranks of a replica. Never in warm-up, never twice at one step: a second
-  // exchange there has nothing to exchange and would let the outer momentum take a free step.
+  // Returns the same answer on all ranks of a replica. Never true in warm-up, and never twice at
+  // one step: a second exchange there has nothing to exchange and would let the outer momentum take
+  // a free step.
   absl::StatusOr<bool> Due(const StepInfo& info) {
     if (info.step < warmup_steps_ || info.step == info.last_sync_step) {
       return false;
@@ -38,16 +41,16 @@ class SyncTrigger {
     }
     return info.last_sync_step < 0 ? true : IsTime(info);
   }
-  // Of an exchange behind further steps, begun at last_sync_step: whether this is the step at which it is merged. The same answer on
-  // all ranks of a replica.
+  // For an exchange behind further steps that began at last_sync_step: returns true if it is merged
+  // at this step. Returns the same answer on all ranks of a replica.
   virtual absl::StatusOr<bool> Settled(const StepInfo& info) = 0;
-  // The replicas have just met, or begun: an interval begins.
+  // Begins an interval: the replicas have just met, or have begun.
   virtual void Met() {}
-  // Any thread: makes a question that is under way fail, on all ranks of the replica.
+  // Any thread may call it. Makes a pending question fail on all ranks of the replica.
   virtual void GiveUp(const absl::Status& /*why*/) {}
 
  protected:
-  // After warm-up, at a step without an exchange.
+  // Called only after warm-up, at a step without an exchange.
   virtual absl::StatusOr<bool> IsTime(const StepInfo& info) = 0;
   int64_t warmup_steps() const { return warmup_steps_; }
 
@@ -55,14 +58,16 @@ class SyncTrigger {
   const int64_t warmup_steps_;  // W_s
 };
 
-// EDiT: at the steps of a schedule, W_s + k H. Needs no agreement, since all replicas count the same steps.
+// EDiT: exchanges at the steps of a schedule, W_s + k H. Needs no communication, because all
+// replicas count the same steps.
 class StepTrigger final : public SyncTrigger {
  public:
-  // `schedule` outlives this.
+  // `schedule` must outlive this object.
   StepTrigger(int64_t warmup_steps, const FragmentSchedule* schedule, int64_t overlap_steps = 0)
       : SyncTrigger(warmup_steps), schedule_(schedule), overlap_steps_(overlap_steps) {}
 
-  // So many steps later, whether it has come or must be waited for.
+  // An exchange is merged overlap_steps steps after it began, whether it has arrived or must be
+  // waited for.
   absl::StatusOr<bool> Settled(const StepInfo& info) override {
     return info.step >= info.last_sync_step + overlap_steps_;
   }
@@ -75,28 +80,34 @@ class StepTrigger final : public SyncTrigger {
   const int64_t overlap_steps_;
 };
 
-// A-EDiT: when tau seconds have passed since the replicas met, by the clock of the replica's first rank. What it reads before
-// one forward pass, the others know at the next: one byte travels behind the step between. Clocks of replicas are not
-// compared: each comes to its k-th rendezvous some time, and nobody to the next one before.
+// A-EDiT: exchanges when tau seconds have passed since the replicas met, by the clock of the
+// replica's first rank. The other ranks learn one forward pass later what that clock said: one byte
+// travels behind the step in between. Clocks of different replicas are not compared: each replica
+// comes to its k-th rendezvous at a time of its own, and no replica comes to the next one before
+// all have met.
 class TimeTrigger final : public SyncTrigger {
  public:
-  // `replica`: for this object alone; null: a replica of one rank. `clock` outlives this.
+  // `replica` is for this object alone; null: a replica of one rank. `clock` must outlive this
+  // object.
   TimeTrigger(int64_t warmup_steps, int64_t interval_ns, const Clock* clock,
               std::shared_ptr<Communicator> replica, int64_t timeout_ns);
   ~TimeTrigger() override;
 
-  // After the wait for the others, not before: else whoever came first would have its wait on the
-  // clock, come first again by more, and in the end do nothing but wait.
+  // Must be called after the wait for the other replicas. Otherwise the replica that comes first
+  // would count its wait as part of the interval, come first again by a larger margin, and finally
+  // do nothing but wait.
   void Met() override;
   void GiveUp(const absl::Status& why) override;
-  // When it has come on all ranks of the replica, which they too know a step later.
+  // Returns true when the exchange has arrived on all ranks of the replica; these learn it one step
+  // later.
   absl::StatusOr<bool> Settled(const StepInfo& info) override { return Agree(info.arrived); }
 
  protected:
   absl::StatusOr<bool> IsTime(const StepInfo& info) override;
 
  private:
-  // Whether all ranks said yes at the last forward pass, and starts asking for the next.
+  // Returns true if all ranks answered yes at the last forward pass, and starts the question for
+  // the next pass.
   absl::StatusOr<bool> Agree(bool yes);
   bool Over() const { return clock_->Now() - start_ns_ >= interval_ns_; }
 
@@ -105,9 +116,9 @@ class TimeTrigger final : public SyncTrigger {
   const std::shared_ptr<Communicator> replica_;
   const int64_t timeout_ns_;
   int64_t start_ns_ = 0;
-  RefPtr<Work> asked_;  // of the last forward pass; null: nothing is
-  uint8_t all_ = 0;     // where the answer arrives
-  bool stale_ = false;  // what is asked is of the interval before
+  RefPtr<Work> asked_;  // call of the last forward pass; null: none
+  uint8_t all_ = 0;     // receives the answer
+  bool stale_ = false;  // the pending answer is of an earlier interval
 };
 
 }  // namespace entrain

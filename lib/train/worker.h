@@ -1,5 +1,6 @@
-// Where the jobs of an object of training run, beside the caller's computation: on a thread of the host (HostWorker), or on a
-// thread and a stream of a device (DeviceWorker). The object's code is the same for both:
+// Runs the jobs of a training object beside the caller's computation: on a thread of the host
+// (HostWorker), or on a thread and a stream of a device (DeviceWorker). The object's code is the
+// same for both:
 //
 //   object                             on the host                      on a device
 //   Post                               the thread runs it when its      the same, when the device has come to where the
@@ -8,9 +9,11 @@
 //   comes after a job
 //   Start: a short job on arrays       runs in the caller's thread      is posted
 //
-// The first job that fails ends the work: later jobs are dropped unrun and count as done with that first error.
+// The first job that fails ends the work: later jobs are dropped unrun and count as done with that
+// first error.
 //
-// Thread safety: one thread posts, holds and stops; Wait, WhenDone, Holds, status and Abandon from any thread.
+// Thread safety: only one thread posts, holds and stops. Wait, WhenDone, Holds, status and Abandon
+// may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -36,49 +39,57 @@ class Worker {
 
   virtual ~Worker() = default;
 
-  // Appends a job; gives its number, from 1.
+  // Appends a job and returns its number, counted from 1.
   absl::StatusOr<uint64_t> Post(Job job) { return PostThen(std::move(job), {}); }
-  // Calls `then` after the job unless it has failed, and before anything that waits for the job goes on.
+  // Calls `then` after the job, unless it has failed, and before any wait for the job ends.
   virtual absl::StatusOr<uint64_t> PostThen(Job job, absl::AnyInvocable<void()> then) = 0;
-  // Jobs with a higher number do not begin until a later call allows them. kNoLimit: none is held back.
+  // Holds back jobs with a higher number until a later call allows them. kNoLimit holds back none.
   virtual void Limit(uint64_t number) = 0;
-  // Blocks until the job and all before it are done. Returns the first error of any.
+  // Blocks until the job and all jobs before it are done. Returns the first error of any of them.
   virtual absl::Status Wait(uint64_t number) = 0;
   absl::Status Drain() { return Wait(last()); }
-  // Calls `then` once with the first error so far when the job is done: from the worker's thread, which must not be blocked, or
-  // before this returns.
+  // Calls `then` once, with the first error so far, when the job is done: before returning, or from
+  // the worker's thread, which must not be blocked.
   virtual void WhenDone(uint64_t number, Continuation then) = 0;
-  // The number of the last job that was posted; 0: none was.
+  // Returns the number of the last posted job, or 0.
   virtual uint64_t last() const = 0;
-  // The first error so far, without waiting.
+  // Returns the first error so far, without waiting.
   virtual absl::Status status() const = 0;
 
-  // What the caller does next comes after this job, and so after all before it. Returns the first error. FAILED_PRECONDITION where
-  // the host would have to block inside a function of the caller's that must not (CallbackScope).
+  // Orders the caller's next work behind this job and all jobs before it. Returns the first error.
+  // Returns FAILED_PRECONDITION if the host would have to block inside a function of the caller's
+  // in which waiting is not allowed (CallbackScope).
   virtual absl::Status Hold(uint64_t number) = 0;
-  // Whether that is so already.
+  // Returns true if the caller's work is already ordered behind the job.
   virtual bool Holds(uint64_t number) const = 0;
-  // A short job that works on the arrays of the job of number `after`, and follows it. Gives the number to Hold; 0: it is over.
+  // Runs or posts a short job that works on the arrays of job number `after` and must follow it.
+  // Returns the number for Hold, or 0 if the short job is over.
   virtual absl::StatusOr<uint64_t> Start(uint64_t after, Job job) = 0;
-  // Runs `body` in this thread, on arrays: done when this returns, or enqueued on the caller's stream.
+  // Runs `body`, which works on arrays, in this thread. When this returns, the work is done, or
+  // enqueued on the caller's stream.
   virtual absl::Status RunHere(absl::FunctionRef<absl::Status()> body) = 0;
-  // Waits for all jobs, and for what the caller has enqueued on arrays before: nobody but the caller's thread uses them then.
-  // Returns an error where that was done with data that never came. `timeout_ns` 0: the worker's limit.
+  // Waits for all jobs, and for the work on arrays that the caller has enqueued before. Afterwards
+  // only the caller's thread uses the arrays. Returns an error if that work used data that never
+  // arrived. If `timeout_ns` is 0, the worker's limit applies.
   virtual absl::Status ComeToRest(int64_t timeout_ns) = 0;
-  // Not OK: what the caller has computed is of no use to others, since data that it was made of never came.
+  // Returns an error if the caller's results are useless to other ranks, because they were computed
+  // from data that never arrived.
   virtual absl::Status Sound() const = 0;
   virtual ArraysAt arrays() const = 0;
-  // On which jobs enqueue; null: on the host.
+  // Returns the stream on which jobs enqueue; null on the host.
   virtual StreamHandle stream() const = 0;
 
-  // Ends the work and the thread. A job may still use the worker meanwhile, so its owner calls this before it lets go of it.
+  // Ends the work and the thread. A running job may still use the worker, so the owner must call
+  // Stop before it destroys the worker.
   virtual void Stop() = 0;
-  // Ends the work: `why` to those who ask, and to jobs that have not begun. False: a job is in a function of the caller's that
-  // does not return (WorkerThread::StopSoon), and a call of Leave must follow.
+  // Ends the work; waiting threads and jobs that have not begun get `why`. Returns false if a job
+  // is in a function of the caller's that does not return (WorkerThread::StopSoon); then Leave must
+  // be called.
   virtual bool StopSoon(const absl::Status& why) = 0;
-  // The thread calls `last` when the job has returned; `last` may free the worker.
+  // Makes the thread call `last` when the job has returned. `last` may free the worker.
   virtual void Leave(absl::AnyInvocable<void() &&> last) = 0;
-  // Before StopSoon: ends all waits for a job that is in a function of the caller's with `why`.
+  // Must be called before StopSoon. Ends with `why` all waits for a job that is in a function of
+  // the caller's.
   virtual void Abandon(const absl::Status& why) = 0;
 };
 

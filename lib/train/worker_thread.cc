@@ -14,10 +14,10 @@
 namespace entrain {
 namespace {
 
-// How often a waiting thread looks whether anything is still under way.
+// The interval at which a waiting thread checks that work is still under way.
 constexpr int64_t kLookNs = 50 * kMillisecond;
 
-thread_local WorkerThread* current = nullptr;  // whose thread this is
+thread_local WorkerThread* current = nullptr;  // the worker of the running thread
 
 }  // namespace
 
@@ -125,7 +125,8 @@ absl::StatusOr<bool> WorkerThread::WaitUntil(uint64_t number, Deadline until) {
       }
       late = CheckUnderWay();
       if (current != nullptr) {
-        // This is a job of another worker: it is no later than what it waits for.
+        // This thread runs a job of another worker, which must not be late before the job it waits
+        // for.
         absl::MutexLock own(&current->mutex_);
         current->begun_ns_ = Clock::Real().Now();
       }
@@ -142,7 +143,7 @@ absl::StatusOr<bool> WorkerThread::WaitUntil(uint64_t number, Deadline until) {
 void WorkerThread::Limit(uint64_t number) {
   absl::MutexLock lock(&mutex_);
   if (done_ >= may_begin_ && number > may_begin_) {
-    Begin("", 0);  // nothing ran, and what was held back has its limit from here on
+    Begin("", 0);  // nothing ran; the held-back job's limit begins now
   }
   may_begin_ = number;
 }
@@ -229,7 +230,7 @@ bool WorkerThread::StopSoon() {
   std::string left;
   {
     absl::MutexLock lock(&mutex_);
-    stopping_ = true;  // no function is entered from here on
+    stopping_ = true;  // no function of the caller's begins from here on
     const auto outside = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !inside_; };
     const int64_t extra_ns = IsLate(Clock::Real().Now() - begun_ns_) ? 0 : kReportNs;
     left_ = !mutex_.AwaitWithTimeout(absl::Condition(&outside), absl::Nanoseconds(extra_ns));
@@ -244,7 +245,7 @@ bool WorkerThread::StopSoon() {
     return true;
   }
   if (inside_of_) {
-    inside_of_("");  // this rank goes on without it
+    inside_of_("");  // this rank goes on without the function
   }
   ENTRAIN_LOG(kWarning, left, ": its object is destroyed without waiting for it");
   Abandon(absl::AbortedError(absl::StrCat("the object was destroyed: ", left)));
@@ -256,7 +257,7 @@ void WorkerThread::Leave(absl::AnyInvocable<void() &&> last) {
   last_ = std::move(last);
 }
 
-// Between jobs: everything posted is over. Gives what was dropped, to be freed outside the lock.
+// Marks everything posted as done. Returns the dropped jobs, which must be freed outside the lock.
 std::deque<WorkerThread::Job> WorkerThread::Fail(const absl::Status& status) {
   status_.Update(status);
   done_ = posted_;
@@ -282,7 +283,7 @@ void WorkerThread::Loop() {
   }
 }
 
-// False: the worker was stopped.
+// Returns false if the worker was stopped.
 bool WorkerThread::RunNext() {
   std::deque<Job> dropped;  // freed outside the lock
   Job job;
@@ -303,9 +304,9 @@ bool WorkerThread::RunNext() {
     Begin("", 0);
   }
   const absl::Status status = job();
-  job = nullptr;  // what it holds is freed before the job counts as done
+  job = nullptr;  // frees the job's captures before it counts as done
   absl::MutexLock lock(&mutex_);
-  done_ = std::min(done_ + 1, posted_);  // one that was abandoned counts as done already
+  done_ = std::min(done_ + 1, posted_);  // an abandoned job counts as done already
   status_.Update(status);
   if (!status_.ok()) {
     dropped = Fail(status_);

@@ -1,15 +1,17 @@
-// A thread that runs blocking jobs one after the other, so that code which waits for the network
-// can be written as straight lines and still run beside the caller's computation.
+// A thread that runs blocking jobs one after the other. Code that waits for the network can thus be
+// written as a sequence of blocking calls and still run beside the caller's computation.
 //
-// The first job that fails ends the work: what waits behind it, and what is posted later, is
-// dropped unrun and counts as done with that first error.
+// The first job that fails ends the work: jobs that wait behind it, and jobs posted later, are
+// dropped unrun and count as done with that first error.
 //
-// No wait is without end. A job is to be over within the limit, or says what it goes on to (Doing), and that is to be over within
-// it. The calls of a job have the same limit, end by themselves, and know the guilty rank; so whoever waits for the worker gives
-// up kReportNs later, and only if the library itself is broken. That ends the work too.
+// Every wait ends. A job must finish within the limit, or name its next step (Doing), which must
+// finish within the limit again. The calls of a job have the same limit, end by themselves, and
+// know the guilty rank. Therefore a thread that waits for the worker gives up kReportNs later,
+// which happens only if the library itself is broken. Giving up ends the work too.
 //
-// A function of the caller's (CallersFunction) has no bound, and may need a lock that its caller holds while it destroys the
-// worker's owner. If such a function does not return, the worker's thread frees the owner (StopSoon, Leave).
+// A function of the caller's (CallersFunction) has no time limit, and may need a lock that its
+// caller holds while it destroys the worker's owner. If such a function does not return, the
+// worker's thread frees the owner (StopSoon, Leave).
 //
 // Thread safety: any thread; jobs must not call Wait, Drain or Stop of their own worker.
 #pragma once
@@ -39,10 +41,10 @@ class WorkerThread {
 
   static constexpr int64_t kReportNs = kSecond;
 
-  // The thread starts with the first job. `give_up` is called, without a lock, by a thread that has waited too long, once or more:
-  // it makes the job that runs, and other ranks' calls, fail.
-  // `inside`: by any thread, with the name of a function of the caller's that a job enters, and "" when the function has returned
-  // or is left.
+  // The first job starts the thread. `give_up` is called once or more, without a lock, by a thread
+  // that has waited too long; it must make the running job and the calls of other ranks fail.
+  // `inside` is called by any thread with the name of a function of the caller's that a job enters,
+  // and with "" when the function has returned or is abandoned.
   WorkerThread(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up,
                absl::AnyInvocable<void(absl::string_view)> inside = nullptr)
       : limit_ns_(limit_ns), give_up_(std::move(give_up)), inside_of_(std::move(inside)) {}
@@ -50,43 +52,50 @@ class WorkerThread {
   WorkerThread(const WorkerThread&) = delete;
   WorkerThread& operator=(const WorkerThread&) = delete;
 
-  // Appends a job; gives its number, from 1. After the end: drops it, and gives the last number.
+  // Appends a job and returns its number, counted from 1. After the end of the work: drops the job
+  // and returns the last number.
   uint64_t Post(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Blocks until the job of this number is done, and so are all before it. The first error of any. Jobs may wait for other workers.
+  // Blocks until the job of this number and all before it are done. Returns the first error of any.
+  // A job may wait for other workers.
   absl::Status Wait(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same until then at most; false: it is not done.
+  // Blocks in the same way, but at most until the deadline. Returns false if the job is not done by
+  // then.
   absl::StatusOr<bool> WaitUntil(uint64_t number, Deadline until) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls `then` once with the first error so far when the job of this number is done: from the worker's thread, which must not
-  // be blocked, or before this returns when it is done already.
+  // Calls `then` once, with the first error so far, when the job of this number is done: before
+  // returning, or from the worker's thread, which must not be blocked.
   using Continuation = absl::AnyInvocable<void(const absl::Status&)>;
   void WhenDone(uint64_t number, Continuation then) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The number of the last job that was posted; 0: none was.
+  // Returns the number of the last posted job, or 0.
   uint64_t last() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Wait for everything posted so far.
+  // Waits for all jobs posted so far.
   absl::Status Drain() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Jobs with a higher number do not begin until a later call allows them. By default there is no limit.
+  // Holds back jobs with a higher number until a later call allows them. Initially there is no
+  // limit.
   void Limit(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
-  // In a job: what it goes on to, and for how long at most; 0: the worker's limit. Elsewhere without effect.
+  // Called in a job: names its next step and the step's time limit; 0: the worker's limit. Has no
+  // effect elsewhere.
   static void Doing(absl::string_view what, int64_t limit_ns = 0);
-  // In a job: it goes on to a function of the caller's, in which most calls of the library are refused (CallbackScope).
-  // kAborted: the worker was stopped before, or meanwhile. The job must not touch the caller's memory any more.
+  // Called in a job: calls a function of the caller's, in which most calls of the library are
+  // refused (CallbackScope). Returns kAborted if the worker was stopped before or during the call.
+  // The job must not touch the caller's memory afterwards.
   static absl::Status CallersFunction(absl::string_view name, absl::FunctionRef<void()> call);
-  // Without waiting: whether the job of this number is done.
+  // Returns true if the job of this number is done. Does not wait.
   bool IsDone(uint64_t number) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // True when nothing runs or waits.
+  // Returns true if no job runs or waits.
   bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The first error so far, without waiting.
+  // Returns the first error so far, without waiting.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Drops what has not begun (as kAborted), waits for the job that runs, ends the thread. Whoever
-  // cannot wait makes that job fail first. Idempotent.
+  // Drops the jobs that have not begun (with kAborted), waits for the running job, and ends the
+  // thread. A caller that cannot wait must make that job fail first. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Stops. False: the job is in a function of the caller's that does not return within kReportNs, or that is later
-  // than its limit and kReportNs already. The job then counts as done, with kAborted, and a call of Leave must follow.
+  // Stops. Returns false if the job is in a function of the caller's that does not return within
+  // kReportNs, or that has already exceeded its limit and kReportNs. The job then counts as done
+  // with kAborted, and Leave must be called.
   bool StopSoon() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The thread calls `last` when the job has returned; `last` may free the worker.
+  // Makes the thread call `last` when the job has returned. `last` may free the worker.
   void Leave(absl::AnyInvocable<void() &&> last) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Before StopSoon: ends all waits for a job that is in a function of the caller's with `why`. No such function is called
-  // any more.
+  // Must be called before StopSoon. Ends with `why` all waits for a job that is in a function of
+  // the caller's. No further function of the caller's is called.
   void Abandon(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -96,11 +105,12 @@ class WorkerThread {
   };
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
   bool RunNext() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Those whose jobs are done.
+  // Calls the continuations whose jobs are done.
   void TellWatchers() ABSL_LOCKS_EXCLUDED(mutex_);
   void Begin(absl::string_view what, int64_t limit_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsLate(int64_t spent_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether what somebody waits for may still come. Not OK: ends the work.
+  // Returns OK if the awaited jobs may still finish. Otherwise ends the work with the returned
+  // error.
   absl::Status CheckUnderWay() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::deque<Job> Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Enter(absl::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -110,13 +120,12 @@ class WorkerThread {
   absl::AnyInvocable<void(const absl::Status&)> give_up_;
   absl::AnyInvocable<void(absl::string_view)> inside_of_;
   mutable absl::Mutex mutex_;
-  std::string doing_
-      ABSL_GUARDED_BY(mutex_);  // what has begun last, when, and how long it may take
+  std::string doing_ ABSL_GUARDED_BY(mutex_);  // current step; then its start and its limit
   int64_t begun_ns_ ABSL_GUARDED_BY(mutex_) = 0, may_take_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Job> waiting_ ABSL_GUARDED_BY(mutex_);
   std::vector<Watcher> watchers_ ABSL_GUARDED_BY(mutex_);
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs finish in order, so one number tells for all
+  uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs finish in order, so one number suffices
   uint64_t may_begin_ ABSL_GUARDED_BY(mutex_) = std::numeric_limits<uint64_t>::max();
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -13,103 +13,103 @@ class EditOptions:
     local_sgd_warmup_steps: int = 0
     #: micro-batches per optimizer step
     gradient_accumulation_steps: int = 1
-    #: A-EDiT: exchanges by time
+    #: A-EDiT: replicas exchange by time
     use_async: bool = False
     #: A-EDiT: seconds between exchanges (tau)
     local_sgd_sync_time: float = 600.0
     #: A-EDiT: steps of all replicas between two exchanges
     min_total_global_steps: int = 100
-    #: A-EDiT: weight replicas by tokens since the last exchange
+    #: A-EDiT: weighting of replicas by tokens since the last exchange
     use_step_weight: bool = False
-    #: share of the tokens in the weights (r)
+    #: share of each weight that follows the tokens (r)
     step_weight_ratio: float = 0.5
-    #: how pseudo-gradients are combined: plain mean, weighted mean, or generalised task arithmetic; one of none, linear, gta
+    #: combination of pseudo-gradients: plain mean, weighted mean, or generalised task arithmetic; one of none, linear, gta
     reducer: str = "none"
-    #: of gta: how the sign of an element is elected; one of none, sum, count
+    #: gta: election of the sign of an element; one of none, sum, count
     consensus_method: str = "none"
-    #: of gta: which elements of a pseudo-gradient travel; one of none, magnitude, random, rescaled_random
+    #: gta: choice of the elements of a pseudo-gradient that are sent; one of none, magnitude, random, rescaled_random
     sparsification_method: str = "none"
-    #: share of the elements that sparsification leaves
+    #: share of the elements that sparsification keeps
     density: float = 1.0
     #: magnitude: elements of each chunk of a shard, a multiple of 64; 0: the whole shard
     sparsify_chunk: int = 0
-    #: of random sparsification and stochastic rounding
+    #: seed of random sparsification and stochastic rounding
     seed: int = 0
-    #: how pseudo-gradients travel; one of f32, bf16, int8, int4, int2
+    #: format in which pseudo-gradients are sent; one of f32, bf16, int8, int4, int2
     wire_format: str = "f32"
-    #: int8, int4, int2: values a scale; 0: 256
+    #: int8, int4, int2: values per scale; 0: 256
     wire_block: int = 0
-    #: how they are rounded; one of nearest, stochastic
+    #: rounding of pseudo-gradients to the wire format; one of nearest, stochastic
     wire_rounding: str = "nearest"
-    #: add what was not sent to the next pseudo-gradient
+    #: the part that was not sent is added to the next pseudo-gradient
     error_feedback: bool = False
-    #: what becomes of it before: it is multiplied by this (beta)
+    #: factor of that part before it is added (beta)
     error_decay: float = 1.0
-    #: accepted with a consensus; changes nothing here
+    #: accepted with a consensus; has no effect here
     int8_mask: bool = False
-    #: weight replicas by softmax(-norm / T)
+    #: replicas are weighted by softmax(-norm / T)
     pseudo_gradnorm_reduce: bool = False
-    #: the mean, not the sum
+    #: the result is the mean, not the sum
     normalize: bool = True
-    #: T of those weights; 0: 1
+    #: temperature T of pseudo_gradnorm_reduce; 0: 1
     weight_softmax_temperature: float = 0.0
     #: largest norm of a layer's pseudo-gradient (phi); 0: off
     clip_pseudo_grad: float = 0.0
-    #: what moves the anchor; one of none, sgd, adamw, callback, lion
+    #: optimizer that moves the anchor; one of none, sgd, adamw, callback, lion
     outer_optimizer: str = "none"
     #: sgd: Nesterov's momentum
     outer_nesterov: bool = False
     #: learning rate of the anchor (eta)
     outer_lr: float = 0.7
-    #: sgd (mu)
+    #: sgd: momentum (mu)
     outer_momentum: float = 0.8
-    #: of the anchor
+    #: weight decay of the anchor
     outer_weight_decay: float = 0.0
-    #: adamw, lion
+    #: adamw, lion: first beta
     outer_beta1: float = 0.9
-    #: adamw, lion
+    #: adamw, lion: second beta
     outer_beta2: float = 0.999
-    #: adamw
+    #: adamw: term added to the denominator
     outer_eps: float = 1e-08
-    #: reject norms far above those before
+    #: norms far above the earlier ones are rejected
     skip_anomaly: bool = False
-    #: how fast the mean and deviation of norms follow
+    #: rate at which mean and deviation of norms adapt
     ewma_alpha: float = 0.02
     #: exchanges before any norm is rejected
     ewma_warmup_steps: int = 120
-    #: how far above the mean, in deviations
+    #: distance above the mean that is rejected, in deviations
     ewma_threshold: float = 3.0
     #: on a device: anchors and outer state are in host memory
     cpu_offload: bool = False
-    #: a line in the log for each layer and exchange
+    #: the log has a line for each layer and exchange
     is_debug: bool = False
-    #: the arithmetic of the published code; not for training
+    #: arithmetic of the published code; not for training
     compat: bool = False
-    #: layers exchanged ahead of use
+    #: number of layers exchanged ahead of use
     prefetch: int = 1
-    #: steps behind which an exchange runs; A-EDiT: 1
+    #: number of steps behind which an exchange runs; A-EDiT: 1
     overlap_steps: int = 0
-    #: what becomes of steps made during an exchange; one of add, mix, restart
+    #: treatment of the steps made during an exchange; one of add, mix, restart
     overlap_merge: str = "add"
-    #: mix: what is kept of the replica's own (alpha)
+    #: mix: share kept of the replica's own parameters (alpha)
     overlap_mix: float = 0.5
-    #: divide what comes late by how far the anchor has moved
+    #: late pseudo-gradients are divided by the movement of the anchor
     staleness_penalty: bool = False
     #: largest norm of a layer's outer momentum; 0: off
     outer_momentum_clip: float = 0.0
-    #: parts of the model, exchanged at steps of their own (P)
+    #: parts of the model that are exchanged at steps of their own (P)
     fragments: int = 1
-    #: which layers make a fragment: neighbours, or every P-th; one of sequential, strided
+    #: layers of a fragment: neighbours, or every P-th; one of sequential, strided
     fragment_pattern: str = "sequential"
 
 
 @dataclasses.dataclass
 class AccoOptions:
-    #: which gradients a step takes: two halves of a batch, those of one round before, likewise with a prediction, those of its own round; one of acco, dpu, wp, zero1
+    #: gradients of a step: two halves of a batch, those of the round before, the same with a prediction, or those of its own round; one of acco, dpu, wp, zero1
     method: str = "acco"
     #: smallest number of micro-batches of a rank in a round
     min_microbatches: int = 1
-    #: largest number of micro-batches of a rank in a round; the smallest: a run can be repeated; 0: as many as fit
+    #: largest number of micro-batches of a rank in a round (repeatable runs: the smallest); 0: as many as fit
     max_microbatches: int = 0
     #: synchronous rounds at the start
     warmup_rounds: int = 0
@@ -117,17 +117,17 @@ class AccoOptions:
     clip_norm: float = 0.0
     #: highest learning rate
     lr: float = 0.001
-    #: learning rate where the cosine ends
+    #: learning rate at the end of the cosine
     min_lr: float = 0.0
-    #: where the linear rise of the learning rate from 0 ends
+    #: end of the linear rise of the learning rate from 0
     schedule_warmup: int = 0
-    #: where the cosine after it ends; 0: the learning rate is constant
+    #: end of the cosine after the rise; 0: the learning rate is constant
     schedule_total: int = 0
-    #: what the schedule counts: steps, micro-batches or tokens of all ranks; one of commits, gradients, tokens
+    #: unit of the schedule: steps, micro-batches or tokens of all ranks; one of commits, gradients, tokens
     schedule_unit: str = "commits"
-    #: what the limit counts, likewise; one of commits, gradients, tokens
+    #: unit of the limit: steps, micro-batches or tokens of all ranks; one of commits, gradients, tokens
     limit_unit: str = "commits"
-    #: the run ends at the first step that reaches it; 0: at stop
+    #: the run ends at the first step that reaches this limit; 0: at stop
     limit: int = 0
 
 
