@@ -1,5 +1,7 @@
-// Arrays of an object that works on host or device memory alike: where they are, memory of its own there, and what computes on
-// them. Code over such arrays is written once (CurrentKernels, CopyArray, ZeroArray of device.h) and runs in ComputeAt.
+// Arrays in host or device memory, for objects that work on either: the place of the caller's
+// arrays (ArraysAt), memory of the object's own in the same place (PlacedArray), and computations
+// on both (ComputeAt). Code over such arrays is written once (CurrentKernels, CopyArray, ZeroArray
+// of device.h) and runs in ComputeAt.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -18,18 +20,19 @@
 
 namespace entrain {
 
-// The caller's: calls of the object are ordered with the stream.
+// The place of the caller's arrays. Calls of the object are ordered with the stream.
 struct ArraysAt {
   Device* device = nullptr;  // null: in host memory
   StreamHandle stream = nullptr;
-  int64_t limit_ns = kDefaultTimeoutNs;  // of a wait for a kernel
+  int64_t limit_ns = kDefaultTimeoutNs;  // limit of a wait for a kernel
 };
 
-// Memory of the object's own, there. Not initialised. Freeing device memory waits for all streams of the device.
+// Uninitialised memory of the object's own, in the same place. Freeing device memory waits for all
+// streams of the device.
 class PlacedArray {
  public:
   PlacedArray() = default;
-  // `device` null: of the host.
+  // Allocates on the device, or on the host if `device` is null.
   static absl::StatusOr<PlacedArray> Allocate(Device* device, int64_t bytes);
   PlacedArray(PlacedArray&& other) noexcept { Swap(other); }
   PlacedArray& operator=(PlacedArray&& other) noexcept {
@@ -53,15 +56,17 @@ class PlacedArray {
   int64_t bytes_ = 0;
 };
 
-// Runs `body` so that CurrentKernels, CopyArray and ZeroArray work on arrays that are there: done when it returns, or enqueued
-// on the stream. The first error of the device. Not nested.
+// Runs `body` so that CurrentKernels, CopyArray and ZeroArray work on arrays at `at`. When this
+// returns, the work is done, or enqueued on the stream. Returns the first error of the device. Must
+// not be nested.
 absl::Status ComputeAt(const ArraysAt& at, absl::FunctionRef<void()> body);
 
-// kInvalidArgument unless the stream is one of the device's.
+// Returns kInvalidArgument unless the stream belongs to the device.
 absl::Status CheckStream(Device& device, StreamHandle stream);
-// What follows on `later` runs after what is on `earlier` now.
+// Orders later work on `later` behind the present work on `earlier`.
 absl::Status OrderStreams(Device& device, StreamHandle later, StreamHandle earlier);
-// For an object whose caller goes on with another stream, `to`: checks it, and orders it behind the one before.
+// Makes an object's caller continue on the stream `to`: checks the stream, and orders it behind
+// `from`.
 absl::Status SwitchStream(Device& device, StreamHandle from, StreamHandle to);
 
 }  // namespace entrain

@@ -1,6 +1,7 @@
-// A library that does whole collectives over device memory (NCCL), for one communicator of ours.
+// A library that does whole collectives over device memory (NCCL), for one communicator.
 //
-// Thread safety: everything but Abort and Gone by one thread at a time; these from any.
+// Thread safety: Abort and Gone may be called by any thread, all other functions by one thread at a
+// time.
 #pragma once
 
 #include <memory>
@@ -17,23 +18,28 @@ namespace entrain {
 class Offload {
  public:
   virtual ~Offload() =
-      default;  // after Abort, or when nothing is under way; may wait for neither network nor device
-  // From what all ranks know alike (kind, operator, type, even or uneven counts), so that all answer alike.
+      // Must be called after Abort, or when nothing is under way. Must wait for neither network nor
+      // device.
+      default;
+  // Depends only on values that are equal on all ranks (kind, operator, type, even or uneven
+  // counts), so that all ranks get the same answer.
   virtual bool Takes(const Call& call) const = 0;
-  // Enqueues the call on the stream: its input is read, and its output written, in that order with what else is there.
-  // The same calls in the same order on every rank. Returns at once; before Begun has said so, nothing else may be given
-  // to this, nor put behind it on the stream. An error ends the communicator. `scratch`: of the library's ScratchBytes,
-  // until the stream is through.
+  // Enqueues the call on the stream. Its input is read, and its output written, in order with the
+  // stream's other work. All ranks must make the same calls in the same order. Returns at once.
+  // Until Begun returns true, no other call may be given to this object, and nothing may be put
+  // behind the call on the stream. An error ends the communicator. `scratch` holds ScratchBytes of
+  // the library; it is used until the stream has finished the call.
   virtual absl::Status Enqueue(const Call& call, StreamHandle stream, void* scratch) = 0;
-  // Whether what was given last is on the stream. Connections are made at their first use, so the other ranks may have to
-  // come for it.
+  // Returns true if the last call is on the stream. The library makes connections at their first
+  // use, so this may require calls of the other ranks.
   virtual absl::StatusOr<bool> Begun() = 0;
-  // What has gone wrong since without any call being told: a peer, a link. To be asked while waiting.
+  // Returns errors that have occurred since, outside any function: of a peer or a link. Must be
+  // polled while waiting.
   virtual absl::Status AsyncStatus() = 0;
-  // What is under way ends soon, with whatever in its buffers. Idempotent.
+  // Makes calls under way end soon, with undefined contents of their buffers. Idempotent.
   virtual void Abort() = 0;
-  // After Abort: whether the library puts nothing on streams any more, and what it had put there has ended. Also while
-  // some stream waits for the caller.
+  // Must be called after Abort. Returns true if the library puts nothing more on streams and all
+  // its work there has ended. Works also while some stream waits for the caller.
   virtual bool Gone() = 0;
 };
 
@@ -42,11 +48,13 @@ class OffloadLibrary {
   virtual ~OffloadLibrary() = default;
   virtual const char* name() const = 0;     // "nccl"
   virtual std::string version() const = 0;  // "2.27.7"
-  // Device memory that a call needs besides its buffers.
+  // Returns the device memory that a call needs besides its buffers.
   virtual int64_t ScratchBytes(const Call& call) const = 0;
-  // By one rank, for all: what they join by. Any bytes, at most 256.
+  // Called by one rank for all: returns an id with which all ranks join. It is any bytes, at most
+  // 256.
   virtual absl::StatusOr<std::string> NewId() = 0;
-  // Collective; returns at once. Nothing may be given to it before its Begun has said that all have come.
+  // Collective. Returns at once. Nothing may be given to the object before its Begun returns true,
+  // which means that all ranks have joined.
   virtual absl::StatusOr<std::unique_ptr<Offload>> Join(const std::string& id, int rank, int size,
                                                         Device& device) = 0;
 };

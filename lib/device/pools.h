@@ -1,6 +1,6 @@
-// Pools of device memory and of page-locked memory. A pool frees nothing before it goes: freeing such memory waits for
-// all streams of the device, and some of these wait for calls. Allocating may wait likewise, so a call takes what it needs
-// where it is started.
+// Pools of device memory and of page-locked memory. A pool frees nothing before its destruction,
+// because freeing such memory waits for all streams of the device, and some of these wait for
+// calls. Allocating may wait too, so a call takes its memory when it is started.
 //
 // Thread safety: any thread.
 #pragma once
@@ -19,12 +19,12 @@ namespace entrain {
 
 class BlockPool {
  public:
-  // How large a new block is.
+  // The size of a new block.
   enum class Sizes {
     kPowersOfTwo,  // at least 4096 bytes: for requests of many sizes
     kExact,
   };
-  // Of kDevice or kHostPinned.
+  // `kind` is kDevice or kHostPinned.
   BlockPool(Device& device, MemoryKind kind, Sizes sizes = Sizes::kPowersOfTwo)
       : device_(device), kind_(kind), sizes_(sizes) {}
   // Frees all blocks, also those that were not given back.
@@ -35,10 +35,11 @@ class BlockPool {
     bool reserved = false;
     int64_t size() const { return bytes; }
   };
-  // A block of at least `bytes`, and at most about four times as many unless it is reserved; null for 0 bytes.
+  // Takes a block of at least `bytes` bytes, and of at most about four times as many unless it is
+  // reserved. Returns null for 0 bytes.
   absl::StatusOr<Block> Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Give(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What is idle now serves any smaller request from now on, however small.
+  // Reserves the idle blocks: from now on they serve smaller requests of any size.
   void ReserveIdle() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -50,8 +51,8 @@ class BlockPool {
   std::vector<Block> idle_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Words in page-locked memory that streams may wait for. A word's last waiter may still look at it when it is given back,
-// so it only grows.
+// Words in page-locked memory for which streams may wait. The last stream that waits for a word may
+// still read it after it was given back, so a word only grows.
 class WordPool {
  public:
   explicit WordPool(Device& device) : device_(device) {}

@@ -1,5 +1,5 @@
-// The accelerators of this process, and the library that does whole collectives on them. registry.cc is the only place that
-// names a concrete one.
+// The accelerators of this process, and the library that does whole collectives on them. Only
+// registry.cc names a concrete one.
 //
 // Thread safety: any thread.
 #pragma once
@@ -11,11 +11,12 @@
 
 namespace entrain {
 
-// The same objects at every call, for ever; UNAVAILABLE with the reason where there are none.
+// Return the same objects at every call; they live for ever. Return UNAVAILABLE with the reason if
+// there are none.
 absl::StatusOr<Devices*> OpenDevices();
 absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary();
 
-// OpenDevices in the words of the C ABI: UNIMPLEMENTED where there are none.
+// OpenDevices with the error of the C ABI: UNIMPLEMENTED if there are none.
 absl::StatusOr<Devices*> ProcessDevices();
 
 }  // namespace entrain

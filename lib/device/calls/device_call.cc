@@ -12,7 +12,8 @@
 namespace entrain {
 namespace {
 
-// How long the thread that starts a call waits for the library to begin it: as a rule a moment.
+// Time for which the thread that starts a call waits for the library to begin it. Usually that
+// takes only a moment.
 constexpr int64_t kBeginLimitNs = 100 * kMicrosecond;
 
 }  // namespace
@@ -40,7 +41,7 @@ size_t DeviceCall::NumbersFor(const Call& call, int size, bool with_meeting) {
               : StagedParts(call, size));
 }
 
-// ---- Where it is started
+// ---- The start of a call
 
 DeviceCall::Way DeviceCall::WayOnceMet() const {
   if (!MayChoose(*call_)) {
@@ -94,7 +95,7 @@ void DeviceCall::SetNumbers(std::vector<Wiring> numbers, bool with_meeting) {
 }
 
 absl::Status DeviceCall::GiveToLibrary() {
-  input_is_ready_ = true;  // it waits on the device
+  input_is_ready_ = true;  // the library waits for it on the device
   way_ = MakeOffloadWay(*this, *side_.whole());
   const Clock& clock = Clock::Real();
   const int64_t since = clock.Now();
@@ -124,7 +125,7 @@ absl::Status DeviceCall::OffloadOrHold(bool may_offload) {
   return status;
 }
 
-// ---- The runner's
+// ---- Called by the runner
 
 bool DeviceCall::Step(int64_t now_ns, bool* moved) {
   if (failed_.ok()) {
@@ -146,7 +147,7 @@ bool DeviceCall::Step(int64_t now_ns, bool* moved) {
     }
     if (!failed_.ok()) {
       *moved = true;
-      core_->EndHere(failed_);  // the others wait for it
+      core_->EndHere(failed_);  // the other ranks wait for this one
       failed_ = core_->status();
     }
   }
@@ -221,9 +222,9 @@ absl::StatusOr<RefPtr<Work>> DeviceCall::LaunchPacked(const Call& staged) {
   return RefPtr<Work>::Adopt(packed.Leak());
 }
 
-// ---- Its end
+// ---- The end of a call
 
-// Works are finished by the engine's driver.
+// The engine's driver must finish works.
 class DeviceCall::FinishJob final : public Job {
  public:
   FinishJob(RefPtr<DeviceCall> call, absl::Status status)
@@ -245,7 +246,7 @@ void DeviceCall::End(absl::Status status) {
   staged_.reset();
   node_groups_.reset();
   if (holds_) {
-    // Release: what the host has written for the device is there before the word is.
+    // Release order: the device sees the host's earlier writes before it sees the word.
     std::atomic_ref<uint32_t>(*word_).fetch_add(1, std::memory_order_release);
   }
   GiveBack();

@@ -1,6 +1,7 @@
-// One call on device memory under way: see device_runner.h.
+// One call on device memory, from its start to its end. device_runner.h describes calls as a whole.
 //
-// Thread safety: one thread starts it, then it is the runner's; as a Work, any.
+// Thread safety: one thread starts the call, afterwards only the runner uses it. The functions of
+// Work may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -24,72 +25,81 @@ class CommCore;
 class DeviceCall;
 struct PartGroup;
 
-// What a call does, in steps that never wait.
+// The work of a call, in steps that never block.
 class DeviceWay {
  public:
   virtual ~DeviceWay() = default;
-  // True: all is done. After an error, or when the communicator has ended, not called again; but Quiet is.
+  // Does the steps that are possible now, and sets *moved if there were any. Returns true when the
+  // call is complete. Not called again after an error or after the end of the communicator; Quiet
+  // still is.
   virtual absl::StatusOr<bool> Step(bool* moved) = 0;
-  // Whether the device and the parts have let go of all buffers.
+  // Returns true if the device and the parts no longer use any buffer.
   virtual bool Quiet() = 0;
-  // What is missing when the time is up; null: a part, which has its own time.
+  // Returns what the call waits for, for the error at its deadline; null if it waits for a part,
+  // which has a deadline of its own.
   virtual const char* WaitsFor() const = 0;
-  // Whether calls after it may choose their way and begin: it gives nothing more to streams and libraries that all share,
-  // where the order is the same on all ranks.
+  // Returns true if the next calls may choose their way and begin: this call enqueues nothing more
+  // on shared streams and libraries, on which the order of calls must be the same on all ranks.
   virtual bool settled() const { return true; }
 };
 
 class DeviceCall final : public Work {
  public:
-  // Checked, with a deadline. `side` outlives it. `holds`: what follows on the call's stream, if there is one, waits.
+  // `call` must have been checked and have a deadline. `side` must outlive the object. With
+  // `holds`, later work on the call's stream, if it has one, waits for the call.
   DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const Call& call, int64_t started_ns,
              bool holds);
   ~DeviceCall() override { GiveBack(); }
   WorkInfo Info() const override;
 
-  // Untagged collectives on device memory may go other ways than staged, once the ranks have met.
+  // Returns true for untagged collectives. Once the ranks have met, these may go another way than
+  // the staged one.
   static bool MayChoose(const Call& call);
   static size_t NumbersFor(const Call& call, int size, bool with_meeting);
 
-  // ---- Where it is started, in this order
-  // Finds what memory it may need. Whoever allocates such memory may wait for streams of the device, and one will wait for
-  // the call.
+  // ---- Called by the thread that starts the call, in this order
+  // Takes all memory that the call may need. Allocating such memory later could wait for streams of
+  // the device, of which one will wait for this call.
   absl::Status Reserve();
-  // The rest of what can fail without harm to others: marks the stream.
+  // Marks the stream. This is the last function that may fail without harm to other ranks.
   absl::Status MarkInput();
   void SetNumbers(std::vector<Wiring> numbers, bool with_meeting);
-  // Gives it to the library, if that can be now; else, also after an error, what follows on the stream waits for the end. After
-  // an error the communicator is to be ended, and the call is the runner's like any other.
+  // Gives the call to the library if that is possible now. Otherwise, and after an error, makes
+  // later work on the stream wait for the end of the call. After an error the caller must end the
+  // communicator; the runner finishes the call like any other.
   absl::Status OffloadOrHold(bool may_offload);
 
-  // ---- The runner's
-  // What can be done now. True: over, whatever came of it, and Finish is under way.
+  // ---- Called by the runner
+  // Does what can be done now. Returns true when the call is over, successful or not, and Finish is
+  // under way.
   bool Step(int64_t now_ns, bool* moved);
-  // Any thread: whether calls after it may choose their way and begin.
+  // Any thread may call it. Returns true if later calls may choose their way and begin.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
-  // Its end has begun: before its stream goes on, or its work is done.
+  // Returns true from the beginning of the call's end, before its stream continues and its work is
+  // done.
   bool over() const { return over_.load(std::memory_order_acquire); }
 
-  // ---- For its ways
+  // ---- Called by the call's ways
   const Call& call() const { return *call_; }
   CommCore& core() const { return *core_; }
   DeviceSide& side() const { return side_; }
   Device& device() const { return device_; }
   Deadline deadline() const { return call_->options.deadline; }
-  // Null: the input was ready from the beginning.
+  // Returns null if the input was ready from the beginning.
   EventHandle input_ready() const { return input_.event(); }
-  // The stream has yet to be made to wait for the call.
+  // Returns true if the stream must still be made to wait for the call.
   bool must_hold() const { return must_hold_; }
-  // Device memory for what must not be written where it belongs yet; as much as its way has asked for.
+  // Returns device memory for results that must not be written to their places yet, of the size
+  // that the way asked for.
   std::byte* scratch() const { return scratch_.data; }
-  // Numbers of parts begin behind so many from now on: what has had these gives way to another.
+  // Skips the numbers of `parts` parts. Called when a way that has used them gives way to another.
   void LeaveBehind(size_t parts) { first_number_ += parts; }
-  // The staged way, for a direct call that finds that it has to be staged.
+  // Returns the staged way, for a direct call that has to be staged.
   std::unique_ptr<DeviceWay> TakeStaged() { return std::move(staged_); }
-  // Starts the part of this number, from 0, of the meeting or the way; its options and descriptor are the whole's.
-  // `among`: whose ranks exchange it; null: all.
+  // Starts part `number`, counted from 0, of the meeting or of the way. The part has the options
+  // and the descriptor of the whole call. `among` gives the ranks that exchange it; null: all.
   absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part, PartGroup* among = nullptr);
-  // A reduction whose contributions travel packed, of what has been staged: all of its parts.
+  // Starts all parts of a reduction with packed contributions, on staged data.
   absl::StatusOr<RefPtr<Work>> LaunchPacked(const Call& staged);
 
  private:
@@ -97,31 +107,32 @@ class DeviceCall final : public Work {
   void GiveBack();
   absl::StatusOr<bool> Advance(bool* moved);
   enum class Way { kStaged, kOffloaded, kNodeGroups, kDirect };
-  // From what all ranks know alike, once they have met.
+  // Returns the way, once the ranks have met. It follows from values that are equal on all ranks.
   Way WayOnceMet() const;
-  // Whether it is this way, or may yet be.
+  // Returns true if the call goes this way, or may still choose it.
   bool MayGo(Way way) const { return (MayChoose(*call_) && !side_.met()) || WayOnceMet() == way; }
-  // Waits for kBeginLimitNs at most.
+  // Blocks for at most kBeginLimitNs.
   absl::Status GiveToLibrary();
   std::unique_ptr<DeviceWay> TakeWay();
   void End(absl::Status status);
   absl::Status TimeIsUp(const char* missing, int64_t now_ns) const;
 
   const std::shared_ptr<CommCore> core_;
-  DeviceSide& side_;  // not after the end
+  DeviceSide& side_;  // not used after the end
   Device& device_;
   const std::shared_ptr<const Call> call_;
   const int64_t started_ns_;
   std::vector<Wiring> numbers_;
-  size_t first_number_ = 0;  // of the meeting, then of the way
+  size_t first_number_ = 0;  // first number of the meeting, then of the way
   DeviceMark input_;
   bool input_is_ready_ = false;
-  uint32_t* word_ = nullptr;  // for who follows on the stream
-  bool must_hold_;            // the stream, which
-  bool holds_ = false;        // waits for the word
+  uint32_t* word_ = nullptr;  // word for which later work on the stream waits
+  bool must_hold_;            // the stream must still be made to wait
+  bool holds_ = false;        // the stream waits for the word
   BlockPool::Block scratch_;
   std::unique_ptr<DeviceWay> meeting_, way_;
-  std::unique_ptr<DeviceWay> staged_, node_groups_;  // what it may come to, with all their memory
+  // ways that the call may choose, with their memory
+  std::unique_ptr<DeviceWay> staged_, node_groups_;
   std::atomic<bool> settled_;
   std::atomic<bool> over_{false};
   absl::Status failed_;
@@ -129,33 +140,37 @@ class DeviceCall final : public Work {
 
 std::unique_ptr<DeviceWay> MakeMeeting(DeviceCall& call);
 constexpr size_t kMeetingParts = 2;
-// Below this a call is bound by what hosts tell each other, which is least when it is staged. A guess: never measured.
+// Below this size the messages between hosts dominate the time of a call, and the staged way has
+// the fewest. The value is a guess, not measured.
 constexpr int64_t kLeastDeviceBytes = 128 << 10;
-// From what all ranks know alike.
+// Returns true if the direct way can do the call. Follows from values that are equal on all ranks.
 bool DirectServes(const Call& call, int size, const Device& device);
 int64_t DirectScratch(const Call& call);  // in bytes
 std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call);
 constexpr size_t kDirectParts = 4;
-constexpr size_t kDirectPartsBeforeStaging = 2;  // where that is what comes of it
-// Its first step gives the call to the library, behind what the call's stream had to do before. Once that has begun, the
-// stream waits for it, unless something else makes it wait.
+constexpr size_t kDirectPartsBeforeStaging = 2;  // parts used before a call turns staged
+// The first step gives the call to the library, behind the earlier work of the call's stream. When
+// the library has begun the call, the stream waits for it, unless something else makes the stream
+// wait.
 std::unique_ptr<DeviceWay> MakeOffloadWay(DeviceCall& call, DeviceOffload& to);
-// With all the memory that it will need.
+// Takes all memory that the staged way needs.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);
 size_t StagedParts(const Call& call, int size);
-// With all the page-locked memory that it will need; what the node group's library takes of it is asked besides.
+// Returns true if the way of node groups can do the call. The library of the node group must be
+// asked separately.
 bool NodeGroupsServe(const Call& call, const NodeGroups& node_groups);
 int64_t NodeGroupsScratch(const Call& call, const NodeGroups& node_groups);
-// `node_groups` outlives it. No more parts than the staged way has.
+// Takes all page-locked memory that the way needs. `node_groups` must outlive the way. The way has
+// at most as many parts as the staged way.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeNodeGroupsWay(DeviceCall& call,
                                                              const NodeGroups& node_groups);
 
-// A part that may be under way.
+// A part that may have been started.
 class PartUnderWay {
  public:
   void Set(RefPtr<Work> work) { work_ = std::move(work); }
   bool started() const { return static_cast<bool>(work_); }
-  // Started, and well over.
+  // Returns true if the part was started and has succeeded.
   absl::StatusOr<bool> Over() const {
     if (!work_ || !work_->done()) {
       return false;

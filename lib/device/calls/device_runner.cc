@@ -14,7 +14,7 @@
 namespace entrain {
 namespace {
 
-// The ways that the names allow, besides staging.
+// Returns the ways that the names of transports allow, besides the staged one.
 DeviceWays WaysOf(absl::Span<const std::string> transports) {
   const auto may = [&](absl::string_view name) {
     return std::find(transports.begin(), transports.end(), name) != transports.end();
@@ -121,7 +121,8 @@ absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
   if (const absl::Status status =
           started->OffloadOrHold(DeviceCall::MayChoose(call) && AllSettled());
       !status.ok()) {
-    // The others wait for it. The device may have some of it, so its end is the runner's to find.
+    // The other ranks wait for this one. The device may have begun the call, so the runner must
+    // find its end.
     core_->EndHere(status);
   }
   absl::MutexLock lock(&mutex_);
@@ -137,7 +138,7 @@ absl::Status DeviceRunner::Reserve(const Call& call, int at_once) {
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
   absl::MutexLock starting(&starting_);
   ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
-  std::vector<RefPtr<DeviceCall>> calls;  // give it back when they go
+  std::vector<RefPtr<DeviceCall>> calls;  // their destruction gives the memory back
   for (int i = 0; i < at_once; ++i) {
     calls.push_back(RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, 0, true)));
     ENTRAIN_RETURN_IF_ERROR(calls.back()->Reserve());
@@ -152,7 +153,7 @@ std::vector<RefPtr<Work>> DeviceRunner::open() const {
   absl::MutexLock lock(&mutex_);
   std::vector<RefPtr<Work>> works;
   for (const auto& call : calls_) {
-    if (!call->over()) {  // the runner may not have come to strike it out
+    if (!call->over()) {  // the runner may not have removed it yet
       works.push_back(RefPtr<Work>::Share(call.get()));
     }
   }
@@ -179,7 +180,7 @@ bool DeviceRunner::Look() {
   }
   const int64_t now = core_->engine().clock().Now();
   bool moved = false;
-  bool turn = true;  // of a call that may choose: what it does depends on those before
+  bool turn = true;  // may this call choose its way? It depends on the calls before
   for (const auto& call : calls) {
     if (!call->settled() && !turn && core_->status().ok() &&
         !call->call().options.deadline.Passed(now)) {

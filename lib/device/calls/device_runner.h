@@ -1,23 +1,28 @@
-// Calls on device memory, of one communicator. A call gets its numbers where it is started, as many as it may need, on
-// every rank alike; what the hosts exchange for it are parts of it, ordinary calls on host memory under these numbers
-// (as in packed_call.h). Four ways, chosen from what all ranks know alike:
+// The calls on device memory of one communicator. A call takes its numbers when it is started: as
+// many as it may need, and equally many on every rank. The hosts exchange data for it in parts,
+// which are ordinary calls on host memory under these numbers (as in packed_call.h). There are four
+// ways, chosen from values that are equal on all ranks:
 //
-//   offloaded     a library does the whole collective (NCCL): enqueued, and watched (offload_way.cc)
+//   offloaded    a library does the whole collective (NCCL); it is enqueued and then polled
+//                (offload_way.cc)
 //   node groups   the library inside each host, the hosts' transports between them (node_groups_way.cc)
 //   direct        the ranks share a host: each opens the others' memory and reads it with kernels of its own
 //                 (direct_way.cc)
-//   staged        through page-locked memory, piece by piece, copies and wire overlapped; for everything
+//   staged       through page-locked memory, piece by piece, copies and transfers overlapped;
+//   serves
+//                every call
 //                 (staged_way.cc)
 //
-// The first untagged collective begins with a meeting (meeting.cc), where ranks find out which of the first three
-// they all can. Tagged calls, send and recv are always staged.
+// The first untagged collective begins with a meeting (meeting.cc), in which the ranks determine
+// which of the first three ways all of them can go. Tagged calls, send and recv are always staged.
 //
-// Streams. A call begins when the device has come to where the stream was at its start; what follows on the stream waits
-// until the call is over, also when it failed. The host waits for neither; where it does, in a blocking call, nothing needs
-// to wait on the stream.
+// Streams. A call begins when the device has reached the point at which the stream was at the start
+// of the call. Later work on the stream waits until the call is over, also if the call failed. The
+// host waits for neither. A blocking call makes the host wait, and then nothing needs to wait on
+// the stream.
 //
-// Threads. One a communicator that has calls on device memory, the runner: it looks after all that are under way, and
-// waits for none of them alone. It sleeps when there are none.
+// Threads. Each communicator with calls on device memory has one thread, the runner. It polls all
+// calls under way and never blocks on one of them. It sleeps if there are none.
 #pragma once
 
 #include <cstdint>
@@ -56,27 +61,29 @@ class DeviceRunner final : public DeviceCalls {
 
  private:
   absl::StatusOr<Device*> DeviceOf(const Call& call) const;
-  // `device`: null where the call has no buffers here; then that of the stream, on which the communicator is from then on.
+  // If the call has no buffers on this rank, `device` is null. The device is then that of the
+  // stream; the communicator uses it from then on.
   absl::Status EnsureSide(Device* device, StreamHandle stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(starting_);
-  // Whether a call that starts now may be offloaded where it starts.
+  // Returns true if a call that starts now may be offloaded by the thread that starts it.
   bool AllSettled() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool NoneOpen() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  // One look at each; true: something was done.
+  // Polls each call once. Returns true if any call moved.
   bool Look() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::shared_ptr<CommCore> core_;
   Devices& devices_;
   const DeviceWays ways_;
-  // Who starts a call may have to wait for the device, and so for calls before: the runner goes on without this one.
+  // A thread that starts a call may have to wait for the device, and so for earlier calls.
+  // Therefore the runner never takes this mutex.
   absl::Mutex starting_;
   std::unique_ptr<DeviceSide> side_ ABSL_GUARDED_BY(starting_);
   bool meeting_ordered_ ABSL_GUARDED_BY(starting_) = false;
   mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(starting_);
-  // In the order of their start.
+  // Calls in the order of their start.
   std::deque<RefPtr<DeviceCall>> calls_ ABSL_GUARDED_BY(mutex_);
-  uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;  // how many
+  uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;  // number of calls started
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread runner_ ABSL_GUARDED_BY(mutex_);
 };

@@ -12,7 +12,7 @@ bool Same(const DeviceExport& a, const DeviceExport& b) {
   return a.allocation == b.allocation;
 }
 
-// Of one process: they have not been there at the same time.
+// Returns true if two allocations of one process cannot have existed at the same time.
 bool Excludes(const DeviceExport& a, const DeviceExport& b) {
   return !Same(a, b) && a.begin < b.begin + static_cast<uint64_t>(b.bytes) &&
          b.begin < a.begin + static_cast<uint64_t>(a.bytes);
@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<DeviceSide>> DeviceSide::Open(
   for (StreamHandle& stream : side->streams_) {
     ENTRAIN_ASSIGN_OR_RETURN(stream, device.CreateStream());
   }
-  // Before any stream waits for a call.
+  // Allocates before any stream waits for a call.
   ENTRAIN_ASSIGN_OR_RETURN(side->sample_, side->scratch_.Take(1));
   ENTRAIN_ASSIGN_OR_RETURN(uint32_t* const word, side->words_.Take());
   side->words_.Give(word);

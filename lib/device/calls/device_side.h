@@ -1,5 +1,5 @@
-// What the calls of one communicator on device memory share: the device, streams, page-locked memory, and what the
-// meeting has found.
+// State that the device calls of one communicator share: the device, streams, page-locked memory,
+// and the result of the meeting.
 #pragma once
 
 #include <atomic>
@@ -23,14 +23,14 @@ namespace entrain {
 
 struct PartGroup;
 
-// Which ways this process may offer, besides staging.
+// The ways that this process may offer, besides the staged one.
 struct DeviceWays {
   bool direct = true;
   OffloadLibrary* library = nullptr;      // null: none
-  bool whole = true, node_groups = true;  // what it is for
+  bool whole = true, node_groups = true;  // uses of the library
 };
 
-// A library's communicator, and who may talk to it: for everything but Abort, whoever has the lock.
+// A library's communicator. The mutex must be held for every function but Abort.
 struct DeviceOffload {
   const std::unique_ptr<Offload> offload;
   absl::Mutex mutex;
@@ -38,7 +38,7 @@ struct DeviceOffload {
 
 class DeviceSide {
  public:
-  // `shape`: nullopt: the ranks form no node groups.
+  // `shape` is nullopt if the ranks form no node groups.
   static absl::StatusOr<std::unique_ptr<DeviceSide>> Open(Device& device, const DeviceWays& ways,
                                                           const std::optional<NodeGroups>& shape);
   ~DeviceSide();
@@ -49,42 +49,45 @@ class DeviceSide {
   BlockPool& pinned() { return pinned_; }
   BlockPool& scratch() { return scratch_; }
   WordPool& words() { return words_; }
-  // Streams of ours: copies to the host, copies from it, kernels and offloaded calls.
+  // Streams of the library's own: copies to the host, copies to the device, and kernels with
+  // offloaded calls.
   StreamHandle copy_in() const { return streams_[0]; }
   StreamHandle copy_out() const { return streams_[1]; }
   StreamHandle work() const { return streams_[2]; }
 
-  // ---- What the meeting found. Written once, by the runner.
+  // ---- The result of the meeting. Written once, by the runner.
   struct Ways {
     bool direct = false;
-    std::vector<bool> here;  // by rank: in this process, so that what it has needs no opening
-    // Of all ranks; or of this rank's node group, where all node groups have one. Null: none.
+    std::vector<bool> here;  // by rank: in this process, whose memory needs no opening
+    // A communicator of all ranks, or of this rank's node group if every node group has one. Null:
+    // none.
     std::unique_ptr<Offload> offload;
-    bool whole = false;           // which of the two
-    PartGroup* across = nullptr;  // the ranks of its place in the node groups
+    bool whole = false;           // `offload` is of all ranks
+    PartGroup* across = nullptr;  // ranks of this place in the node groups
   };
   void Met(Ways ways);
   bool met() const { return met_.load(std::memory_order_acquire); }
-  // Once met.
+  // These must be called only once met.
   bool direct() const { return met_ways_.direct; }
   bool Here(int rank) const { return met_ways_.here[static_cast<size_t>(rank)]; }
-  // Null: there is none.
+  // whole and node_groups return null if there is no such communicator.
   DeviceOffload* whole() const { return met_ways_.whole ? offload_.get() : nullptr; }
   DeviceOffload* node_groups() const { return met_ways_.whole ? nullptr : offload_.get(); }
   PartGroup* across() const { return met_ways_.across; }
-  // What has been offloaded ends soon.
+  // Makes the offloaded calls end soon.
   void AbortOffload() const;
 
-  // ---- Where a call is started, when none is under way
-  // Closes what others have freed. Not where other ranks of this process may have calls on the device, for which that
-  // would wait.
+  // ---- Called by the thread that starts a call, when no call is under way
+  // Closes memory that other ranks have freed. Does nothing if other ranks of this process may have
+  // calls on the device, because closing would wait for these.
   void CloseStale();
 
-  // ---- The runner's.
-  // What a rank of another process has exported, here: opened at first, and kept, since closing it waits for all streams
-  // of the device. What the rank had at these addresses before is gone there: CloseStale's.
+  // ---- Called by the runner
+  // Returns the address here of memory that a rank of another process has exported. Opens it at
+  // first use and keeps it open, because closing waits for all streams of the device. Earlier
+  // memory of that rank at these addresses no longer exists; CloseStale closes it.
   absl::StatusOr<std::byte*> Address(int rank, const DeviceExport& memory);
-  // Some device memory for others to try to open.
+  // Returns some device memory for other ranks to try to open.
   void* sample() const { return sample_.data; }
 
  private:

@@ -1,16 +1,17 @@
-// The direct way: every rank opens what it reads of the others, and reads it with kernels and copies of its own.
+// The direct way: every rank opens the memory of the others that it reads, and reads it with
+// kernels and copies of its own.
 //
-//   part 0   all_gather of where each rank's buffers are      now all inputs are ready
-//   part 1   all_gather of whether a rank has opened what it reads
-//   read     the own result, or for all_reduce the own slice of it
-//   part 2   all_gather of nothing: all have read              now inputs may be written
-//   finish   all_reduce: the other slices; in place: what was kept aside
-//   part 3   all_reduce only: all have read                    now outputs may be written
+//  part 0   all_gather of the places of each rank's buffers   then all inputs are ready
+//  part 1   all_gather of each rank's success in opening them
+//  read     the own result, or for all_reduce the own slice of it
+//  part 2   empty all_gather: all have read                   then inputs may be written
+//  finish   all_reduce: the other slices; in place: the result that was kept aside
+//  part 3   all_reduce only: all have read                    then outputs may be written
 //
-// Memory that the driver cannot export (of a pool, mapped by hand), or another rank cannot open, makes the call a staged
-// one, for all, after part 1.
+// If the driver cannot export some memory (of a pool, mapped by hand), or another rank cannot open
+// it, the call becomes a staged one on all ranks, after part 1.
 //
-// Contributions are combined in rank order, by one kernel, so that all ranks have the same bits.
+// One kernel combines the contributions in rank order, so that all ranks get the same bits.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -28,14 +29,14 @@
 namespace entrain {
 namespace {
 
-// A rank's buffers, as it tells the others. Of memory that is not there, all is 0.
+// A rank's buffers, as it describes them to the others. The fields of a missing buffer are all 0.
 struct Whereabouts {
   DeviceExport in, out;
   uint64_t in_here, out_here;  // addresses, for ranks of the same process
   uint8_t hidden;              // some of it cannot be exported
 };
 
-// Where the buffers of a rank are here; null: nowhere.
+// The addresses here of a rank's buffers; null if there is none.
 struct Buffers {
   std::byte *in = nullptr, *out = nullptr;
 };
@@ -165,14 +166,15 @@ class DirectWay final : public DeviceWay {
       ENTRAIN_LOG(kInfo, core_.config().name, ": a direct call is staged: ", why.message());
     }
   }
-  // All ranks do.
+  // All ranks do this.
   absl::Status GiveWay() {
     way_.LeaveBehind(kDirectPartsBeforeStaging);
     staged_ = way_.TakeStaged();
     return absl::OkStatus();
   }
 
-  // Whether all are here. Also behind what cannot be opened: what is in the way of the rest is found too.
+  // Finds the addresses of all buffers. Returns true if it found all. Continues after an error, so
+  // that it also finds stale memory that is in the way of others.
   bool FindBuffers() {
     absl::Status status;
     for (int r = 0; r < size_; ++r) {
@@ -206,7 +208,8 @@ class DirectWay final : public DeviceWay {
     KernelStream stream(way_.device(), way_.side().work());
     absl::Status status = body();
     status.Update(stream.status());
-    status.Update(done_.Record(way_.side().work()));  // behind what is there, also after an error
+    // behind the enqueued work, also after an error
+    status.Update(done_.Record(way_.side().work()));
     return status;
   }
 
@@ -214,7 +217,7 @@ class DirectWay final : public DeviceWay {
     return dst == src || bytes == 0 ? absl::OkStatus()
                                     : way_.device().Copy(dst, src, bytes, way_.side().work());
   }
-  // dst = what ranks [0, ranks) have at `offset` of their input, combined.
+  // dst = the combined inputs of ranks [0, ranks) at `offset`.
   void Combine(std::byte* dst, int64_t offset, int64_t count, int ranks) const {
     std::vector<const void*> sources;
     for (int r = 0; r < ranks; ++r) {
@@ -235,13 +238,14 @@ class DirectWay final : public DeviceWay {
     }
   }
 
-  // all_reduce: elements of rank r's slice, whole cache lines of them.
+  // all_reduce: returns the first element and the length of a rank's slice, which is whole cache
+  // lines.
   std::pair<int64_t, int64_t> Slice(int rank) const {
     const int64_t each = ((call_.count + size_ - 1) / size_ + 63) / 64 * 64;
     const int64_t first = std::min(call_.count, each * rank);
     return {first, std::min(call_.count, first + each) - first};
   }
-  // Bytes before rank r's part, and of it.
+  // Returns the bytes before a rank's part, and the bytes of the part.
   std::pair<int64_t, int64_t> Part(int rank) const {
     if (call_.uneven == nullptr) {
       return {rank * call_.count * width_, call_.count * width_};
@@ -304,7 +308,7 @@ class DirectWay final : public DeviceWay {
     }
   }
 
-  // Once all have read.
+  // Must be called when all ranks have read.
   absl::Status Complete() {
     std::byte* const out = buffers_[At(rank_)].out;
     if (aside_ != nullptr && (call_.kind != CallKind::kExclusiveScan || rank_ > 0)) {
@@ -332,7 +336,7 @@ class DirectWay final : public DeviceWay {
   std::vector<uint8_t> marks_;
   std::byte* aside_ = nullptr;
   DeviceMark done_;
-  std::unique_ptr<DeviceWay> staged_;  // once it has come to that
+  std::unique_ptr<DeviceWay> staged_;  // set when the call becomes staged
 };
 
 }  // namespace
@@ -347,7 +351,7 @@ bool DirectServes(const Call& call, int size, const Device& device) {
   return counts_known && by_kernel && call.count * SizeOf(call.dtype) >= kLeastDeviceBytes;
 }
 
-// Of calls that would write what others still read.
+// Scratch memory is needed by calls that would write memory that other ranks still read.
 int64_t DirectScratch(const Call& call) {
   const bool aside = (call.kind == CallKind::kAllToAll || call.kind == CallKind::kScan ||
                       call.kind == CallKind::kExclusiveScan) &&

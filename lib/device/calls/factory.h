@@ -1,4 +1,4 @@
-// The calls on device memory that a runtime of this build can make: for RuntimeOptions::device_calls.
+// The factory of calls on device memory in this build, for RuntimeOptions::device_calls.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<DeviceCalls>> MakeDeviceCalls(
     std::shared_ptr<CommCore> core, absl::Span<const std::string> transports);
 inline constexpr DeviceCallsFactory kDeviceCalls = MakeDeviceCalls;
 #else
-// A build without the device side (ENTRAIN_DEVICE).
+// The build has no device side (ENTRAIN_DEVICE).
 inline constexpr DeviceCallsFactory kDeviceCalls = nullptr;
 #endif
 

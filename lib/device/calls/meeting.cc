@@ -1,5 +1,6 @@
-// Where the ranks of a communicator find out which ways besides staging all of them can go: the first thing its first
-// untagged collective on device memory does. Two all_gathers: what each has, and what each made of the others' memory.
+// The meeting, in which the ranks of a communicator determine which ways besides the staged one all
+// of them can go. The first untagged collective on device memory begins with it. It is two
+// all_gathers: of what each rank has, and of its success with the others' memory.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -33,18 +34,18 @@ struct LibraryId {
 struct Offer {
   std::array<uint8_t, 16> process;
   std::array<uint8_t, 16> device;
-  DeviceExport sample;  // memory to try
+  DeviceExport sample;  // memory that others try to open
   uint8_t direct;
-  uint8_t whole, node_groups;    // what it would give to the library
-  std::array<char, 32> version;  // of the library; the same for all who join
-  LibraryId id;                  // of rank 0, and of the first rank of a node group
+  uint8_t whole, node_groups;    // the ways for which it would use the library
+  std::array<char, 32> version;  // of the library; equal on all ranks that join
+  LibraryId id;                  // from rank 0, and from the first rank of a node group
 };
 
 struct Verdict {
   uint8_t direct;
 };
 
-// A number of this process, the same for all runtimes that it may have.
+// Returns a number of this process, which all its runtimes share.
 std::array<uint8_t, 16> ThisProcess() {
   static const std::array<uint8_t, 16> number = [] {
     std::random_device random;
@@ -158,7 +159,7 @@ class Meeting final : public DeviceWay {
     return true;
   }
 
-  // Whether this rank can open what all others have offered.
+  // Returns true if this rank can open the memory that all others have offered.
   bool TryMemory() {
     for (int r = 0; r < core_.size(); ++r) {
       const Offer& theirs = offers_[At(r)];
@@ -167,7 +168,7 @@ class Meeting final : public DeviceWay {
       }
       if (theirs.process == ThisProcess()) {
         if (theirs.device != call_.device().uuid()) {
-          return false;  // two devices of one process
+          return false;  // two ranks of one process on different devices
         }
         continue;
       }
@@ -179,7 +180,7 @@ class Meeting final : public DeviceWay {
     return true;
   }
 
-  // By the library, all together, or each node group where not all can.
+  // Joins through the library: all ranks together, or each node group if not all ranks can.
   absl::Status Join() {
     OffloadLibrary* const library = call_.side().ways().library;
     std::vector<int> all(offers_.size());
@@ -222,7 +223,8 @@ class Meeting final : public DeviceWay {
     call_.side().Met(std::move(ways));
   }
 
-  // The same version, and a device each: the library refuses ranks that share one.
+  // Returns true if the ranks have the same version, and each a device of its own: the library
+  // refuses ranks that share one.
   bool CanJoin(const std::vector<int>& ranks, uint8_t Offer::*offered) const {
     for (const int rank : ranks) {
       const Offer& one = offers_[At(rank)];
@@ -254,7 +256,7 @@ class Meeting final : public DeviceWay {
   std::vector<Verdict> verdicts_;
   PartUnderWay part_;
   std::unique_ptr<Offload> offload_;  // being joined
-  bool whole_ = false;                // of all ranks
+  bool whole_ = false;                // `offload_` is of all ranks
   int at_ = 0;
 };
 

@@ -1,5 +1,6 @@
-// The ranks by node group: those of one host, which reach each other by a shorter way than the rest. A value, from what all
-// ranks know alike.
+// The node groups of a communicator: the ranks of one host form a group, because they reach each
+// other on a shorter path than other ranks. A value. It follows from values that are equal on all
+// ranks.
 #pragma once
 
 #include <optional>
@@ -11,15 +12,16 @@ namespace entrain {
 
 struct NodeGroups {
   int count = 0;             // at least 2
-  int size = 0;              // ranks of each, at least 2
-  int mine = 0;              // the number of this rank's
-  bool consecutive = false;  // the ranks of each follow each other
-  Group inside;              // this rank's; its ranks' places are those in it
-  Group across;  // the ranks of this rank's place, one of each node group, in rank order
+  int size = 0;              // ranks of each group, at least 2
+  int mine = 0;              // number of this rank's group
+  bool consecutive = false;  // the ranks of each group are consecutive
+  Group inside;              // this rank's group; a place is an index in it
+  Group across;              // the ranks of this place, one per group, in rank order
 
-  // nullopt: there is but one host, a host with but one rank, or hosts with more ranks than others.
+  // Returns nullopt if there is only one host, if a host has only one rank, or if hosts have
+  // different numbers of ranks.
   static std::optional<NodeGroups> Of(const Topology& topology, int rank);
-  // Where in `across` the node group of a rank is.
+  // Returns the index in `across` of the node group of a rank.
   int AcrossOf(const Topology& topology, int rank) const;
 };
 

@@ -1,5 +1,5 @@
-// The way of node groups: a library inside each of them (NCCL), the hosts' transports between them, where each place of the
-// node groups looks after a slice of its own:
+// The way of node groups: a library works inside each node group (NCCL), and the hosts' transports
+// between them. Each place of the node groups exchanges a slice of its own:
 //
 //                    inside, on the device      between equal places       inside, on the device
 //   all_reduce       reduce_scatter             all_reduce of the slice    all_gather
@@ -8,12 +8,15 @@
 //   reduce_scatter   one for each node group        reduce_scatter             -
 //   all_gather       of the own node group          all_gather                 one for each other node group
 //
-// What goes between is staged as in pieces.h. The first three are cut into chunks of a piece for each place, and
-// all of the first step is on the stream before any of the last, so that the library has the same calls in the same order
-// on all ranks of a node group while pieces come in any order. Of m ranks a node group, I node groups and S bytes a rank sends
-// 2 S (I - 1) / (I m) bytes between node groups for an all_reduce by an algorithm that sends the least.
+// Slices travel between node groups in pieces, as in pieces.h. The first three calls are cut into
+// chunks of one piece per place. All calls of the first step are put on the stream before any of
+// the last, so that the library gets the same calls in the same order on all ranks of a node group,
+// while pieces arrive in any order. With m ranks per node group, I node groups and S bytes, a rank
+// sends 2 S (I - 1) / (I m) bytes between node groups for an all_reduce, if the algorithm sends the
+// least possible.
 //
-// An average is one of averages: the library's of its node group, then that of the node groups, which are of one size.
+// An average is an average of averages: the library averages inside each node group, then the node
+// groups, which have equal sizes, are averaged.
 #include <algorithm>
 #include <cstddef>
 #include <memory>
@@ -28,7 +31,7 @@
 namespace entrain {
 namespace {
 
-// Null where the rank has no such buffer.
+// Returns null if the rank has no such buffer.
 std::byte* At(const BufferView& buffer, int64_t offset) {
   return buffer.data == nullptr ? nullptr : static_cast<std::byte*>(buffer.data) + offset;
 }
@@ -66,7 +69,8 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
     *moved |= done;
     return done;
   }
-  // What has not begun when it is aborted may have been about to, and what it copies is on the stream.
+  // A call that had not begun at the abort may have been about to begin; its copies are then on the
+  // stream.
   bool Quiet() override {
     if (given_ && way_.side().node_groups()->offload->Gone()) {
       given_ = false;
@@ -81,7 +85,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
   bool settled() const override { return false; }
 
  private:
-  // A call inside the node group, and how many of the first pieces must be over before it.
+  // A call inside the node group; `after` first pieces must be over before it.
   struct Inside {
     Call call;
     int64_t after = 0;
@@ -89,7 +93,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
 
   // ---- Inside the node group
 
-  // As long as there are some to give: each once the one before is on the stream.
+  // Gives calls to the library as long as possible, each when the one before is on the stream.
   absl::Status EnqueueInside(bool* moved) {
     DeviceOffload& to = *way_.side().node_groups();
     absl::MutexLock lock(&to.mutex);
@@ -126,7 +130,8 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
         before_pieces_ = steps_.size();
         return;
       case CallKind::kAllGather:
-        // In place, pieces are copied from this rank's part meanwhile: what NCCL may write there are the same bytes.
+        // In place, pieces are copied from this rank's part at the same time. NCCL can only write
+        // the same bytes there.
         Add(CallKind::kAllGather, At(call_.in, 0), NodeGroupsParts(node_groups_.mine), call_.count,
             0);
         for (int i = 0; i < node_groups_.count; ++i) {
@@ -165,7 +170,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
     }
   }
 
-  // `count`: of a part, or of a broadcast's buffer.
+  // `count` is the number of elements of a part, or of a broadcast's buffer.
   void Add(CallKind kind, std::byte* in, std::byte* out, int64_t count, int64_t after) {
     const int64_t bytes = count * width_, whole = bytes * node_groups_.size;
     Call inside;
@@ -180,7 +185,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
     inside.options = call_.options;
     steps_.push_back({std::move(inside), after});
   }
-  // A call whose parts are the slices of chunk k.
+  // Adds a call whose parts are the slices of chunk k.
   void AddSliced(CallKind kind, std::byte* in, std::byte* out, int64_t k, int64_t after) {
     Add(kind, in, out, chunk_count(k) / node_groups_.size, after);
     if (chunk_count(k) % node_groups_.size == 0) {
@@ -199,7 +204,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
     (scatters ? inside.in : inside.out).bytes = chunk_count(k) * width_;
   }
 
-  // Where what this place looks after of chunk k is on the device.
+  // Returns the address on the device of this place's slice of chunk k.
   std::byte* Slice(int64_t k) const {
     return call_.kind == CallKind::kReduce
                ? way_.scratch() + k * piece_ * width_
@@ -227,8 +232,9 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
                : elements(piece) * width_ *
                      (call_.kind == CallKind::kAllGather ? node_groups_.count : 1);
   }
-  // When all is over that comes before on the stream of the library. A copy that waited for it there would hold up those
-  // of all other calls, for ranks of the node group that may wait for these first.
+  // Returns true when the earlier work on the library's stream is over. If the copy waited for it
+  // on its stream, it would hold up the copies of all other calls, for which ranks of the node
+  // group may be waiting first.
   absl::StatusOr<bool> MayBegin(int64_t piece) const override {
     const auto behind = static_cast<size_t>(BehindOf(piece));
     return behind == 0              ? absl::StatusOr<bool>(true)
@@ -270,7 +276,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
     between.kind = call_.kind;
     between.reduction = call_.reduction;
     if (call_.reduction.op == ReduceOp::kPreMultipliedSum) {
-      between.reduction = {};  // multiplied inside
+      between.reduction = {};  // was multiplied inside
     }
     between.dtype = call_.dtype;
     between.count = elements(piece);
@@ -312,13 +318,13 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
 
   bool is_root() const { return way_.core().rank() == call_.root; }
   int64_t part() const { return call_.count * width_; }
-  // How many of the steps inside must be over before the piece.
+  // Returns the number of steps inside that must be over before the piece.
   int64_t BehindOf(int64_t piece) const {
     return before_pieces_ == 0                      ? 0
            : call_.kind == CallKind::kReduceScatter ? static_cast<int64_t>(before_pieces_)
                                                     : piece + 1;
   }
-  // Chunks: a piece for each place. Of calls with parts, a piece is one of each part.
+  // A chunk is one piece per place. In calls with parts, a piece is a range of each part.
   int64_t chunk() const { return sliced_ ? piece_ * node_groups_.size : piece_; }
   int64_t chunk_first(int64_t k) const { return k * chunk(); }
   int64_t chunk_count(int64_t k) const { return std::min(chunk(), call_.count - chunk_first(k)); }
@@ -344,10 +350,11 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
   const bool at_root_;         // this rank's node group is the root's
   const int64_t piece_, pieces_;
   std::vector<Inside> steps_;
-  size_t before_pieces_ = 0;                        // how many of them come before pieces
-  std::vector<std::unique_ptr<DeviceMark>> marks_;  // behind each of them that has begun
-  bool given_ = false;                              // the one behind those
-  std::vector<bool> over_;                          // pieces
+  size_t before_pieces_ = 0;                        // number of steps that precede the pieces
+  std::vector<std::unique_ptr<DeviceMark>> marks_;  // one behind each step that has begun
+  // the step after those has been given to the library
+  bool given_ = false;
+  std::vector<bool> over_;  // by piece
   int64_t first_open_ = 0;
   PiecePipe pipe_;
 };

@@ -1,5 +1,5 @@
-// The way of a library that does whole collectives. Until it has put a call on the stream, which may take the others'
-// coming, nothing else can be given to it.
+// The way of a library that does whole collectives. It takes no other call until it has put the
+// present one on the stream, which may require that the other ranks make the call too.
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
 #include "lib/device/calls/device_call.h"
@@ -28,7 +28,8 @@ class OffloadWay final : public DeviceWay {
     *moved |= done;
     return done;
   }
-  // What has not begun when it is aborted may have been about to, and what it copies is on the stream.
+  // A call that had not begun at the abort may have been about to begin; its copies are then on the
+  // stream.
   bool Quiet() override {
     if (given_ && !begun_ && to_.offload->Gone()) {
       begun_ = true;
@@ -51,7 +52,8 @@ class OffloadWay final : public DeviceWay {
     given_ = true;
     return to_.offload->Enqueue(call_.call(), stream, call_.scratch());
   }
-  // Whether the call is on the stream; then the caller's waits for it, unless it does so for something else.
+  // Checks whether the call is on the stream. If it is, makes the caller's stream wait for it,
+  // unless that stream waits for something else.
   absl::Status Begin() {
     {
       absl::MutexLock lock(&to_.mutex);

@@ -7,7 +7,7 @@
 namespace entrain {
 namespace {
 
-// Behind what there is of them, also after an error.
+// Records a mark behind the enqueued copies, also after an error.
 absl::Status MarkCopies(const absl::StatusOr<bool>& copies, DeviceMark& mark, StreamHandle stream) {
   absl::Status status = copies.status();
   status.Update(copies.ok() && !*copies ? absl::OkStatus() : mark.Record(stream));
@@ -34,7 +34,7 @@ PiecePipe::~PiecePipe() {
 }
 
 absl::Status PiecePipe::Reserve() {
-  // Any piece may come to any slot, and the first is one of the largest.
+  // Any piece may use any slot. The first piece is one of the largest.
   for (Slot& slot : slots()) {
     ENTRAIN_ASSIGN_OR_RETURN(slot.in, side_.pinned().Take(call_.InBytes(0)));
     ENTRAIN_ASSIGN_OR_RETURN(slot.out, side_.pinned().Take(call_.OutBytes(0)));
@@ -49,7 +49,7 @@ absl::Span<PiecePipe::Slot> PiecePipe::slots() {
 
 absl::StatusOr<bool> PiecePipe::Step(bool* moved) {
   for (Slot& slot : slots()) {
-    // Each as far as it comes; a slot that has become free takes the next piece.
+    // Moves each slot as far as possible. A free slot takes the next piece.
     for (bool further = true; further;) {
       ENTRAIN_ASSIGN_OR_RETURN(further, Advance(slot));
       *moved |= further;

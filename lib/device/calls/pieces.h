@@ -1,5 +1,5 @@
-// A call on device memory through page-locked memory, piece by piece: a few are under way at once, one being copied from
-// the device, one on the wire, one being copied back.
+// Runs a call on device memory through page-locked memory, piece by piece. A few pieces are under
+// way at once: one is copied from the device, one is transferred, one is copied back.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -18,45 +18,46 @@
 
 namespace entrain {
 
-// Large enough that a copy runs at the link's speed, small enough that a call of some tens of MiB overlaps.
+// The size is large enough for copies at the link's speed, and small enough for overlap in a call
+// of some tens of MiB.
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
-// Elements of this width of each of `parts` in a piece: whole cache lines of them, so that a piece begins as aligned as
-// the buffer; at most `count`.
+// Returns the elements of each of `parts` in a piece, if elements have this width. They fill whole
+// cache lines, so that a piece is aligned like the buffer. Returns at most `count`.
 int64_t PieceElements(int64_t width, int64_t parts, int64_t count);
 
-// What is copied and exchanged.
+// A call that PiecePipe cuts into pieces.
 class PiecewiseCall {
  public:
   virtual ~PiecewiseCall() = default;
-  // How many pieces; all but the last are alike.
+  // Returns the number of pieces. All but the last have equal sizes.
   virtual int64_t pieces() const = 0;
-  // Page-locked memory for a piece.
+  // Return the page-locked memory that a piece needs.
   virtual int64_t InBytes(int64_t piece) const = 0;
   virtual int64_t OutBytes(int64_t piece) const = 0;
-  // Whether its input is there to be copied.
+  // Returns true if the input of the piece is ready to be copied.
   virtual absl::StatusOr<bool> MayBegin(int64_t piece) const = 0;
-  // Enqueue copies on side.copy_in(), side.copy_out(); false: there is nothing to copy.
+  // Enqueue copies on side.copy_in() and side.copy_out(). Return false if there is nothing to copy.
   virtual absl::StatusOr<bool> CopyIn(int64_t piece, std::byte* in) = 0;
   virtual absl::StatusOr<bool> CopyOut(int64_t piece, const std::byte* in,
                                        const std::byte* out) = 0;
-  // Null: there is nothing to exchange.
+  // Returns null if there is nothing to exchange.
   virtual absl::StatusOr<RefPtr<Work>> Exchange(int64_t piece, std::byte* in, std::byte* out) = 0;
   virtual void IsOver(int64_t piece) = 0;
 };
 
 class PiecePipe {
  public:
-  // Both outlive it.
+  // Both arguments must outlive the object.
   PiecePipe(DeviceSide& side, PiecewiseCall& call);
   ~PiecePipe();
   PiecePipe(const PiecePipe&) = delete;
   PiecePipe& operator=(const PiecePipe&) = delete;
 
-  // All page-locked memory that it will need.
+  // Takes all page-locked memory that the call needs.
   absl::Status Reserve();
-  // As far as it comes; true: all pieces are over.
+  // Moves every piece as far as possible. Returns true when all pieces are over.
   absl::StatusOr<bool> Step(bool* moved);
-  // Whether the device and the parts have let go of all buffers.
+  // Returns true if the device and the parts no longer use any buffer.
   bool Quiet() const;
   bool on_wire() const;
 
@@ -70,7 +71,7 @@ class PiecePipe {
     DeviceMark copied_in, copied_out;
     PartUnderWay part;
   };
-  // Those that are used: no more than there are pieces.
+  // Returns the slots in use: at most as many as there are pieces.
   absl::Span<Slot> slots();
   absl::StatusOr<bool> Advance(Slot& slot);
   absl::StatusOr<bool> Begin(Slot& slot);

@@ -1,7 +1,8 @@
-// The staged way: a call piece by piece through page-locked memory. A piece is a range of elements of every part, so it is
-// a call of the same kind. Calls that cannot be cut so are one piece: parts that are not even (not all ranks know all
-// counts), and contributions that travel packed (what is chosen depends on the whole vector). Buffers that are
-// page-locked themselves are one piece too, and are not copied.
+// The staged way: a call runs piece by piece through page-locked memory. A piece is a range of
+// elements of every part, so it is a call of the same kind. Two kinds of calls cannot be cut and
+// are one piece: calls with uneven parts (not all ranks know all counts), and calls with packed
+// contributions (the choice of elements depends on the whole vector). Buffers that are page-locked
+// themselves are one piece too, and are not copied.
 #include <algorithm>
 
 #include "lib/base/status.h"
@@ -14,7 +15,7 @@
 namespace entrain {
 namespace {
 
-// Elements of each part in a piece.
+// Returns the elements of each part in a piece.
 int64_t ElementsOf(const Call& call, int size) {
   if (!call.options.device || call.uneven != nullptr || PackedCall::Is(call) || call.count == 0) {
     return call.count;
@@ -27,7 +28,8 @@ int64_t PiecesOf(const Call& call, int size) {
   return elements == 0 ? 1 : (call.count + elements - 1) / elements;
 }
 
-// The root of a broadcast, and who has nobody before it in an exclusive scan.
+// Returns true for ranks whose output is not written: the root of a broadcast, and rank 0 of an
+// exclusive scan.
 bool KeepsOut(const Call& call, int rank) {
   return (call.kind == CallKind::kBroadcast && call.root == rank) ||
          (call.kind == CallKind::kExclusiveScan && rank == 0);
@@ -59,7 +61,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
   }
 
  private:
-  // ---- PiecewiseCall
+  // ---- Functions of PiecewiseCall
   int64_t pieces() const override { return pieces_; }
   int64_t InBytes(int64_t piece) const override {
     return copies_ ? BytesOf(call_.in, piece) : differs_ ? call_.in.bytes : 0;
@@ -88,7 +90,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
       return way_.LaunchPacked(part);
     }
     if (differs_ && part.in.bytes > 0) {
-      // Not in the caller's buffer, where nothing else is.
+      // The caller's buffer must not change, so the contribution is written to the staged one.
       Contribute(part, in, part.in.data, part.in.bytes / SizeOf(part.dtype));
       part.in.data = in;
     }
@@ -103,12 +105,12 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
     return writes_;
   }
 
-  // ----
+  // ---- Sizes and copies
   bool whole() const { return pieces_ == 1; }
   int64_t first(int64_t piece) const { return piece * piece_; }
   int64_t elements(int64_t piece) const { return std::min(piece_, call_.count - first(piece)); }
-  // Of the caller's buffer, what belongs to the piece: as many ranges as the buffer has parts, one after the other in
-  // the staged memory.
+  // A piece of the caller's buffer is one range of each of its parts. The ranges follow each other
+  // in the staged memory.
   int64_t PartsOf(const BufferView& buffer) const {
     const int64_t part = call_.count * SizeOf(call_.dtype);
     return whole() ? 1 : part == 0 ? 0 : buffer.bytes / part;

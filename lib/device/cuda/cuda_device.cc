@@ -12,7 +12,7 @@
 #include "lib/base/status.h"
 #include "lib/device/cuda/cuda_kernels.h"
 
-// The module with all kernels, as nvcc made it (kernels_image.S).
+// The module with all kernels, from nvcc (kernels_image.S).
 extern "C" const unsigned char entrain_cuda_image[];
 
 namespace entrain {
@@ -31,7 +31,7 @@ CUevent Event(EventHandle event) {
   return static_cast<CUevent>(event);
 }
 
-// ---- Waiting for a word where the device cannot: the driver's thread does
+// ---- Waiting for a word on devices that cannot: a thread of the driver waits
 
 struct AwaitedWord {
   const uint32_t* word;
@@ -41,8 +41,8 @@ struct AwaitedWord {
 void CUDA_CB WaitForWord(void* argument) {
   const std::unique_ptr<AwaitedWord> awaited(static_cast<AwaitedWord*>(argument));
   int64_t nap = 1;
-  // Acquire: with the release of whoever advances the word; what was written before is seen by what
-  // follows on the stream.
+  // Acquire order, paired with the release of the thread that advances the word: later work on the
+  // stream sees that thread's earlier writes.
   while (static_cast<int32_t>(__atomic_load_n(awaited->word, __ATOMIC_ACQUIRE) -
                               awaited->at_least) < 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(nap));
@@ -82,7 +82,7 @@ void CudaDevice::Release(F f) {
   }
 }
 
-// ---- Making one
+// ---- Creation
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(const CudaDriver& driver,
                                                                int ordinal) {
@@ -105,7 +105,8 @@ absl::Status CudaDevice::Prepare() {
                                        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
   ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuDevicePrimaryCtxRetain, &context_, device));
   ENTRAIN_RETURN_IF_ERROR(LoadKernels());
-  // More than are in use at a time, as a rule: whoever needs one later may have to find it while a stream waits.
+  // Usually more rooms than are in use at a time. A room that is needed later may have to be
+  // allocated while a stream waits.
   std::array<ResultRoom, 4> rooms;
   for (ResultRoom& room : rooms) {
     ENTRAIN_ASSIGN_OR_RETURN(room, TakeRoom());
@@ -163,8 +164,9 @@ void CudaDevice::FreePinned(void* memory) {
 // ---- Streams
 
 absl::StatusOr<StreamHandle> CudaDevice::CreateStream() {
-  // Of the highest priority: streams of one priority share few queues of the device, and one that
-  // waits for a word may hold up what lies behind it in its queue, on which the word may depend.
+  // The stream has the highest priority. Streams of one priority share few queues of the device. A
+  // stream that waits for a word may hold up the streams behind it in its queue, and the word may
+  // depend on these.
   CUstream stream = nullptr;
   ENTRAIN_RETURN_IF_ERROR(Within([&] {
     int lowest = 0, highest = 0;
@@ -213,7 +215,7 @@ absl::Status CudaDevice::AwaitWord(StreamHandle stream, const uint32_t* word, ui
     auto awaited = std::make_unique<AwaitedWord>(AwaitedWord{word, at_least});
     ENTRAIN_RETURN_IF_ERROR(
         ENTRAIN_CUDA(driver_, cuLaunchHostFunc, Stream(stream), WaitForWord, awaited.get()));
-    awaited.release();  // WaitForWord's
+    awaited.release();  // WaitForWord frees it
     return absl::OkStatus();
   });
 }
@@ -255,7 +257,7 @@ absl::Status CudaDevice::AwaitEvent(StreamHandle stream, EventHandle event) {
   });
 }
 
-// ---- Memory of anybody
+// ---- Any memory
 
 absl::Status CudaDevice::Attributes(const void* memory, unsigned count,
                                     CUpointer_attribute* attributes, void** values) {

@@ -1,5 +1,5 @@
-// One CUDA device: its primary context, which it shares with whatever else in the process uses the
-// CUDA runtime. Every call makes that context current and puts back the caller's.
+// One CUDA device: its primary context, which it shares with all other users of the CUDA runtime in
+// the process. Every call makes that context current and restores the caller's.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@
 
 namespace entrain {
 
-// FAILED_PRECONDITION in a child that was forked after the driver was loaded.
+// Returns FAILED_PRECONDITION in a child that was forked after the driver was loaded.
 absl::Status CheckNotForked();
 
-// Pinned words for what kernels return, as many of the device for what they count, and the mark to
-// wait for. Lent to one call at a time.
+// Pinned words for the results of kernels, as many words of device memory for their counters, and
+// the event to wait for. Used by one call at a time.
 struct ResultRoom {
   static constexpr int kWords = device_loops::kMostBlocks;
   double* words = nullptr;
@@ -32,7 +32,7 @@ struct ResultRoom {
 
 class CudaDevice final : public Device {
  public:
-  // Retains the primary context, for ever, and loads the kernels: all at once, since loading one
+  // Retains the primary context for ever, and loads all kernels at once, because loading a kernel
   // while a stream waits for the host could wait for that stream.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(const CudaDriver& driver, int ordinal);
 
@@ -69,16 +69,16 @@ class CudaDevice final : public Device {
   int most_sources() const override;
   const Kernels& kernels() const override;
 
-  // ---- For cuda_devices.cc: cuPointerGetAttributes with this device's context current.
+  // ---- For cuda_devices.cc: calls cuPointerGetAttributes with this device's context current.
   absl::Status Attributes(const void* memory, unsigned count, CUpointer_attribute* attributes,
                           void** values);
 
   // ---- For cuda_kernels.cc, cuda_hash.cc and launch.cc.
   int processors() const { return processors_; }
-  // `args`: the kernel's, copied before this returns.
+  // `args` are the kernel's; they are copied before this returns.
   absl::Status Launch(KernelId kernel, const void* args, int blocks, StreamHandle stream);
   absl::StatusOr<ResultRoom> TakeRoom();
-  // `late`: the device may still write to it, until the mark.
+  // `late` says that the device may still write to the room, until its event.
   void PutBack(ResultRoom room, bool late = false);
 
  private:
@@ -88,7 +88,7 @@ class CudaDevice final : public Device {
   // Runs f, which returns a Status, with the context current.
   template <typename F>
   absl::Status Within(F f);
-  // For what cannot fail: an error is logged.
+  // Runs f, which must not fail: an error is only logged.
   template <typename F>
   void Release(F f);
 

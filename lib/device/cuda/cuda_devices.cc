@@ -17,7 +17,7 @@
 namespace entrain {
 namespace {
 
-// Relaxed: a child has one thread, which forked.
+// Relaxed order: a child has only the thread that forked.
 std::atomic<bool> forked{false};
 
 class CudaDevices final : public Devices {
@@ -48,7 +48,7 @@ class CudaDevices final : public Devices {
     return DeviceAt(ordinal);
   }
 
-  // Managed memory counts as the device's: its host may read it, but only when nothing runs.
+  // Managed memory counts as device memory: the host may read it, but only while nothing runs.
   absl::StatusOr<Place> PlaceOf(const void* memory) override {
     ENTRAIN_RETURN_IF_ERROR(CheckNotForked());
     unsigned type = 0;
@@ -56,13 +56,13 @@ class CudaDevices final : public Devices {
     CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
     void* values[] = {&type, &ordinal};
-    // For memory that the driver does not know, it succeeds and leaves zeros.
+    // For memory that the driver does not know, the function succeeds and leaves zeros.
     const CUresult result = driver_.cuPointerGetAttributes(2, attributes, values,
                                                            reinterpret_cast<CUdeviceptr>(memory));
     absl::Status known = driver_.Check(result, "cuPointerGetAttributes");
     if (result == CUDA_ERROR_INVALID_CONTEXT) {
-      // Some drivers answer only with a context. Where none is active, nobody has memory of a
-      // device.
+      // Some drivers answer only with a context. If no context is active, there is no device
+      // memory.
       ENTRAIN_ASSIGN_OR_RETURN(CudaDevice* const device, ActiveDevice());
       known =
           device == nullptr ? absl::OkStatus() : device->Attributes(memory, 2, attributes, values);
@@ -77,7 +77,8 @@ class CudaDevices final : public Devices {
     return place;
   }
 
-  // By its context, so that no other device is touched. A thread without one is on the first, as the CUDA runtime has it.
+  // Finds the device through the stream's context, so that no other device is touched. A thread
+  // without a context uses the first device, as in the CUDA runtime.
   absl::StatusOr<Device*> OfStream(StreamHandle stream) override {
     ENTRAIN_RETURN_IF_ERROR(CheckNotForked());
     auto* const handle = static_cast<CUstream>(stream);
@@ -115,7 +116,7 @@ class CudaDevices final : public Devices {
     return device.get();
   }
 
-  // The first whose primary context somebody uses; null: none.
+  // Returns the first device whose primary context is in use, or null.
   absl::StatusOr<CudaDevice*> ActiveDevice() {
     for (int ordinal = 0; ordinal < count_; ++ordinal) {
       CUdevice device = 0;

@@ -7,10 +7,10 @@
 
 namespace entrain {
 
-// The same object at every call, for ever. UNAVAILABLE with the reason when there is no driver or
-// no device, or the library was built without CUDA. Thread safety: any thread. The driver does not
-// outlive fork: in a child of a process that has called this, it and everything it gave fail with
-// FAILED_PRECONDITION (and release nothing).
+// Returns the same object at every call; it lives for ever. Returns UNAVAILABLE with the reason if
+// there is no driver or no device, or if the library was built without CUDA. Any thread may call
+// it. The driver does not survive a fork: in a child of a process that has called this function,
+// the function and all objects from it fail with FAILED_PRECONDITION, and release nothing.
 absl::StatusOr<Devices*> OpenCudaDevices();
 
 }  // namespace entrain

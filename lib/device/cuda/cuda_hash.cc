@@ -1,4 +1,4 @@
-// Hashes of device memory, found on the device.
+// Hashes device memory on the device.
 #include <algorithm>
 
 #include "lib/base/status.h"

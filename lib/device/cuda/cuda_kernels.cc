@@ -17,7 +17,7 @@ using device_loops::kMostSources;
 using device_loops::Range;
 using device_loops::WeighArgs;
 
-// Kernels of element types lie in the order of DType.
+// Kernels of element types are listed in the order of DType.
 constexpr KernelId After(KernelId first, DType dtype, DType first_type = DType::kF32) {
   return static_cast<KernelId>(static_cast<int32_t>(first) + static_cast<int32_t>(dtype) -
                                static_cast<int32_t>(first_type));
@@ -60,10 +60,10 @@ struct Combination {
   KernelId kernel;
   CombineOp op;
   int64_t element;            // bytes
-  uint64_t any = 0, one = 0;  // of truths
+  uint64_t any = 0, one = 0;  // for logical operations
 };
 
-// The bits of a one, and those that make an element true when one of them is set.
+// Sets the bits of the value true, and the bits of which one makes an element true.
 void SetTruth(DType dtype, Combination& to) {
   to.element = SizeOf(dtype);
   to.one = 1;
@@ -187,7 +187,7 @@ void ScaleAny(DType dtype, void* dst, const void* src, int64_t count, double fac
   args.factor = factor;
   KernelId kernel = After(KernelId::scale_f32, dtype);
   if (!IsFloat(dtype)) {
-    // Signed and unsigned integers that wrap have the same products.
+    // Signed and unsigned integers have the same products modulo 2^64.
     args.whole = factor < 0 ? static_cast<uint64_t>(static_cast<int64_t>(factor))
                             : static_cast<uint64_t>(factor);
     kernel = OfWidth(KernelId::scale_8, element);
@@ -253,7 +253,8 @@ double SumOfSquaredProducts(const float* x, const float* y, int64_t count) {
   return Sum(KernelId::sum_of_squared_products, x, y, count);
 }
 
-// The bits that are all set in numbers that are not finite; 0: there are none.
+// Returns the bits that are all set in numbers that are not finite; 0 for types without such
+// numbers.
 uint64_t ExponentOf(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -358,7 +359,7 @@ void AddSharpness(const SharpnessArgs& sharpness, float* out, const float* base,
   LaunchKernel(KernelId::add_sharpness, args, 4);
 }
 
-// ---- Optimizers: hyper-parameters are made in double, as in lib/kernels/kernels_updates.inc
+// ---- Optimizers: hyper-parameters are computed in double, as in lib/kernels/kernels_updates.inc
 
 void Sgd(const SgdArgs& sgd, float* out, float* p, const float* g, float* b, int64_t count) {
   device_loops::SgdStepArgs args = {};

@@ -5,9 +5,9 @@
 
 namespace entrain {
 
-// One for all devices: its functions look at the calling thread's KernelStream, without which they
-// must not be called. What cannot be done is noted there: more than kMostSources contributions, or
-// what the driver says.
+// Returns the one table for all devices. Its functions use the calling thread's KernelStream and
+// must not be called without one. They note errors there: more than kMostSources contributions, or
+// an error of the driver.
 const Kernels& CudaKernels();
 
 }  // namespace entrain

@@ -13,7 +13,7 @@ namespace {
 
 absl::StatusOr<CudaDriver> Find() {
   const std::string name = GetEnv("ENTRAIN_CUDA_LIBRARY").value_or("libcuda.so.1");
-  // Never closed: the driver has threads and exit handlers of its own.
+  // Never closed, because the driver has threads and exit handlers of its own.
   void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::UnavailableError(absl::StrCat("no CUDA driver: ", dlerror()));

@@ -1,6 +1,6 @@
 // The CUDA driver, found at run time: a table of its functions, so that one binary serves machines
-// with and without it. Nothing is linked. The functions have the driver's own versioned names, and
-// NVIDIA's header says what they do.
+// with and without it. Nothing is linked. The functions have the driver's own versioned names;
+// NVIDIA's header documents them.
 #pragma once
 
 #include <cuda.h>
@@ -59,18 +59,18 @@ struct CudaDriver {
   ENTRAIN_CUDA_DRIVER(ENTRAIN_CUDA_POINTER)
 #undef ENTRAIN_CUDA_POINTER
 
-  // What a function returned: OK, or "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (out of memory)".
-  // RESOURCE_EXHAUSTED for shortages, INVALID_ARGUMENT for values and handles, UNIMPLEMENTED for
-  // what the device cannot, INTERNAL for all else.
+  // Translates the result of a function: OK, or "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (out of
+  // memory)". Shortages are RESOURCE_EXHAUSTED, wrong values and handles INVALID_ARGUMENT,
+  // unsupported requests UNIMPLEMENTED, all others INTERNAL.
   absl::Status Check(CUresult result, absl::string_view function) const;
 
-  // From libcuda.so.1, or what ENTRAIN_CUDA_LIBRARY names, and initialised; once per process, at
-  // the first call. UNAVAILABLE with the reason when there is none, it lacks a function, or sees no
-  // device.
+  // Loads and initialises libcuda.so.1, or the file in ENTRAIN_CUDA_LIBRARY, at the first call in
+  // the process. Returns UNAVAILABLE with the reason if there is no driver, if it lacks a function,
+  // or if it sees no device.
   static absl::StatusOr<const CudaDriver*> Load();
 };
 
-// ENTRAIN_CUDA(driver, cuMemFree_v2, memory): calls, and makes a status of the result.
+// ENTRAIN_CUDA(driver, cuMemFree_v2, memory) calls the function and returns its result as a status.
 #define ENTRAIN_CUDA(driver, function, ...) \
   (driver).Check((driver).function(__VA_ARGS__), #function)
 

@@ -1,29 +1,29 @@
-// What each kernel is launched with. Plain data, for nvcc and the host's compiler alike.
+// The arguments of each kernel. Plain data, for nvcc and the host's compiler.
 #pragma once
 
 #include <cstdint>
 
 namespace entrain::device_loops {
 
-constexpr int kThreads = 256;      // of a block
-constexpr int kMostBlocks = 512;   // of a kernel that returns a number a block: all run at once
-constexpr int kMostSources = 240;  // that one launch combines: arguments are at most 4 KiB
+constexpr int kThreads = 256;      // threads of a block
+constexpr int kMostBlocks = 512;   // of a kernel with one result per block: all run at once
+constexpr int kMostSources = 240;  // sources of one launch: arguments are at most 4 KiB
 
-// The elements before `head` and behind the last whole pack are taken singly, the others in packs,
-// which are aligned in all arrays.
+// The elements before `head` and those behind the last whole pack are processed singly, the others
+// in packs, which are aligned in all arrays.
 struct Range {
   int64_t count, head;
 };
 
 enum class CombineOp : int32_t { kSum, kProd, kMin, kMax, kAnd, kOr, kXor, kMinLoc, kMaxLoc };
 
-// ForEachPointer: where the memory is that the kernel works on, for a host that has to look at it.
+// ForEachPointer lists the memory that the kernel uses, for a host that must check it.
 struct CombineArgs {
-  Range range;  // of kAnd, kOr, kXor of bits: in bytes
+  Range range;  // for kAnd, kOr, kXor of bits: in bytes
   void* out;
   CombineOp op;
   int32_t n, divide;  // divide > 1: the sum is divided by it
-  uint64_t any, one;  // of truths: the bits of which one makes an element true; true
+  uint64_t any, one;  // logical operations: bits of which one makes an element true; the value true
   const void* srcs[kMostSources];
   template <typename F>
   void ForEachPointer(F f) {
@@ -34,7 +34,7 @@ struct CombineArgs {
   }
 };
 
-// Types as their kernels are named.
+// Types, named like their kernels.
 enum class FloatType : int32_t { kF32, kF64, kBF16, kF16, kF8E4M3, kF8E5M2 };
 
 struct CastArgs {
@@ -64,8 +64,8 @@ struct ScaleArgs {
   Range range;
   void* out;
   const void* in;
-  double factor;   // of floats
-  uint64_t whole;  // of integers, modulo 2^64
+  double factor;   // for floats
+  uint64_t whole;  // for integers, modulo 2^64
   template <typename F>
   void ForEachPointer(F f) {
     f(out);
@@ -77,7 +77,7 @@ struct WeighArgs {
   Range range;
   void* out;
   int32_t n;
-  bool count_votes, normalize;  // of those that agree
+  bool count_votes, normalize;  // normalize: by the weights that agree
   double least_divisor;
   const void* srcs[kMostSources];
   double weights[kMostSources];
@@ -90,10 +90,10 @@ struct WeighArgs {
   }
 };
 
-// out = f(a, b, ...): what is not used is null.
+// out = f(a, b, ...). Unused pointers are null.
 struct FloatsArgs {
   Range range;
-  float *out, *second;  // second: another result
+  float *out, *second;  // second: a second result
   const float *a, *b, *c;
   float u, v, w, x;
   bool flag;
@@ -109,7 +109,7 @@ struct FloatsArgs {
 
 // Block k of at most kMostBlocks writes results[k].
 struct SumArgs {
-  Range range;  // head: 0, or count where packs are not aligned
+  Range range;  // head: 0, or count if packs are unaligned
   const float *x, *y;
   double* results;
   template <typename F>
@@ -124,8 +124,8 @@ struct FiniteArgs {
   Range range;
   const void* in;
   uint64_t exponent;  // an element with all these bits is not finite
-  int32_t stride;     // of so many values, 1 or 2, the first is looked at
-  double* results;    // its first word gets 1 when one is found
+  int32_t stride;     // 1 or 2: the first of `stride` values is checked
+  double* results;    // its first word becomes 1 if one is found
   template <typename F>
   void ForEachPointer(F f) {
     f(in);
@@ -154,7 +154,7 @@ struct OuterStepArgs {
   float *anchor, *momentum, *params;
   const float* mean;
   float scale, eta, mu;
-  bool nesterov, first_step;  // momentum null: none
+  bool nesterov, first_step;  // momentum null: no momentum
   template <typename F>
   void ForEachPointer(F f) {
     f(anchor);
@@ -205,7 +205,7 @@ struct AgdStepArgs {
   float p_factor, coupled_lambda, beta1, rest1, beta2, rest2, rest1_over_c1, inverse_c1_before,
       delta_root_c2, clip, a, a_lambda, inverse_1_a_lambda, twice_tau;
   bool first_step, store;
-  double* results;  // as SumArgs: how many elements were adaptive; null: nobody asks
+  double* results;  // like SumArgs: number of adaptive elements; null: not wanted
   template <typename F>
   void ForEachPointer(F f) {
     f(out);
@@ -219,9 +219,9 @@ struct AgdStepArgs {
   }
 };
 
-// A part of the hash of the words (Device::Hash) by each block.
+// Each block computes a part of the hash of the words (Device::Hash).
 struct HashArgs {
-  Range range;  // head: no matter
+  Range range;  // head is not used
   const uint32_t* words;
   uint64_t* results;
   template <typename F>

@@ -1,4 +1,4 @@
-// The kernels: name, arguments, and the loop of loops.h.
+// The list of kernels: name, arguments, and the loop of loops.h.
 #pragma once
 
 #include <cstdint>
@@ -91,7 +91,7 @@ enum class KernelId : int32_t {
 };
 constexpr int kKernelCount = static_cast<int>(KernelId::kCount);
 
-// In the module: "entrain_sgd_step".
+// Names in the module, such as "entrain_sgd_step".
 constexpr const char* kKernelNames[] = {
 #define ENTRAIN_CUDA_NAME(name, args, loop) "entrain_" #name,
     ENTRAIN_CUDA_KERNELS(ENTRAIN_CUDA_NAME)

@@ -1,4 +1,4 @@
-// The kernels: the loops of loops.h, one thread each.
+// The kernels: each thread runs a loop of loops.h.
 #include <cstdint>
 
 #include "lib/device/cuda/kernel_list.h"

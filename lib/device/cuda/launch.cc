@@ -27,7 +27,7 @@ KernelId OfWidth(KernelId first, int64_t bytes) {
 KernelStream& BoundStream() {
   KernelStream* const bound = KernelStream::Current();
   if (bound == nullptr) {
-    __builtin_trap();  // cuda_kernels.h
+    __builtin_trap();  // a violation of cuda_kernels.h
   }
   return *bound;
 }
@@ -38,10 +38,10 @@ CudaDevice& BoundDevice() {
 
 bool StartKernel(KernelId kernel, const void* args, int64_t arg_bytes, int64_t blocks) {
   if (arg_bytes != kKernelArgBytes[static_cast<size_t>(kernel)]) {
-    __builtin_trap();  // another kernel's arguments
+    __builtin_trap();  // arguments of another kernel
   }
   if (!BoundStream().status().ok()) {
-    return false;  // a stream that is stuck is waited for once
+    return false;  // wait only once for a stuck stream
   }
   const absl::Status status =
       BoundDevice().Launch(kernel, args, static_cast<int>(blocks), BoundStream().stream());

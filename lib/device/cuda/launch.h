@@ -1,4 +1,4 @@
-// Launching kernels on the stream that the calling thread has bound. For cuda_kernels.cc.
+// Launches kernels on the stream that the calling thread has bound. For cuda_kernels.cc.
 #pragma once
 
 #include <algorithm>
@@ -13,31 +13,33 @@ namespace entrain {
 
 // An array that a kernel reads or writes.
 struct Operand {
-  const void* memory;  // null: not used
+  const void* memory;  // null: unused
   int64_t element;     // bytes
 };
 
-// Packs of `width` elements begin where all operands are aligned for them, or nowhere.
+// Returns a range whose packs of `width` elements are aligned in all operands, or a range without
+// packs if there is none.
 device_loops::Range RangeOf(int64_t count, int64_t width, absl::Span<const Operand> operands);
 
-// `first` and the three kernels behind it are of elements of 1, 2, 4 and 8 bytes.
+// Returns the kernel for elements of `bytes` bytes. `first` and the three kernels after it are for
+// 1, 2, 4 and 8 bytes.
 KernelId OfWidth(KernelId first, int64_t bytes);
 
 KernelStream& BoundStream();
 CudaDevice& BoundDevice();
 
-// Errors are noted at the stream; false after one, and nothing is done any more. A room that was not awaited to the end is
-// put back as late.
+// Both note errors at the stream and return false after one; no kernel is started afterwards. A
+// room whose kernel was not awaited to its end must be put back as late.
 bool StartKernel(KernelId kernel, const void* args, int64_t arg_bytes, int64_t blocks);
 bool AwaitKernel(const ResultRoom& room);
 
-// Blocks that give every thread one of so many shares.
+// Returns the number of blocks that gives every thread one of `shares` shares.
 inline int64_t BlocksFor(int64_t shares) {
   return std::max<int64_t>(1, (shares + device_loops::kThreads - 1) / device_loops::kThreads);
 }
 
-// Blocks that go over a range in packs of `width`: at most 64 a processor, which runs 8 or so at a
-// time.
+// Returns the number of blocks for a range in packs of `width`: at most 64 per processor, which
+// runs about 8 at a time.
 inline int BlocksOf(const CudaDevice& device, const device_loops::Range& range, int64_t width) {
   return static_cast<int>(std::min(BlocksFor(std::max(range.head, range.count / width)),
                                    int64_t{device.processors()} * 64));
@@ -49,8 +51,8 @@ bool LaunchKernel(KernelId kernel, const Args& args, int64_t width) {
          StartKernel(kernel, &args, sizeof(args), BlocksOf(BoundDevice(), args.range, width));
 }
 
-// The sum of the numbers that the blocks write, first to last, once the kernel is done; NaN after
-// an error. The grid depends on the count alone, and so does the order.
+// Returns the sum of the blocks' results, first to last, after the kernel is done; NaN after an
+// error. The grid depends on the count alone, and therefore the order of additions does too.
 template <typename Args>
 double SumOfKernel(KernelId kernel, Args args, int64_t width) {
   if (args.range.count == 0) {

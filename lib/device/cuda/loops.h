@@ -1,14 +1,14 @@
-// The loops of the kernels, for a thread of a grid. nvcc makes kernels of them (kernels.cu); under
-// test the host's compiler makes functions of them that run all threads of a grid one after the
-// other. Element by element they compute what the loops of lib/kernels do, with the same operations
-// in the same order, so that the bits are the same; no contraction, no flush of subnormal numbers,
-// division and square root rounded.
+// The loops of the kernels, for one thread of a grid. nvcc compiles them into kernels (kernels.cu).
+// For tests, the host's compiler makes functions of them that run all threads of a grid one after
+// the other. For each element they do the same operations in the same order as the loops of
+// lib/kernels, so that the bits are equal: no contraction, no flush of subnormal numbers, rounded
+// division and square root.
 //
 // A loop is a struct with Run(args, block). `block` is the thread's view of its block:
-//   index, blocks          its number, and how many the grid has
-//   Each(f)                f(thread) for the threads of the block, thread in [0, kThreads);
-//                          nobody passes before all have
-//   Last(f)                the same, behind which nothing comes
+//   index, blocks   the block's number, and the number of blocks in the grid
+//   Each(f)         calls f(thread) for the threads of the block, thread in [0, kThreads); returns
+//                   when all threads have finished
+//   Last(f)         does the same without the wait; nothing may follow it
 //   shared                 kThreads doubles of the block
 #pragma once
 
@@ -41,7 +41,7 @@ struct alignas(PackAlignment(int64_t{sizeof(T)} * kWidth)) Pack {
   T at[kWidth];
 };
 
-// To and from aligned memory, in as few accesses as a thread can make.
+// Load from and store to aligned memory, in as few accesses as possible.
 template <typename P>
 ENTRAIN_ANYWHERE P LoadAligned(const void* from) {
 #if defined(__CUDACC__)
@@ -113,7 +113,7 @@ struct Access {
       }
     }
   }
-  // Elements in the type that they are combined in.
+  // LoadWide and StoreNarrow convert elements to and from the type in which they are combined.
   template <typename T>
   ENTRAIN_ANYWHERE static Pack<typename Element<T>::Wide, kWidth> LoadWide(const void* from,
                                                                            int64_t i) {
@@ -137,7 +137,7 @@ struct Access {
   }
 };
 
-// One thread's share of a range: body(access, i) for packs and single elements.
+// Processes one thread's share of a range: calls body(access, i) for packs and single elements.
 template <int kWidth, typename Body>
 ENTRAIN_ANYWHERE void Share(int64_t thread, int64_t threads, const Range& range, Body body) {
   const int64_t packs = (range.count - range.head) / kWidth;
@@ -227,7 +227,7 @@ ENTRAIN_ANYWHERE void FoldBits(CombineOp op, Pack<V, kWidth>& acc, const Pack<V,
   }
 }
 
-// The range is in bytes; a pack of them is four words.
+// The range is in bytes. A pack is four words.
 struct CombineBits {
   template <typename T, typename At>
   ENTRAIN_ANYWHERE static void Words(const CombineArgs& args, At, int64_t byte) {
@@ -301,7 +301,8 @@ struct CombinePairs {
   }
 };
 
-// ---- Converting. A device makes one NaN of all; a processor quiets it and keeps what digits fit.
+// ---- Converting. A device maps every NaN to one NaN; a processor makes it quiet and keeps the
+// digits that fit. These functions do what the processor does.
 
 ENTRAIN_ANYWHERE inline float ToFloat(double x) {
   const auto bits = __builtin_bit_cast(uint64_t, x);
@@ -317,8 +318,8 @@ ENTRAIN_ANYWHERE inline double ToDouble(float x) {
   return x == x ? static_cast<double>(x) : __builtin_bit_cast(double, nan);
 }
 
-// Cut toward zero, with the last bit set when anything was cut off: what a narrower float is then
-// rounded to is what the f64 would have been.
+// Rounds toward zero, and sets the last bit if anything was cut off. Rounding the result to a
+// narrower float then gives the same value as rounding the f64 directly.
 ENTRAIN_ANYWHERE inline float ToOddFloat(double x) {
   const float nearest = ToFloat(x);
   const double back = nearest;
@@ -439,7 +440,7 @@ struct Weigh {
   }
 };
 
-// Each source is read twice, for the vote and for the sum.
+// Each source is read twice, once for the vote and once for the sum.
 template <typename T>
 struct Agree {
   using Wide = typename Element<T>::Wide;

@@ -6,7 +6,7 @@
 
 namespace entrain::device_loops {
 
-// Sums of whole numbers, which have the same result in any order.
+// Sums integers, so the result does not depend on the order.
 struct HashWords {
   template <typename Block>
   ENTRAIN_ANYWHERE static void Run(const HashArgs& args, const Block& block) {

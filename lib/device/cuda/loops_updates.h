@@ -47,7 +47,7 @@ struct Axpy {
   }
 };
 
-// second = a; out = a + u * b, or of flag a + u * (a * a * b)
+// second = a; out = a + u * b, or with flag: out = a + u * (a * a * b)
 struct Ascend {
   template <typename Block>
   ENTRAIN_ANYWHERE static void Run(const FloatsArgs& args, const Block& block) {
@@ -84,8 +84,8 @@ struct AddSharpness {
   }
 };
 
-// ---- Numbers: a thread's, then the block's as a tree over its threads. Which elements a thread
-// adds, and in which order, depends on how many there are, and on nothing else.
+// ---- Sums: each thread adds its elements, then the block adds its threads' sums as a tree. The
+// elements of a thread and their order depend only on the number of elements.
 
 template <typename Block, typename OfThread>
 ENTRAIN_ANYWHERE void SumOfBlock(const Block& block, double* results, OfThread of_thread) {
@@ -105,8 +105,8 @@ ENTRAIN_ANYWHERE void SumOfBlock(const Block& block, double* results, OfThread o
   });
 }
 
-// The sum of the squares of at(access, i): packs of four from the first element on, aligned or not,
-// round the threads; what is left over goes to the thread whose turn it is.
+// Sums the squares of at(access, i). Packs of four are dealt to the threads in turn, from the first
+// element on, aligned or not. The remaining elements go to the thread whose turn is next.
 template <typename Block, typename At>
 ENTRAIN_ANYWHERE void SquaresOf(const SumArgs& args, const Block& block, At at) {
   constexpr int kWidth = 4;
@@ -201,7 +201,7 @@ struct FindBad {
         bad |= (x.at[e] & exponent) == exponent && ((i + e) & (args.stride - 1)) == 0;
       }
       if (bad) {
-        args.results[0] = 1;  // whoever finds one writes the same
+        args.results[0] = 1;  // every thread writes the same value
       }
     });
   }
@@ -314,9 +314,9 @@ struct LionStep {
   }
 };
 
-// The numbers are those of AGD's rule in lib/optim/rules.h.
+// Step numbers are those of AGD's rule in lib/optim/rules.h.
 struct AgdStep {
-  // Elements i to i + kWidth - 1; how many were adaptive.
+  // Processes elements i to i + kWidth - 1. Returns how many of them were adaptive.
   template <typename At>
   ENTRAIN_ANYWHERE static int Step(const AgdStepArgs& args, At, int64_t i) {
     const bool amsgrad = args.largest != nullptr, win = args.z != nullptr;

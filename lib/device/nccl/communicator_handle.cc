@@ -13,13 +13,13 @@
 namespace entrain::nccl {
 namespace {
 
-constexpr int64_t kFinalizeNs = 10 * kSecond;    // for what was sent to go out
-constexpr int64_t kCallNs = 100 * kMillisecond;  // for a call that is under way, before it is cut
+constexpr int64_t kFinalizeNs = 10 * kSecond;    // for data to be delivered
+constexpr int64_t kCallNs = 100 * kMillisecond;  // for a running call, before it is cut off
 constexpr int64_t kStopNs =
-    kSecond;  // for what is on streams, once aborted: NCCL's kernels look out for that
-constexpr int64_t kExitNs = 5 * kSecond;  // for ends that are under way when the process exits
+    kSecond;  // for work on streams after an abort, for which NCCL's kernels check
+constexpr int64_t kExitNs = 5 * kSecond;  // for ends under way at exit of the process
 
-// The threads that end communicators.
+// Counts the threads that end communicators.
 struct Ends {
   absl::Mutex mutex;
   int under_way ABSL_GUARDED_BY(mutex) = 0;
@@ -34,7 +34,7 @@ struct Ends {
   bool None() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return under_way == 0; }
 };
 
-// The device is the calling thread's while it lives.
+// Makes the device current for the calling thread while the object lives.
 class OnDevice {
  public:
   explicit OnDevice(Device& device) : device_(device), entered_(device.Enter()) {}
@@ -115,7 +115,8 @@ void CommunicatorHandle::Abort() {
   Start(&CommunicatorHandle::EndAborted);
 }
 
-// NCCL frees memory in the end, which waits for all streams of the device, and one of them may wait for who asks here.
+// At the end NCCL frees memory. That waits for all streams of the device, and one of them may wait
+// for the caller of this function. Hence the time limit.
 bool CommunicatorHandle::Gone() {
   absl::MutexLock lock(&mutex_);
   return Ended() || (aborted_ && Clock::Real().Now() - aborted_ns_ >= kStopNs);
@@ -138,8 +139,7 @@ void CommunicatorHandle::Start(void (CommunicatorHandle::*end)()) {
   }).detach();
 }
 
-// NCCL lets a communicator be aborted under a call, which then returns; one that is merely short is
-// waited for.
+// NCCL allows an abort during a call, which then returns. A short call is awaited.
 void CommunicatorHandle::EndAborted() {
   Comm comm = nullptr;
   {
@@ -174,7 +174,7 @@ void CommunicatorHandle::EndClosed() {
   }
 }
 
-// False: the communicator is still there.
+// Returns false if the communicator still exists.
 bool CommunicatorHandle::Finalize(Comm comm) {
   Result now = functions_.ncclCommFinalize(comm);
   const Clock& clock = Clock::Real();
@@ -189,7 +189,7 @@ bool CommunicatorHandle::Finalize(Comm comm) {
     ENTRAIN_LOG(kInfo, "NCCL: a communicator could not be finalized: result ", now);
     return false;
   }
-  // Whatever comes of it, the communicator may not be touched any more.
+  // The communicator must not be used any more, whatever the result.
   if (const Result destroyed = functions_.ncclCommDestroy(comm); destroyed != kSuccess) {
     ENTRAIN_LOG(kInfo, "NCCL: ncclCommDestroy of a communicator that was finalized: result ",
                 destroyed);

@@ -1,5 +1,5 @@
-// One communicator of NCCL's, non-blocking, from joining to its end: NCCL may wait in any of its
-// functions that end one, so these run on a thread of their own.
+// One non-blocking communicator of NCCL's, from joining to its end. NCCL's functions that end a
+// communicator may wait, so they run on a thread of their own.
 #pragma once
 
 #include <memory>
@@ -17,28 +17,31 @@
 
 namespace entrain::nccl {
 
-// Thread safety: Abort and Gone by any thread; everything else by one at a time.
+// Thread safety: Abort and Gone may be called by any thread, all other functions by one thread at a
+// time.
 class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandle> {
  public:
-  // Returns at once; Begun says when all ranks have come.
+  // Returns at once. Begun returns true when all ranks have joined.
   static absl::StatusOr<std::shared_ptr<CommunicatorHandle>> Join(const Functions& functions,
                                                                   const UniqueId& id, int rank,
                                                                   int size, Device& device);
 
-  // f(communicator), with the device current. ABORTED after Abort.
+  // Calls f(communicator) with the device current. Returns ABORTED after Abort.
   absl::Status With(absl::FunctionRef<absl::Status(Comm)> f);
-  // Whether NCCL has begun what it was given: connections are made at their first use, so the others
-  // may have to come for it. What has gone wrong meanwhile.
+  // Returns true if NCCL has begun the last operation. NCCL makes connections at their first use,
+  // so this may require calls of the other ranks. Returns an error if one has occurred meanwhile.
   absl::StatusOr<bool> Begun();
 
-  // Returns at once. What is under way ends soon. Idempotent.
+  // Returns at once. Operations under way end soon. Idempotent.
   void Abort();
-  // After Abort: it has ended, or has had the time to end what is on streams and only frees memory.
+  // Must be called after Abort. Returns true if the communicator has ended, or if it has had enough
+  // time to end its work on streams and now only frees memory.
   bool Gone();
-  // The last call. Returns at once; what was sent still goes out, unless it was aborted.
+  // Must be the last call. Returns at once. Data already sent is still delivered, unless the
+  // communicator was aborted.
   void Close();
 
-  // Waits until all that were aborted or closed have ended; false: not by then.
+  // Blocks until all aborted or closed communicators have ended. Returns false at the deadline.
   static bool AwaitEnds(Deadline give_up);
 
  private:
@@ -46,7 +49,7 @@ class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandl
       : functions_(functions), device_(device) {}
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !in_call_; }
   bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return comm_ == nullptr; }
-  // On a thread of its own, which AwaitEnds waits for.
+  // Runs `end` on a thread of its own, for which AwaitEnds waits.
   void Start(void (CommunicatorHandle::*end)());
   void EndAborted();
   void EndClosed();
@@ -56,9 +59,9 @@ class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandl
   Device& device_;
 
   absl::Mutex mutex_;
-  Comm comm_ ABSL_GUARDED_BY(mutex_) = nullptr;  // null: none yet, or none any more
+  Comm comm_ ABSL_GUARDED_BY(mutex_) = nullptr;  // null: none yet, or ended
   bool in_call_ ABSL_GUARDED_BY(mutex_) = false, aborted_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t aborted_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // when
+  int64_t aborted_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // time of Abort
 };
 
 }  // namespace entrain::nccl

@@ -1,6 +1,7 @@
-// What is used of NCCL's binary interface, declared here so that neither its header nor CUDA's is
-// needed to build. Values and layouts are those of nccl.h from 2.19 on (tests/device/nccl/abi_test.cc
-// compares them where that header is); what the functions promise is in NCCL's documentation.
+// The part of NCCL's binary interface that the library uses. It is declared here so that neither
+// NCCL's header nor CUDA's is needed to build. Values and layouts are those of nccl.h from 2.19 on;
+// tests/device/nccl/abi_test.cc compares them if that header is installed. NCCL's documentation
+// describes the functions.
 #pragma once
 
 #include <climits>
@@ -54,13 +55,13 @@ enum ScalarResidence : int {  // ncclScalarResidence_t
   kScalarHostImmediate = 1,  // read before the function returns
 };
 
-// ncclConfig_t as of 2.18. NCCL takes min(size, its own) bytes and its defaults for what came after
-// `version`.
+// ncclConfig_t as of 2.18. NCCL reads min(size, its own) bytes, and uses its defaults for fields
+// added after `version`.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
   unsigned version = 21800;
-  int blocking = INT_MIN;  // INT_MIN, null: undefined, so NCCL's default
+  int blocking = INT_MIN;  // INT_MIN, null: NCCL's default
   int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
@@ -68,7 +69,7 @@ struct Config {
   int split_share = INT_MIN;
 };
 
-// Name, result, parameters.
+// Each row is name, result, parameters.
 #define ENTRAIN_NCCL_FUNCTIONS(X)                                                                 \
   X(ncclGetVersion, Result, (int* version))                                                       \
   X(ncclGetUniqueId, Result, (UniqueId * id))                                                     \

@@ -12,23 +12,23 @@
 
 namespace entrain::nccl {
 
-// Thread safety: any thread, as far as NCCL allows it for one communicator.
+// Thread safety: any thread, within NCCL's rules for one communicator.
 struct Functions {
 #define ENTRAIN_NCCL_POINTER(name, result, parameters) result(*name) parameters = nullptr;
   ENTRAIN_NCCL_FUNCTIONS(ENTRAIN_NCCL_POINTER)
 #undef ENTRAIN_NCCL_POINTER
-  int version = 0;  // what ncclGetVersion says
+  int version = 0;  // result of ncclGetVersion
 
-  // OK for kSuccess and kInProgress, else "ncclAllReduce: remote process exited (...)" with what
-  // NCCL has to say, as
+  // Returns OK for kSuccess and kInProgress, otherwise an error such as "ncclAllReduce: remote
+  // process exited (...)", which contains NCCL's message and has the code
   //   UNAVAILABLE          kRemoteError, kSystemError: a peer or the way to it
   //   FAILED_PRECONDITION  kInvalidUsage: two ranks on one device, among others
   //   INVALID_ARGUMENT     kInvalidArgument
   //   INTERNAL             CUDA's and NCCL's own errors
   absl::Status Check(Result result, absl::string_view function) const;
 
-  // From the file. Never closed: it has threads. UNAVAILABLE with the reason: there is none, it
-  // lacks a function, or is older than kOldestVersion.
+  // Loads the file. It is never closed, because it has threads. Returns UNAVAILABLE with the reason
+  // if there is no such file, if it lacks a function, or if it is older than kOldestVersion.
   static absl::StatusOr<Functions> Load(const std::string& file);
 };
 

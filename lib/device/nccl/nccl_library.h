@@ -1,4 +1,4 @@
-// NCCL as the library that whole collectives on device memory are given to (lib/device/offload.h).
+// NCCL as a library for whole collectives on device memory (lib/device/offload.h).
 #pragma once
 
 #include <string>
@@ -9,16 +9,17 @@
 
 namespace entrain {
 
-// The same object at every call, for ever. From libnccl.so.2, or what ENTRAIN_NCCL_LIBRARY names.
-// UNAVAILABLE with the reason: there is none, or it is too old. Thread safety: any thread.
+// Returns the same object at every call; it lives for ever. Loads libnccl.so.2, or the file in
+// ENTRAIN_NCCL_LIBRARY. Returns UNAVAILABLE with the reason if there is none or it is too old. Any
+// thread may call it.
 //
-// All ranks need the same version, and a device each: where two share one, joining ends
-// FAILED_PRECONDITION.
+// All ranks must have the same version, and each a device of its own: if two ranks share one,
+// joining fails with FAILED_PRECONDITION.
 absl::StatusOr<OffloadLibrary*> OpenNccl();
 
 namespace nccl {
 
-// OpenNccl without the environment: a library of its own from the file.
+// Like OpenNccl, but without the environment: loads a library of its own from the file.
 absl::StatusOr<std::unique_ptr<OffloadLibrary>> LoadNccl(const std::string& file);
 
 }  // namespace nccl

@@ -11,7 +11,7 @@
 namespace entrain::nccl {
 namespace {
 
-// NCCL's own function, and what its result means.
+// Calls NCCL's function and translates its result.
 #define ENTRAIN_NCCL(function, ...) functions_.Check(functions_.function(__VA_ARGS__), #function)
 
 char* At(const BufferView& buffer, int64_t offset = 0) {
@@ -96,7 +96,7 @@ absl::Status NcclOffload::Begin(Order& order) {
   }
 }
 
-// The first error of what is called; the group is ended in any case.
+// Runs `calls` in a group, which is ended in any case. Returns the first error.
 absl::Status NcclOffload::Group(absl::FunctionRef<absl::Status()> calls) {
   ENTRAIN_RETURN_IF_ERROR(ENTRAIN_NCCL(ncclGroupStart));
   absl::Status status = calls();
@@ -121,7 +121,7 @@ absl::Status NcclOffload::Reduce(const Order& order) {
   }
 }
 
-// All ranks know all counts, so they leave the same parts out.
+// All ranks know all counts, so they omit the same empty parts.
 absl::Status NcclOffload::BroadcastEach(const Order& order) {
   const Offsets first = OffsetsOf(order.call, &PartCounts::in);
   return Group([&] {
@@ -207,7 +207,7 @@ absl::Status NcclOffload::CopyOwn(void* dst, const void* src, int64_t bytes, Str
   return dst == src || bytes == 0 ? absl::OkStatus() : device_.Copy(dst, src, bytes, stream);
 }
 
-// Both sides leave out what has no bytes.
+// Sender and receiver both omit empty messages.
 absl::Status NcclOffload::Send(const Order& order, const void* in, int64_t bytes, int peer) {
   return bytes == 0 ? absl::OkStatus()
                     : ENTRAIN_NCCL(ncclSend, in, static_cast<size_t>(bytes), kUint8, peer,

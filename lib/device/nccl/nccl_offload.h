@@ -1,4 +1,4 @@
-// The calls of one communicator of ours, as NCCL's.
+// Translates the calls of one communicator of the library's to NCCL calls.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace entrain::nccl {
 
-// Of calls that would overwrite what they send: a copy.
+// Returns the memory for a copy of the input, for calls that would overwrite what they send.
 int64_t ScratchBytes(const Call& call);
 
 class NcclOffload final : public Offload {
@@ -35,7 +35,7 @@ class NcclOffload final : public Offload {
   bool Gone() override { return handle_->Gone(); }
 
  private:
-  // Where each rank's part lies, in bytes from the beginning: one more than there are ranks.
+  // Start of each rank's part in bytes, and the end of the last.
   using Offsets = std::vector<int64_t>;
   // A call while it is enqueued.
   struct Order {
@@ -43,7 +43,7 @@ class NcclOffload final : public Offload {
     Comm comm = nullptr;
     StreamHandle stream = nullptr;
     RedOp op = kSum;
-    const char* in = nullptr;  // call.in, or a copy
+    const char* in = nullptr;  // call.in or a copy of it
   };
 
   absl::Status Begin(Order& order);
@@ -64,7 +64,7 @@ class NcclOffload final : public Offload {
   const std::shared_ptr<CommunicatorHandle> handle_;
   const int rank_, size_;
   Device& device_;
-  std::optional<RedOp> made_;  // for the call given last, until it has begun
+  std::optional<RedOp> made_;  // operator made for the last call, until it has begun
 };
 
 }  // namespace entrain::nccl

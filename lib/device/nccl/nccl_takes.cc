@@ -105,7 +105,7 @@ Scalar ScalarOf(DataType type, double factor) {
   if (type == kFloat64) {
     return Pack(factor);
   }
-  // Its low bytes are the element: x86-64 and 64-bit Arm are little-endian.
+  // The low bytes are the element, because x86-64 and 64-bit Arm are little-endian.
   return Pack(factor < 0 ? static_cast<uint64_t>(static_cast<int64_t>(factor))
                          : static_cast<uint64_t>(factor));
 }

@@ -1,4 +1,5 @@
-// Which calls NCCL is given, and as what. Pure: from what all ranks of a communicator know alike.
+// Decides which calls NCCL takes, and translates them. Pure functions of values that are equal on
+// all ranks of a communicator.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +10,15 @@
 
 namespace entrain::nccl {
 
-// README.md says what is left out, and why.
+// README.md lists the calls that NCCL does not take, and why.
 bool Takes(const Call& call, int size);
 
-// The type that elements are combined as; nullopt: NCCL combines no such.
+// Returns the type in which NCCL combines such elements, or nullopt if it cannot combine them.
 std::optional<DataType> CombinedType(DType dtype);
-// Of a call that is taken, kPreMultipliedSum excepted.
+// Returns the operator of a call that NCCL takes; kPreMultipliedSum is not allowed.
 RedOp OperatorOf(ReduceOp op);
 
-// A factor as an element of the type, in the first bytes: integers modulo 2^64.
+// A factor as an element of the type, in the first bytes. Integers are modulo 2^64.
 struct Scalar {
   alignas(8) unsigned char bytes[8];
 };
