@@ -10,7 +10,7 @@
 namespace entrain {
 namespace {
 
-// √v is of no use where squares vanish in f32, and what is divided by it would be 0 / 0 in the end.
+// Below this √v the squares vanish in f32, and the quotient would become 0 / 0.
 constexpr double kLeastDivisor = 1e-19;
 
 class Agd final : public Optimizer {
@@ -42,7 +42,7 @@ class Agd final : public Optimizer {
   }
 
  private:
-  // The factors of step t, in double; the numbers are those of rules.h.
+  // Returns the factors of step t, in double. Step numbers are those of rules.h.
   AgdArgs Rule(int64_t step, double lr) const {
     const auto t = static_cast<double>(step);
     const double c1 = 1 - std::pow(config_.beta1, t);
@@ -60,7 +60,7 @@ class Agd final : public Optimizer {
             .lambda = config_.weight_decay,
             .first_step = step == 1};
   }
-  // (1)
+  // Returns the factor of p in (1).
   double DecayOfP(double lr) const {
     if (config_.win || config_.decay == WeightDecay::kCoupled) {
       return 1;
@@ -69,7 +69,8 @@ class Agd final : public Optimizer {
   }
 
   const OptimizerConfig config_;
-  // Diagnostics: slices may be stepped by several threads at once, and nothing else hangs on them.
+  // Diagnostics. Several threads may step slices at once. Nothing else depends on the counters, so
+  // they are relaxed.
   mutable std::atomic<int64_t> elements_{0}, adaptive_{0};
 };
 

@@ -1,5 +1,5 @@
-// The update rules behind MakeOptimizer, each in a source of its own. The hyper-parameters have
-// been checked.
+// The update rules behind MakeOptimizer, each in a source of its own. The hyper-parameters must
+// have been checked.
 #pragma once
 
 #include <memory>
@@ -16,13 +16,14 @@ std::unique_ptr<Optimizer> MakeSgd(const OptimizerConfig& config);
 // p ← p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε).  State: m, v.
 std::unique_ptr<Optimizer> MakeAdamw(const OptimizerConfig& config);
 
-// Lion (arXiv 2302.06675): p ← (1 − η λ) p − η sign(β₁ m + (1 − β₁) g);  m ← β₂ m + (1 − β₂) g.  State: m.
+// Lion (arXiv 2302.06675): p ← (1 − η λ) p − η sign(β₁ m + (1 − β₁) g);  m ← β₂ m + (1 − β₂) g.
+// State: m.
 std::unique_ptr<Optimizer> MakeLion(const OptimizerConfig& config);
 
-// AGD (arXiv 2312.01658): the second moment is that of the change of the mean gradient, and delta
-// decides, for each element at each step, between an adaptive step and one of SGD with momentum.
-// The numbers stand beside the same lines of the loops (lib/kernels/kernels_updates.inc, and the
-// device's), which have these names; m' is m of the step before, c₁' = 1 − β₁ᵗ⁻¹:
+// AGD (arXiv 2312.01658): the second moment is that of the change of the mean gradient. For each
+// element at each step, delta decides between an adaptive step and one of SGD with momentum.
+// The numbers also mark the corresponding lines of the loops (lib/kernels/kernels_updates.inc, and
+// the device's), which use these names. m' is m of the step before, c₁' = 1 − β₁ᵗ⁻¹:
 //   (1)  decoupled: p ← (1 − η λ) p;  fixed: p ← (1 − λ) p;  coupled: g ← g + λ p
 //   (2)  m ← β₁ m' + (1 − β₁) g
 //   (3)  c₁ = 1 − β₁ᵗ,  c₂ = 1 − β₂ᵗ,  a = η √c₂ / c₁
