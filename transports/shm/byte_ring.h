@@ -1,7 +1,7 @@
 // Records from one writer to one reader, in memory that two processes may share.
 //
-// The memory is a power of two of bytes, cut in lines of 64. A record begins a line and fills whole
-// lines:
+// The memory is a power of two of bytes, divided into lines of 64 bytes. A record begins at a line
+// and fills whole lines:
 //
 //    0        8                                          64
 //    +--------+------------------------------------------+
@@ -9,27 +9,29 @@
 //    +--------+------------------------------------------+  one transfer between cores
 //    | ......................                            |
 //    +--------+------------------------------------------+
-//    | 0      |  <- where the writer is: the state of the record to come is zero, and the
-//    +--------+     reader looks here
+//    | 0      |  <- the writer's position: the state of the next record is zero, and the
+//    +--------+     reader polls it
 //    | old bytes, or records that the reader has not released
 //
 //    state = payload bytes (low 32 bits) | kind (next 8 bits, never 0) | lines taken (24 bits)
 //
-// A record never crosses the end of the memory: where it would, a record of kind kPad fills the
-// rest. There is no tail index. The state word publishes its record, so that polling an idle ring
-// reads one line, and a tiny message travels in the line of its header. The writer zeroes the
-// next state before it writes a record, so old bytes are never taken for one.
+// A record never crosses the end of the memory: if it would, a record of kind kPad fills the rest.
+// There is no tail index. The state word publishes its record, so polling an idle ring reads one
+// line, and a tiny message travels in the line of its header. The writer zeroes the next state
+// before it writes a record, so the reader never takes old bytes for a record.
 //
-// A long record may be opened before it is published: its state then has the bit kOpen, and instead
-// of lines taken how many lines of the payload are written. It is no record yet (Peek, HasNext); but
-// a reader that knows what it waits for may copy what is there meanwhile (PeekOpen).
+// A long record may be opened before it is published. Its state then has the bit kOpen and, in
+// place of "lines taken", the number of payload lines that are written. An open record is not a
+// record yet (Peek, HasNext), but a reader that expects it may already copy the written part
+// (PeekOpen).
 //
-// How far the reader has come, the writer learns in two ways. Each record says how far its writer
-// has read the ring that comes the other way ("lines taken", modulo 2^24; Publish, Learn): in a
-// conversation nothing else is needed, and a writer that asks for it goes back to the front past
-// kHotBytes and what is there has been taken, so that both ends stay in lines which their first
-// caches have. And `head`, in a line of the reader's own, says how far it has released; the writer
-// looks at it when the room that it knows of is used up.
+// The writer learns the reader's position in two ways. First, each record says how far its own
+// writer has read the ring in the other direction ("lines taken", modulo 2^24; Publish, Learn). In
+// a conversation this suffices. A writer that asks for it (`again_in_front`) then returns to the
+// front of the ring, if it is beyond kHotBytes and the records there have been taken, so that both
+// ends use only lines that their first-level caches hold. Second, the word `head`, in a line of the
+// reader's own, holds the position up to which the reader has released lines. The writer reads it
+// when it has used up the room it knows of.
 //
 // Thread safety: one thread writes, one reads. Memory orders:
 //   state   writer stores release, reader loads acquire (Peek): the payload, and the zero in the
@@ -41,8 +43,8 @@
 //           out of the lines are over before the writer overwrites them. seq_cst instead of
 //           release/acquire for the same reason.
 //
-// Both ends check what they read from the other before using it as an index or a length, and are
-// broken() for ever after the first thing that cannot be.
+// Both ends check every value from the other end before they use it as an index or a length. After
+// the first impossible value broken() is true for ever.
 #pragma once
 
 #include <algorithm>
@@ -59,20 +61,20 @@ struct RingFormat {
   static constexpr uint8_t kPad = 1;  // kinds of records begin at 2, below kOpen
   static constexpr uint8_t kOpen = 0x80;
   static constexpr uint64_t kTakenMask = 0xffffff;  // lines; far more than a ring has
-  // Where a writer may begin at the front again: so many bytes stay in the first cache.
+  // Where a writer may return to the front: kHotBytes stay in the first-level cache.
   static constexpr size_t kHotBytes = 4096, kRoomInFront = 2048;
-  // At most so much of the next record is taken when one is published.
+  // When a record is published, at most this much of the next one is prefetched for writing.
   static constexpr size_t kTakenAhead = 2048 + kLine;
   static constexpr size_t LinesOf(size_t payload) {
     return (payload + kStateBytes + kLine - 1) & ~(kLine - 1);
   }
-  // The largest payload: with its padding and the next state it fits an empty ring.
+  // The largest payload. It fits an empty ring together with padding and the next state.
   static constexpr size_t MaxPayload(size_t ring_bytes) { return ring_bytes / 4; }
 
   static constexpr uint64_t StateOf(uint8_t kind, size_t payload, uint64_t lines) {
     return payload | uint64_t{kind} << 32 | lines << 40;
   }
-  // A state word: in its line, and as the other end sees it.
+  // Returns a state word as an atomic. It lies in its line, and the other process sees it there.
   static std::atomic_ref<uint64_t> StateAt(std::byte* line) {
     return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(line));
   }
@@ -80,13 +82,14 @@ struct RingFormat {
 
 class RingWriter {
  public:
-  // `data` is zero at first, aligned to 64; `bytes` a power of two, at least 4096.
+  // `data` must be zero at first and aligned to 64. `bytes` must be a power of two of at least
+  // 4096.
   RingWriter(std::byte* data, size_t bytes, std::atomic<uint64_t>* head)
       : data_(data), bytes_(bytes), head_(head) {}
 
-  // Where to write a payload of at most MaxPayload bytes; null when there is no room (or the ring
-  // is broken).
-  // `again_in_front`: may begin at the front again long before the end.
+  // Returns the place for a payload of at most MaxPayload bytes, or null if there is no room (or
+  // the ring is broken). With `again_in_front` the record may begin at the front again long before
+  // the end.
   std::byte* Reserve(size_t payload, bool again_in_front = false) {
     const size_t lines = RingFormat::LinesOf(payload);
     const size_t pad = PadFor(lines, again_in_front);
@@ -102,22 +105,25 @@ class RingWriter {
     ClearNext();
     return data_ + Offset() + RingFormat::kStateBytes;
   }
-  // Where that would end, with the next state, from the beginning of the memory.
+  // Returns where that record would end, with the next state, counted from the beginning of the
+  // memory.
   size_t EndOf(size_t payload, bool again_in_front) const {
     const size_t lines = RingFormat::LinesOf(payload);
     return (PadFor(lines, again_in_front) > 0 ? 0 : Offset()) + lines + RingFormat::kLine;
   }
-  // Opens what the last Reserve gave, of which the first `ready` bytes are filled; again when more is.
+  // Opens the record of the last Reserve, of which the first `ready` bytes are filled. May be
+  // called again when more is filled.
   void Open(uint8_t kind, size_t ready) {
     RingFormat::StateAt(data_ + Offset())
         .store(RingFormat::StateOf(static_cast<uint8_t>(kind | RingFormat::kOpen), reserved_,
                                    ready / RingFormat::kLine),
                std::memory_order_release);  // pairs with RingReader::PeekOpen
   }
-  // Publishes what the last Reserve gave and the caller has filled. `taken`: RingReader::taken() of
-  // the ring that comes the other way.
+  // Publishes the record of the last Reserve, which the caller has filled. `taken` is
+  // RingReader::taken() of the ring in the other direction.
   void Publish(uint8_t kind, uint64_t taken = 0) { Emit(kind, taken); }
-  // What the reader said in a record of the ring that comes the other way. Nonsense is ignored.
+  // Takes the position that the reader has written in a record of the other ring. Ignores
+  // impossible values.
   void Learn(uint32_t taken) {
     const uint64_t behind = (tail_ / RingFormat::kLine - taken) & RingFormat::kTakenMask;
     if (behind * RingFormat::kLine < tail_ - known_head_) {
@@ -125,22 +131,22 @@ class RingWriter {
     }
   }
 
-  // Whether Reserve would succeed. Ordered after whatever seq_cst store the caller made before.
+  // Returns true if Reserve would succeed. Ordered after the caller's last seq_cst store.
   bool HasRoomFor(size_t payload) {
     const size_t lines = RingFormat::LinesOf(payload);
     const size_t to_end = bytes_ - Offset();
     return HasRoom(lines > to_end ? to_end + lines : lines);
   }
   bool broken() const { return broken_; }
-  // Lines of the next record are taken ahead behind records whose payload is at most this.
+  // Prefetches lines of the next record after records whose payload is at most this long.
   void TakeAheadUpTo(size_t payload) { longest_alike_ = RingFormat::LinesOf(payload); }
 
  private:
   size_t Offset() const { return static_cast<size_t>(tail_) & (bytes_ - 1); }
 
-  // Whether to begin at the front again, long before the end: the reader has taken what is there.
-  // Until it has followed there is room for kRoomInFront, so that what ends other messages need not
-  // wait.
+  // Returns true if the writer may return to the front long before the end, because the reader has
+  // taken the records there. kRoomInFront stays free until the reader has followed, so that records
+  // that end other messages need not wait.
   bool MayTurnBack(size_t lines) const {
     return Offset() >= RingFormat::kHotBytes && static_cast<size_t>(tail_ - known_head_) + lines +
                                                         RingFormat::kLine +
@@ -148,14 +154,14 @@ class RingWriter {
                                                     Offset();
   }
 
-  // What is left empty before a record of so many lines.
+  // Returns the bytes left empty before a record of `lines` bytes of lines.
   size_t PadFor(size_t lines, bool again_in_front) const {
     const size_t to_end = bytes_ - Offset();
     return lines > to_end || (again_in_front && MayTurnBack(lines)) ? to_end : 0;
   }
 
   bool HasRoom(size_t lines) {
-    const size_t needed = lines + RingFormat::kLine;  // and the next state
+    const size_t needed = lines + RingFormat::kLine;  // with the next state
     if (needed <= bytes_ - static_cast<size_t>(tail_ - known_head_)) {
       return true;
     }
@@ -171,17 +177,18 @@ class RingWriter {
 
   static void TakeLine(const std::byte* line) {
 #if defined(__x86_64__)
-    asm volatile("prefetchw %0" : : "m"(*line));  // the builtin means this only with -mprfchw
+    asm volatile("prefetchw %0" : : "m"(*line));  // the builtin does this only with -mprfchw
 #else
     __builtin_prefetch(line, 1);
 #endif
   }
 
-  // The state after what is reserved. Before the payload: its line may have to come from the reader,
-  // and between payload and state nothing may have to be waited for (Emit).
+  // Zeroes the state after the reserved record. Must precede the writing of the payload: the line
+  // may have to come from the reader's core, and there must be no wait between payload and state
+  // (Emit).
   void ClearNext() {
     const size_t next = (Offset() + RingFormat::LinesOf(reserved_)) & (bytes_ - 1);
-    // relaxed: Emit publishes it.
+    // Relaxed order, because Emit publishes it.
     RingFormat::StateAt(data_ + next).store(0, std::memory_order_relaxed);
   }
 
@@ -189,13 +196,15 @@ class RingWriter {
     taken_ = taken;
     std::byte* line = data_ + Offset();
     tail_ += RingFormat::LinesOf(reserved_);
-    // Pairs with RingReader::Peek (release) and, with the fence, RingReader::HasNext (seq_cst). Not an
-    // exchange: that takes the line once more, which a reader who looks at it has got meanwhile.
+    // Pairs with RingReader::Peek (release) and, with the fence, with RingReader::HasNext
+    // (seq_cst). An exchange would have to fetch the line again, which a polling reader has fetched
+    // meanwhile.
     RingFormat::StateAt(line).store(RingFormat::StateOf(kind, reserved_, taken),
                                     std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    // The record to come is likely to be like this one, and its lines and the zero behind it are
-    // where the reader has been last. Taking them now, off the path, saves it the wait.
+    // The next record probably resembles this one; its lines and the zero behind it are in the
+    // cache of the reader's core. Prefetching them now, off the critical path, saves the next
+    // record that wait.
     const size_t lines = RingFormat::LinesOf(reserved_);
     const size_t ahead = lines <= longest_alike_ ? lines : RingFormat::kLine;
     for (size_t at = RingFormat::kLine; at <= std::min(ahead, RingFormat::kTakenAhead);
@@ -207,9 +216,9 @@ class RingWriter {
   std::byte* const data_;
   const size_t bytes_;
   std::atomic<uint64_t>* const head_;
-  uint64_t tail_ = 0, known_head_ = 0, released_ = 0;  // released_: as last read
+  uint64_t tail_ = 0, known_head_ = 0, released_ = 0;  // released_: value last read
   size_t reserved_ = 0, longest_alike_ = RingFormat::kTakenAhead;
-  uint64_t taken_ = 0;  // as last published
+  uint64_t taken_ = 0;  // value last published
   bool broken_ = false;
 };
 
@@ -218,13 +227,13 @@ class RingReader {
   struct Record {
     uint8_t kind = 0;
     uint32_t taken = 0;  // for RingWriter::Learn
-    ConstBytes payload;  // in the ring: the writer may still change it; check only copies
+    ConstBytes payload;  // in the ring, where the writer may still change it: copy before checking
   };
 
   RingReader(std::byte* data, size_t bytes, std::atomic<uint64_t>* head)
       : data_(data), bytes_(bytes), head_(head) {}
 
-  // The next record; false when there is none (or the ring is broken). Ends with Pop.
+  // Returns the next record, or false if there is none (or the ring is broken). Pop ends it.
   bool Peek(Record* record) {
     uint64_t state = Load(std::memory_order_acquire);  // pairs with RingWriter::Emit
     if (state != 0 && KindOf(state) == RingFormat::kPad) {
@@ -244,8 +253,8 @@ class RingReader {
                {data_ + Offset() + RingFormat::kStateBytes, payload_}};
     return true;
   }
-  // The record that is open where the next one will be, with so much of its payload as is there;
-  // false when none is. After Peek has said that there is no next.
+  // Returns the open record at the place of the next record, with the part of its payload that is
+  // written; false if there is none. Must be called after Peek has returned false.
   bool PeekOpen(Record* record, size_t* payload) {
     const uint64_t state = Load(std::memory_order_acquire);  // pairs with RingWriter::Open
     if (!IsOpen(state) || !Check(state)) {
@@ -258,7 +267,7 @@ class RingReader {
                {data_ + Offset() + RingFormat::kStateBytes, ready}};
     return true;
   }
-  // Moves on behind what Peek gave. The writer learns of it by Release.
+  // Moves behind the record of Peek. The writer learns it from Release.
   void Pop() { head_at_ += RingFormat::LinesOf(payload_); }
   // Gives the lines of all popped records back to the writer.
   void Release() {
@@ -267,15 +276,14 @@ class RingReader {
       head_->store(released_, std::memory_order_seq_cst);  // pairs with RingWriter::HasRoom
     }
   }
-  // Lines popped, for RingWriter::Publish.
+  // Returns the lines popped, for RingWriter::Publish.
   uint64_t taken() const { return head_at_ / RingFormat::kLine; }
-  // Popped and not yet released.
+  // Returns the bytes popped but not released.
   size_t unreleased() const { return static_cast<size_t>(head_at_ - released_); }
 
-  // Whether there is something to Peek. Ordered after whatever seq_cst store the caller made
-  // before.
+  // Returns true if Peek would find a record. Ordered after the caller's last seq_cst store.
   bool HasNext() { return IsRecord(Load(std::memory_order_seq_cst)); }
-  // The same, without the order; for looking often.
+  // Does the same without the ordering, for frequent polls.
   bool MayHaveNext() { return IsRecord(Load(std::memory_order_relaxed)); }
   bool broken() const { return broken_; }
 

@@ -48,11 +48,11 @@ void Channel::MapTheirRing() {
 }
 
 void Channel::Ring() {
-  // The exchange lets only one of many records ring; the sleeper sets the word again before it
-  // sleeps again.
+  // Because of the exchange, only one of many records rings. The sleeper sets the word again before
+  // it sleeps again.
   if (theirs_->sleeping.exchange(kAwake, std::memory_order_seq_cst) != kAwake) {
     const uint64_t one = 1;
-    // Fails only when the counter is full, and then the peer is being woken already.
+    // Fails only if the counter is full; then the peer is being woken already.
     [[maybe_unused]] const ssize_t ignored = write(doorbell_.get(), &one, sizeof(one));
   }
 }

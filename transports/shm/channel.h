@@ -1,5 +1,5 @@
-// A standing connection: the two rings of a segment with their doorbells, the words beside them,
-// and the peer's process. Knows nothing of messages.
+// An established connection: the two rings of a segment with their doorbells, the words beside
+// them, and the peer's process. It knows nothing of messages.
 //
 // Thread safety: none.
 #pragma once
@@ -17,8 +17,8 @@ class Channel {
  public:
   explicit Channel(Acquaintance peer);
 
-  // Writing. Reserve, Open, Publish and TakeAheadUpTo as in RingWriter; Publish wakes the peer if it
-  // sleeps.
+  // ---- Writing. Reserve, Open, Publish and TakeAheadUpTo are as in RingWriter. Publish also wakes
+  // the peer if it sleeps.
   std::byte* Reserve(size_t payload, bool again_in_front = false) {
     return whole_ || writer_.EndOf(payload, again_in_front) <= Segment::kFirstOfRing || Grow()
                ? writer_.Reserve(payload, again_in_front)
@@ -35,8 +35,8 @@ class Channel {
   bool HasRoomFor(size_t payload) { return writer_.HasRoomFor(payload); }
   size_t MaxPayload() const { return RingFormat::MaxPayload(segment_.ring_bytes()); }
 
-  // Reading, as in RingReader; Peek hears how far the peer has come, Release wakes the peer if it
-  // sleeps for want of room.
+  // ---- Reading, as in RingReader. Peek also learns how far the peer has read. Release also wakes
+  // the peer if it sleeps because it had no room.
   RingReader& reader() { return reader_; }
   bool Peek(RingReader::Record* record) {
     if (!reader_.Peek(record)) {
@@ -46,57 +46,64 @@ class Channel {
     return true;
   }
   void Release();
-  // Long messages come this way: see Segment::MapRing. At once from the second time on.
+  // Called when long messages arrive; see Segment::MapRing. Returns at once from the second call
+  // on.
   void MapTheirRing();
 
-  // Before sleeping; afterwards the caller looks once more at what it wants to be woken for.
+  // Must be called before sleeping. Afterwards the caller must check once more for the events for
+  // which it wants to be woken.
   void Sleep(Sleeping what) { mine_->sleeping.store(what, std::memory_order_seq_cst); }
   void Wake() {
-    mine_->sleeping.store(kAwake, std::memory_order_relaxed);  // late: one needless ring
+    mine_->sleeping.store(kAwake, std::memory_order_relaxed);  // a delay costs only a needless ring
   }
 
-  // The peer is not asleep. A hint.
+  // Returns true if the peer is awake. Only a hint.
   bool PeerPolls() const { return theirs_->sleeping.load(std::memory_order_relaxed) == kAwake; }
 
-  // The cost of eager messages taken, as a running sum, told to the peer and by the peer. A count
-  // only: relaxed.
+  // The cost of eager messages taken, as a running sum in each direction. Relaxed order, because it
+  // is only a count.
   void AddConsumed(int64_t cost) {
     consumed_ += static_cast<uint64_t>(cost);
     mine_->consumed.store(consumed_, std::memory_order_relaxed);
   }
   uint64_t TheirConsumed() const { return theirs_->consumed.load(std::memory_order_relaxed); }
 
-  // Before an RTS names a buffer under this context: whether it can be revoked. False: shortage().
+  // Returns true if a buffer under this context can be revoked. Must be called before an RTS names
+  // such a buffer. If it returns false, see shortage().
   bool CanRevoke(Context context);
-  // After these return, the peer does not use what it reads from our buffers any more.
+  // After these functions return, the peer no longer uses the bytes that it reads from this side's
+  // buffers.
   void RevokeContext(Context context);
   void RevokeAll();
   bool Revoked(Context context) const;  // by this side
-  // Whether the peer has done so; to be asked after each copy out of its memory.
+  // Return true if the peer has revoked the context, or closed. Must be checked after each copy out
+  // of the peer's memory.
   bool RevokedByPeer(Context context) const;
   bool ClosedByPeer() const;
 
   const PeerProcess& process() const { return process_; }
   int socket() const { return socket_.get(); }
   bool can_pull() const { return pull_; }
-  // Passes memory of this process's to the peer. False: not now.
+  // Offers memory of this process to the peer. Returns false if that is not possible now.
   bool Offer(const WireOffer& offer, int memory);
-  // What the peer has passed. False: nothing more for now, or ever: hung_up. An error: it broke the
-  // protocol. `memory` stays invalid if the descriptor could not be had.
+  // Takes memory that the peer has offered. Returns false if there is nothing more for now, or ever
+  // (hung_up). Returns an error if the peer broke the protocol. `memory` stays invalid if its
+  // descriptor could not be received.
   absl::StatusOr<bool> TakeOffer(WireOffer* offer, Fd* memory);
-  // TakeOffer has met the end of the connection.
+  // Returns true if TakeOffer has reached the end of the connection.
   bool hung_up() const { return hung_up_; }
-  // Once and for all.
+  // Stops reading the peer's memory for ever.
   void StopPulling(absl::string_view why);
-  // The peer sees the end of the connection. No reading or writing of the socket afterwards.
+  // Closes the connection visibly for the peer. The socket must not be used afterwards.
   void Hangup() { socket_.Reset(); }
   bool broken() const { return writer_.broken() || reader_.broken() || !shortage_.ok(); }
-  // Why nothing more can be written: no memory for the rest of the ring, or of the words.
+  // Returns why nothing more can be written: there is no memory for the rest of the ring, or of the
+  // words.
   const absl::Status& shortage() const { return shortage_; }
 
  private:
   void Ring();
-  // The first time that a record goes beyond the ring's first bytes.
+  // Called when a record first goes beyond the ring's first bytes.
   bool Grow();
 
   Fd socket_, doorbell_;

@@ -1,4 +1,4 @@
-// Copying a part of a message to its place.
+// Copies a part of a message to its place.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace entrain::shm {
 
-// `cold`: past the caches. An empty part may be anywhere.
+// With `cold`, copies past the caches. An empty part may have any addresses.
 inline void CopyPart(std::byte* to, const std::byte* from, size_t bytes, bool cold) {
   if (bytes == 0) {
     return;

@@ -21,12 +21,13 @@ namespace {
 
 constexpr uint64_t kCardMagic = 0x33'44'52'41'43'4d'48'53;  // "SHMCARD3"
 
-// One machine, two builds of possibly different versions: fixed size, version first.
+// The two processes may be different builds and versions, so the card has a fixed size and begins
+// with its version.
 struct Card {
   uint64_t magic;
   uint64_t cookie_address;
   Cookie cookie;
-  char cpus[CpuSet::kMostBytes];  // as CpuSet::bits
+  char cpus[CpuSet::kMostBytes];  // like CpuSet::bits
   uint64_t quota_device, quota_inode;
   uint32_t quota_millicores, reserved;
 };
@@ -35,7 +36,7 @@ absl::Status Closed() {
   return absl::UnavailableError("closed by the peer while connecting");
 }
 
-// A kilobyte or two on a fresh socket, which always has room for them.
+// Sends one or two kilobytes on a new socket, which always has room for them.
 absl::Status SendAll(int fd, const void* data, size_t bytes, absl::Span<const int> descriptors) {
   const ssize_t sent = SendWith(fd, data, bytes, descriptors);
   if (sent < 0) {
@@ -59,7 +60,7 @@ absl::StatusOr<Fd> ListenAbstract(std::string* name) {
 bool SomebodyListens(absl::string_view name) {
   absl::StatusOr<Fd> fd = LocalSocket();
   if (!fd.ok()) {
-    return true;  // unknown
+    return true;  // unknown, so assume yes
   }
   socklen_t length;
   const sockaddr_un address = AbstractAddress(name, &length);
@@ -95,7 +96,7 @@ absl::StatusOr<bool> Introduction::Step() {
   return true;
 }
 
-// True: the next stage has begun.
+// Returns true if the next stage has begun.
 absl::StatusOr<bool> Introduction::StepOnce() {
   switch (stage_) {
     case Stage::kDial:
@@ -120,7 +121,7 @@ absl::StatusOr<bool> Introduction::Dial() {
   const sockaddr_un address = AbstractAddress(name_, &length);
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     if (errno == EAGAIN || errno == EINTR) {
-      return false;  // more dial there than it has accepted
+      return false;  // the listener has too many unaccepted connections
     }
     return ErrnoStatus(errno, "dialling");
   }
@@ -130,7 +131,7 @@ absl::StatusOr<bool> Introduction::Dial() {
 }
 
 absl::StatusOr<bool> Introduction::ShakeHands() {
-  if (result_.process.pid() == 0) {  // other users are not even talked to
+  if (result_.process.pid() == 0) {  // processes of other users are refused before any exchange
     ENTRAIN_ASSIGN_OR_RETURN(result_.process, PeerProcess::Of(socket_.get()));
   }
   absl::Status refused;
@@ -163,7 +164,7 @@ absl::StatusOr<bool> Introduction::Offer() {
 }
 
 absl::StatusOr<bool> Introduction::ReadCard() {
-  // Of another version no more may come.
+  // A card of another version may be shorter, so only its version is read first.
   ENTRAIN_ASSIGN_OR_RETURN(bool full, Fill(sizeof(Card::magic), true));
   if (full && std::memcmp(inbox_.data(), &kCardMagic, sizeof(kCardMagic)) != 0) {
     return absl::UnavailableError("the peer introduces itself in an unknown way");

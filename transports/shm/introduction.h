@@ -1,5 +1,5 @@
-// How two processes come to share a segment: over an abstract Unix socket, one dials, the other
-// accepts.
+// The introduction: how two processes come to share a segment. They meet over an abstract Unix
+// socket; one dials, the other accepts.
 //
 //   dialer                                    listener
 //   connect                                   accept
@@ -11,7 +11,7 @@
 //                                             peer: Admit
 //   check the card                    <---    card, doorbell
 //
-// Afterwards the socket stays open, and its end is the end of the connection; memory is offered
+// Afterwards the socket stays open, and its end is the end of the connection. Memory is offered
 // over it (peer_regions.h).
 //
 // Thread safety: none. Never blocks; Step is called from Poll.
@@ -34,31 +34,30 @@
 
 namespace entrain::shm {
 
-// What this process brings to every introduction. Outlives them.
+// The data of this process for every introduction. Must outlive all of them.
 struct Self {
   PeerId id{};
   std::string key;
-  Cookie cookie{};    // the peer reads it out of our memory, to see whether and from whom it can
+  Cookie cookie{};    // the peer tries to read it in this process's memory, as a proof
   int doorbell = -1;  // eventfd
   size_t ring_bytes = 0;
-  bool pull = true;  // false: never read the peer's memory
+  bool pull = true;  // false: never reads the peer's memory
   CpuShare cpus;     // of this process
 };
 
-// What an introduction ends with.
+// The result of an introduction.
 struct Acquaintance {
   Fd socket, doorbell;  // doorbell: the peer's
   Segment segment;
-  int side = 0;  // mine
+  int side = 0;  // this process's side
   PeerProcess process;
   bool pull = false;  // the peer's memory can be read
   CpuShare cpus;      // the peer's
 };
 
-// A non-blocking, close-on-exec listening socket of a random abstract name, which is returned in
-// `name`.
+// Returns a non-blocking, close-on-exec listening socket with a random abstract name, and the name.
 absl::StatusOr<Fd> ListenAbstract(std::string* name);
-// Whether somebody listens there. A system call or three.
+// Returns true if a process listens at `name`. Costs up to three system calls.
 bool SomebodyListens(absl::string_view name);
 
 class Introduction {
@@ -66,19 +65,20 @@ class Introduction {
   Introduction(const Self* self, absl::string_view dial_name);
   Introduction(const Self* self, Fd accepted);
 
-  // As far as it goes now. True: done, Take is next. An error ends it, and is given again.
+  // Goes as far as possible now. Returns true when the introduction is done; then Take must be
+  // called. An error ends the introduction; later calls return it again.
   absl::StatusOr<bool> Step();
-  // The listener's side may answer. Before or after the peer is known.
+  // Allows the listening side to answer. May be called before or after the peer is known.
   void Admit() { admitted_ = true; }
-  // The dialler's side has lost interest: go as far as to say who we are, then end with an error,
-  // so that the peer does not wait for us.
+  // Gives up on the dialling side: the introduction continues until it has identified this process,
+  // then ends with an error, so that the peer does not wait.
   void Leave() { leaving_ = true; }
   bool dialer() const { return dialer_; }
-  // Whether peer() has been proved.
+  // Returns true if the identity of peer() has been proved.
   bool peer_known() const { return handshake_.done(); }
   const PeerId& peer() const { return handshake_.peer(); }
-  // To be watched for input while it lasts; -1: not connected yet, the listener is busy: try again
-  // in some milliseconds.
+  // Returns the socket to watch for input, or -1 if it is not connected yet because the listener is
+  // busy; then Step must be called again after some milliseconds.
   int fd() const { return socket_.get(); }
   Acquaintance Take() { return std::move(result_); }
 
@@ -92,7 +92,7 @@ class Introduction {
   absl::StatusOr<bool> Answer();
   absl::Status SendCard(int with_segment);
   absl::Status CheckCard();
-  // Reads until `inbox_` has `bytes`; false: not yet.
+  // Reads until `inbox_` has `bytes` bytes. Returns false if it does not have them yet.
   absl::StatusOr<bool> Fill(size_t bytes, bool take_descriptors);
 
   const Self* const self_;

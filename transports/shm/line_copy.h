@@ -1,5 +1,5 @@
-// Copying into lines that another core looks at, and out of lines that another core has written:
-// as few transfers of lines as there can be, and many at a time.
+// Copies into lines that another core polls, and out of lines that another core has written. The
+// copies cause as few transfers of lines as possible, and overlap these.
 #pragma once
 
 #include <atomic>
@@ -11,8 +11,8 @@
 
 namespace entrain::shm {
 
-// The length up to which what is here is quicker than memcpy: less where processes share a core, as
-// many a line need not come from another.
+// The length up to which these functions are faster than memcpy. It is smaller if processes share a
+// core, because many lines then need no transfer.
 constexpr size_t MostByLines(bool spare_cores) {
   return spare_cores ? 4096 : 2048;
 }
@@ -21,11 +21,11 @@ constexpr size_t kCopyUnit = 16;
 
 inline void CopyUnit(std::byte* to, const std::byte* from) {
   std::memcpy(to, from, kCopyUnit);
-  std::atomic_signal_fence(std::memory_order_seq_cst);  // a move of its own, in this order
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps each move separate and in order
 }
 
-// From the end on. The reader polls the first line, and takes it away whenever something is written
-// there: it is to be written last, and once.
+// Copies from the end to the beginning. The reader polls the first line, and fetches it whenever
+// something is written there, so this line must be written last, and once.
 inline void CopyIntoLines(std::byte* to, const std::byte* from, size_t bytes) {
   size_t at = bytes & ~(kCopyUnit - 1);
   if (at < bytes) {
@@ -37,7 +37,7 @@ inline void CopyIntoLines(std::byte* to, const std::byte* from, size_t bytes) {
   }
 }
 
-// In order, so that each line is asked for as soon as it can be.
+// Copies in order, so that each line is requested as soon as possible.
 inline void CopyOutOfLines(std::byte* to, const std::byte* from, size_t bytes) {
   size_t at = 0;
   for (; at + kCopyUnit <= bytes; at += kCopyUnit) {
@@ -48,7 +48,8 @@ inline void CopyOutOfLines(std::byte* to, const std::byte* from, size_t bytes) {
   }
 }
 
-// Asks for the lines of what is to be read, but the first: that is here.
+// Prefetches the lines of a record that is about to be read, except the first, which is already
+// here.
 inline void FetchLines(const std::byte* from, size_t bytes) {
   constexpr size_t kLine = RingFormat::kLine;
   for (size_t at = kLine - reinterpret_cast<uintptr_t>(from) % kLine; at < bytes; at += kLine) {

@@ -1,4 +1,4 @@
-// Bytes with descriptors over a Unix socket, without blocking.
+// Non-blocking transfer of bytes with descriptors over a Unix socket.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ namespace entrain::shm {
 
 constexpr size_t kMaxDescriptors = 2;  // in one message
 
-// As send: what the socket took, or -1 and errno. All of it or nothing, for the few bytes that are
-// sent here.
+// Sends like send(2): returns the number of bytes that the socket took, or -1 and errno. The few
+// bytes sent here are taken as a whole or not at all.
 ssize_t SendWith(int socket, const void* data, size_t bytes, absl::Span<const int> descriptors);
-// As recv. Descriptors that came along are appended, close-on-exec; with null the kernel throws
-// them away. -1 and EMFILE when this process has no room for one that came.
+// Receives like recv(2). Appends received descriptors, close-on-exec; if `descriptors` is null, the
+// kernel discards them. Returns -1 and EMFILE if this process has no room for a descriptor.
 ssize_t ReceiveWith(int socket, void* data, size_t bytes, std::vector<Fd>* descriptors);
 
 }  // namespace entrain::shm

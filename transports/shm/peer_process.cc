@@ -14,21 +14,21 @@
 #include "lib/base/status.h"
 
 #ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77  // Linux 6.5; the C library's headers may be older than the kernel
+#define SO_PEERPIDFD 77  // Linux 6.5; the C library's headers may be older
 #endif
 
 namespace entrain::shm {
 namespace {
 
-// The kernel's own handle of who connected where it has one: a number could be somebody else's by
-// now.
+// Uses the kernel's own handle of the connecting process if available, because a process number
+// could meanwhile belong to another process.
 Fd OpenDeathFd(int socket, pid_t pid) {
   int fd = -1;
   socklen_t length = sizeof(fd);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) {
     return Fd(fd);
   }
-  return Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by itself
+  return Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by default
 }
 
 PeerProcess::Read Sort(ssize_t result, size_t* got) {

@@ -1,4 +1,4 @@
-// The process at the other end of a Unix socket: whether it lives, and reading its memory.
+// The process at the other end of a Unix socket: detects its death, and reads its memory.
 #pragma once
 
 #include <array>
@@ -15,34 +15,36 @@
 
 namespace entrain::shm {
 
-// Random bytes that a process keeps in its memory for others to find.
+// Random bytes that a process keeps in its memory for its peers to read.
 using Cookie = std::array<uint8_t, 16>;
 
 class PeerProcess {
  public:
   PeerProcess() = default;
-  // As the kernel knows it; the peer has no say in it. Of another user: UNAVAILABLE. Without pidfds
-  // (before Linux 5.3, or forbidden) says so in the log and goes on: the end of the socket is then
-  // the only sign of death.
+  // Returns the peer process as the kernel knows it; the peer cannot influence it. Returns
+  // UNAVAILABLE for a process of another user. Without pidfds (before Linux 5.3, or forbidden) logs
+  // that and continues; then only the end of the socket shows the peer's death.
   static absl::StatusOr<PeerProcess> Of(int socket);
 
   pid_t pid() const { return pid_; }
-  // Readable once the process is dead; -1: not to be had.
+  // Readable once the process is dead. Returns -1 without pidfds.
   int death_fd() const { return death_.get(); }
 
-  // What one attempt to read its memory gave.
+  // The result of one attempt to read the process's memory.
   enum class Read {
     kSome,        // `*got` bytes
-    kForbidden,   // this process may not, ever
-    kUnreadable,  // not this memory
-    kGone,        // there is no such process, or it is another one
+    kForbidden,   // this process may never read it
+    kUnreadable,  // this memory cannot be read
+    kGone,        // the process is gone, or is another one
   };
   Read ReadMemory(uint64_t address, Bytes into, size_t* got) const;
-  // The same, and when all of `into` came, the same system call has also shown that it came from
-  // the process that holds the cookie: its number may belong to another process by now.
+  // Does the same. If all of `into` was read, the same system call has also proved that the bytes
+  // came from the process that holds the cookie, because its number may meanwhile belong to another
+  // process.
   Read ReadMemoryProved(uint64_t address, Bytes into, size_t* got) const;
 
-  // Where that process keeps its cookie. False: it cannot be read there, so nothing can.
+  // Sets the address of that process's cookie. Returns false if the cookie cannot be read there;
+  // then no memory of the process can.
   bool SetCookie(uint64_t address, const Cookie& cookie);
 
  private:

@@ -1,6 +1,6 @@
-// The peer's memory that this process has mapped, to read messages where they lie. The peer offers
-// a region by its descriptor over the Unix socket, before the first RTS that names it, and
-// says through the ring when it is gone.
+// The peer's memory regions that this process has mapped, so that it can read messages in place.
+// The peer offers a region by its descriptor over the Unix socket, before the first RTS that names
+// it, and says through the ring when the region is gone.
 //
 // Thread safety: none.
 #pragma once
@@ -18,9 +18,10 @@
 
 namespace entrain::shm {
 
-// Stays mapped while anybody holds it. Empty memory: it could not be mapped here.
+// Stays mapped while it is referenced. Its memory is empty if it could not be mapped here.
 struct PeerRegion {
-  // In the peer. What of [address, address + bytes) is not mapped has room before and behind the mapping.
+  // Addresses in the peer. The mapping has room before and behind it for the parts of [address,
+  // address + bytes) that are not mapped.
   uint64_t address = 0, bytes = 0, mapped_address = 0;
   SealedMemory memory;
 
@@ -31,7 +32,8 @@ struct PeerRegion {
   struct Range {
     uint64_t address, bytes;
   };
-  // What of a range is not mapped: its beginning, its end; 0 bytes: all of it is.
+  // Returns the parts of a range that are not mapped, at its beginning and its end. Both have 0
+  // bytes if the whole range is mapped.
   std::array<Range, 2> Unmapped(uint64_t from, uint64_t count) const;
   bool Maps(uint64_t from, uint64_t count) const {
     const auto [head, tail] = Unmapped(from, count);
@@ -41,13 +43,14 @@ struct PeerRegion {
 
 class PeerRegions {
  public:
-  static constexpr size_t kMost = 1 << 16;  // offered at a time; more is a breach of protocol
+  static constexpr size_t kMost = 1 << 16;  // regions offered at a time; more break the protocol
 
-  // An error: the peer broke the protocol. An invalid descriptor: none came through.
+  // Returns an error if the peer broke the protocol. `memory` is invalid if no descriptor was
+  // received.
   absl::Status Take(const WireOffer& offer, Fd memory);
   bool Has(uint64_t id) const { return regions_.count(id) != 0; }
-  // The region of an RTS; null: it cannot be mapped here. An error: it was never offered,
-  // or the bytes do not lie in it.
+  // Returns the region of an RTS, or null if it cannot be mapped here. Returns an error if it was
+  // never offered, or if the bytes are not inside it.
   absl::StatusOr<std::shared_ptr<const PeerRegion>> Find(uint64_t id, uint64_t address,
                                                          uint64_t bytes) const;
   absl::Status Forget(uint64_t id);

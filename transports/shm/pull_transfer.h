@@ -1,5 +1,5 @@
-// One message that is copied out of the sender's memory, in pieces: by reading that process, or from
-// memory of it that is mapped here. Knows neither receives nor records.
+// Copies one message out of the sender's memory in pieces, either by reading that process or from
+// its memory that is mapped here. It knows neither receives nor records.
 //
 // Thread safety: none.
 #pragma once
@@ -14,15 +14,18 @@ namespace entrain::shm {
 
 class PullTransfer {
  public:
-  // Of the message at `address` in the sender. `mapped`: the place of the message in this process; null: not mapped.
+  // `address` is the message's address in the sender. `mapped` is its address in this process, or
+  // null if it is not mapped.
   PullTransfer(uint64_t address, const std::byte* mapped) : address_(address), mapped_(mapped) {}
 
-  // What one step gave. kUnreadable, kForbidden, kGone: as PeerProcess::Read; bytes() are here.
+  // The result of one step. kUnreadable, kForbidden and kGone are as in PeerProcess::Read; bytes()
+  // bytes have arrived.
   enum class Step { kPiece, kWhole, kUnreadable, kForbidden, kGone };
-  // Copies the next piece, of at most `most` bytes, to its place in `into`, the buffer of the whole message. `cold`:
-  // past the caches, where that is possible. Before kWhole is returned, `process` has proved that it is the peer.
+  // Copies the next piece, of at most `most` bytes, to its place in `into`, the buffer of the whole
+  // message. With `cold` it copies past the caches if possible. Before kWhole is returned,
+  // `process` has proved that it is the peer.
   Step Copy(const PeerProcess& process, Bytes into, size_t most, bool cold);
-  // The bytes from the beginning that have been copied.
+  // Returns the bytes copied so far, from the beginning.
   uint64_t bytes() const { return bytes_; }
   bool reads() const { return mapped_ == nullptr; }
 

@@ -1,4 +1,5 @@
-// The part of one message that its sender was asked to send through the ring (CTS): it comes in fragments, in order.
+// The part of a message that its sender was asked to send through the ring (CTS). It arrives in
+// fragments, in order.
 //
 // Thread safety: none.
 #pragma once
@@ -14,8 +15,8 @@ class RingTransfer {
  public:
   RingTransfer(uint64_t from, uint64_t end) : next_(from), end_(end) {}
 
-  // Copies a fragment to its place in `into`, the buffer of the whole message. False: it is more than was asked for;
-  // nothing was copied.
+  // Copies a fragment to its place in `into`, the buffer of the whole message. Returns false, and
+  // copies nothing, if the fragment is longer than the missing part.
   bool Take(ConstBytes fragment, Bytes into, bool cold) {
     if (!Fits(fragment)) {
       return false;

@@ -9,9 +9,9 @@
 namespace entrain::shm {
 namespace {
 
-// A longer message is left to Poll, where its receive may take a loan.
+// A longer message is left to Poll, so that its receive may take a loan.
 constexpr size_t kMostMappedNow = 64 << 10;
-// A fragment of this length says that long messages come: all of the ring is worth mapping.
+// A fragment of this length shows that long messages arrive, so mapping the whole ring pays.
 constexpr size_t kLongFragment = 16 << 10;
 
 absl::Status RevokedThere() {
@@ -45,7 +45,7 @@ absl::Status RtsReceiver::OnRts(const WireRts& wire) {
   const uint64_t handle = remotes_.Add(std::move(remote));
   ENTRAIN_ASSIGN_OR_RETURN(Incoming* const incoming,
                            queue_->OnRts(envelope, static_cast<int64_t>(wire.bytes), handle));
-  // OnEarly may have closed this endpoint, which keeps nothing.
+  // OnEarly may have closed this endpoint; then nothing may be added.
   if (incoming != nullptr && !ended_) {
     OnMatched(incoming);
   }
@@ -64,7 +64,8 @@ absl::Status RtsReceiver::TakeOffers() {
   }
 }
 
-// Several messages may have their ends there at a time: each is read where no other message looks, or is the same bytes.
+// The ends of several messages may be there at the same time. Each read writes bytes that no other
+// message uses, or the same bytes.
 bool RtsReceiver::ReadUnmapped(const PeerRegion& region, uint64_t address, uint64_t bytes) const {
   for (const PeerRegion::Range& range : region.Unmapped(address, bytes)) {
     if (range.bytes > 0 && !Read(range.address, Bytes(region.At(range.address), range.bytes))) {
@@ -108,7 +109,7 @@ void RtsReceiver::Lend(Remote* remote, uint64_t handle) {
 
 absl::Status RtsReceiver::Release(Loan* loan) {
   const uint64_t handle = std::exchange(*loan, Loan()).handle;
-  const Remote& remote = *remotes_.Find(handle);  // there until now, whatever was revoked or closed
+  const Remote& remote = *remotes_.Find(handle);  // exists until now, even after Revoke and Close
   const bool revoked_here = remote.loan == Remote::Loan::kRevoked;
   const bool good =
       !revoked_here && !channel_->ClosedByPeer() && !channel_->RevokedByPeer(remote.tag.context());
@@ -139,7 +140,7 @@ int RtsReceiver::Pull() {
     const uint64_t handle = pulls_.front();
     Remote* const remote = remotes_.Find(handle);
     if (remote == nullptr || !std::holds_alternative<PullTransfer>(remote->transfer)) {
-      pulls_.pop_front();  // over, withdrawn, or the rest comes through the ring
+      pulls_.pop_front();  // over, withdrawn, or now requested through the ring
     } else if (remote->incoming->dropped()) {
       Drop(remote, handle);
       ++events;
@@ -169,10 +170,10 @@ void RtsReceiver::AskFor(Remote* remote, uint64_t handle, uint64_t from) {
   tx_->Control(kCts, WireCts{.handle = remote->handle, .to = handle, .offset = from});
 }
 
-// Invariant 7: what was copied counts only if the sender had not revoked it by then.
+// Invariant 7: a copy counts only if the sender had not revoked the message by its end.
 void RtsReceiver::PullPiece(Remote* remote, uint64_t handle) {
   auto& pull = std::get<PullTransfer>(remote->transfer);
-  if (pull.reads() && !facts_.can_read) {  // found out while this one waited
+  if (pull.reads() && !facts_.can_read) {  // found while this message waited
     AskFor(remote, handle, pull.bytes());
     return;
   }
@@ -220,7 +221,7 @@ absl::Status RtsReceiver::OnFragment(ConstBytes payload) {
   }
   Remote* const remote = remotes_.Find(head.to);
   if (remote == nullptr) {
-    return absl::OkStatus();  // refused while it was under way
+    return absl::OkStatus();  // was refused while it was under way
   }
   auto* const ring = std::get_if<RingTransfer>(&remote->transfer);
   if (ring == nullptr || !ring->Fits(payload)) {
@@ -231,7 +232,7 @@ absl::Status RtsReceiver::OnFragment(ConstBytes payload) {
     Drop(remote, head.to);
     return absl::OkStatus();
   }
-  if (payload.size() >= kLongFragment) {  // beyond the ring's first bytes, so all of it exists
+  if (payload.size() >= kLongFragment) {  // such a fragment needs the whole ring, so it exists
     channel_->MapTheirRing();
   }
   ring->Take(payload, incoming->writable(), incoming->cold());
@@ -249,7 +250,7 @@ bool RtsReceiver::ReadNow(const WireRts& wire, Context context, Bytes into) {
                 {.bytes = wire.bytes, .exchange = tx_->awaiting(), .awake = channel_->PeerPolls()},
                 facts_) == Way::kRead &&
                 Read(wire.address, into);
-  // Invariant 7, as in PullPiece; what went wrong is found out again there.
+  // Invariant 7, as in PullPiece, which will find any error again.
   return here && !channel_->ClosedByPeer() && !channel_->RevokedByPeer(context) &&
          tx_->DoneNow({wire.handle});
 }
@@ -272,7 +273,7 @@ bool RtsReceiver::CopyMapped(const WireRts& wire, Bytes into) const {
 void RtsReceiver::OnWithdraw(Context context) {
   remotes_.ForEach([&](uint64_t handle, const Remote& remote) {
     if (remote.tag.context() != context || remote.loan != Remote::Loan::kNone) {
-      return;  // Release sees that a loan was taken back
+      return;  // Release notices that a loan was taken back
     }
     if (remote.incoming != nullptr) {
       queue_->Fail(remote.incoming, RevokedThere());

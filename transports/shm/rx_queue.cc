@@ -16,7 +16,7 @@ namespace {
 constexpr int kRecordsPerRead = 64;
 constexpr size_t kMaxFarewell = 1024;
 
-// Takes the head of a message.
+// Takes the head of a message. Returns true if it has this envelope.
 bool IsFor(const Envelope& envelope, ConstBytes* payload) {
   WireEnvelope head;
   return Take(payload, &head) && head.tag == envelope.tag.bits() &&
@@ -132,8 +132,8 @@ Endpoint::Next RxQueue::FindNow(const Envelope& envelope, Bytes into, const std:
 bool RxQueue::PeekPastEnds(RingReader::Record* record) {
   for (int ends = 0; channel_->Peek(record); ++ends) {
     WireDone wire;
-    // A breach is left to Poll, which ends the connection; and so is a peer that writes as fast as
-    // this reads.
+    // Poll must handle a breach, because it ends the connection. Poll must also handle a peer that
+    // writes as fast as this loop reads.
     if (ends == kRecordsPerRead || record->kind != kDone || !TakeAll(record->payload, &wire) ||
         !tx_->OnDone(wire).ok()) {
       return true;
@@ -202,7 +202,7 @@ void RxQueue::ReleaseNowAndThen() {
 }
 
 absl::Status RxQueue::Handle(const RingReader::Record& record) {
-  // Calls `on` with the record, if that has the length of its kind.
+  // Calls `on` with the record if the record has the length of its kind.
   const auto whole = [&record](auto wire, const char* what, auto on) {
     return TakeAll(record.payload, &wire) ? on(wire) : Breach(what);
   };

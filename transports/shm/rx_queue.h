@@ -1,10 +1,12 @@
-// The receiving half of an endpoint. Takes records out of the ring: gives small messages to the MatchQueue, those sent by RTS ones
-// to the RtsReceiver, and hands whole messages to a receive that waits for just them (the inline path).
+// The receiving half of an endpoint. Takes records out of the ring: gives small messages to the
+// MatchQueue and messages sent by RTS to the RtsReceiver. A caller that waits for exactly the next
+// message gets it directly (the inline path).
 //
-// The ring is emptied whether or not receives are posted: early messages go to the MatchQueue,
-// within the credit that the sender has.
+// The ring is emptied whether or not receives are posted. Early messages go to the MatchQueue,
+// within the sender's credit.
 //
-// Thread safety: none. Read calls Events, which may revoke and close but not destroy.
+// Thread safety: none. Read calls Events, which may revoke and close, but must not destroy the
+// object.
 #pragma once
 
 #include <cstdint>
@@ -27,22 +29,22 @@ class RxQueue {
   RxQueue(Endpoint* endpoint, Events* events, CompletionList* completions, TxQueue* tx,
           const Limits& limits);
   void Attach(Channel* channel);
-  // Facts::spare_cores may have changed.
+  // Must be called when Facts::spare_cores may have changed.
   void SetSpareCores(bool spare_cores) { rendezvous_.SetSpareCores(spare_cores); }
-  // Of messages that come here.
+  // Returns the facts for messages that this side receives.
   const Facts& facts() const { return rendezvous_.facts(); }
 
-  // As Endpoint::PostRecv.
+  // See Endpoint::PostRecv.
   void Post(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint);
   bool HasEarly(Tag tag) const { return queue_.HasEarly(tag); }
-  // As Endpoint::Release.
+  // See Endpoint::Release.
   absl::Status Release(Loan* loan) { return rendezvous_.Release(loan); }
-  // Memory that the peer has passed. An error: it broke the protocol.
+  // Takes memory that the peer has offered. Returns an error if the peer broke the protocol.
   absl::Status TakeOffers() { return rendezvous_.TakeOffers(); }
 
-  // As Endpoint::TryRecv. Settle ends a message that lies at `*where`, in the ring.
+  // See Endpoint::TryRecv. If the message lies at `*where` in the ring, Settle ends it.
   Endpoint::Next TakeNow(const Envelope& envelope, Bytes into, const std::byte** where);
-  // As Endpoint::TryTaken.
+  // See Endpoint::TryTaken.
   Endpoint::Next HearNow(SendRequest request);
   void Settle() {
     if (looked_at_ > 0 && channel_ != nullptr) {
@@ -50,31 +52,32 @@ class RxQueue {
     }
   }
 
-  // Whether Read or Pull has something to do, by one look at the ring's next line.
+  // Returns true if Read or Pull has work. Costs one look at the ring's next line.
   bool MayHaveWork() { return rendezvous_.busy() || channel_->reader().MayHaveNext(); }
-  // The same, ordered after the caller's last seq_cst store.
+  // Does the same, ordered after the caller's last seq_cst store.
   bool HasWork() { return rendezvous_.busy() || channel_->reader().HasNext(); }
-  // Takes some records. Returns their number. An error: the peer broke the protocol.
+  // Takes some records and returns their number. Returns an error if the peer broke the protocol.
   absl::StatusOr<int> Read();
-  // As RtsReceiver.
+  // See RtsReceiver.
   int Pull() { return rendezvous_.Pull(); }
   bool peer_gone() const { return rendezvous_.peer_gone(); }
-  // What the peer said when it ended the connection; empty: nothing yet.
+  // Returns the peer's reason for ending the connection; empty if it has not ended it.
   const std::string& farewell() const { return farewell_; }
 
   void Revoke(Context mine, const absl::Status& why);
   void FailAll(const absl::Status& why);
 
  private:
-  // What is copied of a message whose record is still being written.
+  // The copied part of a message whose record is still being written.
   class OpenRecord {
    public:
-    // How much of the record that begins at `at` is in `into`.
+    // Returns how many bytes of the record that begins at `at` are in `into`.
     size_t Copied(uint64_t at, Bytes into) const {
       const bool same = at_ == at && into_.data() == into.data() && into_.size() == into.size();
       return same ? bytes_ : 0;
     }
-    // Copies what of `payload`, the beginning of the message, is not in `into` yet. False: nothing.
+    // Copies the part of `payload`, the beginning of the message, that is not in `into` yet.
+    // Returns false if there is none.
     bool CopyOn(uint64_t at, ConstBytes payload, Bytes into);
 
    private:
@@ -88,15 +91,17 @@ class RxQueue {
   absl::Status OnWithdraw(ConstBytes payload);
   void ReturnCredit();
   void LetGo();
-  // Takes the message, or finds it in the ring, where it stays until Settle.
+  // Takes the message, or finds it in the ring, where it then stays until Settle.
   Endpoint::Next FindNow(const Envelope& envelope, Bytes into, const std::byte** data);
   Endpoint::Next FindOpen(const Envelope& envelope, Bytes into);
-  // The next record that is not the end of a message of ours; those are taken, but not without end.
-  // False: there is none.
+  // Returns the next record that does not end one of this side's own messages. Takes such records,
+  // up to a limit. Returns false if there is no other record.
   bool PeekPastEnds(RingReader::Record* record);
-  // Reads a message that is whose RTS is the next record, and takes that. False: Poll must see to it.
+  // Reads the whole message whose RTS is the next record, and takes the record. If it returns
+  // false, Poll must receive the message.
   bool ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into);
-  // Not after every record: nothing waits for so little room, as any record fits the rest.
+  // Does not release after every record: a writer never waits for so little room, because any
+  // record fits the rest.
   void ReleaseNowAndThen();
 
   Events* const events_;

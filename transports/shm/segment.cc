@@ -124,9 +124,8 @@ std::byte* Segment::ring(int writer) const {
   return memory_.data() + RingsAt() + static_cast<size_t>(writer) * ring_bytes_;
 }
 
-// The thread sanitizer does not know fences and GCC says so as a warning; it does not see what
-// another process or the kernel does to memory either, so nothing is lost by leaving them out
-// there.
+// The thread sanitizer does not know fences, and GCC warns of it. The sanitizer does not see writes
+// of other processes or the kernel either, so omitting the fences there loses nothing.
 void FenceAfterRevoking() {
 #ifndef __SANITIZE_THREAD__
   std::atomic_thread_fence(std::memory_order_seq_cst);

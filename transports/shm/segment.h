@@ -1,5 +1,5 @@
-// The memory that two processes share: one memfd per pair, made by the side that dials, mapped by
-// both.
+// The memory that two processes share. There is one memfd per pair. The side that dials makes it,
+// and both map it.
 //
 //   0                 header: magic, version, sizes
 //   128               words of side 0 (dialer)        Side, below
@@ -11,23 +11,23 @@
 //
 // lib/memory/sealed_memory.h says what memory that is. Forked children do not have it.
 //
-// Sleeping. A side that is about to sleep stores what it wants to be woken for in its `sleeping`
-// word and then looks once more whether that is there already; the other side publishes and then
-// looks at the word:
+// Sleeping. A side that is about to sleep stores the events for which it must be woken in its
+// `sleeping` word, and then checks once more for these events. The other side publishes, and then
+// reads the word:
 //
 //     sleeper   sleeping = kForData            |   peer   state = record  (or head = released)
 //               look at the state (or head)    |          look at sleeping: not kAwake? ring the
 //               doorbell
 //
-// All four accesses are seq_cst, or have a full fence between them (a record's state), so they have one
-// order for both, and at least one of the two sees the other's store: either the sleeper sees the
-// record, or the peer rings.
+// All four accesses are seq_cst, or are separated by a full fence (a record's state). So they have
+// one order for both sides, and at least one of the two sees the other's store: either the sleeper
+// sees the record, or the peer rings.
 //
-// Revocation. A side that takes back a buffer that it named in an RTS sets the bit of that context in its
-// `revoked` words, then passes a full fence, and only then gives the buffer back to its owner. A
-// peer that reads the buffer's memory looks at the bit after the copy, behind a fence: if it has
-// read anything that the owner wrote afterwards, it sees the bit. Contexts are never reused, so
-// bits are never cleared. `closed` is the same for all contexts at once.
+// Revocation. A side that takes back a buffer that it named in an RTS sets the bit of that context
+// in its `revoked` words, then passes a full fence, and only then returns the buffer to its owner.
+// A peer that reads the buffer's memory checks the bit after the copy, behind a fence: if it has
+// read any byte that the owner wrote afterwards, it sees the bit. Contexts are never reused, so
+// bits are never cleared. `closed` revokes all contexts at once.
 #pragma once
 
 #include <atomic>
@@ -43,18 +43,19 @@ namespace entrain::shm {
 
 enum Sleeping : uint32_t { kAwake = 0, kForData = 1, kForDataOrRoom = 2 };
 
-// What one side tells the other besides records. The owner writes; the peer reads (and puts
-// `sleeping` to kAwake when it rings, so that it rings once).
+// The words by which one side informs the other, besides records. The owner writes them and the
+// peer reads them. The peer also sets `sleeping` to kAwake when it rings, so that it rings once.
 struct Side {
   static constexpr size_t kContexts = 1 << 16, kFirstContexts = 13824;
 
   alignas(64) std::atomic<uint32_t> sleeping;
-  // How far the owner has released the ring that the peer writes, and the cost of the eager
-  // messages it has taken.
+  // head: the position up to which the owner has released the peer's ring. consumed: the cost of
+  // the eager messages it has taken.
   alignas(64) std::atomic<uint64_t> head;
   std::atomic<uint64_t> consumed;
   alignas(64) std::atomic<uint32_t> closed;
-  alignas(64) std::atomic<uint64_t> revoked[kFirstContexts / 64];  // Segment::revoked has all
+  // the first contexts; Segment::revoked has all
+  alignas(64) std::atomic<uint64_t> revoked[kFirstContexts / 64];
 };
 static_assert(sizeof(Side) == 2048 - 128, "the first page holds the header and two");
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "a lock would be one process's own");
@@ -62,32 +63,33 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free, "a lock would be one p
 class Segment {
  public:
   static constexpr size_t kPage = 4096;
-  // Of each ring, what exists from the beginning: enough for conversations of small messages.
+  // The part of each ring that exists from the beginning: enough for conversations of small
+  // messages.
   static constexpr size_t kFirstOfRing = 2 * kPage;
-  // Further revocation words of a side.
+  // Bytes of the further revocation words of a side.
   static constexpr size_t kFurtherBytes = 2 * kPage;
   static constexpr size_t kMinRing = 32 << 10, kMaxRing = 64 << 20;
 
-  // A new one; `ring_bytes` is a power of two in the limits above. A shortage is
-  // RESOURCE_EXHAUSTED.
+  // Makes a new segment. `ring_bytes` must be a power of two within the limits above. A shortage of
+  // memory is RESOURCE_EXHAUSTED.
   static absl::StatusOr<Segment> Create(size_t ring_bytes);
-  // One that came from a peer: nothing of it is used before type, size, seals and header are found
-  // as they must be.
+  // Takes a segment from a peer. Checks type, size, seals and header before it uses anything else.
   static absl::StatusOr<Segment> Adopt(Fd memory);
 
   int fd() const { return memory_.fd(); }
   size_t ring_bytes() const { return ring_bytes_; }
-  // Makes the whole ring exist, not only its first bytes. By its writer, before it goes beyond
-  // them.
+  // Makes the whole ring exist, not only its first bytes. The writer must call it before it goes
+  // beyond these.
   absl::Status ReserveRing(int writer) const;
-  // A ring that exists as a whole: its pages are entered here at once (SealedMemory::Populate), as the
-  // first copies would take a fault a page, longer than the copy. By its writer and by its reader.
+  // Enters all pages of a ring that exists as a whole (SealedMemory::Populate), because the first
+  // copies would otherwise take a fault per page, longer than the copy. Called by the ring's writer
+  // and by its reader.
   void MapRing(int writer) const;
-  // Makes the revocation words of all contexts exist, not only of the first Side::kFirstContexts.
-  // By their side, before it uses one beyond.
+  // Makes the revocation words of all contexts exist, not only of the first Side::kFirstContexts. A
+  // side must call it before it uses a later context.
   absl::Status ReserveWords(int number) const;
   Side& side(int number) const;
-  // The word of a context, and of 63 others.
+  // Returns the word of a context and of 63 others.
   std::atomic<uint64_t>& revoked(int number, size_t context) const;
   std::byte* ring(int writer) const;
 
@@ -100,9 +102,9 @@ class Segment {
   size_t ring_bytes_ = 0;
 };
 
-// Between setting a revocation and giving the memory back.
+// Must be called between setting a revocation and giving the memory back.
 void FenceAfterRevoking();
-// Between reading a peer's memory and looking for revocation.
+// Must be called between reading a peer's memory and checking for revocation.
 void FenceAfterCopying();
 
 }  // namespace entrain::shm

@@ -47,7 +47,7 @@ void ShmEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
 }
 
 void ShmEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
-  rx_.Post(envelope, bytes, done, hint);  // also after the end: what had arrived is kept
+  rx_.Post(envelope, bytes, done, hint);  // also after the end: messages that had arrived are kept
 }
 
 absl::Status ShmEndpoint::Release(Loan* loan) {
@@ -65,7 +65,7 @@ Endpoint::Sent ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes,
   if (stage_ != Stage::kUp) {
     return Sent::kNo;
   }
-  rx_.Settle();  // the record says how far we have come
+  rx_.Settle();  // so the record reports how far this side has read
   return tx_.SendNow(envelope, bytes, request);
 }
 
@@ -78,7 +78,7 @@ Endpoint::Next ShmEndpoint::TryTaken(SendRequest request) {
 }
 
 void ShmEndpoint::Await(SendRequest request, Completion* done) {
-  tx_.Await(request, done);  // after the end too: then it was back before
+  tx_.Await(request, done);  // also after the end: then it was back before
 }
 
 Endpoint::Next ShmEndpoint::TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) {
@@ -118,8 +118,7 @@ std::string ShmEndpoint::Explain() const {
   return stage_ == Stage::kUp ? absl::StrCat("shm, ", Explained(rx_.facts())) : "";
 }
 
-// Everything of the peer's is let go but the mapping: this may be called while a record is looked
-// at.
+// Releases everything of the peer's except the mapping, because the caller may be using a record.
 void ShmEndpoint::End(const absl::Status& why) {
   if (std::exchange(stage_, Stage::kEnded) == Stage::kUp) {
     CountCores();
@@ -167,7 +166,8 @@ void ShmEndpoint::Watch(int fd, uint32_t events) {
 }
 
 void ShmEndpoint::Unwatch() {
-  // By hand: closing is not enough while a forked child has them open too.
+  // Removed explicitly, because closing is not enough while a forked child holds the descriptors
+  // too.
   for (int fd : watched_) {
     shared_->wait->Remove(fd);
   }
@@ -258,7 +258,8 @@ int ShmEndpoint::Poll() {
     case Stage::kConnecting:
       return Connecting();
     case Stage::kUp:
-      // The whole cost of an idle connection: one line of the ring, and what is at hand.
+      // This is the whole cost of an idle connection: it reads one line of the ring, and variables
+      // of its own.
       return rx_.MayHaveWork() || tx_.waiting() || peer_ended_ || channel_->broken() ? Move() : 0;
     case Stage::kEnded:
       return 0;
@@ -268,7 +269,7 @@ int ShmEndpoint::Poll() {
 
 int ShmEndpoint::Move() {
   const absl::StatusOr<int> read = rx_.Read();
-  if (stage_ == Stage::kEnded) {  // closed by what was read
+  if (stage_ == Stage::kEnded) {  // an event of a record closed it
     return 1;
   }
   if (!read.ok() || channel_->broken()) {

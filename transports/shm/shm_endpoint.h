@@ -1,9 +1,9 @@
-// One side of a pair of processes that share a segment: connecting, the life of the connection, and
-// its end. What moves on it is the business of TxQueue and RxQueue.
+// One side of a pair of processes that share a segment: it connects, and handles the life of the
+// connection and its end. TxQueue and RxQueue handle the messages.
 //
 //   kConnecting --introduced--> kUp --Close, or lost--> kEnded
 //
-// A peer that closes or dies leaves its last records in the ring; they are read before the loss is
+// A peer that closes or dies leaves its last records in the ring. They are read before the loss is
 // reported.
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace entrain::shm {
 
-// What the endpoints of one transport share. Outlives them.
+// The state that the endpoints of one transport share. Must outlive them.
 struct Shared {
   Events* events = nullptr;
   TimedWait* wait = nullptr;
@@ -33,15 +33,15 @@ struct Shared {
   std::shared_ptr<const SharedRegions> regions;
   CompletionList completions;
   const Clock* clock = nullptr;
-  std::vector<class ShmEndpoint*> endpoints;  // null once destroyed, until the next Poll
-  // Of endpoints that were closed while they dialled: their peers must learn of it.
+  std::vector<class ShmEndpoint*> endpoints;  // null if destroyed, until the next Poll
+  // Introductions of endpoints that were closed while they dialled: their peers must be told.
   std::vector<std::unique_ptr<Introduction>> leaving;
 };
 
 class ShmEndpoint final : public Endpoint {
  public:
-  // With `dial`: this side dials. Without: it waits for Arrive; `name` is then only knocked at now
-  // and then, to see whether the peer is still there to dial.
+  // If `dial`, this side dials. Otherwise it waits for Arrive, and dials `name` only from time to
+  // time, to see whether the peer still exists.
   ShmEndpoint(Shared* shared, const PeerId& peer, int published_pid, absl::string_view name,
               bool dial, Deadline connect_by);
   ~ShmEndpoint() override;
@@ -61,18 +61,19 @@ class ShmEndpoint final : public Endpoint {
   std::string Explain() const override;
 
   const PeerId& peer() const { return peer_; }
-  // The peer has dialled and proved who it is. False: this endpoint does not wait for that.
+  // Takes a connection of the peer, whose identity is proved. Returns false if this endpoint does
+  // not wait for one.
   bool Arrive(std::unique_ptr<Introduction> introduction);
-  // As Transport::Retire.
+  // See Transport::Retire.
   void Retire(const SharedRegion& region);
-  // Progress; returns events.
+  // Makes progress. Returns the number of events.
   int Poll();
-  // As Transport::Arm; Disarm undoes it.
+  // See Transport::Arm. Disarm undoes it.
   bool Arm();
   void Disarm();
   bool connecting() const { return stage_ == Stage::kConnecting; }
-  // A watched descriptor of this endpoint is ready (`fd`: which). False: not one of this
-  // endpoint's. From Poll.
+  // Called from Poll if the watched descriptor `fd` is ready. Returns false if it does not belong
+  // to this endpoint.
   bool OnReady(int fd);
 
  private:
@@ -84,7 +85,7 @@ class ShmEndpoint final : public Endpoint {
   void Unwatch();
   absl::Status PeerEnded() const;
   int Move();
-  // After a connection has come or gone.
+  // Must be called after a connection was established or ended.
   void CountCores();
   void End(const absl::Status& why);
   void Lose(const absl::Status& why);
@@ -93,7 +94,7 @@ class ShmEndpoint final : public Endpoint {
   const PeerId peer_;
   const std::string name_;
   const Deadline connect_by_;
-  int pid_;  // as published, until the kernel has said
+  int pid_;  // as published, until the kernel has told it
   std::unique_ptr<Introduction> introduction_;
   int64_t knock_at_ = 0;
   std::optional<Channel> channel_;
@@ -102,8 +103,8 @@ class ShmEndpoint final : public Endpoint {
   CpuShare cpus_;  // the peer's
   std::vector<int> watched_;
   Stage stage_ = Stage::kConnecting;
-  bool peer_ended_ = false;  // closed or died; what it left in the ring comes first
-  absl::Status end_;         // why it is kEnded
+  bool peer_ended_ = false;  // closed or died; the ring's last records come first
+  absl::Status end_;         // reason of kEnded
 };
 
 }  // namespace entrain::shm

@@ -24,13 +24,13 @@ namespace entrain {
 namespace shm {
 namespace {
 
-constexpr int64_t kLookEvery = kMillisecond;  // at sockets and pidfds, when polled and not asleep
+constexpr int64_t kLookEvery = kMillisecond;  // at sockets and pidfds, when polled and awake
 constexpr unsigned kPollsPerClock = 8;  // reading the clock costs as much as looking at a ring
 constexpr int64_t kRetryEvery = 10 * kMillisecond;
 constexpr size_t kMaxArrivals = 1024;
 
-// "PID/UID/NAME/HOST": the abstract socket NAME, in the namespaces that HOST stands for. HOST may
-// have slashes.
+// "PID/UID/NAME/HOST": the abstract socket NAME, in the namespaces that HOST denotes. HOST may
+// contain slashes.
 struct ParsedAddress {
   int pid = 0;
   uint32_t uid = 0;
@@ -96,8 +96,8 @@ class ShmTransport final : public Transport {
   Fd listener_, doorbell_;
   ParsedAddress address_;
   Shared shared_;
-  std::vector<Arrival> arrivals_;  // accepted, and not yet with their endpoint
-  std::set<PeerId> met_;           // peers that Connect was called for
+  std::vector<Arrival> arrivals_;  // accepted, without an endpoint yet
+  std::set<PeerId> met_;           // peers of Connect
   bool armed_ = false, setting_up_ = false;
   unsigned polls_ = 0;
   int64_t look_at_ = 0;
@@ -167,7 +167,7 @@ bool ShmTransport::TimeToLook() {
   return true;
 }
 
-// What no ring shows: who dials, who has died.
+// Looks for events that no ring shows: connections and deaths.
 void ShmTransport::Look() {
   wait_->ForEachReady([&](int fd) {
     if (fd == doorbell_.get()) {
@@ -203,8 +203,8 @@ void ShmTransport::Accept() {
   }
 }
 
-// Moves the introductions of those who have dialled, and of our own that nobody here wants any
-// more. Returns whether any is not finished.
+// Advances the introductions of processes that have dialled, and those of closed endpoints. Returns
+// true if any is not finished.
 bool ShmTransport::Greet() {
   const int64_t now = arrivals_.empty() ? 0 : shared_.clock->Now();
   for (size_t i = 0; i < arrivals_.size();) {
@@ -231,7 +231,8 @@ bool ShmTransport::Greet() {
   return !arrivals_.empty() || !leaving.empty();
 }
 
-// Gives an arrival whose peer is known to the endpoint that waits for it. False: none does yet.
+// Gives an arrival with a known peer to the endpoint that waits for it. Returns false if the peer
+// is unknown or Connect was not called for it yet.
 bool ShmTransport::Place(Arrival* arrival) {
   if (!arrival->introduction->peer_known()) {
     return false;
@@ -247,7 +248,7 @@ bool ShmTransport::Place(Arrival* arrival) {
       return true;
     }
   }
-  return true;  // closed before it came: hang up, so that the peer learns of it
+  return true;  // the endpoint closed early: hangs up, so that the peer learns it
 }
 
 int ShmTransport::Poll() {
@@ -262,7 +263,7 @@ int ShmTransport::Poll() {
     if (ShmEndpoint* endpoint = shared_.endpoints[i]) {
       events += endpoint->Poll();
     }
-    // It may have gone just then.
+    // Poll may have destroyed the endpoint.
     any_gone |= shared_.endpoints[i] == nullptr;
     setting_up_ |= shared_.endpoints[i] != nullptr && shared_.endpoints[i]->connecting();
   }

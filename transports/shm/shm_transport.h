@@ -1,7 +1,7 @@
-// Processes of one host: a pair shares a segment with two rings. Small messages are copied through
-// the ring; large ones are read by the receiver straight from the sender's memory, or, where that
-// is forbidden, sent through the ring in pieces. transports/shm/README.md has the picture and the
-// figures.
+// The transport between processes of one host. Each pair shares a segment with two rings. Small
+// messages are copied through the ring. The receiver reads large messages from the sender's memory;
+// if that is forbidden, they are sent through the ring in pieces. transports/shm/README.md has the
+// picture and the rules.
 #pragma once
 
 #include <memory>
@@ -21,10 +21,10 @@ namespace shm {
 
 struct Options {
   Limits limits;
-  bool pull = true;  // false: as where reading the peer's memory is forbidden
+  bool pull = true;  // false: treats reading the peer's memory as forbidden
   CpuShare cpus = CpuShare::OfThisThread();
 };
-// For tests, and for measuring.
+// For tests and measurements.
 absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const TransportConfig& config,
                                                            Events* events, const Options& options);
 

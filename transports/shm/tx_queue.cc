@@ -12,7 +12,7 @@
 namespace entrain::shm {
 namespace {
 
-// Of a longer message the receiver may take pieces of this while the next are written.
+// The receiver of a longer message may copy pieces of this size while the next are written.
 constexpr size_t kOpenPiece = 4 << 10;
 
 void Append(std::byte** at, const void* from, size_t bytes) {
@@ -26,7 +26,7 @@ void Append(std::byte** at, const void* from, size_t bytes) {
 
 void TxQueue::Attach(Channel* channel) {
   channel_ = channel;
-  // The ring is the dialler's, whose limits may be others.
+  // The dialler made the ring, perhaps with other limits.
   const size_t most = channel->MaxPayload() - sizeof(WireEnvelope);
   limits_.fragment_bytes = std::min(limits_.fragment_bytes, most);
   facts_ = {.can_read = channel->can_pull(),
@@ -42,7 +42,8 @@ void TxQueue::Send(const Envelope& envelope, ConstBytes bytes, Completion* done)
 }
 
 bool TxQueue::TrySend(const Waiting& message) {
-  // Without credit even a small message goes by RTS: so it waits here, and others pass it.
+  // Without credit even a small message is sent by RTS. Thus it waits on this side, and other
+  // messages can pass it.
   if (!IsEager(message.bytes)) {
     return TryRts(message);
   }
@@ -69,7 +70,7 @@ int64_t TxQueue::Credit() {
     return left;
   }
   const uint64_t consumed = channel_->TheirConsumed();
-  if (consumed > known_consumed_ && consumed <= eager_cost_) {  // anything else is nonsense
+  if (consumed > known_consumed_ && consumed <= eager_cost_) {  // ignores impossible values
     known_consumed_ = consumed;
   }
   return limits_.credit - static_cast<int64_t>(eager_cost_ - known_consumed_);
@@ -82,7 +83,7 @@ bool TxQueue::TryEager(const Envelope& envelope, ConstBytes bytes, bool conversi
   }
   const WireEnvelope head = WireEnvelope::Of(envelope);
   if (bytes.size() <= MostByLines(facts_.spare_cores)) {
-    // And the head behind it: all that is in the first line comes last.
+    // The head is written last too, because all of the first line must come last.
     CopyIntoLines(at + sizeof(head), bytes.data(), bytes.size());
     std::memcpy(at, &head, sizeof(head));
   } else {
@@ -137,7 +138,7 @@ Endpoint::Sent TxQueue::SendNow(const Envelope& envelope, ConstBytes bytes, Send
   if (eager && TryEager(envelope, bytes, true)) {
     return Endpoint::Sent::kCopied;
   }
-  // A peer that cannot read a small message would ask for it through the ring, which has no room now.
+  // A peer that cannot read would ask for a small message through the ring, which has no room now.
   const bool waits = eager && !facts_.can_read;
   return !waits && RtsNow(envelope, bytes, request) ? Endpoint::Sent::kRtsSent
                                                     : Endpoint::Sent::kNo;
@@ -186,7 +187,7 @@ uint64_t TxQueue::Offer(ConstBytes bytes) {
                           .mapped_address = reinterpret_cast<uint64_t>(region->memory.data()),
                           .mapped_bytes = static_cast<uint64_t>(region->memory.size())};
     if (!channel_->Offer(offer, region->memory.fd())) {
-      return 0;  // the socket is full: with the next message
+      return 0;  // the socket is full: tries again with the next message
     }
     offered_.insert(region->id);
   }
@@ -238,7 +239,7 @@ int TxQueue::SendFragments() {
       break;
     }
     asked_.pop_front();
-    if (message == nullptr) {  // revoked, or refused meanwhile
+    if (message == nullptr) {  // was revoked or refused meanwhile
       continue;
     }
     ++events;
@@ -288,7 +289,8 @@ absl::Status TxQueue::OnDone(const WireDone& wire) {
     return Breach("it finished a message without RTS");
   }
   if (Unfetched* message = unfetched_.Find(wire.handle)) {
-    // Also when the peer did not want it: the buffer may be reused, and that is what a send says.
+    // This holds also if the peer did not want the message: a completed send only says that the
+    // buffer may be reused.
     Conclude(wire.handle, absl::OkStatus(), message->bytes.size());
   }
   return absl::OkStatus();

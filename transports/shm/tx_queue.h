@@ -1,11 +1,12 @@
-// The sending half of an endpoint. Copies small messages into the ring (eager), sends RTS for the others, sends
-// those through the ring that the peer asks for (CTS), and writes all other records of this direction.
+// The sending half of an endpoint. Copies small messages into the ring (eager), and sends RTS for
+// the others; of these it sends the ones that the peer asks for (CTS) through the ring. Also writes
+// all other records of this direction.
 //
-// A record that does not fit the ring at once waits in a list, controls before messages. The peer empties
-// its ring whether or not receives are posted, so the lists move on as long as the peer polls: no
-// message waits for another's receive.
+// A record that does not fit the ring at once waits in a list, controls before messages. The peer
+// empties its ring whether or not receives are posted, so the lists make progress as long as the
+// peer polls: no message waits for another's receive.
 //
-// Thread safety: none. Completions go to the CompletionList; nothing calls back.
+// Thread safety: none. Completions go to the CompletionList. The object calls nothing back.
 #pragma once
 
 #include <cstdint>
@@ -26,55 +27,58 @@ namespace entrain::shm {
 struct Limits {
   size_t ring_bytes = 512 << 10;
   size_t fragment_bytes = 32 << 10;
-  int64_t credit = 1 << 20;            // cost of eager messages that the receiver has not taken
-  size_t piece_bytes = 256 << 10;      // copied from the peer's memory in one turn of Poll
-  size_t at_once_bytes = 1 << 20;      // the same for a receive that waits for just this message
+  int64_t credit = 1 << 20;            // cost of eager messages not yet taken by the receiver
+  size_t piece_bytes = 256 << 10;      // copied from the peer's memory per turn of Poll
+  size_t at_once_bytes = 1 << 20;      // the same, if a receive waits for just this message
   bool quick_reads = ReadsAreQuick();  // Facts::quick_reads
 };
 
 class TxQueue {
  public:
-  // `regions`: of this process, to be offered to the peer; may be null.
+  // `regions` are the regions of this process, to be offered to the peer. May be null.
   TxQueue(CompletionList* completions, const Limits& limits, const SharedRegions* regions)
       : completions_(completions), regions_(regions), limits_(limits) {}
-  // The connection stands. Until then everything waits.
+  // Must be called when the connection is established. Everything waits until then.
   void Attach(Channel* channel);
-  // Facts::spare_cores may have changed; once attached.
+  // Must be called when Facts::spare_cores may have changed, after Attach.
   void SetSpareCores(bool spare_cores);
 
-  // As Endpoint::PostSend.
+  // See Endpoint::PostSend.
   void Send(const Envelope& envelope, ConstBytes bytes, Completion* done);
-  // As Endpoint::TrySend.
+  // See Endpoint::TrySend.
   Endpoint::Sent SendNow(const Envelope& envelope, ConstBytes bytes, SendRequest* request);
-  // As Endpoint::TryTaken (whether it is back) and Await.
+  // See Endpoint::TryTaken (IsBack: the message has been taken) and Endpoint::Await.
   bool IsBack(SendRequest request) { return unfetched_.Find(request.number) == nullptr; }
   void Await(SendRequest request, Completion* done);
-  // Tells the peer at once that a message has been read. False: no room; nothing was done.
+  // Tells the peer at once that a message has been read. Returns false, and does nothing, if there
+  // is no room.
   bool DoneNow(const WireDone& wire);
-  // Any record without a buffer; copied.
+  // Sends a record that refers to no buffer. Copies the payload.
   void Control(Kind kind, ConstBytes payload);
   template <typename Wire>
   void Control(Kind kind, const Wire& wire) {
     Control(kind, ConstBytes(reinterpret_cast<const std::byte*>(&wire), sizeof(wire)));
   }
 
-  // Writes what waits, as far as there is room. Returns the number of records.
+  // Writes waiting records as far as there is room. Returns their number.
   int Flush();
-  // Whether the peer has still to take a message sent by RTS.
+  // Returns true if the peer has yet to take a message sent by RTS.
   bool awaiting() const { return unfetched_.size() > 0; }
-  // Whether something waits for room, or for the connection.
+  // Returns true if a record waits for room, or for the connection.
   bool waiting() const { return !controls_.empty() || !sends_.empty() || !asked_.empty(); }
-  // Whether Flush would write some of it. Ordered after the caller's last seq_cst store.
+  // Returns true if Flush would write a record. Ordered after the caller's last seq_cst store.
   bool CanFlush();
 
-  // Records from the peer about our RTS. An error: it broke the protocol.
+  // ---- Handle the peer's records about RTS of this side. Return an error if the peer broke the
+  // protocol.
   absl::Status OnDone(const WireDone& wire);
   absl::Status OnCts(const WireCts& wire);
 
-  // As Transport::Retire.
+  // See Transport::Retire.
   void Retire(const SharedRegion& region);
 
-  // Sends to this context fail; the peer does not use what it reads of them any more.
+  // Fails the sends to this context. The peer does not use their bytes any more, even if it reads
+  // them.
   void Revoke(Context theirs, const absl::Status& why);
   void FailAll(const absl::Status& why);
 
@@ -84,12 +88,12 @@ class TxQueue {
     ConstBytes bytes;
     Completion* done;
   };
-  // Sent by RTS, and not over.
+  // A message that was sent by RTS and is not over.
   struct Unfetched {
     Tag tag;
     ConstBytes bytes;
-    Completion* done = nullptr;  // null: somebody asks IsBack
-    bool asked_for = false;      // by kCts: the message is done when all from `next` on is sent
+    Completion* done = nullptr;  // null: a caller polls IsBack
+    bool asked_for = false;      // by kCts; done when all bytes from `next` on are sent
     uint64_t to = 0;             // WireFragment::to
     size_t next = 0;
   };
@@ -97,39 +101,42 @@ class TxQueue {
     Kind kind;
     std::string payload;
   };
-  // False: no room.
+  // Returns false if there is no room.
   bool TrySend(const Waiting& message);
   bool IsEager(ConstBytes bytes);
-  // `conversing`: the sender waits for an answer, so the ring may begin again.
+  // `conversing` says that the sender waits for an answer, so the ring may return to its front.
   bool TryEager(const Envelope& envelope, ConstBytes bytes, bool conversing);
   bool TryRts(const Waiting& message);
   bool RtsNow(const Envelope& envelope, ConstBytes bytes, SendRequest* request);
-  // Writes the record to `at`, where there is room for it. Returns the handle.
+  // Writes the record to `at`, where there must be room. Returns the handle.
   uint64_t WriteRts(std::byte* at, const Waiting& message);
-  // The region that the bytes lie in, known to the peer from now on; 0: none.
+  // Returns the region that contains the bytes, and offers it to the peer if necessary; 0 if there
+  // is none.
   uint64_t Offer(ConstBytes bytes);
   bool TryControl(Kind kind, ConstBytes payload);
-  // Fragments of all messages that are asked for, in turn, as far as there is room.
+  // Writes fragments of all requested messages in turn, as far as there is room.
   int SendFragments();
   bool SendFragment(Unfetched* message);  // false: no room
-  // It is over for the peer too.
+  // Ends a message that is over for the peer too.
   void Conclude(uint64_t handle, const absl::Status& status, size_t moved);
   int64_t Credit();
 
   CompletionList* const completions_;
   const SharedRegions* const regions_;
   Limits limits_;
-  // Of messages from here. can_read: as this side can read, until the peer asks for a small message instead.
+  // The facts for messages that this side sends. can_read says whether this side can read, until
+  // the peer asks for a small message instead of reading it.
   Facts facts_;
   Channel* channel_ = nullptr;
-  // Lists, as most paths never have anything that waits: a deque takes its first block when made.
+  // Lists, because most paths never have a waiting record, and a deque would allocate its first
+  // block at once.
   std::list<Record> controls_;
   std::list<Waiting> sends_;
   HandleTable<Unfetched> unfetched_;
   std::set<uint64_t> offered_;   // regions that the peer knows
-  std::list<uint64_t> asked_;    // handles of those asked for through the ring
+  std::list<uint64_t> asked_;    // handles of messages requested through the ring
   uint64_t eager_cost_ = 0;      // of all eager messages ever sent
-  uint64_t known_consumed_ = 0;  // of those, what the peer is known to have taken
+  uint64_t known_consumed_ = 0;  // the part of it that the peer is known to have taken
 };
 
 }  // namespace entrain::shm

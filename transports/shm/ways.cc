@@ -21,7 +21,8 @@ std::string SizeText(uint64_t bytes) {
   return bytes < 1 << 20 ? absl::StrCat(bytes >> 10, "K") : absl::StrCat(bytes >> 20, "M");
 }
 
-// "read, ring from 2M": the ways of messages like `ask`, of all sizes beyond the eager ones.
+// Returns, for example, "read, ring from 2M": the ways of messages like `ask`, for all sizes above
+// the eager ones.
 std::string BySize(Ask ask, const Facts& facts) {
   ask.bytes = EagerLimit(facts) + 1;
   Way way = Choose(ask, facts);
@@ -36,7 +37,7 @@ std::string BySize(Ask ask, const Facts& facts) {
   return text;
 }
 
-// The quickest of some runs counts: nothing else had the core.
+// Returns the fastest of some runs, in which no other thread had the core.
 double LeastNs(const std::function<bool()>& copy) {
   using Clock = std::chrono::steady_clock;
   constexpr int kTimes = 12;
@@ -51,7 +52,7 @@ double LeastNs(const std::function<bool()>& copy) {
   return least;
 }
 
-// A message through the ring is copied twice, between caches of two cores.
+// Compares with two copies between caches of two cores, which a message through the ring needs.
 bool Measure() {
   constexpr size_t kBytes = 256 << 10;
   constexpr double kQuick = 4;  // times a copy within the process

@@ -1,6 +1,5 @@
 // The records in a ring, after their state word (byte_ring.h), and handles. Both processes run on
-// one machine, so these are plain structs; everything in them is checked by the receiver before
-// use.
+// one machine, so records are plain structs. The receiver checks everything in them before use.
 //
 //   kind        payload               from      meaning
 //   kEager      WireEnvelope, bytes   sender    a whole small message; costs credit
@@ -13,7 +12,7 @@
 //   kBye        text                  either    why the connection ends; the last record
 //   kRetire     WireRetire            sender    a region that was offered is gone
 //
-// A region (lib/memory/shared_regions.h) is offered over the Unix socket: WireOffer, with the
+// A region (lib/memory/shared_regions.h) is offered over the Unix socket, by a WireOffer with the
 // descriptor.
 #pragma once
 
@@ -60,7 +59,7 @@ struct WireRts {
   uint64_t bytes;
   uint64_t address;  // in the sender's memory
   uint64_t handle;   // the sender's, for kDone and kCts
-  uint64_t region;   // that it lies in, offered before; 0: none
+  uint64_t region;   // contains the message, was offered before; 0: none
 };
 static_assert(sizeof(WireRts) <= 56, "with the state word one line");
 
@@ -70,7 +69,7 @@ struct WireDone {
 struct WireCts {
   uint64_t handle;  // of kRts
   uint64_t to;      // the receiver's, for kFragment
-  uint64_t offset;  // of the first byte; the message is done when all from there on are sent
+  uint64_t offset;  // first byte wanted; done when all from it on are sent
 };
 struct WireFragment {
   uint64_t to;
@@ -86,9 +85,9 @@ struct WireOffer {
   static constexpr uint64_t kMagic = 0x31'4e'4f'49'47'45'52'00;  // "\0REGION1"
   uint64_t magic = kMagic;
   uint64_t region;
-  uint64_t address, bytes;  // in the sender's memory: of what messages may lie there
-  // Of what the descriptor stands for. Less than a page before it, and less than one behind it, is not: its bytes are read
-  // from the sender's memory with each message.
+  uint64_t address, bytes;  // range in the sender's memory for messages
+  // The range that the descriptor covers. Up to a page before it and up to a page behind it may be
+  // missing; their bytes are read from the sender's memory with each message.
   uint64_t mapped_address, mapped_bytes;
 };
 
@@ -96,8 +95,8 @@ inline absl::Status Breach(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", what));
 }
 
-// Copies the head of a record out of shared memory, as the peer may change that memory after a check. The payload begins
-// behind the head afterwards. False: the record is too short.
+// Copies the head of a record out of shared memory, because the peer may change that memory after a
+// check. Moves `payload` behind the head. Returns false if the record is too short.
 template <typename Wire>
 bool Take(ConstBytes* payload, Wire* wire) {
   if (payload->size() < sizeof(Wire)) {
@@ -107,14 +106,14 @@ bool Take(ConstBytes* payload, Wire* wire) {
   payload->remove_prefix(sizeof(Wire));
   return true;
 }
-// The record is the head and nothing else.
+// Does the same for a record that is a head and nothing else.
 template <typename Wire>
 bool TakeAll(ConstBytes payload, Wire* wire) {
   return Take(&payload, wire) && payload.empty();
 }
 
-// Things known to the peer by number. A number is an index with a generation, so that one that
-// comes late does not hit the thing that has taken the place.
+// A table of objects that the peer knows by number. A number is an index with a generation, so that
+// a late number does not reach the object that now has the index.
 template <typename T>
 class HandleTable {
  public:
@@ -132,9 +131,9 @@ class HandleTable {
     return index | uint64_t{slots_[index].generation} << 32;
   }
   size_t size() const { return slots_.size() - free_.size(); }
-  // Whether this table ever gave such a number: if not, the peer invents them.
+  // Returns true if this table may have given out such a number. If not, the peer has invented it.
   bool Valid(uint64_t handle) const { return (handle & 0xffffffff) < slots_.size(); }
-  // Null: removed long ago, or never added.
+  // Returns null if the object was removed, or never added.
   T* Find(uint64_t handle) {
     if (!Valid(handle)) {
       return nullptr;
@@ -149,7 +148,7 @@ class HandleTable {
     ++slot.generation;
     free_.push_back(static_cast<uint32_t>(handle));
   }
-  // Calls each(handle, value) for all; `each` may remove the one it is called for.
+  // Calls each(handle, value) for all objects. `each` may remove the object for which it is called.
   template <typename Each>
   void ForEach(Each each) {
     for (size_t i = 0; i < slots_.size(); ++i) {
