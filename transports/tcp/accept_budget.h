@@ -1,6 +1,6 @@
-// How many connections may be accepted from strangers: a burst, and so many a second, so that a flood of them costs a
-// bounded part of the engine's time. The rest waits in the kernel's queue, or is refused there. Whoever proves to be a
-// peer costs nothing. A pure machine: no clock inside.
+// Limits the connections accepted from strangers to a burst and a rate, so that a flood of them
+// costs a bounded part of the engine's time. The others wait in the kernel's queue, or are refused
+// there. A connection that proves to be a peer costs nothing. The class reads no clock.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,11 @@ namespace entrain {
 class AcceptBudget {
  public:
   static constexpr int64_t kBurst = 1024, kPerSecond = 500;
-  // After it was spent, accepting waits for so many at once.
+  // When the budget is spent, accepting pauses until it has tokens for this many connections.
   static constexpr int64_t kBatch = 16;
 
-  // One more is about to be accepted. False: the budget is spent; wait until ready_at().
+  // Takes a token for a connection that is about to be accepted. Returns false if the budget is
+  // spent; then wait until ready_at().
   bool Take(int64_t now_ns) {
     if (paid_at_ - now_ns > (kBurst - 1) * kIntervalNs) {
       return false;
@@ -24,13 +25,13 @@ class AcceptBudget {
     paid_at_ = std::max(paid_at_, now_ns) + kIntervalNs;
     return true;
   }
-  // One that was taken turned out to be a peer.
+  // Gives back the token of a connection that proved to be a peer.
   void GiveBack() { paid_at_ -= kIntervalNs; }
   Deadline ready_at() const { return {paid_at_ - (kBurst - kBatch) * kIntervalNs}; }
 
  private:
   static constexpr int64_t kIntervalNs = kSecond / kPerSecond;
-  int64_t paid_at_ = 0;  // by then everything taken has been earned
+  int64_t paid_at_ = 0;  // time by which all taken tokens are earned
 };
 
 }  // namespace entrain

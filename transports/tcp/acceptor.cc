@@ -12,9 +12,8 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kAcceptPause =
-    50 * kMillisecond;  // after an error of the listener: out of descriptors, mostly
-// Before a connection that was cut is dialled again: twice as long each time.
+constexpr int64_t kAcceptPause = 50 * kMillisecond;  // mostly for lack of descriptors
+// The pause before a connection that was cut is dialled again. It doubles each time.
 constexpr int64_t kFirstPause = 20 * kMillisecond, kLongestPause = kSecond;
 
 }  // namespace
@@ -26,7 +25,7 @@ absl::Status Acceptor::Open() {
   return shared_->waiter->Add(listener_.fd.get());
 }
 
-// ---- Outward
+// ---- Connections that this side opens
 
 void Acceptor::Dial(TcpEndpoint* endpoint, const Address& to) {
   dials_.push_back(std::make_unique<Outward>(Outward{
@@ -66,8 +65,9 @@ absl::Status Acceptor::Attempt(Outward* outward, const ConnectionId& further_to,
   return Watch(AddGuest(std::make_unique<Guest>(Guest{std::move(pending), outward})));
 }
 
-// A connection of a new path that was made and then cut, before the handshake had a result: a listener among many
-// strangers may have taken this side for one of them. Of a stream there is one attempt: its listener may have it already.
+// Schedules another attempt for a new path whose connection was cut before the handshake had a
+// result: a listener with many strangers may have evicted this side. A stream gets only one
+// attempt, because its listener may have it already.
 void Acceptor::Cut(Outward* outward, const absl::Status& why) {
   DropGuests(outward);
   ++outward->cuts;
@@ -115,7 +115,7 @@ void Acceptor::Expect(TcpEndpoint* endpoint) {
   const auto here = unclaimed_.find(endpoint->peer());
   if (here == unclaimed_.end()) {
     expected_[endpoint->peer()] = endpoint;
-    accept_again_ = {0};  // it may be in the queue behind strangers
+    accept_again_ = {0};  // the peer may be in the queue behind strangers
     return;
   }
   PathSockets sockets = std::move(here->second.sockets);
@@ -161,7 +161,8 @@ int Acceptor::Accept() {
       return i;
     }
     ++strangers_;
-    // A peer's first words are often here already, and a stranger's end: then it is over without epoll.
+    // A peer's first bytes, or a stranger's end, have often arrived already. Then the handshake is
+    // over without epoll.
     Greet(AddGuest(std::make_unique<Guest>(
         Guest{PendingHandshake(*std::move(fd), from, config_, {now + kHandshakeTime}), nullptr,
               counted})));
@@ -178,7 +179,8 @@ void Acceptor::StopAccepting(Deadline until) {
   shared_->waiter->Remove(listener_.fd.get());
 }
 
-// Of the older half the first that is silent: a peer that has just come, and whose hello is on its way, is silent too.
+// The first silent guest of the older half is evicted. A peer that has just arrived is silent too,
+// because its hello is still under way.
 void Acceptor::Evict() {
   const Guest* victim = nullptr;
   size_t older = strangers_ / 2;
@@ -310,7 +312,7 @@ void Acceptor::EndHandshakeOutward(Outward* outward, PendingHandshake* pending) 
   }
 }
 
-// A peer that has dialled and proved itself, by both connections.
+// Admits a peer that has dialled and proved its identity on both connections.
 void Acceptor::Admit(const PeerId& peer, PathSockets sockets) {
   if (const auto farewell = farewells_.find(peer); farewell != farewells_.end()) {
     SayGoodbye(std::move(sockets.first), farewell->second);
@@ -329,7 +331,7 @@ int Acceptor::CheckGuests(int64_t now) {
   if (!guests_until_.Passed(now)) {
     return 0;
   }
-  // The end of one may end another, of the same dial: each is looked for anew.
+  // The end of one guest may end another of the same dial, so each is looked up again.
   const absl::Status why = absl::UnavailableError("connecting or the handshake took too long");
   int events = 0;
   while (true) {

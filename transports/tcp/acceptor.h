@@ -1,9 +1,9 @@
-// Connections before they carry frames: those that are dialled, those that were accepted and are
-// strangers until their handshake is done, and peers that arrive before or after Connect was called
-// for them.
+// Handles connections before they carry frames: connections that are dialled, accepted connections,
+// which are strangers until their handshake is done, and peers that arrive before or after Connect
+// was called for them.
 //
-// A path has two connections, its first one and its control line (control_line.h), which are dialled at once; the
-// second names the first. "Connected" below means both.
+// A path has two connections, its first one and its control line (control_line.h). Both are dialled
+// at once, and the second names the first. "Connected" below means both.
 //
 //   dialled  --handshake, right peer--> its endpoint is connected
 //            --cut before that--------> dialled again after a pause, until its deadline (but a stream)
@@ -12,10 +12,12 @@
 //                       \-> unclaimed, when none does, until Expect
 //            --anything else, or 10 s--> dropped, logged, forgotten
 //
-// A stranger costs one descriptor and one fixed record, and work only when epoll names it. A turn accepts a few; while
-// no peer is expected, AcceptBudget bounds how many a second. Of more than kMaxStrangers (PlacesForStrangers) one goes:
-// the oldest that has said nothing, if it is of the older half, else the oldest.
-// An endpoint that closes early leaves its reason here, so that the peer hears it when it comes.
+// A stranger costs one descriptor and one fixed record, and work only when epoll reports it. A turn
+// accepts a few connections; while no peer is expected, AcceptBudget limits them. If there are more
+// than kMaxStrangers (PlacesForStrangers), one is closed: the oldest silent stranger if it is in
+// the older half, otherwise the oldest stranger. An endpoint that closes early leaves its reason
+// here, so that the peer gets it when it arrives.
+//
 // Thread safety: none.
 #pragma once
 
@@ -43,45 +45,48 @@ class Acceptor {
   static constexpr int kAcceptsPerTurn = 16;
   static constexpr int64_t kHandshakeTime = 10 * kSecond;
 
-  // `shared` hears OnConnected; `config` and `shared` outlive this.
+  // `shared` gets OnConnected. `config` and `shared` must outlive the object.
   Acceptor(const TransportConfig& config, TcpShared* shared, Listener listener);
   absl::Status Open();
 
-  // An endpoint that dials, one that is dialled. They are lost when it fails or takes too long.
+  // Dial is for an endpoint that dials, Expect for one that is dialled. The endpoint is lost if
+  // this fails or takes too long.
   void Dial(TcpEndpoint* endpoint, const Address& to);
-  // A further connection of an endpoint that is connected; it hears by OnStreamDialled.
+  // Dials a further connection of a connected endpoint, which gets the result by OnStreamDialled.
   void DialStream(TcpEndpoint* endpoint);
-  // An endpoint that was connected is going: its further connections are not wanted any more.
+  // Must be called when a connected endpoint ends: its further connections are not wanted any more.
   void Forget(const TcpEndpoint* endpoint);
   void Expect(TcpEndpoint* endpoint);
-  // The endpoint closes before its connection stood.
+  // Must be called when an endpoint closes before its connection is established.
   void Leave(TcpEndpoint* endpoint, const absl::Status& why);
 
-  // From Poll. Epoll names `fd`: the listener, or a connection whose handshake is under way, or none of them. Returns
-  // events handled.
+  // Called from Poll for each descriptor that epoll reports: the listener, a connection whose
+  // handshake is under way, or another one. Returns the number of events handled.
   int OnReady(int fd);
-  // After that: what is due by the clock. Returns events handled.
+  // Must be called afterwards: handles what is due by the clock. Returns the number of events
+  // handled.
   int Progress();
-  // Connections of peers are under way or expected.
+  // Returns true if connections of peers are under way or expected.
   bool meeting() const { return !dials_.empty() || !expected_.empty(); }
-  // When Progress wants to be called even if nothing happens.
+  // Returns the time at which Progress must be called even if nothing happens.
   Deadline wake_at() const;
   const Address& address() const { return listener_.address; }
-  // How often a connection whose handshake is under way has been looked at.
+  // Returns how often connections under handshake have been checked.
   int64_t looks() const { return looks_; }
 
  private:
-  // A connection that this side opens, by as many attempts as it takes.
+  // A connection that this side opens, with as many attempts as necessary.
   struct Outward {
-    TcpEndpoint* endpoint = nullptr;  // null when it has closed meanwhile,
-    std::string farewell = "";        // for this reason
-    PeerId peer{};                    // who should answer
+    TcpEndpoint* endpoint = nullptr;  // null if it has closed meanwhile
+    std::string farewell = "";        // its reason for closing
+    PeerId peer{};                    // expected peer
     Address to = Address();
     Deadline by = Deadline::Never();
-    bool further = false;       // a stream of a path that stands,
-    ConnectionId further_to{};  // this one
-    PathSockets sockets{};      // of a path: what stands by now
-    // Between two attempts: when, after how long a pause, and how the last one was cut.
+    bool further = false;       // a stream of an established path
+    ConnectionId further_to{};  // that path, for a stream
+    PathSockets sockets{};      // established sockets of a path
+    // Between two attempts: the number of cuts, the time of the next attempt, the pause before it,
+    // and the error of the last cut.
     int cuts = 0;
     Deadline again = Deadline::Never();
     int64_t pause = 0;
@@ -91,10 +96,10 @@ class Acceptor {
   struct Guest {
     PendingHandshake pending;
     Outward* outward = nullptr;  // null: accepted
-    bool counted = false;        // ... from the budget
+    bool counted = false;        // its token came from the budget
     uint32_t interest = 0;
   };
-  // Of a peer that has dialled.
+  // A peer that has dialled.
   struct Arrived {
     PathSockets sockets;
     Deadline deadline;
@@ -103,7 +108,7 @@ class Acceptor {
   void Attempt(Outward* outward);
   absl::Status Attempt(Outward* outward, const ConnectionId& further_to, ConnectionId* connection);
   void Cut(Outward* outward, const absl::Status& why);
-  // The endpoint is told that its connection cannot be had.
+  // Tells the endpoint that its connection failed.
   void Fail(Outward* outward, const absl::Status& why);
   std::unique_ptr<Outward> TakeOutward(const Outward* outward);
   void DropGuests(const Outward* outward);
@@ -114,7 +119,8 @@ class Acceptor {
 
   Guest* AddGuest(std::unique_ptr<Guest> guest);
   absl::Status Watch(Guest* guest);
-  // Reads and writes what can be. The guest is gone afterwards if its handshake is over or was refused: then 1.
+  // Reads and writes as much as possible. Returns 1 if the handshake is over or was refused; the
+  // guest is then gone.
   int Greet(Guest* guest);
   std::unique_ptr<Guest> Take(const Guest* guest);
   void Greeted(std::unique_ptr<Guest> guest);
@@ -129,14 +135,14 @@ class Acceptor {
   TcpShared* const shared_;
   const Listener listener_;
   std::vector<std::unique_ptr<Guest>> guests_;  // by age
-  absl::flat_hash_map<int, Guest*> by_fd_;      // the same
-  Deadline guests_until_ = Deadline::Never();   // none of them is late before
+  absl::flat_hash_map<int, Guest*> by_fd_;      // the same guests
+  Deadline guests_until_ = Deadline::Never();   // no guest is late before this
   const size_t places_ = PlacesForStrangers(kMaxStrangers);
-  size_t strangers_ = 0;  // of them
+  size_t strangers_ = 0;  // strangers among the guests
   int64_t looks_ = 0;
   std::vector<std::unique_ptr<Outward>> dials_;
   std::map<PeerId, TcpEndpoint*> expected_;
-  std::map<std::pair<PeerId, ConnectionId>, Arrived> half_;  // one of the two connections is here
+  std::map<std::pair<PeerId, ConnectionId>, Arrived> half_;  // paths with one of two connections
   std::map<PeerId, Arrived> unclaimed_;
   std::map<PeerId, std::string> farewells_;  // to peers that have not dialled yet
   AcceptBudget budget_;

@@ -1,4 +1,4 @@
-// What an error of a socket says about the peer, in words for an operator.
+// Translates errors of a socket into the state of the peer, in words for an operator.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,9 +6,10 @@
 
 namespace entrain {
 
-// `doing`: "receiving". kUnavailable, unless this process is short of something.
+// `doing` is, for example, "receiving". Returns kUnavailable, unless this process lacks a resource.
 absl::Status ConnectionError(int error, absl::string_view doing);
-// Whether the error says that the connection is over, rather than that nothing can be moved now.
+// Returns true if the error means that the connection is over, and not only that nothing can be
+// moved now.
 bool IsFatal(int error);
 
 }  // namespace entrain

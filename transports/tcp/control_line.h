@@ -1,7 +1,7 @@
-// The small second connection of a path. It carries urgent control messages, which so never wait behind data, and
-// nothing else: frames of type CONTROL (frame.h). As so little is sent by it, its window is never full, and what the
-// peer's kernel acknowledges, or not, says whether the peer's host is there, however busy, slow or stopped the peer's
-// process is.
+// The small second connection of a path. It carries urgent control messages, so that these never
+// wait behind data, and nothing else: its frames are of type CONTROL (frame.h). It sends so few
+// bytes that its window is never full. Therefore missing acknowledgements of the peer's kernel show
+// that the peer's host is gone, no matter how busy, slow or stopped the peer's process is.
 //
 // Thread safety: none.
 #pragma once
@@ -21,35 +21,37 @@ namespace entrain {
 
 class ControlLine {
  public:
-  // The connection stands.
+  // Must be called when the connection is established.
   void Attach(Fd fd, const KeepAlive& keep_alive);
   void Close() { fd_.Reset(); }
   bool attached() const { return fd_.valid(); }
   int fd() const { return fd_.get(); }
 
-  // Writes it soon: at the next Write.
+  // Sends the text at the next Write.
   void Send(absl::string_view text);
-  // Whether there is something to write, and whether the last Write ended because the socket takes no more.
+  // pending: there is something to write. stuck: the last Write ended because the socket takes no
+  // more.
   bool pending() const { return attached() && written_ < out_.size(); }
   bool stuck() const { return stuck_; }
-  // The line is over: what was handed to Send and has not left whole, so that nobody has it.
+  // Returns the messages that were not sent as a whole, so that the peer has none of them. For a
+  // line that is over.
   std::vector<std::string> TakeUnsent();
 
-  // How the connection is after reading or writing. kClosed: it is over, as the peer has closed it or it was reset; the
-  // first connection goes on, or will end soon and say why.
+  // State of the connection after reading or writing. kClosed: the peer has closed it, or it was
+  // reset. The first connection then continues, or will end soon with the reason.
   enum class State { kGood, kClosed };
-  // An error: the peer's host is gone.
+  // Returns an error if the peer's host is gone.
   absl::StatusOr<State> Write();
-  // Gives at most one message to `text`, whose State is kGood; empty: none has come. An error: the peer's host is gone,
-  // or the peer broke the protocol.
+  // Reads at most one message into `text`, which is empty if none has arrived; the state is then
+  // kGood. Returns an error if the peer's host is gone, or the peer broke the protocol.
   absl::StatusOr<State> Read(std::string* text);
 
  private:
   Fd fd_;
   std::string out_;
-  size_t written_ = 0;  // of it
+  size_t written_ = 0;  // bytes of it
   bool stuck_ = false;
-  std::string in_;  // less than a whole frame, between two calls of Read that gave none
+  std::string in_;  // an incomplete frame, after a Read without a message
 };
 
 }  // namespace entrain

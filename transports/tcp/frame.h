@@ -1,9 +1,10 @@
-// What tcp puts on the wire after the handshake: frames, each a header (transports/packet.h) and its payload, of at most
-// 256 KiB.
+// The wire format of tcp after the handshake: frames, each of a header (transports/packet.h) and a
+// payload of at most 256 KiB.
 //
-// `streams`, of EAGER and DATA: 0, and the payload follows the header; or bit i: the payload is cut into as many slices as
-// there are bits, of nearly one length, and the next one comes by stream i (tcp_streams.h). CONTROL, WITHDRAW and CLOSE mean
-// that everything sent before has come: they wait for the streams.
+// `streams`, in EAGER and DATA: if 0, the payload follows the header. Otherwise the payload is cut
+// into as many slices as there are bits, of nearly equal length; the slice of each set bit i is
+// sent on stream i, in ascending order (tcp_streams.h). CONTROL, WITHDRAW and CLOSE mean that all
+// earlier messages have arrived, so they wait for the streams.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,9 @@ namespace entrain {
 
 constexpr int64_t kFrameBytes = 256 << 10;  // the largest payload
 
-// Everything about a header that can be checked without knowing what went before.
+// Checks everything about a header that does not depend on earlier frames.
 absl::Status CheckFrame(const PacketHeader& header);
-// The bytes that follow a (checked) header on its connection.
+// Returns the bytes that follow a checked header on its connection.
 int64_t PayloadOf(const PacketHeader& header);
 
 }  // namespace entrain

@@ -76,7 +76,7 @@ absl::Status PendingHandshake::Read() {
       have_ = 0;
       const absl::Status status = handshake_.Consume({input_, wanted});
       if (!status.ok()) {
-        Write().IgnoreError();  // the refusal, which tells the dialer why
+        Write().IgnoreError();  // sends the refusal, which tells the dialer the reason
         return status;
       }
       output_ += handshake_.TakeOutput();

@@ -1,5 +1,5 @@
 // A connection before it carries frames: connecting, then the handshake. Reads exactly the bytes of
-// the handshake and allocates nothing on behalf of whoever is at the other end.
+// the handshake, and allocates nothing for a peer that is not proved.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,29 @@ namespace entrain {
 
 class PendingHandshake {
  public:
-  // One that was accepted.
+  // Makes one for an accepted connection.
   PendingHandshake(Fd fd, const Address& from, const TransportConfig& config, Deadline deadline);
-  // One that is being dialled.
+  // Dials a connection.
   static absl::StatusOr<PendingHandshake> Dial(const Address& to, const TransportConfig& config,
                                                Deadline deadline,
                                                const ConnectionId& further_to = {});
 
-  // Goes on as far as it can without blocking; true once the handshake is done.
+  // Continues as far as possible without blocking. Returns true once the handshake is done.
   absl::StatusOr<bool> Progress();
-  // Whether the connection stands, and whether nothing has come by it.
+  // reached: the connection is established. silent: nothing has been received on it.
   bool reached() const { return !connecting_; }
   bool silent() const { return !heard_; }
   bool done() const { return !connecting_ && handshake_.done() && output_.empty(); }
-  // Of one that is done.
+  // These must be called only when done.
   const PeerId& peer() const { return handshake_.peer(); }
   ConnectionId connection() const { return handshake_.connection(); }
   ConnectionId further_to() const { return handshake_.further_to(); }
   const Address& address() const { return address_; }
   Deadline deadline() const { return deadline_; }
   int fd() const { return fd_.get(); }
-  // epoll's events that are worth waking for.
+  // Returns the epoll events for which to wait.
   uint32_t interest() const;
-  // The socket; the handshake is over.
+  // Returns the socket after the handshake.
   Fd Take() { return std::move(fd_); }
 
  private:

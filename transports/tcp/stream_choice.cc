@@ -10,7 +10,8 @@ namespace {
 // The kernel counts the time in ticks of 1 to 10 ms.
 constexpr int64_t kLeastTime = 100 * kMillisecond;
 constexpr int64_t kLeastBytes = 2 << 20;
-// What is sent now is acknowledged after a round trip, and windows grow by the round trip: a measurement has several.
+// Data is acknowledged after a round trip, and windows grow once per round trip, so a measurement
+// covers several of them.
 constexpr int64_t kLeastRoundTrips = 4;
 
 }  // namespace

@@ -1,6 +1,7 @@
-// How many streams a path uses, by what it measures: a network that limits each connection (a cloud's flows, a long
-// way with small windows) gives two of them twice as much, one whose link is the limit gives them nothing. So: while
-// much is being sent, twice as many are tried, and kept where they bring a tenth more; then, after a while, again.
+// Chooses the number of streams of a path by measurement. If the network limits each connection
+// (flows in a cloud, long paths with small windows), two connections are twice as fast; if the link
+// is the limit, they gain nothing. Therefore, while much is being sent, twice as many streams are
+// tried, and kept if they gain a tenth; after a while this is repeated.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,11 @@ class StreamChoice {
   static constexpr int kMost = 8;
   static constexpr double kPays = 1.1;
 
-  // To be used now; 0: payloads go by the path's first connection.
+  // Returns the number of streams to use now; 0: payloads use the path's first connection.
   int streams() const { return trying_; }
-  // What went by those that streams() says: how many bytes were acknowledged, and for how long some were on their
-  // way. Short measurements add up until they say something. `round_trip_ns`: of the way, when nothing waits on it.
+  // Reports a measurement of the streams() in use: the bytes acknowledged, and the time during
+  // which some were under way. Short measurements are added up until they are significant.
+  // `round_trip_ns` is that of the path without queues.
   void OnMeasured(int64_t bytes, int64_t busy_ns, int64_t round_trip_ns);
 
  private:
@@ -27,7 +29,7 @@ class StreamChoice {
 
   int trying_ = 0, best_ = 0;
   double best_rate_ = 0;  // of best_
-  bool skip_ = true;      // the first measurement of a number has its beginning in it
+  bool skip_ = true;      // the first measurement includes the start of new streams
   int wait_ = 0, backoff_ = kFirstBackoff;
   int64_t bytes_ = 0, busy_ns_ = 0;
 };

@@ -10,7 +10,7 @@
 namespace entrain {
 namespace {
 
-// So much is sent between two looks at the clock of the kernel.
+// Bytes sent between two readings of the kernel's counters.
 constexpr int64_t kMeasureEvery = 1 << 20;
 
 }  // namespace

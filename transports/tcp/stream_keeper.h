@@ -1,9 +1,10 @@
-// Which streams a path has, as its two processes agree, and how many it uses.
+// Keeps the streams of a path, on which its two processes agree, and the number that it uses.
 //
-// Who dialled the path dials them, one after another, once the other has said WANT: as many as either wants. The other
-// says STANDS of each when it can read from it, and the dialer answers with the same: whoever has heard it may send by
-// that stream. One that cannot be dialled is done without. Either process decides for itself by how many it sends: a
-// number that was set, or StreamChoice's.
+// The dialer of the path dials the streams, one after another, after the other side has sent WANT:
+// as many as either side wants. The other side sends STANDS for a stream when it can read from it,
+// and the dialer answers with STANDS. A side that has received STANDS may send on that stream. A
+// stream that cannot be dialled is omitted. Each process decides how many streams it sends on: a
+// configured number, or StreamChoice's.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +20,25 @@ namespace entrain {
 
 class StreamKeeper {
  public:
-  // Both outlive this.
+  // Both arguments must outlive the object.
   StreamKeeper(TcpStreams* streams, TcpSender* sender) : streams_(*streams), sender_(*sender) {}
 
   TcpStreams& streams() { return streams_; }
-  // The path's connection stands. `setting`: as ParseTcpStreams gives it. Between processes of one host there are only
-  // as many as are set.
+  // Must be called when the path's connection is established. `setting` comes from ParseTcpStreams.
+  // Between processes of one host there are only as many streams as configured.
   void Begin(bool dialer, int setting, bool one_host);
-  // From time to time while there is traffic. `first`: the path's first connection. True: dial one more, and say what
-  // became of it.
+  // Must be called from time to time while there is traffic. `first` is the path's first
+  // connection. Returns true if one more stream must be dialled; the result must be reported.
   bool Tend(int first);
 
-  // What the peer says.
+  // ---- Handle the peer's packets.
   void OnWant(uint64_t streams);
   absl::Status OnStands(uint64_t stream);
-  // One that was to be dialled stands at this end; or not, and no more are tried.
+  // Report the result of dialling: the stream is established at this end, or it is not, and no more
+  // are tried.
   void OnDialled(Fd fd);
   void OnNotDialled() { gave_up_ = true; }
-  // One that the peer has dialled. False: it is not wanted.
+  // Takes a stream that the peer has dialled. Returns false if it is not wanted.
   bool OnAccepted(Fd fd);
 
  private:
@@ -47,16 +49,16 @@ class StreamKeeper {
   TcpSender& sender_;
   StreamChoice choice_;
   bool enabled_ = false, dialer_ = false;
-  int set_ = 0;  // how many, if somebody said
-  // Of who dials.
+  int set_ = 0;  // the configured number, or 0
+  // The dialer's state.
   bool invited_ = false, dialling_ = false, gave_up_ = false;
   int asked_ = 0;
-  Fd dialled_;           // the one under way stands at this end,
-  bool stands_ = false;  // and at the other
-  // Of the other.
+  Fd dialled_;           // the new stream, established at this end
+  bool stands_ = false;  // the peer has sent STANDS for it
+  // The other side's state.
   int said_ = -1;
-  int sendable_ = 0;  // of the streams, the first so many
-  // The last measurement: of how many, and when how much had been sent.
+  int sendable_ = 0;  // streams on which this side may send, the first ones
+  // The last measurement: number of streams, and progress and bytes at that time.
   int measured_ = 0;
   TcpStreams::Progress last_;
   int64_t last_large_ = 0;

@@ -1,5 +1,5 @@
-// What a process publishes about its listener: "HOST:PORT", and for a loopback address "#" and a
-// mark of the host and its network namespace, as 127.0.0.1 elsewhere is another machine.
+// The published address of a process's listener: "HOST:PORT". A loopback address is followed by "#"
+// and a mark of the host and its network namespace, because 127.0.0.1 is another machine elsewhere.
 #pragma once
 
 #include <string>
@@ -16,10 +16,11 @@ struct TcpAddress {
   std::string mark;  // empty unless loopback
 
   static absl::StatusOr<TcpAddress> Parse(absl::string_view text);
-  // Adds this host's mark if need be.
+  // Adds this host's mark if the address is loopback.
   static TcpAddress OfListener(const Address& address);
   std::string ToString() const;
-  // The same answer on both sides: both loopback of one host, or neither; and of one family.
+  // Returns the same answer on both sides: true if both addresses are loopback of one host, or
+  // neither is loopback, and both are of one family.
   bool Reaches(const TcpAddress& other) const;
 };
 

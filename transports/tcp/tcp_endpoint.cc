@@ -17,29 +17,30 @@ namespace entrain {
 namespace {
 
 void SetOption(int fd, int level, int option, int value) {
-  // Failure only makes the kernel's default stay.
+  // If this fails, the kernel's default stays.
   (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-// Between processes of one host bytes wait in the kernel as in any other memory: the fewer at a
-// time, the more of them are found in a cache. (The kernel doubles this.) Across a network it
-// decides better.
+// Between processes of one host, bytes wait in kernel memory: the fewer wait at a time, the more of
+// them are still in a cache. (The kernel doubles this value.) Across a network the kernel chooses
+// better.
 constexpr int kSendBuffer = 512 << 10;
 
-// The less waits in each stream unsent, the more evenly they are used.
+// The fewer unsent bytes wait in each stream, the more evenly the streams are used.
 constexpr int kUnsentInAStream = 128 << 10;
 
-// Of a stream that has ended, about which epoll is not asked any more.
+// Marks a stream that has ended and is no longer registered with epoll.
 constexpr uint32_t kNoMore = ~uint32_t{0};
 
-// So often what a peer has said is read when writing to it fails.
+// The number of reads of the peer's last messages after a write has failed.
 constexpr int kLastReads = 64;
 
-// Round trips that are measured longer say more of a queue, or of losses, than of the way.
+// Longer measured round trips are caused by a queue or by losses, not by the path.
 constexpr int64_t kLongestRoundTrip = kSecond;
 
-// There is nothing to be fair to either: who paces what it sends (BBR, where the host's default)
-// takes twice the time of who does not. Every kernel has this one, and lets anybody choose it.
+// On one host there is no other traffic to share with, and congestion control that paces (BBR, the
+// default of some hosts) takes twice the time. Every kernel has Reno, and lets every user choose
+// it.
 constexpr absl::string_view kCongestionControl = "reno";
 
 void PaceNothing(int fd) {
@@ -56,8 +57,8 @@ bool OfOneHost(int fd) {
              Address(reinterpret_cast<sockaddr*>(&there), there_bytes).bytes();
 }
 
-// After what was written: the end. What the peer has sent is read away first, as closing a socket
-// with unread data resets the connection, and could take the last words with it.
+// Ends the sending direction. Reads away the peer's bytes first, because closing a socket with
+// unread bytes resets the connection, and the peer could lose the last message.
 void Shut(int fd) {
   shutdown(fd, SHUT_WR);
   char nowhere[4096];
@@ -103,7 +104,8 @@ void TcpEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
 }
 
 void TcpEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
-  receiver_.Post(envelope, bytes, done, hint);  // also after the end: what had arrived is kept
+  // also after the end: messages that had arrived are kept
+  receiver_.Post(envelope, bytes, done, hint);
 }
 
 Endpoint::Sent TcpEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes, SendRequest*) {
@@ -118,8 +120,8 @@ Endpoint::Next TcpEndpoint::TryRecv(const Envelope& envelope, Bytes into, const 
   if (!connected() || ended()) {
     return Next::kOther;
   }
-  // The rest of what was sent at once, or credit; nobody polls meanwhile. Poll fails in the same
-  // way.
+  // Writes the rest of an earlier message, or credit, because the caller does not poll meanwhile.
+  // An error is left to Poll, which will get it too.
   if (sender_.pending() && !Write().ok()) {
     return Next::kOther;
   }
@@ -147,8 +149,8 @@ void TcpEndpoint::Revoke(Context mine, Context theirs, const absl::Status& why) 
   }
 }
 
-// The shortest that the kernel has measured lately: others wait behind data. Inside one host its measure is only of how
-// long segments were left unacknowledged.
+// Returns the shortest round trip that the kernel has measured lately; others wait behind data. On
+// one host the kernel measures only how long segments were left unacknowledged.
 int64_t TcpEndpoint::round_trip_ns() const {
   tcp_info info{};
   socklen_t bytes = sizeof(info);
@@ -240,7 +242,7 @@ void TcpEndpoint::Attach(PathSockets sockets) {
   fd_ = std::move(sockets.first);
   connection_ = sockets.id;
   line_.Attach(std::move(sockets.line), settings_.keep_alive);
-  // Else a setting of the host may bound what is not sent, and the socket takes less than it has
+  // Otherwise a setting of the host may limit unsent bytes, and the socket takes fewer than it has
   // room for.
   SetOption(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1);
   one_host_ = OfOneHost(fd_.get());
@@ -303,8 +305,9 @@ void TcpEndpoint::TendStreams() {
   }
 }
 
-// Whether its connection stays. The first one says how the path ends, if it ends with this one, and takes over else;
-// what says that the peer's host is gone is heard by no other.
+// Returns true if the control line stays open. If it has ended, the first connection takes over; if
+// the path has ended, the first connection reports how. Only the control line detects that the
+// peer's host is gone.
 bool TcpEndpoint::OnLine(const absl::StatusOr<ControlLine::State>& state) {
   if (state.ok() && *state == ControlLine::State::kGood) {
     return true;
@@ -335,7 +338,7 @@ int TcpEndpoint::ReadLine() {
   return events;
 }
 
-// What the peer said before it went says more than how it was noticed.
+// The peer's last message explains the loss better than the error that revealed it.
 void TcpEndpoint::LoseAfterReading(const absl::Status& why) {
   for (int i = 0; i < kLastReads && connected() && Read() > 0; ++i) {
   }
@@ -369,7 +372,7 @@ absl::StatusOr<int64_t> TcpEndpoint::Write() {
 int TcpEndpoint::Read() {
   const absl::StatusOr<int64_t> bytes = receiver_.Read(fd_.get());
   if (!bytes.ok()) {
-    ReadLine();  // what the peer has said by it may say more
+    ReadLine();  // the peer's last message there may give the reason
     Lose(bytes.status());
     return 1;
   }
@@ -385,7 +388,8 @@ int TcpEndpoint::OnReady(int fd) {
   }
   const int events = Read();
   for (int i = 0; i < watched_streams_ && connected(); ++i) {
-    // Whoever closes says so by the first connection, soon; else the next payload finds it out.
+    // A peer that closes says so soon on the first connection. Otherwise the next payload finds the
+    // end.
     if (streams_.fd(i) == fd && streams_.Interest(i) == 0 && streams_.IsOver(i)) {
       shared_->waiter->Remove(fd);
       streams_.watched(i) = kNoMore;

@@ -1,4 +1,4 @@
-// A tcp path to one peer: waiting for its connection, connected, ended.
+// A tcp path to one peer. It waits for its connections, is connected, or has ended.
 #pragma once
 
 #include <cstdint>
@@ -23,37 +23,39 @@ namespace entrain {
 
 class TcpEndpoint;
 
-// The connections that a path begins with, with their handshakes done.
+// The first two connections of a path, with their handshakes done.
 struct PathSockets {
-  ConnectionId id{};  // the first one's
+  ConnectionId id{};  // of the first connection
   Fd first, line;
   bool whole() const { return first.valid() && line.valid(); }
 };
 
-// What was set for all paths.
+// Settings of all paths.
 struct PathSettings {
-  int streams = 0;  // as ParseTcpStreams gives it
+  int streams = 0;  // from ParseTcpStreams
   KeepAlive keep_alive;
 };
 
-// What endpoints share, and what they tell their transport. Outlives them.
+// The state that endpoints share, and the interface to their transport. Must outlive them.
 class TcpShared {
  public:
   TcpShared(Events* its_engine, std::unique_ptr<TimedWait> its_waiter)
       : engine(its_engine), waiter(std::move(its_waiter)) {}
   virtual ~TcpShared() = default;
-  // The endpoint's connections stand.
+  // The endpoint's connections are established.
   virtual void OnConnected(TcpEndpoint* endpoint, PathSockets sockets) = 0;
-  // A further connection that the peer has dialled beside `connection`. False: there is no such path; `fd` is left.
+  // The peer has dialled a further connection beside `connection`. Returns false, and leaves `fd`,
+  // if there is no such path.
   virtual bool OnFurther(const PeerId& peer, const ConnectionId& connection, Fd* fd) = 0;
-  // The endpoint wants one more stream dialled; OnStreamDialled says what became of it.
+  // The endpoint asks for one more stream. OnStreamDialled must report the result.
   virtual void DialStream(TcpEndpoint* endpoint) = 0;
-  // Epoll watches one more socket of the endpoint's, or one less.
+  // Epoll now watches one more socket of the endpoint, or one less.
   virtual void OnWatched(TcpEndpoint* endpoint, int fd) = 0;
   virtual void OnUnwatched(int fd) = 0;
-  // The endpoint closes before its connection stood: the peer should be told when it does.
+  // The endpoint closes before its connection is established. The peer must be told when it
+  // arrives.
   virtual void OnClosedEarly(TcpEndpoint* endpoint, const absl::Status& why) = 0;
-  // The endpoint's sockets are about to be closed; the endpoint is about to be destroyed.
+  // The endpoint's sockets will be closed next; the endpoint will be destroyed next.
   virtual void OnDisconnected(TcpEndpoint* endpoint) = 0;
   virtual void OnDestroyed(TcpEndpoint* endpoint) = 0;
 
@@ -64,7 +66,7 @@ class TcpShared {
 
 class TcpEndpoint final : public Endpoint {
  public:
-  // `dials`: this process dials, to `address`; else the peer does.
+  // `dials` says that this process dials `address`; otherwise the peer dials.
   TcpEndpoint(TcpShared* shared, const PeerId& peer, const Address& address, bool dials,
               const PathSettings& settings, Deadline connect_by);
   ~TcpEndpoint() override;
@@ -81,16 +83,16 @@ class TcpEndpoint final : public Endpoint {
   std::string peer_address() const override { return "tcp " + address_.ToString(); }
   int64_t round_trip_ns() const override;
 
-  // For the transport, from Poll.
+  // ---- For the transport, from Poll.
   void Attach(PathSockets sockets);  // the handshakes are done
-  // Of a further connection: dialled from here, or from there.
+  // Report a further connection, dialled by this side or by the peer.
   void OnStreamDialled(absl::StatusOr<Fd> fd);
   void OnStreamAccepted(Fd fd);
   void Lose(const absl::Status& why);  // reported as OnLost by the next Report
   int Report();
   int Flush();
   int Read();
-  // Epoll says something of `fd`, one of its sockets.
+  // Handles an event of `fd`, one of the endpoint's sockets.
   int OnReady(int fd);
 
   const PeerId& peer() const { return peer_; }
@@ -101,31 +103,33 @@ class TcpEndpoint final : public Endpoint {
   const Address& address() const { return address_; }
   const ConnectionId& connection() const { return connection_; }
   bool connected() const { return fd_.valid(); }
-  // Whether a read may bring what somebody waits for.
+  // Returns true if a read may bring a message for which a caller waits.
   bool expecting() const { return connected() && (receiver_.expecting() || sender_.awaiting()); }
-  // Something was read that only Read can handle.
+  // Returns true if bytes were read that only Read can handle.
   bool unparsed() const { return connected() && receiver_.unparsed(); }
   bool pending() const { return connected() && (sender_.pending() || line_.pending()); }
   bool reporting() const { return !failed_.ok(); }
-  // Before sleeping. False: Flush can go on now.
+  // Must be called before sleeping. Returns false if Flush can continue now.
   bool Arm();
 
  private:
   bool ended() const { return !end_.ok(); }
   void End(const absl::Status& why);
   void Disconnect();
-  // As TcpSender::Flush; calls nobody.
+  // Calls TcpSender::Flush. Causes no events.
   absl::StatusOr<int64_t> Write();
-  // Of the control line. False, or 0 messages: also when it is over, or the path.
+  // Handle the control line. They also return false, or 0 messages, if the line or the path is
+  // over.
   bool WriteLine();
   int ReadLine();
   bool OnLine(const absl::StatusOr<ControlLine::State>& state);
   void CloseLine();
-  // What has not left by the control line goes by the first connection.
+  // Moves the unsent messages of the control line to the first connection.
   void TakeOver();
   void LoseAfterReading(const absl::Status& why);
   void TendStreams();
-  // Asks epoll for what this waits for; `only` that, or also for what it was asked for before.
+  // Registers with epoll the events for which the endpoint waits: only these, or also those
+  // registered before.
   void Watch(bool only);
   void Watch(int fd, uint32_t events, uint32_t* watched);
 
@@ -137,21 +141,22 @@ class TcpEndpoint final : public Endpoint {
   const Deadline connect_by_;
   Fd fd_;
   ConnectionId connection_{};
-  bool one_host_ = false;    // both ends are of it
-  uint32_t watched_ = 0;     // what epoll has been asked about fd_
-  int watched_streams_ = 0;  // so many are known to epoll
-  absl::Status end_;         // why it has ended
+  bool one_host_ = false;    // both ends are on one host
+  uint32_t watched_ = 0;     // events registered for fd_
+  int watched_streams_ = 0;  // number of streams registered with epoll
+  absl::Status end_;         // reason of the end
   absl::Status failed_;      // to be reported as OnLost
   ControlLine line_;
   uint32_t watched_line_ = 0;
-  bool line_over_ = false;  // what is urgent waits with the rest from now on
+  bool line_over_ = false;  // urgent messages use the first connection from now on
   TcpStreams streams_;
   TcpSender sender_;
   StreamKeeper keeper_;
   TcpReceiver receiver_;
 };
 
-// Ends a connection that has no endpoint (any more), telling the peer why if that needs no waiting.
+// Closes a connection that has no endpoint, or none any more. Tells the peer the reason if that
+// needs no waiting.
 void SayGoodbye(Fd fd, absl::string_view why);
 
 }  // namespace entrain

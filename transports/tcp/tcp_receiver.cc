@@ -20,10 +20,10 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kBytesPerRead = 4 << 20;  // one turn of the loop stays short
-constexpr int64_t kLargeRest = 32 << 10;    // behind so much payload, little is worth staging
-// So many looks in vain, then what came before is acknowledged. Where cores are shared the first ones are in vain as
-// the sender has not run, and the time is its.
+constexpr int64_t kBytesPerRead = 4 << 20;  // keeps one turn of the loop short
+constexpr int64_t kLargeRest = 32 << 10;    // beyond this, staging the following bytes does not pay
+// After this many failed polls, arrived bytes are acknowledged. If cores are shared, the first
+// polls fail because the sender has not run, and acknowledging would take its time.
 constexpr int kLooks = 3;
 constexpr size_t kBesideLarge = 4 * sizeof(PacketHeader);
 
@@ -80,7 +80,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadStreams(int fd) {
   const absl::StatusOr<int64_t> bytes = streams.Read(&queue_);
   queue_.ReturnCredit();
   if (!bytes.ok()) {
-    streams.ForgetExpected();  // nothing more will come
+    streams.ForgetExpected();  // nothing more will arrive
   }
   if (streams.receiving()) {
     return *bytes;
@@ -90,7 +90,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadStreams(int fd) {
     ENTRAIN_RETURN_IF_ERROR(Parse());
   }
   if (!bytes.ok()) {
-    bool drained = false;  // what the peer says of it says more
+    bool drained = false;  // the peer's last message may give the reason
     ENTRAIN_RETURN_IF_ERROR(ReadOnce(fd, &drained).status());
   }
   return bytes;
@@ -141,7 +141,7 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
     return Next::kNothing;
   }
   if (!sender_->outgoing().OnCredit(header.credit).ok()) {
-    return Next::kOther;  // a breach, which Read will meet
+    return Next::kOther;  // a breach, which Read will find
   }
   if (!into.empty()) {
     std::memcpy(into.data(), buffer_.get() + begin_ + sizeof(header), into.size());
@@ -155,8 +155,9 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
   return Next::kThis;
 }
 
-// What has come is acknowledged by what is sent next. Who only receives sends nothing: the kernel would do it when the
-// next message is read, which somebody waits for. (Quick once, then as before.)
+// Normally the next message sent acknowledges the bytes that have arrived. A process that only
+// receives sends nothing, and the kernel would acknowledge only when the next message is read, for
+// which a caller waits. (The setting is switched on once, and then off again.)
 void TcpReceiver::AcknowledgeUnlessSent(int fd) {
   if (written_ == sender_->written_bytes()) {
     for (const int quick : {1, 0}) {
@@ -166,16 +167,16 @@ void TcpReceiver::AcknowledgeUnlessSent(int fd) {
 }
 
 absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
-  // A payload that nobody wants goes through the buffer like anything else, and is skipped there.
-  // (The buffer is empty while a payload is under way.)
+  // A dropped payload goes through the buffer like everything else, and is skipped there. (The
+  // buffer is empty while a payload is under way.)
   const bool under_way = current_.incoming != nullptr;
   const bool direct = under_way && !current_.incoming->dropped();
   const int64_t rest = direct ? current_.left : 0;
   if (end_ == capacity_) {
-    GrowBuffer(capacity_ + 1);  // with a text that is longer
+    GrowBuffer(capacity_ + 1);  // for a text longer than the buffer
   }
-  // What follows a large payload is little, and what follows a large message is likely large: then
-  // it pays to see its header alone, and read the payload to its place.
+  // After a large payload few bytes follow, and after a large message another one is likely. Then
+  // it pays to read its header alone, and to read its payload directly into its place.
   const bool at_header = !under_way && end_ < sizeof(PacketHeader);
   const bool large = direct ? rest > kLargeRest : at_header && last_bytes_ > kLargeRest;
   const size_t room = large ? kBesideLarge : capacity_ - end_;
@@ -195,7 +196,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
     return ConnectionError(errno, "receiving");
   }
   if (got == 0) {
-    // An error is told once, to whoever asks first.
+    // The kernel reports an error only once, to the first caller.
     if (const int error = error_ != 0 ? error_ : sender_->error(); error != 0 && error != EPIPE) {
       return ConnectionError(error, "receiving");
     }
@@ -212,7 +213,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
   ENTRAIN_RETURN_IF_ERROR(Parse());
   queue_.ReturnCredit();
   if (!*drained && !large) {
-    GrowBuffer(capacity_ + 1);  // more was there than fits
+    GrowBuffer(capacity_ + 1);  // more was available than fits
   }
   return got;
 }
@@ -239,7 +240,7 @@ absl::Status TcpReceiver::Parse() {
   return absl::OkStatus();
 }
 
-// To the front, so that the next read has room.
+// Moves the bytes to the front, so that the next read has room.
 void TcpReceiver::Compact() {
   if (begin_ > 0) {
     std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
@@ -270,7 +271,7 @@ absl::StatusOr<bool> TcpReceiver::ParseFrame() {
   ENTRAIN_RETURN_IF_ERROR(CheckFrame(header));
   const bool text = header.type == PacketType::kControl || header.type == PacketType::kClose;
   if (text && end_ - begin_ - sizeof(header) < static_cast<size_t>(header.bytes)) {
-    return false;  // texts are handed out whole; they fit in the buffer, once it has grown
+    return false;  // texts are delivered whole; the buffer grows to fit them
   }
   held_back_ = (text || header.type == PacketType::kWithdraw) && keeper_->streams().receiving();
   if (held_back_) {
@@ -312,7 +313,7 @@ absl::Status TcpReceiver::OnMessage(const PacketHeader& header) {
   }
   ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, queue_.matching().Begin(envelope, header.bytes));
   if (queue_.failed()) {
-    return absl::OkStatus();  // an event closed the path: `incoming` is gone
+    return absl::OkStatus();  // an event closed the path, and `incoming` no longer exists
   }
   if (header.streams != 0) {
     incoming->Begin(header.bytes);

@@ -1,10 +1,12 @@
-// The receiving half of a tcp path: the first connection's bytes cut into frames, payloads to where they belong.
+// The receiving half of a tcp path: cuts the first connection's bytes into frames, and puts
+// payloads into their places.
 //
-// What says that everything before it has come (control, the end) waits until the streams have brought it.
+// Frames that imply that everything before them has arrived (control, the end) wait until the
+// streams have delivered it.
 //
-// A read asks for the rest of the payload that is under way, straight into the receive's buffer,
-// and with the same system call for what follows it, into a buffer from which small frames are
-// parsed: of 4 KiB, and twice as much each time that a read has filled it, up to 64 KiB.
+// A read gets the rest of the payload under way directly into the receive's buffer and, with the
+// same system call, the following bytes into a buffer from which small frames are parsed. This
+// buffer has 4 KiB, and doubles each time that a read has filled it, up to 64 KiB.
 #pragma once
 
 #include <array>
@@ -23,7 +25,7 @@ namespace entrain {
 
 class TcpReceiver {
  public:
-  // `sender`: the other half, which gets credit and CTS; `keeper` what is said of streams.
+  // `sender`, the other half, gets credit and CTS; `keeper` gets packets about streams.
   TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* completions, TcpSender* sender,
               StreamKeeper* keeper);
 
@@ -34,39 +36,41 @@ class TcpReceiver {
   void Revoke(Context mine, const absl::Status& why) { queue_.Revoke(mine, why); }
   void FailAll(const absl::Status& why);
 
-  // Reads what is there, up to a few MiB; the number of bytes. An error: the connection is over
-  // (the peer's CLOSE, its end, a breach of protocol). Calls Events; when one of them closed the
-  // path, stops at once.
+  // Reads the available bytes, up to a few MiB, and returns their number. Returns an error if the
+  // connection is over (the peer's CLOSE, its end, a breach of protocol). Calls Events; if one of
+  // them closes the path, stops at once.
   absl::StatusOr<int64_t> Read(int fd);
-  // As Endpoint::TryRecv without `where`. Reads, and takes the one message; whatever else it has read stays in the
-  // buffer until Read, which must be called soon while there is something.
+  // See Endpoint::TryRecv, without `where`. Reads, and takes the one message. Other bytes stay in
+  // the buffer until Read, which must be called soon while `unparsed` is true.
   Endpoint::Next TryRecv(int fd, const Envelope& envelope, Bytes into);
   bool unparsed() const { return unparsed_; }
-  // Frames wait for streams; until these have brought what they carry, nothing more is read from `fd`.
+  // Returns true if frames wait for streams. Nothing more is read from `fd` until these have
+  // delivered their slices.
   bool held_back() const { return held_back_ || !ended_.ok(); }
-  // Whether somebody here waits for something that can be read.
+  // Returns true if a receive waits for something that can be read.
   bool expecting() const { return queue_.matching().expecting(); }
 
  private:
   static constexpr size_t kFirstBuffer = 4 << 10, kBuffer = 64 << 10;
 
-  // The first connection, and what was read from it before.
+  // Handle the first connection and the bytes read from it before.
   absl::StatusOr<int64_t> ReadFrames(int fd);
   absl::StatusOr<int64_t> ReadStreams(int fd);
   absl::StatusOr<int64_t> ReadOnce(int fd, bool* drained);
   void AcknowledgeUnlessSent(int fd);
   absl::Status Parse();
   void Compact();
-  // The buffer is full, or has less room than that.
+  // Enlarges the buffer, which is full, to at least `least` bytes.
   void GrowBuffer(size_t least);
-  // Header and payload so far; false: more must be read first, or come by streams.
+  // Parses a frame: its header, and its payload so far. Returns false if more must be read first,
+  // or must arrive on streams.
   absl::StatusOr<bool> ParseFrame();
   absl::Status OnMessage(const PacketHeader& header);
   absl::Status OnData(const PacketHeader& header);
-  // The payload of a frame whose header was the last that was parsed.
+  // Begins the payload of the frame whose header was parsed last.
   absl::Status Expect(const PacketHeader& header, const PayloadPart& part);
   absl::Status OnText(const PacketHeader& header);
-  // `bytes` of the payload under way are at their place.
+  // Records that `bytes` bytes of the payload under way are in their place.
   void Moved(int64_t bytes);
 
   Endpoint* const endpoint_;
@@ -74,17 +78,17 @@ class TcpReceiver {
   TcpSender* const sender_;
   RendezvousReceiver queue_;
   StreamKeeper* const keeper_;
-  PayloadPart current_;     // the payload under way; no message: none
-  int64_t last_bytes_ = 0;  // of the message that came last
+  PayloadPart current_;     // payload under way; without message: none
+  int64_t last_bytes_ = 0;  // length of the last message
   std::unique_ptr<std::byte[]> buffer_;
-  size_t capacity_ = kFirstBuffer;  // of it
-  size_t begin_ = 0, end_ = 0;      // what is in it and not parsed
-  bool unparsed_ = false;           // Parse has not seen it all
-  int looks_ = 0;                   // until what came at once is acknowledged, when
-  int64_t written_ = 0;             // so much had been sent
+  size_t capacity_ = kFirstBuffer;  // size of the buffer
+  size_t begin_ = 0, end_ = 0;      // bytes in it that are not parsed
+  bool unparsed_ = false;           // Parse has not seen all bytes
+  int looks_ = 0;                   // failed polls left before arrived bytes are acknowledged
+  int64_t written_ = 0;             // bytes sent by then
   bool held_back_ = false;          // Parse waits for streams
-  int error_ = 0;                   // how a read of TryRecv failed
-  absl::Status ended_;              // how the connection has, while streams bring the rest
+  int error_ = 0;                   // error of a read in TryRecv
+  absl::Status ended_;              // end of the connection, while streams deliver the rest
 };
 
 }  // namespace entrain

@@ -15,16 +15,17 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kBytesPerFlush = 4 << 20;  // one turn of the loop stays short
+constexpr int64_t kBytesPerFlush = 4 << 20;  // keeps one turn of the loop short
 constexpr int64_t kAtOnceBytes = 32 << 10;
 
-// What a write may take of a send buffer, which the kernel counts with structures of its own: about
-// 1 KiB for a segment, and Ethernet's segments are of 1.4 KiB.
+// Returns an upper bound of what a write takes of a send buffer. The kernel counts its own
+// structures too: about 1 KiB per segment, and a segment on Ethernet has 1.4 KiB.
 int64_t RoomFor(int64_t bytes) {
   return 2 * (bytes + 1024);
 }
 
-// What is left of it, should all that is in it yet be cut into segments. 0: the kernel does not say.
+// Returns the room left in the buffer, assuming that all bytes in it are yet to be cut into
+// segments. Returns 0 if the kernel does not tell.
 int64_t RoomIn(int fd) {
   uint32_t memory[SK_MEMINFO_VARS] = {};
   socklen_t bytes = sizeof(memory);
@@ -65,7 +66,7 @@ bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
     return false;
   }
   outgoing_.TakeCredit(size);
-  if (written < asked) {  // the kernel is short of memory
+  if (written < asked) {  // the kernel lacks memory
     frame.owned.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
   Written(written);
@@ -226,7 +227,7 @@ int64_t TcpSender::WriteFrames(int fd, int64_t* asked) {
   return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-// A whole frame. What is tiny is cheaper copied than described to the kernel.
+// Writes a whole frame. Copying a tiny one is cheaper than describing its parts to the kernel.
 int64_t TcpSender::WriteFrame(int fd, const Frame& frame) {
   constexpr size_t kTiny = 512;
   std::byte tiny[sizeof(PacketHeader) + kTiny];

@@ -19,7 +19,7 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kBytesPerRead = 4 << 20;  // one turn of the loop stays short
+constexpr int64_t kBytesPerRead = 4 << 20;  // keeps one turn of the loop short
 
 // Calls `each(stream, at, bytes)` for every slice of `payload` bytes, in order.
 template <typename Each>
@@ -53,7 +53,7 @@ uint16_t TcpStreams::For(int64_t payload) const {
   for (int i = 0; i < in_use_; ++i) {
     if (At(i).slice.empty()) {
       int on_its_way = 0;
-      (void)ioctl(fd(i), SIOCOUTQ, &on_its_way);  // if it fails, writing will tell
+      (void)ioctl(fd(i), SIOCOUTQ, &on_its_way);  // if this fails, the next write will tell
       free[count++] = {on_its_way, i};
     }
   }
@@ -145,7 +145,7 @@ absl::StatusOr<int64_t> TcpStreams::Read(RendezvousReceiver* queue) {
     while (!stream.expected.empty() && total < kBytesPerRead) {
       PayloadPart& part = stream.expected.front();
       const Bytes into = part.incoming->writable(part.at);
-      // What nobody wants is read to nowhere (MSG_TRUNC).
+      // A dropped slice is read to nowhere (MSG_TRUNC).
       const ssize_t got =
           recv(stream.fd.get(), into.data(), static_cast<size_t>(part.left),
                MSG_DONTWAIT | (part.incoming->dropped() ? static_cast<int>(MSG_TRUNC) : 0));

@@ -1,8 +1,10 @@
-// The streams of a path: further connections of its two processes that carry nothing but slices of payloads. The header
-// of a payload goes by the path's first connection and names the streams; what comes by a stream are the slices in the
-// order in which the headers came. So messages match in the order sent, whichever stream is the slower.
+// The streams of a path: further connections of its two processes that carry only slices of
+// payloads. The header of a payload uses the path's first connection and names the streams. A
+// stream carries slices in the order of the headers. So messages match in the order sent, whichever
+// stream is slower.
 //
-// Sending and receiving do not meet here: TcpSender gives payloads, TcpReceiver says where they go.
+// Sending and receiving are independent here: TcpSender gives payloads, and TcpReceiver gives the
+// places of slices.
 #pragma once
 
 #include <cstdint>
@@ -24,65 +26,71 @@ namespace entrain {
 class TcpStreams {
  public:
   static constexpr int kMost = 16;
-  // Smaller payloads are not worth another connection, nor smaller slices one more.
+  // Smaller payloads do not pay for a stream, and smaller slices do not pay for one more.
   static constexpr int64_t kLeastPayload = 32 << 10;
 
   int count() const { return static_cast<int>(streams_.size()); }
   int fd(int stream) const { return At(stream).fd.get(); }
-  // kMost at most.
+  // There must be at most kMost.
   void Add(Fd fd);
   void CloseAll();
 
-  // ---- Sending.
-  // The first so many carry payloads; 0: none does.
+  // ---- Sending
+  // Sets the number of streams that carry payloads, the first ones; 0: none.
   void Use(int streams) { in_use_ = streams; }
   int in_use() const { return in_use_; }
   bool Carry(int64_t payload) const { return in_use_ > 0 && payload >= kLeastPayload; }
-  // By which ones a payload of so many bytes goes now, a bit each: of those that have none to write, the ones with least
-  // on their way. 0: by none yet, as too few are free, and its slices would be long on their way.
+  // Chooses streams for a payload of this many bytes, one bit each: of the streams without a slice
+  // to write, those with the fewest bytes under way. Returns 0 if too few are free now, because the
+  // slices would then be too long.
   uint16_t For(int64_t payload) const;
-  // Slices of it are written once its header is (Start), for `send`, whose memory it is.
+  // Gives slices of the payload to streams. They are written after the header (Start). `send` owns
+  // the memory.
   void Give(uint16_t streams, Outgoing* send, ConstBytes payload);
   void Start(uint16_t streams);
-  // Whether one has a slice to write.
+  // Returns true if a stream has a slice to write.
   bool sending() const;
-  // Writes what the sockets take; the number of bytes. `queue` hears what has been taken.
+  // Writes what the sockets take. Returns the number of bytes, and reports the bytes taken to
+  // `queue`.
   absl::StatusOr<int64_t> Write(RendezvousSender* queue);
-  // `send` is over: what is left of its payloads goes from a copy. Whether there was any.
+  // For a `send` that is over: the rest of its slices is sent from a copy. Returns true if there
+  // was any.
   bool Disown(const Outgoing* send);
 
-  // ---- Receiving.
-  // `part` comes by these.
+  // ---- Receiving
+  // `part` arrives on these streams.
   void Expect(uint16_t streams, const PayloadPart& part);
-  // Whether one has a slice to bring.
+  // Returns true if a stream has a slice to deliver.
   bool receiving() const { return expected_ > 0; }
-  // Reads what is there, up to a few MiB; the number of bytes. An error: a stream has ended.
+  // Reads the available bytes, up to a few MiB, and returns their number. Returns an error if a
+  // stream has ended.
   absl::StatusOr<int64_t> Read(RendezvousReceiver* queue);
   void ForgetExpected();
-  // Epoll says something of this one, which brings nothing: it may have ended.
+  // Called when epoll reports a stream that has no slice to deliver: returns true if it has ended.
   bool IsOver(int stream) const;
 
-  // epoll's events that are worth waking for.
+  // Returns the epoll events for which to wait.
   uint32_t Interest(int stream) const;
-  // What epoll has been asked to watch.
+  // Returns the events registered with epoll.
   uint32_t& watched(int stream) { return At(stream).watched; }
 
-  // Of the first so many, or of `first` if 0: bytes acknowledged since the connection began, of all; how long
-  // something was on its way, of the longest. Counters, but for connections that have gone.
+  // Measures the first `streams` streams, or `first` if `streams` is 0: the sum of the bytes
+  // acknowledged since each connection began, and the longest time during which one had bytes under
+  // way. The values only grow, unless connections have ended.
   struct Progress {
     int64_t bytes = 0, busy_ns = 0;
-    int64_t round_trip_ns = 0;  // the longest of the connections' shortest
+    int64_t round_trip_ns = 0;  // longest of the connections' shortest round trips
   };
   Progress Measure(int first, int streams) const;
 
  private:
   struct Stream {
     Fd fd;
-    // To write. Empty: nothing.
+    // The slice to write. Empty: none.
     ConstBytes slice;
-    int64_t whole = 0;         // of which that is the rest
-    Outgoing* send = nullptr;  // null: nobody waits for it
-    std::string owned;         // the slice, if its memory is not the caller's any more
+    int64_t whole = 0;         // length of the whole slice
+    Outgoing* send = nullptr;  // null: no message waits for it
+    std::string owned;         // copy of the slice, if the caller has its memory back
     bool started = false;
     std::deque<PayloadPart> expected;
     uint32_t watched = 0;

@@ -20,8 +20,8 @@ namespace entrain {
 namespace {
 
 constexpr int kDirectReads =
-    4;  // up to so many sockets are tried one by one; of more, epoll says which
-constexpr unsigned kScanEvery = 32;  // every so many turns epoll is asked about the others, too
+    4;  // up to this many sockets are read directly; with more, epoll is asked
+constexpr unsigned kScanEvery = 32;  // every so many turns epoll is asked about the other sockets
 
 class TcpTransport final : public Transport, public TcpShared {
  public:
@@ -124,7 +124,7 @@ int TcpTransport::FlushPending() {
   return events;
 }
 
-// What was read by the way, at once; epoll knows nothing of it any more.
+// Handles bytes that TryRecv has read; epoll does not report them any more.
 int TcpTransport::ReadUnparsed() {
   int events = 0;
   for (size_t i = 0; i < endpoints_.size(); ++i) {
@@ -135,7 +135,7 @@ int TcpTransport::ReadUnparsed() {
   return events;
 }
 
-// Tries the sockets from which something is expected. The others (control, early messages, the
+// Tries the sockets from which a message is expected. The others (control, early messages, the
 // peer's end, strangers) may wait for a turn in which epoll is asked.
 int TcpTransport::ReadExpected() {
   TcpEndpoint* direct[kDirectReads];
@@ -148,8 +148,8 @@ int TcpTransport::ReadExpected() {
       direct[count++] = endpoint;
     }
   }
-  // Whoever has slept was woken by any of them. With nothing expected, asking epoll in every turn
-  // would cost a caller who waits over another transport more than all else in the turn.
+  // After a sleep any socket may have woken the thread. If nothing is expected, asking epoll in
+  // every turn would cost a caller that waits on another transport more than the rest of the turn.
   if (std::exchange(armed_, false) || acceptor_.meeting() || ++turn_ % kScanEvery == 0) {
     return Scan();
   }
@@ -186,7 +186,7 @@ int TcpTransport::Poll() {
   events += Report();
   events += completions.Run();
   if (events > 0) {
-    events += FlushPending();  // CTS, and what completions have posted
+    events += FlushPending();  // CTS, and sends posted by completions
   }
   return events;
 }

@@ -1,6 +1,6 @@
-// Processes reached over tcp. One listening port a process; of two processes, the one with the
-// smaller PeerId dials. Between hosts large payloads may go by several connections at once. The wire
-// format is in frame.h; README.md here has the whole story.
+// The transport between processes over tcp. Each process has one listening port. Of two processes,
+// the one with the smaller PeerId dials. Between hosts, large payloads may use several connections
+// at once. frame.h has the wire format; README.md explains the design.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,9 @@ namespace entrain {
 absl::StatusOr<std::unique_ptr<Transport>> CreateTcpTransport(const TransportConfig& config,
                                                               Events* events);
 
-// By how many connections large payloads go to each peer: 1 to 16; of 1, no further ones are made.
-// Empty: 0, as many as are measured to pay, on one host none.
+// Parses the number of connections for large payloads to each peer: 1 to 16; with 1 no further ones
+// are made. Returns 0 for empty text: the number is then chosen by measurement, and is 1 on one
+// host.
 absl::StatusOr<int> ParseTcpStreams(absl::string_view text);
 
 }  // namespace entrain
