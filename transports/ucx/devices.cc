@@ -29,7 +29,7 @@ std::vector<std::string> NamesIn(const fs::path& folder) {
   return names;
 }
 
-// UCX_TLS that leaves nothing but this host.
+// Returns true if UCX_TLS allows only transports within this host.
 bool OnlyThisHost(absl::string_view transports) {
   const auto near = [](absl::string_view name) {
     for (absl::string_view known :

@@ -1,4 +1,4 @@
-// Which devices UCX may use, as ENTRAIN_INTERFACE and the way to the store say.
+// Chooses the devices that UCX may use, from ENTRAIN_INTERFACE and the path to the store.
 #pragma once
 
 #include <string>
@@ -13,17 +13,17 @@ namespace entrain::ucx {
 // A port of an RDMA device that is up.
 struct RdmaPort {
   std::string name;                     // "mlx5_0:1", as in UCX_NET_DEVICES
-  std::vector<std::string> interfaces;  // of the host's network, that are the same device
+  std::vector<std::string> interfaces;  // network interfaces of the same device
 };
-// As the kernel lists them under `folder`.
+// Returns the ports that the kernel lists under `folder`.
 std::vector<RdmaPort> ListRdmaPorts(const std::string& folder = "/sys/class/infiniband");
 
 struct DeviceChoice {
   std::string names;  // for UCX_NET_DEVICES
-  bool net = false;   // others than processes of this host can be reached
+  bool net = false;   // other hosts' processes can be reached
 };
-// The interface that tcp would take, if UCX may use `tcp`, and the RDMA ports: all, or with a filter those whose
-// interface passes it. On loopback no RDMA.
+// Returns the interface that tcp would use, if UCX may use `tcp`, and the RDMA ports: all of them,
+// or with a filter those whose interface passes it. On loopback there is no RDMA.
 absl::StatusOr<DeviceChoice> ChooseDevices(const TransportConfig& config,
                                            const std::vector<RdmaPort>& rdma, bool tcp);
 

@@ -19,19 +19,19 @@ namespace {
 constexpr char kName[] = "libucp.so.0";
 constexpr unsigned kLeastMajor = 1, kLeastMinor = 13;
 
-// What UCX does to a process as it is loaded can be told it by the environment alone: by default it
-// rewrites the first instructions of mmap, munmap and others, to hear of memory that is freed, and
-// takes over SIGSEGV and its like, to print backtraces. Neither is needed here, nor a library's
-// business.
+// Only the environment can tell UCX what it may do to a process when it is loaded. By default it
+// rewrites the first instructions of mmap, munmap and others to learn of freed memory, and takes
+// over SIGSEGV and similar signals to print backtraces. A library must do neither.
 constexpr const char* kWhileLoading[] = {"UCX_MEM_EVENTS=n", "UCX_HANDLE_ERRORS=none"};
 
-// The environment with some more variables, while this lives; those that are set stay as they are.
-// Other threads may read variables meanwhile, as the array is not changed but replaced; what one
-// sets meanwhile is lost.
+// Adds variables to the environment while the object lives. Variables that are set keep their
+// values. Other threads may read variables meanwhile, because the array is replaced, not changed. A
+// variable that another thread sets meanwhile is lost.
 class LargerEnvironment {
  public:
   explicit LargerEnvironment(absl::Span<const char* const> variables) : usual_(environ) {
-    static auto* const kept = new std::deque<std::vector<char*>>();  // a reader may go through one
+    // never freed: a reader may be using one
+    static auto* const kept = new std::deque<std::vector<char*>>();
     std::vector<char*>* const larger = &kept->emplace_back();
     for (char** each = usual_; each != nullptr && *each != nullptr; ++each) {
       larger->push_back(*each);
@@ -65,7 +65,7 @@ absl::StatusOr<Library> Load() {
   }
   Library library;
   const char* missing = nullptr;
-  // Symbols of libucs are found too: libucp is linked with it.
+  // Finds symbols of libucs too, because libucp is linked with it.
 #define ENTRAIN_UCX_LOOK_UP(name)                                                \
   library.name = reinterpret_cast<decltype(library.name)>(dlsym(handle, #name)); \
   missing = library.name == nullptr ? #name : missing;

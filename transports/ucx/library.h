@@ -1,5 +1,5 @@
-// The functions of libucp that this folder calls, found at run time: nothing here is linked with
-// UCX, whose headers alone are needed to build.
+// The functions of libucp that this folder calls, found at run time. Nothing is linked with UCX;
+// only its headers are needed to build.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -39,15 +39,15 @@ struct Library {
 #define ENTRAIN_UCX_MEMBER(name) decltype(&::name) name = nullptr;
   ENTRAIN_UCX_FUNCTIONS(ENTRAIN_UCX_MEMBER)
 #undef ENTRAIN_UCX_MEMBER
-  unsigned major = 0, minor = 0;  // of what was loaded
+  unsigned major = 0, minor = 0;  // of the loaded library
 
-  // "`what`: Destination is unreachable", kUnavailable.
+  // Returns kUnavailable, for example "`what`: Destination is unreachable".
   absl::Status Error(ucs_status_t status, absl::string_view what) const;
 };
 
-// Loads libucp.so.0 at the first call, and keeps it: what UCX leaves behind, a thread at least,
-// would outlive it. kFailedPrecondition, with the loader's words, where it cannot be loaded or is
-// older than 1.13. Thread safety: any thread.
+// Loads libucp.so.0 at the first call and keeps it, because UCX leaves at least a thread behind,
+// which would outlive the library. Returns kFailedPrecondition, with the loader's message, if it
+// cannot be loaded or is older than 1.13. Any thread may call it.
 absl::StatusOr<const Library*> LoadLibrary();
 
 }  // namespace entrain::ucx

@@ -6,7 +6,7 @@
 namespace entrain::ucx {
 namespace {
 
-constexpr int64_t kBytesPerFlush = 1 << 20;  // one turn of the loop stays short
+constexpr int64_t kBytesPerFlush = 1 << 20;  // keeps one turn of the loop short
 
 }  // namespace
 

@@ -1,8 +1,8 @@
-// The sending half of a ucx path: packets of what is to be sent, in which order. Which messages, and
-// what may go eagerly: RendezvousSender.
+// The sending half of a ucx path: makes packets of what is to be sent, and orders them.
+// RendezvousSender decides which messages are sent, and which go eagerly.
 //
-// Order: urgent packets (proof, control, CTS, WITHDRAW), then the messages whose turn it is. A
-// send is done when UCX has packed its last byte.
+// Order: urgent packets (proof, control, CTS, WITHDRAW), then the messages whose turn it is. A send
+// is done when UCX has packed its last byte.
 //
 // Thread safety: none.
 #pragma once
@@ -25,7 +25,7 @@ class Sender final : public Lender, public Answers {
   explicit Sender(CompletionList* completions) : outgoing_(completions) {}
   void Attach(Wire* wire) { wire_ = wire; }
 
-  // Messages: to post, and for what the peer says of them.
+  // Returns the messages: to post one, and to report answers of the peer.
   RendezvousSender& outgoing() { return outgoing_; }
   void Control(absl::string_view text) { Urgent({.type = PacketType::kControl}, text); }
   void ClearToSend(uint64_t message) override {
@@ -37,14 +37,14 @@ class Sender final : public Lender, public Answers {
   void ReturnCredit(int64_t bytes) override { outgoing_.ReturnCredit(bytes); }
   void OnTaken(uint64_t message, int64_t bytes) override;
 
-  // Sends as much as UCX takes, up to some MiB; the number of packets.
+  // Sends as much as UCX takes, up to some MiB. Returns the number of packets.
   int Flush();
-  // Whether there is something to send.
+  // Returns true if there is something to send.
   bool pending() const;
 
-  // Sends with the peer's number `theirs` fail with `why`.
+  // Fails sends with the peer's context `theirs` with `why`.
   void Revoke(Context theirs, const absl::Status& why);
-  // Everything fails, and the wire is let go. Returns control messages that were not sent.
+  // Fails everything, and lets the wire go. Returns the control messages that were not sent.
   std::deque<std::string> FailAll(const absl::Status& why);
 
  private:

@@ -1,6 +1,6 @@
-// What a process publishes: "MAJOR.MINOR/PID@NAME/PIDS/SCOPE/WORKER/HOST". PIDS stands for what PID
-// is a number in; SCOPE is "net" or, of a process that others of its host alone can reach, "host";
-// WORKER is UCX's address of the worker in base64.
+// The published address of a process: "MAJOR.MINOR/PID@NAME/PIDS/SCOPE/WORKER/HOST". PIDS denotes
+// the PID namespace of PID. SCOPE is "net", or "host" for a process that only processes of its host
+// can reach. WORKER is UCX's address of the worker in base64.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 namespace entrain::ucx {
 
 struct UcxAddress {
-  std::string version;  // UCX's: releases differ in what they put on the wire
+  std::string version;  // UCX's; wire formats differ between releases
   int pid = 0;
   std::string name;  // of the host, for messages
   std::string pids;  // the machine's boot and the PID namespace
@@ -22,11 +22,11 @@ struct UcxAddress {
   static absl::StatusOr<UcxAddress> Parse(absl::string_view text);
   std::string ToString() const;
   std::string process() const;  // "812@node7"
-  // The same answer on both sides.
+  // Returns the same answer on both sides.
   bool Reaches(const UcxAddress& other) const;
 };
 
-// UcxAddress::pids of this process.
+// Returns UcxAddress::pids for this process.
 std::string PidsOfThisProcess();
 
 }  // namespace entrain::ucx

@@ -47,7 +47,8 @@ void UcxEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
 }
 
 void UcxEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
-  receiver_.Post(envelope, bytes, done, hint);  // also after the end: what had arrived is kept
+  // also after the end: messages that had arrived are kept
+  receiver_.Post(envelope, bytes, done, hint);
 }
 
 void UcxEndpoint::SendControl(absl::string_view message) {
@@ -106,7 +107,7 @@ absl::Status UcxEndpoint::Consume(ConstBytes bytes) {
   if (status.ok() && handshake_.peer() != peer_) {
     return absl::UnavailableError("another process answers at this address");
   }
-  const std::string proof = handshake_.TakeOutput();  // or the refusal
+  const std::string proof = handshake_.TakeOutput();  // the proof, or the refusal
   if (!proof.empty()) {
     const PacketHeader header = {.type = PacketType::kProof,
                                  .bytes = static_cast<int64_t>(proof.size())};

@@ -1,9 +1,9 @@
-// A ucx path to one peer: getting acquainted, up, ended.
+// A ucx path to one peer. It is being introduced, is up, or has ended.
 //
 //   hello of both ──> proof of both ──> up ──Close, CLOSE of the peer, or failure──> ended
 //
 // Both sides know each other's worker address from the start, so both make an endpoint of UCX at
-// once and say hello; nothing else is believed before the handshake (lib/net/handshake.h) is done.
+// once and send HELLO. Nothing else is believed before the handshake (lib/net/handshake.h) is done.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@
 
 namespace entrain::ucx {
 
-// What endpoints share, and what they tell their transport. Outlives them.
+// The state that endpoints share, and the interface to their transport. Must outlive them.
 class Shared {
  public:
   explicit Shared(Events* its_engine) : engine(its_engine) {}
   virtual ~Shared() = default;
   virtual void OnDestroyed(UcxEndpoint* endpoint) = 0;
-  // How long the last words of a path may take.
+  // Returns the time by which the last messages of a path must be sent.
   virtual Deadline DepartBy(const Wire& wire) const = 0;
 
   Events* const engine;
@@ -48,7 +48,8 @@ class UcxEndpoint final : public Endpoint {
   void Close(const absl::Status& why) override;
   std::string peer_address() const override { return "ucx " + peer_name_; }
 
-  // For the transport, from Poll or Connect. The wire is the transport's, and outlives this path.
+  // ---- For the transport, from Poll or Connect. The transport owns the wire, which must outlive
+  // the path.
   Lender* lender() { return &sender_; }
   void Attach(Wire* wire);
   void OnHello(ConstBytes hello);
@@ -56,7 +57,7 @@ class UcxEndpoint final : public Endpoint {
   void Lose(const absl::Status& why);  // reported as OnLost by the next Report
   int Report();
   int Flush() { return up_ && !ended() ? sender_.Flush() : 0; }
-  // There is something to send that UCX would take.
+  // Returns true if there is something to send that UCX would take.
   bool can_flush() const { return up_ && !ended() && sender_.pending() && wire_->ready(); }
   bool reporting() const { return !failed_.ok(); }
   bool up() const { return up_; }
@@ -76,7 +77,7 @@ class UcxEndpoint final : public Endpoint {
   Wire* wire_ = nullptr;
   Handshake handshake_;
   bool up_ = false;
-  absl::Status end_;     // why it has ended
+  absl::Status end_;     // reason of the end
   absl::Status failed_;  // to be reported as OnLost
   Sender sender_;
   Receiver receiver_;

@@ -8,7 +8,7 @@
 namespace entrain::ucx {
 namespace {
 
-// The bytes that a type carries always; -1: it may carry any number.
+// Returns the payload bytes that a type always has, or -1 if it may have any number.
 int64_t FixedBytes(PacketType type) {
   switch (type) {
     case PacketType::kHello:

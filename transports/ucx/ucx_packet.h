@@ -1,4 +1,5 @@
-// What ucx sends: packets, each one active message of UCX with a header of 64 bytes and a payload of at most 60 KiB.
+// The wire format of ucx: packets. Each is one active message of UCX with a header of 64 bytes and
+// a payload of at most 60 KiB.
 //
 //   +-----------------------------------------------------+
 //   |                       packet                        |  0   transports/packet.h; `streams` is 0
@@ -8,7 +9,7 @@
 //   |                       number                        |  56  0, 1, 2, ... of each direction
 //   +-----------------------------------------------------+  64, little-endian
 //
-// HELLO carries a Card before the handshake's hello.
+// HELLO carries a Card before the handshake's hello message.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +29,9 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64, "the layout on the wire");
 
-// Who says hello to whom, and the number that packets of this path to `from` must carry: random, as it is all that tells
-// them from a stranger's once the handshake is done.
+// Sender and receiver of a HELLO, and the number that packets of this path to `from` must carry.
+// The number is random, because after the handshake it alone distinguishes them from a stranger's
+// packets.
 struct Card {
   PeerId from{}, to{};
   uint64_t path = 0;
@@ -38,8 +40,8 @@ static_assert(sizeof(Card) == 40, "the layout on the wire");
 
 constexpr int64_t kMostPayload = 60 << 10;
 
-// Everything about a header that can be checked without knowing what went before, with the bytes of payload that came with
-// it.
+// Checks everything about a header that does not depend on earlier packets, with the number of
+// payload bytes that came with it.
 absl::Status CheckUcxPacket(const PacketHeader& header, size_t payload);
 
 }  // namespace entrain::ucx

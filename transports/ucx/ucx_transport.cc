@@ -25,11 +25,12 @@ namespace entrain {
 namespace ucx {
 namespace {
 
-constexpr int64_t kDepartTime = kSecond;             // for the peer's answer to CLOSE
-constexpr int64_t kLastWords = 20 * kMillisecond;    // of the whole transport
-constexpr int64_t kConnecting = 500 * kMillisecond;  // likewise, where a peer has not come yet
-constexpr int64_t kLookAgain = 500 * kMicrosecond;  // UCX tells no sleeper that there is room again
-constexpr int64_t kLookEvery = kMillisecond;        // at processes, when polled and not asleep
+constexpr int64_t kDepartTime = kSecond;  // wait for the peer's answer to CLOSE
+// time for last messages of the whole transport
+constexpr int64_t kLastWords = 20 * kMillisecond;
+constexpr int64_t kConnecting = 500 * kMillisecond;  // the same for peers that have not connected
+constexpr int64_t kLookAgain = 500 * kMicrosecond;   // UCX wakes no sleeper when room becomes free
+constexpr int64_t kLookEvery = kMillisecond;         // at processes, when polled and awake
 constexpr unsigned kPollsPerClock = 8;
 constexpr size_t kMaxArrivals = 4096;
 
@@ -77,14 +78,14 @@ class UcxTransport final : public Transport, public Shared, private Sink {
   std::vector<UcxEndpoint*> endpoints_;  // null: destroyed
   std::vector<std::unique_ptr<Wire>> wires_;
   absl::flat_hash_map<uint64_t, Wire*> by_path_;
-  std::map<PeerId, Wire*> by_peer_;         // that Connect was called for; null: gone
-  std::map<PeerId, std::string> arrivals_;  // hellos of peers that Connect was not called for yet
+  std::map<PeerId, Wire*> by_peer_;         // peers of Connect; null: gone
+  std::map<PeerId, std::string> arrivals_;  // HELLOs of peers without Connect
   bool armed_ = false;
   unsigned polls_ = 0;
   int64_t look_at_ = 0;
   int handled_ = 0;          // packets, in this turn
   bool progressed_ = false;  // UCX has done something in this turn
-  bool quiet_ = true;        // no wire is getting acquainted, departing or closing
+  bool quiet_ = true;        // no wire is connecting, departing or closing
 };
 
 absl::Status UcxTransport::Open() {
@@ -108,7 +109,7 @@ absl::Status UcxTransport::Open() {
   return wait_->Add(worker_->event_fd());
 }
 
-// What endpoints have said last may still leave, if that takes no time to speak of.
+// Lets the last messages of endpoints leave, if that takes only a short time.
 UcxTransport::~UcxTransport() {
   if (worker_ == nullptr) {
     return;
@@ -120,7 +121,8 @@ UcxTransport::~UcxTransport() {
       worker_->Progress();
     }
   };
-  // UCX 1.13 ends the process whose peer goes while the two are still being connected, so this does not.
+  // UCX 1.13 ends a process whose peer goes while the two are still being connected, so this
+  // process waits for the connection.
   progress_while([](Wire* wire) { return !wire->Connected(); }, kConnecting);
   progress_while(
       [](Wire* wire) {
@@ -131,7 +133,7 @@ UcxTransport::~UcxTransport() {
   for (const std::unique_ptr<Wire>& wire : wires_) {
     wire->StartClose();
   }
-  // Of its own only: no peer is waited for.
+  // Waits only for local work, and for no peer.
   progress_while(
       [](Wire* wire) {
         wire->CheckClose();
@@ -142,7 +144,7 @@ UcxTransport::~UcxTransport() {
     wire->Abandon();
   }
   wait_->Remove(worker_->event_fd());
-  worker_.reset();  // before the wires, which it may still tell of requests it cancels
+  worker_.reset();  // before the wires, which it may still call for cancelled requests
 }
 
 absl::StatusOr<std::unique_ptr<Endpoint>> UcxTransport::Connect(const PeerId& peer,
@@ -174,10 +176,11 @@ absl::StatusOr<std::unique_ptr<Endpoint>> UcxTransport::Connect(const PeerId& pe
   return endpoint;
 }
 
-// UCX looks at processes too, but takes one that nobody has waited for to be alive.
+// UCX checks processes too, but believes that a process is alive if nobody has waited for its
+// death.
 void UcxTransport::WatchProcess(Wire* wire, const UcxAddress& peer) {
   if (!address_.pids.empty() && peer.pids == address_.pids) {
-    Fd fd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));  // close-on-exec by itself
+    Fd fd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));  // close-on-exec by default
     if (fd.valid() && wait_->Add(fd.get()).ok()) {
       wire->WatchProcess(std::move(fd));
     }
@@ -207,7 +210,7 @@ void UcxTransport::OnDestroyed(UcxEndpoint* endpoint) {
   std::replace(endpoints_.begin(), endpoints_.end(), endpoint, static_cast<UcxEndpoint*>(nullptr));
 }
 
-// A peer that has not said hello cannot be told yet.
+// A peer that has not sent HELLO cannot be told yet.
 Deadline UcxTransport::DepartBy(const Wire& wire) const {
   return Deadline::After(wire.introduced() ? kDepartTime : config_.connect_timeout_ns,
                          *config_.clock);
@@ -221,7 +224,7 @@ void UcxTransport::OnPacket(const Header& header, ConstBytes payload) {
   }
   const auto found = by_path_.find(header.path);
   if (found == by_path_.end()) {
-    return;  // of a path that is gone, or a stranger's
+    return;  // of a path that is gone, or from a stranger
   }
   Wire* const wire = found->second;
   if (wire->Arrived(header, payload)) {
@@ -261,7 +264,7 @@ void UcxTransport::OnHello(const Header& header, ConstBytes payload) {
 
 void UcxTransport::Introduce(Wire* wire, ConstBytes hello) {
   if (wire->introduced()) {
-    return;  // it was here before
+    return;  // a second HELLO
   }
   Card card;
   std::memcpy(&card, hello.data(), sizeof(card));
@@ -302,13 +305,13 @@ bool UcxTransport::Unsettled() const {
   });
 }
 
-// Those that fail, that take too long, that go.
+// Handles wires that fail, take too long, or depart.
 int UcxTransport::TendWires() {
   int events = 0;
   const int64_t now = quiet_ ? 0 : config_.clock->Now();
   for (size_t i = 0; i < wires_.size();) {
     Wire* const wire = wires_[i].get();
-    if (wire->dead() && !progressed_) {  // what it had sent is here
+    if (wire->dead() && !progressed_) {  // its last packets have been handled
       wire->Fail(absl::UnavailableError("its process died"));
     }
     if (UcxEndpoint* const owner = wire->owner()) {
@@ -349,7 +352,8 @@ int UcxTransport::Poll() {
   wait_->ClearTimer();
   endpoints_.erase(std::remove(endpoints_.begin(), endpoints_.end(), nullptr), endpoints_.end());
   int events = 0;
-  // Also without any path, if somebody slept: what woke it must be taken away.
+  // After a sleep this is done even without a path, because the event that woke the thread must be
+  // consumed.
   const bool woken = std::exchange(armed_, false);
   if (woken || !wires_.empty()) {
     if (woken || TimeToLook()) {
@@ -364,7 +368,7 @@ int UcxTransport::Poll() {
   events += Report();
   events += completions.Run();
   if (events > 0) {
-    events += FlushEndpoints();  // CTS, and what completions have posted
+    events += FlushEndpoints();  // CTS, and sends posted by completions
     events += completions.Run();
   }
   return events;

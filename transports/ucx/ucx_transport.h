@@ -1,5 +1,5 @@
-// Processes reached over UCX: RDMA, shared memory or TCP, as UCX chooses. README.md here has the
-// whole story.
+// The transport between processes over UCX: RDMA, shared memory or TCP, as UCX chooses. README.md
+// explains the design.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ namespace entrain {
 
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const TransportConfig& config,
                                                               Events* events);
-// Why this process does without it: UCX cannot be loaded, or, unless it was `named`, there is no
-// RDMA device, without which tcp and shm do the same better.
+// Returns the reason why this process does not use ucx: UCX cannot be loaded; or there is no RDMA
+// device and ucx was not `named`, in which case tcp and shm do better.
 absl::Status UcxAbsence(bool named);
 
 }  // namespace entrain

@@ -11,7 +11,8 @@
 namespace entrain::ucx {
 namespace {
 
-// All senders share one queue into a process there: README.md, "UCX's shared memory".
+// Without shared memory, because all senders share one queue into a process: README.md, "UCX's
+// shared memory".
 constexpr char kDefault[] = "^sm,tcp";
 
 bool Names(absl::string_view tls, absl::string_view one) {

@@ -1,4 +1,4 @@
-// By which of its transports UCX may connect processes: UCX_TLS, as this library takes it.
+// The transports of UCX that may connect processes: UCX_TLS, and how this library interprets it.
 #pragma once
 
 #include <optional>
@@ -10,20 +10,19 @@
 namespace entrain::ucx {
 
 struct Ways {
-  std::string tls;  // for UCX_TLS
-  bool tcp =
-      false;  // UCX listens on a TCP port, where it believes whatever comes: README.md, "Strangers"
-  bool sm = false;  // UCX's shared memory
+  std::string tls;   // for UCX_TLS
+  bool tcp = false;  // UCX listens on a TCP port, without authentication: README.md, "Strangers"
+  bool sm = false;   // UCX's shared memory
 };
 
-// What the environment's UCX_TLS leaves; all but shared memory where it is not set. tcp only where it is named: not by
-// "all", and not by a list of what is left out.
+// Returns the ways that the environment's UCX_TLS allows; if it is not set, all but shared memory.
+// tcp is allowed only if it is named, not by "all" and not by a list of exclusions.
 Ways WaysOf(const std::optional<std::string>& asked);
 
-// Whether `tls` leaves one of these transports.
+// Returns true if `tls` allows one of these transports.
 bool Allows(absl::string_view tls, absl::string_view transports);
 
-// The error where there is no way to another process.
+// Returns the error for a process that has no way to another one.
 absl::Status NoWay();
 
 }  // namespace entrain::ucx

@@ -11,12 +11,13 @@ namespace entrain::ucx {
 
 namespace {
 
-// UCX keeps the order of what goes over one lane. Should it use several, this many may overtake.
+// UCX keeps the order of packets on one lane. If it uses several lanes, at most this many packets
+// may overtake.
 constexpr size_t kMaxAhead = 4096;
 
 }  // namespace
 
-// UCX's view of a packet's payload.
+// The callbacks by which UCX packs a packet's payload.
 struct Packing {
   static void* Start(void*, const void* packet, size_t) { return const_cast<void*>(packet); }
   static void* Unpack(void*, void*, size_t) { return nullptr; }
@@ -119,7 +120,7 @@ void Wire::Done(Packet* packet) {
   packet->busy = false;
   packet->copy.reset();
   free_.push_back(packet);
-  // Of a failed path everything fails by the end of its endpoint.
+  // When a path has failed, the end of its endpoint fails all its messages.
   if (packet->message != 0 && failure_.ok()) {
     lender_->OnTaken(packet->message, static_cast<int64_t>(packet->bytes));
   }
@@ -236,7 +237,7 @@ bool Wire::Flushed() {
   return Finished(&flush_request_);
 }
 
-// By force: UCX's own way to close waits for the peer, and cannot be given up.
+// Forces the close: UCX's other way of closing waits for the peer, and cannot be cancelled.
 void Wire::StartClose() {
   if (std::exchange(closing_, true) || endpoint_ == nullptr) {
     return;

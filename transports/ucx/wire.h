@@ -1,10 +1,12 @@
-// One endpoint of UCX: packets out, packets in by their number, and its end.
+// One endpoint of UCX: sends packets, orders received packets by their number, and ends the
+// endpoint.
 //
 //   open --Depart--> departing --the peer said CLOSE, failure, or time--> closing --> closed
 //
-// UCX cannot give back memory that it was lent for a send before the send is done. So it is never
-// lent the caller's: a payload up to kSmall is copied here, a larger one is packed by UCX calling
-// back, from the caller's memory or, once that has been recalled, from a copy.
+// UCX cannot give back memory that it was lent for a send before the send is done. Therefore UCX is
+// never lent the caller's memory: a payload of up to kSmall bytes is copied here, and a larger one
+// is packed in a callback from UCX, out of the caller's memory or, once that was recalled, out of a
+// copy.
 //
 // Thread safety: none.
 #pragma once
@@ -31,14 +33,14 @@ namespace entrain::ucx {
 
 class UcxEndpoint;
 
-constexpr unsigned kPackets = 0;             // the number of our active message
-extern const ucp_generic_dt_ops_t kPacking;  // what Worker::packed stands for
+constexpr unsigned kPackets = 0;             // number of the library's active message
+extern const ucp_generic_dt_ops_t kPacking;  // callbacks of Worker::packed
 
-// Who lends payloads.
+// The owner of lent payloads.
 class Lender {
  public:
   virtual ~Lender() = default;
-  // UCX has packed so many bytes of a message's payload. From Worker::Progress.
+  // UCX has packed `bytes` bytes of a message's payload. Called from Worker::Progress.
   virtual void OnTaken(uint64_t message, int64_t bytes) = 0;
 };
 
@@ -48,54 +50,55 @@ class Wire {
   static constexpr size_t kSmall = 1024;
 
   Wire(Worker* worker, const PeerId& peer, Lender* lender, UcxEndpoint* owner);
-  // `address`: of the peer's worker.
+  // `address` is that of the peer's worker.
   absl::Status Open(const std::string& address);
 
   const PeerId& peer() const { return peer_; }
-  uint64_t path() const { return path_; }  // what packets to here carry
+  uint64_t path() const { return path_; }  // packets to this side must carry it
   UcxEndpoint* owner() const { return owner_; }
   const absl::Status& failure() const { return failure_; }  // of the connection
-  // Readable once the peer's process is dead; -1: not to be had. Dead: whether that was seen.
+  // process_fd is readable once the peer's process is dead; -1 without pidfds. dead returns true
+  // after ProcessDied.
   void WatchProcess(Fd fd) { process_ = std::move(fd); }
   int process_fd() const { return process_.get(); }
   void ProcessDied() { process_.Reset(), dead_ = true; }
   bool dead() const { return dead_; }
   bool ready() const { return failure_.ok() && !free_.empty(); }
   bool pending() const { return pending_ > 0; }
-  // Only while ready(). True: `payload` is not needed any more. False: it is lent for `message`
-  // until OnTaken or Recall.
+  // Must be called only while ready(). Returns true if `payload` is not needed any more. Otherwise
+  // `payload` is lent for `message` until OnTaken or Recall.
   bool Send(const PacketHeader& packet, ConstBytes payload, uint64_t message);
-  // Nothing lent for this message (0: for any) is touched any more, and no OnTaken comes: what was
-  // not packed yet is copied.
+  // Takes back the memory lent for this message (0: for all messages): UCX does not touch it any
+  // more, and no OnTaken follows. Bytes that were not packed yet are copied.
   void Recall(uint64_t message);
 
-  // What came. True: it is next in its order. False: it was kept (then Next gives it), or nobody
-  // can make sense of it.
+  // Reports a received packet. Returns true if it is the next in order. Otherwise it was kept (Next
+  // returns it in its turn), or it breaks the protocol and the wire has failed.
   bool Arrived(const Header& header, ConstBytes payload);
   bool Next(PacketHeader* header, std::string* payload);
-  // The peer's number for this path; from its hello.
+  // Sets the peer's number for this path, from its HELLO.
   void Introduce(uint64_t path) { peer_path_ = path; }
   bool introduced() const { return peer_path_ != 0; }
 
-  // The owner has gone: its last control messages and `why` are sent if that is possible until
+  // The owner has gone. Its last control messages and `why` are sent if that is possible until
   // `by`.
   void Depart(std::deque<std::string> controls, absl::string_view why, Deadline by);
   bool closing() const { return closing_; }
   Deadline depart_by() const { return depart_by_; }
   void PeerClosed() { peer_closed_ = true; }
   void Fail(const absl::Status& why);
-  // Goes on with departing and closing; the number of packets sent.
+  // Continues departing and closing. Returns the number of packets sent.
   int Flush(int64_t now);
-  // Nothing of it is left in UCX.
+  // Returns true if UCX holds nothing of this wire any more.
   bool closed() const { return closing_ && close_request_ == nullptr && pending_ == 0; }
-  // For the last act of the transport. Whether the peer has come, or will not.
+  // For the destruction of the transport. Returns true if the peer has connected, or will not.
   bool Connected() const;
-  // Whether what was said has left as far as it can; starts
-  // that.
+  // Starts a flush of the last messages if necessary. Returns true if they have been sent as far as
+  // possible.
   bool Flushed();
   void StartClose();
   void CheckClose();
-  // Requests that nobody will ask for any more, before it goes: one for a flush may outlast the close.
+  // Frees the requests of the wire before its destruction: a flush may last longer than the close.
   void Abandon();
 
  private:
@@ -127,7 +130,7 @@ class Wire {
   std::vector<Packet*> free_;
   size_t pending_ = 0;
   uint64_t next_number_ = 0, expected_ = 0;
-  std::map<uint64_t, std::pair<PacketHeader, std::string>> ahead_;  // came before their turn
+  std::map<uint64_t, std::pair<PacketHeader, std::string>> ahead_;  // received before their turn
   std::deque<std::pair<PacketType, std::string>> farewell_;
   Deadline depart_by_;
   Fd process_;

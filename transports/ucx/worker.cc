@@ -12,25 +12,25 @@
 namespace entrain::ucx {
 namespace {
 
-constexpr int kTurns = 8;  // of UCX's progress in one of ours
+constexpr int kTurns = 8;  // calls of UCX's progress per turn
 
-// What UCX is told unless the environment says otherwise (UCX_`variable`). Settings of a transport
-// are known by another name to ucp_config_modify, which was without the transport's in 1.13.
+// Settings of UCX unless the environment sets them (UCX_`variable`). ucp_config_modify knows a
+// transport's settings under another name, which had no transport's prefix in 1.13.
 struct Setting {
   const char *variable, *name_in_1_13, *name, *value;
-  const char* transports;  // that know it; null: it is UCX's own
+  const char* transports;  // transports that know it; null: UCX itself
 };
 constexpr char kMm[] = "posix,sysv";
 constexpr Setting kSettings[] = {
-    // How soon the death of a peer shows where no socket tells it: three rounds in a second.
+    // The time until a peer's death is noticed if no socket reports it: three rounds in a second.
     {"KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "250ms", nullptr},
-    // Nothing of the caller's is ever registered, so nothing need be known of when it is freed.
+    // No memory of the caller's is ever registered, so UCX need not know when it is freed.
     {"MEMTYPE_CACHE", "MEMTYPE_CACHE", "MEMTYPE_CACHE", "n", nullptr},
     {"RCACHE_ENABLE", "RCACHE_ENABLE", "RCACHE_ENABLE", "n", nullptr},
-    // Otherwise UCX has no shared memory for endpoints that want to hear of failures.
+    // Without this, UCX has no shared memory for endpoints that report failures.
     {"MM_ERROR_HANDLING", "MM_ERROR_HANDLING", "MM_ERROR_HANDLING", "y", kMm},
-    // A packet is one fragment (of less than 64 KiB: UCX counts in 16 bits). Of those the receive
-    // side of shared memory has 64, and twice as many in reserve.
+    // A packet is one fragment (of less than 64 KiB, because UCX counts in 16 bits). The receive
+    // side of shared memory has 64 fragments, and twice as many in reserve.
     {"MM_SEG_SIZE", "MM_SEG_SIZE", "MM_SEG_SIZE", "61K", kMm},
     {"MM_RX_BUFS_GROW", "MM_RX_BUFS_GROW", "MM_RX_BUFS_GROW", "128", kMm},
     {"TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "TCP_RX_SEG_SIZE", "62K", "tcp"},
@@ -40,7 +40,8 @@ constexpr Setting kSettings[] = {
 ucs_status_t OnMessage(void* arg, const void* header, size_t header_bytes, void* data, size_t bytes,
                        const ucp_am_recv_param_t* param) {
   Header packet;
-  // Of another program, or a rendezvous of UCX's own where only whole ones are sent: dropped.
+  // Drops messages of other programs, and rendezvous of UCX's own, because this library sends only
+  // whole messages.
   if (header_bytes == sizeof(packet) && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
     std::memcpy(&packet, header, sizeof(packet));
     static_cast<Sink*>(arg)->OnPacket(packet, {static_cast<const std::byte*>(data), bytes});

@@ -1,5 +1,5 @@
-// The process's part of UCX: one context, one worker, and what both are set to. UCX's own settings
-// (UCX_*) win over ours.
+// The process's part of UCX: one context and one worker, with their settings. UCX's own settings
+// (UCX_*) override this library's.
 //
 // Thread safety: none; the thread that drives the engine.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace entrain::ucx {
 
-// Where packets go. From Worker::Progress only.
+// The receiver of packets. Called from Worker::Progress only.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -24,25 +24,25 @@ class Sink {
 
 class Worker {
  public:
-  // `devices`: what UCX_NET_DEVICES shall be if it is not set; empty: as UCX chooses. `sink`
-  // outlives this.
+  // `devices` is the value for UCX_NET_DEVICES if that is not set; if empty, UCX chooses. `sink`
+  // must outlive the object.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(const std::string& devices, Sink* sink);
-  // All endpoints go with it.
+  // Destroys all endpoints too.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
   const Library& ucx() const { return *library_; }
   ucp_worker_h handle() const { return worker_; }
-  // As UCX publishes it: bytes.
+  // The address as UCX publishes it, in bytes.
   const std::string& address() const { return address_; }
-  // Of payloads that are packed by calling back (wire.cc).
+  // The type of payloads that UCX packs by callback (wire.cc).
   ucp_datatype_t packed() const { return packed_; }
-  // Readable while armed and something happened.
+  // Readable if something has happened while armed.
   int event_fd() const { return event_fd_; }
-  // Whatever there is to do, within bounds; false: nothing.
+  // Does the pending work, within bounds. Returns false if there was none.
   bool Progress();
-  // False: there is something already.
+  // Returns false if there is work already.
   bool Arm() { return library_->ucp_worker_arm(worker_) == UCS_OK; }
 
  private:
