@@ -11,12 +11,12 @@ namespace {
 constexpr uint8_t kTcpOnly = static_cast<uint8_t>(PacketUser::kTcp);
 constexpr uint8_t kUcxOnly = static_cast<uint8_t>(PacketUser::kUcx);
 constexpr uint8_t kBoth = kTcpOnly | kUcxOnly;
-constexpr int64_t kPayload = -1;  // the transport's largest
+constexpr int64_t kPayload = -1;  // the transport's largest payload
 
 struct Rule {
   PacketType type;
   uint8_t users;
-  int64_t most;  // of `bytes`
+  int64_t most;  // largest `bytes`
 };
 constexpr Rule kRules[] = {
     {PacketType::kEager, kBoth, kPayload},

@@ -1,4 +1,5 @@
-// The packets of tcp and ucx: what each type means, with one header and one table of rules.
+// The packets of tcp and ucx: one header, the meaning of each type, and the rules for both in one
+// table.
 //
 //    0        1        2        3        4                 8
 //   +--------+--------+--------+--------+-----------------+
@@ -29,8 +30,10 @@
 //   HELLO     -                of the payload        -     ucx: a card and the handshake's hello
 //   PROOF     -                of the payload        -     ucx: the handshake's proof
 //
-// `credit`, in every type: so many bytes of eager messages (each counted with 64 for itself) have left the memory for early
-// messages (rendezvous_sender.h). `streams`: tcp/frame.h. Anything else is a breach of the protocol and ends the path.
+// `credit`, in every type: the bytes of eager messages (each counted with 64 more) that have left
+// the memory for early messages and are returned with this packet (rendezvous_sender.h). `streams`
+// is explained in tcp/frame.h. Anything that is not in the table breaks the protocol and ends the
+// path.
 #pragma once
 
 #include <cstddef>
@@ -75,14 +78,15 @@ static_assert(sizeof(PacketHeader) == 48, "the layout on the wire");
 
 constexpr uint8_t kPacketVersion = 2;
 
-// The two transports that send packets, which differ in a few types and in the largest payload.
+// The two transports that send packets. They differ in a few types and in the largest payload.
 enum class PacketUser : uint8_t { kTcp = 1, kUcx = 2 };
 
-// UNAVAILABLE: "the peer broke the protocol: `what`".
+// Returns UNAVAILABLE: "the peer broke the protocol: `what`".
 absl::Status BreachOfProtocol(absl::string_view what);
-// Checks type, version and `bytes` against the table. `most`: the largest payload of EAGER and DATA.
+// Checks type, version and `bytes` against the table. `most` is the largest payload of EAGER and
+// DATA.
 absl::Status CheckPacket(const PacketHeader& header, PacketUser user, int64_t most);
-// Whether the type's `bytes` count a payload: of every type but RTS.
+// Returns true if the type's `bytes` count a payload, which is so for every type but RTS.
 bool HasPayload(PacketType type);
 
 }  // namespace entrain

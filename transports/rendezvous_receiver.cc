@@ -20,7 +20,7 @@ void RendezvousReceiver::Post(const Envelope& envelope, Bytes into, Completion* 
   ReturnCredit();
 }
 
-// Clears a message that has its receive, refuses one that nobody wants.
+// Clears a message whose receive is posted, and refuses a dropped one.
 void RendezvousReceiver::Answer(Incoming* incoming) {
   if (incoming->dropped()) {
     answers_->Refuse(incoming->handle());

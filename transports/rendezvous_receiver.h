@@ -1,5 +1,6 @@
-// The receiver of the rendezvous protocol: a MatchQueue for eager messages, and the large ones that wait at the peer until
-// their receive is posted. One per endpoint, shared by tcp and ucx; the other side of RendezvousSender.
+// The receiver of the rendezvous protocol. It has a MatchQueue for eager messages, and keeps the
+// large messages that wait at the peer until their receives are posted. There is one per endpoint,
+// in tcp and ucx; RendezvousSender is the other side.
 //
 //   RTS --(its receive is there)--> CTS sent --DATA, ...--> done
 //     \--(nobody wants it)--> refused
@@ -20,51 +21,53 @@
 
 namespace entrain {
 
-// Tells the peer what became of its messages.
+// Tells the peer the fate of its messages.
 class Answers {
  public:
   virtual void ClearToSend(uint64_t message) = 0;
   virtual void Refuse(uint64_t message) = 0;
-  // Credit for eager messages that have left this side's memory.
+  // Returns credit for eager messages that have left this side's memory.
   virtual void ReturnCredit(int64_t bytes) = 0;
 
  protected:
   ~Answers() = default;
 };
 
-// Bytes of a message that are under way.
+// A part of a message's payload that is under way.
 struct PayloadPart {
   Incoming* incoming = nullptr;
-  int64_t at = 0, left = 0;  // where the next of them goes; of them
+  int64_t at = 0, left = 0;  // position of the next byte; missing bytes
 };
 
 class RendezvousReceiver {
  public:
-  // All outlive this.
+  // All arguments must outlive the object.
   RendezvousReceiver(Endpoint* endpoint, Events* events, CompletionList* completions,
                      Answers* answers);
 
   void Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint);
   void Revoke(Context mine, const absl::Status& why);
-  // No Incoming is to be used any more; nothing is answered from now on.
+  // No Incoming may be used afterwards, and nothing is answered any more.
   void FailAll(const absl::Status& why);
-  // Also after an event of a call of this closed the path.
+  // Returns true after FailAll, even if an event of one of this object's calls caused it.
   bool failed() const { return failed_; }
 
-  // What the peer said, with numbers of its own. Errors are breaches of protocol.
+  // ---- Handle the peer's packets; `message` is the peer's number. Errors are breaches of
+  // protocol.
   absl::Status OnRts(const Envelope& envelope, int64_t bytes, uint64_t message);
   void OnWithdraw(Tag tag, uint64_t message);
-  // RTS and WITHDRAW of the peer's messages; CTS, REFUSE and CREDIT of ours, for `sender`. Other types are a breach of the
-  // protocol: the transport takes those that it expects before.
+  // Handles RTS and WITHDRAW of the peer's messages, and passes CTS, REFUSE and CREDIT about this
+  // side's messages to `sender`. Other types break the protocol; the transport must handle the
+  // types that it expects before.
   absl::Status OnPacket(const PacketHeader& header, RendezvousSender* sender);
-  // So many bytes of it follow: where they go.
+  // Returns the place for `bytes` following bytes of the message.
   absl::StatusOr<PayloadPart> OnData(uint64_t message, int64_t bytes);
-  // MatchQueue::Advance, of a cleared message or of one from Begin.
+  // Calls MatchQueue::Advance for a cleared message, or for one from Begin.
   void Advance(Incoming* incoming, int64_t bytes);
-  // Of what has been delivered since.
+  // Returns credit for the messages delivered since the last call.
   void ReturnCredit();
 
-  // For what is eager.
+  // Returns the queue, which also takes eager messages.
   MatchQueue& matching() { return matching_; }
   const MatchQueue& matching() const { return matching_; }
 

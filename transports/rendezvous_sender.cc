@@ -89,7 +89,7 @@ absl::Status RendezvousSender::OnCredit(int64_t bytes) {
 absl::Status RendezvousSender::OnCts(uint64_t message) {
   Outgoing* const send = Find(message);
   if (send == nullptr) {
-    return absl::OkStatus();  // revoked meanwhile: a withdrawal is on its way
+    return absl::OkStatus();  // was revoked meanwhile; a WITHDRAW is on its way
   }
   if (send->state != State::kRtsSent) {
     return BreachOfProtocol("CTS for a message without RTS");
@@ -110,7 +110,7 @@ absl::Status RendezvousSender::OnRefuse(uint64_t message) {
     return BreachOfProtocol("a refusal of a message without RTS");
   }
   --rts_sent_;
-  Complete(send);  // the buffer is free again; what became of the message is the receiver's matter
+  Complete(send);  // the buffer is free; the receiver reports the message's fate
   return absl::OkStatus();
 }
 

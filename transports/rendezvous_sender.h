@@ -1,15 +1,17 @@
-// The sender of the eager and rendezvous protocols: messages on their way to a peer that keeps a bounded amount of what it
-// has not asked for. A message goes eagerly while the peer's credit lasts; otherwise the peer gets an RTS and answers with a
-// CTS when its receive is posted. One RendezvousSender per endpoint, shared by tcp and ucx; how bytes leave is theirs.
+// The sender of the eager and rendezvous protocols. The peer keeps only a bounded number of bytes
+// that it has not asked for: a message goes eagerly while the peer's credit lasts; otherwise the
+// peer gets an RTS and answers with a CTS when its receive is posted. There is one RendezvousSender
+// per endpoint, in tcp and ucx, which send the bytes.
 //
 //   Post --> waiting --(small, credit)--> given away -----------------------> done
 //                   \------(otherwise)--> RTS sent --OnCts--> cleared --> ... --> done
 //
-// Order: messages that wait, in the order posted (invariant 1 of transport.h); then cleared messages, one after another.
+// Order: first waiting messages in the order posted (invariant 1 of transport.h), then cleared
+// messages, one after another.
 //
-// Credit: the bytes of eager messages, each counted as MatchQueue counts it, that have left the peer's memory for early
-// ones. Eager bytes without credit stay under kEarlyCredit, so RTS packets are all that grows with messages that nobody
-// receives.
+// Credit: the bytes of eager messages, each counted as MatchQueue counts it, that have left the
+// peer's memory for early messages. Eager bytes without credit stay below kEarlyCredit, so only RTS
+// packets grow in number with messages that nobody receives.
 //
 // Thread safety: none; the thread that drives the engine.
 #pragma once
@@ -27,11 +29,13 @@
 
 namespace entrain {
 
-constexpr int64_t kEarlyCredit = 4 << 20;  // of each direction of a pair
+constexpr int64_t kEarlyCredit = 4 << 20;  // per direction of a pair
 
-// A message from its posting until its memory is the caller's again. Made and owned by RendezvousSender.
+// A message from its posting until its memory belongs to the caller again. RendezvousSender makes
+// and owns it.
 struct Outgoing {
-  // kGivenAway: all of it is with the transport. kSendingRts: the RTS is under way. kDead: revoked while in a queue, freed when its turn comes.
+  // kGivenAway: the transport has all of it. kSendingRts: the RTS is under way. kDead: revoked
+  // while in a queue, and freed when its turn comes.
   enum class State : uint8_t {
     kFree,
     kWaiting,
@@ -44,13 +48,14 @@ struct Outgoing {
   Envelope envelope;
   const std::byte* data = nullptr;
   int64_t bytes = 0;
-  int64_t given = 0, taken = 0;  // of its data: to what sends it, and by that
+  int64_t given = 0, taken = 0;  // bytes of data: given to the sending code, and taken from there
   Completion* done = nullptr;
-  uint64_t message = 0;  // its number, not 0; that of a message that is over is recognised
+  uint64_t message = 0;  // not 0; has a generation, so an old number is recognised
   State state = State::kFree;
-  bool queued = false;  // it has a turn to come
+  bool queued = false;  // it is in a queue
 
-  // The peer keeps its RTS or has claimed it, and must be told of its end.
+  // Returns true if the peer keeps the RTS or has claimed the message. Such a peer must be told of
+  // its end.
   bool known() const { return state == State::kRtsSent || state == State::kCleared; }
 };
 
@@ -61,41 +66,41 @@ class RendezvousSender {
 
   void Post(const Envelope& envelope, ConstBytes bytes, Completion* done);
   bool empty() const { return waiting_.empty() && cleared_.empty(); }
-  // Whether a message waits for the peer's word.
+  // Returns true if a message waits for an answer of the peer.
   bool awaiting() const { return rts_sent_ > 0; }
-  // Whose turn it is; null: nobody's. In kWaiting it goes eagerly or as an RTS, in kCleared the
-  // next of its data goes.
+  // Returns the message whose turn it is, or null. In kWaiting it must be sent eagerly or as an
+  // RTS. In kCleared the next part of its data must be sent.
   Outgoing* Next();
-  // It needs no further turn. Only for what Next gave.
+  // Ends the turns of the message. Only for the message that Next has returned.
   void Dequeue(Outgoing* send);
   void RtsSent(Outgoing* send);
-  // Null: a number of a message that is over, or of none.
+  // Returns null if the message of this number is over, or never existed.
   Outgoing* Find(uint64_t message);
-  // All of it has been taken.
+  // Completes a message whose bytes have all been taken.
   void Complete(Outgoing* send);
-  // So many bytes of its data have been; with the last it is complete.
+  // Counts `bytes` bytes of the message's data as taken. The last ones complete the message.
   void Taken(Outgoing* send, int64_t bytes);
 
-  // What the peer said. Errors are breaches of protocol.
+  // ---- Handle answers of the peer. Errors are breaches of protocol.
   absl::Status OnCredit(int64_t bytes);
   absl::Status OnCts(uint64_t message);
   absl::Status OnRefuse(uint64_t message);
 
-  // For an eager message.
+  // Returns true if there is credit for an eager message of `bytes` bytes.
   bool HasCredit(int64_t bytes) const {
     return credit_used_ + MatchQueue::CostOf(bytes) <= kEarlyCredit;
   }
-  // False: there is not enough.
+  // Takes credit for an eager message. Returns false if there is not enough.
   bool TakeCredit(int64_t bytes);
-  // It was not sent.
+  // Gives back the credit of a message that was not sent.
   void PutCreditBack(int64_t bytes) { credit_used_ -= MatchQueue::CostOf(bytes); }
-  // Credit to give back to the peer: with whatever is sent next, or, when it is much, alone.
+  // Credit to return to the peer: it goes with the next packet, or alone if it is much.
   void ReturnCredit(int64_t bytes) { credit_to_return_ += bytes; }
   bool credit_is_due() const { return credit_to_return_ >= kEarlyCredit / 4; }
-  // What goes with the next one.
+  // Returns the credit to put into the next packet.
   uint32_t SayCredit();
 
-  // Calls `f` with each message that is not over; it may fail it.
+  // Calls `f` with each message that is not over. `f` may fail it.
   template <typename F>
   void ForEach(F f) {
     for (Outgoing& send : sends_) {
@@ -104,9 +109,9 @@ class RendezvousSender {
       }
     }
   }
-  // It fails with `why`: its memory is the caller's again.
+  // Fails the message with `why`. Its memory belongs to the caller again.
   void Fail(Outgoing* send, const absl::Status& why);
-  // After all have failed.
+  // Must be called after all messages have failed.
   void Clear();
 
  private:
@@ -117,7 +122,7 @@ class RendezvousSender {
   CompletionList* const completions_;
   std::deque<Outgoing> sends_;
   std::vector<Outgoing*> free_;
-  std::deque<Outgoing*> waiting_, cleared_;  // may hold dead ones
+  std::deque<Outgoing*> waiting_, cleared_;  // may hold dead messages
   int64_t rts_sent_ = 0;
   int64_t credit_used_ = 0, credit_to_return_ = 0;
 };
