@@ -23,40 +23,40 @@ constexpr EnvVariable kEnvironment[] = {
     {"ENTRAIN_STORE", "URL",
      "the rendezvous store: tcp://HOST:PORT, local:NAME, file:DIRECTORY or mem:NAME"},
     {"ENTRAIN_TRANSPORTS", "names",
-     "which transports may be used, comma separated; default: all that work"},
+     "the transports that may be used, comma separated; default: all that work"},
     {"ENTRAIN_ALGORITHMS", "overrides",
-     "COLLECTIVE:ALGORITHM[@LOW-HIGH], comma separated; default: by cost"},
+     "COLLECTIVE:ALGORITHM[@LOW-HIGH], comma separated; default: the cheapest by estimate"},
     {"ENTRAIN_TUNING", "file or probe",
-     "what costs are estimated by: a file of entrain-perf --tune, or links measured at creation; "
-     "default: the library's own values"},
+     "the source of cost estimates: a file of entrain-perf --tune, or links measured at "
+     "creation; default: the library's own values"},
     {"ENTRAIN_DETERMINISM", "algorithm or rank_order",
-     "what the bits of a reduction may depend on besides the contributions: the algorithm taken, "
-     "or "
-     "their order by rank alone; default: algorithm"},
+     "the bits of a reduction depend on the contributions and on the chosen algorithm, or on "
+     "the contributions in rank order alone; default: algorithm"},
     {"ENTRAIN_TIMEOUT", "duration", "default deadline of operations, e.g. 90s, 5m; default: 30m"},
     {"ENTRAIN_INTERFACE", "filter",
-     "which address to bind and publish: names, prefixes (eth*), CIDR, ipv4/ipv6, ^exclusions"},
-    {"ENTRAIN_PORTS", "LOW-HIGH", "which ports to listen on; default: the kernel chooses"},
+     "the address to bind and publish: names, prefixes (eth*), CIDR, ipv4/ipv6, ^exclusions"},
+    {"ENTRAIN_PORTS", "LOW-HIGH", "the ports to listen on; default: the kernel chooses"},
     {"ENTRAIN_TCP_STREAMS", "1 to 16",
-     "by how many connections tcp sends what is large to a peer; "
-     "default: as many as pay, on one host one"},
+     "number of tcp connections for large messages to a peer; default: as many as pay, one on "
+     "the same host"},
     {"ENTRAIN_KEEPALIVE", "LIMIT/INTERVAL",
-     "over tcp a host is asked every INTERVAL whether it is there, and gone after a silence of "
+     "tcp probes a peer's host every INTERVAL, and reports it as lost after a silence of "
      "LIMIT; default: 8s/2s"},
     {"ENTRAIN_HOST_ID", "text",
-     "which host this process counts to; default: boot, network and IPC namespace"},
+     "the name of this process's host: processes with the same text are on one host; default: "
+     "boot, network and IPC namespace"},
     {"ENTRAIN_KEY_FILE", "path",
      "file with the pre-shared key of the job, 16 bytes to 4 KiB; default: none"},
     {"ENTRAIN_NCCL_LIBRARY", "path",
-     "the NCCL that takes collectives on device memory; default: libnccl.so.2, where there is one"},
+     "the NCCL library for collectives on device memory; default: libnccl.so.2, if installed"},
     {"ENTRAIN_LOG", "level", "error, warning, info or debug; default: warning"},
     {"ENTRAIN_CUDA_LIBRARY", "path", "the CUDA driver; default: libcuda.so.1"},
     {"ENTRAIN_LIBRARY", "path",
      "the libentrain.so that the Python package loads; default: its own"},
     {"ENTRAIN_FAULT", "NAME=VALUE,...",
-     "a slower network than there is, for tests: rate=12.5MB/s, latency=200us, jitter=50us, "
-     "seed=1, "
-     "cut=30s, ranks=0,3, transports=tcp; see transports/fault/README.md; default: none"},
+     "a slower network, emulated for tests: rate=12.5MB/s, latency=200us, jitter=50us, "
+     "seed=1, cut=30s, ranks=0,3, transports=tcp; see transports/fault/README.md; default: "
+     "none"},
 };
 
 // Splits "1.5M" into 1.5 and "M".
