@@ -10,7 +10,7 @@
 namespace entrain {
 namespace {
 
-// The limit is low enough because each layer keeps as many z-scores as the warm-up has exchanges.
+// Limits memory: each layer keeps as many z-scores as the warm-up has exchanges.
 constexpr double kMaxEwmaWarmup = 1 << 20;
 constexpr double kMaxSyncTime = 1e9;  // fits 64 bits of nanoseconds
 // Smaller values are 0 in f32, and a zero gradient would be divided by them.

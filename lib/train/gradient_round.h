@@ -51,7 +51,7 @@ class GradientRound {
   // `options` have been checked; they and `slab` must outlive the object.
   GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options,
                 const Slab& slab);
-  ~GradientRound();  // waits for what is enqueued, since it uses the arrays
+  ~GradientRound();  // waits for enqueued work, which uses the arrays
 
   // Allocates all memory, and gives rank 0's parameters to all ranks. Collective.
   absl::Status Allocate();

@@ -33,7 +33,7 @@ struct LayerArrays {
   }
   // Reads the first `count` parameters of the layer's shard as f32.
   void Read(int layer, float* to, int64_t count) const;
-  // Writes them. Rounds to nearest even if parameters are not f32.
+  // Writes the first `count` parameters of the shard. Rounds to nearest even if they are not f32.
   void Write(int layer, const float* from, int64_t count) const;
 };
 

@@ -37,8 +37,8 @@ class LayerGates final : public LayerGate {
   // returns its number.
   void Begin(std::shared_ptr<ExchangeRound> round, absl::FunctionRef<uint64_t()> post_turn);
   absl::Status CheckLayer(int layer) const;
-  // Returns the first layer whose exchange is under way; on a device, the first for which nobody
-  // has waited. Returns -1 if there is none, or after an error.
+  // Returns the first layer whose exchange is under way. On a device an exchange for which the
+  // caller's stream already waits does not count. Returns -1 if there is none, or after an error.
   int FirstPending() const;
   // Returns the layer that the worker must not take yet; -1 if there is none.
   int FirstHeldBack() const;

@@ -46,8 +46,8 @@ Call LinearReducer::AllReduce(absl::Span<const double> /*weights*/, absl::Span<f
 
 GtaReducer::GtaReducer(const Merging& settings) : reduction_(*MakeGta(settings)) {}
 
-// The call applies the weights itself. Without a communicator there is no call, and the weight is
-// applied here, unless the result is normalised.
+// Returns a factor other than 1 only without a communicator and without normalisation. Otherwise
+// the call applies the weights.
 float GtaReducer::Factor(const Communicator* across, absl::Span<const double> weights) const {
   return across != nullptr || reduction_.merging->normalize ? 1 : static_cast<float>(weights[0]);
 }

@@ -22,7 +22,7 @@ namespace entrain {
 struct ExchangeGroups {
   std::shared_ptr<Communicator> model, sync;  // for this object alone; null: one rank
   int copies = 1;                             // ranks of the model group with the same parameters
-  int tensor = 1;                             // ranks with the same replicated layers, likewise
+  int tensor = 1;                             // ranks with the same replicated layers
   Copies held;                                // which ranks of the model group hold copies
 };
 

@@ -81,10 +81,10 @@ class StepTrigger final : public SyncTrigger {
 };
 
 // A-EDiT: exchanges when tau seconds have passed since the replicas met, by the clock of the
-// replica's first rank. The other ranks learn one forward pass later what that clock said: one byte
-// travels behind the step in between. Clocks of different replicas are not compared: each replica
-// comes to its k-th rendezvous at a time of its own, and no replica comes to the next one before
-// all have met.
+// replica's first rank. That rank reads its clock before a forward pass, and the other ranks learn
+// the result before the next pass: one byte travels during the step between the two. Clocks of
+// different replicas are not compared. Each replica comes to its k-th rendezvous at a time of its
+// own, and none comes to the next one before all have met.
 class TimeTrigger final : public SyncTrigger {
  public:
   // `replica` is for this object alone; null: a replica of one rank. `clock` must outlive this

@@ -125,8 +125,8 @@ absl::StatusOr<bool> WorkerThread::WaitUntil(uint64_t number, Deadline until) {
       }
       late = CheckUnderWay();
       if (current != nullptr) {
-        // This thread runs a job of another worker, which must not be late before the job it waits
-        // for.
+        // This thread runs a job of another worker. The limit of that job must not expire before
+        // the limit of the job for which it waits.
         absl::MutexLock own(&current->mutex_);
         current->begun_ns_ = Clock::Real().Now();
       }
