@@ -35,8 +35,8 @@ class DeviceWay {
   virtual absl::StatusOr<bool> Step(bool* moved) = 0;
   // Returns true if the device and the parts no longer use any buffer.
   virtual bool Quiet() = 0;
-  // Returns what the call waits for, for the error at its deadline; null if it waits for a part,
-  // which has a deadline of its own.
+  // Returns the cause of the wait, for the error at the deadline. Returns null if the call waits
+  // for a part, which has a deadline of its own.
   virtual const char* WaitsFor() const = 0;
   // Returns true if the next calls may choose their way and begin: this call enqueues nothing more
   // on shared streams and libraries, on which the order of calls must be the same on all ranks.

@@ -58,7 +58,7 @@ class DeviceSide {
   // ---- The result of the meeting. Written once, by the runner.
   struct Ways {
     bool direct = false;
-    std::vector<bool> here;  // by rank: in this process, whose memory needs no opening
+    std::vector<bool> here;  // by rank: in this process
     // A communicator of all ranks, or of this rank's node group if every node group has one. Null:
     // none.
     std::unique_ptr<Offload> offload;
@@ -84,8 +84,8 @@ class DeviceSide {
 
   // ---- Called by the runner
   // Returns the address here of memory that a rank of another process has exported. Opens it at
-  // first use and keeps it open, because closing waits for all streams of the device. Earlier
-  // memory of that rank at these addresses no longer exists; CloseStale closes it.
+  // first use and keeps it open, because closing waits for all streams of the device. An older
+  // mapping of the same addresses refers to memory that the rank has freed; CloseStale closes it.
   absl::StatusOr<std::byte*> Address(int rank, const DeviceExport& memory);
   // Returns some device memory for other ranks to try to open.
   void* sample() const { return sample_.data; }

@@ -85,7 +85,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
   bool settled() const override { return false; }
 
  private:
-  // A call inside the node group; `after` first pieces must be over before it.
+  // A call inside the node group. It may begin when the first `after` pieces are over.
   struct Inside {
     Call call;
     int64_t after = 0;
@@ -232,9 +232,9 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
                : elements(piece) * width_ *
                      (call_.kind == CallKind::kAllGather ? node_groups_.count : 1);
   }
-  // Returns true when the earlier work on the library's stream is over. If the copy waited for it
-  // on its stream, it would hold up the copies of all other calls, for which ranks of the node
-  // group may be waiting first.
+  // Returns true when the earlier work on the library's stream is over. If instead the copy stream
+  // waited for that work, it would hold up the copies of all other calls, and ranks of the node
+  // group may be waiting for these calls first.
   absl::StatusOr<bool> MayBegin(int64_t piece) const override {
     const auto behind = static_cast<size_t>(BehindOf(piece));
     return behind == 0              ? absl::StatusOr<bool>(true)

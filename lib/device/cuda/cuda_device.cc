@@ -31,7 +31,7 @@ CUevent Event(EventHandle event) {
   return static_cast<CUevent>(event);
 }
 
-// ---- Waiting for a word on devices that cannot: a thread of the driver waits
+// ---- Waiting for a word on devices that do not support it: a thread of the driver waits
 
 struct AwaitedWord {
   const uint32_t* word;

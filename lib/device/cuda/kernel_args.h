@@ -77,7 +77,7 @@ struct WeighArgs {
   Range range;
   void* out;
   int32_t n;
-  bool count_votes, normalize;  // normalize: by the weights that agree
+  bool count_votes, normalize;  // normalize: divide by the agreeing weights
   double least_divisor;
   const void* srcs[kMostSources];
   double weights[kMostSources];
