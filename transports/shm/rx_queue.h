@@ -94,8 +94,8 @@ class RxQueue {
   // Takes the message, or finds it in the ring, where it then stays until Settle.
   Endpoint::Next FindNow(const Envelope& envelope, Bytes into, const std::byte** data);
   Endpoint::Next FindOpen(const Envelope& envelope, Bytes into);
-  // Returns the next record that does not end one of this side's own messages. Takes such records,
-  // up to a limit. Returns false if there is no other record.
+  // Takes the records that end this side's own messages, up to a limit, and returns the next other
+  // record. Returns false if there is none.
   bool PeekPastEnds(RingReader::Record* record);
   // Reads the whole message whose RTS is the next record, and takes the record. If it returns
   // false, Poll must receive the message.

@@ -52,7 +52,8 @@ double LeastNs(const std::function<bool()>& copy) {
   return least;
 }
 
-// Compares with two copies between caches of two cores, which a message through the ring needs.
+// Returns true if a read takes at most kQuick times as long as a copy. The factor allows for the
+// ring, through which a message is copied twice, between caches of two cores.
 bool Measure() {
   constexpr size_t kBytes = 256 << 10;
   constexpr double kQuick = 4;  // times a copy within the process
