@@ -47,7 +47,7 @@ void Acceptor::DialStream(TcpEndpoint* endpoint) {
 void Acceptor::Attempt(Outward* outward) {
   outward->again = Deadline::Never();
   outward->sockets = PathSockets();
-  ConnectionId line;  // needs no name
+  ConnectionId line;  // only the first connection's id is used
   absl::Status begun = Attempt(outward, outward->further_to, &outward->sockets.id);
   if (begun.ok() && !outward->further) {
     begun = Attempt(outward, outward->sockets.id, &line);

@@ -42,7 +42,7 @@ class TcpStreams {
   bool Carry(int64_t payload) const { return in_use_ > 0 && payload >= kLeastPayload; }
   // Chooses streams for a payload of this many bytes, one bit each: of the streams without a slice
   // to write, those with the fewest bytes under way. Returns 0 if too few are free now, because the
-  // slices would then be too long.
+  // slices would then take too long.
   uint16_t For(int64_t payload) const;
   // Gives slices of the payload to streams. They are written after the header (Start). `send` owns
   // the memory.
