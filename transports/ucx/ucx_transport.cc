@@ -176,8 +176,8 @@ absl::StatusOr<std::unique_ptr<Endpoint>> UcxTransport::Connect(const PeerId& pe
   return endpoint;
 }
 
-// UCX checks processes too, but believes that a process is alive if nobody has waited for its
-// death.
+// UCX checks processes too, but takes a dead process for which its parent has not waited to be
+// alive.
 void UcxTransport::WatchProcess(Wire* wire, const UcxAddress& peer) {
   if (!address_.pids.empty() && peer.pids == address_.pids) {
     Fd fd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));  // close-on-exec by default
