@@ -57,8 +57,8 @@ class RendezvousReceiver {
   absl::Status OnRts(const Envelope& envelope, int64_t bytes, uint64_t message);
   void OnWithdraw(Tag tag, uint64_t message);
   // Handles RTS and WITHDRAW of the peer's messages, and passes CTS, REFUSE and CREDIT about this
-  // side's messages to `sender`. Other types break the protocol; the transport must handle the
-  // types that it expects before.
+  // side's messages to `sender`. Other types break the protocol, so the transport must handle its
+  // other types before it calls this function.
   absl::Status OnPacket(const PacketHeader& header, RendezvousSender* sender);
   // Returns the place for `bytes` following bytes of the message.
   absl::StatusOr<PayloadPart> OnData(uint64_t message, int64_t bytes);

@@ -48,7 +48,7 @@ struct Outgoing {
   Envelope envelope;
   const std::byte* data = nullptr;
   int64_t bytes = 0;
-  int64_t given = 0, taken = 0;  // bytes of data: given to the sending code, and taken from there
+  int64_t given = 0, taken = 0;  // bytes of data: given to the transport; taken by it
   Completion* done = nullptr;
   uint64_t message = 0;  // not 0; has a generation, so an old number is recognised
   State state = State::kFree;
