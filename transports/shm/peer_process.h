@@ -39,8 +39,8 @@ class PeerProcess {
   };
   Read ReadMemory(uint64_t address, Bytes into, size_t* got) const;
   // Does the same. If all of `into` was read, the same system call has also proved that the bytes
-  // came from the process that holds the cookie, because its number may meanwhile belong to another
-  // process.
+  // came from the process that holds the cookie. The proof is needed because the process number may
+  // meanwhile belong to another process.
   Read ReadMemoryProved(uint64_t address, Bytes into, size_t* got) const;
 
   // Sets the address of that process's cookie. Returns false if the cookie cannot be read there;
