@@ -1,6 +1,7 @@
 // Receives from any peer: which message they take, beside receives of one peer too; how they end without one.
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <random>
 #include <string>
 #include <thread>
@@ -74,48 +75,85 @@ INSTANTIATE_TEST_SUITE_P(Over, RecvAny, testing::ValuesIn(WithUcx({"inproc", "sh
                          [](const auto& test) { return test.param; });
 
 // Empty, small, more than a transport sends unasked, more than one piece.
-size_t SizeOf(int64_t number) {
-  constexpr size_t kSizes[] = {0, 1, 500, 9000, 1, 200000, 3};
-  return kSizes[number % 7];
+constexpr size_t kSizes[] = {0, 1, 500, 9000, 1, 200000, 3};
+constexpr int64_t kTags = 7;  // each tag has one size
+constexpr int64_t kOfEachRank = 10 * kTags;
+
+// Sends the tags in turn, with pauses. The sends are only started, because a blocking one may wait for its receive,
+// and so all could wait in a circle: if one rank is ahead, rank 0 takes its messages in place of the other's. When
+// the first has sent everything, rank 0 may need a message that the other sends only after one whose receive comes
+// later.
+void SendAllTags(const Comm& comm) {
+  std::mt19937 random(static_cast<uint32_t>(comm->rank()) + 1);
+  std::deque<Message> messages;
+  std::vector<RefPtr<Work>> sends;
+  for (int64_t number = 0; number < kOfEachRank; ++number) {
+    if (random() % 10 == 0) {  // ranks come at different times
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+    }
+    const int64_t tag = number % kTags;
+    Message& message = messages.emplace_back(kSizes[tag], comm->rank() * 1000 + number);
+    auto send = comm->Start(CallOf(CallKind::kSend, message, 0, tag));
+    ASSERT_TRUE(send.ok()) << send.status();
+    sends.push_back(*std::move(send));
+  }
+  for (const RefPtr<Work>& send : sends) {
+    ASSERT_EQ(Outcome(send), absl::OkStatus());
+  }
 }
 
-// Everybody sends to rank 0, early and late. Sizes follow from the sender's count, so the k-th receive of one size ends
-// when k messages of that size have come: each tag has one size.
+// The k-th receive of a tag ends when k messages of that tag have been sent, by whichever rank.
+void ReceiveAllTags(const Comm& comm) {
+  std::mt19937 random(1);
+  const int senders = comm->size() - 1;
+  std::vector<std::vector<int64_t>> next(kTags, std::vector<int64_t>(3, 0));
+  for (int64_t i = 0; i < kOfEachRank * senders; ++i) {
+    const int64_t tag = i / senders % kTags;
+    Message message(kSizes[tag]);
+    const Call call = CallOf(CallKind::kRecvAny, message, -1, tag);
+    if (random() % 2 == 0) {
+      ASSERT_EQ(comm->Run(call), absl::OkStatus());
+    } else {
+      const auto work = comm->Start(call);
+      ASSERT_TRUE(work.ok()) << work.status();
+      ASSERT_EQ(Outcome(*work), absl::OkStatus());
+      EXPECT_EQ((*work)->Info().source, message.source);
+      EXPECT_EQ((*work)->Info().operation, "recv_any");
+    }
+    ASSERT_TRUE(message.source == 1 || message.source == 2) << message.source;
+    int64_t& number = next[static_cast<size_t>(tag)][static_cast<size_t>(message.source)];
+    const std::vector<int64_t> sent(message.data.size(),
+                                    message.source * 1000 + kTags * number + tag);
+    ASSERT_EQ(message.data, sent) << "receive " << i;
+    ++number;
+  }
+}
+
+// Everybody sends to rank 0, early and late.
 TEST_P(RecvAny, TakesEachRanksMessagesInTheirOrder) {
   RunRanks(3, Options(), [](const Comm& comm) {
-    constexpr int64_t kMessages = 70;
-    const int senders = comm->size() - 1;
-    std::mt19937 random(static_cast<uint32_t>(comm->rank()) + 1);
-    if (comm->rank() > 0) {
-      for (int64_t number = 0; number < kMessages; ++number) {
-        if (random() % 10 == 0) {  // ranks come at different times
-          std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
-        }
-        ASSERT_EQ(Send(comm, 0, SizeOf(number), comm->rank() * 1000 + number, number % 7),
-                  absl::OkStatus());
-      }
+    if (comm->rank() == 0) {
+      ReceiveAllTags(comm);
+    } else {
+      SendAllTags(comm);
+    }
+  });
+}
+
+// Half of the receives are over before rank 1 sends anything.
+TEST_P(RecvAny, ARankMayComeWhenAnotherHasSentAll) {
+  absl::Notification all_sent;
+  RunRanks(3, Options(), [&](const Comm& comm) {
+    if (comm->rank() == 0) {
+      ReceiveAllTags(comm);
       return;
     }
-    std::vector<std::vector<int64_t>> next(7, std::vector<int64_t>(3, 0));
-    for (int64_t i = 0; i < kMessages * senders; ++i) {
-      const int64_t tag = i / senders % 7;
-      Message message(SizeOf(tag));
-      const Call call = CallOf(CallKind::kRecvAny, message, -1, tag);
-      if (random() % 2 == 0) {
-        ASSERT_EQ(comm->Run(call), absl::OkStatus());
-      } else {
-        const auto work = comm->Start(call);
-        ASSERT_TRUE(work.ok()) << work.status();
-        ASSERT_EQ(Outcome(*work), absl::OkStatus());
-        EXPECT_EQ((*work)->Info().source, message.source);
-        EXPECT_EQ((*work)->Info().operation, "recv_any");
-      }
-      ASSERT_TRUE(message.source == 1 || message.source == 2) << message.source;
-      int64_t& number = next[static_cast<size_t>(tag)][static_cast<size_t>(message.source)];
-      const std::vector<int64_t> sent(message.data.size(),
-                                      message.source * 1000 + 7 * number + tag);
-      ASSERT_EQ(message.data, sent) << "receive " << i;
-      ++number;
+    if (comm->rank() == 1) {
+      ASSERT_TRUE(all_sent.WaitForNotificationWithTimeout(absl::Seconds(20)));
+    }
+    SendAllTags(comm);
+    if (comm->rank() == 2) {
+      all_sent.Notify();
     }
   });
 }
