@@ -9,6 +9,7 @@
 #include "lib/comm/comm_core.h"
 #include "lib/device/calls/device_call.h"
 #include "lib/device/calls/factory.h"
+#include "lib/device/calls/quiet_spell.h"
 #include "lib/device/registry.h"
 
 namespace entrain {
@@ -199,10 +200,9 @@ bool DeviceRunner::Look() {
 }
 
 void DeviceRunner::Run() {
-  int64_t quiet_since = 0;
-  uint64_t known = 0;
+  QuietSpell quiet;
   for (;;) {
-    bool fresh = false;
+    uint64_t started = 0;
     {
       absl::MutexLock lock(&mutex_);
       const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -212,14 +212,12 @@ void DeviceRunner::Run() {
       if (calls_.empty()) {
         return;
       }
-      fresh = std::exchange(known, started_) != started_;
+      started = started_;
     }
     const int64_t now = core_->engine().clock().Now();
-    if (Look() || fresh) {
-      quiet_since = now;
-      continue;
+    if (const auto waited = quiet.AfterLook(now, started, Look())) {
+      PauseAfter(*waited);
     }
-    PauseAfter(now - quiet_since);
   }
 }
 

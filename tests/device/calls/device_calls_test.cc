@@ -729,39 +729,5 @@ TEST(DeviceCalls, ThatBlockHoldNoStream) {
   });
 }
 
-// Who looks after calls naps the longer the longer nothing has happened, but not on account of a time when there was no call.
-TEST(DeviceCalls, AfterAPauseAreAsQuickAsBefore) {
-  ENTRAIN_NEEDS_FAKE();
-  TestDevices();
-  RunRanks(1, {.transports = "inproc"}, [&](const Comm& comm) {
-    Device& device = TestDevice();
-    TestStream stream(device);
-    const TrialSpec spec{CallKind::kAllReduce, 10, 0, true, false, 1};
-    DeviceTrial trial(device, spec, 0, 1, stream.get());
-    const auto word = device.AllocatePinned(64);
-    ASSERT_TRUE(word.ok());
-    const std::atomic_ref<uint32_t> open(*static_cast<uint32_t*>(*word));
-    int64_t least = kSecond;
-    for (int i = 0; i < 40; ++i) {
-      ASSERT_EQ(comm->Run(trial.call), absl::OkStatus());
-      // The pause of the test's name.
-      std::this_thread::sleep_for(std::chrono::milliseconds(15));
-      open.store(0);
-      ASSERT_TRUE(device.AwaitWord(stream.get(), static_cast<uint32_t*>(*word), 1).ok());
-      const auto work = comm->Start(trial.call);
-      ASSERT_TRUE(work.ok()) << work.status();
-      // Somebody has looked by then.
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-      const int64_t begun = Clock::Real().Now();
-      open.store(1);
-      ASSERT_TRUE((*work)->Wait(Deadline::After(10 * kSecond)));
-      least = std::min(least, Clock::Real().Now() - begun);
-      stream.Finish();
-    }
-    EXPECT_LT(least, 600 * kMicrosecond);
-    device.FreePinned(*word);
-  });
-}
-
 }  // namespace
 }  // namespace entrain
