@@ -54,7 +54,7 @@ class FunnelOwner {
   virtual RefPtr<CallWork> Submit(Admitted admitted, CallWork::Begin begin) = 0;
 };
 
-class CallFunnel {
+class CallFunnel final : public InlineFunnel {
  public:
   // Not a call: every rank answers that it has started it.
   static constexpr CallId kPing{0xffffffff, 0};
@@ -68,11 +68,10 @@ class CallFunnel {
   void SetDeadline(Call* call, int64_t now_ns) const;
   // Admits and submits a call that has its deadline. On an error nothing was started, and no number is used up.
   absl::StatusOr<RefPtr<Work>> Start(Call call, int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives a call of the inline path its plan, its scratch and its number; or says that it must wait in line, and gives
-  // nothing.
-  absl::Status Admit(const Call& call, Admitted* admitted) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives the next number of this series to a call that has the rest.
-  void Number(CallNumbers::Series series, Wiring* wiring);
+  // InlineFunnel
+  bool ended() const override { return end_.ended(); }
+  absl::Status Admit(const Call& call, Admitted* admitted) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Number(CallNumbers::Series series, Wiring* wiring) override;
   // For a call that is made of several (packed_call.h, device_calls.h): as many numbers; counted as one call.
   absl::StatusOr<std::vector<Wiring>> TakeNumbers(const Call& call, size_t count)
       ABSL_LOCKS_EXCLUDED(mutex_);

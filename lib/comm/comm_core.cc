@@ -4,22 +4,15 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
-#include "lib/base/log.h"
 #include "lib/base/status.h"
-#include "lib/comm/contribution.h"
 #include "lib/comm/packed_call.h"
 
 namespace entrain {
 namespace {
-
-// Of sums that only the driver changes.
-void Add(std::atomic<uint64_t>& sum, int64_t more) {
-  sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
-            std::memory_order_relaxed);
-}
 
 std::vector<std::string> HostIds(const std::vector<Member>& members) {
   std::vector<std::string> ids;
@@ -58,6 +51,21 @@ WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t
   return {core.config().name, NameOf(call.named().kind), call.options.user_tag, number, started_ns};
 }
 
+absl::StatusOr<std::string> Explain(CommCore& core, CallKind kind, int64_t count, DType dtype) {
+  ENTRAIN_ASSIGN_OR_RETURN(std::string text, core.funnel().Explain(kind, count, dtype));
+  std::set<std::string> paths;
+  core.engine().seat().RunInDriver([&] {
+    for (const Member& member : core.config().members) {
+      paths.insert(member.endpoint == nullptr ? "" : member.endpoint->Explain());
+    }
+  });
+  paths.erase("");
+  for (const std::string& path : paths) {
+    absl::StrAppend(&text, "\n", path);
+  }
+  return text;
+}
+
 // ---- Any thread
 
 CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config)
@@ -68,10 +76,16 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       topology_(Topology::FromHostIds(HostIds(config_.members))),
       peers_(config_.name, config_.world, config_.rank, config_.members),
       words_(config_.name, peers_, engine_.clock()),
-      funnel_(*this, config_, topology_, peers_, end_, pool_),
-      inline_(engine_.seat(), pool_, *this, size(), InlinePath::Pays(topology_, config_.paths)),
-      mismatches_(*this, peers_, engine_.clock()),
-      inquiry_(*this, peers_, funnel_, open_, words_, engine_.clock()) {}
+      ending_(*this, engine_, config_, peers_, words_, open_),
+      runner_(
+          *this, engine_holder_,
+          {config_, peers_, pool_, ending_.end(), funnel_, open_, words_, inquiry_, mismatches_}),
+      funnel_(runner_, config_, topology_, peers_, ending_.end(), pool_),
+      inline_(engine_.seat(), pool_, funnel_, runner_, size(),
+              InlinePath::Pays(topology_, config_.paths)),
+      mismatches_(*this, open_, peers_, engine_.clock()),
+      inquiry_(*this, peers_, funnel_, open_, words_, engine_.clock()),
+      respondent_(engine_, peers_, funnel_, open_, words_) {}
 
 std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferPool& pool,
                                          CoreConfig config) {
@@ -84,44 +98,19 @@ std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferP
   return std::make_shared<CommCore>(std::move(engine), pool, std::move(config));
 }
 
-RefPtr<CallWork> CommCore::Prepare(Admitted admitted, CallWork::Begin begin) {
-  auto work = RefPtr<CallWork>::Adopt(new CallWork(
-      engine_, {shared_from_this(), this}, config_.name, std::move(admitted), std::move(begin)));
-  work->AddRef();  // the engine's, given up in FinishWork
-  engine_.seat().CountOpenWork(1);
-  return work;
-}
-
-RefPtr<CallWork> CommCore::Submit(Admitted admitted, CallWork::Begin begin) {
-  auto work = Prepare(std::move(admitted), std::move(begin));
-  engine_.seat().Submit(work.get());
-  return work;
-}
-
 absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
-  if (end_.ended()) {
-    return status();
+  if (ending_.ended()) {
+    return ending_.status();
   }
   const int64_t now = engine_.clock().Now();
   funnel_.SetDeadline(&call, now);
-  ENTRAIN_ASSIGN_OR_RETURN(
-      RefPtr<Work> work, PackedCall::Is(call) ? StartPacked(call, now) : funnel_.Start(call, now));
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work, PackedCall::Is(call)
+                                                  ? PackedCall::Start(shared_from_this(), call, now)
+                                                  : funnel_.Start(call, now));
   if (kick) {
     engine_.seat().Kick();
   }
   return work;
-}
-
-absl::StatusOr<RefPtr<Work>> CommCore::StartPacked(const Call& call, int64_t now_ns) {
-  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed,
-                           PackedCall::Make(shared_from_this(), call, now_ns));
-  ENTRAIN_ASSIGN_OR_RETURN(std::vector<Wiring> numbers,
-                           funnel_.TakeNumbers(call, PackedCall::PartsOf(call)));
-  if (const absl::Status status = packed->Begin(std::move(numbers)); !status.ok()) {
-    EndHere(status);  // the others wait for it
-    return status;
-  }
-  return RefPtr<Work>::Adopt(packed.Leak());
 }
 
 absl::Status CommCore::Run(const Call& call) {
@@ -131,97 +120,6 @@ absl::Status CommCore::Run(const Call& call) {
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call, false));
   work->Wait(Deadline::Never(), call.options.background);
   return work->status();
-}
-
-// ---- InlineOwner
-
-absl::Status CommCore::Over(const Descriptor& descriptor, const Wiring& wiring) {
-  mismatches_.NoteOver(wiring, descriptor);
-  mismatches_.Meet(wiring, descriptor);
-  if (mismatches_.voting()) {
-    const RefPtr<Work> end = mismatches_.End();
-    Attend();
-    engine_.seat().Stay(*end);
-    return status();
-  }
-  if (engine_.causes().told()) {
-    engine_.causes().Succeeded(engine_.clock().Now());
-  }
-  engine_.seat().Leave();
-  return absl::OkStatus();
-}
-
-absl::Status CommCore::GoOn(const Call& call, Admitted admitted, const Progress& progress) {
-  const int64_t now = engine_.clock().Now();
-  Call rest = call;
-  funnel_.SetDeadline(&rest, now);
-  // A deadline of the call's own counts from when it was made, which was before.
-  const CallOptions& options = rest.options;
-  const std::shared_ptr<CommCore> keep = shared_from_this();  // its user may leave meanwhile
-  const auto work =
-      Prepare(std::move(admitted),
-              {rest, {}, progress, std::min(now, options.deadline.at_ns - options.timeout_ns)});
-  StartWork(work.get());  // at once: jobs that wait for this driver look for the calls under way
-  engine_.seat().Stay(*work);
-  return work->status();
-}
-
-void CommCore::Abort(absl::string_view reason) {
-  EndHere(WithBlame(absl::AbortedError(absl::StrCat(config_.name, ": aborted by rank ",
-                                                    config_.rank, ": ", reason)),
-                    words_.BlameFor(nullptr, config_.rank, Phase::kNone)));
-}
-
-void CommCore::EndHere(const absl::Status& why) {
-  end_.Set(HasBlame(why) ? why
-                         : WithBlame(why, words_.BlameFor(nullptr, config_.rank, Phase::kNone)));
-  class EndJob final : public Job {
-   public:
-    explicit EndJob(std::shared_ptr<CommCore> core) : core_(std::move(core)) {}
-    void Run() override {
-      core_->Fail(core_->status());
-      delete this;
-    }
-
-   private:
-    const std::shared_ptr<CommCore> core_;
-  };
-  engine_.seat().Submit(new EndJob(shared_from_this()));
-  engine_.seat().Kick();
-}
-
-void CommCore::EndWith(const absl::Status& why) {
-  const absl::StatusCode code = words_.CodeHere(why);
-  // What is no communicator's error was met by this rank alone.
-  const bool own = code != why.code() || !HasBlame(why);
-  end_.Set(WithBlame(
-      absl::Status(
-          code, absl::StrCat(config_.name, ": ended by rank ", config_.rank, ": ", why.message())),
-      own ? words_.BlameFor(nullptr, config_.rank, Phase::kNone) : words_.BlameHere(why)));
-  engine_.seat().RunInDriver([this] {
-    Fail(status());
-    engine_.Flush();
-  });
-}
-
-std::string CommCore::UserOf(ConstBytes bytes) const {
-  const CallWork* const user = open_.UserOf(bytes);
-  return user == nullptr ? "" : absl::StrCat(user->Name(), " on ", config_.name);
-}
-
-absl::StatusOr<std::string> CommCore::Explain(CallKind kind, int64_t count, DType dtype) {
-  ENTRAIN_ASSIGN_OR_RETURN(std::string text, funnel_.Explain(kind, count, dtype));
-  std::set<std::string> paths;
-  engine_.seat().RunInDriver([&] {
-    for (const Endpoint* const endpoint : peers_.endpoints()) {
-      paths.insert(endpoint == nullptr ? "" : endpoint->Explain());
-    }
-  });
-  paths.erase("");
-  for (const std::string& path : paths) {
-    absl::StrAppend(&text, "\n", path);
-  }
-  return text;
 }
 
 void CommCore::SetPaths(const Paths& paths) {
@@ -240,9 +138,8 @@ CommStats CommCore::stats() const {
   for (size_t end = 0; end < kInlineEnds.size(); ++end) {
     inlined += inline_.count(static_cast<InlineEnd>(end));
   }
-  return {funnel_.calls() + inlined,
-          bytes_sent_.load(std::memory_order_relaxed) + inline_.bytes_sent(),
-          bytes_received_.load(std::memory_order_relaxed) + inline_.bytes_received()};
+  return {funnel_.calls() + inlined, runner_.bytes_sent() + inline_.bytes_sent(),
+          runner_.bytes_received() + inline_.bytes_received()};
 }
 
 bool CommCore::Drain(Deadline give_up) {
@@ -253,6 +150,30 @@ bool CommCore::Drain(Deadline give_up) {
     }
   });
   return std::all_of(works.begin(), works.end(), [&](auto& work) { return work->Wait(give_up); });
+}
+
+void CommCore::Refused(const Call& call, const absl::Status& why) {
+  const std::optional<Refusal> refusal = funnel_.Refuse(call, why.message());
+  if (!refusal) {
+    return;
+  }
+  engine_.seat().RunInDriver([&] {
+    const std::string body =
+        Writer()
+            .Put(refusal->kind)
+            .Put(refusal->call.user_tag)
+            .Put(refusal->call.number)
+            .PutText(absl::string_view(refusal->why).substr(0, Refusal::kMaxWhy))
+            .Take();
+    if (!ending_.ended()) {
+      for (int r = 0; r < size(); ++r) {
+        if (peers_.endpoint(r) != nullptr && !inquiry_.left(r)) {
+          peers_.Send(r, ControlKind::kRefused, body);
+        }
+      }
+      engine_.Flush();
+    }
+  });
 }
 
 // ---- [driver] Calls
@@ -269,74 +190,6 @@ void CommCore::Open() {
   }
 }
 
-void CommCore::StartWork(CallWork* work) {
-  work->started = true;
-  open_.Add(work);
-  if (end_.ended()) {
-    if (!work->from().lent.empty()) {
-      Fail(status());  // the peers must not take what the caller is about to have back
-    }
-    if (open_.Has(work)) {
-      FinishWork(work, status());
-    }
-    return;
-  }
-  if (work->waits()) {
-    NeedAttention();
-    return;
-  }
-  mismatches_.Meet(work->wiring(), work->call().descriptor());
-  if (work->call().reduction.op == ReduceOp::kCustom) {
-    work->executor().CombineBy({engine_holder_, funnel_.Reductions(),
-                                std::make_shared<const std::string>(words_.ReductionOf(*work))});
-  }
-  work->executor().Start(work->from());
-  work->ready = true;  // it may be over already
-  NeedAttention();
-}
-
-int CommCore::SenderTo(uint32_t tag) {
-  for (int i = 1; i <= size(); ++i) {
-    const int r = (last_source_ + i) % size();  // no peer's messages hold up another's for ever
-    const Endpoint* const endpoint = peers_.endpoint(r);
-    if (endpoint != nullptr &&
-        endpoint->HasEarly(
-            Tag(config_.context, tag, funnel_.NextFrom(tag, r), Tag::kPointToPoint))) {
-      return last_source_ = r;
-    }
-  }
-  return -1;
-}
-
-int CommCore::LastOfAllGone() const {
-  int last = -1;
-  for (int r = 0; r < size(); ++r) {
-    const Endpoint* const endpoint = peers_.endpoint(r);
-    if (endpoint == nullptr) {
-      continue;
-    }
-    if (!inquiry_.left(r) || engine_.PathStatus(endpoint).ok()) {
-      return -1;
-    }
-    last = r;
-  }
-  return last;
-}
-
-void CommCore::TendLines() {
-  const std::vector<CallWork*> begun =
-      funnel_.TakeTurns([this](uint32_t tag) { return SenderTo(tag); });
-  open_.LeftLine(begun.size());
-  for (CallWork* work : begun) {
-    work->executor().Start();
-    work->ready = true;
-  }
-  // What has begun may have come before its sender went.
-  if (const int gone = begun.empty() && open_.in_line() > 0 ? LastOfAllGone() : -1; gone >= 0) {
-    Fail(inquiry_.Loss(gone, engine_.PathStatus(peers_.endpoint(gone))));
-  }
-}
-
 void CommCore::NeedAttention() {
   if (!attending_) {
     attending_ = true;
@@ -347,93 +200,146 @@ void CommCore::NeedAttention() {
 void CommCore::Attend() {
   const std::shared_ptr<CommCore> keep = shared_from_this();
   attending_ = false;
-  mismatches_.Attend();
-  if (open_.in_line() > 0) {
-    TendLines();
+  runner_.Attend();
+}
+
+std::string CommCore::UserOf(ConstBytes bytes) const {
+  const CallWork* const user = open_.UserOf(bytes);
+  return user == nullptr ? "" : absl::StrCat(user->Name(), " on ", config_.name);
+}
+
+void CommCore::EndCalls(const absl::Status& why) {
+  inquiry_.Stop(
+      why);  // before the calls end, which would tell those who have asked that nothing holds them up
+  runner_.Stop(why);
+  mismatches_.Stop();
+}
+
+void CommCore::OnShutdown() {
+  ending_.Leave("destroyed its runtime");
+}
+
+// ---- [driver] Members
+
+void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
+  const int rank = peers_.RankOf(&from);
+  if (rank < 0) {
+    return;
   }
-  CompleteReady();
-  for (size_t i = 0; i < draining_.size();) {
-    CallWork* const work = draining_[i];
-    if (work->executor().pending() > 0) {
-      ++i;
-      continue;
+  mismatches_.OnGone(rank);
+  if (inquiry_.left(rank)) {
+    NeedAttention();  // of receives from any peer; what else waits for it fails by its completions
+    return;
+  }
+  inquiry_.OnLost(rank, why);
+}
+
+absl::Status CommCore::CauseOf(int rank) const {
+  return engine_.causes().Of(peers_.endpoint(rank), opened_ns_);
+}
+
+bool CommCore::SaysNothing(int rank) const {
+  const Endpoint* const endpoint = peers_.endpoint(rank);
+  return inquiry_.left(rank) || (endpoint != nullptr && !engine_.PathStatus(endpoint).ok());
+}
+
+void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
+  if (envelope.tag.lane() == Tag::kPointToPoint) {
+    if (open_.in_line() > 0) {
+      NeedAttention();
     }
-    draining_[i] = draining_.back();
-    draining_.pop_back();
-    work->GiveBuffers(pool_);
-    work->Release();
+  } else {
+    mismatches_.Compare(from, {envelope.tag.user_tag(), envelope.tag.call()}, envelope.descriptor);
   }
 }
 
-void CommCore::CompleteReady() {
-  // Finishing and failing change open_, so look again from the start after each.
-  for (size_t i = 0; i < open_.size();) {
-    CallWork* const work = open_[i];
-    if (!work->ready) {
-      ++i;
-      continue;
-    }
-    work->ready = false;
-    if (!work->executor().Advance()) {
-      ++i;
-      continue;
-    }
-    if (work->executor().reduction_failed() != 0) {
-      Fail(words_.ReductionFailed(*work));
+void CommCore::Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) {
+  Fail(words_.Disagreement(call, sequence, votes));
+}
+
+void CommCore::OnControl(Endpoint& from, absl::string_view message) {
+  const int rank = peers_.RankOf(&from);
+  Reader reader(message);
+  const auto kind = reader.Get<ControlKind>();
+  if (rank < 0 || !reader.ok()) {
+    return;
+  }
+  switch (kind) {
+    case ControlKind::kAbort: {
+      const std::optional<absl::Status> why = DecodeStatus(message.substr(1));
+      // Passed on: whoever told us may be gone before it has told everybody.
+      Fail(why && !why->ok() ? *why
+                             : absl::AbortedError(absl::StrCat(config_.name, ": ",
+                                                               peers_.NameOf(rank), " ended it")));
       return;
     }
-    if (work->executor().status().ok()) {
-      FinishWork(work, absl::OkStatus());
-      continue;
-    }
-    const absl::Status& cause = work->executor().status();
-    const int peer = work->WaitingFor();
-    const bool gone = cause.code() == absl::StatusCode::kUnavailable ||
-                      cause.code() == absl::StatusCode::kAborted;
-    if (gone && peer >= 0) {
-      if (inquiry_.left(peer)) {
-        Fail(inquiry_.Loss(peer, cause));
-        return;
+    case ControlKind::kLeave:
+      inquiry_.OnLeft(rank);
+      mismatches_.OnGone(rank);
+      return;
+    case ControlKind::kQuery: {
+      const std::optional<Query> query = Query::From(reader);
+      if (query && query->compares()) {
+        // Ranks that called different things may wait for each other.
+        mismatches_.Compare(from, query->call, query->theirs);
       }
-      OnLost(*peers_.endpoint(peer), cause);  // the verdict ends the call
-      ++i;
-      continue;
+      if (query && !mismatches_.voting()) {
+        respondent_.To(shared_from_this(), rank, *query);
+      }
+      return;
     }
-    if (cause.code() == absl::StatusCode::kDataLoss && !work->wiring().point_to_point) {
-      mismatches_.FoundBetweenTwo({work->wiring().user_tag, work->wiring().call_number},
-                                  words_.Explain(*work, cause));
-      ++i;
-      continue;
-    }
-    Fail(words_.Explain(*work, cause));
-    return;
+    case ControlKind::kAnswer:
+      if (inquiry_.OnAnswer(from, rank, reader)) {
+        OnTick(engine_.clock().Now());
+      }
+      return;
+    case ControlKind::kRefused:
+      inquiry_.OnRefused(rank, reader);
+      return;
+    case ControlKind::kBallot:
+      mismatches_.OnBallot(rank, reader);
+      return;
   }
 }
 
-void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
-  open_.Remove(work);
-  if (work->waits()) {
-    funnel_.LeaveLine(work);
+// ---- [driver] Deadlines
+
+Deadline CommCore::next_tick() const {
+  if (mismatches_.voting()) {
+    return mismatches_.until();  // the verdict ends everything
   }
-  if (status.ok() && work->call().source != nullptr) {
-    *work->call().source = work->peer();
+  const Deadline next = inquiry_.next_tick();
+  if (inquiry_.busy()) {
+    return next;  // calls that expire now are asked about afterwards
   }
-  Add(bytes_sent_, work->executor().bytes_sent());
-  Add(bytes_received_, work->executor().bytes_received());
-  inquiry_.OnFinished(work);
-  if (status.ok()) {
-    mismatches_.NoteOver(work->wiring(), work->call().descriptor());
-    engine_.causes().Succeeded(work->started_ns());
-  }
-  engine_.seat().CountOpenWork(-1);
-  if (work->executor().pending() > 0) {
-    draining_.push_back(work);
-    work->Finish(status);
+  return std::min({next, open_.FirstDeadline(), runner_.next_tick()});
+}
+
+void CommCore::OnTick(int64_t now_ns) {
+  if (mismatches_.voting()) {
+    mismatches_.OnTick(now_ns);
     return;
   }
-  work->GiveBuffers(pool_);
-  work->Finish(status);
-  work->Release();
+  runner_.OnTick(now_ns);
+  for (size_t i = 0; i < open_.size(); ++i) {
+    if (!open_[i]->inquired && open_[i]->call().options.deadline.Passed(now_ns)) {
+      inquiry_.Expire(open_[i], now_ns);
+      if (ending_.ended()) {
+        return;
+      }
+    }
+  }
+  inquiry_.OnTick(now_ns);
+}
+
+std::optional<int64_t> CommCore::waits_since() const {
+  const CallWork* const oldest = open_.Oldest();
+  return oldest == nullptr ? std::nullopt : std::optional(oldest->started_ns());
+}
+
+Deadline CommCore::FindOut(HeldUpBy then) {
+  const Deadline by = inquiry_.FindOut(std::move(then));
+  return mismatches_.voting() ? mismatches_.until() : by;
 }
 
 }  // namespace entrain

@@ -1,32 +1,30 @@
-// The part of a communicator that the engine knows: members, open calls, what ended it. Shared
-// between the user's handle, the engine and the works; outlives none of the engine's endpoints.
+// The part of a communicator that the engine knows. Connects the objects that a communicator consists of with each other
+// and with the engine's events. Shared between the user's handle, the engine and the works; outlives none of the engine's
+// endpoints.
 //
 // Thread safety: what is marked [driver] runs on the engine's driver (lib/engine/driver_seat.h); the
 // rest from any thread.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "lib/base/status.h"
 #include "lib/comm/call_funnel.h"
-#include "lib/comm/call_work.h"
-#include "lib/comm/comm_end.h"
+#include "lib/comm/call_runner.h"
 #include "lib/comm/comm_stats.h"
 #include "lib/comm/core_config.h"
+#include "lib/comm/ending.h"
 #include "lib/comm/failure_words.h"
 #include "lib/comm/inline_path.h"
 #include "lib/comm/inquiry.h"
 #include "lib/comm/mismatch.h"
 #include "lib/comm/open_calls.h"
 #include "lib/comm/peers.h"
+#include "lib/comm/respondent.h"
 #include "lib/engine/engine.h"
-#include "lib/engine/executor.h"
 
 namespace entrain {
 
@@ -34,13 +32,14 @@ class CommCore;
 
 // `number`: as Blame::sequence.
 WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t started_ns);
+// The two lines of Planner::Explain, and the different texts of Endpoint::Explain, a line each.
+absl::StatusOr<std::string> Explain(CommCore& core, CallKind kind, int64_t count, DType dtype);
 
 class CommCore final : public ContextOwner,
-                       private InlineOwner,
-                       private CallOwner,
-                       private FunnelOwner,
+                       private EndingOwner,
                        private InquiryOwner,
                        private MismatchOwner,
+                       private RunnerOwner,
                        public std::enable_shared_from_this<CommCore> {
  public:
   CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config);
@@ -54,21 +53,14 @@ class CommCore final : public ContextOwner,
   InlinePath& inline_path() { return inline_; }
   // Numbers, plans, default times.
   CallFunnel& funnel() { return funnel_; }
-  const CallFunnel& funnel() const { return funnel_; }
-  absl::Status status() const { return end_.status(); }
-  void Abort(absl::string_view reason);
-  void EndWith(const absl::Status& why);
+  // Whether it has ended, and how to end it.
+  Ending& ending() { return ending_; }
   // Plans made so far count no more.
   void SetPaths(const Paths& paths);
   void SetProbed(const CostModel& model);
-  // The two lines of Planner::Explain, and the different texts of Endpoint::Explain, a line each.
-  absl::StatusOr<std::string> Explain(CallKind kind, int64_t count, DType dtype);
   CommStats stats() const;
   // Waits until every call started so far is done; false: not by then.
   bool Drain(Deadline give_up);
-
-  // Soon ends the communicator on all ranks, by what only this one knows of.
-  void EndHere(const absl::Status& why);
   // This rank's caller could not start this call. Returns when the others have been told.
   void Refused(const Call& call, const absl::Status& why);
 
@@ -82,8 +74,6 @@ class CommCore final : public ContextOwner,
 
   // [driver] Once, before any call: takes part in the engine's traffic from now on.
   void Open();
-  // [driver] The user's handle is gone: ends unfinished calls everywhere, or leaves quietly.
-  void Leave();
 
   // ContextOwner [driver]
   void Attend() override;
@@ -98,50 +88,16 @@ class CommCore final : public ContextOwner,
   Deadline FindOut(HeldUpBy then) override;
 
  private:
-  absl::StatusOr<RefPtr<Work>> StartPacked(const Call& call, int64_t now_ns);
-  // Counted as open, with the engine's reference; to be submitted, or started by the driver.
-  RefPtr<CallWork> Prepare(Admitted admitted, CallWork::Begin begin);
-  // FunnelOwner
-  RefPtr<CallWork> Submit(Admitted admitted, CallWork::Begin begin) override;
-
-  // InlineOwner [driver]
-  bool ended() const override { return end_.ended(); }
-  absl::Status Furnish(const Call& call, Admitted* admitted) override {
-    return funnel_.Admit(call, admitted);
-  }
-  void Number(CallNumbers::Series series, Wiring* wiring) override {
-    funnel_.Number(series, wiring);
-  }
-  absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) override;
-  absl::Status GoOn(const Call& call, Admitted admitted, const Progress& progress) override;
-
-  // CallOwner, InquiryOwner and MismatchOwner [driver]
-  void StartWork(CallWork* work) override;
-  void NeedAttention() override;
-  std::optional<OwnCall> OpenCollective(CallId call) const override {
-    return open_.OwnCollective(call);
-  }
-  Deadline FirstDeadline() const override { return open_.FirstDeadline(); }
-  bool SaysNothing(int rank) const override;
+  // EndingOwner, InquiryOwner, MismatchOwner and RunnerOwner, [driver] but for Keep
+  std::shared_ptr<void> Keep() override { return shared_from_this(); }
+  bool left(int rank) const override { return inquiry_.left(rank); }
+  void EndCalls(const absl::Status& why) override;
   absl::Status CauseOf(int rank) const override;
-  void NeedFlush() override { engine_.seat().NeedFlush(); }
+  bool SaysNothing(int rank) const override;
   void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override;
-  // Ends the communicator here and tells the others why. The first reason counts.
-  void Fail(const absl::Status& why) override;
-
-  // [driver]:
-  // Starts the receives in line whose turn has come.
-  void TendLines();
-  // A peer of whose next message with this tag something has come; -1: none.
-  int SenderTo(uint32_t tag);
-  // When all others have left and their paths are gone, so that no message can come: one of them; -1: they have not.
-  int LastOfAllGone() const;
-  void CompleteReady();
-  void FinishWork(CallWork* work, const absl::Status& status);
-  void OnQuery(Endpoint& from, int rank, Reader& reader);
-  void SendAnswer(int rank, uint32_t nonce, Membership::Answer answer, int64_t more_ns = 0,
-                  const absl::Status& excuse = absl::OkStatus());
-  void TellOfRunning(int64_t now_ns);
+  void NeedFlush() override { engine_.seat().NeedFlush(); }
+  void NeedAttention() override;
+  void Fail(const absl::Status& why) override { ending_.Fail(why); }
 
   const std::shared_ptr<Engine> engine_holder_;
   Engine& engine_;
@@ -149,24 +105,20 @@ class CommCore final : public ContextOwner,
   const CoreConfig config_;
   const Topology topology_;
   const Peers peers_;
-
   const FailureWords words_;
-  CommEnd end_;
+
+  OpenCalls open_;  // [driver]
+  Ending ending_;
+  CallRunner runner_;
   CallFunnel funnel_;
-  // By the driver, without those of the inline path.
-  std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0};
   InlinePath inline_;
 
   // [driver]:
-  OpenCalls open_;
-  int last_source_ = -1;  // of a receive from any peer
-  std::vector<CallWork*>
-      draining_;  // over, but transfers have not completed; each holds one reference
   Mismatches mismatches_;
-  int64_t opened_ns_ = 0;
   Inquiry inquiry_;
+  Respondent respondent_;
+  int64_t opened_ns_ = 0;
   bool attending_ = false;
-  int64_t told_of_ns_ = 0;  // when the function was called of which the log has been told
 };
 
 }  // namespace entrain

@@ -133,10 +133,11 @@ Communicator::~Communicator() {
   absl::MutexLock lock(&device_mutex_);
   const size_t open = device_calls_ == nullptr ? 0 : device_calls_->open().size();
   if (open > 0) {
-    core_->Abort(absl::StrCat("it destroyed the communicator with ", open,
-                              " unfinished calls on device memory"));
+    core_->ending().Abort(absl::StrCat("it destroyed the communicator with ", open,
+                                       " unfinished calls on device memory"));
   }
-  core_->engine().seat().RunInDriver([this] { core_->Leave(); });
+  core_->engine().seat().RunInDriver(
+      [this] { core_->ending().Leave("destroyed the communicator"); });
   if (device_calls_ != nullptr) {
     device_calls_->Close();
   }
@@ -201,8 +202,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Meet(const CommOptio
     return absl::StartsWith(met.message(), kCreating) ? met : Annotate(met, kCreating);
   }
   if (options.tuning == kProbe) {
-    const CommCore& core = *comm->core_;
-    const auto probed = ProbeLinks(*comm, core.funnel().model(), core.funnel().paths(), barrier);
+    const CallFunnel& funnel = comm->core_->funnel();
+    const auto probed = ProbeLinks(*comm, funnel.model(), funnel.paths(), barrier);
     ENTRAIN_RETURN_IF_ERROR(Annotate(probed.status(), "probing links"));
     comm->core_->SetProbed(*probed);
   }
@@ -253,7 +254,7 @@ absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& mee
         blame.peer_id = core_->config().members[static_cast<size_t>(blame.rank)].id;
       }
       failed = WithBlame(std::move(failed), blame);
-      core_->EndWith(failed);
+      core_->ending().EndWith(failed);
       work->Wait(Deadline::Never());  // ended by the line before
       return failed;
     }
@@ -520,10 +521,10 @@ absl::StatusOr<std::shared_ptr<SharedRegion>> Communicator::TakeBack(void* memor
 }
 
 void Communicator::Abort(absl::string_view reason) {
-  core_->Abort(reason);
+  core_->ending().Abort(reason);
 }
 void Communicator::EndWith(const absl::Status& why) {
-  core_->EndWith(why);
+  core_->ending().EndWith(why);
 }
 void Communicator::Refused(const Call& call, const absl::Status& why) {
   core_->Refused(call, Annotate(why, NameOf(call.kind)));
@@ -532,7 +533,7 @@ void Communicator::NoteFunction(const void* who, absl::string_view name) {
   runtime_->engine().functions().Note(who, name);
 }
 absl::Status Communicator::status() const {
-  return core_->status();
+  return core_->ending().status();
 }
 bool Communicator::Drain(Deadline give_up) {
   std::vector<RefPtr<Work>> works;
@@ -590,7 +591,7 @@ absl::StatusOr<const char*> Communicator::AlgorithmFor(CallKind kind, int64_t co
 }
 
 absl::StatusOr<std::string> Communicator::Explain(CallKind kind, int64_t count, DType dtype) const {
-  return core_->Explain(kind, count, dtype);
+  return entrain::Explain(*core_, kind, count, dtype);
 }
 
 }  // namespace entrain

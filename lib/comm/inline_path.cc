@@ -37,14 +37,14 @@ std::optional<absl::Status> InlinePath::RunAgain(const CallKey& key, const void*
     return std::nullopt;
   }
   CachedCall* const cached = cache_.Find(query);
-  if (cached == nullptr || !cached->Serves(in, out) || owner_.ended() ||
+  if (cached == nullptr || !cached->Serves(in, out) || funnel_.ended() ||
       !ReserveScratch(cached->plan->slot_bytes)) {
     seat_.Leave();
     return std::nullopt;
   }
   cached->call.in.data = const_cast<void*>(in);
   cached->call.out.data = out;
-  owner_.Number(cached->series, &cached->wiring);
+  funnel_.Number(cached->series, &cached->wiring);
   InlineCall call(*cached->plan, cached->call, cached->descriptor, cached->wiring, BestKernels(),
                   scratch_.data());
   const InlineEnd end = call.Run(seat_);
@@ -62,7 +62,7 @@ std::optional<absl::Status> InlinePath::Run(const Call& call) {
   const uint64_t made = plans_made();  // before the plan: a plan made meanwhile may be old
   pool_.Give(std::move(scratch_));
   Admitted admitted;
-  const absl::Status status = owner_.Furnish(call, &admitted);
+  const absl::Status status = funnel_.Admit(call, &admitted);
   if (!status.ok() || admitted.waits) {
     seat_.Leave();
     return status.ok() ? std::nullopt : std::optional(status);
@@ -87,7 +87,7 @@ bool InlinePath::ReserveScratch(int64_t bytes) {
   pool_.Give(std::move(scratch_));
   absl::StatusOr<OwnedBuffer> taken = pool_.Take(bytes);
   if (!taken.ok()) {
-    return false;  // Furnish says why
+    return false;  // Admit says why
   }
   scratch_ = *std::move(taken);
   return true;

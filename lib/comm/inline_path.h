@@ -4,7 +4,7 @@
 // (HandOver) gives it to an executor, with the sentence that says why.
 //
 //   RunAgain ── key is cached ──> take the word ── verify ──┐
-//   Run ── take the word ── owner: plan, scratch, number ───┴─> InlineCall ── kDone ──> owner: Over
+//   Run ── take the word ── funnel: plan, scratch, number ──┴─> InlineCall ── kDone ──> owner: Over
 //                                                                          └─ else ──> owner: GoOn
 //
 // Thread safety: any thread, but for what is marked [driver].
@@ -36,16 +36,22 @@ struct Admitted {
   bool waits = false;  // for its number, in CallFunnel
 };
 
-// The communicator, as the inline path needs it. All [driver].
-class InlineOwner {
+// What the inline path gets calls admitted by (CallFunnel).
+class InlineFunnel {
  public:
-  virtual ~InlineOwner() = default;
+  virtual ~InlineFunnel() = default;
   // No further call may start.
   virtual bool ended() const = 0;
   // Gives the call its plan, its scratch and its number; or says that it must wait for its turn, and gives nothing.
-  virtual absl::Status Furnish(const Call& call, Admitted* admitted) = 0;
+  virtual absl::Status Admit(const Call& call, Admitted* admitted) = 0;
   // Gives the next number of this series to a call that has the rest.
   virtual void Number(CallNumbers::Series series, Wiring* wiring) = 0;
+};
+
+// What becomes of a call of the inline path (CallRunner). All [driver].
+class InlineOwner {
+ public:
+  virtual ~InlineOwner() = default;
   // The call is over. Leaves the engine.
   virtual absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) = 0;
   // An executor goes on from `progress`; returns when the call is over. Leaves the engine.
@@ -55,8 +61,9 @@ class InlineOwner {
 class InlinePath {
  public:
   // All outlive it. `ranks`: of the communicator.
-  InlinePath(DriverSeat& seat, BufferPool& pool, InlineOwner& owner, int ranks, bool pays)
-      : seat_(seat), pool_(pool), owner_(owner), ranks_(ranks), pays_(pays) {}
+  InlinePath(DriverSeat& seat, BufferPool& pool, InlineFunnel& funnel, InlineOwner& owner,
+             int ranks, bool pays)
+      : seat_(seat), pool_(pool), funnel_(funnel), owner_(owner), ranks_(ranks), pays_(pays) {}
 
   // Whether it is cheap to look at every peer again and again: in memory it is. Of sockets each look is a system call,
   // and many of them are better left to epoll.
@@ -91,6 +98,7 @@ class InlinePath {
 
   DriverSeat& seat_;
   BufferPool& pool_;
+  InlineFunnel& funnel_;
   InlineOwner& owner_;
   const int ranks_;
   std::atomic<bool> pays_;

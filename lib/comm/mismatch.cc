@@ -19,15 +19,16 @@ class Mismatches::EndWork final : public Work {
   void Give() { Finish(absl::OkStatus()); }
 };
 
-Mismatches::Mismatches(MismatchOwner& owner, const Peers& peers, const Clock& clock)
-    : owner_(owner), peers_(peers), clock_(clock), vote_(peers.size()) {}
+Mismatches::Mismatches(MismatchOwner& owner, const ComparedCalls& open, const Peers& peers,
+                       const Clock& clock)
+    : owner_(owner), open_(open), peers_(peers), clock_(clock), vote_(peers.size()) {}
 
 Mismatches::~Mismatches() = default;
 
 // ---- What is known of calls
 
 void Mismatches::Compare(const Endpoint& from, CallId call, const Descriptor& theirs) {
-  if (const auto open = owner_.OpenCollective(call)) {
+  if (const auto open = open_.OwnCollective(call)) {
     if (open->descriptor != theirs) {
       Found(from, theirs, *open);
     }
@@ -56,7 +57,7 @@ void Mismatches::NoteOver(const Wiring& call, const Descriptor& mine) {
 }
 
 std::optional<OwnCall> Mismatches::Own(CallId call) const {
-  if (const auto open = owner_.OpenCollective(call)) {
+  if (const auto open = open_.OwnCollective(call)) {
     return open;
   }
   const OwnCall* const over = notes_.OwnThatIsOver(call);
@@ -82,7 +83,7 @@ void Mismatches::FoundBetweenTwo(CallId call, absl::Status why) {
 void Mismatches::Begin(CallId call) {
   Deadline until{clock_.Now() + Vote::kVoteNs + 2 * peers_.SlowestRoundTrip()};
   // While ballots are awaited no call expires. Those that do then are asked about afterwards.
-  if (const Deadline first = owner_.FirstDeadline(); first < Deadline::Never()) {
+  if (const Deadline first = open_.FirstDeadline(); first < Deadline::Never()) {
     until = std::min(until, {first.at_ns + Vote::kLateNs});
   }
   if (!vote_.Begin(call, until)) {

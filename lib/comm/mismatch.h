@@ -24,14 +24,20 @@
 
 namespace entrain {
 
+// The calls under way, as mismatches need them (OpenCalls).
+class ComparedCalls {
+ public:
+  virtual ~ComparedCalls() = default;
+  // The open collective of this number.
+  virtual std::optional<OwnCall> OwnCollective(CallId call) const = 0;
+  // The first deadline of the calls that are not being asked about: by when ballots must have come. Never: there is none.
+  virtual Deadline FirstDeadline() const = 0;
+};
+
 // The communicator, as its mismatches need it.
 class MismatchOwner {
  public:
   virtual ~MismatchOwner() = default;
-  // The open collective of this number.
-  virtual std::optional<OwnCall> OpenCollective(CallId call) const = 0;
-  // By when ballots must have come: the first deadline of the calls that have not expired. Never: there is none.
-  virtual Deadline FirstDeadline() const = 0;
   // The rank has left, or its path is lost: it says nothing any more.
   virtual bool SaysNothing(int rank) const = 0;
   // What was sent must reach the peers before the driver leaves.
@@ -47,7 +53,8 @@ class MismatchOwner {
 class Mismatches {
  public:
   // All outlive it.
-  Mismatches(MismatchOwner& owner, const Peers& peers, const Clock& clock);
+  Mismatches(MismatchOwner& owner, const ComparedCalls& open, const Peers& peers,
+             const Clock& clock);
   ~Mismatches();
 
   // ---- What is known of calls
@@ -86,6 +93,7 @@ class Mismatches {
   void EndVote();
 
   MismatchOwner& owner_;
+  const ComparedCalls& open_;
   const Peers& peers_;
   const Clock& clock_;
   CallNotes notes_;

@@ -11,10 +11,11 @@
 #include "lib/comm/call_notes.h"
 #include "lib/comm/call_work.h"
 #include "lib/comm/failure_words.h"
+#include "lib/comm/mismatch.h"
 
 namespace entrain {
 
-class OpenCalls {
+class OpenCalls final : public ComparedCalls {
  public:
   // A function of the caller's that has run for less is not what holds up a call.
   static constexpr int64_t kLongRunNs = 100 * kMillisecond;
@@ -38,11 +39,10 @@ class OpenCalls {
   // Null: it is not open.
   const CallWork* Collective(CallId call) const;
   // That, as it is compared with what others call.
-  std::optional<OwnCall> OwnCollective(CallId call) const;
+  std::optional<OwnCall> OwnCollective(CallId call) const override;
   // The call whose caller made it first; null: none is open.
   CallWork* Oldest() const;
-  // The first deadline of those that are not being asked about. Never: there is none.
-  Deadline FirstDeadline() const;
+  Deadline FirstDeadline() const override;
   // The call that has its input or output there; null: none.
   const CallWork* UserOf(ConstBytes bytes) const;
   // The caller's own reduction that is running: one at a time, on one thread.

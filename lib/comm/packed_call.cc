@@ -136,6 +136,18 @@ absl::StatusOr<RefPtr<PackedCall>> PackedCall::Make(std::shared_ptr<CommCore> co
   return packed;
 }
 
+absl::StatusOr<RefPtr<Work>> PackedCall::Start(std::shared_ptr<CommCore> core, const Call& call,
+                                               int64_t now_ns) {
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed, Make(core, call, now_ns));
+  ENTRAIN_ASSIGN_OR_RETURN(std::vector<Wiring> numbers,
+                           core->funnel().TakeNumbers(call, PartsOf(call)));
+  if (const absl::Status status = packed->Begin(std::move(numbers)); !status.ok()) {
+    core->ending().EndHere(status);  // the others wait for it
+    return status;
+  }
+  return RefPtr<Work>::Adopt(packed.Leak());
+}
+
 bool PackedCall::contributes(int rank) const {
   return merging_.weights.empty() || merging_.weights[At(rank)] != 0;
 }
@@ -303,8 +315,8 @@ void PackedCall::OnPartDone(const absl::Status& status) {
   }
   if (!good.ok()) {
     // The others wait for parts of this that will not come.
-    core_->EndHere(good);
-    End(core_->status());
+    core_->ending().EndHere(good);
+    End(core_->ending().status());
   }
 }
 

@@ -44,6 +44,9 @@ class PackedCall final : public Work {
   static absl::Status Check(const Call& call, int size);
   // How many calls it is; the same on all ranks.
   static size_t PartsOf(const Call& call);
+  // Makes it, gives it its numbers and begins it.
+  static absl::StatusOr<RefPtr<Work>> Start(std::shared_ptr<CommCore> core, const Call& call,
+                                            int64_t now_ns);
   // `numbers`: one for each part. On an error no part was started.
   absl::Status Begin(std::vector<Wiring> numbers);
   WorkInfo Info() const override;

@@ -21,8 +21,8 @@ SplitWork::SplitWork(std::shared_ptr<CommCore> parent, std::weak_ptr<Runtime> ru
 // The others may wait for this rank in calls on the part.
 SplitWork::~SplitWork() {
   absl::MutexLock lock(&mutex_);
-  if (part_ != nullptr && part_->status().ok()) {
-    part_->EndHere(absl::AbortedError(
+  if (part_ != nullptr && part_->ending().status().ok()) {
+    part_->ending().EndHere(absl::AbortedError(
         absl::StrCat(part_->config().name, ": rank ", part_->rank(),
                      " freed the work of the split that made it, and did not take it")));
   }

@@ -58,11 +58,11 @@ class NoJob final : public Job {
   void Run() override {}
 };
 
-class InlinePathTest : public testing::Test, protected InlineOwner {
+class InlinePathTest : public testing::Test, protected InlineFunnel, protected InlineOwner {
  protected:
-  // InlineOwner
+  // InlineFunnel
   bool ended() const override { return over_for_good; }
-  absl::Status Furnish(const Call& call, Admitted* admitted) override {
+  absl::Status Admit(const Call& call, Admitted* admitted) override {
     ++furnished;
     during_furnish();
     if (!refusal.ok() || waits) {
@@ -79,6 +79,7 @@ class InlinePathTest : public testing::Test, protected InlineOwner {
   void Number(CallNumbers::Series, Wiring* wiring) override {
     wiring->sequence = wiring->call_number = next_number++;
   }
+  // InlineOwner
   absl::Status Over(const Descriptor&, const Wiring&) override {
     idle_when_over = pool.idle_bytes();
     engine->seat().Leave();
@@ -142,7 +143,7 @@ class InlinePathTest : public testing::Test, protected InlineOwner {
   absl::Status refusal;
   std::function<void()> during_furnish = [] {};
   std::vector<Progress> gone_on;
-  InlinePath path{engine->seat(), pool, *this, 2, /*pays=*/true};
+  InlinePath path{engine->seat(), pool, *this, *this, 2, /*pays=*/true};
 };
 
 TEST_F(InlinePathTest, TheSecondCallOfAKeyNeedsNoOwner) {

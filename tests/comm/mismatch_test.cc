@@ -19,7 +19,7 @@ struct Disagreement {
   Vote::Result votes;
 };
 
-class MismatchTest : public testing::Test, public MismatchOwner {
+class MismatchTest : public testing::Test, public ComparedCalls, public MismatchOwner {
  protected:
   static constexpr int kRanks = 4, kMe = 1;
   MismatchTest() {
@@ -30,10 +30,10 @@ class MismatchTest : public testing::Test, public MismatchOwner {
       members.push_back(member);
     }
     peers.emplace("c", "c", kMe, members);
-    mismatches.emplace(*this, *peers, clock);
+    mismatches.emplace(*this, *this, *peers, clock);
   }
-  // MismatchOwner
-  std::optional<OwnCall> OpenCollective(CallId call) const override {
+  // ComparedCalls
+  std::optional<OwnCall> OwnCollective(CallId call) const override {
     for (const OwnCall& one : open) {
       if (one.id == call) {
         return one;
@@ -42,6 +42,7 @@ class MismatchTest : public testing::Test, public MismatchOwner {
     return std::nullopt;
   }
   Deadline FirstDeadline() const override { return first_deadline; }
+  // MismatchOwner
   bool SaysNothing(int rank) const override { return rank == silent; }
   void NeedFlush() override { ++flushes; }
   void NeedAttention() override { wants_attention = true; }

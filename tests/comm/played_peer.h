@@ -1,7 +1,8 @@
-// An endpoint that keeps the control messages that are sent to it.
+// An endpoint that keeps what it is given: control messages, and transfers until the test ends them.
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transports/transport.h"
@@ -10,9 +11,11 @@ namespace entrain {
 
 class PlayedPeer final : public Endpoint {
  public:
-  void PostSend(const Envelope&, ConstBytes, Completion*) override {}
-  void PostRecv(const Envelope&, Bytes, Completion*, RecvHint) override {}
-  bool HasEarly(Tag) const override { return false; }
+  void PostSend(const Envelope&, ConstBytes, Completion* done) override { posted.push_back(done); }
+  void PostRecv(const Envelope&, Bytes, Completion* done, RecvHint) override {
+    posted.push_back(done);
+  }
+  bool HasEarly(Tag) const override { return early; }
   void SendControl(absl::string_view message) override { sent.emplace_back(message); }
   bool SendUrgent(absl::string_view message) override {
     if (has_urgent) {
@@ -21,13 +24,22 @@ class PlayedPeer final : public Endpoint {
     return has_urgent;
   }
   int64_t round_trip_ns() const override { return round_trip; }
-  void Revoke(Context, Context, const absl::Status&) override {}
+  void Revoke(Context, Context, const absl::Status& why) override { revoked = why; }
   void Close(const absl::Status&) override {}
   std::string peer_address() const override { return "played"; }
 
-  bool has_urgent = true;
+  // Ends the transfers that were posted.
+  void Complete(const absl::Status& status, int64_t bytes = 0) {
+    for (Completion* done : std::exchange(posted, {})) {
+      done->done(done, status, bytes);
+    }
+  }
+
+  bool has_urgent = true, early = false;
   int64_t round_trip = 0;
   std::vector<std::string> sent, urgent;
+  std::vector<Completion*> posted;
+  absl::Status revoked;
 };
 
 }  // namespace entrain

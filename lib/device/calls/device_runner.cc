@@ -101,7 +101,7 @@ bool DeviceRunner::NoneOpen() const {
 }
 
 absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
-  ENTRAIN_RETURN_IF_ERROR(core_->status());
+  ENTRAIN_RETURN_IF_ERROR(core_->ending().status());
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
   const int64_t now = core_->engine().clock().Now();
   core_->funnel().SetDeadline(&call, now);
@@ -124,7 +124,7 @@ absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
       !status.ok()) {
     // The other ranks wait for this one. The device may have begun the call, so the runner must
     // find its end.
-    core_->EndHere(status);
+    core_->ending().EndHere(status);
   }
   absl::MutexLock lock(&mutex_);
   calls_.push_back(started);
@@ -183,7 +183,7 @@ bool DeviceRunner::Look() {
   bool moved = false;
   bool turn = true;  // may this call choose its way? It depends on the calls before
   for (const auto& call : calls) {
-    if (!call->settled() && !turn && core_->status().ok() &&
+    if (!call->settled() && !turn && core_->ending().status().ok() &&
         !call->call().options.deadline.Passed(now)) {
       continue;
     }

@@ -1,0 +1,256 @@
+#include "lib/comm/call_runner.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "lib/base/log.h"
+
+namespace entrain {
+namespace {
+
+// Of sums that only the driver changes.
+void Add(std::atomic<uint64_t>& sum, int64_t more) {
+  sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
+            std::memory_order_relaxed);
+}
+
+}  // namespace
+
+// ---- Calls begin
+
+RefPtr<CallWork> CallRunner::Prepare(Admitted admitted, CallWork::Begin begin) {
+  auto work = RefPtr<CallWork>::Adopt(new CallWork(
+      *engine_, {owner_.Keep(), this}, with_.config.name, std::move(admitted), std::move(begin)));
+  work->AddRef();  // the engine's, given up when the work is over
+  engine_->seat().CountOpenWork(1);
+  return work;
+}
+
+RefPtr<CallWork> CallRunner::Submit(Admitted admitted, CallWork::Begin begin) {
+  auto work = Prepare(std::move(admitted), std::move(begin));
+  engine_->seat().Submit(work.get());
+  return work;
+}
+
+void CallRunner::StartWork(CallWork* work) {
+  work->started = true;
+  with_.open.Add(work);
+  if (with_.end.ended()) {
+    if (!work->from().lent.empty()) {
+      // The peers must not take what the caller is about to have back.
+      owner_.Fail(with_.end.status());
+    }
+    if (with_.open.Has(work)) {
+      Finish(work, with_.end.status());
+    }
+    return;
+  }
+  if (work->waits()) {
+    NeedAttention();
+    return;
+  }
+  with_.mismatches.Meet(work->wiring(), work->call().descriptor());
+  if (work->call().reduction.op == ReduceOp::kCustom) {
+    work->executor().CombineBy(
+        {engine_, with_.funnel.Reductions(),
+         std::make_shared<const std::string>(with_.words.ReductionOf(*work))});
+  }
+  work->executor().Start(work->from());
+  work->ready = true;  // it may be over already
+  NeedAttention();
+}
+
+// ---- Calls of the inline path
+
+absl::Status CallRunner::Over(const Descriptor& descriptor, const Wiring& wiring) {
+  with_.mismatches.NoteOver(wiring, descriptor);
+  with_.mismatches.Meet(wiring, descriptor);
+  if (with_.mismatches.voting()) {
+    const std::shared_ptr<void> keep = owner_.Keep();
+    const RefPtr<Work> end = with_.mismatches.End();
+    Attend();
+    engine_->seat().Stay(*end);
+    return with_.end.status();
+  }
+  if (engine_->causes().told()) {
+    engine_->causes().Succeeded(engine_->clock().Now());
+  }
+  engine_->seat().Leave();
+  return absl::OkStatus();
+}
+
+absl::Status CallRunner::GoOn(const Call& call, Admitted admitted, const Progress& progress) {
+  const int64_t now = engine_->clock().Now();
+  Call rest = call;
+  with_.funnel.SetDeadline(&rest, now);
+  // A deadline of the call's own counts from when it was made, which was before.
+  const CallOptions& options = rest.options;
+  const std::shared_ptr<void> keep = owner_.Keep();  // its user may leave meanwhile
+  const auto work =
+      Prepare(std::move(admitted),
+              {rest, {}, progress, std::min(now, options.deadline.at_ns - options.timeout_ns)});
+  StartWork(work.get());  // at once: jobs that wait for this driver look for the calls under way
+  engine_->seat().Stay(*work);
+  return work->status();
+}
+
+// ---- Receives in line
+
+int CallRunner::SenderTo(uint32_t tag) {
+  const int size = with_.peers.size();
+  for (int i = 1; i <= size; ++i) {
+    const int r = (last_source_ + i) % size;  // no peer's messages hold up another's for ever
+    const Endpoint* const endpoint = with_.peers.endpoint(r);
+    if (endpoint != nullptr &&
+        endpoint->HasEarly(
+            Tag(with_.config.context, tag, with_.funnel.NextFrom(tag, r), Tag::kPointToPoint))) {
+      return last_source_ = r;
+    }
+  }
+  return -1;
+}
+
+int CallRunner::LastOfAllGone() const {
+  int last = -1;
+  for (int r = 0; r < with_.peers.size(); ++r) {
+    const Endpoint* const endpoint = with_.peers.endpoint(r);
+    if (endpoint == nullptr) {
+      continue;
+    }
+    if (!with_.inquiry.left(r) || engine_->PathStatus(endpoint).ok()) {
+      return -1;
+    }
+    last = r;
+  }
+  return last;
+}
+
+void CallRunner::TendLines() {
+  const std::vector<CallWork*> begun =
+      with_.funnel.TakeTurns([this](uint32_t tag) { return SenderTo(tag); });
+  with_.open.LeftLine(begun.size());
+  for (CallWork* work : begun) {
+    work->executor().Start();
+    work->ready = true;
+  }
+  // What has begun may have come before its sender went.
+  const int gone = begun.empty() && with_.open.in_line() > 0 ? LastOfAllGone() : -1;
+  if (gone >= 0) {
+    owner_.Fail(with_.inquiry.Loss(gone, engine_->PathStatus(with_.peers.endpoint(gone))));
+  }
+}
+
+// ---- Calls go on
+
+void CallRunner::Attend() {
+  with_.mismatches.Attend();
+  if (with_.open.in_line() > 0) {
+    TendLines();
+  }
+  CompleteReady();
+  for (size_t i = 0; i < draining_.size();) {
+    CallWork* const work = draining_[i];
+    if (work->executor().pending() > 0) {
+      ++i;
+      continue;
+    }
+    draining_[i] = draining_.back();
+    draining_.pop_back();
+    work->GiveBuffers(with_.pool);
+    work->Release();
+  }
+}
+
+void CallRunner::CompleteReady() {
+  // Each round takes what is at the place: a call that is over has left it to the next, and a failure has taken all.
+  for (size_t i = 0; i < with_.open.size();) {
+    CallWork* const work = with_.open[i];
+    if (!std::exchange(work->ready, false) || !work->executor().Advance()) {
+      ++i;
+    } else if (work->executor().status().ok() && work->executor().reduction_failed() == 0) {
+      Finish(work, absl::OkStatus());
+    } else {
+      OnBroken(*work);
+      ++i;
+    }
+  }
+}
+
+void CallRunner::OnBroken(const CallWork& work) {
+  if (work.executor().reduction_failed() != 0) {
+    owner_.Fail(with_.words.ReductionFailed(work));
+    return;
+  }
+  const absl::Status& cause = work.executor().status();
+  const int peer = work.WaitingFor();
+  const bool gone =
+      cause.code() == absl::StatusCode::kUnavailable || cause.code() == absl::StatusCode::kAborted;
+  if (gone && peer >= 0 && with_.inquiry.left(peer)) {
+    owner_.Fail(with_.inquiry.Loss(peer, cause));
+  } else if (gone && peer >= 0) {
+    with_.mismatches.OnGone(peer);
+    with_.inquiry.OnLost(peer, cause);  // the verdict ends the call
+  } else if (cause.code() == absl::StatusCode::kDataLoss && !work.wiring().point_to_point) {
+    with_.mismatches.FoundBetweenTwo({work.wiring().user_tag, work.wiring().call_number},
+                                     with_.words.Explain(work, cause));
+  } else {
+    owner_.Fail(with_.words.Explain(work, cause));
+  }
+}
+
+// ---- Calls are over
+
+void CallRunner::Finish(CallWork* work, const absl::Status& status) {
+  with_.open.Remove(work);
+  if (work->waits()) {
+    with_.funnel.LeaveLine(work);
+  }
+  if (status.ok() && work->call().source != nullptr) {
+    *work->call().source = work->peer();
+  }
+  Add(bytes_sent_, work->executor().bytes_sent());
+  Add(bytes_received_, work->executor().bytes_received());
+  with_.inquiry.OnFinished(work);
+  if (status.ok()) {
+    with_.mismatches.NoteOver(work->wiring(), work->call().descriptor());
+    engine_->causes().Succeeded(work->started_ns());
+  }
+  engine_->seat().CountOpenWork(-1);
+  if (work->executor().pending() > 0) {
+    draining_.push_back(work);
+    work->Finish(status);
+    return;
+  }
+  work->GiveBuffers(with_.pool);
+  work->Finish(status);
+  work->Release();
+}
+
+void CallRunner::Stop(const absl::Status& why) {
+  while (!with_.open.empty()) {
+    CallWork* const work = with_.open.works().back();
+    work->executor().Stop(why);
+    Finish(work, with_.words.ForCall(why, *work));
+  }
+}
+
+// ---- Functions that run for long
+
+Deadline CallRunner::next_tick() const {
+  const int64_t since = with_.open.RunningFunction().since_ns;
+  return since == 0 || since == told_of_ns_ ? Deadline::Never() : Deadline{since + kSecond};
+}
+
+void CallRunner::OnTick(int64_t now_ns) {
+  const Running running = with_.open.RunningFunction();
+  if (running.work != nullptr && running.since_ns != told_of_ns_ &&
+      now_ns - running.since_ns >= kSecond) {
+    told_of_ns_ = running.since_ns;
+    ENTRAIN_LOG(kWarning, with_.config.name, ": ", with_.words.ReductionOf(*running.work),
+                " has been running for ", (now_ns - running.since_ns) / kMillisecond,
+                " ms; the call waits for it until its deadline");
+  }
+}
+
+}  // namespace entrain
