@@ -1,5 +1,6 @@
-// Numbers that all ranks of a group must give alike, compared before anything depends on them: a
-// setting that differs is a sentence naming it, both values and both ranks, not a hang later.
+// Compares numbers that must be equal on all ranks of a group, before anything depends on them. If
+// a setting differs between ranks, the error names the setting, both values and both ranks. Without
+// the check, the ranks would hang later.
 #pragma once
 
 #include <string>
@@ -17,8 +18,8 @@ struct NamedValue {
   double value = 0;
 };
 
-// Collective; blocks. The ranks must give equally many values under the same names. kDataLoss
-// (MISMATCH) on all ranks when one value differs: "shard: 2 on rank 0, 4 on rank 1 of `group`".
+// Collective; blocks. All ranks must give the same names, in the same order. If one value differs,
+// returns kDataLoss (MISMATCH) on all ranks: "shard: 2 on rank 0, 4 on rank 1 of `group`".
 absl::Status AgreeOn(Communicator& comm, absl::string_view group,
                      absl::Span<const NamedValue> values, const CallOptions& options = {});
 

@@ -13,10 +13,11 @@ namespace entrain {
 namespace {
 
 constexpr uint32_t kCardVersion = 5;
-constexpr int64_t kAskNs = 200 * kMillisecond;  // for the store to tell who has not come
-constexpr size_t kFixedParts = 4;               // of a card, before its addresses
+// The time in which the store must name the ranks that have not come.
+constexpr int64_t kAskNs = 200 * kMillisecond;
+constexpr size_t kFixedParts = 4;  // parts of a card before its addresses
 
-// The error of a rank whose time is up, naming those that have not come.
+// Returns the error of a rank whose time is up. It names the ranks that have not come.
 absl::Status NameAbsent(StoreMeeting& meeting, const absl::Status& why) {
   const auto absent = meeting.Absent({Deadline::After(kAskNs)});
   Blame blame;
@@ -65,7 +66,7 @@ std::string AddressOf(const Card& card, absl::string_view transport) {
   return {};
 }
 
-// The first of our transports that the peer has too and that reaches it.
+// Returns the first of our transports that the peer also has and that reaches the peer.
 std::optional<size_t> ChooseTransport(const Engine& engine, const Card& peer) {
   for (size_t t = 0; t < engine.transports().size(); ++t) {
     const Transport& transport = *engine.transports()[t];
@@ -139,7 +140,7 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
       card = absl::DataLossError(absl::StrCat("creating the communicator: in the place of rank ", r,
                                               " is a card of rank ", card->rank));
     }
-    // Every rank finds the same.
+    // Every rank finds the same error.
     const absl::Status fine = !card.ok()      ? card.status()
                               : cards.empty() ? absl::OkStatus()
                                               : Agreement(cards[0], *card);
@@ -152,7 +153,7 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
 }
 
 absl::Status ForOthers(const absl::Status& why, int rank) {
-  // What all ranks have in common is told as it is, and so is whoever is known to be to blame.
+  // An error that all ranks share, or that names the guilty rank, is passed on unchanged.
   if (absl::IsDataLoss(why) || absl::IsDeadlineExceeded(why) || BlameOf(why).rank >= 0) {
     return why;
   }

@@ -1,6 +1,8 @@
-// How ranks that share only a store become a communicator: each brings a card to a meeting in the store (lib/store/store.h)
-// and gets those of all, in one round trip; all check the same agreements; everybody connects, and one message between
-// every two ranks proves it. From the meeting on all ranks learn of one that ends, or fails, before they are done.
+// Makes a communicator of ranks that share only a store. Each rank brings a card to a meeting in
+// the store (lib/store/store.h) and gets the cards of all ranks, in one round trip. Each rank
+// checks the same agreements. Then the ranks connect, and one message between every two ranks
+// proves that they reach each other. From the meeting until the communicator is made, a rank that
+// ends or fails is reported to all others.
 #pragma once
 
 #include <memory>
@@ -18,30 +20,32 @@
 
 namespace entrain {
 
-// What a rank publishes about itself.
+// The data that a rank publishes about itself.
 struct Card {
   int32_t rank = 0;
   PeerId id{};
   std::string host_id;
   Context context = 0;
-  std::string settings;  // what must be the same everywhere
-  std::string tuning;    // where that is from, for the message that it is not the same
+  std::string settings;                                        // must be equal on all ranks
+  std::string tuning;                                          // the tuning's source, for errors
   std::vector<std::pair<std::string, std::string>> addresses;  // transport, address
   CpuShare cpus;
 
-  // Cut so that ranks of one host, and of one job, have equal parts.
+  // Cuts the card so that ranks of one host, or of one job, have equal parts. A part that many
+  // ranks have travels once.
   Parts ToParts() const;
   static absl::StatusOr<Card> FromParts(const Parts& parts);
 };
 
-// The cards of all ranks, in rank order, once all have come and agree.
+// Blocks until all ranks have come. Returns their cards in rank order, or an error if they
+// disagree.
 absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Stop& stop);
 
-// What the others are told when creating fails on `rank` by `why`.
+// Returns the error that the other ranks are told when creating fails on `rank` because of `why`.
 absl::Status ForOthers(const absl::Status& why, int rank);
 
-// The members as this rank sees them: of each pair's common transports the first that reaches.
-// Connects.
+// Connects to the other ranks. Returns the members as this rank sees them. For each pair, the first
+// common transport that reaches the peer is used.
 absl::StatusOr<std::vector<Member>> MembersFromCards(Runtime& runtime,
                                                      const std::vector<Card>& cards, int rank);
 

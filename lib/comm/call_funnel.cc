@@ -9,7 +9,7 @@
 namespace entrain {
 namespace {
 
-// Out of place, where that matters.
+// Returns a call of this shape. Its input and output differ, for all_to_all.
 Call CallLike(CallKind kind, int64_t count, DType dtype) {
   static char in, out;
   Call call;
@@ -72,7 +72,7 @@ absl::Status CallFunnel::Furnish(Planner& planner, const Call& call, Admitted* a
 }
 
 absl::Status CallFunnel::AdmitLocked(const Call& call, Admitted* admitted) {
-  // Before the call gets its number: a shortage here harms this call only.
+  // Furnish comes before the number: if memory is short here, only this call fails.
   ENTRAIN_RETURN_IF_ERROR(Furnish(planner_, call, admitted));
   admitted->waits = MustWait(call);
   admitted->wiring = admitted->waits ? Unnumbered(call) : Numbered(call);
@@ -91,7 +91,8 @@ absl::StatusOr<RefPtr<Work>> CallFunnel::Start(Call call, int64_t now_ns) {
   RefPtr<CallWork> work =
       owner_.Submit(std::move(admitted), {call, std::move(staged), {}, now_ns, {}, nullptr});
   if (work->waits()) {
-    lines_[CallNumbers::TagOf(call)].push_back(work.get());  // the driver looks under the lock
+    // The driver holds the lock when it looks.
+    lines_[CallNumbers::TagOf(call)].push_back(work.get());
   }
   return RefPtr<Work>::Adopt(work.Leak());
 }
@@ -196,7 +197,7 @@ bool CallFunnel::HasMade(int peer, Asked asked, CallId call) const {
       call.user_tag, asked == Asked::kSend ? CallKind::kSend : CallKind::kRecv, peer));
   const auto line = lines_.find(call.user_tag);
   if (asked == Asked::kRecv && line != lines_.end()) {
-    // Those in line that would take a message of the peer's.
+    // Add the receives in line that would take a message from the peer.
     next += static_cast<uint64_t>(std::count_if(
         line->second.begin(), line->second.end(),
         [peer](const CallWork* work) { return work->peer() < 0 || work->peer() == peer; }));
@@ -219,7 +220,7 @@ std::optional<Refusal> CallFunnel::Refuse(const Call& call, absl::string_view wh
   refusal.call = {CallNumbers::TagOf(call),
                   CallNumbers::OnWire(numbers_.Next(CallNumbers::Of(call)))};
   if (last_refused_ == refusal) {
-    return std::nullopt;  // tried again and again
+    return std::nullopt;  // the same attempt again
   }
   last_refused_ = refusal;
   return refusal;

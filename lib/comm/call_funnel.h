@@ -1,9 +1,12 @@
-// What every call passes before it starts: its deadline, its plan and scratch, and its number or its place in line.
+// Every call passes the funnel before it starts. The funnel gives the call its deadline, its plan,
+// its scratch, and its number or its place in a line.
 //
-// Ranks number their calls alike because each gives out numbers in program order (call_numbers.h). A receive from any
-// peer has no number until its sender is known: it waits in the line of its tag, and so do the receives behind it.
+// All ranks give a call the same number, because each rank numbers its calls in program order
+// (call_numbers.h). A receive from any peer has no number until its sender is known. Until then it
+// waits in the line of its tag, and the receives that were started after it wait behind it.
 //
-// Thread safety: any thread, except for what is marked [driver]. Lock order: mutex_, then nothing but what Submit takes.
+// Thread safety: any thread, except for functions marked [driver]. Lock order: while mutex_ is
+// held, only the locks that Submit takes may be taken.
 #pragma once
 
 #include <atomic>
@@ -33,15 +36,17 @@
 
 namespace entrain {
 
-// What a rank is asked whether it has made: a collective, or the send or receive that matches the asker's.
+// The kind of call that a query asks for: a collective, or the send or receive that matches the
+// asker's call.
 enum class Asked : uint8_t { kCollective = 0, kSend = 1, kRecv = 2 };
 
-// A call that a rank's caller tried to make and that was refused there: by its arguments, or for want of memory. The
-// caller may do better next time. When it is gone instead, the ranks that wait for this call learn why.
+// A call that this rank's caller tried to make and that was refused, because of its arguments or
+// for lack of memory. The caller may try again. If the caller exits instead, the ranks that wait
+// for this call learn the reason.
 struct Refusal {
   static constexpr int64_t kMaxWhy = 512;
   Asked kind = Asked::kCollective;
-  CallId call;      // the number that it would have got
+  CallId call;      // the number that the call would have got
   std::string why;  // empty: none
   friend bool operator==(const Refusal&, const Refusal&) = default;
 };
@@ -50,23 +55,24 @@ struct Refusal {
 class FunnelOwner {
  public:
   virtual ~FunnelOwner() = default;
-  // Makes the work of an admitted call, counts it as open, and submits it to the driver.
+  // Makes the work of an admitted call, counts the call as open, and submits it to the driver.
   virtual RefPtr<CallWork> Submit(Admitted admitted, CallWork::Begin begin) = 0;
 };
 
 class CallFunnel final : public InlineFunnel {
  public:
-  // Not a call: every rank answers that it has started it.
+  // Stands for no call: every rank answers that it has started kPing.
   static constexpr CallId kPing{0xffffffff, 0};
 
-  // All outlive it.
+  // All arguments must outlive the funnel.
   CallFunnel(FunnelOwner& owner, const CoreConfig& config, const Topology& topology,
              const Peers& peers, const CommEnd& end, BufferPool& pool);
 
   // ---- Calls
   // Fills in the communicator's default timeout.
   void SetDeadline(Call* call, int64_t now_ns) const;
-  // Admits and submits a call that has its deadline. On an error nothing was started, and no number is used up.
+  // Admits and submits a call whose deadline is set. On an error no call was started and no number
+  // was used.
   absl::StatusOr<RefPtr<Work>> Start(Call call, int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   // InlineFunnel
   bool ended() const override { return end_.ended(); }
@@ -75,41 +81,47 @@ class CallFunnel final : public InlineFunnel {
   // For a call that is made of several (packed_call.h, device_calls.h): as many numbers; counted as one call.
   absl::StatusOr<std::vector<Wiring>> TakeNumbers(const Call& call, size_t count)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Starts one of them, under a number that the whole has got. `among`: whose ranks exchange it; its root is a place
-  // among them; null: all. On an error nothing was started.
+  // Starts one part of such a call, under one of those numbers. Only the ranks of `among` exchange
+  // it, and its root is a place in that group. `among` null: all ranks exchange it. On an error no
+  // part was started.
   absl::StatusOr<RefPtr<Work>> LaunchPart(const Call& part, const Wiring& number,
                                           RefPtr<Work> whole, int64_t started_ns,
                                           PartGroup* among = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For LaunchPart; lives as long as this.
+  // Makes a group for LaunchPart. The group lives as long as the funnel.
   PartGroup* AddGroup(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls that were started, without those of the inline path.
+  // Returns how many calls were started, without the calls of the inline path.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
-  // The default deadline of calls that are started from now on.
+  // Returns the default timeout of calls that are started from now on.
   int64_t timeout_ns() const { return timeout_ns_.load(std::memory_order_relaxed); }
   void SetTimeout(int64_t timeout_ns) { timeout_ns_.store(timeout_ns, std::memory_order_relaxed); }
 
   // ---- Numbers
-  // The number of the last untagged collective that was started here; 0: none was.
+  // Returns the number of the last untagged collective that this rank has started. 0: no
+  // collective.
   uint64_t last_sequence() const { return numbers_.Next(CallNumbers::Collectives(Tag::kUntagged)); }
-  // How the peer numbers this call, or, for a receive in line, its next message.
+  // Returns the number that the peer gives this call. For a receive in line: the number of the
+  // peer's next message.
   CallId CallIdWith(const CallWork& work, int peer) const;
-  // The number, on the wire, of the next message of this tag from the peer.
+  // Returns the number, as on the wire, of the next message with this tag from the peer.
   uint32_t NextFrom(uint32_t tag, int peer) const;
   bool HasStarted(CallId call) const;
-  // Whether this rank has made the call that the peer asks about.
+  // Returns whether this rank has made the call that the peer asks about.
   bool HasMade(int peer, Asked asked, CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The call that could not start, as peers number it. Nothing: no peer waits for it, or it was refused just before.
+  // Records that the call could not start. Returns the refusal to send, with the number by which
+  // the peers know the call. Returns nullopt if no peer waits for the call, or if the last refusal
+  // was the same.
   std::optional<Refusal> Refuse(const Call& call, absl::string_view why)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- [driver] Receives in line
-  // Takes those whose turn has come out of their lines, with the number of their message. `sender`: a peer whose next
-  // message of this tag has begun to arrive; -1: none.
+  // Takes the receives whose turn has come out of their lines and gives each the number of its
+  // message. `sender` returns a peer whose next message with this tag has begun to arrive, or -1.
   std::vector<CallWork*> TakeTurns(absl::FunctionRef<int(uint32_t tag)> sender)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // The receive ends without its turn.
+  // Removes a receive that ends before its turn.
   void LeaveLine(CallWork* work) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The thread of the caller's own reductions. Once a call with one was admitted.
+  // Returns the thread that runs the caller's own reductions. Null until the first call with such a
+  // reduction is admitted.
   std::shared_ptr<CallbackThread> Reductions() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- Plans (planner.h)
@@ -117,23 +129,24 @@ class CallFunnel final : public InlineFunnel {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::string> Explain(CallKind kind, int64_t count, DType dtype)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Plans made before count no more: see InlinePath::Forget.
+  // Plans made before the call are not used any more, see InlinePath::Forget.
   void SetPaths(const Paths& paths) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetProbed(const CostModel& model) ABSL_LOCKS_EXCLUDED(mutex_);
   CostModel model() const ABSL_LOCKS_EXCLUDED(mutex_);
   Paths paths() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // A copy of this rank's contribution, where that is not what its buffer has; `call` is pointed at it.
+  // Copies this rank's contribution to a buffer of the pool and points `call` at it. For calls
+  // whose contribution is not the content of the caller's buffer.
   absl::StatusOr<OwnedBuffer> Stage(Call* call);
-  // The plan and the scratch.
+  // Gives the call its plan and its scratch.
   absl::Status Furnish(Planner& planner, const Call& call, Admitted* admitted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AdmitLocked(const Call& call, Admitted* admitted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Wiring Unnumbered(const Call& call) const;
   Wiring Numbered(const Call& call);
-  // It is a receive from any peer, or one waits before it.
+  // Returns true for a receive from any peer, and for a receive that has such a receive before it.
   bool MustWait(const Call& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   FunnelOwner& owner_;
@@ -143,17 +156,19 @@ class CallFunnel final : public InlineFunnel {
   BufferPool& pool_;
   std::atomic<int64_t> timeout_ns_;
   std::atomic<uint64_t> calls_{0};
-  // Of calls whose order counts beside others' (lines_, LaunchPart), under mutex_.
+  // mutex_ guards those numbers whose order must agree with other state (lines_, LaunchPart).
   CallNumbers numbers_;
 
   mutable absl::Mutex mutex_;
   Planner planner_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<PartGroup>> groups_ ABSL_GUARDED_BY(mutex_);
-  // Receives without a number, by tag, in program order: the first of a line is one from any peer. A message goes to the
-  // first that takes it, so while nothing has come for that one, nothing has come for those behind.
+  // Receives without a number, by tag, in program order. The first receive of a line is one from
+  // any peer. A message goes to the first receive that takes it. So while no message has come for
+  // the first receive, no message has come for those behind it.
   absl::flat_hash_map<uint32_t, std::deque<CallWork*>> lines_ ABSL_GUARDED_BY(mutex_);
   Refusal last_refused_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<CallbackThread> reductions_ ABSL_GUARDED_BY(mutex_);  // from the first on
+  // Set by the first call with a reduction of the caller's.
+  std::shared_ptr<CallbackThread> reductions_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace entrain

@@ -1,7 +1,8 @@
-// What is known of calls that are not open here, so that ranks which called different things find out: what others have
-// called in calls of ours that have not started, and what ours were that are over. Bounded.
+// Notes on calls that are not open on this rank, by which ranks find that they called different
+// things: calls that peers have started and this rank has not, and calls of this rank that are
+// over. The number of notes is bounded.
 //
-// Thread safety: none; CommCore's driver.
+// Thread safety: none. Belongs to CommCore's driver.
 #pragma once
 
 #include <array>
@@ -19,8 +20,8 @@ namespace entrain {
 
 // A call of this rank.
 struct OwnCall {
-  CallId id{~0u, 0};      // as it is: none
-  uint64_t sequence = 0;  // of which id.number is the part that a tag carries
+  CallId id{~0u, 0};      // this value: no call
+  uint64_t sequence = 0;  // id.number is its low part
   Descriptor descriptor;
 };
 
@@ -31,28 +32,32 @@ class CallNotes {
     Descriptor descriptor;
   };
 
-  // `from` has called this in a call that is not open here: noted, unless ours is over. Returns ours if it was another and
-  // is remembered; null otherwise. Good until the next Over.
+  // A peer has started this call, which is not open here. Notes the peer's descriptor, unless this
+  // rank's call is over. If this rank's call is over, remembered, and was a different one, returns
+  // it, valid until the next Over. Otherwise returns null.
   const OwnCall* Hear(const Endpoint& from, CallId call, const Descriptor& theirs);
-  // One of ours starts, or is over and was never open. Returns what somebody has called instead, and forgets the call.
+  // A call of this rank starts, or is over without ever having been open. Returns a note of a peer
+  // that called something else, if there is one, and removes the notes of this call.
   std::optional<Heard> Meet(CallId call, const Descriptor& ours);
-  // The last 256 or so are remembered; messages for one that still come are of ranks that called something else.
+  // A call of this rank is over. About the last 256 are remembered. A message that comes for one of
+  // them is from a rank that called something else.
   void Over(const OwnCall& call) { SlotOf(call.id) = call; }
   void Clear() { early_.clear(); }
-  // It is over, and later ones of its kind have taken its place.
+  // Returns true if the call is over and a later call of its tag has taken its slot.
   bool HasForgotten(CallId call) const {
     const OwnCall& over = over_[SlotNumber(call)];
     const uint32_t later = (over.id.number - call.number) & Tag::kCallMask;
     return over.id.user_tag == call.user_tag && later != 0 && later <= Tag::kCallMask / 2;
   }
-  // Null: it is not over, or forgotten.
+  // Returns null if the call is not over, or is forgotten.
   const OwnCall* OwnThatIsOver(CallId call) const {
     const OwnCall& over = over_[SlotNumber(call)];
     return over.id == call ? &over : nullptr;
   }
 
  private:
-  // The first that was heard of a call, and one that differs: one of the two differs from ours, if any does.
+  // The first descriptor heard for a call, and one that differs from it. If any descriptor differs
+  // from ours, one of these two does.
   struct Early {
     Heard first, other;
   };

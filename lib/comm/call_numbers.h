@@ -1,8 +1,9 @@
-// The numbers of a communicator's calls, as one rank gives them out. All ranks number their collectives alike: for each
-// tag in the order in which they are started. Two ranks number the messages between them alike: for each tag and each
-// direction. A number is one sequence of 64 bits on each rank; a message carries the low bits (OnWire).
+// The numbers that one rank gives to a communicator's calls. All ranks give collectives the same
+// numbers: per tag, in the order in which they are started. Two ranks give the messages between
+// them the same numbers: per tag and direction. A number counts in 64 bits on each rank, and a
+// message carries its low bits (OnWire).
 //
-// Thread safety: any thread. A caller that must not let others come between two calls holds a lock of its own.
+// Thread safety: any thread. A caller that must keep two calls together needs a lock of its own.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,7 @@ namespace entrain {
 
 class CallNumbers {
  public:
-  // What a number belongs to.
+  // The calls that are numbered together.
   struct Series {
     uint32_t tag = Tag::kUntagged;
     int way = kCollectives;
@@ -36,13 +37,13 @@ class CallNumbers {
     static constexpr int kCollectives = -1;
   };
   static Series Collectives(uint32_t tag) { return {tag}; }
-  // `kind`: kSend to the peer; any other: receives from it.
+  // `kind`: kSend for messages to the peer, any other kind for messages from it.
   static Series Messages(uint32_t tag, CallKind kind, int peer) {
     Series series{tag};
     series.way = 2 * peer + (kind == CallKind::kSend ? 0 : 1);
     return series;
   }
-  // Of any call: by its tag, and for a send or receive by its peer.
+  // Returns the series of a call: by its tag, and for a send or receive also by its peer.
   static Series Of(const Call& call);
   static uint32_t TagOf(const Call& call) {
     return call.options.user_tag < 0 ? Tag::kUntagged
@@ -51,23 +52,24 @@ class CallNumbers {
 
   explicit CallNumbers(int ranks) : untagged_(1 + 2 * static_cast<size_t>(ranks)) {}
 
-  // The next number, which is used up by this. From 0.
+  // Uses up the next number of the series and returns it. The first number is 0.
   uint64_t Take(Series series) ABSL_LOCKS_EXCLUDED(mutex_) {
     return series.tag == Tag::kUntagged ? Untagged(series).fetch_add(1, std::memory_order_relaxed)
                                         : TakeTagged(series);
   }
-  // The same, which is not used up.
+  // Returns the next number of the series and does not use it up.
   uint64_t Next(Series series) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   static uint32_t OnWire(uint64_t number) { return static_cast<uint32_t>(number) & Tag::kCallMask; }
-  // Whether `on_wire` was given out before `next`. Ranks are never further apart than half of all numbers on the wire.
+  // Returns whether `on_wire` was given out before `next`. Correct as long as ranks are not further
+  // apart than half of the numbers on the wire.
   static bool IsBefore(uint32_t on_wire, uint64_t next) {
     return next > 0 && ((OnWire(next) - 1 - on_wire) & Tag::kCallMask) <= Tag::kCallMask / 2;
   }
 
  private:
   uint64_t TakeTagged(Series series) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of collectives the first, then by way.
+  // Element 0 belongs to the collectives, the others to the messages, by `way`.
   const std::atomic<uint64_t>& Untagged(Series series) const {
     return untagged_[static_cast<size_t>(series.way + 1)];
   }

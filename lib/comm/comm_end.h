@@ -1,4 +1,4 @@
-// What has ended a communicator: the first status counts.
+// The status that has ended a communicator. The first status that is set counts.
 //
 // Thread safety: any thread.
 #pragma once
@@ -15,12 +15,12 @@ class CommEnd {
  public:
   // Acquire: pairs with the release in Set; status() is then an error.
   bool ended() const { return ended_.load(std::memory_order_acquire); }
-  // OK: it has not ended.
+  // Returns OK while the communicator has not ended.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return status_;
   }
-  // An error.
+  // `why` must be an error.
   void Set(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (status_.ok()) {
@@ -28,7 +28,7 @@ class CommEnd {
     }
     ended_.store(true, std::memory_order_release);
   }
-  // The same error with what was learnt since Set.
+  // Replaces the status by the same error with details that were found out after Set.
   void Complete(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     status_ = why;

@@ -1,4 +1,4 @@
-// What a communicator counts.
+// The counters of a communicator.
 #pragma once
 
 #include <cstdint>

@@ -23,14 +23,15 @@
 
 namespace entrain {
 
-// What this rank needs and tells before it meets the others.
+// The objects that this rank prepares before it meets the others.
 struct Preparation {
   std::vector<Override> overrides;
   std::shared_ptr<const Tuning> tuning;
   Card card;
 };
 
-// What ranks that meet tell each other: the slowest links to ranks of this host, and of others. `link`: a Link.
+// The record that ranks exchange when they meet: the slowest links to ranks of this host, and to
+// ranks of other hosts. `link`: a Link.
 struct MeetRecord {
   struct Side {
     uint64_t link;
@@ -46,9 +47,10 @@ BufferView View(const void* data, int64_t bytes) {
 }
 
 constexpr absl::string_view kProbe = "probe", kCreating = "creating the communicator";
-constexpr int64_t kLookNs =
-    50 * kMillisecond;                    // how often a rank that connects looks who has failed
-constexpr int64_t kTellNs = 2 * kSecond;  // for telling the others of an own failure
+// Interval at which a connecting rank checks whether another rank has failed.
+constexpr int64_t kLookNs = 50 * kMillisecond;
+// Time to tell the others that this rank has failed.
+constexpr int64_t kTellNs = 2 * kSecond;
 
 Link LinkOf(Medium medium, bool apart) {
   switch (medium) {
@@ -64,7 +66,7 @@ Link LinkOf(Medium medium, bool apart) {
   return apart ? Link::kTcpAcross : Link::kTcpInside;
 }
 
-// What a rank without such a link tells.
+// The record of a rank without such a link.
 constexpr LinkSpeed kFastest{0, 1e9, 1e9};
 
 void Worsen(const MeetRecord::Side& other, MeetRecord::Side* side) {
@@ -78,7 +80,7 @@ bool Known(const MeetRecord::Side& side, Link least, Link most) {
          speed.latency_us >= 0 && speed.latency_us < 1e9 && speed.gbs > 0 && speed.host_gbs > 0;
 }
 
-// What travels in a card.
+// Checks the texts that travel in a card.
 absl::Status CheckTexts(const CommOptions& options) {
   constexpr size_t kMaxText = 1000;
   for (const auto& [name, text] :
@@ -91,7 +93,7 @@ absl::Status CheckTexts(const CommOptions& options) {
   return absl::OkStatus();
 }
 
-// On an error no context number is taken.
+// On an error no context number was taken.
 absl::StatusOr<Preparation> Prepare(const CommOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(CheckTexts(options));
   Preparation prepared;
@@ -152,8 +154,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
     return absl::InvalidArgumentError(absl::StrCat("rank: ", options.rank, " is not in [0, ",
                                                    options.size, "), the world's size"));
   }
-  // Counted before anything can fail on this rank alone, so that a repeated attempt meets the
-  // others'.
+  // Count the use before anything can fail on this rank alone, so that a repeated attempt meets the
+  // other ranks' repeated attempts.
   const std::string key = absl::StrCat(
       "entrain/", options.name, "#", options.runtime->NextUse(options.store->url(), options.name));
   const Stop stop{Deadline::After(options.timeout_ns)};
@@ -194,7 +196,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Meet(const CommOptio
   auto comm = Open(options.runtime, {options.name, options.rank, context, *std::move(members),
                                      std::move(prepared.overrides), prepared.tuning, Paths(),
                                      options.timeout_ns, options.name, options.determinism});
-  // Every pair exchanges a message, so whoever returns from here can reach everybody.
+  // Every pair exchanges a message, so a rank that returns from here can reach all others.
   CallOptions barrier;
   barrier.deadline = stop.deadline;
   barrier.timeout_ns = options.timeout_ns;
@@ -235,7 +237,7 @@ MeetRecord Communicator::OwnLinks() const {
 }
 
 absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& meeting) {
-  // All-gather by the direct algorithm: one message between every two ranks.
+  // The direct all-gather sends one message between every two ranks.
   MeetRecord mine = OwnLinks();
   std::vector<MeetRecord> all(static_cast<size_t>(size()));
   Call call;
@@ -245,7 +247,7 @@ absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& mee
   call.count = sizeof(mine);
   call.options = options;
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core_->Start(call, /*kick=*/true));
-  // A rank that ends before it has connected leaves no path that would tell of it.
+  // If a rank ends before it has connected, there is no path that reports this.
   while (!work->Wait(Deadline::After(kLookNs))) {
     absl::Status failed = meeting.Check();
     if (!failed.ok()) {
@@ -307,10 +309,10 @@ absl::StatusOr<RefPtr<Work>> Communicator::Start(const Call& call, bool kick) {
 
 namespace {
 
-// Over when all its parts are.
+// A work that is over when all its parts are over.
 class BatchWork final : public Work {
  public:
-  // One reference for the caller, one until the last part is over.
+  // One reference is for the caller. The other is kept until the last part is over.
   BatchWork(Engine* engine, std::string comm, int64_t now_ns, size_t parts)
       : Work(engine),
         comm_(std::move(comm)),
@@ -330,7 +332,7 @@ class BatchWork final : public Work {
     status_of_[part] = status;
     Count();
   }
-  // Once, when all parts were started.
+  // Called once, when all parts were started.
   void AllStarted() { Count(); }
 
  private:
@@ -466,7 +468,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::FinishSplit(Work& sp
 
 absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int key) {
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> split, StartSplit(color, key));
-  split->Wait(Deadline::Never());  // the call has a deadline of its own
+  split->Wait(Deadline::Never());  // the call's deadline ends the wait
   return FinishSplit(*split);
 }
 

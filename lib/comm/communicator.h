@@ -1,10 +1,10 @@
-// A communicator: a cheap view of the runtime, and the one funnel through which every call goes:
-// check, number, plan, submit. Holds who the ranks are, which context number each of them uses, and
-// how far calls have come.
+// The handle of a communicator. Each call is checked, numbered, planned and submitted. A
+// communicator knows its ranks, the context number that each of them uses, and how far calls have
+// come.
 //
-// Thread safety: any thread; Start is serialised by a mutex, so calls of different threads are
-// numbered in some order (untagged calls must then be ordered by the callers; tagged calls need no
-// order).
+// Thread safety: any thread. A mutex serialises Start, so calls of different threads are numbered
+// in some order. Callers must order untagged calls themselves. Tagged calls need no order between
+// tags.
 #pragma once
 
 #include <cstdint>
@@ -46,39 +46,41 @@ struct CommOptions {
   std::shared_ptr<Store> store;
   std::string name = "world";
   int rank = 0, size = 1;
-  std::string algorithms;  // see overrides.h; empty: by cost
-  std::string tuning;      // a file, see tuning.h; "probe"; empty: the library's own
-  int64_t timeout_ns = kDefaultTimeoutNs;           // default of operations, and of creation
-  Determinism determinism = Determinism::kDefault;  // of calls that do not say; parts inherit it
-  CpuShare cpus = CpuShare::OfThisThread();         // that this rank says it has
+  std::string algorithms;                  // see overrides.h; empty: by cost
+  std::string tuning;                      // see tuning.h: a file; "probe"; empty: built-in values
+  int64_t timeout_ns = kDefaultTimeoutNs;  // default of operations, limit of creation
+  Determinism determinism = Determinism::kDefault;  // default of calls; parts inherit it
+  CpuShare cpus = CpuShare::OfThisThread();         // the cores that this rank claims to have
 };
 
 class Communicator {
  public:
-  // Blocks until all ranks have met and can reach each other, or the time is up.
+  // Blocks until all ranks have met and can reach each other, or until the timeout.
   static absl::StatusOr<std::shared_ptr<Communicator>> Create(const CommOptions& options);
-  // Unfinished calls are aborted, on all ranks; with none, peers are not disturbed. Never waits for
-  // the network.
+  // Aborts unfinished calls on all ranks. If there are none, peers are not disturbed. Never waits
+  // for the network.
   ~Communicator();
 
-  // The funnel. Arguments were checked for shape by the caller of this (lib/api) or are the
-  // library's own; this checks what concerns the communicator. An options.deadline of Never with
-  // timeout_ns 0 takes the communicator's default.
+  // Starts a call. The caller (lib/api, or the library itself) has checked the shape of the
+  // arguments. This function checks only what depends on the communicator. If options.deadline is
+  // Never and timeout_ns is 0, the call gets the communicator's default.
   absl::StatusOr<RefPtr<Work>> Start(const Call& call);
-  // For a call on device memory: finds now what so many of them, or smaller ones, under way at once
-  // will need of page-locked and other memory. For who must not allocate when it starts them. Local.
+  // For a call on device memory: allocates in advance the page-locked and other memory for
+  // `at_once` calls of this size or smaller that are under way together. For callers that must not
+  // allocate when they start a call. Local.
   absl::Status Reserve(const Call& call, int at_once);
-  // All of them, numbered in this order, with one turn of the engine. The work is over when all are; its status is the
-  // first failure in this order.
+  // Starts all calls, numbered in this order, with one turn of the engine. The work is over when
+  // all calls are over. Its status is the first failure in this order.
   RefPtr<Work> StartAll(absl::Span<const Call> calls);
-  // Start and wait. Another thread may destroy this meanwhile, which ends the call; so may it in the next two and in Drain.
+  // Starts the call and waits. Another thread may destroy the communicator meanwhile, which ends
+  // the call. This holds also for RunOrRefuse, RunAgain and Drain.
   absl::Status Run(const Call& call);
-  // The same for a call of the user's: one that this rank cannot start is Refused.
+  // Runs a call of the user. If this rank cannot start it, calls Refused.
   absl::Status RunOrRefuse(const Call& call);
   // See InlinePath.
   std::optional<absl::Status> RunAgain(const CallKey& key, const void* in, void* out);
 
-  // The same for the common cases inside the library. Host memory.
+  // Short forms of Run for the library itself. Host memory.
   absl::Status AllReduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
                          const CallOptions& o = {});
   absl::Status AllGather(const void* in, void* out, int64_t count, DType dtype,
@@ -87,36 +89,41 @@ class Communicator {
                          const CallOptions& o = {});
   absl::Status Barrier(const CallOptions& o = {});
 
-  // Collective. Null for color -1.
+  // Collective. Returns null for color -1.
   absl::StatusOr<std::shared_ptr<Communicator>> Split(int color, int key);
-  // The same without waiting: once the work is over, FinishSplit gives the part, once. A part that nobody takes ends on all
-  // ranks when the work goes.
+  // Splits without waiting. When the work is over, FinishSplit returns the part, once. A part
+  // that is never taken ends on all ranks when the work is destroyed.
   absl::StatusOr<RefPtr<Work>> StartSplit(int color, int key);
-  // kInvalidArgument: the work is another call's.
+  // kInvalidArgument: the work was not started by StartSplit.
   static absl::StatusOr<std::shared_ptr<Communicator>> FinishSplit(Work& split);
 
-  // Memory that the other processes of this host may read where it lies, of all communicators of the runtime.
+  // Allocates memory that the other processes of this host may read in place, in all communicators
+  // of the runtime.
   absl::StatusOr<void*> AllocateMemory(int64_t bytes, SealedMemory::Pages pages);
-  // While a call on any of them uses it, it lives on.
+  // Frees memory of AllocateMemory. It stays mapped while a call of any of these communicators uses
+  // it.
   absl::Status FreeMemory(void* memory);
-  // Makes others' memory such memory, as far as it is whole pages of private memory. Gives how many bytes of it are.
+  // Lets the other processes of this host read memory of the caller in place, as far as it consists
+  // of whole pages of private memory. Returns how many bytes this is.
   absl::StatusOr<int64_t> RegisterMemory(Bytes memory);
   absl::Status DeregisterMemory(void* memory);
 
-  // Any thread; returns at once; ends the communicator on all ranks.
+  // Ends the communicator on all ranks. Returns at once. Any thread.
   void Abort(absl::string_view reason);
-  // The same because of an error on another communicator: calls here return it with its code where
-  // that is one that ends communicators (else kAborted), and with the guilty process's rank here.
-  // Returns when the other ranks have been told, so that whoever reports the error may exit.
+  // Ends the communicator because of an error on another communicator. If the error's code is one
+  // that ends communicators, calls here return this code, else kAborted. They name the rank that
+  // the guilty process has here. Returns when the other ranks have been told, so that a caller that
+  // reports the error may exit.
   void EndWith(const absl::Status& why);
-  // This rank's caller could not start this call, by its arguments or for want of memory. Tells the others, for the
-  // case that it never starts: see CommCore.
+  // This rank's caller could not start this call, because of its arguments or for lack of memory.
+  // Tells the other ranks, in case the caller never starts it, see CommCore.
   void Refused(const Call& call, const absl::Status& why);
-  // See CallerFunctions::Note. Of this runtime: ranks that wait for this one are told, in whatever communicator.
+  // See CallerFunctions::Note. The function counts for the whole runtime: ranks that wait for this
+  // one in any communicator are told.
   void NoteFunction(const void* who, absl::string_view name);
-  // OK, or what ended it.
+  // Returns OK, or the error that ended the communicator.
   absl::Status status() const;
-  // Waits until every call started here is done, or the instant: then false.
+  // Blocks until every call started here is done. Returns false if `give_up` comes first.
   bool Drain(Deadline give_up);
 
   int rank() const;
@@ -124,33 +131,35 @@ class Communicator {
   const std::string& name() const;
   int64_t timeout_ns() const;
   void SetTimeout(int64_t timeout_ns);  // positive
-  // The number of the last untagged collective that was started here; 0: none was.
+  // Returns the number of the last untagged collective that was started here. 0: no collective.
   uint64_t last_sequence() const;
   const Topology& topology() const;
   CommStats stats() const;
-  // The transport used to reach a rank; "self" for oneself.
+  // Returns the transport used to reach a rank, "self" for this rank itself.
   absl::StatusOr<const char*> TransportTo(int peer) const;
-  // The algorithm a call of this shape takes.
+  // Returns the algorithm that a call of this shape takes.
   absl::StatusOr<const char*> AlgorithmFor(CallKind kind, int64_t count, DType dtype) const;
-  // Why, and what others are estimated to take: see planner.h.
+  // Returns the reason of that choice and the estimates of the other algorithms, see planner.h.
   absl::StatusOr<std::string> Explain(CallKind kind, int64_t count, DType dtype) const;
   Runtime& runtime() const;
 
  private:
   Communicator(std::shared_ptr<Runtime> runtime, std::shared_ptr<CommCore> core);
   static std::shared_ptr<Communicator> Open(std::shared_ptr<Runtime> runtime, CoreConfig config);
-  // Creates from the own card on: everything that the other ranks have to be told of when it fails.
+  // Does the part of Create that begins with this rank's card. If this part fails, the other ranks
+  // are told.
   static absl::StatusOr<std::shared_ptr<Communicator>> Meet(const CommOptions& options,
                                                             Preparation prepared,
                                                             StoreMeeting& meeting,
                                                             const Stop& stop);
   absl::Status MeetAll(const CallOptions& options, StoreMeeting& meeting);
   MeetRecord OwnLinks() const;
-  // What looks after calls on device memory, made with the first one.
+  // Returns the object that makes calls on device memory. The first such call creates it.
   absl::StatusOr<DeviceCalls*> OnDevice() ABSL_LOCKS_EXCLUDED(device_mutex_);
   absl::StatusOr<RefPtr<Work>> Start(const Call& call, bool kick);
-  // The region that begins there. While a call uses it: registered memory is not taken back, and the error names the call; other
-  // memory stays mapped until the call is over.
+  // Takes back the region that begins at `memory`. If a call uses registered memory, the memory is
+  // not taken back and the error names the call. If a call uses allocated memory, it stays mapped
+  // until the call is over.
   absl::StatusOr<std::shared_ptr<SharedRegion>> TakeBack(void* memory, bool registered);
 
   std::shared_ptr<Runtime> runtime_;

@@ -1,5 +1,5 @@
-// What a rank contributes to a reduction where that is not what its buffer has: a factor, or a single rank's weight, comes
-// first.
+// The contribution of a rank to a reduction, if it is not the content of its buffer: the call has a
+// factor, or a weight that a single rank must apply itself.
 //
 // Thread safety: any thread.
 #pragma once
@@ -11,7 +11,7 @@
 namespace entrain {
 
 bool ContributionDiffers(const Call& call, int size);
-// dst = the contribution of `count` elements; dst may be src.
+// Writes the contribution of `count` elements to `dst`, which may be `src`.
 void Contribute(const Call& call, void* dst, const void* src, int64_t count);
 
 }  // namespace entrain

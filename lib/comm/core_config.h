@@ -1,4 +1,4 @@
-// What a communicator is made of.
+// The parts of which a communicator is made.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ struct CoreConfig {
   std::vector<Member> members;
   std::vector<Override> overrides;
   std::shared_ptr<const Tuning> tuning;
-  Paths paths;  // what is known before the ranks have met
+  Paths paths;  // known before the ranks have met
   int64_t timeout_ns = 0;
-  std::string
-      world;  // the name of the communicator that this was split from in the end, or its own
-  Determinism determinism = Determinism::kDefault;  // of calls that do not say
+  // The name of the communicator at the root of all splits. Not split: the communicator's own name.
+  std::string world;
+  Determinism determinism = Determinism::kDefault;  // default of calls
 };
 
 }  // namespace entrain

@@ -7,20 +7,22 @@
 namespace entrain {
 namespace {
 
-// Of a lane's messages: what is combined should stay in cache until then, and what is passed on be
-// passed on soon. Where nothing is and all send at once, longer ones are quicker.
+// Size of a lane's messages. Data to be combined should stay in the cache until then, and data to
+// be passed on should be passed on soon. If all ranks send at once and nothing is combined or
+// passed on, longer messages are faster.
 constexpr int64_t kPieceBytes = 256 << 10, kExchangedPieceBytes = 1 << 20;
-// Where one rank receives and the others only send, messages from here on are left whole: the
-// transport takes them in pieces, and finds out by which way they come the quickest.
+// If one rank receives and the others only send, a message of this size or more is not cut: the
+// transport takes it in pieces and finds out which way is the fastest.
 constexpr int64_t kWholeBytes = 1 << 20;
-// And where a message is read from its sender's memory at once (lib/engine/inline_call.h), so are those up
-// to here of a scatter, and between two ranks.
+// If a message is read from its sender's memory at once (lib/engine/inline_call.h), messages up to
+// these sizes are not cut either: those of a scatter, and those between two ranks.
 constexpr int64_t kScatteredBytes = 1 << 20, kPairBytes = 512 << 10;
 constexpr int kMaxLanes = 128;
 constexpr int64_t kElementBytes = 4;
 
-// The shortest message between two ranks, if the call is one lane. An all_reduce counts as if it sent parts, whatever its
-// algorithm: the ranges of the tuning were measured with its lanes cut so.
+// Returns the shortest message between two ranks if the call has one lane. An all_reduce by any
+// algorithm counts as if it sent parts, because the ranges of the tuning were measured with its
+// lanes cut in this way.
 int64_t MessageBytes(const Algorithm& algorithm, int ranks, int64_t bytes) {
   const bool parts = algorithm.message == Message::kPart || algorithm.kind == CallKind::kAllReduce;
   return bytes / (parts ? ranks : 1);
@@ -48,7 +50,7 @@ int64_t Picos(double us) {
   return std::llround(us * 1e6);
 }
 
-// A byte's femtoseconds at a rate.
+// Returns the femtoseconds that a byte takes at this rate.
 int64_t Femtos(double gbs) {
   return std::llround(1e6 / gbs);
 }

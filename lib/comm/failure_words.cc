@@ -101,7 +101,7 @@ absl::Status FailureWords::Disagreement(CallId call, uint64_t sequence,
   blame.tag = call.user_tag == Tag::kUntagged ? -1 : int64_t{call.user_tag};
   blame.sequence = sequence + 1;
   const std::string tag = blame.tag < 0 ? "" : absl::StrCat(" tag ", blame.tag);
-  // Who is guilty comes first.
+  // The guilty ranks come first.
   std::vector<std::string> said;
   for (size_t i = votes.parties.size(); i-- > 0;) {
     const Vote::Party& party = votes.parties[i];
@@ -122,11 +122,11 @@ absl::Status FailureWords::Disagreement(CallId call, uint64_t sequence,
 absl::Status FailureWords::Explain(const CallWork& work, const absl::Status& cause) const {
   const int guilty = work.WaitingFor();
   const bool mismatch = cause.code() == absl::StatusCode::kDataLoss;
-  // Other ranks are told the same, so who "here" is has to be said.
+  // Other ranks get the same text, so it must name the rank that "here" stands for.
   const std::string does =
       mismatch ? absl::StrCat("rank ", peers_.rank(), " disagrees with ") : "lost ";
   const std::string who = guilty < 0 ? "" : absl::StrCat(does, peers_.NameOf(guilty), ": ");
-  // Of two that called different things nobody knows which is wrong.
+  // If two ranks called different things, it is not known which is wrong.
   Blame blame =
       mismatch ? BlameFor(&work, -1, Phase::kCheck) : BlameFor(&work, guilty, Phase::kTransfer);
   blame.sys_errno = BlameOf(cause).sys_errno;
@@ -136,7 +136,7 @@ absl::Status FailureWords::Explain(const CallWork& work, const absl::Status& cau
 
 Blame FailureWords::BlameFor(const CallWork* work, int guilty, Phase phase) const {
   Blame blame;
-  // Creating is the first time that peers are reached.
+  // Creating is the first call that reaches the peers.
   const bool creating = work != nullptr && work->call().kind == CallKind::kCreate;
   blame.phase = creating && phase == Phase::kTransfer ? Phase::kConnect : phase;
   blame.rank = guilty;

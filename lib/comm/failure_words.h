@@ -1,6 +1,7 @@
-// What a communicator says of its failures: sentences, and records of who is guilty. Decides nothing.
+// The sentences of a communicator about its failures, and the records of the guilty rank. Makes no
+// decisions.
 //
-// Thread safety: const; [driver] where a work is given.
+// Thread safety: all functions are const. Functions that take a work are [driver].
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,13 @@
 
 namespace entrain {
 
-// A function of the caller's that is running.
+// A function of the caller that is running.
 struct Running {
-  const CallWork* work = nullptr;  // the call that it belongs to; null: none is running
+  const CallWork* work = nullptr;  // its call; null: no function is running
   int64_t since_ns = 0;
 };
 
-// What an inquiry has found: the member that is waited for, why, and who is guilty of that.
+// The result of an inquiry: the member that is waited for, the reason, and the guilty rank.
 struct Finding {
   int awaited = -1;
   std::string reason;
@@ -32,7 +33,7 @@ struct Finding {
 
 class FailureWords {
  public:
-  // All outlive it. `name`: the communicator's.
+  // All arguments must outlive this object. `name`: the communicator's name.
   FailureWords(const std::string& name, const Peers& peers, const Clock& clock)
       : name_(name), peers_(peers), clock_(clock) {}
 
@@ -41,27 +42,32 @@ class FailureWords {
   absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
   absl::Status TimedOut(const CallWork& work, const Finding& finding, int64_t now_ns) const;
   absl::Status ReductionFailed(const CallWork& work) const;
-  // The path to the rank is lost. `work`: the oldest open call, or null. `refused`: why the rank could not start its call,
-  // or empty. `cause`: what it had said of an end of its own, or OK.
+  // The path to the rank is lost. `work`: the oldest open call, or null. `refused`: the reason why
+  // the rank could not start its call, or empty. `cause`: the status by which the rank said that a
+  // communicator of its own has ended, or OK.
   absl::Status Loss(int rank, const absl::Status& path, const CallWork* work,
                     const std::string& refused, const absl::Status& cause) const;
   absl::Status Disagreement(CallId call, uint64_t sequence, const Vote::Result& votes) const;
-  // For a rank of another communicator, which waits for this one.
+  // Returns the status for a rank of another communicator that waits for this rank. It says what
+  // this rank waits for.
   absl::Status HeldUp(const CallWork& work, const Finding& finding) const;
 
-  // ---- The same with more
-  // `why` as this communicator's: a rank that it blames is named by its identity too, by which causes travel.
+  // ---- Statuses with more details
+  // Returns `why` as a status of this communicator. A rank that it blames is also named by its
+  // process's identity, under which causes travel.
   absl::Status WithMember(const absl::Status& why) const;
-  // A rank that ends a communicator of its own accord after another has failed does so because of that. Both are said,
-  // and the earlier cause is blamed. `cause`: OK: there is none.
+  // A rank that ends a communicator after another one has failed does so because of that failure.
+  // Returns a status that names both and blames the earlier cause. `cause` OK: there is none, and
+  // `end` is returned.
   absl::Status WithEarlierCause(const absl::Status& end, const absl::Status& cause) const;
-  // `why`, with the record of who is guilty completed by what this call was.
+  // Returns `why` and adds this call to the record of the guilty rank.
   absl::Status ForCall(const absl::Status& why, const CallWork& work) const;
 
   // ---- Records
-  // `work`: null: no call. `guilty`: -1: no rank.
+  // `work` null: no call. `guilty` -1: no rank.
   Blame BlameFor(const CallWork* work, int guilty, Phase phase) const;
-  // An error of another communicator as one of this: the rank here of the process that it blames; and its code.
+  // Translates an error of another communicator into one of this communicator: the rank that the
+  // blamed process has here, and the code.
   Blame BlameHere(const absl::Status& why) const;
   static absl::StatusCode CodeHere(const absl::Status& why);
   Blame WithCall(Blame blame, const CallWork& work) const;
@@ -69,10 +75,10 @@ class FailureWords {
   // ---- Parts of sentences
   // "it is in the user reduction of all_reduce #2, which has not returned for 0.5 s"
   std::string Words(const Running& running, int64_t now_ns) const;
-  // This rank is in a function of the caller's.
+  // Returns the finding that this rank is in a function of the caller.
   Finding FindingOf(const Running& running, int64_t now_ns) const;
   std::string ReductionOf(const CallWork& work) const;
-  // "rank 3", "ranks 0, 1, 2"; of many the first.
+  // Returns "rank 3" or "ranks 0, 1, 2". A long list is cut.
   static std::string RankList(const std::vector<int>& ranks);
 
  private:

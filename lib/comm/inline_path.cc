@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMaxKeptScratch = 64 << 10;
 
-// Of sums that only the driver changes.
+// For sums that only the driver changes.
 void Add(std::atomic<uint64_t>& sum, int64_t more) {
   sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
             std::memory_order_relaxed);
@@ -59,7 +59,8 @@ std::optional<absl::Status> InlinePath::Run(const Call& call) {
   if (!MayTry(call) || !seat_.TakeIfQuiet()) {
     return std::nullopt;
   }
-  const uint64_t made = plans_made();  // before the plan: a plan made meanwhile may be old
+  // Read before the plan is made: a plan made after a change may be out of date.
+  const uint64_t made = plans_made();
   pool_.Give(std::move(scratch_));
   Admitted admitted;
   const absl::Status status = funnel_.Admit(call, &admitted);

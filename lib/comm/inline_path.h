@@ -1,13 +1,14 @@
-// The one way into a call beside the executor: the calling thread takes the engine's word once, moves the messages of a
-// small blocking call itself (lib/engine/inline_call.h), and lets go of the word. A plan cache serves calls that differ
-// from an earlier one only in their addresses, sends and receives included. When the call cannot finish here, one place
-// (HandOver) gives it to an executor, with the sentence that says why.
+// The inline path is the only way into a call beside the executor. The calling thread takes the
+// engine's word once, moves the messages of a small blocking call itself
+// (lib/engine/inline_call.h), and gives the word back. A plan cache serves calls that differ from
+// an earlier call only in their addresses, also sends and receives. If the call cannot finish here,
+// HandOver gives it to an executor and records the reason.
 //
 //   RunAgain ── key is cached ──> take the word ── verify ──┐
 //   Run ── take the word ── funnel: plan, scratch, number ──┴─> InlineCall ── kDone ──> owner: Over
 //                                                                          └─ else ──> owner: GoOn
 //
-// Thread safety: any thread, but for what is marked [driver].
+// Thread safety: any thread, except for functions marked [driver].
 #pragma once
 
 #include <array>
@@ -28,12 +29,13 @@
 
 namespace entrain {
 
-// What a call gets before it starts.
+// The objects that a call gets before it starts.
 struct Admitted {
   std::shared_ptr<const Plan> plan;
   OwnedBuffer scratch;
   Wiring wiring;
-  bool waits = false;  // for its number, in CallFunnel
+  // The call must wait in a line of CallFunnel for its number.
+  bool waits = false;
 };
 
 // What the inline path gets calls admitted by (CallFunnel).
@@ -54,7 +56,7 @@ class InlineOwner {
   virtual ~InlineOwner() = default;
   // The call is over. Leaves the engine.
   virtual absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) = 0;
-  // An executor goes on from `progress`; returns when the call is over. Leaves the engine.
+  // Lets an executor continue from `progress` and returns when the call is over. Leaves the engine.
   virtual absl::Status GoOn(const Call& call, Admitted admitted, const Progress& progress) = 0;
 };
 
@@ -65,30 +67,32 @@ class InlinePath {
              int ranks, bool pays)
       : seat_(seat), pool_(pool), funnel_(funnel), owner_(owner), ranks_(ranks), pays_(pays) {}
 
-  // Whether it is cheap to look at every peer again and again: in memory it is. Of sockets each look is a system call,
-  // and many of them are better left to epoll.
+  // Returns whether it is cheap to poll every peer again and again. In shared memory it is. With
+  // sockets each poll is a system call, and epoll serves many sockets better.
   static bool Pays(const Topology& topology, const Paths& paths);
   void SetPays(bool pays) { pays_.store(pays, std::memory_order_relaxed); }
-  // Plans made so far count no more.
+  // Plans made before this call are not used any more.
   void Forget() { plans_made_.fetch_add(1, std::memory_order_release); }
 
-  // Runs a call without options that the cache has. Checks its addresses. Nullopt: the cache does not have it, the
-  // addresses are not good, or the engine is busy; nothing was done.
+  // Runs a call without options that the cache holds. Checks its addresses. Returns nullopt, and
+  // has done nothing, if the cache does not hold the call, if an address is not good, or if the
+  // engine is busy.
   std::optional<absl::Status> RunAgain(const CallKey& key, const void* in, void* out);
-  // Runs a checked call. Nullopt: it must be started, or the engine is busy; nothing was done.
+  // Runs a checked call. Returns nullopt, and has done nothing, if the call must go to Start, or if
+  // the engine is busy.
   std::optional<absl::Status> Run(const Call& call);
 
-  // Calls that came to this end here.
+  // Returns how many calls ended here in this way.
   uint64_t count(InlineEnd end) const {
     return ends_[static_cast<size_t>(end)].load(std::memory_order_relaxed);
   }
-  // Of the calls that are over here.
+  // Bytes of the calls that were finished here.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t bytes_received() const { return bytes_received_.load(std::memory_order_relaxed); }
 
  private:
   uint64_t plans_made() const { return plans_made_.load(std::memory_order_acquire); }
-  // Whether calls of this kind may go inline.
+  // Returns whether calls of this kind may go inline.
   bool MayTry(const Call& call) const;
   // [driver]
   bool ReserveScratch(int64_t bytes);
@@ -104,8 +108,9 @@ class InlinePath {
   std::atomic<bool> pays_;
   std::atomic<uint64_t> plans_made_{0};  // how often Forget was called
   PlanCache cache_;
-  OwnedBuffer scratch_;  // [driver] between calls
-  // Written by the driver.
+  // [driver] Kept between calls.
+  OwnedBuffer scratch_;
+  // The driver writes these.
   std::array<std::atomic<uint64_t>, kInlineEnds.size()> ends_{};
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0};
 };

@@ -10,9 +10,9 @@
 namespace entrain {
 namespace {
 
-// How much later than promised an answer may come.
+// The time by which an answer may come later than promised.
 constexpr int64_t kSlackNs = 100 * kMillisecond;
-// The longest that a peer may make us wait for more of its answer.
+// The longest time that a peer may make us wait for more of its answer.
 constexpr int64_t kLongestMoreNs = 2 * kSecond;
 
 }  // namespace
@@ -37,11 +37,12 @@ bool Inquiry::AsksForOthers() const {
 
 void Inquiry::Expire(CallWork* work, int64_t now_ns) {
   if (const Running running = open_.HeldUpByFunction(*work, now_ns); running.work != nullptr) {
-    owner_.Fail(
-        words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));  // no need to ask
+    // The reason is known here: the other ranks need not be asked.
+    owner_.Fail(words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));
     return;
   }
-  // One inquiry at a time; asked again when that one is over. One for others gives way, or goes on as ours.
+  // One inquiry at a time: this call is tried again when the current one is over. An inquiry for
+  // other ranks is stopped, or becomes ours if it is about the same call.
   if (AsksForOthers() && work != asked_) {
     membership_.OnFinished();
   }
@@ -50,8 +51,9 @@ void Inquiry::Expire(CallWork* work, int64_t now_ns) {
 
 bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
   const Wiring& wiring = work->wiring();
-  // Of messages nobody but the peer knows; the others are asked only whether they are there. Of a receive in line, the
-  // peers are asked for the next message of each, since nothing has come for any that stands before it.
+  // Only the peer knows of a message. The other members are asked with kPing, which shows only
+  // whether they are there. For a receive in line, each peer is asked for its next message, because
+  // no message has come for any receive before it.
   const auto query = membership_.OnExpired(
       wiring.point_to_point ? CallFunnel::kPing : CallId{wiring.user_tag, wiring.call_number},
       now_ns, answer_ns + 2 * peers_.SlowestRoundTrip());
@@ -141,7 +143,7 @@ void Inquiry::OnLost(int rank, const absl::Status& why) {
   if (!membership_.losing()) {
     lost_why_ = why;
   }
-  // A peer that has said why it may go is not waited for: nobody knows better.
+  // If the peer has told why it may end, nothing better will come: do not wait.
   const bool told = !owner_.CauseOf(rank).ok();
   membership_.OnLost(rank, clock_.Now(),
                      told ? 0 : Membership::kGraceNs + peers_.SlowestRoundTrip());
@@ -183,7 +185,7 @@ Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verd
   const bool answers = verdict.answer != Answer::kNone;
   const bool from_any = message && work.peer() < 0 && peers_.size() > 2;
   if (from_any && answers && !verdict.late.empty()) {
-    // Any of them might have sent it.
+    // Each of the late ranks might have sent the message.
     finding.awaited = -1;
     finding.blame = words_.BlameFor(&work, -1, Phase::kTransfer);
     finding.reason = absl::StrCat("nothing has come from ", words_.RankList(verdict.late));
@@ -193,7 +195,7 @@ Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verd
     finding.reason = "it has not made the matching call";
   }
   const auto member = static_cast<size_t>(verdict.guilty);
-  // One that has left may have done so because of what it had told before.
+  // A member that has left may have done so because of a cause that it told before.
   const absl::Status excuse =
       verdict.answer == Answer::kExcused
           ? excuses_[member]
@@ -216,7 +218,7 @@ Finding Inquiry::FindingOfNobody(const CallWork& work, Finding finding) const {
   if (const Running running = open_.HeldUpByFunction(work, now); running.work != nullptr) {
     return words_.FindingOf(running, now);
   }
-  // All have started the call, and may be in a function of their callers'.
+  // All have started the call. A member may be in a function of its caller.
   for (int r = 0; r < peers_.size(); ++r) {
     const absl::Status& excuse = excuses_[static_cast<size_t>(r)];
     if (r != peers_.rank() && !membership_.left(r) && !excuse.ok()) {

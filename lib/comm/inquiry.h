@@ -1,7 +1,8 @@
-// Finds out who holds up a call whose time is up, and who is to blame for a lost path. Membership decides; this asks the
-// members, keeps what they have told, and puts the verdict into words.
+// Finds the rank that holds up a call whose deadline has passed, and the rank to blame for a lost
+// path. Membership decides. Inquiry asks the members, keeps their answers, and puts the verdict
+// into words.
 //
-// Thread safety: none; the communicator's driver.
+// Thread safety: none. Belongs to the communicator's driver.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +26,10 @@ namespace entrain {
 class InquiryOwner {
  public:
   virtual ~InquiryOwner() = default;
-  // What the member's process has told of an end of its own since this communicator was opened; OK: nothing.
+  // Returns the status by which the member's process has reported an end of its own since this
+  // communicator was opened. OK: no report.
   virtual absl::Status CauseOf(int rank) const = 0;
-  // What was sent must reach the peers before the driver leaves.
+  // Messages were sent that must reach the peers before the driver leaves.
   virtual void NeedFlush() = 0;
   // Ends the communicator.
   virtual void Fail(const absl::Status& why) = 0;
@@ -38,51 +40,57 @@ class Inquiry {
   // See ContextOwner::FindOut.
   using HeldUpBy = absl::AnyInvocable<void(const absl::Status& why)>;
 
-  // All outlive it.
+  // All arguments must outlive this object.
   Inquiry(InquiryOwner& owner, const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
           const FailureWords& words, const Clock& clock);
 
   // ---- Questions
-  // The call's deadline has passed. Asks all members about it, unless they are being asked about another.
+  // The call's deadline has passed. Asks all members about it, unless they are being asked about
+  // another call.
   void Expire(CallWork* work, int64_t now_ns);
-  // For a rank of another communicator: `then` learns what holds up the oldest call. Returns by when.
+  // For a rank of another communicator: calls `then` with the reason that holds up the oldest call.
+  // Returns the time by which this happens.
   Deadline FindOut(HeldUpBy then);
-  // True: OnTick has something to do.
+  // Takes a member's answer. Returns true if OnTick has something to do.
   bool OnAnswer(const Endpoint& from, int rank, Reader& reader);
-  // The call has ended by itself.
+  // The call has ended without a verdict.
   void OnFinished(const CallWork* work);
-  // The communicator ends because of this. Before its calls end, which are not inquired about any more.
+  // The communicator ends because of `why`. Must be called before its calls end, because they are
+  // not asked about any more.
   void Stop(const absl::Status& why);
 
-  // ---- What becomes of members
+  // ---- Members that go
   bool left(int rank) const { return membership_.left(rank); }
   void OnLeft(int rank) { membership_.OnLeft(rank); }
-  // The path to a member broke. A better reason is awaited for a moment.
+  // The path to a member broke. Waits a moment for a better reason.
   void OnLost(int rank, const absl::Status& why);
   // The member's caller could not start a call.
   void OnRefused(int rank, Reader& reader);
-  // A lost path to the member, in words.
+  // Describes a lost path to the member.
   absl::Status Loss(int rank, const absl::Status& path) const;
 
   // ---- Time
-  // Calls that expire now are asked about afterwards.
+  // Returns true while members are being asked for one of our calls. Calls that expire meanwhile
+  // are asked about afterwards.
   bool busy() const { return membership_.inquiring() && !AsksForOthers(); }
   Deadline next_tick() const { return membership_.next_tick(); }
-  // Ends the communicator, or tells who has asked, if there is a verdict.
+  // If there is a verdict, ends the communicator, or answers the ranks that asked through FindOut.
   void OnTick(int64_t now_ns);
 
  private:
-  // An inquiry is under way for ranks of other communicators: none of our calls has expired.
+  // Returns true if the inquiry under way serves only ranks of other communicators: none of our
+  // calls has expired.
   bool AsksForOthers() const;
-  // False: the members are being asked about another call.
+  // Returns false if the members are being asked about another call.
   bool Ask(CallWork* work, int64_t now_ns, int64_t answer_ns);
   void TellThoseWhoAsked(const absl::Status& why);
   void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
   Finding FindingOf(const CallWork& work, const Membership::Verdict& verdict) const;
-  // All have started the call.
+  // Returns the finding for a call that all ranks have started.
   Finding FindingOfNobody(const CallWork& work, Finding finding) const;
-  // Whether a call that waits for this rank here is the one that it failed to make; or, when none is under way, the
-  // next. Later ones show that it has made it after all.
+  // Returns whether the refusal explains why we wait: an open call that waits for `rank` is the
+  // call that `rank` refused. If no call is open: the refused call is one that this rank has not
+  // started either. A later call would show that `rank` has made it after all.
   bool IsDue(int rank, const Refusal& refusal) const;
 
   InquiryOwner& owner_;
@@ -92,11 +100,11 @@ class Inquiry {
   const FailureWords& words_;
   const Clock& clock_;
   Membership membership_;
-  absl::Status lost_why_;                  // what broke the path that membership_ is losing
-  CallWork* asked_ = nullptr;              // what membership_ inquires about
-  std::vector<absl::Status> excuses_;      // by rank, with its answer kExcused
-  std::vector<HeldUpBy> those_who_asked_;  // about asked_
-  std::vector<Refusal> refusals_;          // by rank, its last one
+  absl::Status lost_why_;                  // why membership_ loses a path
+  CallWork* asked_ = nullptr;              // the call that membership_ inquires about
+  std::vector<absl::Status> excuses_;      // by rank, from its answer
+  std::vector<HeldUpBy> those_who_asked_;  // wait for the verdict about asked_
+  std::vector<Refusal> refusals_;          // by rank, its last refusal
 };
 
 }  // namespace entrain

@@ -14,8 +14,8 @@
 namespace entrain {
 namespace {
 
-// One launcher: which variables say what. Null: it has none. Several for one thing: the first that
-// is set.
+// The variables of one launcher. Null: the launcher has no such variable. If there are several: the
+// first that is set.
 struct Kind {
   const char* name;
   const char* rank;
@@ -50,7 +50,7 @@ const std::vector<Kind>& Kinds() {
   return *kinds;
 }
 
-// A variable as an integer in [low, high]; nullopt when it is unset.
+// Returns a variable as an integer in [low, high], or nullopt when it is unset.
 absl::StatusOr<std::optional<int>> Integer(const EnvLookUp& env, const char* name, int low,
                                            int high) {
   const auto text = env(name);
@@ -67,7 +67,7 @@ absl::StatusOr<std::optional<int>> Integer(const EnvLookUp& env, const char* nam
 
 constexpr int kMost = 1 << 24;  // ranks
 
-// The first of `names` that is set, which is written to `*used`.
+// Returns the first of `names` that is set, and writes that name to `*used`.
 absl::StatusOr<std::optional<int>> FirstInteger(const EnvLookUp& env,
                                                 const std::vector<const char*>& names,
                                                 const char** used) {
@@ -104,7 +104,7 @@ bool InSlurmStep(const EnvLookUp& env) {
 }
 
 // Outside a step, Slurm gives a batch script the variables of task 0 of N, but starts one process.
-// That process would wait for the others for ever.
+// This process would wait forever for the others.
 absl::Status CheckSlurmStep(const EnvLookUp& env, int size) {
   if (size > 1 && !InSlurmStep(env)) {
     return absl::FailedPreconditionError(
@@ -128,7 +128,7 @@ bool IsTorch(const Launch& launch) {
   return launch.launcher == Kinds().front().name;
 }
 
-// nullopt: this launcher did not start us.
+// Returns nullopt if this launcher did not start this process.
 absl::StatusOr<std::optional<Launch>> Detect(const EnvLookUp& env, const Kind& kind) {
   ENTRAIN_ASSIGN_OR_RETURN(const auto rank, Integer(env, kind.rank, 0, kMost));
   if (!rank.has_value()) {
@@ -179,7 +179,8 @@ bool IsSlurm(const Launch& launch) {
   return launch.launcher == Kinds().back().name;
 }
 
-// Slurm may have started one launcher a host, which then started the ranks: its tasks count hosts.
+// Slurm may have started one launcher per host, which then started the ranks. Slurm's tasks then
+// count hosts.
 bool IsNested(const Launch& inner, const Launch& slurm) {
   return IsSlurm(slurm) && inner.local_size > 0 &&
          int64_t{slurm.size} * inner.local_size == inner.size;
@@ -189,7 +190,7 @@ bool Agree(const EnvLookUp& env, const Launch& first, const Launch& second) {
   if (first.rank == second.rank && first.size == second.size) {
     return true;
   }
-  // Outside a step Slurm's variables describe no task, so they contradict nobody.
+  // Outside a step, Slurm's variables describe no task, so they contradict no other launcher.
   return IsNested(first, second) || (IsSlurm(second) && !InSlurmStep(env));
 }
 
@@ -255,7 +256,7 @@ absl::Status StoreOfThisHost(const ProcessLookUp& launching_process, Launch* lau
   return absl::OkStatus();
 }
 
-// A port that all tasks of a step arrive at, and other steps hardly ever.
+// Returns a port that is the same for all tasks of a step, and hardly ever that of another step.
 absl::StatusOr<int> SlurmPort(const EnvLookUp& env) {
   if (const auto reserved = env("SLURM_STEP_RESV_PORTS"); reserved.has_value()) {
     int port = 0;  // "12000-12003,12010"
@@ -303,7 +304,7 @@ absl::Status StoreFromSlurm(const EnvLookUp& env, const ProcessLookUp& launching
   ENTRAIN_ASSIGN_OR_RETURN(const auto task, Integer(env, "SLURM_LOCALID", 0, kMost));
   ENTRAIN_ASSIGN_OR_RETURN(const int port, SlurmPort(env));
   launch->store_url = absl::StrCat("tcp://", nodes->front(), ":", port);
-  // Tasks may be dealt out such that rank 0 is not on the first node.
+  // Slurm may distribute tasks so that rank 0 is not on the first node.
   launch->serve =
       node.has_value() && task.has_value() ? *node == 0 && *task == 0 : launch->rank == 0;
   launch->store_origin =

@@ -16,7 +16,7 @@
 namespace entrain {
 namespace {
 
-// nullopt: no such process, or not ours to read.
+// Returns nullopt if there is no such process, or if its file may not be read.
 std::optional<std::string> ReadOf(int64_t pid, const char* file) {
   std::ifstream in(absl::StrCat("/proc/", pid, "/", file), std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
@@ -33,8 +33,8 @@ bool Has(const std::string& environment, const std::string& variable) {
   return false;
 }
 
-// A number of /proc/PID/stat, counted from 1 as in proc(5). The second, a name in parentheses, may
-// hold anything.
+// Returns a number of /proc/PID/stat, counted from 1 as in proc(5). The second entry, a name in
+// parentheses, may contain any characters.
 std::optional<int64_t> StatNumber(int64_t pid, size_t place) {
   const auto stat = ReadOf(pid, "stat");
   const size_t name_end = stat.has_value() ? stat->rfind(')') : std::string::npos;

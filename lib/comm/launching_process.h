@@ -1,5 +1,5 @@
-// The process that started all ranks of this host: what they have in common where no variable says
-// it.
+// Finds the process that started all ranks of this host. The ranks have this process in common even
+// if no variable says so.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace entrain {
 
-// "PID-START" of the nearest ancestor whose environment, as it was when it was started, lacks
-// `rank_variable` or belongs to somebody else: shells and wrappers between the launcher and a rank
-// have it. The same for all ranks that one process started, and for no others while they live
-// (START: the kernel's time of its start). kFailedPrecondition: there is none, as in a container of
-// the rank's own.
+// Returns "PID-START" of the nearest ancestor whose initial environment lacks `rank_variable` or
+// cannot be read because another user owns it. Shells and wrappers between the launcher and a rank
+// do have the variable. All ranks that one process started get the same text, and no other
+// processes do while these live (START: the kernel's start time of the process).
+// kFailedPrecondition: there is no such ancestor, as in a container of the rank's own.
 absl::StatusOr<std::string> LaunchingProcess(const std::string& rank_variable);
 
 }  // namespace entrain

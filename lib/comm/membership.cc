@@ -30,7 +30,7 @@ bool Membership::OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more
   if (!inquiring_ || nonce != nonce_) {
     return false;
   }
-  // Once: what it waits for may wait for us.
+  // Extended only once: the rank that `rank` waits for may wait for us.
   if (answer == Answer::kElsewhere && answers_[static_cast<size_t>(rank)] == Answer::kNone) {
     until_ = std::max(until_, more_by);
   }
@@ -47,7 +47,7 @@ void Membership::OnLost(int rank, int64_t now_ns, int64_t grace_ns) {
     lost_ = rank;
     lost_until_ = {now_ns + grace_ns};
   }
-  // It will not answer, and that it does not is no sign of guilt.
+  // The rank cannot answer any more, so its silence is no sign of guilt.
   Answer& answer = answers_[static_cast<size_t>(rank)];
   if (inquiring_ && (answer == Answer::kNone || answer == Answer::kElsewhere)) {
     answer = Answer::kStarted;

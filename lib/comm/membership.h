@@ -1,18 +1,18 @@
-// Who is to blame when a call's time is up: a pure machine, (state, event, time) -> actions; no
-// I/O, no clock.
+// Decides which rank is to blame when a call's deadline has passed. A pure machine, (state, event,
+// time) -> actions, without I/O and clock.
 //
-// In a ring the neighbour one waits for is usually innocent: it waits for somebody else. So on
-// expiry every member is asked how far it has come; answers are awaited for kAnswerNs and two round trips of the
-// slowest path; the verdict is one rank for all to name:
-//   a member that does not answer (stopped, hung, cut off), the lowest; else
-//   a member that has not started the call and has no excuse, the lowest; else
-//   a member that has not started the call because it is held up in another communicator, or has lost somebody there,
-//   the lowest: whoever holds it up is guilty; else
-//   nobody: all have started it, and the data does not move fast enough.
+// In a ring, the neighbour that a rank waits for is usually innocent: it waits for another rank. So
+// when a call expires, every member is asked how far it has come. Answers are awaited for kAnswerNs
+// and two round trips of the slowest path. The verdict is one rank, the same on all ranks:
+//   the lowest member that does not answer (stopped, hung, cut off); else
+//   the lowest member that has not started the call and has no excuse; else
+//   the lowest member that has not started the call because it is held up in another communicator,
+//   or has lost a rank there: the rank that holds it up is guilty; else
+//   no rank: all have started the call, and the data does not move fast enough.
 //
-// A path that breaks names its peer, but the peer may have gone only because somebody else failed
-// first: whoever learns of a failure may exit at once, and its farewell can be overtaken. So the
-// verdict waits kGraceNs and one round trip for a better reason.
+// A path that breaks names its peer, but the peer may have exited only because another rank failed
+// first: a process that learns of a failure may exit at once, and its last messages can be late. So
+// the verdict waits kGraceNs and one round trip for a better reason.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@
 
 namespace entrain {
 
-// A collective call as all ranks number it.
+// A collective call, by the number that all ranks give it.
 struct CallId {
   uint32_t user_tag = 0;
   uint32_t number = 0;
@@ -36,15 +36,18 @@ class Membership {
   static constexpr int64_t kAnswerNs = 150 * kMillisecond;
   static constexpr int64_t kGraceNs = 100 * kMillisecond;
 
-  // For a rank of another communicator, which waits for the answer as long as it waits for others.
+  // The same for an inquiry that a rank of another communicator has asked for. That rank waits for
+  // this answer as long as for those of its other members.
   static constexpr int64_t kAnswerToOthersNs = 100 * kMillisecond;
 
   enum class Answer : uint8_t {
     kNone,
-    kStarted,    // the call
-    kElsewhere,  // not started: it waits in a call of another communicator, and finds out for whom
-    kExcused,    // not started, and somebody else is guilty of that
-    kAbsent,     // not started
+    kStarted,  // it has started the call
+    // Not started: the member waits in a call of another communicator, and is finding out for which
+    // rank.
+    kElsewhere,
+    kExcused,  // not started, and another rank is guilty
+    kAbsent,   // not started
   };
   struct Query {
     uint32_t nonce = 0;
@@ -53,41 +56,44 @@ class Membership {
   struct Verdict {
     bool lost = false;  // the path to `guilty` broke; else `call` has timed out
     CallId call;
-    int guilty = -1;  // -1: nobody in particular
-    Answer answer =
-        Answer::kNone;   // of the guilty one; kElsewhere: whom it waits for it has not found out
+    int guilty = -1;  // -1: no rank
+    // The answer of the guilty member. kElsewhere: it has not found out which rank it waits for.
+    Answer answer = Answer::kNone;
     std::string reason;  // "does not answer", "has not started the call", ...; names further ranks
-    std::vector<int> late;  // all that have not come to the call, for whatever reason
+    // All members that have not started the call, for any reason.
+    std::vector<int> late;
   };
 
   Membership(int rank, int size);
 
-  // A call's deadline has passed. The query to send to every member that has not left, or nothing
-  // when an inquiry is under way already. `answer_ns`: how long answers are awaited.
+  // A call's deadline has passed. Returns the query to send to every member that has not left, or
+  // nullopt if an inquiry is under way already. `answer_ns`: how long answers are awaited.
   std::optional<Query> OnExpired(CallId call, int64_t now_ns, int64_t answer_ns = kAnswerNs);
-  // A member's answer. False: it answers an earlier query, and is ignored. kElsewhere: it will say more by `more_by`.
+  // Takes a member's answer. Returns false, and ignores it, if it belongs to an earlier query. For
+  // kElsewhere, the member will say more by `more_by`.
   bool OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more_by = {0});
-  // A member has destroyed its communicator; it has started everything it ever will.
+  // A member has destroyed its communicator. It will start no further call.
   void OnLeft(int rank);
-  // The path to a member broke. The first one counts. `grace_ns`: how long a better reason is awaited.
+  // The path to a member broke. Only the first break counts. `grace_ns`: how long a better reason
+  // is awaited.
   void OnLost(int rank, int64_t now_ns, int64_t grace_ns = kGraceNs);
-  // A path broke, and the verdict is being waited for.
+  // Returns true if a path broke and the verdict is pending.
   bool losing() const { return lost_ >= 0; }
-  // Members are being asked.
+  // Returns true while members are being asked.
   bool inquiring() const { return inquiring_; }
-  // By then there is a verdict of the inquiry.
+  // Returns the time by which the inquiry has a verdict.
   Deadline until() const { return until_; }
   bool left(int rank) const { return left_[static_cast<size_t>(rank)]; }
-  // The call that is inquired about has ended by itself: no verdict is needed.
+  // The call that is inquired about has ended without a verdict.
   void OnFinished();
-  // When to call OnTick next.
+  // Returns when to call OnTick next.
   Deadline next_tick() const;
-  // The verdict, once all have answered or time is up.
+  // Returns the verdict, once all members have answered or the time is up.
   std::optional<Verdict> OnTick(int64_t now_ns);
 
  private:
   bool AllAnswered() const;
-  // The ranks whose answer it is.
+  // Returns the ranks that gave this answer.
   std::vector<int> With(Answer answer) const;
 
   const int rank_;

@@ -1,5 +1,6 @@
-// What a reduction that packs contributions remembers between calls: how many it has made, since its random numbers
-// differ from call to call, and what error feedback still owes, by tag and length.
+// The state that a reduction of packed contributions keeps between calls. It has the number of
+// calls, because random numbers differ from call to call. It also has the remainder that error
+// feedback owes, by tag and length.
 //
 // Thread safety: any thread.
 #pragma once
@@ -24,20 +25,22 @@ namespace entrain {
 
 class MergeState {
  public:
-  // 0, 1, 2, ...
+  // Returns 0, 1, 2, ...
   uint64_t NextCall() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls body(owed) with the `count` numbers that calls of this tag owe, at first zeros, for it to replace.
+  // Calls body(owed), which may change the `count` numbers that calls of this tag owe. At first
+  // they are zeros.
   void Settle(int64_t tag, int64_t count, absl::FunctionRef<void(float*)> body)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // For whoever keeps it otherwise than as Save's bytes, while no call is under way: what calls of this tag owe, `count` numbers,
-  // and how many calls there were. Lent until Load, or as long as this lives.
+  // For callers that keep the state in another form than Save's bytes. No call may be under way.
+  // Owed returns the `count` numbers that calls of this tag owe, calls() the number of calls. Both
+  // pointers are valid until Load or the destructor.
   float* Owed(int64_t tag, int64_t count) ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t* calls() ABSL_NO_THREAD_SAFETY_ANALYSIS { return &calls_; }
 
-  // All of it, as bytes; the same bytes for the same state.
+  // Returns the whole state as bytes. Equal states give equal bytes.
   std::string Save() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // INVALID_ARGUMENT for what Save did not write; then nothing has changed.
+  // Returns INVALID_ARGUMENT, and changes nothing, for bytes that Save did not write.
   absl::Status Load(absl::string_view saved) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -47,7 +50,8 @@ class MergeState {
   absl::flat_hash_map<Key, std::vector<float>> owed_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The task-arithmetic reduction of these settings, with a state of its own where it needs one; CheckMerging's error.
+// Returns the task-arithmetic reduction of these settings. It has a state of its own if it needs
+// one. Returns CheckMerging's error for bad settings.
 absl::StatusOr<Reduction> MakeGta(Merging merging);
 
 }  // namespace entrain

@@ -20,7 +20,7 @@ size_t Index(Axis axis) {
   return static_cast<size_t>(axis);
 }
 
-// Axes from the fastest to the slowest.
+// Returns the axes from the fastest to the slowest.
 absl::StatusOr<std::array<size_t, kAxes>> ParseOrder(const std::string& order) {
   const std::vector<std::string> names = absl::StrSplit(order, ',');
   const auto bad = [&](absl::string_view why) {
@@ -56,7 +56,7 @@ std::string Product(const std::array<int, kAxes>& lengths) {
   return absl::StrJoin(factors, " x ");
 }
 
-// The lengths with what remains put in for sync; their product is `size`.
+// Returns the lengths with the remaining ranks filled in for sync. The product is `size`.
 absl::StatusOr<std::array<int, kAxes>> Complete(std::array<int, kAxes> lengths, int size) {
   int64_t product = 1;
   for (size_t axis = 0; axis < kAxes; ++axis) {
@@ -67,7 +67,7 @@ absl::StatusOr<std::array<int, kAxes>> Complete(std::array<int, kAxes> lengths, 
     }
     product *= remains ? 1 : lengths[axis];
     if (product > size) {
-      break;  // wrong already, and cannot overflow from here
+      break;  // wrong already; stop before the product overflows
     }
   }
   int& sync = lengths[Index(Axis::kSync)];
@@ -83,7 +83,7 @@ absl::StatusOr<std::array<int, kAxes>> Complete(std::array<int, kAxes> lengths, 
   return lengths;
 }
 
-// Where `rank` is along each axis.
+// Returns the place of `rank` along each axis.
 std::array<int, kAxes> Coordinates(int rank, const std::array<int, kAxes>& lengths,
                                    const std::array<size_t, kAxes>& order) {
   std::array<int, kAxes> coordinates{};
@@ -99,7 +99,7 @@ absl::Status AgreeOnConfig(Communicator& comm, const MeshConfig& config) {
   for (size_t axis = 0; axis < kAxes; ++axis) {
     values.push_back({kNames[axis], static_cast<double>(config.lengths[axis])});
   }
-  // A word is told from another by its hash; its text could be of any length.
+  // The order is compared by a hash, because its text may have any length.
   uint32_t hash = 2166136261u;
   for (const char c : config.order) {
     hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
@@ -108,7 +108,7 @@ absl::Status AgreeOnConfig(Communicator& comm, const MeshConfig& config) {
   return AgreeOn(comm, "the communicator", values);
 }
 
-// The ranks that differ from this one at most along the axes in `along` share a number.
+// Ranks that differ from each other only along the axes in `along` get the same number.
 int ColorOf(const std::array<int, kAxes>& coordinates, const std::array<int, kAxes>& lengths,
             const std::function<bool(size_t axis)>& along) {
   int color = 0;
@@ -143,7 +143,7 @@ absl::StatusOr<std::shared_ptr<Mesh>> Mesh::Create(std::shared_ptr<Communicator>
       alone = part;
     }
     mesh->length_[group] = members;
-    // Members are ordered by rank, which along one axis is the order of coordinates.
+    // Members are ordered by rank. Along one axis this is the order of coordinates.
     mesh->coordinate_[group] = part->rank();
     mesh->comms_[group] = std::move(part);
   }
@@ -152,8 +152,9 @@ absl::StatusOr<std::shared_ptr<Mesh>> Mesh::Create(std::shared_ptr<Communicator>
 
 absl::StatusOr<std::shared_ptr<Mesh>> Mesh::CreateFrom(std::shared_ptr<Communicator> shard,
                                                        std::shared_ptr<Communicator> sync) {
-  // Both comparisons are made before either is judged, and every rank hears the verdicts of its
-  // groups: nobody is left waiting in the second for a rank that gave up after the first.
+  // Make both comparisons before judging either, and tell the verdict to all ranks of both groups.
+  // Otherwise a rank that gives up after the first comparison would leave others waiting in the
+  // second.
   absl::Status status = AgreeOn(
       *shard, "the shard group",
       {{"size of sync_comm", 1.0 * sync->size()}, {"rank in sync_comm", 1.0 * sync->rank()}});

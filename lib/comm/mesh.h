@@ -1,6 +1,6 @@
-// The mesh: a communicator cut into groups along five axes (tensor, pipeline, context, shard, sync)
-// and the model group (all but sync). Shard groups are columns, sync groups rows, see
-// include/entrain/train.h.
+// The mesh: a communicator cut into groups along five axes (tensor, pipeline, context, shard,
+// sync), and the model group (all axes but sync). Shard groups are columns and sync groups are
+// rows, see include/entrain/train.h.
 #pragma once
 
 #include <array>
@@ -17,22 +17,23 @@ enum class Axis : int32_t { kTensor = 0, kPipeline, kContext, kShard, kSync, kMo
 constexpr int kAxes = 5;  // without kModel
 
 struct MeshConfig {
-  std::array<int, kAxes> lengths = {1, 1, 1, 1, 0};          // by Axis; sync 0: what remains
+  std::array<int, kAxes> lengths = {1, 1, 1, 1, 0};  // by Axis; sync 0: computed from the size
   std::string order = "tensor,context,shard,pipeline,sync";  // fastest first
 };
 
 class Mesh {
  public:
-  // Collective. Splits `comm` once for each axis and group longer than 1.
+  // Collective. Splits `comm` once for each axis longer than 1, and once for the model group if it
+  // is longer than 1.
   static absl::StatusOr<std::shared_ptr<Mesh>> Create(std::shared_ptr<Communicator> comm,
                                                       const MeshConfig& config);
-  // Of two that exist. Collective over both: all ranks must agree on the shape, and this rank's
-  // place in `shard` must be the same for all of `sync`.
+  // Makes a mesh of two existing communicators. Collective over both. All ranks must agree on the
+  // shape, and this rank's place in `shard` must be equal on all ranks of `sync`.
   static absl::StatusOr<std::shared_ptr<Mesh>> CreateFrom(std::shared_ptr<Communicator> shard,
                                                           std::shared_ptr<Communicator> sync);
   int coordinate(Axis axis) const;
   int length(Axis axis) const;
-  // Never null: an axis of length 1 has a communicator of one rank.
+  // Never returns null. An axis of length 1 has a communicator of one rank.
   const std::shared_ptr<Communicator>& comm(Axis axis) const;
 
  private:

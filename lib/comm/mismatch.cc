@@ -12,7 +12,7 @@ OwnCall OwnCallOf(const Wiring& call, const Descriptor& descriptor) {
 
 }  // namespace
 
-// The driver itself waits for it, and needs no wake-up.
+// Only the driver waits for this work, so it needs no wake-up.
 class Mismatches::EndWork final : public Work {
  public:
   EndWork() : Work(nullptr) {}
@@ -25,7 +25,7 @@ Mismatches::Mismatches(MismatchOwner& owner, const ComparedCalls& open, const Pe
 
 Mismatches::~Mismatches() = default;
 
-// ---- What is known of calls
+// ---- Calls of peers and of this rank
 
 void Mismatches::Compare(const Endpoint& from, CallId call, const Descriptor& theirs) {
   if (const auto open = open_.OwnCollective(call)) {
@@ -46,7 +46,7 @@ void Mismatches::Meet(const Wiring& call, const Descriptor& mine) {
     Found(*heard->from, heard->descriptor, own);
   }
   if (vote_.IsAbout(own.id)) {
-    owner_.NeedAttention();  // ours is known here
+    owner_.NeedAttention();  // this rank can vote now
   }
 }
 
@@ -103,7 +103,9 @@ void Mismatches::SendBallot() {
   const CallId call = vote_.call();
   const std::optional<OwnCall> own = Own(call);
   if (!own && !notes_.HasForgotten(call)) {
-    return;  // as soon as it starts; that its number was given out does not say that it has
+    // Vote when the call starts. A number that was given out does not show that the call has
+    // started.
+    return;
   }
   voted_ = true;
   const Descriptor told = own ? own->descriptor : Descriptor();
@@ -172,7 +174,8 @@ void Mismatches::Count() {
     const std::optional<OwnCall> own = Own(call);
     owner_.Disagree(call, own ? own->sequence : call.number, result);
   } else if (!between_two_.ok()) {
-    owner_.Fail(between_two_);  // the calls are the same but for what only two of them know
+    // The descriptors are equal. Only two ranks know the difference.
+    owner_.Fail(between_two_);
   }
   EndVote();
 }

@@ -1,10 +1,11 @@
-// Finds ranks that called different things, and, by a vote of all ranks (vote.h), which of them is guilty.
+// Finds ranks that called different things. A vote of all ranks (vote.h) decides which rank is
+// guilty.
 //
-// Every message carries the descriptor of its call. What a peer has called is compared with the call of the same number
-// here: with an open one at once; with one that starts later when it starts; with one that is over as long as it is
-// remembered (call_notes.h).
+// Every message carries the descriptor of its call. The descriptor is compared with this rank's
+// call of the same number: at once if this call is open, at its start if it starts later, and while
+// it is remembered if it is over (call_notes.h).
 //
-// Thread safety: none; the communicator's driver.
+// Thread safety: none. Belongs to the communicator's driver.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +41,12 @@ class MismatchOwner {
   virtual ~MismatchOwner() = default;
   // The rank has left, or its path is lost: it says nothing any more.
   virtual bool SaysNothing(int rank) const = 0;
-  // What was sent must reach the peers before the driver leaves.
+  // Messages were sent that must reach the peers before the driver leaves.
   virtual void NeedFlush() = 0;
-  // Soon calls Mismatches::Attend.
+  // Asks for a call of Mismatches::Attend soon.
   virtual void NeedAttention() = 0;
-  // Ends the communicator: ranks called different things. `sequence`: of the call here.
+  // Ends the communicator because ranks called different things. `sequence`: the number of this
+  // rank's call.
   virtual void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) = 0;
   // Ends the communicator.
   virtual void Fail(const absl::Status& why) = 0;
@@ -57,34 +59,37 @@ class Mismatches {
              const Clock& clock);
   ~Mismatches();
 
-  // ---- What is known of calls
-  // What the peer has called. Noted where ours has not started.
+  // ---- Calls of peers and of this rank
+  // Compares a peer's call with this rank's call of the same number. Notes it if this rank's call
+  // has not started.
   void Compare(const Endpoint& from, CallId call, const Descriptor& theirs);
-  // A call of ours starts, or is over and never was open.
+  // A call of this rank starts, or is over without ever having been open.
   void Meet(const Wiring& call, const Descriptor& mine);
-  // A call of ours is over.
+  // A call of this rank is over.
   void NoteOver(const Wiring& call, const Descriptor& mine);
 
   // ---- The vote
   bool voting() const { return vote_.on(); }
   Deadline until() const { return vote_.until(); }
-  // Two ranks have found a difference that their descriptors do not show. If all have called the same, this is the error.
+  // Two ranks have found a difference that their descriptors do not show. If the vote finds that
+  // all ranks called the same, `why` is the error.
   void FoundBetweenTwo(CallId call, absl::Status why);
   void OnBallot(int rank, Reader& reader);
-  // The rank will say nothing any more.
+  // The rank will send nothing any more.
   void OnGone(int rank);
-  // Sends this rank's ballot when its call is known; counts when all ballots have come.
+  // Sends this rank's ballot once its call is known. Counts once all ballots have come.
   void Attend();
-  // Counts what has come by until().
+  // If until() has passed, counts the ballots that have come.
   void OnTick(int64_t now_ns);
-  // Over when the vote is: for a caller whose own call is over. Only the driver waits for it.
+  // Returns a work that is over when the vote is over, for a caller whose own call is over. Only
+  // the driver may wait for it.
   RefPtr<Work> End();
   // The communicator has ended.
   void Stop();
 
  private:
   class EndWork;
-  // Ours, open or over.
+  // Returns this rank's call, open or over.
   std::optional<OwnCall> Own(CallId call) const;
   void Found(const Endpoint& from, const Descriptor& theirs, const OwnCall& mine);
   void Begin(CallId call);
@@ -98,11 +103,11 @@ class Mismatches {
   const Clock& clock_;
   CallNotes notes_;
   Vote vote_;
-  bool voted_ = false;  // this rank, in vote_
+  bool voted_ = false;  // this rank has voted
   int witnessed_ = -1;  // the rank whose call began the vote
   Descriptor witnessed_call_;
   absl::Status between_two_;
-  RefPtr<EndWork> end_;  // a caller waits for it
+  RefPtr<EndWork> end_;  // not null: a caller waits for it
 };
 
 }  // namespace entrain

@@ -1,9 +1,9 @@
 // Slurm's compressed lists of hosts: "node[01-03,07],gpu5" is node01 node02 node03 node07 gpu5.
 //
 //   list   = host { "," host }
-//   host   = { text | "[" range { "," range } "]" }     of several brackets every combination,
-//                                                       the last one fastest
-//   range  = LOW [ "-" HIGH ]                           digits; all as wide as LOW, zeros in front
+//   host   = { text | "[" range { "," range } "]" }     several brackets: every combination,
+//                                                       the last bracket varies fastest
+//   range  = LOW [ "-" HIGH ]                           digits; padded with zeros to LOW's width
 #pragma once
 
 #include <string>
@@ -16,8 +16,9 @@ namespace entrain {
 
 constexpr size_t kMostNodes = 1 << 17;
 
-// In the list's order, as often as they are in it. kInvalidArgument: empty, malformed, or more than
-// kMostNodes; the text says what is wrong where.
+// Returns the hosts in the list's order. A host that is listed twice is returned twice.
+// kInvalidArgument: the list is empty, malformed, or has more than kMostNodes hosts. The error says
+// what is wrong, and where.
 absl::StatusOr<std::vector<std::string>> ExpandNodeList(absl::string_view list);
 
 }  // namespace entrain

@@ -1,6 +1,7 @@
-// The calls of a communicator that are under way, in the order in which the driver has started them.
+// The calls of a communicator that are under way, in the order in which the driver has started
+// them.
 //
-// Thread safety: none; the communicator's driver.
+// Thread safety: none. Belongs to the communicator's driver.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +18,27 @@ namespace entrain {
 
 class OpenCalls final : public ComparedCalls {
  public:
-  // A function of the caller's that has run for less is not what holds up a call.
+  // A function of the caller that has run for a shorter time is not reported as the reason for a
+  // delay.
   static constexpr int64_t kLongRunNs = 100 * kMillisecond;
 
-  // Each holds one reference, which whoever removes it gives up.
+  // OpenCalls holds one reference to each work. The caller of Remove must give this reference up.
   void Add(CallWork* work);
   void Remove(CallWork* work);
   bool Has(const CallWork* work) const;
   bool empty() const { return works_.empty(); }
   size_t size() const { return works_.size(); }
-  // Adding and removing others moves them.
+  // Indexes change when works are added or removed.
   CallWork* operator[](size_t index) const { return works_[index]; }
   const std::vector<CallWork*>& works() const { return works_; }
-  // The first to be started; null: none is open.
+  // Returns the work that was started first. Null: none is open.
   CallWork* first() const { return works_.empty() ? nullptr : works_.front(); }
-  // Receives that wait in line.
+  // Number of receives that wait in line.
   int in_line() const { return in_line_; }
-  // These have left their line: their turn has come.
+  // These receives have got their turn and left their line.
   void LeftLine(size_t receives) { in_line_ -= static_cast<int>(receives); }
 
-  // Null: it is not open.
+  // Returns null if the collective is not open.
   const CallWork* Collective(CallId call) const;
   // That, as it is compared with what others call.
   std::optional<OwnCall> OwnCollective(CallId call) const override;
@@ -45,9 +47,10 @@ class OpenCalls final : public ComparedCalls {
   Deadline FirstDeadline() const override;
   // The call that has its input or output there; null: none.
   const CallWork* UserOf(ConstBytes bytes) const;
-  // The caller's own reduction that is running: one at a time, on one thread.
+  // Returns the running reduction of the caller. One such reduction runs at a time, on one thread.
   Running RunningFunction() const;
-  // That, if the call waits for it, and has for so long that it counts as what holds it up.
+  // Returns that reduction if `work` waits for it and it has run for kLongRunNs. Otherwise returns
+  // an empty value.
   Running HeldUpByFunction(const CallWork& work, int64_t now_ns) const;
 
  private:

@@ -1,7 +1,8 @@
-// Algorithms named by a string: "COLLECTIVE:ALGORITHM[@LOW-HIGH]", comma separated; sizes in bytes
-// with K, M, G, HIGH may be "inf"; the bytes are those of the larger buffer of one rank (1M where
-// parts are uneven and no rank knows them all: gather_v, scatter_v, all_to_all_v).
-// "all_reduce:ring@1M-inf,broadcast:tree". The first that covers a size counts.
+// Algorithms named by a string: "COLLECTIVE:ALGORITHM[@LOW-HIGH]", separated by commas, as in
+// "all_reduce:ring@1M-inf,broadcast:tree". LOW and HIGH are bytes with K, M or G. HIGH may be
+// "inf". The bytes are those of the larger buffer of one rank. gather_v, scatter_v and
+// all_to_all_v, in which no rank knows all parts, have the size 1M. The first entry that covers a
+// size counts.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct Override {
   }
 };
 absl::StatusOr<std::vector<Override>> ParseOverrides(absl::string_view text);
-// What ParseOverrides reads.
+// Returns a text that ParseOverrides reads.
 std::string ToText(absl::Span<const Override> overrides);
 
 }  // namespace entrain

@@ -41,7 +41,8 @@ Packing PackingOf(const Call& call) {
           merging.wire_rounding};
 }
 
-// A result may have zeros between its values, and nothing makes up for what is lost of it.
+// A result is not packed with kInt2: it may have zeros between its values, and no error feedback
+// makes up for what is lost.
 Packing ResultPackingOf(const Call& call) {
   Packing packing = PackingOf(call);
   if (packing.format == WireFormat::kInt2) {
@@ -51,7 +52,7 @@ Packing ResultPackingOf(const Call& call) {
   return packing;
 }
 
-// Whose slice is what.
+// Returns the slice of each owner.
 Layout SlicesOf(const Call& call, int rank, int size) {
   const Spec spec{call.kind, rank, size};
   return call.uneven == nullptr ? UniformLayout(spec, call.count)
@@ -158,7 +159,7 @@ Draws PackedCall::DrawsFor(uint64_t purpose) const {
 
 absl::Status PackedCall::PackInput() {
   draw_ = call_->reduction.merge_state->NextCall();
-  // Lengths that everybody knows.
+  // Every rank knows the lengths of dense slices.
   for (int r = 0; r < size_; ++r) {
     to_[At(r)] = contributes(rank_) ? DenseBytes(packing_, elements(r)) : 0;
     from_[At(r)] = contributes(r) ? DenseBytes(packing_, elements(rank_)) : 0;
@@ -230,7 +231,8 @@ absl::Status PackedCall::PackVector(const void* x, Sieve sieve) {
   return absl::OkStatus();
 }
 
-// What was sent is owed no more. What is not finite is not owed either: it would stay for ever.
+// Values that were sent are not owed any more. A value that is not finite is not owed either,
+// because it would stay forever.
 absl::Status PackedCall::SubtractPacked(float* owed) const {
   const std::byte* packed = packed_.data();
   for (int r = 0; r < size_; packed += to_[At(r++)]) {
@@ -335,7 +337,8 @@ absl::Status PackedCall::Digest(Part part) {
   return absl::OkStatus();
 }
 
-// Lengths that a peer has sent: no more than all of its elements take.
+// Checks lengths that a peer has sent. A length may not exceed the bytes that all its elements
+// take.
 absl::Status PackedCall::CheckLengths(const Packing& packing, const std::vector<int64_t>& lengths,
                                       absl::FunctionRef<int64_t(int)> elements_of) const {
   for (int r = 0; r < size_; ++r) {

@@ -1,16 +1,18 @@
-// An all_reduce or reduce_scatter whose contributions travel packed (lib/kernels/packing.h): sparsified, or in a type of
-// fewer bits. It is a chain of ordinary calls, which all bear the descriptor of the whole:
+// An all_reduce or reduce_scatter whose contributions travel packed (lib/kernels/packing.h):
+// sparsified, or in a type of fewer bits. It is a chain of ordinary calls, which all carry the
+// descriptor of the whole call:
 //
-//   caller   chooses and packs what this rank has for every owner of a slice
-//            all_to_all of the slices' lengths      where they are not known: sparsified ones
+//   caller   chooses and packs this rank's values for the owner of each slice
+//            all_to_all of the slices' lengths      only if they are unknown: sparsified slices
 //            all_to_all of the slices
-//   driver   unpacks and merges the own slice, in rank order, a piece that fits the cache at a time; packs the result
-//            all_gather of the results' lengths     likewise; all_reduce only, like what follows
-//            all_gather of the results
-//   driver   unpacks them all, the own one too: so every rank has the same bits
+//   driver   unpacks and merges its own slice, in rank order, in pieces that fit the cache; packs
+//            the result
+//            all_gather of the results' lengths     only if they are unknown; all_reduce only
+//            all_gather of the results              all_reduce only
+//   driver   unpacks all results, also its own, so that every rank has the same bits
 //
-// Thread safety: one thread at a time: first the one that starts the call, then whoever finishes a part, mostly the
-// engine's driver.
+// Thread safety: one thread at a time. This is first the thread that starts the call, then the
+// thread that finishes a part, mostly the engine's driver.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +37,15 @@ class CommCore;
 
 class PackedCall final : public Work {
  public:
-  // Whether the call's contributions travel packed.
+  // Returns whether the call's contributions travel packed.
   static bool Is(const Call& call);
-  // Packs this rank's contribution; its input is not read afterwards. INVALID_ARGUMENT naming what cannot be packed so.
+  // Packs this rank's contribution. The input is not read afterwards. Returns INVALID_ARGUMENT
+  // naming the value that cannot be packed.
   static absl::StatusOr<RefPtr<PackedCall>> Make(std::shared_ptr<CommCore> core, const Call& call,
                                                  int64_t now_ns);
-  // INVALID_ARGUMENT likewise, for what does not depend on the input.
+  // Makes those checks that do not depend on the input.
   static absl::Status Check(const Call& call, int size);
-  // How many calls it is; the same on all ranks.
+  // Returns the number of ordinary calls in the chain, the same on all ranks.
   static size_t PartsOf(const Call& call);
   // Makes it, gives it its numbers and begins it.
   static absl::StatusOr<RefPtr<Work>> Start(std::shared_ptr<CommCore> core, const Call& call,
@@ -68,7 +71,7 @@ class PackedCall final : public Work {
   absl::Status MergeSlices();
   absl::Status PackResult();
   absl::Status UnpackResults();
-  // Ends the call: gives the buffers back.
+  // Ends the call and gives its buffers back.
   void End(const absl::Status& status);
 
   absl::Status CheckLengths(const Packing& packing, const std::vector<int64_t>& lengths,
@@ -90,11 +93,12 @@ class PackedCall final : public Work {
   Layout slices_;  // by owner, of the whole vector
   const std::vector<Part> parts_;
   size_t next_part_ = 0;
-  std::vector<Wiring> numbers_;     // by part
-  uint64_t draw_ = 0;               // the reduction's number of this call
-  std::vector<int64_t> to_, from_;  // bytes of the slices, by owner; by contributor
-  std::vector<int64_t> results_;    // bytes of the results, by owner
-  OwnedBuffer packed_, arrived_;    // what goes out; what came
+  std::vector<Wiring> numbers_;  // by part
+  uint64_t draw_ = 0;            // number of this call in the reduction
+  // Bytes of the slices: to_ by owner, from_ by contributor.
+  std::vector<int64_t> to_, from_;
+  std::vector<int64_t> results_;  // bytes of the results, by owner
+  OwnedBuffer packed_, arrived_;  // bytes that go out; bytes that came
 };
 
 }  // namespace entrain

@@ -1,6 +1,7 @@
-// The ranks of a communicator, and how this one reaches them: endpoints, context numbers, control messages.
+// The ranks of a communicator, and how this rank reaches them: endpoints, context numbers, control
+// messages.
 //
-// Thread safety: any thread reads; messages are sent [driver] (lib/engine/driver_seat.h).
+// Thread safety: any thread may read. Only the driver sends messages (lib/engine/driver_seat.h).
 #pragma once
 
 #include <cstdint>
@@ -20,11 +21,11 @@ namespace entrain {
 struct Member {
   PeerId id{};
   std::string host_id;
-  Context context = 0;           // the number it uses for this communicator
-  int world_rank = 0;            // in the communicator that all of this was split from
-  size_t transport = 0;          // index in the engine's transports; unused for oneself
-  std::string address;           // by that transport
-  Endpoint* endpoint = nullptr;  // null for oneself
+  Context context = 0;           // the rank's number for this communicator
+  int world_rank = 0;            // the rank in the root of all splits
+  size_t transport = 0;          // index in the engine's transports; unused for this rank
+  std::string address;           // address for that transport
+  Endpoint* endpoint = nullptr;  // null for this rank
   CpuShare cpus;
 };
 
@@ -40,33 +41,35 @@ enum class ControlKind : uint8_t {
 
 class Peers {
  public:
-  // The members outlive it. `world`: the name of the communicator that this one was split from in the end, or `name`.
+  // The members must outlive this object. `world`: the name of the communicator at the root of all
+  // splits. Not split: `name`.
   Peers(absl::string_view name, absl::string_view world, int rank,
         const std::vector<Member>& members);
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
   const Member& member(int rank) const { return members_[static_cast<size_t>(rank)]; }
-  // Null for oneself.
+  // Returns null for this rank.
   Endpoint* endpoint(int rank) const { return endpoints_[static_cast<size_t>(rank)]; }
   Context context(int rank) const { return contexts_[static_cast<size_t>(rank)]; }
-  // By rank; for wirings, which this outlives.
+  // By rank. Wirings refer to these arrays, so Peers must outlive them.
   absl::Span<Endpoint* const> endpoints() const { return endpoints_; }
   absl::Span<const Context> contexts() const { return contexts_; }
-  // -1: it is no member's.
+  // Returns -1 if the endpoint is no member's.
   int RankOf(const Endpoint* endpoint) const;
-  // The rank of the process; -1: it is no member.
+  // Returns the rank of the process, or -1 if it is no member.
   int RankOf(const PeerId& id) const;
   int64_t SlowestRoundTrip() const;
-  // As in errors: "rank 3 (rank 7 of world, tcp 127.0.0.1:4711)".
+  // Returns the rank's name in errors: "rank 3 (rank 7 of world, tcp 127.0.0.1:4711)".
   std::string NameOf(int rank) const;
 
-  // [driver] Behind what was sent before.
+  // [driver] Sends a message behind all that was sent before.
   void Send(int to, ControlKind kind, absl::string_view body = {}) const;
-  // [driver] Need not wait behind data, where the transport can: for questions and answers, which say nothing of data
-  // that is on its way.
+  // [driver] Sends a message that may overtake data, where the transport can. For questions and
+  // answers, which say nothing of data under way.
   void SendSoon(int to, ControlKind kind, absl::string_view body) const;
-  // [driver] Both: it must not wait behind data, and must come before the path's end.
+  // [driver] Sends the message both ways: it must not wait behind data, and it must arrive before
+  // the path ends.
   void SendTwice(int to, ControlKind kind, absl::string_view body) const;
 
  private:

@@ -9,7 +9,8 @@ uintptr_t At(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
 
-// A buffer that a call may have: not null, aligned, not around the end of memory; or empty.
+// Returns whether a call may have this buffer: it is empty, or it is not null, is aligned, and does
+// not wrap around the address space.
 bool IsGoodBuffer(const void* buffer, int64_t bytes, int64_t alignment) {
   return bytes == 0 ||
          (buffer != nullptr && (At(buffer) & (static_cast<uintptr_t>(alignment) - 1)) == 0 &&
@@ -57,7 +58,7 @@ bool CachedCall::Cut(int64_t count) {
 }
 
 bool CachedCall::Serves(const void* in, const void* out) const {
-  // Buffers that share memory do it as they did before.
+  // Buffers that share memory must overlap as in the checked call.
   return IsGoodBuffer(in, call.in.bytes, alignment_) &&
          IsGoodBuffer(out, call.out.bytes, alignment_) &&
          (At(out) - At(in) == apart_by_ || (apart_ && Apart(in, out)));

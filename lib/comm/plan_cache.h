@@ -1,7 +1,7 @@
-// Checked calls that fit the inline path, by their key: the next call with the same key needs no check, no plan, no
-// lock and no conversion.
+// Checked calls that fit the inline path, by their key. The next call with an equal key needs no
+// check, no plan, no lock and no conversion.
 //
-// Thread safety: MayHold from any thread; the rest on the engine's driver.
+// Thread safety: any thread may call MayHold. Everything else runs on the engine's driver.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 namespace entrain {
 
 struct CachedCall {
-  // Whether calls of this shape, without options, may be repeated from the cache.
+  // Returns whether calls of this shape, without options, may be repeated from the cache.
   static bool MayRepeat(const Call& call);
   static CallKey KeyOf(const Call& call) {
     return {call.kind, call.dtype, call.reduction.op, call.root, call.count};
@@ -25,11 +25,12 @@ struct CachedCall {
 
   CachedCall(const Call& checked, const Descriptor& descriptor, const Wiring& wiring,
              uint64_t plans_made, std::shared_ptr<const Plan> plan);
-  // Whether these addresses are as good as those of the call that was checked: neither null nor misaligned, and the
-  // buffers overlap as they did.
+  // Returns whether these addresses are as good as those of the checked call: neither null nor
+  // misaligned, and with the same overlap of the buffers.
   bool Serves(const void* in, const void* out) const;
-  // Gives a send or receive another length; the plan is this cache's own. False: no call of this length goes inline, or
-  // an executor still has the plan.
+  // Gives a send or receive another length, for which the cache has its own copy of the plan.
+  // Returns false if a call of this length does not go inline, or if an executor still uses the
+  // plan.
   bool Resize(int64_t count) { return count == call.count || Cut(count); }
 
   std::shared_ptr<const Plan> plan;
@@ -37,13 +38,13 @@ struct CachedCall {
   Descriptor descriptor;
   Wiring wiring;
   CallNumbers::Series series;
-  uint64_t plans_made;  // InlinePath's, when the plan was made
+  uint64_t plans_made;  // InlinePath's value when it was made
 
  private:
   bool Apart(const void* in, const void* out) const;
   bool Cut(int64_t count);
 
-  Plan* own_ = nullptr;  // `plan`, of a send or receive
+  Plan* own_ = nullptr;  // `plan` of a send or receive
   int64_t alignment_;
   uintptr_t apart_by_;  // out - in
   bool apart_;          // in and out share no memory
@@ -54,7 +55,7 @@ class PlanCache {
   static constexpr size_t kSlots = 256;
 
  public:
-  // What a call is looked up by.
+  // The key of a look-up.
   class Query {
    public:
     Query(const CallKey& key, uint64_t plans_made)
@@ -68,8 +69,8 @@ class PlanCache {
       print_ = ((mixed ^ mixed >> 32 ^ who) * kOdd) | 1;
       slot_ = (mixed >> 56 ^ (who & 15) ^ (who >> 8 << 4)) % kSlots;
     }
-    // Calls that differ in their kind, or by less than 16 in their root, do not share a slot: a send and a receive, or
-    // messages to several peers, may take turns.
+    // Calls that differ in their kind, or by less than 16 in their root, do not share a slot. So a
+    // send and a receive, or messages to several peers, may alternate.
     size_t slot() const { return slot_; }
 
    private:
@@ -86,13 +87,14 @@ class PlanCache {
     size_t slot_;
   };
 
-  // Whether Find may find this call. One look, so that a miss does not take the engine's word.
+  // Returns whether Find may find this call. Reads one word, so that a miss does not take the
+  // engine's word.
   bool MayHold(const Query& query) const {
     return prints_[query.slot()].load(std::memory_order_relaxed) == query.print_;
   }
-  // Null: it is not here.
+  // Returns null if the call is not in the cache.
   CachedCall* Find(const Query& query);
-  // In the place of a call that falls in the same slot.
+  // Replaces the call in the same slot, if there is one.
   void Keep(CachedCall call);
 
  private:
@@ -101,7 +103,7 @@ class PlanCache {
     CachedCall call;
   };
 
-  // Relaxed: a hint. The driver compares the shape itself, in memory that only drivers touch.
+  // Relaxed: only a hint. The driver compares the shape itself, in memory that only drivers touch.
   std::array<std::atomic<uint64_t>, kSlots> prints_{};
   std::array<std::unique_ptr<Entry>, kSlots> entries_;
 };

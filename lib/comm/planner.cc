@@ -15,17 +15,17 @@ namespace {
 constexpr size_t kMaxPlans = 512;
 constexpr size_t kMaxSchedules = 64;
 
-// What calls of uneven parts count as, whose size no rank knows.
+// Size that calls with uneven parts count as, because no rank knows their size.
 constexpr int64_t kUnknownBytes = 1 << 20;
 
-// Beyond this many ranks, everyone-to-everyone algorithms are out of the question, and estimating
-// them would take longer than the calls they would serve.
+// Beyond this many ranks, algorithms in which every rank sends to every other are not considered:
+// estimating them would take longer than the calls.
 constexpr int kMaxDirectRanks = 64;
-// There, parts of an all_to_all below this size travel in company.
+// Beyond kMaxDirectRanks, parts of an all_to_all below this size are sent together with others.
 constexpr int64_t kSmallPartBytes = 1 << 10;
 
-// Results of the ranks of one host that are at least this together: when somebody reads them, the
-// caches hold none of it any more. (lib/comm/README.md, "Large results")
+// If the results of all ranks of one host have at least this size together, the caches hold nothing
+// of them any more when they are read (lib/comm/README.md, "Large results").
 constexpr int64_t kHostCacheBytes = 64 << 20;
 
 absl::StatusOr<const Algorithm*> First(CallKind kind, Partners partners) {
@@ -106,11 +106,11 @@ std::vector<const Algorithm*> Planner::Candidates(const Spec& spec, Order order)
   return candidates;
 }
 
-// By cost, for calls of about 2^log_bytes bytes. Estimating builds schedules of all ranks, so it is
-// done once for each power of two.
+// Chooses by cost, for calls of about 2^log_bytes bytes. An estimate builds the schedules of all
+// ranks, so it is made once for each power of two.
 absl::StatusOr<const Algorithm*> Planner::Cheapest(Spec spec, Order order, int log_bytes) {
-  // Estimates are kept, and ranks may come to calls in different orders: no call's root may decide
-  // for those after it, nor whether this rank's buffers are one.
+  // Estimates are kept, and ranks may make their calls in different orders. So the choice must not
+  // depend on the root of one call, nor on whether this rank's input and output are one buffer.
   spec.root = 0;
   spec.in_place = false;
   const auto [entry, added] =
@@ -220,7 +220,7 @@ std::shared_ptr<const Schedule> Planner::ScheduleFor(const Algorithm& algorithm,
   return schedules_.back().schedule;
 }
 
-// One lane, one round, one transfer.
+// A plan of one lane, one round and one transfer.
 std::shared_ptr<const Plan> Planner::PointToPoint(const Shape& shape, Direction direction) const {
   auto schedule = std::make_shared<Schedule>();
   schedule->spec = {shape.kind, rank_, static_cast<int>(topology_.host_of.size()), 0, 1};
@@ -246,7 +246,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
                                                           const PartCounts* uneven) {
   Spec spec = SpecOf(shape, uneven);
   ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* algorithm, Choose(shape, spec, nullptr));
-  // Ranks that do not know the whole could not agree on more lanes.
+  // Ranks that do not know all parts could not agree on more lanes.
   const bool at_once = topology_.hosts == 1 && paths_.inside == Link::kShm;
   spec.lanes = spec.uneven ? 1 : LanesFor(*algorithm, spec.size, DataBytes(shape), at_once);
   const Layout in =
@@ -262,7 +262,9 @@ int64_t Planner::ColdBytes(const Spec& spec) const {
   const bool one_has_it = spec.kind == CallKind::kGather || spec.kind == CallKind::kReduce;
   const std::vector<int>& hosts = topology_.host_of;
   const auto here = std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(rank_)]);
-  return kHostCacheBytes / (one_has_it ? 2 : here);  // what the others send to one is as much again
+  // Gather and reduce use half of the limit: the data that the others send to the one receiver has
+  // the size of the result.
+  return kHostCacheBytes / (one_has_it ? 2 : here);
 }
 
 Order Planner::OrderOf(const Call& call) const {
@@ -294,7 +296,7 @@ Planner::Shape Planner::ShapeOf(const Call& call) const {
 absl::StatusOr<std::shared_ptr<const Plan>> Planner::PlanFor(const Call& call) {
   Shape shape = ShapeOf(call);
   if (call.uneven != nullptr) {
-    // All ranks know all parts, or this is not asked for: see DataBytes.
+    // Either all ranks know all parts, or the count is not used, see DataBytes.
     shape.count /= static_cast<int64_t>(topology_.host_of.size());
     return Make(shape, call.uneven.get());
   }

@@ -1,9 +1,10 @@
-// Which algorithm a call takes, and its plan. The choice is a pure function of what all ranks agree
-// on (shape of the call, size, topology, paths, overrides, tuning), never of local facts, so it cannot
-// diverge. The first that can serve the call counts: an override, a choice that the tuning has
-// measured, the least estimate of the cost model.
+// Chooses the algorithm of a call and makes its plan. The choice is a pure function of values on
+// which all ranks agree (shape of the call, size, topology, paths, overrides, tuning), never of
+// local facts, so all ranks choose alike. The planner takes the first of these that can serve the
+// call: an override, a choice measured in the tuning, the algorithm with the least estimate of the
+// cost model.
 //
-// Thread safety: none; the communicator's mutex guards it.
+// Thread safety: none. The communicator's mutex guards it.
 #pragma once
 
 #include <cstdint>
@@ -31,23 +32,26 @@ class Planner {
           std::shared_ptr<const Tuning> tuning, const Paths& paths,
           Determinism determinism = Determinism::kDefault);
 
-  // What ranks agreed on when they had met. Plans made before are forgotten.
+  // Sets what the ranks have agreed on at their meeting. Forgets the plans made before.
   void SetPaths(const Paths& paths);
-  // Links were measured just now: `model` instead of the tuning, whose choices count no more.
+  // Sets a model of links that were just measured. `model` replaces the tuning, and the tuning's
+  // choices are not used any more.
   void SetProbed(const CostModel& model);
   const CostModel& model() const { return model_; }
   const Paths& paths() const { return paths_; }
 
-  // The plan for a call; made once for each shape. Sends and receives get a plan of one transfer.
+  // Returns the plan for a call. Makes it once for each shape. The plan of a send or receive has
+  // one transfer.
   absl::StatusOr<std::shared_ptr<const Plan>> PlanFor(const Call& call);
-  // Two lines: the choice, its reason and the estimate of every candidate; and "for", which lines of a
-  // tuning speak of these ranks, "on N cores, from", where the model's figures come from, and these.
+  // Returns two lines. The first gives the choice, its reason and the estimate of every candidate.
+  // The second begins with "for" and names the lines of a tuning that hold for these ranks. It
+  // continues with "on N cores, from", the origin of the model's figures, and the figures.
   absl::StatusOr<std::string> Explain(const Call& call);
 
  private:
-  // A result of this rank's is cold from here on, see Plan::Make.
+  // Returns the number of bytes from which a result of this rank is cold, see Plan::Make.
   int64_t ColdBytes(const Spec& spec) const;
-  // How contributions must be combined.
+  // Returns the order in which contributions must be combined.
   Order OrderOf(const Call& call) const;
   struct Shape {
     CallKind kind;
@@ -68,7 +72,7 @@ class Planner {
   // `reason` may be null.
   absl::StatusOr<const Algorithm*> Choose(const Shape& shape, const Spec& spec,
                                           std::string* reason);
-  // The first of them that covers and can serve the call, or null.
+  // Returns the first algorithm that `named` covers and that can serve the call, or null.
   const Algorithm* Named(const Override& named, int64_t bytes, Order order, const Spec& spec) const;
   absl::StatusOr<const Algorithm*> Cheapest(Spec spec, Order order, int log_bytes);
   std::vector<const Algorithm*> Candidates(const Spec& spec, Order order) const;
@@ -81,16 +85,17 @@ class Planner {
   const Topology topology_;
   const std::vector<Override> overrides_;
   const std::shared_ptr<const Tuning> tuning_;
-  const Determinism determinism_;  // of calls that do not say
+  const Determinism determinism_;  // default of calls
   const Crowd crowd_;
   Paths paths_;
   CostModel model_;
-  std::string source_;              // of the model
+  std::string source_;              // origin of the model
   std::vector<Override> measured_;  // the tuning's choices for this communicator
   absl::flat_hash_map<Shape, std::shared_ptr<const Plan>> plans_;
-  Shape last_shape_{};  // of last_plan_, if there is one: most calls are like the one before
+  // The shape of last_plan_, if there is one. Most calls are like the one before.
+  Shape last_shape_{};
   std::shared_ptr<const Plan> last_plan_;
-  // By kind, order, uneven and the bytes' logarithm.
+  // The key is kind, order, uneven and the bytes' logarithm.
   absl::flat_hash_map<std::tuple<CallKind, Order, bool, int>, const Algorithm*> cheapest_;
   struct Built {
     const Algorithm* algorithm;

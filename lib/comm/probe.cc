@@ -11,7 +11,8 @@ namespace {
 constexpr int kSmallRounds = 64, kLargeRounds = 4, kWarmRounds = 8;
 constexpr int64_t kSmallBytes = 8, kLargeBytes = 1 << 20;
 
-// What one rank has seen of one kind of link; zero: it has no partner there.
+// The values that one rank has measured for one kind of link. Zero: the rank has no partner on such
+// a link.
 struct Seen {
   double latency_us = 0, gbs = 0;
 };
@@ -21,7 +22,7 @@ class PingPong {
   PingPong(Communicator& comm, const CallOptions& options)
       : comm_(comm), options_(options), buffer_(static_cast<size_t>(kLargeBytes)) {}
 
-  // Pairs of neighbours in the group.
+  // Plays with the neighbour in the group: the members 0 and 1, 2 and 3, and so on are pairs.
   absl::StatusOr<Seen> With(const Group& group) {
     const int partner = group.me ^ 1;
     if (partner >= group.size()) {
@@ -36,7 +37,7 @@ class PingPong {
   }
 
  private:
-  // Seconds one way, of the round that met least.
+  // Returns the seconds of one direction, from the fastest round.
   absl::StatusOr<double> Best(int peer, int64_t bytes, int rounds) {
     double best = 1e9;
     const bool first = comm_.rank() < peer;
@@ -64,7 +65,8 @@ class PingPong {
   std::vector<char> buffer_;
 };
 
-// A message between idle ranks takes its work on both sides and the latency. Rates change alike.
+// The measured latency of a message between idle ranks contains the work on both sides. All rates
+// are scaled by the same factor.
 void Apply(const Seen& seen, LinkFigures* figures) {
   if (seen.gbs <= 0) {
     return;

@@ -1,5 +1,5 @@
-// Measuring links when a communicator is made, for ENTRAIN_TUNING=probe: ranks play ping-pong in pairs,
-// all pairs at once, and take the worst of what all have seen.
+// Measures links when a communicator is made, for ENTRAIN_TUNING=probe. Ranks play ping-pong in
+// pairs, all pairs at once, and take the worst values of all pairs.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -9,8 +9,8 @@
 
 namespace entrain {
 
-// Collective; blocks. `from` with measured latencies and rates of its links, the same on all ranks. A
-// link that no pair has keeps its figures.
+// Collective; blocks. Returns `from` with the measured latencies and rates of its links, the same
+// on all ranks. A link that no pair uses keeps its figures.
 absl::StatusOr<CostModel> ProbeLinks(Communicator& comm, const CostModel& from, const Paths& paths,
                                      const CallOptions& options);
 

@@ -70,8 +70,8 @@ absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Create(const RuntimeOptions& o
 }
 
 absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Default(DeviceCallsFactory device_calls) {
-  // The process's shared state. A weak pointer: the runtime lives as long as its users. What stores
-  // remember of it lives longer, and so do the counts.
+  // Shared state of the process. The runtime lives as long as its users, hence the weak pointer.
+  // Stores remember names for longer, so the counts outlive the runtime.
   static absl::Mutex mutex(absl::kConstInit);
   static std::weak_ptr<Runtime>* const current = new std::weak_ptr<Runtime>();
   static const auto* const uses = new std::shared_ptr<UseCounts>(std::make_shared<UseCounts>());
@@ -137,14 +137,15 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
       engine->AddTransport(*std::move(transport));
       continue;
     }
-    // What works without it may do; a setting that means nothing is never passed over.
+    // The runtime works without a transport that is not available. An invalid setting, however, is
+    // always an error.
     if (transports_named_ || absl::IsInvalidArgument(transport.status())) {
       return Annotate(transport.status(), absl::StrCat("transport ", factory.name));
     }
     const std::string left_out =
         absl::StrCat("transport ", factory.name, " is left out: ", transport.status().message());
     if (absl::IsUnimplemented(transport.status())) {
-      ENTRAIN_LOG(kDebug, left_out);  // there is nothing here that it is for
+      ENTRAIN_LOG(kDebug, left_out);  // this machine has no such device or network
     } else {
       ENTRAIN_LOG(kWarning, left_out);
     }

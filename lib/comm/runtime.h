@@ -1,5 +1,6 @@
-// What a process has once: the engine with its transports, the identity, the key, the buffer pool.
-// Most processes use the default one; ranks that are threads of one process have one each.
+// The objects that a process has once: the engine with its transports, the identity, the key, the
+// buffer pool. Most processes use the default runtime. Ranks that are threads of one process have a
+// runtime each.
 //
 // Thread safety: any thread.
 #pragma once
@@ -21,7 +22,7 @@
 
 namespace entrain {
 
-// Empty texts: the environment's variable, else the default (lib/base/config).
+// An empty text stands for the environment variable, or else for the default (lib/base/config).
 struct RuntimeOptions {
   std::string transports;
   std::string interface_filter;
@@ -33,7 +34,8 @@ struct RuntimeOptions {
   DeviceCallsFactory device_calls = nullptr;  // null: calls on device memory are refused
 };
 
-// How often communicators of each name have been made from each store. Thread safety: any thread.
+// Counts how often communicators of each name have been made from each store. Thread safety: any
+// thread.
 class UseCounts {
  public:
   int Next(const std::string& store_url, const std::string& name);
@@ -46,30 +48,30 @@ class UseCounts {
 class Runtime {
  public:
   static absl::StatusOr<std::shared_ptr<Runtime>> Create(const RuntimeOptions& options);
-  // The process's default one: made on first use, kept while anybody holds it.
+  // Returns the process's default runtime. The first use makes it, and its last user destroys it.
   static absl::StatusOr<std::shared_ptr<Runtime>> Default(DeviceCallsFactory device_calls);
-  // Ends every communicator of it that still stands. Never waits for the network.
+  // Ends every open communicator of this runtime. Never waits for the network.
   ~Runtime();
 
-  // Creates the transports if that has not been done. `route_to`: the host of the store, to choose
-  // the interface that leads there; empty: unknown. `rank`: of this process in its first
-  // communicator, by which ENTRAIN_FAULT may tell processes apart.
+  // Creates the transports if they do not exist. `route_to`: the host of the store, which
+  // determines the network interface. Empty: unknown. `rank`: this process's rank in its first
+  // communicator, by which ENTRAIN_FAULT may select processes.
   absl::Status EnsureStarted(const std::string& route_to, int rank);
 
   const PeerId& id() const { return id_; }
   const std::string& host_id() const { return host_id_; }
   const std::string& key() const { return key_; }
   BufferPool& pool() { return pool_; }
-  // Memory of this process that its peers may map. What is left of it is freed with the runtime.
+  // Memory of this process that its peers may map. The runtime frees what is left of it.
   SharedRegions& regions() { return *regions_; }
-  // After EnsureStarted.
+  // Valid after EnsureStarted.
   Engine& engine() { return *engine_; }
   const std::shared_ptr<Engine>& shared_engine() const { return engine_; }
-  // UNIMPLEMENTED with the reason where calls on device memory are refused.
+  // Returns UNIMPLEMENTED with the reason if calls on device memory are refused.
   absl::StatusOr<std::unique_ptr<DeviceCalls>> MakeDeviceCalls(
       std::shared_ptr<CommCore> core) const;
-  // A number for the next communicator of this name that is made from one store, so that names can
-  // be used again. The process's default runtimes, one after the other, count on.
+  // Returns a number for the next communicator of this name that is made from one store, so that
+  // names can be used again. Successive default runtimes of a process continue the same count.
   int NextUse(const std::string& store_url, const std::string& name) {
     return uses_->Next(store_url, name);
   }
@@ -83,16 +85,18 @@ class Runtime {
   std::string host_id_, key_;
   std::vector<std::string> transport_names_;
   std::optional<FaultPlan> fault_;
-  bool transports_named_ = false;  // asked for by name: one that cannot be had is an error
+  // The transports were asked for by name, so it is an error if one is not available.
+  bool transports_named_ = false;
   BufferPool pool_;
   const std::shared_ptr<SharedRegions> regions_ = std::make_shared<SharedRegions>();
   absl::Mutex mutex_;
   std::shared_ptr<UseCounts> uses_ = std::make_shared<UseCounts>();
-  std::shared_ptr<Engine> engine_;  // shared with communicators, for threads still in a wait
+  // Shared with communicators, because threads may still be in a wait.
+  std::shared_ptr<Engine> engine_;
 };
 
-// boot id + network namespace + IPC namespace: processes with the same can share memory and
-// loopback.
+// Returns boot id + network namespace + IPC namespace. Processes with equal texts can share memory
+// and loopback.
 std::string ThisHostId();
 
 }  // namespace entrain

@@ -1,4 +1,4 @@
-// Which ranks share a host. A value, the same on every rank.
+// Which ranks share a host. The value is equal on every rank.
 #pragma once
 
 #include <string>
@@ -14,11 +14,12 @@ struct Topology {
   std::vector<int> host_of;  // rank -> host number, hosts numbered in the order of their first rank
   int hosts = 0;
 
-  // From the host ids that the ranks published.
+  // `host_ids`: the host ids that the ranks published.
   static Topology FromHostIds(absl::Span<const std::string> host_ids);
-  // The ranks of `rank`'s host, in order.
+  // Returns the ranks of `rank`'s host, in order.
   Group Local(int rank) const;
-  // The ranks that have `rank`'s place on their hosts, one a host that has such a place.
+  // Returns the ranks that have `rank`'s place on their hosts: one rank for each host that has such
+  // a place.
   Group Across(int rank) const;
 };
 

@@ -27,8 +27,8 @@ constexpr const char* kBuiltin =
 #include "lib/comm/tuning_builtin.inc"
     ;
 
-// Every figure of a line, in the order written, and what it may be. Sums of estimates stay far from
-// the end of 64 bits.
+// All figures of a line, in the order in which they are written, and the allowed range of each. The
+// ranges keep sums of estimates far below the limit of 64 bits.
 struct Figure {
   absl::string_view name;
   double LinkFigures::*field;
@@ -129,7 +129,7 @@ bool Names(const Tuning& tuning, Link link) {
          std::any_of(tuning.choices.begin(), tuning.choices.end(), is);
 }
 
-// The library's own lines for the kinds of links that are not named.
+// Adds the library's own lines for the kinds of links that the file does not name.
 void Complete(const Tuning& own, Tuning* tuning) {
   bool named[kLinks];
   for (int link = 0; link < kLinks; ++link) {
@@ -146,7 +146,8 @@ void Complete(const Tuning& own, Tuning* tuning) {
   take(own.choices, &tuning->choices);
 }
 
-// By the speed of a small and of a large message; the rest are guesses.
+// Estimates from the latency of a small message and the rate of a large one. The other figures are
+// guesses.
 LinkFigures Estimated(const TunedFor& where, const LinkSpeed& speed) {
   LinkFigures figures;
   figures.where = where;
@@ -213,7 +214,7 @@ std::string Tuning::Fingerprint() const {
 
 LinkFigures Tuning::FiguresFor(const TunedFor& where, const LinkSpeed& speed) const {
   const LinkFigures* best = nullptr;
-  // The larger, the better.
+  // A line with a larger value is preferred.
   const auto rank = [&](const LinkFigures& one) {
     const bool within = one.where.ranks <= where.ranks;
     return std::tuple(one.where.crowded == where.crowded, within,

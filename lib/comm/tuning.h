@@ -1,16 +1,17 @@
-// What the planner knows of machines: figures of links to estimate by, and ranges where measuring
-// has found another algorithm faster than the one with the least estimate. The library has values of
-// its own (tuning_builtin.inc); `entrain-perf --tune` measures others and writes them to a file:
+// The planner's knowledge of machines: figures of links, from which it estimates, and ranges in
+// which a measurement has found another algorithm faster than the one with the least estimate. The
+// library has built-in values (tuning_builtin.inc). `entrain-perf --tune` measures others and
+// writes them to a file:
 //
 //   entrain-tuning 2
 //   # one line for each kind of link and number of ranks of a host that use it at once
 //   link shm ranks 4 crowded call_us 0.5 latency_us 0.3 message_us 0.3 switch_us 0.8 gbs 9 host_gbs 20 reduce_gbs 12
-//   # in communicators of exactly so many ranks; the rest as in overrides.h
+//   # for communicators of exactly this number of ranks; choices as in overrides.h
 //   choose shm ranks 4 crowded all_reduce:ring@128K-512K,broadcast:tree@8-4K
 //
-// Kinds of links: see NameOf(Link). "crowded": more ranks of a host than cores; else "free". A file
-// takes the place of the library's own lines for the kinds of links that it names. A kind without a
-// link line is estimated by what its transport says of itself (Traits).
+// Kinds of links: see NameOf(Link). "crowded": a host has more ranks than cores. "free": it has
+// not. A file replaces the built-in lines of those kinds of links that it names. The figures of a
+// kind without a link line are estimated from what its transport reports (Traits).
 #pragma once
 
 #include <cstdint>
@@ -25,20 +26,21 @@
 
 namespace entrain {
 
-// How two ranks reach each other: inside a host, or across hosts. Of each, the later, the slower.
+// How two ranks reach each other, inside a host or across hosts. Within each of these two groups a
+// later kind is slower.
 enum class Link : uint8_t { kInproc, kShm, kFabricInside, kTcpInside, kFabricAcross, kTcpAcross };
 constexpr int kLinks = 6;
 // "inproc", "shm", "fabric_inside", "tcp_inside", "fabric_across", "tcp_across"
 absl::string_view NameOf(Link link);
 
-// What a transport says of its links: Traits in the units of a tuning.
+// The speed that a transport reports of its links: Traits in the units of a tuning.
 struct LinkSpeed {
   double latency_us = 10, gbs = 1, host_gbs = 1;
-  // The worse of each figure.
+  // Takes the worse value of each figure.
   void Worsen(const LinkSpeed& other);
 };
 
-// Where a line holds.
+// The communicators for which a line holds.
 struct TunedFor {
   Link link = Link::kShm;
   int ranks = 2;
@@ -48,17 +50,20 @@ struct TunedFor {
 
 std::string ToText(const TunedFor& where);  // "shm ranks 4 crowded"
 
-// What cost_model.h counts in. 1e9 bytes a second; infinite where it costs nothing.
+// The figures of cost_model.h. Rates are in 1e9 bytes a second. Infinite: the work costs nothing.
 struct LinkFigures {
   TunedFor where;
-  double call_us = 0;     // of a call, whatever it does
-  double latency_us = 0;  // from having sent to being there
-  double message_us = 0;  // work for a message, of either side
-  double switch_us = 0;   // a core goes to another rank
-  double gbs = 1;         // receiving; sending costs no more than message_us
-  double host_gbs = 1;    // all ranks of a host together: memory, or each direction of its network
-  double reduce_gbs = 1;  // combining two operands, bytes of the result
-  bool from_traits = false;  // and not from a line of a tuning
+  double call_us = 0;     // per call, whatever it does
+  double latency_us = 0;  // from the end of a send to its arrival
+  double message_us = 0;  // work per message, on each side
+  double switch_us = 0;   // a core switches to another rank
+  double gbs = 1;         // receiving; sending costs at most message_us
+  // All ranks of a host together: memory, or each direction of the host's network.
+  double host_gbs = 1;
+  // Combining two operands, in bytes of the result.
+  double reduce_gbs = 1;
+  // The figures are from a transport's Traits, not from a line of a tuning.
+  bool from_traits = false;
 };
 
 // "shm ranks 4 crowded call_us 0.5 ..."
@@ -74,19 +79,20 @@ struct Tuning {
   std::vector<LinkFigures> links;
   std::vector<MeasuredChoice> choices;
 
-  // What ParseTuning reads.
+  // Returns a text that ParseTuning reads.
   std::string ToText() const;
-  // Of everything but the source: what ranks compare.
+  // Returns a hash of everything except the source, for the comparison between ranks.
   std::string Fingerprint() const;
-  // Of a host's `ranks` ranks: the line with most ranks of those with no more, else with fewest;
-  // lines of the same crowding first. Of a link without a line: estimated from `speed`.
+  // Returns the figures of one line for this link. Lines of the same crowding come first. Among
+  // them, prefers the line with the most ranks that has at most where.ranks, else the line with the
+  // fewest ranks. If the link has no line, estimates from `speed`.
   LinkFigures FiguresFor(const TunedFor& where, const LinkSpeed& speed = {}) const;
 };
 
-// INVALID_ARGUMENT naming `source`, the line and the value.
+// Returns INVALID_ARGUMENT naming `source`, the line and the value.
 absl::StatusOr<Tuning> ParseTuning(absl::string_view text, const std::string& source);
 const std::shared_ptr<const Tuning>& BuiltinTuning();
-// Empty: the library's own. NOT_FOUND and the like name the file.
+// An empty path stands for the built-in values. NOT_FOUND and other errors name the file.
 absl::StatusOr<std::shared_ptr<const Tuning>> LoadTuning(const std::string& path);
 
 }  // namespace entrain

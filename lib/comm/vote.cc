@@ -7,7 +7,7 @@
 namespace entrain {
 namespace {
 
-// In one order on all ranks, so that they all end up with the same of several votes.
+// All ranks order calls alike, so that of several votes they all keep the same one.
 bool IsEarlier(CallId a, CallId b) {
   const uint32_t behind = (b.number - a.number) & Tag::kCallMask;
   return a.user_tag != b.user_tag ? a.user_tag < b.user_tag

@@ -1,10 +1,12 @@
-// Which rank has called something else: a pure machine without I/O or clock.
+// Finds the rank that has called something else. A pure machine without I/O or clock.
 //
-// A rank that finds that another one made a different call knows two calls and not which is wrong. So each member tells
-// all others what it called, and every rank counts the same ballots: the call of the most members is right, and who made
-// another one is guilty. Where no call has the most, nobody can know who is guilty.
+// A rank that finds that another rank made a different call knows two calls, but not which of them
+// is wrong. So each member tells all others what it called, and every rank counts the same ballots.
+// The call of the most members is right, and the ranks that made another call are guilty. If no
+// call has the most members, the guilty rank cannot be known.
 //
-// Ballots are awaited until all have come; those of members that have not come to the call yet, at most for kVoteNs.
+// The vote waits until all ballots have come. It waits for members that have not come to the call
+// at most for kVoteNs.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +22,14 @@ namespace entrain {
 class Vote {
  public:
   static constexpr int64_t kVoteNs = 200 * kMillisecond;
-  // How much later a call may expire because of a vote: with the inquiry that follows not more than 250 ms.
+  // A vote may delay the expiry of a call by this time. Together with the inquiry that follows, the
+  // delay is at most 250 ms.
   static constexpr int64_t kLateNs = 100 * kMillisecond;
 
   explicit Vote(int size) : ballots_(static_cast<size_t>(size)) {}
 
-  // False, and nothing was done: this vote is under way already, or one about an earlier call.
+  // Begins a vote. Returns false, and does nothing, if this vote or one about an earlier call is
+  // under way.
   bool Begin(CallId call, Deadline until);
   void Stop() { on_ = false; }
   bool on() const { return on_; }
@@ -33,13 +37,13 @@ class Vote {
   CallId call() const { return call_; }
   Deadline until() const { return until_; }
 
-  // What the rank says that it called; nullopt: it cannot tell any more.
+  // Casts the rank's own ballot. nullopt: the rank does not know any more what it called.
   void Cast(int rank, std::optional<Descriptor> called);
-  // What another one says that this rank called. Its own word counts more.
+  // Takes another rank's word on what `rank` called. The ballot of `rank` itself takes precedence.
   void Witness(int rank, const Descriptor& called);
-  // It will not say anything any more.
+  // The rank will send nothing any more.
   void OnGone(int rank);
-  // All ballots have come.
+  // Returns true if all ballots have come.
   bool Complete() const;
 
   struct Party {
@@ -47,9 +51,10 @@ class Vote {
     std::vector<int> ranks;
   };
   struct Result {
-    int guilty = -1;             // -1: cannot be known
-    std::vector<Party> parties;  // the largest first; of equal ones that of the lowest rank
-    std::vector<int> silent;     // ranks of which no call is known
+    int guilty = -1;  // -1: cannot be known
+    // The largest party first. Among equal parties, that of the lowest rank first.
+    std::vector<Party> parties;
+    std::vector<int> silent;  // ranks whose call is not known
   };
   Result Count() const;
 
