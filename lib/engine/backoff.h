@@ -1,4 +1,4 @@
-// How a thread waits that polls for what it waits for: it spins, then offers its core to others, then sleeps.
+// How a polling thread waits: it spins, then yields its core, then sleeps.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace entrain {
 
-// A hint to the core that its thread spins.
+// Tells the core that its thread spins.
 inline void CpuPause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -18,27 +18,29 @@ inline void CpuPause() {
 #endif
 }
 
-// Counts polls that found nothing. The caller polls, pauses by Spin or else Yield, and sleeps when both return false.
-// `crowded`: the host has more ranks than cores, so that a peer may wait for this core.
+// Counts polls that found nothing. After such a poll the caller pauses by Spin. If Spin returns
+// false, it pauses by Yield. If both return false, it sleeps. `crowded`: the host has more ranks
+// than cores, so a peer may wait for this core.
 //
 // Thread safety: none.
 class Backoff {
  public:
   static constexpr int kSpins = 64;
-  // A rank with a core of its own keeps it for so long. Another process would have the core for a scheduler's slice of
-  // milliseconds; the peer, which waits meanwhile, would give up its own core too.
+  // A rank with a core of its own keeps the core for this time. Another process would take the core
+  // for a scheduler's slice of milliseconds. The peer would wait meanwhile and give up its own core
+  // too.
   static constexpr int64_t kKeepNs = 100 * kMicrosecond;
-  // Waking a sleeper takes up to a hundred microseconds on a virtual machine, and a peer that reads some MiB is done
-  // sooner.
+  // Waking a sleeping thread takes up to a hundred microseconds on a virtual machine. A peer that
+  // reads a few MiB is done sooner.
   static constexpr int64_t kYieldNs = kMillisecond;
   static constexpr int kExpectedSpins = 16;
 
   // A poll found something.
   void Reset() { *this = Backoff(); }
-  // What is waited for is on its way: the next polls keep the core, crowded or not.
+  // The awaited event is near: the next polls keep the core, even if the host is crowded.
   void Expect() { expected_ = kExpectedSpins; }
 
-  // Pauses for some cycles. False: that was long enough; nothing was done.
+  // Pauses for some cycles. Returns false, and does nothing, if the thread has spun long enough.
   bool Spin(bool crowded) {
     if (expected_ > 0) {
       --expected_;
@@ -51,7 +53,8 @@ class Backoff {
     return true;
   }
 
-  // Lets others have the core, if they want it. False: that was long enough; nothing was done.
+  // Offers the core to other threads. Returns false, and does nothing, if the thread has yielded
+  // long enough.
   bool Yield(int64_t now_ns, bool crowded) {
     spins_ = kSpins;
     if (since_ns_ == kNever) {
@@ -71,7 +74,7 @@ class Backoff {
  private:
   static constexpr int64_t kNever = -1;
   int spins_ = 0, expected_ = 0;
-  int64_t since_ns_ = kNever;  // of the first Yield
+  int64_t since_ns_ = kNever;  // time of the first Yield
 };
 
 }  // namespace entrain

@@ -1,5 +1,5 @@
-// Functions of the caller's that run on other threads than the driver: the thread of done(), and functions without
-// which this rank does not go on.
+// Functions of the caller that do not run on the driver: those of the done() thread, and functions
+// during which this rank makes no progress.
 //
 // Thread safety: any thread.
 #pragma once
@@ -22,18 +22,19 @@ namespace entrain {
 
 class CallerFunctions {
  public:
-  // The clock outlives it.
+  // The clock must outlive this object.
   explicit CallerFunctions(const Clock& clock) : clock_(clock) {}
 
-  // The thread of done(). The first call makes it.
+  // Returns the thread of done(). The first call creates it.
   absl::StatusOr<std::shared_ptr<CallbackThread>> Thread() ABSL_LOCKS_EXCLUDED(mutex_);
-  // `who` has entered the function of this name, or, if the name is empty, has returned from its function. `who` is in
-  // one function at a time.
+  // Notes that `who` has entered the function `name`. Empty `name`: `who` has returned from its
+  // function. `who` is in one function at a time.
   void Note(const void* who, absl::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of the function that was entered first: kDeadlineExceeded "it is in NAME, which has not returned for 3 s". OK: it
-  // has not run for `least_ns`, or there is none.
+  // Reports the function that was entered first: kDeadlineExceeded "it is in NAME, which has not
+  // returned for 3 s". Returns OK if there is no function, or if it has run for less than
+  // `least_ns`.
   absl::Status Inside(int64_t least_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Logs, once, a done() that has run for a second: it holds up those behind it.
+  // Logs, once, a done() that has run for a second, because it delays those that come after it.
   void TellOfDone() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -47,8 +48,8 @@ class CallerFunctions {
   absl::Mutex mutex_;
   std::shared_ptr<CallbackThread> thread_ ABSL_GUARDED_BY(mutex_);
   std::vector<Function> functions_ ABSL_GUARDED_BY(mutex_);  // in the order of their begin
-  int64_t told_of_ns_ ABSL_GUARDED_BY(mutex_) =
-      0;  // begin of the done() that the log has been told of
+  // The start of the last done() that was logged.
+  int64_t told_of_ns_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace entrain

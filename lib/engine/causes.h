@@ -1,7 +1,8 @@
-// What has ended communicators of this process, and of its peers. A process that has lost a peer may end because of
-// that, with a word or without, and its own peers must not blame it: it tells them the cause first.
+// The statuses that have ended communicators of this process and of its peers. A process that has
+// lost a peer may end because of that, with or without a message, and its own peers must not blame
+// it. So the process tells its peers the cause first.
 //
-// Thread safety: none; the engine's driver.
+// Thread safety: none. Belongs to the engine's driver.
 #pragma once
 
 #include <cstdint>
@@ -20,30 +21,32 @@ class Endpoint;
 
 class Causes {
  public:
-  // The first cause counts for so long, since what fails then may fail because of it. When a call succeeds that was
-  // started that much later, this process has survived the cause, and the peers are told so.
+  // For this time, Tell does not replace a cause, because a later failure may be its consequence.
+  // When a call succeeds that was started after this time, the process has survived the cause, and
+  // the peers are told so.
   static constexpr int64_t kGoneOnNs = 5 * kSecond;
   // Sends the text to all peers.
   using TellAll = absl::AnyInvocable<void(const std::string& text)>;
 
-  // The clock outlives it.
+  // The clock must outlive this object.
   Causes(const Clock& clock, TellAll tell_all) : clock_(clock), tell_all_(std::move(tell_all)) {}
 
-  // Tells all peers what has ended a communicator here, unless an earlier cause counts.
+  // Tells all peers the status that has ended a communicator here. Does nothing if an earlier cause
+  // was told less than kGoneOnNs ago.
   void Tell(const absl::Status& why);
-  // A cause counts here.
+  // Returns true if the peers were told a cause that was not taken back since.
   bool told() const { return !told_.ok(); }
   const absl::Status& cause() const { return told_; }
-  // A call that was started at that time has succeeded.
+  // A call that was started at `started_ns` has succeeded.
   void Succeeded(int64_t started_ns) {
     if (told() && started_ns - told_at_ns_ > kGoneOnNs) {
       TakeBack();
     }
   }
 
-  // A peer's text, as its TellAll has got it. A text that is no status is ignored.
+  // Takes the text that the peer's TellAll has sent. Ignores a text that is no status.
   void Hear(const Endpoint* from, absl::string_view text);
-  // What the peer has told, if it did so after `since_ns`; OK: nothing.
+  // Returns the cause that the peer has told after `since_ns`. OK: it has told none.
   absl::Status Of(const Endpoint* from, int64_t since_ns) const;
 
  private:

@@ -1,8 +1,8 @@
-// What has become of each of the 2^16 context numbers of a process: a byte each, in pieces that are
-// made when the first number of theirs is used. Numbers are used in order, so most processes have
-// one piece.
+// The state of each of the 2^16 context numbers of a process, one byte each. The bytes are in
+// pieces, and a piece is allocated when the first of its numbers is used. Numbers are used in
+// order, so most processes have one piece.
 //
-// Thread safety: any thread. What the setter did before is seen by whoever finds the state.
+// Thread safety: any thread. A thread that reads a state also sees what the setter did before Set.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ class ContextStates {
   ContextStates(const ContextStates&) = delete;
   ContextStates& operator=(const ContextStates&) = delete;
 
-  // 0: never set.
+  // Returns 0 if the state was never set.
   uint8_t Of(Context context) const {
     const Piece* const piece = pieces_[context / kPiece].load(std::memory_order_acquire);
     return piece == nullptr ? 0 : (*piece)[context % kPiece].load(std::memory_order_acquire);
@@ -44,7 +44,8 @@ class ContextStates {
     Piece* piece = place.load(std::memory_order_acquire);
     if (piece == nullptr) {
       auto made = std::make_unique<Piece>();
-      // Release: its zeros are seen through the pointer. Another thread may have been quicker.
+      // Release: a thread that loads the pointer sees the zeros. Another thread may have been
+      // faster.
       if (place.compare_exchange_strong(piece, made.get(), std::memory_order_acq_rel)) {
         piece = made.release();
       }

@@ -68,7 +68,7 @@ absl::Status DriverSeat::Watch(int fd, absl::string_view name) {
 
 void DriverSeat::Start() {
   if (own_thread_) {
-    // Signals belong to the program's own threads.
+    // The program's own threads handle its signals.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -94,7 +94,7 @@ void DriverSeat::Close() {
 
 bool DriverSeat::TryTake(Driver who) {
   int expected = kFree;
-  // Acquire: pairs with the release in Leave; this driver sees what the one before did.
+  // Acquire: pairs with the release in Leave, so this driver sees what the one before did.
   return driver_.load(std::memory_order_relaxed) == kFree &&
          driver_.compare_exchange_strong(expected, who, std::memory_order_acquire,
                                          std::memory_order_relaxed);
@@ -105,7 +105,8 @@ void DriverSeat::Leave() {
     Turn();
   }
   driver_.store(kFree, std::memory_order_release);
-  // B. Either the waiter that registers sees the seat free, or this thread sees it registered and wakes it.
+  // B. Either the waiter that registers sees the seat free, or this thread sees that it is
+  // registered and wakes it.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (WakeOneWaiter()) {
     return;
@@ -127,7 +128,7 @@ void DriverSeat::PollOnce() {
   if (TryTake(kCaller)) {
     Turn();
     if (!own_thread_) {
-      polled_.CheckDeadlines();  // no other thread does
+      polled_.CheckDeadlines();  // no other thread does this
     }
     Leave();
   }
@@ -137,7 +138,8 @@ bool DriverSeat::TakeIfQuiet() {
   if (open_works_.load(std::memory_order_relaxed) > 0 || !jobs_.Empty() || !TryTake(kCaller)) {
     return false;
   }
-  // What was armed would have the peers ring at every message; and a peer may have asked something.
+  // While objects are armed, peers send a wake-up with every message. A turn disarms them. An
+  // occasional turn also answers questions of peers.
   if (armed_ || ++quiet_takes_ % kQuietTakesPerTurn == 0) {
     Turn();
   }
@@ -155,7 +157,7 @@ DriverSeat::Standing DriverSeat::Look() const {
 
 void DriverSeat::Submit(Job* job) {
   jobs_.Push(job);
-  // A. Either the sleeper sees the job, or this thread sees that it sleeps.
+  // A. Either the sleeping thread sees the job, or this thread sees that it sleeps.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (driver_sleeps_.load(std::memory_order_relaxed) ||
       thread_sleeps_.load(std::memory_order_relaxed)) {
@@ -164,7 +166,8 @@ void DriverSeat::Submit(Job* job) {
 }
 
 void DriverSeat::Kick() {
-  // A driver takes the job; it may have looked just before, so this goes on until the queue is empty or driven.
+  // A driver takes the job. But the driver may have looked just before, so this loop runs until the
+  // queue is empty or another thread drives.
   while (!jobs_.Empty() && TryTake(kCaller)) {
     Turn();
     Leave();
@@ -225,7 +228,8 @@ bool DriverSeat::Await(const Work& work, Deadline give_up, bool background) {
     }
   }
   if (slept) {
-    // B. The seat may have been meant for this thread, which passes it on.
+    // B. The wake-up may have been meant for this thread as the next driver. It passes the wake-up
+    // on.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (driver_.load(std::memory_order_relaxed) == kFree && !WakeOneWaiter() &&
         open_works_.load(std::memory_order_relaxed) > 0) {
@@ -241,7 +245,7 @@ void DriverSeat::DriveUntil(const Work& work, Deadline give_up, bool background)
   while (!work.done()) {
     if (Turn() > 0) {
       backoff.Reset();
-      // Other calls' traffic may keep the loop busy for ever.
+      // Without this check, traffic of other calls could keep the loop busy forever.
       if (++busy % kTurnsPerGiveUpCheck == 0 && give_up.Passed(clock_.Now())) {
         return;
       }
@@ -312,13 +316,14 @@ void DriverSeat::ThreadMain() {
     }
     nap = kMillisecond;
     if (ThreadDrives()) {
-      FutexWait(thread_word_, word, nap);  // the waiter that was woken needs a moment
+      FutexWait(thread_word_, word, nap);  // the woken waiter needs a moment
     }
   }
 }
 
 bool DriverSeat::ThreadDrives() {
-  DrainWakeFd();  // only while driving: a sleeping driver must find what was written for it
+  // Only the driver drains: a sleeping driver must find the bytes that were written to wake it.
+  DrainWakeFd();
   int idle = 0;
   while (idle < 2 && waiter_count_.load(std::memory_order_relaxed) == 0) {
     idle = Turn() > 0 ? 0 : idle + 1;
@@ -347,7 +352,8 @@ bool DriverSeat::Arm() {
 }
 
 void DriverSeat::WakeWaiters(const Work* work) {
-  // C. Either the waiter sees the work done, or this thread sees it registered.
+  // C. Either the waiter sees that the work is done, or this thread sees that the waiter is
+  // registered.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (waiter_count_.load(std::memory_order_relaxed) == 0) {
     return;
@@ -367,7 +373,7 @@ bool DriverSeat::WakeOneWaiter() {
   }
   absl::MutexLock lock(&waiters_mutex_);
   for (Waiter* waiter : waiters_) {
-    if (!waiter->work->done()) {  // one that is done will not drive
+    if (!waiter->work->done()) {  // a waiter whose work is done will not drive
       waiter->word.store(1, std::memory_order_release);
       FutexWake(waiter->word);
       return true;
@@ -380,7 +386,8 @@ void DriverSeat::WakeThread() {
   if (!own_thread_) {
     return;
   }
-  // The thread reads the word before it tries to take the seat, so a change in between ends its nap at once.
+  // The thread reads the word before it tries to take the seat, so a change in between ends its nap
+  // at once.
   thread_word_.fetch_add(1, std::memory_order_release);
   FutexWake(thread_word_);
   if (thread_sleeps_.load(std::memory_order_relaxed)) {

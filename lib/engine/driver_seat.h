@@ -1,24 +1,26 @@
-// The seat of the driver: which thread polls, which threads sleep meanwhile, and which of them is woken when.
+// The seat of the driver decides which thread polls, which threads sleep meanwhile, and when each
+// of them is woken.
 //
-// One word says who drives: nobody, a caller, or the seat's own thread. The thread that takes the word by
-// compare-and-swap is the driver; everything marked [driver] runs there and nowhere else. A caller that waits takes the
-// word and polls in its own thread, so a blocking call costs no thread hop; the seat's thread steps in when no caller
-// drives.
+// One word tells who drives: no thread, a caller, or the seat's own thread. The thread that takes
+// the word by compare-and-swap is the driver. Everything marked [driver] runs only on the driver. A
+// waiting caller takes the word and polls in its own thread, so a blocking call needs no change of
+// threads. The seat's thread drives when no caller does.
 //
-// Sleeping. The seat's thread never sleeps with the word. It arms the polled objects, gives the word back and sleeps on
-// the watched descriptors for at most SeatOptions::longest_nap_ns, so that it looks again soon at what a caller's polling has
-// disarmed. A caller spins, yields, and then sleeps with the word; Submit wakes it.
+// Sleeping. The seat's thread never holds the word while it sleeps. It arms the polled objects,
+// gives the word back and sleeps on the watched descriptors for at most
+// SeatOptions::longest_nap_ns, because a caller that polls meanwhile disarms the objects. A caller
+// spins, yields, and then sleeps while it holds the word. Submit wakes it.
 //
-// Thread safety: any thread, except for what is marked [driver].
+// Thread safety: any thread, except for functions marked [driver].
 //
 // Invariants:
 //   1 At most one thread drives. Jobs and polls run on the driver, one at a time.
-//   2 A submitted job runs soon: on the driver if there is one, else on a submitter that calls Kick, else on the seat's
-//     thread.
-//   3 While a work is open, some thread polls, or naps. No wake-up depends on the end of a nap.
+//   2 A submitted job runs soon: on the driver if there is one, else on a submitter that calls
+//     Kick, else on the seat's thread.
+//   3 While a work is open, some thread polls or naps. No wake-up depends on the end of a nap.
 //
-// The words that threads share. Loads and stores are relaxed except where the table names another order. A letter is a
-// fence of the list below.
+// The words that threads share. Loads and stores are relaxed unless the table names another order.
+// A letter stands for a fence of the list below.
 //
 //   word              written by                             read by
 //   driver_           TryTake (compare-and-swap, acquire);   TryTake; SleepAsWaiter after B; Await after B
@@ -35,8 +37,8 @@
 //                     with waiters_mutex_
 //   open_works_       CountOpenWork                          Leave, Await after B; TakeIfQuiet
 //
-// Full fences. Each stands between a store of its own thread and a load of what the other side stores, so that at least
-// one of the two threads sees the other.
+// Full fences. Each fence stands between a store of its own thread and a load of what the other
+// side stores, so that at least one of the two threads sees the other's store.
 //
 //      one side: store | load                                the other side: store | load
 //   A  Submit: the job | who sleeps                          SleepAsDriver, ThreadDrives: I sleep | jobs
@@ -63,24 +65,25 @@
 
 namespace entrain {
 
-// What the driver polls. All [driver].
+// The objects that the driver polls. All functions are [driver].
 class Polled {
  public:
   virtual ~Polled() = default;
-  // Looks at everything once. Returns the number of events. Must not block.
+  // Polls everything once. Returns the number of events. Must not block.
   virtual int Poll() = 0;
-  // Lets the watched descriptors become readable at the next event. False: something may have come already.
+  // Makes the watched descriptors become readable at the next event. Returns false if an event may
+  // have come already.
   virtual bool Arm() = 0;
   // Ends what is due.
   virtual void CheckDeadlines() = 0;
-  // The first instant at which CheckDeadlines has something to do.
+  // Returns the first instant at which CheckDeadlines has something to do.
   virtual Deadline next_deadline() const = 0;
 };
 
 struct SeatOptions {
   const Clock* clock = &Clock::Real();
   bool own_thread = true;                      // whether Start starts a thread
-  int64_t longest_nap_ns = 50 * kMillisecond;  // of a thread that could drive
+  int64_t longest_nap_ns = 50 * kMillisecond;  // for a thread that could drive
 };
 
 class DriverSeat {
@@ -88,54 +91,58 @@ class DriverSeat {
   static constexpr uint32_t kTurnsPerDeadlineCheck = 64;
   static constexpr uint32_t kQuietTakesPerTurn = 256;
 
-  // `polled` and the clock outlive it.
+  // `polled` and the clock must outlive this object.
   DriverSeat(Polled& polled, const SeatOptions& options);
   ~DriverSeat();
   DriverSeat(const DriverSeat&) = delete;
   DriverSeat& operator=(const DriverSeat&) = delete;
-  // Whether the constructor has got its descriptors.
+  // Returns OK if the constructor has got its descriptors.
   const absl::Status& status() const { return status_; }
 
-  // Before Start: a descriptor that wakes sleepers when it becomes readable.
+  // Adds a descriptor that wakes sleepers when it becomes readable. Must be called before Start.
   absl::Status Watch(int fd, absl::string_view name);
   void Start();
-  // Ends the thread and takes the seat for good: the caller is the driver from here on, and no other thread drives any
-  // more. Threads on their way out of a wait may still use the object. Once; not from the seat's thread.
+  // Ends the seat's thread and takes the seat for good: from now on the caller is the driver, and
+  // no other thread drives. Threads that return from a wait may still use the object. Must be
+  // called once, and not from the seat's thread.
   void Close();
 
   void Submit(Job* job);
-  // If no thread drives, runs what was submitted here and leaves the rest to the seat's thread.
+  // If no thread drives, runs the submitted jobs here. The seat's thread does the rest.
   void Kick();
-  // Runs `body` on the driver and waits for it: at most about one turn.
+  // Runs `body` on the driver and waits for it, which takes at most about one turn.
   void RunInDriver(absl::AnyInvocable<void()> body);
   // See Work::Wait.
   bool Await(const Work& work, Deadline give_up, bool background);
-  // One turn, unless another thread drives.
+  // Takes one turn, unless another thread drives.
   void PollOnce();
-  // For a caller that moves a small call's messages by itself (inline_call.h): true when no thread drives and nothing is
-  // under way. The caller is then the driver, polls nothing, and soon calls Leave or Stay.
+  // For a caller that moves a small call's messages itself (inline_call.h). Returns true if no
+  // thread drives and nothing is under way. The caller is then the driver. It must not poll, and
+  // must soon call Leave or Stay.
   bool TakeIfQuiet();
-  // A job waits for the driver.
+  // Returns true if a job waits for the driver.
   bool wanted() const { return !jobs_.Empty(); }
-  // Wakes the threads that wait for this work, which is done.
+  // Wakes the threads that wait for this work, which must be done.
   void WakeWaiters(const Work* work);
-  // A work was started or is over: while any is open, some thread keeps polling.
+  // A work was started or is over. While any work is open, some thread keeps polling.
   void CountOpenWork(int change) { open_works_.fetch_add(change, std::memory_order_relaxed); }
-  // More local ranks than cores: waiters give the core away at once.
+  // The host has more ranks than cores: waiters yield their core at once.
   void SetCrowded(bool crowded) { crowded_.store(crowded, std::memory_order_relaxed); }
   bool crowded() const { return crowded_.load(std::memory_order_relaxed); }
   const Clock& clock() const { return clock_; }
 
-  // [driver] One turn: jobs, polls, from time to time deadlines. Returns the number of events.
+  // [driver] Takes one turn: jobs, polls, and from time to time deadlines. Returns the number of
+  // events.
   int Turn();
-  // [driver] Something must reach the peers before this driver leaves: Leave takes one more turn.
+  // [driver] Something must reach the peers before this driver leaves, so Leave takes one more
+  // turn.
   void NeedFlush() { flush_ = true; }
-  // [driver] Gives the seat back, and wakes the thread that should drive next.
+  // [driver] Gives the seat back and wakes the thread that should drive next.
   void Leave();
-  // [driver] Goes on as the driver until the work is done, then leaves.
+  // [driver] Drives until the work is done, then leaves.
   void Stay(const Work& work);
 
-  // Who sits and who sleeps, for tests: out of date at once.
+  // Which threads drive and sleep, for tests. The values may change at once.
   struct Standing {
     bool driven = false, driver_sleeps = false, thread_sleeps = false;
     int waiters = 0;
@@ -154,7 +161,8 @@ class DriverSeat {
   void SleepAsDriver(Deadline until);                                    // [driver]
   void SleepAsWaiter(const Work& work, Deadline give_up);
   void ThreadMain();
-  // One stint of the seat's thread at the wheel, and its sleep. True: it has woken a waiter that will drive.
+  // Drives until two turns find nothing or a caller waits, then sleeps. Returns true if it has
+  // woken a waiter that will drive.
   bool ThreadDrives();
   bool Arm();  // [driver]
   void WakeDriver();
@@ -186,7 +194,8 @@ class DriverSeat {
   // [driver] only:
   uint32_t turns_ = 0, quiet_takes_ = 0;
   bool flush_ = false;
-  bool armed_ = false;  // since the last turn: peers ring at every message
+  // True after Arm until the next turn. While armed, peers send a wake-up with every message.
+  bool armed_ = false;
 
   std::thread thread_;
 };

@@ -10,8 +10,9 @@
 namespace entrain {
 namespace {
 
-constexpr size_t kMaxPremature = 4096;  // a bound on what peers can make us keep
-// Of control messages between runtimes; communicators have others. Their text is a status; OK takes one back.
+constexpr size_t kMaxPremature = 4096;  // limits what peers can make us keep
+// The context of control messages between runtimes. Communicators have other contexts. The text of
+// such a message is a status. OK takes the last one back.
 constexpr Context kOfRuntimes = 0;
 
 absl::string_view KeyOf(const PeerId& id) {
@@ -56,7 +57,7 @@ void Engine::Shutdown() {
   for (auto& path : paths_) {
     path->endpoint->Close(absl::AbortedError("the runtime was destroyed"));
   }
-  seat_.Turn();  // runs the completions that Close left
+  seat_.Turn();  // runs the completions that Close caused
   owners_.clear();
   closed_owners_.clear();
   retiring_.clear();
@@ -77,7 +78,7 @@ int Engine::Poll() {
 
 void Engine::Flush() {
   for (auto& transport : transports_) {
-    transport->Poll();  // its events are kept until after this turn's polls
+    transport->Poll();  // AfterPoll handles the events later
   }
 }
 

@@ -1,13 +1,13 @@
-// The engine: polls the transports, runs what became ready, keeps deadlines. Owns the transports, one endpoint per peer
-// process, and the contexts of this process's communicators.
+// The engine polls the transports, runs the calls that are ready, and keeps deadlines. It owns the
+// transports, one endpoint per peer process, and the contexts of this process's communicators.
 //
-// Which thread drives, and which threads sleep, is the matter of its DriverSeat (driver_seat.h). Everything marked
-// [driver] runs on the driver and nowhere else.
+// Its DriverSeat (driver_seat.h) decides which thread drives and which threads sleep. Everything
+// marked [driver] runs only on the driver.
 //
 // Invariants:
 //   1 Completions, events and jobs run on the driver, one at a time.
-//   2 Nothing posts to, revokes or closes an endpoint while a transport is polled: what completions
-//     ask for is put on the attention list and done after the transports have returned.
+//   2 Nothing posts to, revokes or closes an endpoint while a transport is polled. What completions
+//     ask for goes to the attention list and is done after the transports have returned.
 #pragma once
 
 #include <atomic>
@@ -33,28 +33,31 @@
 
 namespace entrain {
 
-// A communicator as the engine sees it. All calls [driver], never from inside a transport's Poll.
+// A communicator as the engine sees it. All functions are [driver]. Only OnEarly is called inside a
+// transport's Poll.
 class ContextOwner {
  public:
   virtual ~ContextOwner() = default;
-  // What completions and events left to do.
+  // Does what completions and events have left to do.
   virtual void Attend() = 0;
   virtual void OnControl(Endpoint& from, absl::string_view message) = 0;
   virtual void OnLost(Endpoint& from, const absl::Status& why) = 0;
-  // The first instant at which OnTick wants to be called; and the call.
+  // Returns the first instant at which OnTick must be called.
   virtual Deadline next_tick() const = 0;
   virtual void OnTick(int64_t now_ns) = 0;
-  // From inside a transport's Poll: compare, note, ask for attention; do not post.
+  // Called inside a transport's Poll. May compare, note and ask for attention. Must not post.
   virtual void OnEarly(Endpoint& from, const Envelope& envelope) = 0;
-  // A call under way whose input or output touches these bytes, by name; empty: none.
+  // Returns the name of a call under way whose input or output touches these bytes. Empty: there is
+  // none.
   virtual std::string UserOf(ConstBytes bytes) const = 0;
   // The engine is about to end.
   virtual void OnShutdown() = 0;
-  // When the oldest call under way was started; nothing: none is.
+  // Returns when the oldest call under way was started. nullopt: no call is under way.
   virtual std::optional<int64_t> waits_since() const = 0;
-  // Whom that call waits for, found out for a rank of another communicator that waits for this one. `then` runs once,
-  // not from inside this: with the error that the call would end by now, or OK: it is over, or nobody holds it up.
-  // Returns by when.
+  // Finds the rank that this call waits for, for a rank of another communicator that waits for this
+  // one. Runs `then` once, but not before FindOut returns: with the error by which the call would
+  // end now, or with OK if the call is over or no rank holds it up. Returns the time by which
+  // `then` runs.
   using HeldUpBy = absl::AnyInvocable<void(const absl::Status& why)>;
   virtual Deadline FindOut(HeldUpBy then) = 0;
 };
@@ -62,49 +65,53 @@ class ContextOwner {
 class Engine final : public Events, private Polled {
  public:
   explicit Engine(const SeatOptions& options);
-  // Ends every communicator, closes every endpoint, ends the thread. Once; not from the engine's
-  // thread. The object stays until its last holder lets go, so that threads on their way out of a
-  // wait still find it; they find every work done.
+  // Ends every communicator, closes every endpoint, ends the thread. Must be called once, and not
+  // from the engine's thread. The object lives until its last holder releases it. A thread that
+  // returns from a wait can therefore still use it, and finds every work done.
   void Shutdown();
-  // What kept the constructor or AddTransport from getting their descriptors.
+  // Returns why the constructor or AddTransport has not got its descriptors, or OK.
   const absl::Status& status() const { return status_; }
 
-  // Before anything else is called: the transports, best first.
+  // Adds a transport. All transports must be added before any other call, the best first.
   void AddTransport(std::unique_ptr<Transport> transport);
   void Start() { seat_.Start(); }
   const std::vector<std::unique_ptr<Transport>>& transports() const { return transports_; }
   const Clock& clock() const { return clock_; }
 
   // ---- Any thread
-  // Jobs, waits, and the word of the driver.
+  // The seat gives access to jobs, to waits and to the driver's word.
   DriverSeat& seat() { return seat_; }
   CallerFunctions& functions() { return functions_; }
-  // A context number nobody used; 0: all are used up. Messages for it are kept from now on.
+  // Returns a context number that was never used. 0: all are used up. Messages for the number are
+  // kept from now on.
   Context ReserveContext();
   // The number will not be used.
   void ReleaseContext(Context context);
 
   // ---- [driver]
-  // The endpoint to a peer, connecting on first use over transports_[transport].
+  // Returns the endpoint to a peer. Connects on first use, over transports_[transport].
   absl::StatusOr<Endpoint*> Connect(const PeerId& peer, size_t transport,
                                     absl::string_view address);
-  // The status a path ended with; OK while it works.
+  // Returns the status with which a path ended. OK while it works.
   absl::Status PathStatus(const Endpoint* endpoint) const;
   void OpenContext(Context context, std::shared_ptr<ContextOwner> owner);
-  // Messages for it are dropped from now on; the owner is released after the current turn.
+  // Drops messages for the context from now on. Releases the owner after the current turn.
   void CloseContext(Context context);
-  // Tells the peers that this region is needed no more. An error names a call that uses it; then nothing is done.
+  // Tells the peers that this region is not needed any more. If a call uses it, does nothing and
+  // returns an error that names the call.
   absl::Status Retire(const SharedRegion& region);
-  // The same as soon as no call uses it.
+  // Retires the region as soon as no call uses it.
   void RetireWhenUnused(std::shared_ptr<const SharedRegion> region);
-  // FAILED_PRECONDITION names a call that has a buffer there.
+  // Returns FAILED_PRECONDITION, naming the call, if a call has a buffer in these bytes.
   absl::Status CheckUnused(ConstBytes bytes) const;
-  // Sends now what DriverSeat::NeedFlush sends before this driver leaves, as far as the peers take it: for a caller that
-  // may exit as soon as it is told. Not from inside a transport's Poll.
+  // Sends at once what DriverSeat::NeedFlush would send before this driver leaves, as far as the
+  // peers take it. For a caller whose process may exit when it returns. Must not be called inside a
+  // transport's Poll.
   void Flush();
-  // Asks for owner->Attend() after the transports have been polled.
+  // Asks for a call of owner->Attend() after the transports have been polled.
   void NeedAttention(ContextOwner* owner);
-  // Of the communicators that have a call under way the one that has waited longest, but not `asked`; null: none.
+  // Among the communicators with a call under way, except `asked`, returns the one that has waited
+  // longest. Null: none.
   std::shared_ptr<ContextOwner> WaitsElsewhere(const ContextOwner* asked) const;
 
   Causes& causes() { return causes_; }
@@ -128,12 +135,12 @@ class Engine final : public Events, private Polled {
     Endpoint* from;
     std::string text;
   };
-  // What a peer said about a context that it has opened and this process has only reserved: kept
-  // until it is opened here.
+  // A message of a peer about a context that the peer has opened and this process has only
+  // reserved. It is kept until the context is opened here.
   struct Premature {
     Context context;
     Endpoint* from;
-    std::optional<Envelope> envelope;  // of an early message; else `text` is a control message
+    std::optional<Envelope> envelope;  // null: `text` is a control message
     std::string text;
   };
 
@@ -161,7 +168,7 @@ class Engine final : public Events, private Polled {
   absl::flat_hash_map<const Endpoint*, Path*> path_of_endpoint_;
   absl::flat_hash_map<Context, std::shared_ptr<ContextOwner>> owners_;
   std::vector<std::shared_ptr<ContextOwner>> closed_owners_;
-  std::vector<std::shared_ptr<const SharedRegion>> retiring_;  // which calls still use
+  std::vector<std::shared_ptr<const SharedRegion>> retiring_;  // calls still use them
   std::vector<ContextOwner*> attention_;
   std::vector<ControlMessage> control_;
   std::vector<Premature> premature_;

@@ -59,7 +59,7 @@ OwnedBuffer Executor::TakeScratch() {
   return std::move(scratch_);
 }
 
-// What is lent to a call that is over.
+// Returns the loans of a call that is over.
 void Executor::ReleaseLoans() {
   for (Pending& slot : slots_) {
     if (slot.loan.lent != nullptr) {
@@ -80,8 +80,8 @@ bool Executor::NextLane(LaneRun& run) {
   return true;
 }
 
-// Posts rounds and does operations until the lane has to wait; then goes on with the next lane in
-// this window slot.
+// Posts rounds and does operations until the lane has to wait or is over. After its end, continues
+// with the next lane in this window slot.
 void Executor::StepLane(LaneRun& run) {
   while (!stopped_) {
     const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];
@@ -215,7 +215,7 @@ void Executor::PostRound(LaneRun& run) {
   run.ops_done = before != nullptr && before->ops_done;
   run.op = 0;
   pending_ += run.outstanding;
-  // Receives first: what is expected then finds its place at once.
+  // Post receives first, so that messages find their buffers at once.
   for (const Direction direction : {Direction::kRecv, Direction::kSend}) {
     for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
       if (schedule_.transfers[t].direction == direction && !done(t)) {
@@ -276,7 +276,7 @@ void Executor::OnDone(Completion* self, const absl::Status& status, int64_t byte
     run.ready = true;
     executor.ready_();
   } else if (executor.stopped_ && executor.pending_ == 0) {
-    executor.ready_();  // the last of a call that failed
+    executor.ready_();  // the last transfer of a failed call
   }
 }
 

@@ -1,10 +1,10 @@
 // Runs one schedule for one call: lanes, rounds, local operations. Knows nothing of communicators.
 //
-// Everything here is [driver] (lib/engine/engine.h). A lane's transfers run concurrently; when the
-// last of a round has completed the lane is ready, and Advance does its local operations (where they
-// write nothing that is being sent: when the last receive has completed) and posts the next round.
-// At most `window` lanes are active; scratch belongs to window slots, so it stays in cache however
-// long the call is.
+// Everything here is [driver] (lib/engine/engine.h). The lanes' transfers run concurrently. When
+// the last transfer of a round has completed, the lane is ready: Advance does the round's local
+// operations and posts the next round. If the operations write nothing that is being sent, Advance
+// does them already when the last receive has completed. At most `window` lanes are active. Scratch
+// belongs to window slots, so it stays in the cache however long the call is.
 #pragma once
 
 #include <cstdint>
@@ -25,68 +25,73 @@
 
 namespace entrain {
 
-// How far a call of one lane has come: `round` is under way, and of its transfers those are done
-// whose bit is set, from the first. Those that are lent are sent, but may not be written yet.
+// The progress of a call of one lane. `round` is under way, and bit i of `done` is set if its
+// transfer i is done. A transfer in `lent` is sent, but its memory may not be written yet.
 struct Progress {
   struct LentSend {
-    uint32_t transfer;  // of the round
+    uint32_t transfer;  // index in the round
     SendRequest request;
   };
   uint32_t round = 0;
   uint64_t done = 0;
   absl::InlinedVector<LentSend, 2> lent{};
-  bool ops_done = false;  // of the round, while its sends are under way
+  // The operations of `round` are done while its sends are under way.
+  bool ops_done = false;
   int64_t bytes_sent = 0, bytes_received = 0;
 };
 
 class Executor {
  public:
-  // `ready` is called (from completions) when Advance has something to do. The plan, the wiring's
-  // arrays and the buffers of the call outlive the executor's last completion. `scratch`:
-  // plan->slot_bytes * plan->window bytes, empty when that is 0; TakeScratch gives it back.
+  // `ready` is called from completions when Advance has something to do. The plan, the wiring's
+  // arrays and the buffers of the call must outlive the executor's last completion. `scratch` has
+  // plan->slot_bytes * plan->window bytes, and is empty if that is 0. TakeScratch gives it back.
   Executor(std::shared_ptr<const Plan> plan, const Call& call, const Wiring& wiring,
            const Kernels& kernels, OwnedBuffer scratch, std::function<void()> ready);
 
-  // Before Start, of a call with the caller's own reduction: where that runs.
+  // Sets the thread on which the caller's own reduction runs. For calls with such a reduction,
+  // before Start.
   void CombineBy(UserFunctions functions) { functions_ = std::move(functions); }
-  // Posts the first rounds, or what is left of the one that somebody else has begun. The call may be
-  // over at once.
+  // Posts the first rounds. `from`: the part that the inline path has done. If the inline path has
+  // begun a round, posts only the rest of the round. The call may be over when this returns.
   void Start(const Progress& from = {});
-  // Does what is ready; true when the call is over: all lanes done, or failed() and nothing more
-  // will be posted.
+  // Does what is ready. Returns true when the call is over: all lanes are done, or the call has
+  // failed and nothing more will be posted.
   bool Advance();
-  // No further rounds are posted; transfers under way still complete. A function of the caller's that is running goes on,
-  // and nothing waits for it.
+  // Posts no further rounds. Transfers under way still complete. A running function of the caller
+  // continues, and the executor does not wait for it.
   void Stop(absl::Status why);
 
   const absl::Status& status() const { return status_; }
-  // Posted transfers whose completions have not run, and combinations by the caller's own function that have not come back.
-  // The executor must live until this is 0.
+  // Number of posted transfers whose completions have not run, and of combinations by the caller's
+  // function that have not returned. The executor must live until this is 0.
   int pending() const { return pending_; }
   int64_t bytes_sent() const { return bytes_sent_; }
   int64_t bytes_received() const { return bytes_received_; }
-  // What the caller's own reduction returned when it failed; 0: it has not.
+  // Returns the value that the caller's own reduction returned when it failed. 0: it has not
+  // failed.
   int32_t reduction_failed() const { return reduction_failed_; }
-  // It waits for the caller's own function.
+  // Returns true while the call waits for the caller's own function.
   bool combining() const;
-  // When that was called, if it is running; 0: it is not.
+  // Returns when the caller's function was called, if it is running. 0: it is not running.
   int64_t combining_since_ns() const;
-  // The rank of the first transfer that failed or has not completed; -1: none.
+  // Returns the rank of the first transfer that failed or has not completed. -1: none.
   int WaitingFor() const;
-  // Once, when pending() is 0. Empty where the caller's own function may still be using it.
+  // Returns the scratch. Must be called once, when pending() is 0. Empty if the caller's own
+  // function may still use the scratch.
   OwnedBuffer TakeScratch();
 
  private:
   struct LaneRun {
     int lane = -1;        // index in the schedule; -1: the slot is free
-    uint32_t round = 0;   // of the lane
+    uint32_t round = 0;   // round of the lane
     int outstanding = 0;  // transfers of this round that have not completed
-    int receives = 0;     // of these
+    int receives = 0;     // the receives among them
     std::byte* scratch = nullptr;
     bool ready = false;
-    bool ops_done = false;                 // of this round, while its sends are under way
-    uint32_t op = 0;                       // the next of this round
-    std::shared_ptr<UserCombine> combine;  // of that one, under way
+    // The operations of this round are done while its sends are under way.
+    bool ops_done = false;
+    uint32_t op = 0;                       // next operation of this round
+    std::shared_ptr<UserCombine> combine;  // runs that operation
   };
   struct Pending : Completion {
     Executor* executor = nullptr;
@@ -98,16 +103,16 @@ class Executor {
 
   static void OnDone(Completion* self, const absl::Status& status, int64_t bytes);
   void PostRound(LaneRun& run);
-  // `lent`: of a send that somebody else has begun.
+  // `lent`: the request of a send that the inline path has begun, or null.
   void PostTransfer(LaneRun& run, uint32_t transfer, const SendRequest* lent);
   bool NextLane(LaneRun& run);
   void StepLane(LaneRun& run);
-  // The operations of the lane's round, and the end of what was lent for them. False: the caller's own function is under
-  // way, and the rest comes after it.
+  // Does the operations of the lane's round and returns the loans of its receives. Returns false if
+  // the caller's own function is under way: the rest follows when it has returned.
   bool DoOps(LaneRun& run);
   void Combine(LaneRun& run, uint32_t op);
   void OnCombined(LaneRun& run, uint32_t op, std::byte* result, int32_t returned);
-  // Whether the last of a round has completed that its operations wait for.
+  // Returns whether the last transfer that the round's operations wait for has completed.
   bool ReadyForOps(const LaneRun& run, Direction completed) const;
   void ReleaseLoans();
 
@@ -120,11 +125,13 @@ class Executor {
   const std::function<void()> ready_;
   UserFunctions functions_;
   OwnedBuffer scratch_;
-  // Small calls stay in the object: an allocation each is a tenth of the time of the smallest.
+  // Small calls keep these in the object: one allocation costs a tenth of the time of the smallest
+  // call.
   absl::InlinedVector<LaneRun, 2> runs_;
   absl::InlinedVector<Pending, 8> slots_;  // one per transfer of the schedule
   int next_lane_ = 0;
-  const Progress* before_ = nullptr;  // what of the first round has been done or begun; in Start
+  // Set during Start: the part of the first round that has been done or begun.
+  const Progress* before_ = nullptr;
   int lanes_left_ = 0;
   int pending_ = 0;
   int64_t bytes_sent_ = 0, bytes_received_ = 0;

@@ -54,7 +54,8 @@ InlineEnd InlineCall::RunRound(uint32_t index, InlineBackoff& backoff) {
   }
   if (round.ops > 0 && !progress_.ops_done) {
     if (!progress_.lent.empty() && !plan_.ops_before_sends[index]) {
-      Keep();  // the endpoint is asked again
+      // AwaitTaken polls the endpoint again, which may overwrite the messages.
+      Keep();
       if (const InlineEnd end = AwaitTaken(round, backoff); end != InlineEnd::kDone) {
         return end;
       }
@@ -117,7 +118,8 @@ InlineEnd InlineCall::AwaitTaken(const Round& round, InlineBackoff& backoff) {
 
 InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
   const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
-  // An exchange needs all its messages, and looking for the rest takes from the core that a peer may send it on.
+  // An exchange needs all its messages. On a crowded host, looking for the rest takes the core on
+  // which a peer may send it.
   const bool in_turn = crowded_ && sends_ > 0;
   while (sends_ < round.transfers) {
     int missing = 0;
@@ -152,7 +154,8 @@ InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
     if (missing == 0) {
       break;
     }
-    if (part && missing == 1) {  // else another process may need the core for what is missing
+    // Otherwise another process may need the core to send what is missing.
+    if (part && missing == 1) {
       backoff.Expect();
     }
     if (const InlineEnd end = Wait(backoff); end != InlineEnd::kDone) {

@@ -1,6 +1,6 @@
-// A small blocking call on the inline path: the calling thread moves all messages itself, at once, with nothing posted,
-// queued or allocated. Its messages are those of the executor, so each rank may take either path. When the inline path
-// cannot finish, an executor goes on from progress().
+// A small blocking call on the inline path. The calling thread moves all messages itself, at once,
+// and nothing is posted, queued or allocated. The messages are those of the executor, so each rank
+// may take either path. If the inline path cannot finish, an executor continues from progress().
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace entrain {
 
-// How an inline call ends. After all but kDone an executor must go on.
+// How an inline call ends. After any value but kDone an executor must continue.
 enum class InlineEnd : uint8_t { kDone, kNoFit, kNoRoom, kOtherFirst, kWaitedLong, kEngineWanted };
 inline constexpr std::array<absl::string_view, 6> kInlineEnds = {
     "the call is over",
@@ -31,17 +31,17 @@ constexpr absl::string_view SentenceOf(InlineEnd end) {
   return kInlineEnds[static_cast<size_t>(end)];
 }
 
-// The backoff of a call that runs on the thread that TakeIfQuiet made the driver.
+// The backoff of a call whose thread became the driver by TakeIfQuiet.
 class InlineBackoff {
  public:
   explicit InlineBackoff(DriverSeat& seat) : seat_(seat) {}
-  // False: the call has waited long enough, or another thread needs the engine.
+  // Returns false if the call has waited long enough, or if another thread needs the engine.
   bool Wait() {
     const bool crowded = seat_.crowded();
     return !seat_.wanted() &&
            (backoff_.Spin(crowded) || backoff_.Yield(seat_.clock().Now(), crowded));
   }
-  // After a Wait that returned false: another thread needs the engine.
+  // After a Wait that returned false: returns whether another thread needs the engine.
   bool wanted() const { return seat_.wanted(); }
   void Expect() { backoff_.Expect(); }
 
@@ -52,22 +52,23 @@ class InlineBackoff {
 
 class InlineCall {
  public:
-  // For a call without a function of the caller's. All outlive it. `scratch`: plan.slot_bytes.
+  // For a call without a function of the caller. All arguments must outlive this object. `scratch`:
+  // plan.slot_bytes bytes.
   InlineCall(const Plan& plan, const Call& call, const Descriptor& descriptor, const Wiring& wiring,
              const Kernels& kernels, std::byte* scratch);
 
-  // [driver], see DriverSeat::TakeIfQuiet. Once.
+  // [driver], see DriverSeat::TakeIfQuiet. Must be called once.
   InlineEnd Run(DriverSeat& seat);
   const Progress& progress() const { return progress_; }
 
  private:
   InlineEnd RunRound(uint32_t index, InlineBackoff& backoff);
-  // These return kDone when their part of the round is done.
+  // These functions return kDone when their part of the round is done.
   InlineEnd SendAll(const Round& round);
   InlineEnd ReceiveAll(const Round& round, InlineBackoff& backoff);
   // Waits until the peers have taken the messages sent by RTS.
   InlineEnd AwaitTaken(const Round& round, InlineBackoff& backoff);
-  // Copies this round's messages that still lie in endpoints' memory to the scratch.
+  // Copies those messages of this round that still lie in an endpoint's memory to the scratch.
   void Keep();
 
   const Plan& plan_;
@@ -77,8 +78,8 @@ class InlineCall {
   const Lane& lane_;
   std::byte* const scratch_;
   Progress progress_;
-  absl::InlinedVector<Lent, 8> lent_;  // of this round
-  uint32_t sends_ = 0;                 // likewise
+  absl::InlinedVector<Lent, 8> lent_;  // messages lent in this round
+  uint32_t sends_ = 0;                 // number of sends in this round
   bool crowded_ = false;
 };
 

@@ -1,11 +1,11 @@
-// Something to do on the engine's driver (driver_seat.h).
+// A task for the engine's driver (driver_seat.h).
 #pragma once
 
 #include "lib/base/mpsc_queue.h"
 
 namespace entrain {
 
-// Deletes itself or is kept by its submitter, as it likes.
+// A job deletes itself, or its submitter keeps it.
 class Job : public MpscNode {
  public:
   virtual ~Job() = default;

@@ -42,7 +42,8 @@ void UserCombine::Call() {
       break;
     }
   }
-  // Under the lock: what is cancelled is not submitted to an engine that may have ended.
+  // Submit under the lock: a cancelled combination must not be submitted, because the engine may
+  // have ended.
   absl::MutexLock lock(&mutex_);
   if (!cancelled_) {
     self_ = shared_from_this();
@@ -52,7 +53,7 @@ void UserCombine::Call() {
 
 void UserCombine::Count(int32_t change) const {
   if (reduction_.inside != nullptr) {
-    // Release: whoever sees that nobody is inside sees what was done there.
+    // Release: a thread that reads 0 sees what the function did.
     reduction_.inside->fetch_add(change, std::memory_order_release);
   }
 }

@@ -1,7 +1,9 @@
-// One combination by the caller's own function, on the thread of such functions. The function may block for as long as it
-// likes, and the call may end meanwhile: so it sees the library's memory only, and what it makes is dropped then.
+// One combination by the caller's own function, on the thread of such functions. The function may
+// block without limit, and the call may end meanwhile. So the function works only on the library's
+// memory, and its result is dropped if the call has ended.
 //
-// Thread safety: Call on the thread of the caller's functions, the rest [driver] (lib/engine/engine.h).
+// Thread safety: Call runs on the thread of the caller's functions. All else is [driver]
+// (lib/engine/engine.h).
 #pragma once
 
 #include <atomic>
@@ -22,7 +24,8 @@
 
 namespace entrain {
 
-// Where a call's own function runs, and what errors call it ("the user reduction of all_reduce #2").
+// The engine and thread of a call's own function, and its name in errors ("the user reduction of
+// all_reduce #2").
 struct UserFunctions {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<CallbackThread> thread;
@@ -31,15 +34,16 @@ struct UserFunctions {
 
 class UserCombine final : public Job, public std::enable_shared_from_this<UserCombine> {
  public:
-  // `returned` runs on the driver, with what the function returned, unless it is cancelled before.
+  // `returned` runs on the driver with the function's return value, unless the combination was
+  // cancelled.
   using Returned = absl::AnyInvocable<void(int32_t) &&>;
   static std::shared_ptr<UserCombine> Post(const UserFunctions& functions, DType dtype,
                                            const Reduction& reduction, Combination combination,
                                            Returned returned);
-  // The call is over. The function is not called any more; inside it may still be, with `memory`, where what it was given
-  // lies.
+  // The call is over. The function is not called any more. If it is running, it may still use its
+  // operands, which lie in `memory`. The combination then keeps `memory`.
   void Cancel(std::shared_ptr<OwnedBuffer> memory);
-  // When it was called; 0: it has not been.
+  // Returns when the function was called. 0: it was not called.
   int64_t since_ns() const { return since_ns_.load(std::memory_order_relaxed); }
   void Run() override;
 

@@ -51,7 +51,8 @@ bool Work::Test() {
 void Work::Then(Continuation then) {
   auto* const node = new Node{std::move(then), continuations_.load(std::memory_order_acquire)};
   while (node->next != Closed()) {
-    // Release: whoever takes the list sees the node. Acquire: closed means that status_ is there.
+    // Release: the thread that takes the list sees the node. Acquire: if the list is closed,
+    // status_ is visible.
     if (continuations_.compare_exchange_weak(node->next, node, std::memory_order_acq_rel,
                                              std::memory_order_acquire)) {
       return;
@@ -87,7 +88,8 @@ absl::StatusOr<int> Work::Descriptor() {
   if (fd < 0) {
     return ErrnoStatus(errno, "eventfd");
   }
-  // Whoever finishes the work may do so after the handle, and this descriptor with it, is gone.
+  // The finishing thread uses its own descriptor, because the handle may be destroyed, and the
+  // caller's descriptor closed, before it signals.
   const int signal = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (signal < 0) {
     const int error = errno;
@@ -115,8 +117,8 @@ void Work::Finish(absl::Status status) {
   status_ = std::move(status);
   Node* const given = continuations_.exchange(Closed(), std::memory_order_acq_rel);
   const absl::Status result = given == nullptr ? absl::OkStatus() : status_;
-  // A waiter may free the work as soon as done_ is set, so the engine is remembered before; the
-  // work's address is only compared afterwards. Release: pairs with the acquire in done().
+  // A waiter may free the work as soon as done_ is set. So read engine_ before. The work's address
+  // is only compared afterwards. Release: pairs with the acquire in done().
   Engine* engine = engine_;
   const Work* self = this;
   done_.store(1, std::memory_order_release);

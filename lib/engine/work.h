@@ -1,4 +1,4 @@
-// One started call: its state, its status, and whoever waits for it.
+// One started call: its state, its status, and the threads that wait for it.
 //
 // Thread safety: everything public may be called from any thread. Reference counted: the caller's
 // handle and the engine hold one reference each.
@@ -65,53 +65,56 @@ class RefPtr {
   T* object_ = nullptr;
 };
 
-// What a work is, for whoever looks at it.
+// The description of a work.
 struct WorkInfo {
   std::string comm;             // the communicator's name; empty: unknown
   absl::string_view operation;  // lives for ever
   int64_t tag = -1;
-  uint64_t sequence = 0;  // as in Blame; 0: not one call
+  uint64_t sequence = 0;  // as in Blame; 0: not a single call
   int64_t started_ns = 0;
-  int source = -1;           // of a recv_any: the sender, once known
+  int source = -1;           // sender of a recv_any, once known
   std::string Name() const;  // as in errors: "all_reduce #2"
 };
 
 class Work {
  public:
   static constexpr uint64_t kMark = MarkOf("work");
-  // `engine` makes progress for waiters; null: the work is finished by somebody else before anybody
-  // waits.
+  // `engine` makes progress for waiters. Null: the work is finished elsewhere before any thread
+  // waits for it.
   explicit Work(Engine* engine) : engine_(engine) {}
   virtual ~Work() { Discard(); }
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
-  // Acquire: pairs with the release in Finish, so that what the call wrote is visible when this
-  // says true.
+  // Acquire: pairs with the release in Finish. If this returns true, the data that the call wrote
+  // is visible.
   bool done() const { return done_.load(std::memory_order_acquire) != 0; }
-  // Drives the engine until the work is done (true) or the instant has passed (false).
-  // `background`: sleep at once instead of spinning.
+  // Drives the engine until the work is done (returns true) or `give_up` has passed (returns
+  // false). `background`: sleep at once instead of spinning.
   bool Wait(Deadline give_up, bool background = false);
-  // Any thread, once the work has been started.
+  // Any thread may call this once the work has been started.
   virtual WorkInfo Info() const { return {}; }
-  // The mark of what can be taken from it when it is over; 0: it has nothing but its status.
+  // Returns the mark of the object that can be taken from the work when it is over. 0: the work
+  // yields only its status.
   virtual uint64_t yields() const { return 0; }
-  // One turn of the engine, if nobody else drives it; then done().
+  // Takes one turn of the engine if no other thread drives it. Returns done().
   bool Test();
-  // Once done.
+  // Valid once the work is done.
   const absl::Status& status() const { return status_; }
 
-  // Calls `then` once when the work is over: on the thread that finishes it, which is the engine's driver, or here when
-  // it is over already. Must not block.
+  // Calls `then` once when the work is over, on the thread that finishes the work, which is the
+  // engine's driver. Calls it here if the work is already over. `then` must not block.
   using Continuation = absl::AnyInvocable<void(const absl::Status&) &&>;
   void Then(Continuation then);
-  // Likewise a function of the caller's, which may block: on the engine's thread of callbacks, or here when the work is
-  // over already. An error: it will not be called.
+  // Calls a function of the caller once when the work is over. The function may block. It runs on
+  // the engine's thread of callbacks, or here if the work is already over. On an error it will not
+  // be called.
   absl::Status Notify(Continuation done);
-  // A descriptor that becomes readable when the work is over and stays so. The work's own, open as long as it lives.
+  // Returns a descriptor that becomes readable when the work is over, and stays readable. It
+  // belongs to the work and is open as long as the work lives.
   absl::StatusOr<int> Descriptor();
 
-  // kMark, while this is a work.
+  // Returns kMark while this is a work.
   uint64_t mark() const { return mark_.value(); }
 
   void AddRef() { references_.fetch_add(1, std::memory_order_relaxed); }
@@ -124,11 +127,12 @@ class Work {
 
  protected:
   friend class Engine;
-  // By the engine's driver, or by the creator before anybody else knows the work. The first status
-  // counts.
+  // Only the engine's driver may call this, or the creator before any other thread knows the work.
+  // Only the first status counts.
   void Finish(absl::Status status);
 
-  Mark<kMark> mark_;  // where a pointer to something else can be asked for it, too
+  // Lies at an address that can also be read if the handle points to an object of another kind.
+  Mark<kMark> mark_;
   Engine* const engine_;
 
  private:
@@ -140,8 +144,9 @@ class Work {
     Node* next;
   };
   static Node* Closed();
-  void Discard();  // what nobody was told of, and the descriptor
-  // The last one given first; Closed(): Finish has taken them.
+  // Drops continuations that were not called, and closes the descriptor.
+  void Discard();
+  // The continuation that was given last comes first. Closed(): Finish has taken them.
   std::atomic<Node*> continuations_{nullptr};
   std::atomic<int> descriptor_{-1};
 };
