@@ -24,7 +24,8 @@ void Discount(void* memory) {
 
 }  // namespace
 
-// The linker sends the library's calls of these here (--wrap); the C library's own are not counted.
+// The linker redirects the library's calls of these functions here (--wrap). Calls inside the C
+// library are not counted.
 extern "C" {
 void* __real_aligned_alloc(size_t alignment, size_t bytes);
 void* __real_malloc(size_t bytes);

@@ -1,15 +1,15 @@
-// Counts what this process has allocated: all by new, and what the library has of malloc, calloc
-// and aligned_alloc; not what the C library and other libraries take for themselves. Not under
-// sanitizers, which count otherwise.
+// Counts the memory that this process has allocated: all memory of new, and the library's memory of
+// malloc, calloc and aligned_alloc. The C library's and other libraries' own memory is not counted.
+// Not for sanitizers, which count in another way.
 #pragma once
 
 #include <cstdint>
 
 namespace entrain {
 
-// Bytes that are there now, with what the allocator adds to round them up.
+// Returns the bytes that are allocated now, including the allocator's rounding.
 int64_t AllocatedBytes();
-// The most that were there at a time since ForgetMost.
+// Returns the largest number of bytes that were allocated at a time since ForgetMost.
 int64_t MostAllocatedBytes();
 void ForgetMost();
 

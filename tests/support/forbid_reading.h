@@ -1,4 +1,4 @@
-// A process that may not read the memory of others, as where a container forbids it.
+// Makes a process that may not read the memory of others, as in a container that forbids it.
 #pragma once
 
 #include <cerrno>
@@ -12,7 +12,7 @@
 
 namespace entrain {
 
-// From here on process_vm_readv gives EPERM in this process. Returns whether that could be arranged.
+// From now on process_vm_readv gives EPERM in this process. Returns whether this could be arranged.
 inline bool ForbidReading() {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

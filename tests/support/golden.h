@@ -1,4 +1,4 @@
-// Golden numbers: files of tests/testdata, which say themselves where they come from.
+// Golden numbers: files of tests/testdata. Each file names its origin.
 #pragma once
 
 #include <fstream>
@@ -11,14 +11,14 @@
 
 namespace entrain {
 
-// `name`: with its ending.
+// `name`: the file's name with its ending.
 inline nlohmann::json Golden(const std::string& name) {
   std::ifstream file(ENTRAIN_TESTDATA "/" + name);
   EXPECT_TRUE(file.good()) << name;
   return nlohmann::json::parse(file);
 }
 
-// A number that JSON has no word for is a string, and none.
+// A value that JSON cannot express, such as NaN, is written as a string, and reads as NaN.
 inline double Number(const nlohmann::json& json) {
   return json.is_string() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
 }

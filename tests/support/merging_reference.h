@@ -1,5 +1,5 @@
-// Weighted and task-arithmetic (gta) reductions as one reads them, in double: sparsify, weigh, elect, mask, normalize,
-// sum. One element after the other, no shortcuts.
+// Weighted and task-arithmetic (gta) reductions, in their plainest form, in double: sparsify,
+// weigh, elect, mask, normalize, sum. Handles one element after the other, without shortcuts.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,8 @@ namespace entrain {
 
 using Values = std::vector<double>;
 
-// x without all but its k = floor(density * size) largest magnitudes; of equal ones the first are kept.
+// Returns x with only its k = floor(density * size) largest magnitudes. Among equal magnitudes the
+// first are kept.
 inline Values LargestOf(const Values& x, double density) {
   const auto k = static_cast<std::ptrdiff_t>(density * static_cast<double>(x.size()));
   std::vector<size_t> order(x.size());
@@ -31,7 +32,7 @@ inline int SignOf(double x) {
   return x > 0 ? 1 : x < 0 ? -1 : 0;
 }
 
-// The sign that these products, a rank's each, elect.
+// Returns the sign that these products elect. Each rank has one product.
 inline int ElectedBy(Consensus consensus, const std::vector<double>& products) {
   double total = 0;
   for (const double product : products) {
@@ -40,7 +41,7 @@ inline int ElectedBy(Consensus consensus, const std::vector<double>& products) {
   return total >= 0 ? 1 : -1;
 }
 
-// `x`: by rank. Who has weight 0 is not looked at.
+// `x`: by rank. A rank with weight 0 is ignored.
 inline Values MergedReference(const Merging& merging, const std::vector<Values>& x) {
   Values result(x.empty() ? 0 : x[0].size());
   for (size_t i = 0; i < result.size(); ++i) {

@@ -1,5 +1,5 @@
-// Two hosts on one machine: network namespaces on a bridge, with a cable each that can be pulled. Needs root, iproute2
-// and a kernel that lets us; where they are missing, a test skips.
+// Two hosts on one machine: two network namespaces on a bridge. Each has a cable that can be
+// pulled. Needs root, iproute2 and a kernel that permits it. Tests skip if one is missing.
 #pragma once
 
 #include <cstdlib>
@@ -38,18 +38,18 @@ class TwoHosts {
 
   bool made() const { return made_; }
   static std::string AddressOf(int host) { return absl::StrCat("10.77.9.", host + 1); }
-  // The calling thread, and what it starts, is on that host from now on.
+  // Moves the calling thread, and what it starts, to that host.
   bool Enter(int host) const {
     const int fd = open(absl::StrCat("/run/netns/", Name(host)).c_str(), O_RDONLY | O_CLOEXEC);
     const bool entered = fd >= 0 && setns(fd, CLONE_NEWNET) == 0;
     close(fd);
     return entered;
   }
-  // The other end of its cable is out: its own end does not notice.
+  // Pulls the cable at the far end, so that the host's own end does not notice.
   bool Unplug(int host) const {
     return Run(absl::StrCat("ip -n ", Switch(), " link set port", host, " down"));
   }
-  // What leaves a host does so at this rate, as tc writes it.
+  // Limits the rate at which a host sends. `rate`: as in tc.
   bool Slow(const std::string& rate) const {
     bool done = true;
     for (int host = 0; host < 2; ++host) {

@@ -49,7 +49,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Join(const RanksOptions& options,
   return Communicator::Create(comm_options);
 }
 
-// In the rank's own process.
+// Runs in the rank's own process.
 void RunRankProcess(const std::string& url, int rank, int size, const RanksOptions& options,
                     const RankBody& body) {
   auto store = OpenStore(url, "", {Deadline::After(5 * kSecond)});

@@ -1,5 +1,6 @@
-// Runs a test body as N ranks of one communicator, each with a runtime of its own: as threads of this
-// process, which meet in an in-process store, so that a sanitizer sees all of them; or as processes.
+// Runs a test body as N ranks of one communicator, each with its own runtime. The ranks are either
+// threads of this process that meet in an in-process store, so that a sanitizer sees all of them,
+// or processes.
 #pragma once
 
 #include <functional>
@@ -18,26 +19,27 @@ struct RanksOptions {
   std::string algorithms = {};        // as ENTRAIN_ALGORITHMS
   std::string tuning = {};            // as ENTRAIN_TUNING
   Determinism determinism = Determinism::kDefault;
-  int64_t timeout_ns = 20 * kSecond;  // of every operation
+  int64_t timeout_ns = 20 * kSecond;  // of each operation
   bool own_thread = true;             // false: progress only inside calls
-  // Host id of each rank; empty: all on this host.
+  // The host id of each rank. Empty: all ranks are on this host.
   std::function<std::string(int rank)> host_id = {};
-  // Which of this process's cores each rank's thread stays on; empty: any.
+  // The core of this process to which each rank's thread is bound. Empty: any core.
   std::function<int(int rank)> core = {};
-  // What limits each rank's CPU time; empty: nothing.
+  // The limit of each rank's CPU time. Empty: no limit.
   std::function<CpuQuota(int rank)> quota = {};
 };
 
 using RankBody = std::function<void(const std::shared_ptr<Communicator>& comm)>;
 
-// Returns when all bodies have returned. A communicator that cannot be created fails the test.
+// Returns when all bodies have returned. The test fails if a communicator cannot be created.
 void RunRanks(int size, const RanksOptions& options, const RankBody& body);
 inline void RunRanks(int size, const RankBody& body) {
   RunRanks(size, {}, body);
 }
 
-// Each rank a process, forked from the caller's only thread before that has used a device. Returns
-// when all have ended: what became of each, as waitpid says; 0 where nothing failed.
+// Runs each rank as a process, forked from the caller's only thread before the caller has used a
+// device. Returns when all have ended. Returns the status of each as waitpid gives it: 0 if nothing
+// failed.
 std::vector<int> RunRankProcesses(int size, const RanksOptions& options, const RankBody& body);
 
 }  // namespace entrain

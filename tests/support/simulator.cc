@@ -54,7 +54,7 @@ struct Channel {
   std::deque<PostedRecv> recvs;
 };
 
-// What can happen next: a lane posts or ends its round, or a channel delivers.
+// A possible next event: a lane posts or ends its round, or a channel delivers.
 struct Event {
   RunningLane* lane = nullptr;
   Channel* channel = nullptr;
@@ -211,7 +211,7 @@ absl::Status Simulator::Post(RunningLane* lane) {
     } else {
       channel->recvs.push_back({lane, range});
     }
-    // The channel has one more pair than before: one more delivery can happen.
+    // The channel has one pair more than before, so one more delivery can happen.
     if ((sends ? channel->sends.size() <= channel->recvs.size()
                : channel->recvs.size() <= channel->sends.size())) {
       ready_.push_back({nullptr, channel});

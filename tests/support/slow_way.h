@@ -1,4 +1,5 @@
-// A tcp server behind a long way: an address of its own, from which bytes reach the server, and come back, so much later.
+// A tcp proxy that delays. It has an address of its own. Bytes to and from the server behind it
+// arrive later by a given time.
 #pragma once
 
 #include <deque>
@@ -67,7 +68,7 @@ class SlowWay {
           Write(*way);
         }
       }
-      // An end travels as slowly as what comes before it.
+      // The end of a connection is delayed like the bytes before it.
       std::erase_if(pairs_, [](const auto& pair) {
         return (pair->there.ended && pair->there.pieces.empty()) ||
                (pair->back.ended && pair->back.pieces.empty());

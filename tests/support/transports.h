@@ -1,4 +1,4 @@
-// Which transports a test runs over.
+// The transports over which a test runs.
 #pragma once
 
 #include <cstdlib>
@@ -9,7 +9,7 @@
 
 namespace entrain {
 
-// `names`, and ucx where it is here: over UCX's tcp unless UCX_TLS says otherwise, as it must be named.
+// Returns `names` and, if it is available, ucx. UCX uses tcp unless UCX_TLS names something else.
 inline std::vector<std::string> WithUcx(std::vector<std::string> names) {
   setenv("UCX_TLS", "tcp", 0);
   for (const TransportFactory& factory : TransportRegistry()) {

@@ -21,7 +21,8 @@ BufferView View(std::vector<std::byte>& data) {
   return {data.data(), static_cast<int64_t>(data.size()), MemoryKind::kHost};
 }
 
-// Of i64. The order of the ranks shows in the one, and not in the other.
+// Operators of i64. The result of one depends on the order of the ranks, that of the other does
+// not.
 int32_t KeepFirst(void* /*dst*/, const void* /*src*/, size_t /*count*/, int32_t /*dtype*/, void*) {
   return 0;
 }
@@ -232,7 +233,7 @@ int64_t Trial::Combined(int ranks, int64_t i) const {
       case ReduceOp::kMin:
         result = std::min(result, value);
         break;
-      case ReduceOp::kProd:  // of a narrow type the low bits, which depend on low bits only
+      case ReduceOp::kProd:  // low bits of a narrow type depend on low bits only
         result = static_cast<int64_t>(static_cast<uint64_t>(result) * static_cast<uint64_t>(value));
         break;
       case ReduceOp::kBitAnd:
@@ -279,7 +280,7 @@ std::vector<int64_t> Trial::Wanted() const {
       combine(rank_ + 1, 0, spec_.count);
       break;
     case CallKind::kExclusiveScan:
-      if (rank_ == 0) {  // stays as it is
+      if (rank_ == 0) {  // the output keeps its old content
         wanted.assign(static_cast<size_t>(spec_.count), kUnset);
         if (spec_.in_place) {
           wanted.clear();
@@ -321,7 +322,7 @@ void Trial::Check(float near) const {
   const auto width = static_cast<size_t>(SizeOf(call.dtype));
   const auto* const out = static_cast<const std::byte*>(call.out.data);
   ASSERT_EQ(wanted.size(), static_cast<size_t>(call.out.bytes));
-  const auto strays = [&](size_t at) {  // averages are of f32
+  const auto strays = [&](size_t at) {  // averages have type f32
     float got, want;
     std::memcpy(&got, out + at, sizeof(got));
     std::memcpy(&want, &wanted[at], sizeof(want));

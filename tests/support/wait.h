@@ -1,4 +1,5 @@
-// Waits for what can be observed. tests/sleeps_test.cmake refuses a sleep that neither polls nor says why time must pass.
+// Waits for an observable condition. tests/sleeps_test.cmake rejects a sleep that neither polls nor
+// says why time must pass.
 #pragma once
 
 #include <chrono>

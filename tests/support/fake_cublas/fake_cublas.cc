@@ -29,7 +29,8 @@ struct Handle {
   bool workspace = false;
 };
 
-// The functions of the fake driver that are needed, of the copy that the program has loaded.
+// The functions of the fake driver that are needed. They are those of the copy that the program has
+// loaded.
 struct Cuda {
   CUresult (*cuLaunchHostFunc)(CUstream stream, CUhostFn function, void* argument);
   CUresult (*cuCtxGetDevice)(CUdevice* ordinal);
@@ -64,7 +65,7 @@ struct Factor {
   long long stride;
 };
 
-// A call with its scalars, as the stream runs it.
+// A call with its scalars, in the form in which the stream runs it.
 struct Call {
   int m, n, k;
   float alpha, beta;
@@ -72,13 +73,15 @@ struct Call {
   int batch;
 };
 
-// What column-by-column matrices of so many rows and columns take; as stored, not as they are used.
+// Returns the bytes of column-major matrices with this number of rows and columns, as they are
+// stored, not as they are used.
 size_t BytesOf(const Factor& f, int rows, int columns, int batch) {
   const int64_t last = int64_t{f.stride} * (batch - 1) + int64_t{f.leading} * (columns - 1) + rows;
   return static_cast<size_t>(last) * sizeof(float);
 }
 
-// The matrix where the host sees it; null, with a line that says so: it is not all on the device.
+// Returns the matrix's address for the host. Returns null, and prints a line, if a part of it is
+// not on the device.
 float* Look(const char* name, const Factor& f, int rows, int columns, int batch) {
   const bool turned = f.operation == trainer::kCublasTransposed;
   const size_t bytes = BytesOf(f, turned ? columns : rows, turned ? rows : columns, batch);
@@ -96,7 +99,7 @@ void RunCall(void* raw) {
   const float* const b = Look("B", call->b, call->k, call->n, call->batch);
   float* const c = Look("C", call->c, call->m, call->n, call->batch);
   if (a == nullptr || b == nullptr || c == nullptr) {
-    std::abort();  // it was there when the call was made
+    std::abort();  // it existed when the call was made
   }
   const auto turn = [](const Factor& f) {
     return f.operation == trainer::kCublasTransposed ? CblasTrans : CblasNoTrans;

@@ -48,7 +48,7 @@ CUresult DriverState::Enter(const char* function, bool needs_context) {
   if (fault != CUDA_SUCCESS) {
     return fault;
   }
-  if (pid_ != getpid()) {  // not initialised, or a child's
+  if (pid_ != getpid()) {  // not initialised, or in a child process
     return CUDA_ERROR_NOT_INITIALIZED;
   }
   if (needs_context && Current() == nullptr) {
@@ -186,7 +186,8 @@ CUresult DriverState::DropEvent(CUevent event) {
 }
 
 CUresult DriverState::Record(CUevent event, const std::shared_ptr<FakeStream>& stream) {
-  Enqueue(stream, [] {});  // behind it the event is reached, also on the default stream
+  // The event is reached behind this operation, which is also ordered with the default stream.
+  Enqueue(stream, [] {});
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = events_.find(event);
   if (found == events_.end()) {

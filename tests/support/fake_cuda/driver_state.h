@@ -1,5 +1,4 @@
-// What the fake driver knows: devices and their contexts, streams, events. Everything lives for
-// ever.
+// The state of the fake driver: devices and their contexts, streams, events. Nothing is ever freed.
 #pragma once
 
 #include <atomic>
@@ -27,27 +26,27 @@ class DriverState {
   static DriverState& Get();
 
   CUresult Init();
-  // What every function begins with: an error that was asked for, no cuInit, a fork since, or no
-  // context.
+  // Every function begins with Enter. It returns the error that a test asked for, or one for a
+  // missing cuInit, a fork since cuInit, or a missing context.
   CUresult Enter(const char* function, bool needs_context);
 
   std::vector<FakeDevice>& devices() { return devices_; }
   Faults& faults() { return faults_; }
   CUresult Retain(int ordinal, CUcontext* out);
   bool IsActive(int ordinal);
-  // The calling thread's; null: none.
+  // Returns the calling thread's device. Null: none.
   FakeDevice* Current();
   CUresult Push(CUcontext context);
   CUresult Pop(CUcontext* out);
 
   CUresult NewStream(bool blocking, CUstream* out);
   CUresult DropStream(CUstream stream);
-  // Of whatever device; null: it is none.
+  // Returns the stream's device, whichever it is. Null: there is no such stream.
   FakeDevice* DeviceOf(CUstream stream);
-  // A stream of the current device, null and CU_STREAM_LEGACY being its default one; null: it is
-  // none.
+  // Returns a stream of the current device. Null and CU_STREAM_LEGACY stand for its default stream.
+  // Returns null if there is no such stream.
   std::shared_ptr<FakeStream> StreamOf(CUstream stream);
-  // In the stream's order, which the default stream is part of.
+  // Enqueues in the stream's order, including its order with the default stream.
   void Enqueue(const std::shared_ptr<FakeStream>& stream, std::function<void()> run,
                std::vector<Mark> after = {});
   // Waits for all streams of the current device.
@@ -57,10 +56,10 @@ class DriverState {
   CUresult DropEvent(CUevent event);
   CUresult Record(CUevent event, const std::shared_ptr<FakeStream>& stream);
   CUresult MarkOf(CUevent event, Mark* out);
-  // How many streams, or events, have not been destroyed.
+  // Returns how many streams, or events, are not destroyed.
   int Live(bool streams);
 
-  // After an operation has failed, everything does, as after an illegal address on a device.
+  // After an operation has failed, every function fails, as after an illegal address on a device.
   void Break(CUresult why) { broken_.store(why); }
   CUresult broken() const { return broken_.load(); }
 

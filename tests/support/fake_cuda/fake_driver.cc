@@ -1,5 +1,5 @@
-// The driver's functions (those that lib/device/cuda uses), as CUDA documents them, with its rules
-// kept strictly: README.md.
+// The driver's functions that lib/device/cuda uses, as documented by CUDA. The fake enforces CUDA's
+// rules strictly: README.md.
 #include "tests/support/fake_cuda/fake_driver.h"
 
 #include <chrono>
@@ -29,7 +29,7 @@ using fake_cuda::MemoryOrigin;
       refused != CUDA_SUCCESS) {                                                  \
     return refused;                                                               \
   }
-// A stream of the current context, or the function ends.
+// Defines `name` as a stream of the current context, or returns an error.
 #define FAKE_STREAM(name, handle)                        \
   const auto name = DriverState::Get().StreamOf(handle); \
   if (name == nullptr) {                                 \
@@ -71,7 +71,7 @@ const NamedResult* Find(CUresult result) {
   return nullptr;
 }
 
-// What one attribute of memory is; false: no such attribute here.
+// Writes one attribute of memory. Returns false if there is no such attribute.
 bool AttributeOf(const FakeMemory& memory, CUpointer_attribute attribute, void* out) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: {
@@ -106,19 +106,19 @@ bool Holds(uint32_t now, uint32_t value, unsigned flags) {
   }
 }
 
-// For addresses that the driver does not know, host memory: as they are.
+// Addresses that the driver does not know are host memory, and are returned unchanged.
 char* SeenOrHost(CUdeviceptr address, size_t bytes, bool* pageable) {
   char* const seen = Memory().Seen(address, bytes);
   FakeMemory begins;
   if (seen == nullptr && Memory().Find(address, 1, &begins)) {
     *pageable = false;
-    return nullptr;  // it begins in memory of ours, and goes beyond its end
+    return nullptr;  // begins in known memory and ends beyond it
   }
   *pageable = seen == nullptr;
   return seen != nullptr ? seen : reinterpret_cast<char*>(address);
 }
 
-// CUDA does not say whether allocating waits for the device, and sometimes it does.
+// CUDA does not specify whether an allocation waits for the device. Sometimes it does.
 void DrainIfAllocatingMayWait(const char* function) {
   static const char* const asked = std::getenv("FAKE_CUDA_ALLOC_WAITS");
   if (asked != nullptr && std::strcmp(asked, "1") == 0) {
@@ -240,7 +240,7 @@ FAKE_EXPORT CUresult cuCtxGetDevice(CUdevice* out) {
 }
 
 FAKE_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext* out) {
-  // Not FAKE_ENTER: who pushed can pop, whatever has broken since.
+  // Not FAKE_ENTER: a thread that has pushed a context can pop it, whatever has failed since.
   const CUresult fault = DriverState::Get().faults().Count(__func__);
   const CUresult popped = DriverState::Get().Pop(out);
   return fault != CUDA_SUCCESS ? fault : popped;
@@ -260,7 +260,7 @@ FAKE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
   return Memory().Allocate(DriverState::Get().Current()->ordinal, bytes, out);
 }
 
-// Of a pool: no handle of another process's opens it.
+// The memory is of a pool, so no other process can open a handle of it.
 FAKE_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream handle) {
   FAKE_ENTER(true)
   FAKE_STREAM(stream, handle)
@@ -278,7 +278,8 @@ FAKE_EXPORT CUresult cuMemHostAlloc(void** out, size_t bytes, unsigned flags) {
   DrainIfAllocatingMayWait(__func__);
   constexpr unsigned kNeeded = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
   return (flags & kNeeded) != kNeeded
-             ? CUDA_ERROR_INVALID_VALUE  // the driver would give it, for less than we promise
+             // The driver would allocate it, but without the properties that we promise.
+             ? CUDA_ERROR_INVALID_VALUE
              : Memory().AllocatePinned(DriverState::Get().Current()->ordinal, bytes, out);
 }
 
@@ -300,7 +301,7 @@ FAKE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes,
   return CUDA_SUCCESS;
 }
 
-// Pageable memory makes the caller wait for the copy.
+// For pageable memory, the caller waits for the copy.
 FAKE_EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
                                    CUstream handle) {
   FAKE_ENTER(true)
@@ -339,7 +340,7 @@ FAKE_EXPORT CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attrib
              : CUDA_ERROR_INVALID_VALUE;
 }
 
-// Unlike the one above, it knows every address.
+// Unlike cuPointerGetAttribute, this function accepts every address.
 FAKE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
                                             void** out, CUdeviceptr address) {
   FAKE_ENTER(false)
@@ -408,7 +409,7 @@ FAKE_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
   return DriverState::Get().broken();
 }
 
-// Of the default stream: the thread's context, which there must be.
+// Returns, for the default stream, the thread's context. There must be one.
 FAKE_EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext* out) {
   FAKE_ENTER(false)
   auto* const device = DriverState::Get().DeviceOf(stream);
@@ -529,7 +530,7 @@ FAKE_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsign
       shared_bytes != 0 || extra != nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // Arguments are copied now; what they point to is looked at when the kernel runs.
+  // Arguments are copied now. The memory that they point to is read when the kernel runs.
   const auto* const given = static_cast<const char*>(parameters[0]);
   auto args = std::make_shared<std::vector<double>>((kernel->arg_bytes + 7) / 8);
   std::memcpy(args->data(), given, kernel->arg_bytes);

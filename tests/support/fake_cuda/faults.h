@@ -13,7 +13,8 @@ class Faults {
  public:
   Faults();
   void Set(const std::string& function, int nth, CUresult result);
-  // Counts a call of the function. Not CUDA_SUCCESS: it shall fail with that.
+  // Counts a call of the function. Returns the error with which the call must fail, or
+  // CUDA_SUCCESS.
   CUresult Count(const char* function);
   int Calls(const std::string& function);
 

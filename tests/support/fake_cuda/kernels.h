@@ -1,5 +1,5 @@
-// The kernels that the fake driver has, compiled for the host: those of lib/device/cuda and those
-// of examples/trainer.
+// The kernels of the fake driver, compiled for the host: those of lib/device/cuda and of
+// examples/trainer.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,14 @@ namespace fake_cuda {
 struct FakeKernel {
   const char* name;
   size_t arg_bytes;
-  // Replaces the pointers in the arguments by what the device sees; false: one points nowhere.
+  // Replaces the pointers in the arguments by the device's addresses. Returns false if a pointer is
+  // invalid.
   bool (*translate)(void* args);
-  // All threads of all blocks, one after the other.
+  // Runs all threads of all blocks, one after the other.
   void (*run)(const void* args, int blocks);
 };
 
-// By its name in its module; null: none.
+// Returns the kernel of this name in its module. Null: none.
 const FakeKernel* FindKernel(const char* name);
 const FakeKernel* FindTrainerKernel(const char* name);
 int ThreadsOfABlock();

@@ -1,4 +1,4 @@
-// Kernels out of loops: how a loop that is written for a thread of a grid runs on the host.
+// Makes kernels from loops: a loop that is written for one thread of a grid runs on the host.
 #pragma once
 
 #include <cstdint>

@@ -13,12 +13,12 @@ namespace fake_cuda {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kBegin = 256;  // in a mapping: no better aligned than CUDA promises
+constexpr size_t kBegin = 256;  // offset in a mapping: CUDA's minimal alignment
 constexpr size_t kDeviceBytes = size_t{16} << 30;
 constexpr int kGarbage = 0xcd;
 constexpr uint32_t kMagic = 0x43495046;
 
-// What is in the 64 bytes of a handle.
+// The content of a handle's 64 bytes.
 struct Handle {
   uint32_t magic;
   int32_t pid, fd, ordinal;
@@ -26,7 +26,7 @@ struct Handle {
 };
 static_assert(sizeof(Handle) <= sizeof(CUipcMemHandle));
 
-// Both views of the file, each followed by a page that nobody may touch.
+// Maps both views of the file, each followed by an inaccessible page.
 bool Map(FakeMemory& memory) {
   memory.mapped = (kBegin + memory.bytes + kPage - 1) / kPage * kPage;
   memory.reserved = mmap(nullptr, memory.mapped + kPage, PROT_NONE,
@@ -144,7 +144,7 @@ CUresult MemoryMap::Open(const CUipcMemHandle& raw, CUdeviceptr* out) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (handle.pid == getpid()) {
-    return CUDA_ERROR_INVALID_CONTEXT;  // as the driver says of one's own
+    return CUDA_ERROR_INVALID_CONTEXT;  // the driver's error for an own handle
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [begin, memory] : memory_) {
@@ -155,7 +155,7 @@ CUresult MemoryMap::Open(const CUipcMemHandle& raw, CUdeviceptr* out) {
       return CUDA_SUCCESS;
     }
   }
-  // What the exporter had at these addresses before is still open here.
+  // Older memory of the exporter at these addresses is still open here.
   for (const auto& [begin, memory] : memory_) {
     Handle other;
     std::memcpy(&other, &memory.handle, sizeof(other));

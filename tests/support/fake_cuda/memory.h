@@ -1,6 +1,6 @@
-// Memory of the fake devices. What a program gets is an address range that nobody may touch: host
-// code that follows a device pointer dies of it. The bytes are in a memfd that is mapped a second
-// time, where only the "device" looks. Thread safety: any thread.
+// Memory of the fake devices. A program gets an address range that it cannot access, so host code
+// that follows a device pointer crashes. The bytes are in a memfd that is mapped a second time, and
+// only the "device" uses this mapping. Thread safety: any thread.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,11 @@ enum class MemoryOrigin { kDevice, kPinned, kOpened };
 struct FakeMemory {
   MemoryOrigin origin = MemoryOrigin::kDevice;
   uintptr_t begin = 0;
-  size_t bytes = 0;          // as asked for
-  char* seen = nullptr;      // where the device has it; of pinned memory `begin`
-  void* reserved = nullptr;  // the mapping that begin is in
-  size_t mapped = 0;         // of it, and of the one that `seen` is in
+  size_t bytes = 0;          // requested size
+  char* seen = nullptr;      // the device's address; for pinned memory `begin`
+  void* reserved = nullptr;  // the mapping that contains `begin`
+  // Size of that mapping, and of the one that contains `seen`.
+  size_t mapped = 0;
   int fd = -1;
   int ordinal = 0;
   bool exportable = true;
@@ -37,10 +38,10 @@ class MemoryMap {
   CUresult Open(const CUipcMemHandle& handle, CUdeviceptr* out);
   CUresult Close(uintptr_t begin);
 
-  // The allocation that has all of these bytes.
+  // Finds the allocation that contains all of these bytes.
   bool Find(uintptr_t address, size_t bytes, FakeMemory* out);
   int Live(MemoryOrigin origin);
-  // Where the device sees them; null: nowhere.
+  // Returns the device's address of these bytes. Null: there is none.
   char* Seen(uintptr_t address, size_t bytes);
 
  private:

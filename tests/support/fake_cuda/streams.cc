@@ -30,7 +30,7 @@ std::shared_ptr<FakeStream> FakeStream::Create(int ordinal, Kind kind) {
 
 void FakeStream::Delay() {
   static const unsigned most_us = Setting("FAKE_CUDA_DELAY_US", 100);
-  if (most_us > 0 && random_() % 4 == 0) {  // a device takes time
+  if (most_us > 0 && random_() % 4 == 0) {  // a device needs time
     std::this_thread::sleep_for(std::chrono::microseconds(random_() % most_us));
   }
 }
@@ -57,7 +57,7 @@ void FakeStream::Run(std::shared_ptr<FakeStream> self) {
       resumed.wait(lock, [] { return !paused; });
     }
     operation.run();
-    operation = {};  // whoever waits may count on its going
+    operation = {};  // destroyed before waiters are told
     const std::lock_guard<std::mutex> lock(self->mutex_);
     ++self->completed_;
     self->changed_.notify_all();

@@ -1,5 +1,5 @@
-// Streams of the fake devices: each a thread with a queue, so that what was not ordered really runs
-// in any order. Operations start after random delays. Thread safety: any thread.
+// Streams of the fake devices. Each is a thread with a queue, so that unordered operations really
+// run in any order. Operations start after random delays. Thread safety: any thread.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +15,7 @@
 namespace fake_cuda {
 
 class FakeStream;
-// All that had been enqueued on a stream when this was made.
+// Stands for all operations that were enqueued on a stream when the mark was made.
 struct Mark {
   std::shared_ptr<FakeStream> stream;  // null: reached
   uint64_t operations = 0;
@@ -23,21 +23,21 @@ struct Mark {
 
 class FakeStream {
  public:
-  // kLegacy: the default stream, which waits for the blocking ones, and they for it.
+  // kLegacy: the default stream. It waits for the blocking streams, and they wait for it.
   enum Kind { kLegacy, kBlocking, kNonBlocking };
   static std::shared_ptr<FakeStream> Create(int ordinal, Kind kind);
 
   int ordinal() const { return ordinal_; }
   Kind kind() const { return kind_; }
-  // Runs behind what is there, and behind `after`.
+  // Enqueues an operation that runs after all earlier ones, and after `after`.
   void Enqueue(std::function<void()> run, std::vector<Mark> after);
   Mark Here(const std::shared_ptr<FakeStream>& self);
   bool Reached(uint64_t operations);
-  // Streams of all devices begin nothing while it is so.
+  // While paused, the streams of all devices begin no operation.
   static void Pause(bool paused);
-  // Waits; dies after a minute, with `why`.
+  // Waits for the operations. Aborts the process with `why` after a minute.
   void Await(uint64_t operations, const char* why);
-  // The thread ends when the queue is empty.
+  // Lets the thread end when the queue is empty.
   void Close();
 
  private:
@@ -51,7 +51,7 @@ class FakeStream {
 
   const int ordinal_;
   const Kind kind_;
-  std::minstd_rand random_;  // the thread's
+  std::minstd_rand random_;  // used by the thread only
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Operation> queue_;

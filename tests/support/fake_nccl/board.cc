@@ -22,7 +22,8 @@ struct Id {
   uint64_t inode;
 };
 
-// The state letter of proc(5); a process that has ended is a zombie until somebody waits for it.
+// Returns whether the process has ended, by the state letter of proc(5). An ended process is a
+// zombie until its parent waits for it.
 bool HasEnded(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string stat;
@@ -36,7 +37,7 @@ bool HasEnded(int pid) {
 
 size_t Pipe::Write(const char* from, size_t count) {
   const uint64_t at = written.load(std::memory_order_relaxed);
-  // Acquire: what was read before may be overwritten.
+  // Acquire: bytes that the reader has read may be overwritten.
   const size_t room = kPipeBytes - static_cast<size_t>(at - read.load(std::memory_order_acquire));
   const size_t first = static_cast<size_t>(at % kPipeBytes);
   const size_t bytes = std::min({count, room, kPipeBytes - first});
@@ -70,7 +71,7 @@ bool Board::Lost(int rank) const {
 
 entrain::nccl::UniqueId Board::Make() {
   entrain::nccl::UniqueId id{};
-  const int fd = memfd_create("fake_nccl", MFD_CLOEXEC);  // open for as long as the process lives
+  const int fd = memfd_create("fake_nccl", MFD_CLOEXEC);  // open as long as the process lives
   struct stat info {};
   if (fd < 0 || ftruncate(fd, sizeof(Board)) != 0 || fstat(fd, &info) != 0) {
     return id;
@@ -97,7 +98,7 @@ std::shared_ptr<Board> Board::Open(const entrain::nccl::UniqueId& id) {
   if (memory == MAP_FAILED) {
     return nullptr;
   }
-  // All of it is atomics and bytes, which begin as the zeros of a new file.
+  // The board holds only atomics and bytes, which begin as the zeros of a new file.
   return {static_cast<Board*>(memory), [](Board* board) { munmap(board, sizeof(Board)); }};
 }
 

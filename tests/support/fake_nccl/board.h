@@ -1,6 +1,6 @@
-// What the ranks of a communicator of the fake share: a memfd, found through the process that made
-// the id, with a pipe for every two ranks. Thread safety: any thread; a pipe has one writer and one
-// reader at a time.
+// The memory that the ranks of a communicator of the fake share: a memfd, found through the process
+// that made the id, with a pipe for every two ranks. Thread safety: any thread. A pipe has one
+// writer and one reader at a time.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ enum class Presence : int32_t { kAbsent = 0, kHere, kAborted, kFinalized };
 struct Pipe {
   std::atomic<uint64_t> written{0}, read{0};
   char ring[kPipeBytes];
-  // How many bytes went.
+  // Write and Read return how many bytes were transferred.
   size_t Write(const char* from, size_t count);
   size_t Read(char* to, size_t count);
 };
@@ -28,15 +28,15 @@ struct Pipe {
 struct Board {
   std::atomic<Presence> presence[kMostRanks];
   std::atomic<int32_t> device[kMostRanks], process[kMostRanks];
-  std::atomic<int32_t> came[kMostRanks];  // has been given its first collective
+  std::atomic<int32_t> came[kMostRanks];  // has got its first collective
   Pipe pipes[kMostRanks][kMostRanks];     // [from][to]
 
   int Count(Presence at_least) const;
-  // Whether a rank that has been here is no more: aborted, or its process has ended.
+  // Returns whether a rank that was here is gone: aborted, or its process has ended.
   bool Lost(int rank) const;
 
   static entrain::nccl::UniqueId Make();
-  // Null: no such id.
+  // Returns null if there is no such id.
   static std::shared_ptr<Board> Open(const entrain::nccl::UniqueId& id);
 };
 

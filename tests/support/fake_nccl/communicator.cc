@@ -21,7 +21,7 @@ const char* Variable(const char* name) {
   return std::getenv(name);
 }
 
-// Between looks at what a call waits for.
+// Sleeps between two polls of what a call waits for.
 void Nap() {
   std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
@@ -179,7 +179,7 @@ void Communicator::Launch() {
         const std::unique_ptr<Submitted> given(static_cast<Submitted*>(argument));
         Communicator& self = *given->communicator;
         if (!self.Run(given->number, given->operation)) {
-          self.AwaitAbort();  // as a kernel whose peer does not come
+          self.AwaitAbort();  // like a kernel whose peer does not come
         }
         const std::lock_guard<std::mutex> lock(self.mutex_);
         ++self.over_;
@@ -198,7 +198,7 @@ void Communicator::Launch() {
   state_.store(entrain::nccl::kSuccess);
 }
 
-// In the order in which they were submitted, on whatever streams.
+// Operations run in the order in which they were submitted, on whatever streams.
 bool Communicator::Run(uint64_t number, Operation& operation) {
   {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -226,7 +226,8 @@ bool Communicator::Run(uint64_t number, Operation& operation) {
   return true;
 }
 
-// Moves what can be moved, until everything is; of one peer and direction one transfer at a time.
+// Moves bytes until all transfers are done. For each peer and direction, moves one transfer at a
+// time.
 bool Communicator::Pump(Operation& operation) {
   struct Way {
     std::vector<std::pair<char*, size_t>> pieces;
@@ -333,7 +334,7 @@ Result Communicator::Finalize() {
 }
 
 void Communicator::Abort() {
-  // Aborting takes NCCL time.
+  // NCCL needs time to abort.
   std::this_thread::sleep_for(std::chrono::milliseconds(settings_.abort_ms));
   {
     std::unique_lock<std::mutex> lock(mutex_);

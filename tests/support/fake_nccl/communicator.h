@@ -1,5 +1,5 @@
-// A rank of the fake: from joining to its end, what it has been told to do, and what has gone
-// wrong. Thread safety: any thread.
+// A rank of the fake, from joining to its end: the operations that it was given, and its errors.
+// Thread safety: any thread.
 #pragma once
 
 #include <atomic>
@@ -14,14 +14,15 @@
 
 namespace fake_nccl {
 
-// What tests ask for, from the environment: README.md.
+// The settings that tests give in the environment: README.md.
 struct Settings {
   int version = 22809;
-  int polls = 2;          // so many questions are answered with kInProgress before anything begins
+  // This number of questions is answered with kInProgress before an operation begins.
+  int polls = 2;
   bool hangs = false;     // joining
-  bool connects = false;  // the first operation begins when all ranks have been given theirs
-  int abort_ms = 0;       // so long what is under way goes on after ncclCommAbort
-  int fail_after = -1;    // operations; the next one fails
+  bool connects = false;  // the first operation begins when all ranks have one
+  int abort_ms = 0;       // time for which operations continue after ncclCommAbort
+  int fail_after = -1;    // this number of operations succeeds; the next fails
   entrain::nccl::Result failure = entrain::nccl::kRemoteError;
   static Settings Read();
 };
@@ -31,29 +32,30 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Communicator(std::shared_ptr<Board> board, Place place, const Settings& settings);
   ~Communicator();
 
-  // On a thread of its own, until all ranks are there.
+  // Runs on a thread of its own until all ranks have come.
   void Join(int device);
-  // kInProgress: it is put on the stream when AsyncError has been asked often enough.
+  // Returns kInProgress. The operation is put on the stream when AsyncError has been called often
+  // enough.
   entrain::nccl::Result Submit(Operation operation, void* stream);
-  // Asking moves things on.
+  // Each call of AsyncError makes progress.
   entrain::nccl::Result AsyncError();
-  // Not while something is in progress, or after an error.
+  // Returns false while something is in progress, and after an error.
   bool Ready() const { return state_.load() == entrain::nccl::kSuccess; }
   entrain::nccl::Result Finalize();
   bool finalized() const { return finalized_.load(); }
-  // Operations end where they are; waits for that, and for the device.
+  // Stops the operations where they are. Waits for them and for the device.
   void Abort();
-  // As whoever frees memory of the device, this waits for it.
+  // Waits for the device, as every function does that frees device memory.
   void FreeMemory();
 
   Place place() const { return place_; }
   entrain::nccl::RedOp AddOperator(Combination how);
-  // False: none of this communicator's.
+  // Returns false if the operator is not of this communicator.
   bool RemoveOperator(entrain::nccl::RedOp op);
   bool FindOperator(entrain::nccl::RedOp op, Combination* how);
 
   static int live();            // communicators
-  static int live_operators();  // of all
+  static int live_operators();  // of all communicators
   static int launches();
   static int operations();  // under way
 
@@ -65,7 +67,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool Run(uint64_t number, Operation& operation);
   bool Pump(Operation& operation);
   bool Gone() const { return aborted_.load(); }
-  // The first error stays.
+  // Only the first error counts.
   void Fail(entrain::nccl::Result result, const std::string& why);
   void AwaitAbort() const;
   bool CheckPeers();
@@ -76,7 +78,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<entrain::nccl::Result> state_{entrain::nccl::kInProgress};
   std::atomic<bool> aborted_{false}, finalized_{false};
 
-  void* context_ = nullptr;  // of the driver
+  void* context_ = nullptr;  // the driver's context
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -88,7 +90,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::map<int, Combination> operators_;
 };
 
-// What ncclGetLastError gives.
+// The text that ncclGetLastError returns.
 void SetLastError(const std::string& why);
 
 }  // namespace fake_nccl

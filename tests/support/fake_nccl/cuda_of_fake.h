@@ -1,5 +1,5 @@
-// The functions of the fake driver (tests/support/fake_cuda) that the fake NCCL needs, of the copy
-// that the program has loaded.
+// The functions of the fake driver (tests/support/fake_cuda) that the fake NCCL needs. They are
+// those of the copy that the program has loaded.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct Cuda {
   void* (*Seen)(const void* memory, size_t bytes) = nullptr;
 };
 
-// All null when there is no fake driver.
+// All are null when there is no fake driver.
 const Cuda& TheCuda();
 
 }  // namespace fake_nccl

@@ -47,7 +47,7 @@ Result Refuse(Result result, const char* why) {
   return result;
 }
 
-// ---- Groups: a thread's
+// ---- Groups: each belongs to a thread
 
 struct Grouped {
   std::shared_ptr<Communicator> communicator;
@@ -72,7 +72,7 @@ Result SubmitGroup() {
   return whole.communicator->Submit(std::move(whole.operation), whole.stream);
 }
 
-// Every collective's way in.
+// Every collective goes through this function.
 template <typename Make>
 Result Submit(Comm comm, void* stream, Make make) {
   const std::shared_ptr<Communicator> communicator = Find(comm);

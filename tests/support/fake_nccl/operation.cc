@@ -15,7 +15,7 @@ using entrain::nccl::DataType;
 using entrain::nccl::RedOp;
 using Room = std::shared_ptr<std::vector<char>>;
 
-// What a program's element is combined as.
+// The type in which a program's element is combined.
 template <typename T>
 struct Plain {
   using Value = T;
@@ -110,7 +110,7 @@ Room Copied(Operation* operation, Memory memory) {
   operation->rooms.push_back(room);
   operation->before.push_back([room, memory] {
     if (memory.bytes == 0) {
-      return true;  // an empty room has no memory
+      return true;  // no bytes, no memory to look at
     }
     const char* const seen = memory.Seen();
     if (seen != nullptr) {
@@ -121,7 +121,7 @@ Room Copied(Operation* operation, Memory memory) {
   return room;
 }
 
-// This rank's contribution: its copy, times its factor.
+// Returns this rank's contribution: a copy, multiplied by its factor.
 Room Contribution(Operation* operation, Memory memory, size_t count, const Combination& how) {
   Room room = Copied(operation, memory);
   if (how.scaled) {
@@ -139,8 +139,8 @@ Room Empty(Operation* operation, size_t bytes) {
   return room;
 }
 
-// In place there is nothing to put: NCCL writes nothing there, or, through NVLink's switches, the
-// same bytes, which does no harm to who reads it at the same time.
+// In place there is nothing to write. NCCL writes nothing there, or writes the same bytes through
+// NVLink's switches, which does not disturb a concurrent reader.
 void PutAfter(Operation* operation, Room room, const void* from, Memory to) {
   if (to.at == from) {
     return;
@@ -242,7 +242,7 @@ Operation Reduce(Place place, const void* from, void* to, size_t count, Combinat
     }
   }
   if (root < 0 || place.rank == root) {
-    how.scaled = false;  // they are
+    how.scaled = false;  // already scaled
     operation.after.push_back([sources, to, bytes, count, how] {
       char* const seen = Memory{to, bytes}.Seen();
       std::vector<const char*> from_ranks;
@@ -287,7 +287,7 @@ Operation AllGather(Place place, const void* from, void* to, size_t bytes) {
   return operation;
 }
 
-// Without copies, so that what a program overlaps is overlapped.
+// Makes no copy, so that buffers that a program overlaps really overlap.
 Operation Send(const void* from, size_t bytes, int peer) {
   Operation operation;
   operation.transfers.push_back({true, peer, {from, bytes}});

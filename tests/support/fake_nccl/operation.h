@@ -1,5 +1,5 @@
-// One operation of the fake as a stream runs it: what goes to and comes from the other ranks, all
-// at the same time, and what is done before and after.
+// One operation of the fake as a stream runs it: the transfers to and from other ranks, which run
+// at the same time, and the work before and after them.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace fake_nccl {
 
-// Memory of the program, on the device or not.
+// Memory of the program, on the device or on the host.
 struct Memory {
   const void* at = nullptr;
   size_t bytes = 0;
-  // As the host sees it; null: there is none there.
+  // Returns its address for the host. Null: there is no such memory.
   char* Seen() const;
 };
 
@@ -23,18 +23,18 @@ struct Transfer {
   bool send = false;
   int peer = 0;
   Memory memory;                      // or:
-  std::vector<char>* room = nullptr;  // all of it
+  std::vector<char>* room = nullptr;  // the whole vector
 };
 
 struct Operation {
   std::vector<Transfer> transfers;  // to or from one peer in this order
-  // False: memory was not there.
+  // A function returns false if memory did not exist.
   std::vector<std::function<bool()>> before, after;
   std::vector<std::shared_ptr<std::vector<char>>> rooms;
   void Append(Operation other);
 };
 
-// How contributions are combined: an operator, or the sum of factor * contribution.
+// The combination of contributions: an operator, or the sum of factor * contribution.
 struct Combination {
   entrain::nccl::DataType type = entrain::nccl::kFloat32;
   entrain::nccl::RedOp op = entrain::nccl::kSum;
@@ -49,8 +49,8 @@ double ReadScalar(const void* scalar, entrain::nccl::DataType type);
 struct Place {
   int rank = 0, size = 1;
 };
-// `from` of each rank on every rank of `to` (the root alone when root >= 0), combined in rank
-// order. parts: each rank gets its own of `size` parts of `from`.
+// Combines `from` of all ranks in rank order and writes the result to `to` on every rank (if root
+// >= 0, only on the root). parts: each rank gets its own of `size` parts of `from`.
 Operation Reduce(Place place, const void* from, void* to, size_t count, Combination how, int root,
                  bool parts);
 Operation Broadcast(Place place, const void* from, void* to, size_t bytes, int root);
