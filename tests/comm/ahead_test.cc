@@ -1,5 +1,6 @@
-// A rank whose part of a call needs nobody else's (a broadcast's root, a gather's leaf) may be far ahead of the others:
-// what it has sent waits in bounded memory, arrives even when it has gone, and a call that disagrees is found out.
+// A rank that needs no data of others for its part of a call (a broadcast's root, a gather's leaf)
+// may be far ahead of them. Its messages wait in bounded memory and arrive even if the rank has
+// exited, and a call that disagrees is found.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -25,12 +26,12 @@ using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 
-// For a rank that is late, and between looks at what a rank waits for.
+// Delays a late rank, and paces polls.
 void Sleep(int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
 
-// What this process has from malloc.
+// Returns the bytes that this process has allocated by malloc.
 int64_t HeapBytes() {
   const struct mallinfo2 info = mallinfo2();
   return static_cast<int64_t>(info.uordblks + info.hblkhd);
@@ -47,11 +48,11 @@ class Ahead : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Over, Ahead, testing::ValuesIn(WithUcx({"inproc", "shm", "tcp"})),
                          [](const auto& test) { return test.param; });
 
-// More messages than any credit covers: the root has to wait until somebody takes some.
+// There are more messages than any credit covers, so the root has to wait until a peer takes some.
 TEST_P(Ahead, RootOfManyBroadcastsWaitsWithinBoundedMemory) {
   constexpr int64_t kCalls = 100000;
   constexpr int64_t kCount = 128;
-  constexpr int64_t kLimit = 20 << 20;  // of all three ranks; all of it would be 100 MB
+  constexpr int64_t kLimit = 20 << 20;  // for three ranks; all messages have 100 MB
   std::atomic<int64_t> before{0}, most{0};
   std::atomic<int> done{0};
   RunRanks(3, Options(), [&](const Comm& comm) {
@@ -82,7 +83,7 @@ TEST_P(Ahead, RootOfManyBroadcastsWaitsWithinBoundedMemory) {
   RecordProperty("most_bytes", std::to_string(most - before));
 }
 
-// The root of started calls that nobody waits for until the end.
+// No thread waits for the root's started calls until the end.
 TEST_P(Ahead, LeafOfStartedBroadcastsFindsAllOfThem) {
   constexpr int64_t kCalls = 3000;
   RunRanks(2, Options(), [](const Comm& comm) {
@@ -112,13 +113,13 @@ TEST_P(Ahead, LeafOfStartedBroadcastsFindsAllOfThem) {
   });
 }
 
-// The body's end destroys the communicator and its runtime.
+// The end of the body destroys the communicator and its runtime.
 TEST_P(Ahead, WhatARootSentArrivesWhenItHasGone) {
   for (const size_t count : {size_t{1}, size_t{1000}, size_t{100000}}) {
     RunRanks(3, Options(), [&](const Comm& comm) {
       std::vector<int64_t> data(count, comm->rank() == 0 ? 42 : 0);
       if (comm->rank() == 2 && count < 1000) {
-        // The root has gone by then.
+        // The root has exited by then.
         Sleep(100);
       }
       ASSERT_EQ(comm->Broadcast(data.data(), static_cast<int64_t>(count), DType::kI64, 0),
@@ -131,12 +132,13 @@ TEST_P(Ahead, WhatARootSentArrivesWhenItHasGone) {
 enum class Odd { kCount, kRoot, kKind, kGather };
 constexpr Odd kOdds[] = {Odd::kCount, Odd::kRoot, Odd::kKind, Odd::kGather};
 
-// A root that calls this waits for others, who wait for it: nobody sends anything.
+// Returns true if a root that makes this call waits for others, which wait for the root: then no
+// rank sends anything.
 bool WaitsForLeaves(Odd odd) {
   return odd == Odd::kGather || odd == Odd::kRoot;
 }
 
-// A broadcast of `count` values from rank 0, or what an odd rank makes of it.
+// Makes a broadcast of `count` values from rank 0. The odd rank makes another call.
 absl::Status CallOddly(const Comm& comm, Odd odd, bool is_odd, std::vector<int64_t>& data) {
   Call call;
   call.kind = CallKind::kBroadcast;
@@ -153,7 +155,7 @@ absl::Status CallOddly(const Comm& comm, Odd odd, bool is_odd, std::vector<int64
   }
   call.in = call.out = {data.data(), call.count * 8, MemoryKind::kHost};
   std::vector<int64_t> gathered;
-  if (is_odd && odd == Odd::kGather) {  // sends to the root and is done
+  if (is_odd && odd == Odd::kGather) {  // sends to the root, then is done
     call.kind = CallKind::kGather;
     gathered.resize(static_cast<size_t>(call.count) * static_cast<size_t>(comm->size()));
     call.out = {gathered.data(), static_cast<int64_t>(gathered.size()) * 8, MemoryKind::kHost};
@@ -164,7 +166,7 @@ absl::Status CallOddly(const Comm& comm, Odd odd, bool is_odd, std::vector<int64
   return comm->Run(call);
 }
 
-// Whoever is through with its call learns of it in a later one.
+// A rank whose call has finished learns of the mismatch in a later call.
 absl::Status UntilItEnds(const Comm& comm, absl::Status status) {
   const int64_t give_up = Clock::Real().Now() + 10 * kSecond;
   while (status.ok() && Clock::Real().Now() < give_up) {
@@ -183,7 +185,7 @@ TEST_P(Ahead, CallsThatDisagreeEndOnEveryRankNamingBoth) {
         RunRanks(ranks, Options(), [&](const Comm& comm) {
           std::vector<int64_t> data(4, comm->rank());
           ASSERT_EQ(comm->Broadcast(data.data(), 4, DType::kI64, 0), absl::OkStatus());
-          // What ends the communicator may end a slower rank's barrier.
+          // The end of the communicator may end a slower rank's barrier.
           absl::Status status = comm->Barrier();
           if (status.ok()) {
             status = CallOddly(comm, odd, comm->rank() == odd_rank, data);
@@ -221,7 +223,7 @@ TEST_P(Ahead, CallsThatWaitForEachOtherAreToldApartAtTheDeadline) {
   }
 }
 
-// A slow rank finds messages of calls that it has yet to make, and takes the right ones.
+// A slow rank finds messages of calls that it has not made yet, and takes the right ones.
 TEST_P(Ahead, LateRankSeesTheOddCallAmongManyGoodOnes) {
   RunRanks(2, Options(), [](const Comm& comm) {
     std::vector<int64_t> data(4, 3);

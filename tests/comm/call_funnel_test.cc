@@ -1,4 +1,5 @@
-// What calls get before they start, over an owner that keeps the works that it is given.
+// The values that calls get before they start. The owner in this test keeps the works that it is
+// given.
 #include "lib/comm/call_funnel.h"
 
 #include <vector>

@@ -12,7 +12,7 @@ Descriptor Of(int64_t count) {
   return descriptor;
 }
 
-// Never used as an endpoint: notes only keep who it was.
+// Never used as an endpoint: notes only compare the address.
 const Endpoint& Someone(int n) {
   alignas(Endpoint) static const char someone[4][sizeof(Endpoint)] = {};
   return *reinterpret_cast<const Endpoint*>(someone[n]);
@@ -52,7 +52,7 @@ TEST(CallNotes, ACallThatIsOverIsCompared) {
 TEST(CallNotes, OldCallsGiveWayAndNothingIsKeptForThem) {
   CallNotes notes;
   const auto id = [](uint32_t i) { return CallId{2, i & Tag::kCallMask}; };
-  constexpr uint32_t kFirst = Tag::kCallMask - 500;  // numbers begin again on the way
+  constexpr uint32_t kFirst = Tag::kCallMask - 500;  // numbers wrap around on the way
   for (uint32_t i = kFirst; i < kFirst + 1000; ++i) {
     notes.Over({id(i), i, Of(8)});
   }

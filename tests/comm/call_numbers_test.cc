@@ -1,4 +1,4 @@
-// Numbers of calls, and which come before which where only some of the bits are known.
+// Numbers of calls, and their order when only some of the bits are known.
 #include "lib/comm/call_numbers.h"
 
 #include <thread>

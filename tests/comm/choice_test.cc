@@ -1,5 +1,5 @@
-// What ranks choose by: what they agreed on when they had met (paths, links that were probed), and nothing
-// that differs between them.
+// The values from which ranks choose: those that they agreed on at their meeting (paths, probed
+// links), and none that differs between ranks.
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
@@ -25,7 +25,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::SizeIs;
 
-// The second line of every rank's explanation, each once.
+// Collects the second lines of all ranks' explanations, without duplicates.
 class Models {
  public:
   void Add(const Communicator& comm) {
@@ -36,7 +36,7 @@ class Models {
     const std::lock_guard<std::mutex> lock(mutex_);
     seen_.insert(lines[1]);
   }
-  // When all ranks say the same.
+  // Returns the line if it is equal on all ranks.
   std::string Only() const { return seen_.size() == 1 ? *seen_.begin() : "ranks disagree"; }
 
  private:
@@ -95,13 +95,13 @@ TEST(Paths, CountTheCoresThatTheRanksOfAHostMayUse) {
   };
   EXPECT_THAT(model(1, {.transports = "shm"}), HasSubstr(" crowded on 1 cores"));
   EXPECT_THAT(model(2, {.transports = "shm"}), HasSubstr(" crowded on 2 cores"));
-  // Ranks 0 and 2 are host0 and on one core.
+  // Ranks 0 and 2 are on host0, on one core.
   const auto host = [](int rank) { return absl::StrCat("host", rank % 2); };
   EXPECT_THAT(model(2, {.transports = "tcp", .host_id = host}),
               HasSubstr(" on 2 hosts on 1 cores"));
 }
 
-// Two ranks on two cores of one host, one on one of another: nobody shares.
+// One host has two ranks on two cores, the other one rank on one core: no ranks share a core.
 TEST(Paths, CompareAHostsRanksWithItsOwnCores) {
   if (CpuSet::OfThisThread().Count() < 2) {
     GTEST_SKIP() << "needs two cores";
@@ -121,7 +121,8 @@ TEST(Paths, CountNoMoreCoresThanTheRanksOfAHostHaveTimeFor) {
   if (CpuSet::OfThisThread().Count() < 2) {
     GTEST_SKIP() << "needs two cores";
   }
-  // Each on a core; both in a cgroup that may take one's time, or each in such a one.
+  // Each rank has a core. Either both are in one cgroup with the time of one core, or each is in
+  // such a cgroup.
   for (const bool together : {true, false}) {
     RanksOptions options{.core = [](int rank) { return rank; }};
     options.quota = [together](int rank) {
@@ -191,7 +192,7 @@ TEST(Probe, IsNothingToARankThatIsAlone) {
   });
 }
 
-// Estimates are kept, and ranks may come to calls in different orders.
+// Estimates are kept, and ranks may make their calls in different orders.
 TEST(Choice, IsTheSameInWhateverOrderRanksCome) {
   RunRanks(4, [](const auto& comm) {
     const int n = comm->size();
@@ -224,7 +225,7 @@ TEST(Choice, IsTheSameInWhateverOrderRanksCome) {
   });
 }
 
-// Rank 0's plan of a call of f32. `overrides`: of the algorithm.
+// Returns rank 0's plan of a call of f32. `overrides`: the overrides of algorithms.
 std::shared_ptr<const Plan> PlanOf(CallKind kind, const std::vector<std::string>& hosts,
                                    int64_t bytes, Link link = Link::kShm,
                                    const char* overrides = "") {
@@ -239,7 +240,7 @@ std::shared_ptr<const Plan> PlanOf(CallKind kind, const std::vector<std::string>
   return *std::move(plan);
 }
 
-// Though it is one lane: the transport takes a long message in pieces.
+// The call has only one lane, but the transport takes a long message in pieces.
 TEST(Choice, ALongGatherGoesDirectWithItsMessagesWhole) {
   for (const size_t ranks : {2, 3, 4, 8}) {
     const auto plan = PlanOf(CallKind::kGather, std::vector<std::string>(ranks, "a"),
@@ -249,8 +250,8 @@ TEST(Choice, ALongGatherGoesDirectWithItsMessagesWhole) {
   }
 }
 
-// Results of 64 MiB on a host are cold; a gather's, which is on one rank, from 32. Hosts do not count
-// together. Lanes that need no scratch are 16 at a time.
+// A host's results of 64 MiB or more are cold. A gather's result, which is on one rank, is cold
+// from 32 MiB. Hosts count separately. A call without scratch has 16 lanes at a time.
 TEST(Choice, LargeResultsAreColdAndLanesWithoutScratchMany) {
   const auto colds = [](const Plan& made) {
     return std::count(made.cold_transfers.begin(), made.cold_transfers.end(), true);
@@ -267,7 +268,7 @@ TEST(Choice, LargeResultsAreColdAndLanesWithoutScratchMany) {
   EXPECT_EQ(PlanOf(CallKind::kAllReduce, one, 64 * kMiB)->window, 4);
 }
 
-// The algorithm sends whole lanes, and the lanes are cut as if it sent parts.
+// The algorithm sends whole lanes, but the lanes are cut as if it sent parts.
 TEST(Choice, AnAllReduceIsCutByItsParts) {
   const std::vector<std::string> hosts(2, "a");
   constexpr int64_t kMiB = 1 << 20;
@@ -277,8 +278,8 @@ TEST(Choice, AnAllReduceIsCutByItsParts) {
   EXPECT_EQ(PlanOf(CallKind::kAllReduce, hosts, 4 * kMiB, Link::kShm)->schedule->lanes.size(), 8u);
 }
 
-// Where messages are read at once they are not cut: of a scatter to 1 MiB, between two ranks to 512 KiB.
-// And a rank moves its messages itself to 2 MiB, but not several of 1 MiB.
+// Messages that are read at once are not cut: up to 1 MiB in a scatter, up to 512 KiB between two
+// ranks. A rank moves messages up to 2 MiB itself, but not several of 1 MiB.
 TEST(Choice, MessagesThatAreReadAtOnceAreLeftWhole) {
   const auto plan = [](CallKind kind, size_t ranks, Link link, int64_t bytes) {
     return PlanOf(kind, std::vector<std::string>(ranks, "a"), bytes, link);

@@ -1,5 +1,5 @@
-// End to end: ranks as threads, every collective, sizes, algorithms and transports, against a
-// scalar reference.
+// End to end, with ranks as threads: every collective with several sizes, algorithms and
+// transports, against a scalar reference.
 
 #include <cstring>
 #include <numeric>
@@ -160,13 +160,13 @@ TEST(CollectiveAlgorithms, EachOneCanBeForced) {
     options.algorithms = absl::StrCat(NameOf(algorithm.kind), ":", algorithm.name);
     options.host_id = [](int rank) {
       return absl::StrCat("host", rank / 2);
-    };  // for the composed ones
+    };  // for the composed algorithms
     RunRanks(ranks, options, [&](const Comm& comm) {
       const auto name = comm->AlgorithmFor(algorithm.kind, 1000, DType::kI64);
       ASSERT_TRUE(name.ok()) << name.status();
       EXPECT_STREQ(*name, algorithm.name);
       for (uint32_t number = 0; number < 24; ++number) {
-        // Even and uneven, in place and not, of one lane and of several.
+        // Even and uneven parts, in place and not, with one lane and with several.
         const int64_t count = number % 6 == 0 ? 150000 : number * 10;
         Trial trial({algorithm.kind, count, static_cast<int>(number) % ranks, number % 2 == 0,
                      number % 4 < 2, number},
@@ -185,7 +185,7 @@ TEST(CollectiveOrder, ManyInFlightAndTagsInAnyOrder) {
     std::vector<std::vector<int64_t>> in(kCalls), out(kCalls);
     std::vector<RefPtr<Work>> works;
     for (int k = 0; k < kCalls; ++k) {
-      // Every rank starts the tagged calls in another order.
+      // Every rank starts the tagged calls in a different order.
       const int tag = (k * 7 + comm->rank() * 11) % kCalls;
       auto& mine = in[static_cast<size_t>(tag)];
       mine.assign(2000, tag + comm->rank());
@@ -234,7 +234,8 @@ TEST(CollectiveSplit, PartsWorkSideBySide) {
 }
 
 TEST(CollectiveReduction, UserFunctionInRankOrder) {
-  // Not commutative: keeps the first and the last digit string, so any other order shows.
+  // Not commutative: it keeps the first and the last digit string, so another order gives another
+  // result.
   const auto combine = [](void* dst, const void* src, size_t count, int32_t, void*) {
     auto* d = static_cast<int64_t*>(dst);
     const auto* s = static_cast<const int64_t*>(src);

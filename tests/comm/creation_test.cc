@@ -1,4 +1,4 @@
-// How long a communicator of many ranks in one process takes to make.
+// How long the creation of a communicator with many ranks in one process takes.
 #include <algorithm>
 #include <barrier>
 #include <cstdint>
@@ -19,14 +19,15 @@
 namespace entrain {
 namespace {
 
-// docs/lab/communicator.md has what it takes; under sanitizers 310 to 440 ms were seen.
+// docs/lab/communicator.md has the measured times. Under sanitizers, 310 to 440 ms were measured.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int64_t kQuick = 1000 * kMillisecond;
 #else
 constexpr int64_t kQuick = 200 * kMillisecond;
 #endif
 
-// From the moment all ranks begin, without a runtime, until the last has its communicator.
+// Returns the time from the moment all ranks begin, without a runtime, until the last rank has its
+// communicator.
 int64_t TimeToCreate(int ranks, const std::string& store_name) {
   const auto store = *OpenStore("mem:" + store_name, "", {Deadline::After(kSecond)});
   std::barrier begin(ranks), end(ranks);
@@ -57,7 +58,8 @@ int64_t TimeToCreate(int ranks, const std::string& store_name) {
          *std::min_element(begun.begin(), begun.end());
 }
 
-// How many times as long as alone on a core this thread takes just now, since others run there too.
+// Returns how much longer this thread takes at the moment than alone on a core, because other
+// threads run on it too.
 double Crowding() {
   const auto cpu_ns = [] {
     timespec time{};
@@ -71,7 +73,7 @@ double Crowding() {
                   static_cast<double>(Clock::Real().Now() - begun) / static_cast<double>(work));
 }
 
-// One attempt in time shows that it can be; what is too long is counted as on a machine without others.
+// One attempt in time shows that it is possible. A longer time is divided by the load of others.
 TEST(Creation, OfSixtyFourLocalRanksIsQuick) {
   constexpr int kAttempts = 10;
   int64_t best = 20 * kSecond;

@@ -1,5 +1,6 @@
-// Every survivor names the same culprit, whatever it was that it lost first. Ranks are processes that
-// form a mesh of two rows and two columns besides their world, and end as soon as one call fails.
+// Every survivor names the same culprit, whichever peer it lost first. The ranks are processes.
+// Besides their world, they form a mesh of two rows and two columns. They end as soon as one call
+// fails.
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -30,7 +31,7 @@ namespace {
 constexpr int kRanks = 4, kVictim = 0;
 constexpr int64_t kTimeout = 1500 * kMillisecond;
 
-// What a rank found out, in memory shared with the test.
+// A rank's findings, in memory shared with the test.
 struct Report {
   std::atomic<bool> made{false};
   int code = 0;
@@ -50,7 +51,7 @@ struct Mesh {
   std::shared_ptr<Communicator> world, row, column;
 };
 
-// How a rank ends that has met an error.
+// How a rank ends after an error.
 enum class Ending { kAtOnce, kDestroys, kGivesUp };
 
 absl::StatusOr<Mesh> Meet(const std::string& directory, const std::string& transports, int rank) {
@@ -127,7 +128,7 @@ class Culprit : public testing::TestWithParam<std::tuple<std::string, Ending>> {
     }
   }
 
-  // All but the victim say that it is guilty, within `limit_ns` of `since_ns`.
+  // All ranks but the victim blame the victim, within `limit_ns` of `since_ns`.
   void ExpectAllName(int64_t since_ns, int64_t limit_ns) {
     for (int rank = 0; rank < kRanks; ++rank) {
       if (rank == kVictim) {
@@ -159,7 +160,7 @@ class Culprit : public testing::TestWithParam<std::tuple<std::string, Ending>> {
     }
     Note(status, &shared_->reports[rank]);
     if (mesh.ok() && std::get<1>(GetParam()) == Ending::kGivesUp) {
-      // As a method does that is destroyed while its exchange is under way.
+      // Like a method that is destroyed while its exchange is under way.
       mesh->row->EndWith(absl::AbortedError("edit: destroyed during an exchange"));
       mesh->column->Abort("destroyed during a step");
     }

@@ -1,4 +1,4 @@
-// Determinism::kRankOrder: a reduction's bits depend on the contributions in rank order, and on nothing else.
+// Determinism::kRankOrder: a reduction's bits depend only on the contributions, in rank order.
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -25,7 +25,7 @@ using testing::HasSubstr;
 constexpr CallKind kKinds[] = {CallKind::kAllReduce, CallKind::kReduce, CallKind::kReduceScatter,
                                CallKind::kScan, CallKind::kExclusiveScan};
 
-// Of very different sizes, so that another order of summation gives other bits.
+// Values of very different sizes, so that another order of summation gives other bits.
 float ValueAt(int rank, size_t element) {
   uint64_t bits = (static_cast<uint64_t>(rank) * 100003 + element + 1) * 0x9E3779B97F4A7C15u;
   bits ^= bits >> 29;
@@ -34,7 +34,7 @@ float ValueAt(int rank, size_t element) {
   return (bits >> 50) % 2 == 0 ? scaled : -scaled;
 }
 
-// The upper half of its f32, cut.
+// Returns the upper half of the f32, without rounding.
 uint16_t ToBf16(float value) {
   return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
 }
@@ -53,7 +53,7 @@ Raw Contribution(DType dtype, int rank, size_t count) {
   return raw;
 }
 
-// What rank `rank` gets of one call; ranks that get nothing: empty.
+// Returns the result of one call on rank `rank`. Empty for ranks that get no result.
 Raw Result(const Comm& comm, CallKind kind, DType dtype, size_t count, ReduceOp op,
            Determinism determinism, bool blocking) {
   const auto size = static_cast<size_t>(comm->size());
@@ -79,7 +79,7 @@ Raw Result(const Comm& comm, CallKind kind, DType dtype, size_t count, ReduceOp 
   return out;
 }
 
-// Every kind, of few and of many bytes, of every rank, in one.
+// The results of every kind of call, with few and with many bytes, on every rank.
 using Results = std::vector<std::vector<Raw>>;  // by rank
 
 Results ResultsOf(int size, const RanksOptions& options, Determinism determinism,
@@ -154,14 +154,14 @@ TEST_P(DeterminismOver, NeitherTransportNorHostsNorAlgorithmMatter) {
   }
 }
 
-// Otherwise the tests above show nothing.
+// Without this, the tests above prove nothing.
 TEST(Determinism, WithoutItAnotherAlgorithmGivesOtherBits) {
   RanksOptions options{.algorithms = "all_reduce:ring"};
   const Results ring = ResultsOf(3, options, Determinism::kAlgorithm);
   options.algorithms = "all_reduce:direct";
   EXPECT_NE(ResultsOf(3, options, Determinism::kAlgorithm), ring);
   options.algorithms = "all_reduce:ring";
-  EXPECT_EQ(ResultsOf(3, options, Determinism::kAlgorithm), ring);  // but equal calls do not
+  EXPECT_EQ(ResultsOf(3, options, Determinism::kAlgorithm), ring);  // equal calls give equal bits
 }
 
 TEST(Determinism, IsTheCommunicatorsWhereACallDoesNotSay) {
@@ -183,7 +183,7 @@ TEST(Determinism, IsTheCommunicatorsWhereACallDoesNotSay) {
            });
 }
 
-// Whatever the bits: of NaN, infinities, zeros of both signs; and wherever the buffers begin.
+// Holds for all bits (NaN, infinities, zeros of both signs) and for all addresses of buffers.
 TEST(Determinism, EveryRankGetsTheSameBitsOfAnyAlgorithm) {
   constexpr int kRanks = 5;
   constexpr size_t kCount = 5003;

@@ -1,4 +1,5 @@
-// What a communicator does with calls on device memory: hands them to whoever the runtime was given for them, or refuses them.
+// Calls on device memory: a communicator hands them to the DeviceCalls that the runtime was given,
+// or refuses them.
 #include "lib/comm/device_calls.h"
 
 #include <string>
@@ -17,7 +18,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// What has been asked of the recorder, in order.
+// The requests that the recorder has got, in order.
 std::vector<std::string>& Asked() {
   static auto* const asked = new std::vector<std::string>();
   return *asked;

@@ -1,5 +1,6 @@
-// Small blocking calls on the inline path (lib/engine/inline_call.h): ranks that take it agree with
-// ranks that do not, or that leave it on the way, and its errors are those of the executor.
+// Small blocking calls on the inline path (lib/engine/inline_call.h). Ranks that take the path
+// agree with ranks that do not, or that leave it in the middle of a call. Errors are those of the
+// executor.
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -25,12 +26,13 @@ namespace {
 using Comm = std::shared_ptr<Communicator>;
 using testing::HasSubstr;
 
-// One all_reduce, all_gather, broadcast or all_to_all of i64 whose result every rank knows.
+// One all_reduce, all_gather, broadcast or all_to_all of i64 with a result that every rank can
+// compute.
 struct Case {
   std::vector<int64_t> in, out;
   Call call;
 
-  // `in_place`: where the kind has one buffer of input and one of output of the same length.
+  // `in_place`: for kinds whose input and output have the same length.
   Case(const Comm& comm, uint64_t number, int64_t count, bool in_place = false) {
     const int size = comm->size();
     const CallKind kinds[] = {CallKind::kAllReduce, CallKind::kAllGather, CallKind::kBroadcast,
@@ -112,8 +114,8 @@ class Express : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Over, Express, testing::Values("inproc", "shm", "tcp"),
                          [](const auto& test) { return test.param; });
 
-// Every rank chooses for itself, call by call, whether to block; some come late, so that others
-// hand over to an executor in the middle of a round.
+// Every rank decides for each call whether to block. Some ranks are late, so that others hand over
+// to an executor in the middle of a round.
 TEST_P(Express, BlockingStartedAndLateRanksAreAtOne) {
   for (const int size : {2, 3, 4}) {
     RunRanks(size, Options(), [](const Comm& comm) {
@@ -129,8 +131,8 @@ TEST_P(Express, BlockingStartedAndLateRanksAreAtOne) {
   }
 }
 
-// The same with messages that are too long to be copied: what is sent may not be written before the
-// others have taken it, and what has been combined may not be combined again.
+// Messages here are too long to be copied. A sent buffer must not be written before the others have
+// taken it, and what has been combined must not be combined again.
 TEST_P(Express, WhatIsLentIsTakenBackInTime) {
   for (const int size : {2, 3, 5}) {
     RunRanks(size, Options(), [](const Comm& comm) {
@@ -188,8 +190,8 @@ TEST_P(Express, ManyCommunicatorsAndThreadsDoNotMix) {
   });
 }
 
-// Parts that are sent or lent: by who shares cores the larger ones are lent where they are only moved. Some ranks start
-// the call instead, and find the same messages.
+// Parts are copied or lent. If ranks share cores, larger parts are lent when they are only moved.
+// Some ranks start the call instead of blocking, and get the same messages.
 TEST_P(Express, PartsOfAnySizeComeHoweverTheyAreSent) {
   RunRanks(4, Options(), [](const Comm& comm) {
     uint32_t number = 0;
@@ -216,7 +218,7 @@ TEST_P(Express, PartsOfAnySizeComeHoweverTheyAreSent) {
 }
 
 TEST_P(Express, DifferentCallsAreAMismatchForAll) {
-  std::barrier together(3);  // what ends the communicator would end a slower rank's last call too
+  std::barrier together(3);  // the end would also end a slower rank's last call
   RunRanks(3, Options(), [&](const Comm& comm) {
     for (uint64_t number = 0; number < 20; ++number) {
       ASSERT_NO_FATAL_FAILURE(RunOne(comm, number, 4, true));
@@ -225,7 +227,7 @@ TEST_P(Express, DifferentCallsAreAMismatchForAll) {
     int64_t value[2] = {1, 2}, sum[2];
     const absl::Status status =
         comm->AllReduce(value, sum, comm->rank() == 1 ? 2 : 1, DType::kI64, ReduceOp::kSum);
-    // Who got what it expected learns of it with its next call.
+    // A rank that got what it expected learns of the mismatch in its next call.
     const absl::Status next = status.ok() ? comm->Barrier() : status;
     EXPECT_EQ(next.code(), absl::StatusCode::kDataLoss) << next;
     EXPECT_THAT(std::string(next.message()), HasSubstr("i64"));
@@ -306,7 +308,7 @@ TEST_P(Express, WhatIsLentToNobodyIsNotTakenAfterAnAbort) {
     });
     const absl::Status status = comm->Run(message(CallKind::kSend, 1));
     other.join();
-    if (!status.ok()) {  // tcp may have taken all of it
+    if (!status.ok()) {  // tcp may have taken all bytes
       EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
     }
     std::fill(data.begin(), data.end(), 2);

@@ -1,5 +1,5 @@
-// What goes wrong ends on every rank, in time, with the culprit named. Ranks are threads with
-// runtimes of their own, or processes where one has to die.
+// A failure ends on every rank, in time, and names the culprit. Ranks are threads with a runtime
+// each. If a rank must die, they are processes.
 
 #include <algorithm>
 #include <csignal>
@@ -64,7 +64,7 @@ TEST_P(Failure, DifferentCountsFailEverywhereNamingBoth) {
     const absl::Status status = AllReduce(comm, data);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
     EXPECT_EQ(BlameOf(status).rank, 2) << "rank " << comm->rank() << ": " << status;
-    // The same words on all ranks, by whichever it was found.
+    // The words are the same on all ranks, whichever rank found the mismatch.
     EXPECT_EQ(status.message(),
               "all_reduce #2: ranks disagree: rank 2 called all_reduce sum of 1000 f32, ranks 0, "
               "1, 3 called "
@@ -88,7 +88,7 @@ TEST_P(Failure, TwoAgainstTwoBlameNobody) {
   });
 }
 
-// A rank that has not come to the call is not waited for.
+// The vote does not wait for a rank that has not come to the call.
 TEST_P(Failure, MismatchIsFoundWithoutTheRankThatIsLate) {
   RunRanks(4, Options(), [](const Comm& comm) {
     std::vector<float> data(comm->rank() == 2 ? 1000u : 1001u, 1.0f);
@@ -114,7 +114,7 @@ TEST_P(Failure, DifferentCallsAndRootsFailEverywhere) {
       absl::Status status = roots ? comm->Broadcast(data.data(), 100000, DType::kF32, odd ? 1 : 0)
                                   : (odd ? comm->Barrier() : AllReduce(comm, data));
       if (roots && status.ok()) {
-        // It had what it expected; whoever meets the odd one tells.
+        // A rank that got what it expected is told by a rank that met the odd call.
         EXPECT_FALSE(odd);
         status = comm->Barrier();
       }
@@ -140,7 +140,7 @@ TEST_P(Failure, RankThatDoesNotComeIsNamedByAll) {
     std::vector<float> data(5000, 1.0f);
     constexpr int64_t kTimeout = 400 * kMillisecond;
     if (comm->rank() == 1) {
-      // Does not make the call; leaves when the others have ended the communicator.
+      // Does not make the call. Leaves when the others have ended the communicator.
       while (comm->status().ok()) {
         std::this_thread::yield();
       }
@@ -173,7 +173,7 @@ TEST_P(Failure, AbortFromAnotherThreadEndsEverythingAtOnce) {
       });
     }
     const int64_t begin = Now();
-    // Rank 0 never joins, so nobody can finish.
+    // Rank 0 never joins, so no rank can finish.
     const absl::Status status =
         comm->rank() == 0 ? absl::AbortedError("enough") : AllReduce(comm, data);
     if (aborter.joinable()) {
@@ -234,7 +234,7 @@ TEST_P(Failure, WaitThatExpiresChangesNothing) {
     call.dtype = DType::kF32;
     call.in = call.out = {&value, 4};
     call.count = 1;
-    if (comm->rank() == 1) {  // is late
+    if (comm->rank() == 1) {  // this rank is late
       std::this_thread::sleep_for(std::chrono::milliseconds(60));
     }
     const auto work = comm->Start(call);
@@ -250,7 +250,7 @@ TEST_P(Failure, WaitThatExpiresChangesNothing) {
 
 // ---- Processes
 
-// What a child found out, in memory shared with the test.
+// The findings of a child, in memory shared with the test.
 struct Report {
   int code = -1;
   int guilty = -1;
@@ -261,7 +261,8 @@ struct Report {
 struct Shared {
   std::atomic<int> ready{0};
   std::atomic<int64_t> struck_at{0};
-  int64_t stall_ns = 0;  // by how much the test itself was late to look, at worst
+  // The longest delay of the test process itself between two polls.
+  int64_t stall_ns = 0;
   Report reports[8];
 };
 
@@ -269,7 +270,7 @@ enum class Operation { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarr
 constexpr const char* kOperationNames[] = {"all_reduce", "reduce_scatter", "all_gather",
                                            "broadcast",  "barrier",        "sendrecv"};
 
-// One call of the operation among all ranks; `data` holds ranks * count elements.
+// Makes one call of the operation on all ranks. `data` holds ranks * count elements.
 absl::Status Perform(const Comm& comm, Operation operation, absl::Span<float> data,
                      int64_t timeout_ns) {
   const int n = comm->size(), rank = comm->rank();
@@ -318,11 +319,12 @@ absl::Status Perform(const Comm& comm, Operation operation, absl::Span<float> da
   return absl::InternalError("no such operation");
 }
 
-// What the messages are: small, large, or large out of memory that the peers map.
+// The messages: small, large, or large in memory that the peers map.
 enum class Size { kSmall, kLarge, kShared };
 constexpr const char* kSizeNames[] = {"small", "large", "shared"};
 
-// A child, as a data loader's worker is one: it lives until all copies of the other end of `life` are closed.
+// Forks a child like a data loader's worker. It lives until all copies of the other end of `life`
+// are closed.
 void ForkWorker(const int life[2]) {
   if (fork() == 0) {
     close(life[1]);
@@ -331,8 +333,8 @@ void ForkWorker(const int life[2]) {
   }
 }
 
-// Ranks as processes over a file store; `victim`, which has forked a child that outlives it, is struck with `signal`
-// while all loop over an operation.
+// Runs ranks as processes over a file store. All loop over an operation. Then the victim, which has
+// forked a child that outlives it, gets `signal`.
 void Strike(Operation operation, int ranks, int victim, int signal, const std::string& transports,
             int64_t timeout_ns, Size size, Shared* shared) {
   char directory[] = "/tmp/entrain-failure-XXXXXX";
@@ -393,7 +395,7 @@ void Strike(Operation operation, int ranks, int victim, int signal, const std::s
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   ASSERT_EQ(shared->ready.load(), ranks) << "the ranks did not meet";
-  std::this_thread::sleep_for(std::chrono::milliseconds(30));  // into the loop
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));  // until the ranks are in the loop
   shared->struck_at.store(Now());
   kill(children[static_cast<size_t>(victim)], signal);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -401,14 +403,14 @@ void Strike(Operation operation, int ranks, int victim, int signal, const std::s
       int exit_status = 0;
       int64_t looked = Now();
       while (waitpid(children[static_cast<size_t>(rank)], &exit_status, WNOHANG) == 0) {
-        // How late this process itself gets a core.
+        // Measures how late this process itself gets a core.
         const int64_t gap = Now() - looked;
         shared->stall_ns = std::max(shared->stall_ns, gap - 2 * kMillisecond);
         looked += gap;
         if (Now() > give_up + 15 * kSecond) {
           kill(children[static_cast<size_t>(rank)], SIGKILL);
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until it has ended
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until the child has ended
       }
       EXPECT_EQ(exit_status, 0) << "rank " << rank;
     }
@@ -469,7 +471,8 @@ TEST_P(FailureOfAProcess, StoppedRankIsNamedAfterTheDeadline) {
     const Report& report = shared_->reports[rank];
     EXPECT_EQ(report.code, static_cast<int>(absl::StatusCode::kDeadlineExceeded)) << report.text;
     EXPECT_EQ(report.guilty, 1) << report.text;
-    // Several processes in turn have to notice it, each of which the machine may have kept waiting.
+    // Several processes must notice the failure one after the other. The machine may have delayed
+    // each of them.
     EXPECT_LT(report.after_ns, kTimeout + kNoticed + 4 * shared_->stall_ns)
         << report.text << "; the machine stalled for " << shared_->stall_ns << " ns";
     EXPECT_THAT(report.text, HasSubstr("rank 1"));
@@ -514,7 +517,7 @@ TEST(Creation, RankClaimedTwiceFailsForAll) {
   std::vector<absl::Status> statuses(3);
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) {
-    // Ranks 0, 1, 1 of 3: the third never comes, and nobody waits for it.
+    // Ranks 0, 1, 1 of 3: the third rank never comes, and no rank waits for it.
     threads.emplace_back([&, i] {
       statuses[static_cast<size_t>(i)] = CreateOne(store, i == 0 ? 0 : 1, 3, 20 * kSecond);
     });
@@ -528,7 +531,7 @@ TEST(Creation, RankClaimedTwiceFailsForAll) {
   }
 }
 
-// A tuning file that is gone when the test ends.
+// A tuning file that is removed when the test ends.
 class TuningFile {
  public:
   explicit TuningFile(const std::string& text) {
@@ -599,7 +602,7 @@ class KeptDirectory : public testing::Test {
   KeptDirectory() { EXPECT_NE(mkdtemp(path_), nullptr); }
   ~KeptDirectory() override { std::filesystem::remove_all(path_); }
 
-  // As the ranks of a run of their own.
+  // Runs ranks like those of a separate job.
   std::vector<absl::Status> Run(int size, int64_t timeout_ns = 20 * kSecond, int come = 99) const {
     std::vector<absl::Status> statuses(static_cast<size_t>(std::min(size, come)));
     std::vector<std::thread> threads;
@@ -624,7 +627,8 @@ TEST_F(KeptDirectory, SecondRunIsToldThatEachNeedsItsOwn) {
   for (const absl::Status& status : Run(2)) {
     ASSERT_TRUE(status.ok()) << status;
   }
-  for (const int size : {2, 1, 3}) {  // a rank that the first run had not waits for nobody either
+  // A rank that the first run did not have must not wait for others either.
+  for (const int size : {2, 1, 3}) {
     const int64_t start = Now();
     for (const absl::Status& status : Run(size)) {
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
@@ -707,7 +711,7 @@ TEST(Creation, CardSurvivesTheWireAndRefusesGarbage) {
     const Parts fewer(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(count));
     EXPECT_EQ(Card::FromParts(fewer).ok(), count == 4) << count;  // without addresses
   }
-  Card evil = card;  // its texts are quoted when ranks do not agree
+  Card evil = card;  // its texts are quoted in a disagreement
   evil.settings = "\x1b[2Jwell";
   evil.tuning = "a\nb";
   evil.addresses = {{"t\x07p", "\xff"}};

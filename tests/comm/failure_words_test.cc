@@ -1,4 +1,4 @@
-// What a communicator says of its failures.
+// The sentences of a communicator about its failures.
 #include "lib/comm/failure_words.h"
 
 #include <vector>
@@ -18,7 +18,7 @@ class FailureWordsTest : public PlayedComm {
       config.members[r].world_rank = static_cast<int>(10 + r);
     }
   }
-  // A call of ours that started two seconds ago.
+  // Opens a call of this rank that started two seconds ago.
   CallWork& Open() {
     Call call = AllReduce();
     call.options.timeout_ns = kSecond;

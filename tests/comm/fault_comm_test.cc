@@ -1,5 +1,5 @@
-// Communicators under ENTRAIN_FAULT: results are the same, times are at least those of the link,
-// failures end as they do without it, and what waits for the link takes no processor time.
+// Communicators under ENTRAIN_FAULT: results do not change, times are at least those of the link,
+// failures end as without it, and waiting for the link takes no processor time.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -25,7 +25,7 @@ int64_t Now() {
   return Clock::Real().Now();
 }
 
-// ENTRAIN_FAULT for one test.
+// Sets ENTRAIN_FAULT for one test.
 class Fault {
  public:
   explicit Fault(const char* value) { setenv("ENTRAIN_FAULT", value, 1); }
@@ -65,8 +65,8 @@ TEST_P(FaultyComm, ARingTakesWhatItsBytesTakeAndGivesTheSame) {
       const int64_t begin = Now();
       ASSERT_EQ(AllReduce(comm, data), absl::OkStatus());
       // Each rank sends 2 (W-1)/W of the bytes, in 2 (W-1) rounds that wait for each other. The
-      // rank that leaves the barrier last has seen all of it; the others have up to one latency and
-      // jitter more.
+      // rank that leaves the barrier last sees the whole time. For the others, up to one latency
+      // and jitter may be missing.
       const double wire = 2.0 * (kRanks - 1) / kRanks * static_cast<double>(count * 4) / 20e6;
       EXPECT_GE(static_cast<double>(Now() - begin),
                 (wire + 2 * (kRanks - 1) * 300e-6 - 2e-3) * 1e9);
@@ -117,13 +117,13 @@ TEST_P(FaultyComm, ADeadlinePassesWhileBytesWaitForTheLinkAndOthersGoOn) {
     ended[me] = Now();
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     EXPECT_LT(ended[me] - begun[me], kTimeout + 250 * kMillisecond);
-    // What was given up does not hold up the link.
+    // A call that was given up does not hold up the link.
     const int64_t after = Now();
     std::vector<float> small(1000, 1.0f);
     EXPECT_EQ(AllReduce(*other, small), absl::OkStatus());
     EXPECT_LT(Now() - after, kSecond);
   });
-  // Whose time is up first tells the other, who may have begun later.
+  // The rank whose deadline passes first tells the other, which may have begun later.
   EXPECT_GE(std::min(ended[0], ended[1]) - std::min(begun[0], begun[1]),
             kTimeout - 10 * kMillisecond);
 }
@@ -212,7 +212,8 @@ constexpr double kMostShare = 0.03;
 TEST_P(FaultyComm, WaitingForTheLinkTakesNoProcessorTime) {
   const Fault fault("rate=500kB/s,latency=1ms");
   RunRanks(2, Options(), [](const Comm& comm) {
-    std::vector<float> data(1 << 17, 1.0f);  // 1 s, and little to add up where a sanitizer watches
+    // 1 s of transfer, and few elements to add under a sanitizer.
+    std::vector<float> data(1 << 17, 1.0f);
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
     const double before = CpuSecondsOfProcess();
     const int64_t begin = Now();

@@ -1,6 +1,8 @@
-// What a communicator takes of memory before its first large message: at most 64 KiB, and 16 KiB a
-// peer. Of malloc and, over shm, of the segments that two ranks share, half of which is each one's.
-// Ranks are threads of this process, so what is found is divided by their number; the first
+// The memory of a communicator before its first large message is at most 64 KiB, and 16 KiB for
+// each peer. This counts memory of malloc and, over shm, one half of each segment that two ranks
+// share. Ranks are threads of this process, so the test divides by their number. The first
+// communicator of each rank includes its runtime, engine and paths. A further communicator has only
+// its own memory.
 // communicator of each brings its runtime, engine and paths, a further one its own words alone.
 #include <barrier>
 #include <cstdint>
@@ -25,7 +27,7 @@ using Comm = std::shared_ptr<Communicator>;
 
 constexpr int64_t kFirst = 64 << 10, kOfAPeer = 16 << 10;
 
-// Of all memfds that this process has, each once: their pages.
+// Returns the bytes of all memfds of this process. Counts each memfd once.
 int64_t MemfdBytes() {
   std::set<ino_t> seen;
   int64_t bytes = 0;
@@ -41,7 +43,7 @@ int64_t MemfdBytes() {
   return bytes;
 }
 
-// Some of every kind, small; those of one size twice and more, as plans are kept by shape.
+// Makes small calls of every kind. Calls of one size are repeated, because plans are kept by shape.
 void Talk(const Comm& comm) {
   const int64_t size = comm->size();
   std::vector<float> in(static_cast<size_t>(256 * size), 1), out(in.size());
@@ -58,11 +60,12 @@ void Talk(const Comm& comm) {
 }
 
 struct Taken {
-  int64_t heap = 0, shared = 0;  // of one rank, its share of all
+  int64_t heap = 0, shared = 0;  // of one rank
   int64_t all() const { return heap + shared; }
 };
 
-// Of the first communicator when it is made and after some talk, and of one more.
+// The memory of the first communicator when it is made and after some calls, and of one more
+// communicator.
 struct Footprint {
   Taken made, talked, further;
 };
@@ -99,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, FootprintOver, testing::Values("inproc", "s
                          [](const auto& test) { return test.param; });
 
 TEST_P(FootprintOver, StaysWithinItsBoundBeforeTheFirstLargeMessage) {
-  Measure(2, GetParam());  // what a process takes once
+  Measure(2, GetParam());  // allocates what a process needs only once
   for (const int ranks : {2, 4, 8, 16}) {
     const Footprint found = Measure(ranks, GetParam());
     const auto print = [&](const char* what, const Taken& taken) {

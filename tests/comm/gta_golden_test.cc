@@ -20,7 +20,7 @@ class GtaGolden : public testing::Test {
   const Json golden_ = Golden("reducers.json");
 };
 
-// |got - want| <= rel * sum over those kept of |w x| / |divisor| + floor.
+// got - want| <= rel * sum over the kept elements of |w x| / |divisor| + floor.
 double GoldenTolerance(const Json& rules, const Merging& merging, const std::vector<Values>& x,
                        size_t i) {
   std::vector<double> products;
@@ -49,7 +49,7 @@ TEST_F(GtaGolden, ReducersAreThePublishedOnes) {
     Merging merging;
     merging.weights = golden_["refined_weights"]["4"]["float32"][name].get<Values>();
     if (name == "rejected_T1") {
-      x[2].assign(x[2].size(), std::nan(""));  // weight 0: whatever it has
+      x[2].assign(x[2].size(), std::nan(""));  // weight 0: any values
     }
     const bool softmax = name.find("_T") != std::string::npos && name != "neg_norm_no_T";
     for (const auto& [config, want] : one["result"].items()) {
@@ -115,7 +115,7 @@ TEST_F(GtaGolden, KeepsTheEntriesThatTheyKeep) {
   });
 }
 
-// The specification's own table, every element alike: two steps of a sum in f32.
+// The table of the specification. All elements are equal: two steps of a sum in f32.
 TEST(GtaSpecified, Vectors) {
   struct Case {
     Consensus consensus;

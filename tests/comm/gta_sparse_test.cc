@@ -1,4 +1,4 @@
-// Reductions of which only the larger elements, or some at random, travel.
+// Reductions in which only the larger elements, or random elements, travel.
 
 #include <algorithm>
 #include <chrono>
@@ -21,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int kRanks = 4;  // of the tests of bytes
+constexpr int kRanks = 4;  // in the tests of bytes
 
 TEST(SparsifiedGta, IsTheReferenceOfTheKeptEntries) {
   for (int size = 1; size <= 8; ++size) {
@@ -34,7 +34,7 @@ TEST(SparsifiedGta, IsTheReferenceOfTheKeptEntries) {
           }
           for (const double density : {0.02, 0.3, 0.95}) {
             if (count > 0 && density * static_cast<double>(count) < 1) {
-              continue;  // keeps none, see below
+              continue;  // keeps no element, see below
             }
             const std::vector<Values> kept = LargestOfAll(x, density);
             for (const Consensus consensus : kConsensus) {
@@ -64,7 +64,8 @@ TEST(SparsifiedGta, ScattersTheLargestOfTheWholeVector) {
   }
 }
 
-// What rank `from` sends of ones, by a reduction that nobody else contributes to.
+// Returns what rank `from` sends of an array of ones, by a reduction to which no other rank
+// contributes.
 Values MaskOf(const Comm& comm, const Reduction& reduction, size_t count) {
   const Raw in = ToRaw(Values(count, 1), DType::kF32);
   Raw out(in.size());
@@ -107,7 +108,7 @@ TEST(SparsifiedGta, RefusesWhatKeepsNothingAndOtherCollectives) {
     status = comm->Run(call);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("not reduce"));
-    EXPECT_EQ(comm->Barrier(), absl::OkStatus());  // harmed this call only
+    EXPECT_EQ(comm->Barrier(), absl::OkStatus());  // the error affects this call only
   });
 }
 
@@ -131,7 +132,8 @@ TEST(SparsifiedGta, BytesAreThoseOfWhatIsLeft) {
       EXPECT_LE(contributions, 1.05 * 2 * density * dense + 1000) << density;  // by indices
       const auto whole =
           static_cast<double>(SentByAll(comm, AllReduceOf(Gta(merging), DType::kF32, in, out)));
-      // The result: the union of the supports, as indices or a bitmap and values, or whole.
+      // The result is sent as the union of the supports, as indices or a bitmap with values, or
+      // whole.
       const Values result = FromRaw(out, DType::kF32);
       const auto support = static_cast<double>(
           std::count_if(result.begin(), result.end(), [](double v) { return v != 0; }));
@@ -156,14 +158,14 @@ TEST(SparsifiedGta, WhoHasWeightZeroSendsNothing) {
       const int64_t sent = SentBy(comm, call);
       EXPECT_TRUE(BestKernels().all_finite(out.data(), DType::kF32, 334));
       if (comm->rank() == 1) {
-        EXPECT_LE(sent, 16);  // that it sends nothing
+        EXPECT_LE(sent, 16);  // the message that it sends nothing
       }
     }
   });
 }
 
-// Packed calls are several calls inside: they keep apart from each other, and from what runs beside
-// them.
+// A packed call consists of several calls. Packed calls must not mix with each other, nor with
+// other calls at the same time.
 TEST(SparsifiedGta, ManyRunSideBySide) {
   for (const bool own_thread : {true, false}) {
     RunRanks(4, {.own_thread = own_thread}, [](const Comm& comm) {
@@ -182,7 +184,7 @@ TEST(SparsifiedGta, ManyRunSideBySide) {
       std::vector<int64_t> sums(kCalls, comm->rank());
       std::vector<RefPtr<Work>> works;
       for (int i = 0; i < kCalls; ++i) {
-        // Tagged ones in another order on every rank.
+        // Tagged calls are started in a different order on every rank.
         const int at = i < kCalls / 2 ? (i + comm->rank()) % (kCalls / 2) : i;
         const auto index = static_cast<size_t>(at);
         Call call = AllReduceOf(reduction, DType::kF32, data[index], data[index]);
@@ -220,7 +222,7 @@ TEST(SparsifiedGta, ALateRankIsNamedAndAnAbortEndsIt) {
         if (aborts) {
           comm->Abort("enough");
         } else {
-          // Away until the others have given up.
+          // Makes no call until the others have given up.
           const Deadline end = Deadline::After(10 * kSecond);
           while (comm->status().ok() && !end.Passed(Clock::Real().Now())) {
             std::this_thread::sleep_for(std::chrono::milliseconds(5));

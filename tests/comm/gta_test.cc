@@ -1,5 +1,5 @@
-// Weighted and task-arithmetic reductions among ranks: against a reference that can be read, the
-// same bits everywhere, and no more bytes than a sum.
+// Weighted and task-arithmetic reductions among ranks: compared with a simple reference, equal bits
+// on all ranks, and no more bytes than a sum.
 
 #include <cmath>
 #include <cstdint>
@@ -88,7 +88,7 @@ TEST(Merging, SettingsWithoutEffectAreRefused) {
   refused(merging, "error_feedback sends later");
 }
 
-// What rank 0 gets; all others must have it too.
+// Returns the bits of rank 0's result. All other ranks must have equal bits.
 std::vector<Raw> BitsOf(const RanksOptions& options, size_t count) {
   constexpr int kRanks = 5;
   std::vector<std::vector<Raw>> results(kRanks);

@@ -1,4 +1,4 @@
-// Reductions that travel in a wire format, and what error feedback owes.
+// Reductions that travel in a wire format, and the remainder of error feedback.
 
 #include <algorithm>
 #include <cmath>
@@ -18,11 +18,12 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int kRanks = 4;  // of the tests of bytes
+constexpr int kRanks = 4;  // in the tests of bytes
 
 constexpr WireFormat kFormats[] = {WireFormat::kBF16, WireFormat::kInt8, WireFormat::kInt4};
 
-// Of a mean of contributions of at most 2: half a step there, and half of one in the result.
+// For a mean of contributions of at most 2: half a step of the contributions and half a step of the
+// result.
 double StepOf(WireFormat format) {
   return format == WireFormat::kBF16 ? 0x1p-7 : format == WireFormat::kInt8 ? 2.0 / 127 : 2.0 / 7;
 }
@@ -48,8 +49,8 @@ TEST(EncodedGta, IsTheReferenceWithinTheSteps) {
   }
 }
 
-// Every call sends a tenth; what is left is sent later, so the sum of the results stays near that of
-// the means.
+// Every call sends a tenth of the values. The rest is sent later, so the sum of the results stays
+// near the sum of the means.
 TEST(EncodedGta, ErrorFeedbackOwesNothingInTheLongRun) {
   constexpr int kCalls = 60;
   const std::vector<Values> x = Contributions(3, 500);
@@ -85,7 +86,7 @@ TEST(EncodedGta, ErrorFeedbackOwesNothingInTheLongRun) {
         if (feeds_back) {
           EXPECT_LT(worst, 0.75) << merging.density << " " << static_cast<int>(merging.wire_format);
         } else if (comm->rank() < 2 && merging.sparsification != Sparsification::kNone) {
-          EXPECT_GT(worst, 1.0);  // otherwise the test shows nothing
+          EXPECT_GT(worst, 1.0);  // otherwise the test proves nothing
         }
       });
     }
@@ -116,7 +117,7 @@ TEST(EncodedGta, StateResumesBitForBit) {
     results(once, 3);
     const std::string saved = once.merge_state->Save();
     const std::vector<Raw> expected = results(once, 4);
-    // The tags go on where they were.
+    // The tags continue from the saved state.
     ASSERT_EQ(again.merge_state->Load(saved), absl::OkStatus());
     EXPECT_EQ(again.merge_state->Save(), saved);
     EXPECT_EQ(results(again, 4), expected);
@@ -152,7 +153,7 @@ TEST(EncodedGta, BytesAreThoseOfTheFormat) {
     const int64_t dense = SentByAll(comm, AllReduceOf({}, DType::kF32, in, out));
     const struct {
       WireFormat format;
-      double bits;  // a value
+      double bits;  // per value
     } cases[] = {{WireFormat::kBF16, 16},
                  {WireFormat::kInt8, 8 + 32.0 / 256},
                  {WireFormat::kInt4, 4 + 32.0 / 256}};

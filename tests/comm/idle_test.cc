@@ -1,4 +1,4 @@
-// What a communicator costs that nobody uses, and what waiting costs where ranks share a core.
+// The cost of an unused communicator, and the cost of waiting when ranks share a core.
 #include <chrono>
 #include <cstdint>
 #include <ctime>
@@ -14,7 +14,7 @@ namespace entrain {
 namespace {
 
 constexpr int kRanks = 4;
-constexpr double kShare = 0.005;  // of a core, each
+constexpr double kShare = 0.005;  // of a core, for each rank
 
 double CpuSecondsOfProcess() {
   timespec t{};
@@ -22,7 +22,7 @@ double CpuSecondsOfProcess() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-// What is measured is what happens while nothing does.
+// Nothing happens here: the test measures what an idle communicator does.
 void Sleep(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
@@ -31,7 +31,7 @@ class Idle : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Over, Idle, testing::ValuesIn(WithUcx({"inproc", "shm", "tcp"})),
                          [](const auto& test) { return test.param; });
 
-// CPU time, not time: how busy the machine is does not matter.
+// Measures CPU time, so the load of the machine does not matter.
 TEST_P(Idle, TakesNoMoreThanHalfAPercentOfACore) {
   RanksOptions options;
   options.transports = GetParam();
@@ -43,7 +43,7 @@ TEST_P(Idle, TakesNoMoreThanHalfAPercentOfACore) {
       Sleep(2.5);
       return;
     }
-    Sleep(0.3);  // the others are asleep, and what the calls left is done
+    Sleep(0.3);  // the others sleep, and earlier work is finished
     const double before = CpuSecondsOfProcess();
     Sleep(2);
     const double share = (CpuSecondsOfProcess() - before) / 2 / kRanks;
@@ -52,7 +52,8 @@ TEST_P(Idle, TakesNoMoreThanHalfAPercentOfACore) {
   });
 }
 
-// Who waits and keeps the core has it for a slice, of some milliseconds, before the one that it waits for.
+// A waiter that keeps its core would take it from the rank that it waits for, for a slice of some
+// milliseconds.
 TEST_P(Idle, WaitersOnOneCoreWaitNoSlices) {
   RanksOptions options;
   options.transports = GetParam();

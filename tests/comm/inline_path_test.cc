@@ -1,4 +1,5 @@
-// The inline path by itself: a played communicator, one played endpoint, and an engine that nobody else drives.
+// The inline path alone: a played communicator, one played endpoint, and an engine that no other
+// thread drives.
 #include "lib/comm/inline_path.h"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ namespace {
 using Next = Endpoint::Next;
 using Sent = Endpoint::Sent;
 
-// Says what the test wants it to say.
+// An endpoint that gives the answers that the test wants.
 class PlayedEndpoint final : public Endpoint {
  public:
   void PostSend(const Envelope&, ConstBytes, Completion*) override {}
@@ -93,7 +94,7 @@ class InlinePathTest : public testing::Test, protected InlineFunnel, protected I
   }
 
   void TearDown() override { engine->Shutdown(); }
-  // One transfer, as the planner makes it, and `scratch_bytes` of scratch.
+  // Makes a plan of one transfer, as the planner does, with `scratch_bytes` of scratch.
   std::shared_ptr<const Plan> MakePlan(const Call& call) const {
     auto schedule = std::make_shared<Schedule>();
     const bool sends = call.kind == CallKind::kSend;
@@ -139,7 +140,7 @@ class InlinePathTest : public testing::Test, protected InlineFunnel, protected I
   uint32_t next_number = 0;
   int64_t scratch_bytes = 0, idle_when_over = -1;
   bool over_for_good = false, waits = false;
-  std::shared_ptr<const Plan> gone_plan;  // of the call that goes on
+  std::shared_ptr<const Plan> gone_plan;  // of the call that an executor continues
   absl::Status refusal;
   std::function<void()> during_furnish = [] {};
   std::vector<Progress> gone_on;
@@ -166,7 +167,8 @@ TEST_F(InlinePathTest, TheSecondCallOfAKeyNeedsNoOwner) {
   EXPECT_TRUE(EngineIsFree());
 }
 
-// By whatever number of plans that were made: with a plain hash a send and a receive shared a slot on some ranks.
+// For any number of plans that were made. With a plain hash, a send and a receive shared a slot on
+// some ranks.
 TEST(PlanCacheTest, KindsAndPeersThatTakeTurnsDoNotShareASlot) {
   for (uint64_t plans_made = 0; plans_made < 50; ++plans_made) {
     std::set<size_t> slots;
@@ -182,7 +184,7 @@ TEST(PlanCacheTest, KindsAndPeersThatTakeTurnsDoNotShareASlot) {
 
 TEST_F(InlinePathTest, ManyKeysAreKeptAtATime) {
   std::vector<Call> calls;
-  for (int op = 0; op < 11; ++op) {  // sends have none, but a key has
+  for (int op = 0; op < 11; ++op) {  // a send has no operator, but its key has one
     calls.push_back(Message(CallKind::kSend));
     calls.back().reduction.op = static_cast<ReduceOp>(op);
     EXPECT_EQ(path.Run(calls.back()), absl::OkStatus());
@@ -214,7 +216,7 @@ TEST_F(InlinePathTest, MessagesOfEveryLengthShareAnEntry) {
 TEST_F(InlinePathTest, TheLengthDoesNotChangeWhileAnExecutorHasThePlan) {
   ASSERT_EQ(path.Run(Message(CallKind::kSend, 4)), absl::OkStatus());
   peer.sent = Sent::kNo;
-  ASSERT_TRUE(Again(Message(CallKind::kSend, 5)).has_value());  // which goes on
+  ASSERT_TRUE(Again(Message(CallKind::kSend, 5)).has_value());  // an executor continues it
   peer.sent = Sent::kCopied;
   ASSERT_NE(gone_plan, nullptr);
   EXPECT_EQ(Again(Message(CallKind::kSend, 6)), std::nullopt);
@@ -242,7 +244,7 @@ TEST_F(InlinePathTest, PlansThatCountNoMoreAreNotUsed) {
   ASSERT_EQ(path.Run(call), absl::OkStatus());
   path.Forget();
   EXPECT_EQ(Again(call), std::nullopt);
-  // Made while plans are forgotten: it may be an old one.
+  // Plans are forgotten while this one is made, so it may be out of date.
   during_furnish = [this] { path.Forget(); };
   ASSERT_EQ(path.Run(call), absl::OkStatus());
   EXPECT_EQ(Again(call), std::nullopt);
@@ -311,7 +313,7 @@ TEST_F(InlinePathTest, EveryEndButOneHandsOverOnce) {
     peer.sent = Sent::kCopied;
     peer.next = Next::kThis;
     peer.during = [] {};
-    ASSERT_EQ(path.Run(call), absl::OkStatus());  // so that the cache has it
+    ASSERT_EQ(path.Run(call), absl::OkStatus());  // puts the call into the cache
     for (const bool again : {false, true}) {
       gone_on.clear();
       peer.sent = one.sent;

@@ -1,4 +1,5 @@
-// Who is to blame, as a rank finds out that asks the others: their questions and answers are played.
+// How an asking rank finds the rank to blame. The test plays the other ranks' questions and
+// answers.
 #include "lib/comm/inquiry.h"
 
 #include <string>
@@ -27,7 +28,7 @@ class InquiryTest : public PlayedComm, public InquiryOwner {
     open.Add(&work);
     return work;
   }
-  // Of the last question to this rank.
+  // Returns the nonce of the last question to this rank.
   uint32_t Nonce(int rank) const {
     Reader reader(endpoints[static_cast<size_t>(rank)].urgent.back());
     EXPECT_EQ(reader.Get<Context>(), 20 + rank);
@@ -47,7 +48,7 @@ class InquiryTest : public PlayedComm, public InquiryOwner {
     clock.Advance(Membership::kAnswerNs);
     inquiry.OnTick(clock.Now());
   }
-  // What the only failure says.
+  // Returns the text of the only failure.
   std::string Failure() const {
     EXPECT_EQ(failures.size(), 1u);
     return failures.empty() ? "" : std::string(failures[0].message());

@@ -113,7 +113,7 @@ TEST(Launcher, EntrainStoreWins) {
       Detect(With(Torch(), {{"ENTRAIN_STORE", "tcp://h:1"}, {"RANK", "0"}, {"LOCAL_RANK", "0"}}));
   EXPECT_EQ(launch->store_url, "tcp://h:1");
   EXPECT_FALSE(launch->serve);
-  // And then master is not needed.
+  // MASTER_ADDR is not needed then.
   EXPECT_TRUE(Detect(With(Without(Torch(), "MASTER_ADDR"), {{"ENTRAIN_STORE", "tcp://h:1"}})).ok());
 }
 
@@ -165,7 +165,7 @@ TEST(Launcher, SlurmBatchScriptWithoutStepIsExplained) {
   const Env batch = With(Without(Slurm(), "SLURM_STEP_ID"), {{"SLURM_PROCID", "0"}});
   EXPECT_EQ(Detect(batch).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Error(batch), HasSubstr("srun"));
-  // Of one task there is nobody to wait for.
+  // A job of one task has no other ranks to wait for.
   EXPECT_TRUE(Detect(With(batch, {{"SLURM_NTASKS", "1"}})).ok());
 }
 
@@ -187,14 +187,14 @@ TEST(Launcher, LaunchersThatDisagreeAreBothListed) {
 }
 
 TEST(Launcher, SlurmMayHaveStartedOneLauncherAHost) {
-  // torchrun, two ranks a host, as four Slurm tasks.
+  // torchrun runs as four Slurm tasks, with two ranks per host.
   const auto nested =
       Detect(With(With(Torch(), Slurm()), {{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "1"}}));
   ASSERT_TRUE(nested.ok()) << nested.status();
   EXPECT_EQ(nested->launcher, "torchrun");
   EXPECT_EQ(nested->rank, 3);
   EXPECT_EQ(nested->size, 8);
-  // mpirun inside a batch script: Slurm started no task, so what it says is about none.
+  // mpirun runs inside a batch script. Slurm started no task, so its variables describe none.
   const auto batch =
       Detect(With(With(OpenMpi(), Without(Slurm(), "SLURM_STEP_ID")), {{"SLURM_PROCID", "0"}}));
   ASSERT_TRUE(batch.ok()) << batch.status();
@@ -209,7 +209,7 @@ TEST(Launcher, NothingRecognisedListsWhatWasLookedFor) {
   }
 }
 
-// Of two ranks, both on this host.
+// Two ranks, both on this host.
 Env OnOneHost(Env env) {
   for (const char* size :
        {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"}) {
@@ -297,11 +297,11 @@ TEST(Launcher, TheFirstTaskOfASlurmStepsFirstNodeServes) {
   EXPECT_THAT(other->store_url, testing::MatchesRegex("tcp://n07:2[0-9][0-9][0-9][0-9]"));
   EXPECT_FALSE(other->serve);
   EXPECT_THAT(other->store_origin, HasSubstr("SLURM_STEP_NODELIST"));
-  // Rank 3, but dealt out to be the first there.
+  // Rank 3, which Slurm has placed first on this node.
   const auto first = Detect(With(SlurmNodes(), {{"SLURM_NODEID", "0"}, {"SLURM_LOCALID", "0"}}));
   EXPECT_EQ(first->store_url, other->store_url);
   EXPECT_TRUE(first->serve);
-  // Without the node's number: rank 0.
+  // Without the node's number, rank 0 serves.
   const Env unknown = Without(SlurmNodes(), "SLURM_NODEID");
   EXPECT_FALSE(Detect(unknown)->serve);
   EXPECT_TRUE(Detect(With(unknown, {{"SLURM_PROCID", "0"}}))->serve);

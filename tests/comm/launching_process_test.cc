@@ -18,13 +18,14 @@ namespace {
 
 using ::testing::SizeIs;
 
-// What a rank of the tests below does.
+// The body of a rank in the tests below.
 TEST(LaunchingProcess, DISABLED_Rank) {
   const auto found = LaunchingProcess("ENTRAIN_TEST_RANK");
   std::printf("found %s\n", found.ok() ? found->c_str() : found.status().ToString().c_str());
 }
 
-// The lines of a shell command that begin with "found " or "shell ". In it $RANK is a rank.
+// Runs a shell command in which $RANK is a rank. Returns its lines that begin with "found " or
+// "shell ".
 std::vector<std::string> Lines(const std::string& command) {
   char self[4096] = "";
   EXPECT_GT(readlink("/proc/self/exe", self, sizeof(self) - 1), 0);

@@ -1,5 +1,6 @@
-// Ranks that end, or give up, while others create a communicator with them: all are told within two seconds, and by
-// whom. Ranks are threads with runtimes of their own; those that die are processes.
+// Ranks end, or give up, while others create a communicator with them. All others are told within
+// two seconds, and learn which rank it was. Ranks are threads with a runtime each; ranks that die
+// are processes.
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -74,7 +75,8 @@ std::future<Outcome> Creating(std::shared_ptr<Store> store, int rank, int size, 
   });
 }
 
-// Writes a byte when its rank has joined a meeting, and one when all have; then the rank stays as it is, if it is to.
+// Writes a byte when its rank has joined a meeting, and another when all ranks have. If `stays`,
+// the rank then does nothing more.
 class TellingMeeting final : public StoreMeeting {
  public:
   TellingMeeting(std::unique_ptr<StoreMeeting> base, int told, bool stays)
@@ -141,7 +143,7 @@ class TellingStore final : public Store {
   const bool stays_;
 };
 
-// A store of each kind that processes can share.
+// Creates over a store of each kind that processes can share.
 class CreationOver : public ::testing::TestWithParam<const char*> {
  protected:
   CreationOver() {
@@ -163,7 +165,8 @@ class CreationOver : public ::testing::TestWithParam<const char*> {
   }
   std::shared_ptr<Store> Open() const { return *OpenStore(url_, "", Soon()); }
 
-  // A process that creates as `rank`, and says when it has joined and when all have; `stays`: and no more.
+  // Forks a process that creates as `rank` and reports when it has joined and when all have.
+  // `stays`: it then does nothing more.
   pid_t Child(int rank, int size, bool stays) {
     int ready[2];
     EXPECT_EQ(pipe(ready), 0);
@@ -219,7 +222,7 @@ TEST_P(CreationOver, RankThatIsKilledWhileOthersWaitIsNamed) {
 }
 
 TEST_P(CreationOver, RankThatIsKilledBeforeItConnectsIsNamed) {
-  // It greets whoever dials it, and dials nobody.
+  // The child answers a peer that connects, but connects to no peer.
   const pid_t child = Child(1, 3, true);
   std::vector<std::future<Outcome>> ranks;
   ranks.push_back(Creating(Open(), 0, 3));
@@ -311,7 +314,7 @@ TEST(StoppedStore, CreationEndsInTime) {
   }
 }
 
-// Somebody holds the lock under which the directory is written.
+// Another process holds the lock under which the directory is written.
 TEST(StoppedStore, CreationEndsInTimeOverALockedDirectory) {
   std::string directory = (std::filesystem::temp_directory_path() / "entrain_XXXXXX").string();
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
@@ -332,7 +335,7 @@ TEST(StoppedStore, CreationEndsInTimeOverALockedDirectory) {
   std::filesystem::remove_all(directory);
 }
 
-// ---- A long way to the store
+// ---- A slow path to the store
 
 TEST(LongWay, RanksMeetOverASlowStore) {
   constexpr int64_t kRoundTrip = 300 * kMillisecond;
@@ -348,7 +351,8 @@ TEST(LongWay, RanksMeetOverASlowStore) {
   EXPECT_TRUE(status.ok()) << status;
   const Outcome other = here.get();
   EXPECT_TRUE(other.status.ok()) << other.status;
-  // The server's hello, the proof with the request, the answer: half a round trip each. Connecting is quick here.
+  // The server's hello, the proof with the request, and the answer take half a round trip each.
+  // Connecting is fast here.
   EXPECT_GE(took, 3 * (kRoundTrip / 2));
   EXPECT_LT(took, 3 * kRoundTrip + kSecond);
   RecordProperty("took_ms", std::to_string(took / kMillisecond));

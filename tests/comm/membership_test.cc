@@ -71,7 +71,7 @@ TEST(Membership, RanksThatLeftAreNotWaitedFor) {
 TEST(Membership, LostRankIsGuiltyAfterTheGrace) {
   Membership machine(0, 4);
   machine.OnLost(3, 100);
-  machine.OnLost(1, 200);  // went because of the first
+  machine.OnLost(1, 200);  // exited because of the first
   EXPECT_TRUE(machine.losing());
   EXPECT_FALSE(machine.OnTick(100 + Membership::kGraceNs - 1).has_value());
   const auto verdict = machine.OnTick(100 + Membership::kGraceNs);
@@ -146,7 +146,7 @@ TEST(Membership, MemberThatFindsOutForWhomItWaitsIsGivenTheTimeOnce) {
   EXPECT_EQ(unknown->answer, Answer::kElsewhere);
 }
 
-// A round trip of 300 ms: what is asked at the deadline is answered 300 ms later.
+// With a round trip of 300 ms, a question at the deadline is answered 300 ms later.
 TEST(Membership, AnswersAndReasonsFromAfarAreAwaited) {
   constexpr int64_t kTrip = 300 * kMillisecond;
   Membership machine(0, 3);

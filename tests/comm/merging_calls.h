@@ -1,5 +1,5 @@
-// What tests of weighted and task-arithmetic reductions share: contributions, calls, and what must
-// come of them.
+// Shared by the tests of weighted and task-arithmetic reductions: contributions, calls, and
+// expected results.
 #pragma once
 
 #include <cstddef>
@@ -29,33 +29,36 @@ Values FromRaw(const Raw& raw, DType dtype);
 Reduction Gta(const Merging& merging);
 Merging Sparsified(Merging merging, Sparsification how, double density, uint64_t seed = 0);
 Merging Encoded(WireFormat format, WireRounding rounding = WireRounding::kNearest);
-// Kind 0: none; 1: growing with the rank; 2: also negative ones and none.
+// Kind 0: no weights. Kind 1: weights that grow with the rank. Kind 2: also negative and zero
+// weights.
 std::vector<double> WeightsOf(int kind, int size);
 
 // ---- Contributions
 
-// By rank. Small multiples of 1/4, which all float types hold and whose weighted sums f32 does too:
-// elections are exact. A third are zeros, and ties are frequent.
+// By rank. The values are small multiples of 1/4. All float types hold them, and f32 holds their
+// weighted sums, so elections are exact. A third are zeros, and ties are frequent.
 std::vector<Values> Contributions(int size, size_t count);
-// What magnitude leaves of each.
+// Keeps the largest magnitudes of each contribution.
 std::vector<Values> LargestOfAll(const std::vector<Values>& x, double density);
-// Parts of which every third is empty.
+// Every third part is empty.
 PartCounts UnevenParts(int size);
 
 // ---- Calls
 
 Call AllReduceOf(const Reduction& reduction, DType dtype, const Raw& in, const Raw& out);
-// Runs the call; what this rank sent for it.
+// Runs the call. Returns the bytes that this rank sent for it.
 int64_t SentBy(const Comm& comm, const Call& call);
-// Runs the call; what all ranks sent for it.
+// Runs the call. Returns the bytes that all ranks sent for it.
 int64_t SentByAll(const Comm& comm, const Call& call);
 
-// ---- What must come of them
+// ---- Expected results
 
 std::string Describe(const Merging& merging, DType dtype, int size, size_t count);
-// Within one rounding of the result to the type; f32 and f64 also of every step.
+// The error is at most one rounding of the result to the type. For f32 and f64, it is one rounding
+// of every step.
 void ExpectNear(const Raw& got, DType dtype, const Values& want, const std::string& what);
-// This rank's part of a reduce_scatter of x, by rank, against the same part of `whole`.
+// Compares this rank's part of a reduce_scatter with the same part of `whole`. `x`: contributions
+// by rank.
 void ExpectScattered(const Comm& comm, const Merging& merging, const PartCounts& counts,
                      const std::vector<Values>& x, const Values& whole);
 

@@ -15,7 +15,7 @@ namespace {
 using Comm = std::shared_ptr<Communicator>;
 using testing::HasSubstr;
 
-// The ranks of `whole` that are in `part`, in part's order.
+// Returns the ranks of `whole` that are in `part`, in the order of `part`.
 std::vector<int32_t> Members(Communicator& part, int rank) {
   std::vector<int32_t> members(static_cast<size_t>(part.size()));
   const int32_t mine = rank;
@@ -112,7 +112,7 @@ TEST(Mesh, OfTwoCommunicatorsThatExist) {
 TEST(Mesh, RefusesCommunicatorsThatFormNone) {
   RunRanks(4, [](const Comm& comm) {
     const int r = comm->rank();
-    // The second replica's ranks are the other way round.
+    // The second replica has its ranks in reversed order.
     const auto shard = comm->Split(r / 2, r < 2 ? r : -r);
     const auto sync = comm->Split(r % 2, r);
     ASSERT_TRUE(shard.ok() && sync.ok());

@@ -1,5 +1,5 @@
-// Small sends and receives on the inline path (lib/comm/inline_path.h). They match messages as the executor's do, whichever of
-// the two either side takes, and report the same when something is wrong.
+// Small sends and receives on the inline path (lib/comm/inline_path.h). They match messages as
+// those of the executor do, whichever path each side takes, and report the same errors.
 #include <barrier>
 #include <chrono>
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace {
 using Comm = std::shared_ptr<Communicator>;
 using testing::HasSubstr;
 
-// How a message is asked for: as the C API does for one without options, by Run alone, or started.
+// How a message is made: as the C API does it without options, by Run alone, or started.
 enum Way { kShort, kRun, kStart };
 
 Call CallOf(CallKind kind, std::vector<int64_t>& data, int peer) {
@@ -82,13 +82,14 @@ class Message : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Over, Message, testing::Values("inproc", "shm", "tcp"),
                          [](const auto& test) { return test.param; });
 
-// Elements of one message: none, few, up to the limit of the inline path and beyond.
+// Number of elements of a message: none, few, up to the limit of the inline path, and beyond.
 size_t SizeOfMessage(int64_t number) {
   constexpr size_t kSizes[] = {0, 1, 3, 1, 500, 4096, 4097, 7, 9000, 1};
   return kSizes[number % 10];
 }
 
-// One thread of rank 0 to 1, and so on round; every message by a way drawn on each side, some late.
+// A ring of messages from each rank to the next. Each side of every message draws its way, and some
+// are late.
 TEST_P(Message, EveryWayMeetsEveryOther) {
   for (const int size : {2, 3}) {
     RunRanks(size, Options(), [](const Comm& comm) {
@@ -104,7 +105,7 @@ TEST_P(Message, EveryWayMeetsEveryOther) {
           mine[i] = Value(rank, next, number, i);
         }
         const auto way = static_cast<Way>(random() % 3), other = static_cast<Way>(random() % 3);
-        // Large messages are sent when they are received: not all may send first.
+        // A large send ends when it is received, so not all ranks may send first.
         for (const bool send : {rank % 2 == 0, rank % 2 != 0}) {
           ASSERT_EQ(send ? Go(comm, CallKind::kSend, mine, next, way)
                          : Go(comm, CallKind::kRecv, theirs, last, other),
@@ -132,7 +133,7 @@ TEST_P(Message, SmallOnesTakeTheShortWayAndAreCounted) {
       taken += status ? 1 : 0;
       ASSERT_EQ(status ? *status : comm->Run(call), absl::OkStatus());
     }
-    EXPECT_GT(taken, 500);  // at other times the engine's own thread was looking
+    EXPECT_GT(taken, 500);  // for the others, the engine's own thread was polling
     const CommStats after = comm->stats();
     EXPECT_EQ(after.calls - before.calls, 1000u);
     EXPECT_EQ(after.bytes_sent - before.bytes_sent, 500u * 24);
@@ -140,7 +141,8 @@ TEST_P(Message, SmallOnesTakeTheShortWayAndAreCounted) {
   });
 }
 
-// More than a transport takes without a receive; and other tags and collectives in between.
+// More messages than a transport takes without a receive, with other tags and collectives in
+// between.
 TEST_P(Message, ManyAheadOfTheirReceivesKeepTheirOrder) {
   RunRanks(2, Options(), [](const Comm& comm) {
     constexpr int64_t kMessages = 400;
@@ -190,12 +192,13 @@ TEST_P(Message, ThreadsThatSendAndReceiveAtOnceDoNotMix) {
   });
 }
 
-// They get the long way, which says what is wrong with them; and no number is used up.
+// Bad calls take the slow path, which finds the error. They use up no number.
 TEST_P(Message, WhatIsNotGoodIsLeftToTheLongWay) {
   RunRanks(2, Options(), [](const Comm& comm) {
     const int peer = 1 - comm->rank();
     std::vector<int64_t> data(4, comm->rank()), first(4);
-    ASSERT_EQ(Go(comm, CallKind::kSend, data, peer), absl::OkStatus());  // calls to be repeated
+    // Puts these calls into the cache.
+    ASSERT_EQ(Go(comm, CallKind::kSend, data, peer), absl::OkStatus());
     ASSERT_EQ(Go(comm, CallKind::kRecv, first, peer), absl::OkStatus());
     for (const CallKind kind : {CallKind::kSend, CallKind::kRecv}) {
       const CallKey good{kind, DType::kI64, ReduceOp::kSum, peer, 4};
@@ -233,7 +236,8 @@ TEST_P(Message, AnotherLengthIsAMismatchThatNamesBoth) {
     std::vector<int64_t> data(comm->rank() == 0 ? 4 : 5, 1);
     if (comm->rank() == 0) {
       const absl::Status sent = Go(comm, CallKind::kSend, data, 1);
-      // It was small, and is gone; unless it took the long way, and rank 1's word on it came first.
+      // The message was small and is gone. If it took the slow path, rank 1's error may have come
+      // first.
       EXPECT_TRUE(sent.ok() || sent.code() == absl::StatusCode::kDataLoss) << sent;
       EXPECT_EQ(Go(comm, CallKind::kRecv, data, 1).code(), absl::StatusCode::kDataLoss);
       return;
@@ -272,7 +276,7 @@ TEST_P(Message, OneThatDoesNotSendIsNamedAtTheDeadline) {
   });
 }
 
-// What it was to receive is the sender's again then.
+// After the error, the buffer of the message belongs to the sender again.
 TEST_P(Message, OneThatDoesNotReceiveIsNamedAtTheDeadline) {
   if (GetParam() == "tcp") {
     GTEST_SKIP() << "tcp sends what nobody receives yet";
@@ -298,7 +302,7 @@ TEST_P(Message, OneThatDoesNotReceiveIsNamedAtTheDeadline) {
 }
 
 TEST_P(Message, AbortFromAnotherThreadEndsAReceive) {
-  std::barrier together(2);  // the abort would end a slower rank's barrier too
+  std::barrier together(2);  // the abort would also end a slower rank's barrier
   RunRanks(2, Options(), [&](const Comm& comm) {
     std::vector<int64_t> data(4, 0);
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
@@ -318,11 +322,11 @@ TEST_P(Message, AbortFromAnotherThreadEndsAReceive) {
   });
 }
 
-// What a call has lent is the caller's again when it returns, also by an abort: a receive that says OK
-// has the bytes of before.
+// A buffer that a call has lent is the caller's again when the call returns, also after an abort. A
+// receive that returns OK has the bytes from before.
 TEST_P(Message, AnAbortNeverLetsAReceiveSeeWhatIsWrittenAfterwards) {
   RunRanks(2, Options(), [](const Comm& world) {
-    std::mt19937 random(17);  // the same on both: the sizes are
+    std::mt19937 random(17);  // equal on both ranks, because sizes are drawn
     for (int round = 0; round < 60; ++round) {
       const auto part = world->Split(0, world->rank());
       ASSERT_TRUE(part.ok()) << part.status();

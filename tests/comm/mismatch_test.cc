@@ -1,4 +1,4 @@
-// Ranks that called different things, over a communicator and endpoints that the test plays.
+// Ranks that called different things. The test plays the communicator and the endpoints.
 #include "lib/comm/mismatch.h"
 
 #include <deque>
@@ -48,7 +48,7 @@ class MismatchTest : public testing::Test, public ComparedCalls, public Mismatch
   void NeedAttention() override { wants_attention = true; }
   void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override {
     disagreements.push_back({call, sequence, votes});
-    mismatches->Stop();  // as the communicator does that ends
+    mismatches->Stop();  // as a communicator does when it ends
   }
   void Fail(const absl::Status& why) override {
     failures.push_back(why);
@@ -69,7 +69,7 @@ class MismatchTest : public testing::Test, public ComparedCalls, public Mismatch
     return wiring;
   }
   static CallId Id(uint32_t number) { return {Tag::kUntagged, number}; }
-  // A call of ours starts.
+  // A call of this rank starts.
   void Starts(uint32_t number, const Descriptor& mine) {
     open.push_back({Id(number), number, mine});
     mismatches->Meet(WiringOf(number), mine);

@@ -1,4 +1,4 @@
-// The calls that are under way, and what is asked about them.
+// The calls that are under way, and the questions about them.
 #include "lib/comm/open_calls.h"
 
 #include <vector>

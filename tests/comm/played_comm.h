@@ -1,4 +1,5 @@
-// A communicator of three ranks whose parts a test uses one by one: works are made and kept, and nothing drives them.
+// A communicator of three ranks whose parts a test uses one by one. Works are made and kept, but no
+// thread drives them.
 #pragma once
 
 #include <deque>
@@ -67,7 +68,7 @@ class PlayedComm : public testing::Test, public FunnelOwner {
     call.options.user_tag = tag;
     return call;
   }
-  // Starts it, and keeps the work.
+  // Starts the call and keeps the work.
   CallWork& Started(const Call& call) {
     works.push_back(funnel->Start(call, 0).value());
     auto& work = static_cast<CallWork&>(*works.back());

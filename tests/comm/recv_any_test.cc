@@ -1,4 +1,5 @@
-// Receives from any peer: which message they take, beside receives of one peer too; how they end without one.
+// Receives from any peer: which message they take, also beside receives from one peer, and how they
+// end without a message.
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -23,7 +24,7 @@ using Comm = std::shared_ptr<Communicator>;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A message of i64s and, of a receive, where it came from.
+// A message of i64s and, for a receive, its sender.
 struct Message {
   explicit Message(size_t elements, int64_t value = -1) : data(elements, value) {}
   std::vector<int64_t> data;
@@ -168,7 +169,7 @@ TEST_P(RecvAny, NoRankIsPassedOver) {
       return;
     }
     Message mark(1);
-    for (const int peer : {1, 2}) {  // by then something of each has come
+    for (const int peer : {1, 2}) {  // a message of each has come by then
       ASSERT_EQ(comm->Run(CallOf(CallKind::kRecv, mark, peer, 9)), absl::OkStatus());
     }
     int from[3] = {0, 0, 0};
@@ -219,7 +220,7 @@ TEST_P(RecvAny, StandsInLineWithReceivesOfOnePeer) {
       EXPECT_FALSE(of_one->Wait(Deadline::After(20 * kMillisecond)));
       EXPECT_EQ(of_one->Info().sequence, 2u);
       second.Notify();
-      ASSERT_EQ(Outcome(again), absl::OkStatus());  // `of_one` waits for rank 1 alone
+      ASSERT_EQ(Outcome(again), absl::OkStatus());  // `of_one` waits for rank 1 only
       EXPECT_EQ(c.source, 2);
       EXPECT_THAT(c.data, ElementsAre(21, 21, 21));
       third.Notify();
@@ -330,7 +331,7 @@ TEST_P(RecvAny, EndsWithTheCommunicator) {
     Message message(4);
     const RefPtr<Work> work = StartReceive(comm, message, -1);
     const RefPtr<Work> behind = StartReceive(comm, message, -1, (comm->rank() + 1) % 3);
-    const absl::Status met = comm->Barrier();  // the abort may reach others in it
+    const absl::Status met = comm->Barrier();  // the abort may reach others in the barrier
     if (comm->rank() == 2) {
       ASSERT_EQ(met, absl::OkStatus());
       comm->Abort("no more of this");
@@ -343,7 +344,7 @@ TEST_P(RecvAny, EndsWithTheCommunicator) {
   });
 }
 
-// What they sent before is taken; then nobody is left who could send.
+// The messages that the others sent before are taken. Then no rank is left that could send.
 TEST_P(RecvAny, FailsWhenAllOthersAreGone) {
   RunRanks(3, Options(), [](const Comm& comm) {
     if (comm->rank() > 0) {

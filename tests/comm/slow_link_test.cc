@@ -1,4 +1,5 @@
-// A link that is too slow for the deadline, between ranks that are alive and in the call: nobody is to blame.
+// A link that is too slow for the deadline. All ranks are alive and in the call, so no rank is to
+// blame.
 #include <cstring>
 #include <string>
 #include <vector>

@@ -1,13 +1,13 @@
-// Many communicators, many calls under way, in a random order that every rank chooses for itself:
-// whatever is legal. Everything is drawn from one seed, so a failure can be repeated.
+// Many communicators and many calls under way, in any legal order. Every rank draws its own order.
+// All random choices come from one seed, so a failure can be repeated.
 //
 //   stress_test                                  a fixed seed, a few seconds: as CTest runs it
 //   stress_test --seed=17 --seconds=3600         longer; tests/stress.sh
 //
-// What every rank draws alike: the communicators, and rounds of calls on them. What each draws by
-// itself: which of the calls it starts first (those without a tag, of one communicator, keep their
-// order), which as a batch, what it does meanwhile, how it learns that they are done, and when it
-// sleeps. Every element of every result is checked.
+// All ranks draw alike: the communicators, and rounds of calls on them. Each rank draws by itself:
+// the order in which it starts the calls (untagged calls of one communicator keep theirs), which
+// calls form a batch, what it does meanwhile, how it learns that they are done, and when it sleeps.
+// Every element of every result is checked.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -33,17 +33,17 @@ namespace {
 using Comm = std::shared_ptr<Communicator>;
 
 uint32_t base_seed = 20261121;
-double seconds_each = 1.5;  // of every test here
+double seconds_each = 1.5;  // for each test in this file
 
 constexpr CallKind kKinds[] = {
     CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather, CallKind::kBroadcast,
     CallKind::kReduce,    CallKind::kGather,        CallKind::kScatter,   CallKind::kAllToAll,
     CallKind::kScan,      CallKind::kExclusiveScan, CallKind::kBarrier,   CallKind::kSend};
 
-// A call as drawn: the same on all ranks of its communicator.
+// A call as drawn, equal on all ranks of its communicator.
 struct Draft {
   size_t comm = 0;
-  int64_t user_tag = -1;  // of its own in the round, or none
+  int64_t user_tag = -1;  // unique in the round, or none
   TrialSpec trial;
 };
 
@@ -52,7 +52,7 @@ class Rank {
   Rank(const Comm& world, uint32_t seed)
       : world_(world), common_(seed), own_(seed * 31 + static_cast<uint32_t>(world->rank())) {}
 
-  // One rank's part; all ranks agree on when it ends.
+  // Runs one rank's part. All ranks agree on when it ends.
   void Run(double seconds) {
     ASSERT_NO_FATAL_FAILURE(Divide());
     const Deadline end = Deadline::After(static_cast<int64_t>(seconds * 1e9));
@@ -68,7 +68,8 @@ class Rank {
   int64_t calls() const { return calls_; }
 
  private:
-  // World, its duplicate, halves, pairs of neighbours with the order turned round.
+  // Makes the communicators: the world, its duplicate, halves, and pairs of neighbours in reversed
+  // order.
   void Divide() {
     comms_.push_back(world_);
     for (const auto& [color, key] : std::vector<std::pair<int, int>>{
@@ -112,7 +113,7 @@ class Rank {
     }
   }
 
-  // Blocking, in the order of the drafts.
+  // Runs blocking calls in the order of the drafts.
   void InOrder(const std::vector<Draft>& drafts) {
     for (const Draft& draft : drafts) {
       Dawdle();
@@ -126,7 +127,7 @@ class Rank {
     }
   }
 
-  // All started before any is waited for.
+  // Starts all calls before it waits for one.
   void AllAtOnce(const std::vector<Draft>& drafts) {
     std::vector<std::unique_ptr<Trial>> trials;
     for (const Draft& draft : drafts) {
@@ -166,7 +167,7 @@ class Rank {
       ASSERT_TRUE(work->Wait(Deadline::After(60 * kSecond), Own(4) == 0));
       ASSERT_EQ(work->status(), absl::OkStatus());
     }
-    // A continuation runs after the work is done, on the thread that did it.
+    // A continuation runs after the work is done, on the thread that finished it.
     const Deadline soon = Deadline::After(10 * kSecond);
     while (told.load() != to_tell && !soon.Passed(Clock::Real().Now())) {
       std::this_thread::yield();
@@ -179,8 +180,8 @@ class Rank {
     }
   }
 
-  // A random merge: untagged calls of one communicator in their order, neighbours of one
-  // communicator sometimes together as a batch.
+  // Draws a random merge. Untagged calls of one communicator keep their order. Neighbours of one
+  // communicator sometimes form a batch.
   std::vector<std::vector<size_t>> OwnOrder(const std::vector<Draft>& drafts,
                                             const std::vector<std::unique_ptr<Trial>>& trials) {
     std::vector<std::vector<size_t>> lines(comms_.size());

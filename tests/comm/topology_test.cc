@@ -84,7 +84,7 @@ TEST(Planner, OverrideThatCannotServeIsPassedOver) {
   call.count = 10;
   const auto plan = planner.PlanFor(call);
   ASSERT_TRUE(plan.ok());
-  EXPECT_STREQ((*plan)->algorithm, "ring");  // composed needs several hosts
+  EXPECT_STREQ((*plan)->algorithm, "ring");  // "composed" needs several hosts
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST(Tuning, OwnValuesServeMemoryAndTcp) {
       }
     }
   }
-  // What was written down is what is read.
+  // ParseTuning reads what ToText has written.
   EXPECT_EQ(ParseTuning(BuiltinTuning()->ToText(), "own")->ToText(), BuiltinTuning()->ToText());
 }
 
@@ -70,7 +70,7 @@ TEST(Tuning, ALinkWithoutALineIsEstimatedByItsSpeed) {
   const LinkFigures figures = BuiltinTuning()->FiguresFor(where, {2, 8, 12});
   EXPECT_TRUE(figures.from_traits);
   EXPECT_EQ(figures.where, where);
-  EXPECT_EQ(figures.latency_us + 2 * figures.message_us, 2);  // of a small message
+  EXPECT_EQ(figures.latency_us + 2 * figures.message_us, 2);  // latency of a small message
   EXPECT_EQ(figures.gbs, 8);
   EXPECT_EQ(figures.host_gbs, 12);
   EXPECT_FALSE(BuiltinTuning()->FiguresFor({Link::kTcpAcross, 4, false}, {2, 8, 12}).from_traits);
@@ -166,7 +166,7 @@ TEST(Tuning, FileThatIsNotThereIsNamed) {
   EXPECT_FALSE(LoadTuning("/").ok());
 }
 
-// ---- What the planner makes of it
+// ---- The planner's use of a tuning
 
 std::shared_ptr<const Tuning> With(const std::string& lines) {
   return std::make_shared<const Tuning>(*Parse(absl::StrCat(kFirst, kShm, lines)));
@@ -212,7 +212,7 @@ TEST(PlannerByTuning, OverridesCountBeforeAndTheSecondHasItsTurnWhereTheFirstCan
   Planner planner(0, topology, *overrides, tuning, {Link::kShm, 3});
   EXPECT_EQ(Chosen(planner, AllReduce(8)), "recursive_doubling");
   EXPECT_EQ(Chosen(planner, AllReduce(64)), "halving_doubling");
-  // Ring cannot combine in rank order; neither can halving_doubling.
+  // Neither ring nor halving_doubling can combine in rank order.
   Call ordered = AllReduce(64);
   ordered.reduction.op = ReduceOp::kCustom;
   ordered.reduction.commutative = false;
@@ -234,7 +234,7 @@ TEST(PlannerByTuning, FiguresDecideTheRest) {
               testing::AnyOf("ring", "halving_doubling", "two_step"));  // the fewest bytes
 }
 
-// A fabric has no lines of the library's own: its transport's figures count, and not those of slow TCP.
+// The library has no lines for a fabric. The figures of its transport count, not those of slow TCP.
 TEST(PlannerByTuning, AFabricIsPlannedByItsTraits) {
   const Topology hosts = Topology::FromHostIds({"a", "b", "c", "d", "e", "f", "g", "h"});
   Paths paths{Link::kInproc, 8, Link::kFabricAcross};
@@ -246,7 +246,8 @@ TEST(PlannerByTuning, AFabricIsPlannedByItsTraits) {
                                         HasSubstr(" latency_us 1 "),
                                         HasSubstr(" (no line: by the transport's traits)")));
   EXPECT_THAT(*tcp.Explain(AllReduce(4096)), testing::Not(HasSubstr("traits")));
-  // Rounds cost less beside the bytes of a slow network: fewer bytes are worth more of them there.
+  // On a slow network, rounds cost less in comparison with bytes. There it pays to save bytes by
+  // more rounds.
   std::vector<int64_t> differ;
   for (int64_t bytes = 8; bytes <= 1 << 20; bytes *= 2) {
     if (Chosen(fabric, AllReduce(bytes)) != Chosen(tcp, AllReduce(bytes))) {
@@ -256,7 +257,7 @@ TEST(PlannerByTuning, AFabricIsPlannedByItsTraits) {
   EXPECT_THAT(differ, testing::Not(testing::IsEmpty()));
 }
 
-// all_reduce as docs/lab/tuning.md has it: us of each algorithm.
+// Times of all_reduce from docs/lab/tuning.md, in us, for each algorithm.
 struct MeasuredCell {
   Link link;
   size_t ranks;
