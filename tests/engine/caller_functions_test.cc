@@ -1,4 +1,4 @@
-// Functions of the caller's: which of them holds this rank up.
+// Functions of the caller: which of them holds up this rank.
 #include "lib/engine/caller_functions.h"
 
 #include "gtest/gtest.h"
@@ -10,7 +10,7 @@ class CallerFunctionsTest : public testing::Test {
  protected:
   FakeClock clock;
   CallerFunctions functions{clock};
-  int one = 0, other = 0;  // their addresses say who is in a function
+  int one = 0, other = 0;  // their addresses stand for callers
 };
 
 TEST_F(CallerFunctionsTest, NobodyIsInside) {

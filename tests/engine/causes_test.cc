@@ -1,4 +1,4 @@
-// What ends communicators, as processes tell each other.
+// The causes by which communicators end, as processes tell them to each other.
 #include "lib/engine/causes.h"
 
 #include <optional>
@@ -14,10 +14,10 @@ namespace {
 
 class CausesTest : public testing::Test {
  protected:
-  // What the last text to the peers says.
+  // Returns the status in the last text to the peers.
   absl::Status LastTold() const { return DecodeStatus(texts.back()).value(); }
   static const Endpoint* Peer(size_t number) {
-    return reinterpret_cast<const Endpoint*>(number);  // never followed
+    return reinterpret_cast<const Endpoint*>(number);  // never dereferenced
   }
 
   FakeClock clock;

@@ -1,5 +1,5 @@
-// Who drives, who sleeps, who is woken: the seat over a polled object that the test plays. Naps are longer than the
-// tests, unless a test is about naps, so that a wake-up that is lost makes its test fail.
+// Which thread drives, sleeps and is woken: the seat over a polled object that the test plays. Naps
+// are longer than the tests, unless a test is about naps, so a lost wake-up makes its test fail.
 
 #include "lib/engine/driver_seat.h"
 
@@ -22,10 +22,11 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kNoNap = 600 * kSecond;  // as long: whoever sleeps is woken, or the test fails
+// A sleeping thread is woken before such a nap ends, or the test fails.
+constexpr int64_t kNoNap = 600 * kSecond;
 constexpr int64_t kTimeLimitNs = 30 * kSecond;
 
-// Yields until it holds; false: it did not for a long time.
+// Yields until the condition holds. Returns false if it did not hold for a long time.
 bool Soon(const std::function<bool()>& holds) {
   const Deadline until = Deadline::After(kTimeLimitNs);
   while (!holds()) {
@@ -37,7 +38,7 @@ bool Soon(const std::function<bool()>& holds) {
   return true;
 }
 
-// What is polled, as the test plays it. Hooks are set while no thread drives.
+// A polled object that the test plays. Hooks may be set only while no thread drives.
 class Played final : public Polled {
  public:
   int Poll() override {
@@ -58,7 +59,7 @@ class Played final : public Polled {
 
   std::function<void()> on_poll = [] {}, on_arm = [] {};
   std::atomic<int> polls{0}, arms{0}, checks{0};
-  std::atomic<int> events{0};  // of every poll
+  std::atomic<int> events{0};  // result of every poll
   std::atomic<bool> sleeps{true};
   std::atomic<int64_t> due_ns{Deadline::Never().at_ns};
   std::atomic<std::thread::id> poller{};
@@ -67,7 +68,7 @@ class Played final : public Polled {
   std::atomic<bool> polling_{false};
 };
 
-// A work that the test ends, on the driver.
+// A work that the test finishes on the driver.
 class HandWork final : public Work {
  public:
   HandWork() : Work(nullptr) {}
@@ -81,7 +82,8 @@ class FunctionJob final : public Job {
  public:
   explicit FunctionJob(std::function<void()> run) : run_(std::move(run)) {}
   void Run() override {
-    const auto run = std::move(run_);  // the job may be gone when others learn that it has run
+    // The job may be destroyed when others learn that it has run.
+    const auto run = std::move(run_);
     run();
   }
 
@@ -89,11 +91,11 @@ class FunctionJob final : public Job {
   std::function<void()> run_;
 };
 
-// A seat without a thread, whose sleepers must be woken.
+// A seat without a thread. Its sleepers must be woken.
 class SeatTest : public testing::Test {
  protected:
   SeatTest() { EXPECT_TRUE(seat.status().ok()) << seat.status(); }
-  // A thread that waits for the work.
+  // Starts a thread that waits for the work.
   std::thread Waits(HandWork& work, bool background = false) {
     return std::thread([this, &work, background] {
       EXPECT_TRUE(seat.Await(work, Deadline::Never(), background));
@@ -207,7 +209,7 @@ TEST_F(SeatTest, AWatchedDescriptorWakesASleepingDriver) {
 }
 
 TEST_F(SeatTest, ADriverThatMayNotSleepGoesOn) {
-  polled.sleeps = false;  // something may have come already
+  polled.sleeps = false;  // an event may have come already
   HandWork work;
   polled.on_arm = [&] {
     if (polled.arms.load() == 3) {
@@ -339,10 +341,10 @@ TEST_F(SeatTest, DeadlinesAreCheckedFromTimeToTimeThoughEventsKeepComing) {
   EXPECT_EQ(polled.checks.load(), 2);
 }
 
-// By a clock that every poll moves on.
+// Uses a clock that advances with every poll.
 class SeatTimeTest : public testing::Test {
  protected:
-  // Turns before the first sleep.
+  // Returns the number of turns before the first sleep.
   int TurnsUntilAsleep(bool background, bool crowded) {
     DriverSeat seat(polled, {.clock = &clock, .own_thread = false, .longest_nap_ns = kNoNap});
     seat.SetCrowded(crowded);
@@ -443,7 +445,7 @@ TEST_F(SeatThreadTest, TheThreadIsWokenForWhatACallerLeavesOpen) {
 }
 
 TEST_F(SeatThreadTest, TheThreadGivesTheSeatToAWaiter) {
-  polled.sleeps = false;  // it drives all the time
+  polled.sleeps = false;  // the thread drives all the time
   Start();
   HandWork work;
   std::thread waiter(
@@ -470,7 +472,7 @@ TEST_F(SeatThreadTest, TheThreadNapsNoLongerThanItMay) {
   EXPECT_TRUE(Soon([&] { return enough.load(); }));
   seat->Close();
   closed = true;
-  // The shortest one, since the machine may be busy.
+  // Checks the shortest sleep, because the machine may be busy.
   const int64_t shortest = *std::min_element(slept_ns.begin(), slept_ns.end());
   EXPECT_GE(shortest, kNapNs);
   EXPECT_LT(shortest, 2 * kNapNs);
@@ -506,7 +508,7 @@ TEST_F(SeatThreadTest, WaitersWakeThoughTheSeatCloses) {
     });
     one.Submit(&end);
     one.Close();
-    one.Turn();  // the job, if no thread has run it
+    one.Turn();  // runs the job, if no thread has run it
     for (std::thread& waiter : waiters) {
       waiter.join();
     }
@@ -514,8 +516,8 @@ TEST_F(SeatThreadTest, WaitersWakeThoughTheSeatCloses) {
   closed = true;
 }
 
-// Threads wait, submit, kick, poll and take the seat in every order. Naps do not end within the test, so one lost wake-up
-// stops it.
+// Threads wait, submit, kick, poll and take the seat in every order. Naps do not end within the
+// test, so one lost wake-up stops it.
 class SeatHammer : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Progress, SeatHammer, testing::Bool(),
                          [](const auto& param) { return param.param ? "own_thread" : "callers"; });
@@ -526,7 +528,7 @@ TEST_P(SeatHammer, NoWakeUpIsLost) {
   DriverSeat seat(polled, {.own_thread = GetParam(), .longest_nap_ns = kNoNap});
   seat.Start();
   std::atomic<int> left{kThreads};
-  int unguarded = 0;  // touched by jobs only
+  int unguarded = 0;  // used by jobs only
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
@@ -557,7 +559,8 @@ TEST_P(SeatHammer, NoWakeUpIsLost) {
         }
         if (!seat.Await(work, Deadline::After(kTimeLimitNs), random() % 2 == 0)) {
           ADD_FAILURE() << "a wait did not end";
-          std::abort();  // the job would use what goes with this frame
+          // The job would use objects that end with this frame.
+          std::abort();
         }
       }
       left.fetch_sub(1);

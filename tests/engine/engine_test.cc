@@ -1,5 +1,5 @@
-// Who drives, who sleeps, who is woken: many threads on one engine, with works that the test
-// finishes by hand.
+// Which thread drives, sleeps and is woken: many threads on one engine, with works that the test
+// finishes.
 
 #include "lib/engine/engine.h"
 
@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Progress, EngineUnder, testing::Bool(),
                          [](const auto& param) { return param.param ? "own_thread" : "callers"; });
 
 TEST_P(EngineUnder, JobsOfManyThreadsRunOneAtATime) {
-  int unguarded = 0;  // touched by jobs only
+  int unguarded = 0;  // used by jobs only
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
@@ -72,7 +72,7 @@ TEST_P(EngineUnder, EveryWaiterWakesWhoeverDrives) {
         woken.fetch_add(1);
       });
     }
-    // In an order that lets the driver leave while others wait.
+    // In this order the driver leaves while others wait.
     for (int w = kWaiters - 1; w >= 0; --w) {
       engine_->seat().RunInDriver([&] { works[static_cast<size_t>(w)]->Finish(absl::OkStatus()); });
     }

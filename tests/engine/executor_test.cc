@@ -1,5 +1,5 @@
-// The executor over endpoints that a test plays by hand: every order of completions, failures in
-// the middle.
+// The executor over endpoints that a test plays: every order of completions, and failures in the
+// middle of a call.
 
 #include "lib/engine/executor.h"
 
@@ -29,13 +29,13 @@ struct Posted {
   Loan* loan = nullptr;
 };
 
-// A message lent to a receive: a copy, spoilt when it ends.
+// A message lent to a receive: a copy, which is overwritten when the loan ends.
 struct Lending {
   std::vector<std::byte> bytes;
   Completion* sent;
 };
 
-// One end of a path; what is posted waits until the test moves it.
+// One end of a path. A posted transfer waits until the test moves it.
 class PlayedEndpoint final : public Endpoint {
  public:
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override {
@@ -65,9 +65,9 @@ class PlayedEndpoint final : public Endpoint {
   std::deque<Posted> sends, receives;
   int colds = 0;
   bool lends = false;
-  absl::Status end;                  // what Release gives
+  absl::Status end;                  // result of Release
   std::map<uint64_t, Lending> lent;  // by handle
-  std::vector<Completion*> ended;    // sends that are over with the loans that have ended
+  std::vector<Completion*> ended;    // sends that ended with their loans
 };
 
 // N ranks, their endpoints and executors.
@@ -114,7 +114,7 @@ class Stage {
     }
   }
 
-  // Everybody lends what may be lent.
+  // Every endpoint lends all messages that may be lent.
   void Lend() {
     for (auto& endpoint : owned_) {
       endpoint->lends = true;
@@ -129,7 +129,8 @@ class Stage {
     return sum;
   }
 
-  // Moves one message between a random pair that has one, or ends a send that was lent; false when there is none.
+  // Moves one message between a random pair that has one, or ends a send that was lent. Returns
+  // false when there is none.
   bool MoveOne(std::mt19937& random) {
     for (auto& endpoint : owned_) {
       if (!endpoint->ended.empty() && random() % 2 == 0) {
@@ -193,7 +194,7 @@ class Stage {
   }
   std::vector<std::unique_ptr<Executor>>& executors() { return executors_; }
   const std::vector<std::vector<int64_t>>& out() const { return out_; }
-  // Whether receives that are posted write to their rank's result.
+  // Returns whether posted receives write to their rank's result.
   bool ReceivesIntoResults() {
     for (int r = 0; r < ranks_; ++r) {
       const auto* const out = reinterpret_cast<std::byte*>(out_[static_cast<size_t>(r)].data());
@@ -255,7 +256,8 @@ TEST(Executor, GivesTheSumInEveryOrderOfCompletions) {
   }
 }
 
-// What is combined into a result comes there, where the call's buffers are apart; in place it must not.
+// If the call's buffers are apart, an operand is received into the result with which it is
+// combined. In place this is not allowed.
 TEST(Executor, GivesTheSameInPlaceAndApart) {
   for (const char* algorithm :
        {"ring", "halving_doubling", "direct", "two_step", "recursive_doubling"}) {
@@ -286,7 +288,8 @@ TEST(Executor, GivesTheSameInPlaceAndApart) {
   }
 }
 
-// Two ranks that lend each other something must not wait for each other, and nothing may be looked at again afterwards.
+// Two ranks that lend to each other must not wait for each other. After a loan has ended, its
+// memory must not be read.
 TEST(Executor, GivesTheSameOfWhatIsLent) {
   for (const char* algorithm :
        {"ring", "halving_doubling", "direct", "two_step", "recursive_doubling"}) {
@@ -374,8 +377,8 @@ TEST(Executor, GivesTheSameOfWhatIsCold) {
   }
 }
 
-// Of a call of 1 MiB on rank 1 of 4: which of its receives and operations are cold, in the order of
-// the schedule, 'r' and 'o', or '-'.
+// For a call of 1 MiB on rank 1 of 4: returns which of its receives ('r') and operations ('o') are
+// cold, in the order of the schedule, or "-" for none.
 std::string ColdOf(CallKind kind, const char* algorithm, int64_t cold_bytes) {
   const std::vector<int> hosts(4, 0);
   const Spec spec{kind, 1, 4, 0, 1};
@@ -403,14 +406,15 @@ TEST(Plan, ColdIsWhatALargeResultReceivesAndNobodyReadsOn) {
   EXPECT_EQ(ColdOf(CallKind::kAllGather, "direct", kAll + 1), "----") << "not large";
   EXPECT_EQ(ColdOf(CallKind::kBroadcast, "direct", kAll), "r");
   EXPECT_EQ(ColdOf(CallKind::kBroadcast, "ring", kAll), "-") << "is passed on";
-  // What is combined lies in scratch; the sum of one's own part is sent to all; theirs are cold.
+  // Operands lie in scratch. The sum of this rank's part is sent to all others. The other parts are
+  // cold.
   EXPECT_EQ(ColdOf(CallKind::kAllReduce, "two_step", kAll), "----rrr");
-  // All but the last part that comes round is passed on.
+  // All parts that come round are passed on, except the last.
   EXPECT_EQ(ColdOf(CallKind::kAllGather, "ring", kAll), "--ro");
 }
 
-// Of a call on rank 1 of `size`: for each receive, in the order of the schedule, 'o' where it comes to the result
-// that it is combined into, when the call's buffers are apart, or '-'.
+// For a call on rank 1 of `size` with buffers apart: returns 'o' for each receive, in the order of
+// the schedule, that goes to the result into which it is combined, and '-' for each other receive.
 std::string ApartOf(CallKind kind, const char* algorithm, int size) {
   const std::vector<int> hosts(static_cast<size_t>(size), 0);
   const Spec spec{kind, 1, size, 1, 1};
@@ -479,7 +483,8 @@ TEST(Executor, AFailedTransferStopsItAndNamesThePeer) {
   EXPECT_EQ(executor.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(executor.WaitingFor(), 2);
   EXPECT_EQ(executor.pending(), 1);
-  // The rest may still complete, and then says so, since nothing else will.
+  // The other transfers may still complete. The executor then reports the end, because nothing else
+  // does.
   const Posted send = stage.End(0, 1)->sends.front();
   send.done->done(send.done, absl::OkStatus(), static_cast<int64_t>(send.bytes));
   EXPECT_EQ(executor.pending(), 0);
