@@ -36,7 +36,7 @@ class ByteRing : public testing::Test {
     Write(text);
     return true;
   }
-  // The next record, released at once; "(none)" when there is none.
+  // Returns the next record and releases it at once. Returns "(none)" when there is none.
   std::string Read() {
     RingReader::Record record;
     if (!reader.Peek(&record)) {
@@ -115,7 +115,7 @@ TEST_F(ByteRing, AnOpenRecordIsThereForWhoLooksForItAndIsNoneYet) {
     ASSERT_TRUE(reader.PeekOpen(&record, &all)) << now;
     EXPECT_EQ(record.kind, kKind);
     EXPECT_EQ(all, 300u);
-    EXPECT_EQ(record.payload.size(), now / 64 * 64);  // by whole lines
+    EXPECT_EQ(record.payload.size(), now / 64 * 64);  // in whole lines
     EXPECT_EQ(AsText(record.payload), text.substr(0, now / 64 * 64));
   }
   writer.Publish(kKind);
@@ -143,7 +143,7 @@ TEST_F(ByteRing, RefusesWhenFullAndGoesOnWhenReleased) {
   while (TryWrite(Text(120, static_cast<size_t>(written)))) {
     ++written;
   }
-  EXPECT_EQ(written, 4096 / 128 - 1);  // one line stays for the next state
+  EXPECT_EQ(written, 4096 / 128 - 1);  // one line is kept for the next state
   EXPECT_FALSE(writer.HasRoomFor(120));
   RingReader::Record record;
   ASSERT_TRUE(reader.Peek(&record));
@@ -191,7 +191,7 @@ TEST_F(ByteRing, RandomSizesWrapManyTimes) {
   EXPECT_GT(count, 5000u);
 }
 
-// Payload bytes that look like records must never be taken for some.
+// Payload bytes that look like records must never be read as records.
 TEST_F(ByteRing, OldPayloadIsNotTakenForARecord) {
   const uint64_t looks_valid = 8 | uint64_t{kKind} << 32;
   std::string evil;
@@ -211,7 +211,7 @@ TEST_F(ByteRing, OldPayloadIsNotTakenForARecord) {
 TEST_F(ByteRing, AReaderRefusesImpossibleStates) {
   const uint64_t bad[] = {
       uint64_t{kBytes} | uint64_t{kKind} << 32,        // longer than the ring
-      uint64_t{0xffffffff} | uint64_t{kKind} << 32,    // longer than anything
+      uint64_t{0xffffffff} | uint64_t{kKind} << 32,    // longer than any record
       uint64_t{8},                                     // no kind
       uint64_t{8} | uint64_t{RingFormat::kPad} << 32,  // padding that does not end the ring
       ~uint64_t{0},
@@ -255,7 +255,7 @@ TEST_F(ByteRing, AWriterRefusesAHeadThatGoesBack) {
   EXPECT_TRUE(writer.broken());
 }
 
-// Two rings, as between two processes: each record says how far the other ring has been read.
+// Two rings, as between two processes. Each record tells how far the other ring has been read.
 TEST(TwoRings, AConversationStaysInTheFirstLines) {
   constexpr size_t kLarge = 64 << 10;
   struct Ring {
@@ -290,8 +290,8 @@ TEST(TwoRings, AConversationStaysInTheFirstLines) {
   EXPECT_LT(furthest, RingFormat::kHotBytes + RingFormat::kRoomInFront + 2048);
 }
 
-// What a record says of the other ring begins anew every 2^24 lines; and a ring that is never released
-// is full when what has not been read fills it, there too.
+// The numbers of lines in a record wrap around every 2^24 lines. A ring that is never released is
+// full when unread records fill it, also at the wrap-around.
 TEST(TwoRings, LearnFollowsTheReaderRoundAllNumbersOfLines) {
   constexpr size_t kLarge = 32 << 10, kPayload = 4000;
   const auto memory = std::make_unique<std::array<std::byte, kLarge + 64>>();
@@ -324,7 +324,8 @@ TEST(TwoRings, LearnFollowsTheReaderRoundAllNumbersOfLines) {
   }
 }
 
-// Whatever it claims, no more is overwritten than it could have read.
+// Whatever position the reader claims, the writer overwrites no more than the reader could have
+// read.
 TEST_F(ByteRing, AReaderThatTalksNonsenseHarmsOnlyItself) {
   std::mt19937 random(3);
   for (int i = 0; i < 10000; ++i) {
@@ -336,7 +337,7 @@ TEST_F(ByteRing, AReaderThatTalksNonsenseHarmsOnlyItself) {
   }
 }
 
-// For the thread sanitizer, and for the orders themselves.
+// Checks the memory orders, also under the thread sanitizer.
 TEST_F(ByteRing, TwoThreadsPassEverythingOn) {
   constexpr int kRecords = 10000;
   std::thread other([&] {
@@ -372,7 +373,7 @@ TEST_F(ByteRing, TwoThreadsPassEverythingOn) {
   other.join();
 }
 
-// Long records in pieces, some of which are read before the record is one.
+// Long records are written in pieces, and some pieces are read before the record is complete.
 TEST_F(ByteRing, TwoThreadsReadWhatIsBeingWritten) {
   constexpr int kRecords = 3000;
   constexpr size_t kPiece = 128;

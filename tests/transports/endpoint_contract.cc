@@ -6,8 +6,8 @@
 namespace entrain {
 namespace {
 
-// How UCX connects the processes of one host, where `name` says it. UCX reads this when a transport
-// is made.
+// Sets how UCX connects the processes of one host, if `name` says it. UCX reads this when a
+// transport is made.
 void SetWay(absl::string_view name) {
   for (const char* const way : {"tcp", "sm"}) {
     if (absl::EndsWith(name, absl::StrCat("ucx_", way))) {
@@ -19,7 +19,8 @@ void SetWay(absl::string_view name) {
 }  // namespace
 
 std::vector<std::string> EveryTransport() {
-  setenv("UCX_TLS", "tcp", 0);  // unless it is named, UCX has no way but RDMA
+  // Unless tcp is named, UCX uses only RDMA.
+  setenv("UCX_TLS", "tcp", 0);
   std::vector<std::string> names;
   for (const TransportFactory& factory : TransportRegistry()) {
     if (factory.name != std::string("ucx")) {
@@ -58,7 +59,8 @@ Buffer Pattern(int64_t bytes, uint32_t seed) {
 void MakeTransport(absl::string_view name, Node& node) {
   SetWay(name);
   node.config.tcp_streams = absl::EndsWith(name, "_streams") ? "3" : "";
-  // Quick enough for a suite that moves much, slow enough that everything waits for a while.
+  // Fast enough for a suite that moves much data, and slow enough that everything waits for a
+  // while.
   const FaultPlan plan = {.bytes_per_second = 4'000'000'000,
                           .latency_ns = 30 * kMicrosecond,
                           .jitter_ns = 20 * kMicrosecond};
@@ -107,7 +109,7 @@ void EndpointContract::Connect(bool wait) {
   if (wait) {
     ExpectGood();
     if (absl::EndsWith(GetParam(), "_streams")) {
-      Settle();  // until they stand
+      Settle();  // until the streams are connected
     }
     b->events.early.clear();
     a->events.early.clear();

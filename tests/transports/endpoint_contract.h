@@ -1,5 +1,5 @@
-// The fixture of the contract suite: two or more processes' worth of one transport inside this
-// test, polled by hand.
+// The fixture of the contract suite. One transport connects two or more nodes inside this test,
+// like processes. The test polls them.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@
 
 namespace entrain {
 
-// What a transport told its engine.
+// Records what a transport tells its engine.
 struct Recorder final : Events {
   std::set<Context> refused;
   std::vector<Envelope> early;
@@ -44,7 +44,7 @@ struct Recorder final : Events {
   void OnLost(Endpoint&, const absl::Status& why) override { lost.push_back(why); }
 };
 
-// One transfer and what became of it. Must outlive the transfer.
+// One transfer and its outcome. Must outlive the transfer.
 struct Transfer : Completion {
   Transfer() {
     done = [](Completion* self, const absl::Status& result, int64_t moved) {
@@ -68,7 +68,7 @@ struct Node {
 
 using Buffer = std::vector<uint8_t>;
 
-// `bytes` that depend on their place and on `seed`.
+// Returns `bytes` whose values depend on their position and on `seed`.
 Buffer Pattern(int64_t bytes, uint32_t seed);
 inline Bytes Of(Buffer& buffer) {
   return {reinterpret_cast<std::byte*>(buffer.data()), buffer.size()};
@@ -83,65 +83,67 @@ inline Envelope Message(uint32_t user_tag, Context context = kContext, int64_t c
           {.kind = CallKind::kSend, .dtype = 0, .count = count}};
 }
 
-// What the suite runs over: the transports of the registry that are here, tcp also with further connections as
-// "tcp_streams", ucx as "ucx_tcp" and "ucx_sm" by the way that UCX takes, and each behind an emulated link as "fault_NAME".
+// Returns the transports over which the suite runs: those of the registry that are available. tcp
+// runs also with further connections as "tcp_streams". ucx runs as "ucx_tcp" and "ucx_sm", by the
+// UCX transport that is used. Each runs also behind an emulated link as "fault_NAME".
 std::vector<std::string> EveryTransport();
-// The same without inproc.
+// Returns the same transports without inproc.
 std::vector<std::string> EveryTransportOfProcesses();
-// The transport's own name.
+// Returns the transport's own name.
 inline std::string Beneath(absl::string_view name) {
   absl::ConsumePrefix(&name, "fault_");
   absl::ConsumeSuffix(&name, "_streams");
   return std::string(absl::StartsWith(name, "ucx_") ? "ucx" : name);
 }
-// Node::transport by that name, of its config.
+// Makes Node::transport by that name, with the node's config.
 void MakeTransport(absl::string_view name, Node& node);
-// A node of the transport called `name`; `index` makes peer ids that compare like it.
+// Makes a node of the transport called `name`. Peer ids compare like `index`.
 std::unique_ptr<Node> MakeNode(absl::string_view name, uint8_t index, absl::string_view key = "");
 
-// Of TryRecv and the like: it is to be asked again.
+// Returns true if TryRecv or a similar call must be repeated.
 inline bool IsToCome(Endpoint::Next next) {
   return next == Endpoint::Next::kNothing || next == Endpoint::Next::kPart;
 }
 
-// Whether TrySend copies this message now; an RTS of it is left to its fate.
+// Returns whether TrySend copies this message now. If it sends an RTS, nothing follows.
 inline bool Copies(Endpoint& to, const Envelope& envelope, ConstBytes bytes) {
   SendRequest request;
   return to.TrySend(envelope, bytes, &request) == Endpoint::Sent::kCopied;
 }
 
-// What a driver does when it has nothing to do: sleeps on wait_fd for at most `ms`.
+// Sleeps on wait_fd for at most `ms`, as a driver does when it has nothing to do.
 void SleepOn(Transport& transport, int ms);
 
 class EndpointContract : public testing::TestWithParam<std::string> {
  protected:
   void TearDown() override;
-  // Two connected nodes; `wait` until a first message of each has crossed.
+  // Makes two connected nodes. `wait`: returns when a first message has arrived in each direction.
   void Connect(bool wait = true);
-  // Polls both until `condition` holds; false after `seconds`.
+  // Polls both nodes until `condition` holds. Returns false after `seconds`.
   bool PollUntil(const std::function<bool()>& condition, double seconds = 20);
-  // Both transfers done; their statuses are OK.
+  // Polls until both transfers are done. Expects OK.
   bool PollBoth(const Transfer& x, const Transfer& y) {
     return PollUntil([&] { return x.times > 0 && y.times > 0; });
   }
-  // Polls until nothing has happened for a while: for asserting that something does not happen.
+  // Polls until nothing has happened for a while. For tests that something does not happen.
   void Settle();
-  // What b takes at once of what a has sent or is sending.
+  // Receives by TryRecv at b a message that a has sent or is sending.
   Endpoint::Next Take(const Envelope& envelope, Bytes into);
-  // Messages of tag 1 that TrySend takes, up to the first that is not copied.
+  // Messages of tag 1 that TrySend accepts, up to the first that it does not copy.
   struct Many {
     int sent = 0;
-    std::optional<SendRequest> rts;  // the last one
+    std::optional<SendRequest> rts;  // of the last message
   };
   Many SendMany(ConstBytes bytes, int most);
-  // What the sender is told of a message sent by RTS in the end, without a turn of its loop.
+  // Returns the final answer of TryTaken for a message sent by RTS, without a turn of the sender's
+  // loop.
   static Endpoint::Next UntilTaken(Endpoint& sender, SendRequest request);
   void ExpectTaken(const Many& many) {
     if (many.rts) {
       EXPECT_EQ(UntilTaken(*to_b, *many.rts), Endpoint::Next::kThis);
     }
   }
-  // A message in each direction; whether the path is good.
+  // Sends a message in each direction and expects that both arrive.
   void ExpectGood(Context context = kOtherContext);
   void Poll() {
     a->transport->Poll();
@@ -149,7 +151,7 @@ class EndpointContract : public testing::TestWithParam<std::string> {
   }
 
   std::unique_ptr<Node> a, b;
-  std::unique_ptr<Endpoint> to_b, to_a;  // a's and b's
+  std::unique_ptr<Endpoint> to_b, to_a;  // paths of a and of b
   uint32_t next_tag = 1000;
 };
 

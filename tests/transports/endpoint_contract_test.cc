@@ -1,6 +1,6 @@
-// The contract of transports/transport.h, the same for every transport; the names cite the numbers
-// of its invariants. This file: ordinary traffic (1, 2, 3, 6). endpoint_failure_test.cc: 3, 4, 7.
-// endpoint_death_test.cc: 8. tcp_stranger_test.cc: 5.
+// The contract of transports/transport.h, which is the same for every transport. Test names cite
+// the numbers of its invariants. This file tests ordinary traffic (1, 2, 3, 6).
+// endpoint_failure_test.cc: 3, 4, 7. endpoint_death_test.cc: 8. tcp_stranger_test.cc: 5.
 #include "tests/transports/endpoint_contract.h"
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace {
 using testing::HasSubstr;
 
 constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
-// Around everything that a transport may treat differently: nothing, a line, a page, eager limits,
-// frames.
+// Sizes around the limits at which a transport may behave differently: nothing, a line, a page,
+// eager limits, frames.
 constexpr int64_t kSizes[] = {0,         1,     7,          64,     4095, 4096,        4097,
                               64 * kKiB, 65537, 256 * kKiB, 262145, kMiB, 3 * kMiB + 5};
 
-// Once for the tests of all files.
+// Instantiated once for the tests of all files.
 INSTANTIATE_TEST_SUITE_P(Every, EndpointContract, testing::ValuesIn(EveryTransport()),
                          [](const auto& test) { return test.param; });
 
@@ -145,7 +145,7 @@ TEST_P(EndpointContract, Invariant1_OneTagArrivesInOrderAcrossSizes) {
     if (i % 3 == 0) {
       Poll();
     }
-    if (i >= 100) {  // the first hundred come early
+    if (i >= 100) {  // the first hundred come before their receives
       const auto next = static_cast<size_t>(i - 100);
       to_a->PostRecv(Message(5), Of(in[next]), &receives.emplace_back());
     }
@@ -177,7 +177,7 @@ TEST_P(EndpointContract, Invariant2_AFloodThatNobodyReceivesHoldsUpNothing) {
   Settle();
   to_b->SendControl("through");
   ExpectGood();          // small, on another context
-  ExpectGood(kContext);  // and on the same
+  ExpectGood(kContext);  // and on the same context
   const Buffer out = Pattern(5 * kMiB, 3);
   Buffer in(out.size());
   Transfer send, receive;
@@ -188,7 +188,7 @@ TEST_P(EndpointContract, Invariant2_AFloodThatNobodyReceivesHoldsUpNothing) {
   EXPECT_THAT(b->events.controls, testing::ElementsAre("through"));
 
   std::vector<Buffer> ins(6050);
-  for (size_t i = 0; i < ins.size(); ++i) {  // and all of it is still there
+  for (size_t i = 0; i < ins.size(); ++i) {  // all messages still arrive
     const Buffer& expected = i >= 6000 ? large : (i % 2 == 0 ? small : nothing);
     ins[i].resize(expected.size());
     to_a->PostRecv(Message(i < 6000 ? 1 : 2), Of(ins[i]), &receives.emplace_back());
@@ -300,7 +300,7 @@ TEST_P(EndpointContract, Invariant3_NothingCompletesInsidePostAndEverythingOnce)
   }
 }
 
-// A completion that posts the next message, as an executor does.
+// A completion that posts the next message, like an executor.
 struct Relay : Transfer {
   explicit Relay(std::function<void()> next) : after(std::move(next)) {
     done = [](Completion* self, const absl::Status& result, int64_t) {
@@ -444,7 +444,7 @@ TEST_P(EndpointContract, Invariant4_WhatHadArrivedIsDeliveredAfterThePeerHasClos
   EXPECT_FALSE(receives[2].status.ok()) << "nothing more had arrived";
 }
 
-// TrySend and TryRecv: at once or not at all.
+// TrySend and TryRecv act at once or not at all.
 using Next = Endpoint::Next;
 using Sent = Endpoint::Sent;
 bool HasShortWay(const std::string& transport) {
@@ -462,7 +462,7 @@ TEST_P(EndpointContract, AtOnceMovesOnlyWhatIsMeantAndFits) {
     return;
   }
   EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kNothing);
-  if (GetParam() != "shm") {  // which sends RTS
+  if (GetParam() != "shm") {  // shm sends an RTS
     SendRequest request;
     EXPECT_EQ(to_b->TrySend(Message(1), Of(large), &request), Sent::kNo)
         << "more than goes at once";
@@ -489,7 +489,7 @@ TEST_P(EndpointContract, AtOnceAndPostedMixInOrder) {
   }
   const Buffer out = Pattern(100, 1), other = Pattern(100, 2);
   Buffer in(out.size(), 0);
-  // Sent at once, received by posting, before and after.
+  // Sent by TrySend, received by posted receives, before and after.
   Transfer first, second, sent;
   to_a->PostRecv(Message(1), Of(in), &first);
   EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kOther) << "a receive is posted";
@@ -508,7 +508,7 @@ TEST_P(EndpointContract, AtOnceAndPostedMixInOrder) {
   to_a->PostRecv(Message(1), Of(in), &second);
   ASSERT_TRUE(PollUntil([&] { return second.times == 1; }));
   EXPECT_EQ(in, out);
-  // Posted, received at once.
+  // Posted, received by TryRecv.
   to_b->PostSend(Message(3), Of(out), &sent);
   EXPECT_EQ(Take(Message(3), Of(in)), Next::kThis);
   EXPECT_EQ(in, out);
@@ -535,20 +535,20 @@ TEST_P(EndpointContract, AtOnceWhatIsReadStaysUntilTheNextCall) {
   const auto expect = [&](const uint8_t* data, uint32_t seed) {
     EXPECT_EQ(Buffer(data, data + in.size()), Pattern(3000, seed)) << seed;
   };
-  for (uint32_t i = 0; i < 500; ++i) {  // rings are gone round several times
+  for (uint32_t i = 0; i < 500; ++i) {  // rings wrap around several times
     const Buffer first = Pattern(3000, i), second = Pattern(3000, i + 1000);
     ASSERT_TRUE(Copies(*to_b, Message(1), Of(first)));
     const uint8_t* const at = read(1);
     ASSERT_TRUE(Copies(*to_b, Message(2), Of(second))) << "one more, while the first is looked at";
     a->transport->Poll();
     expect(at, i);
-    // Whatever comes next lets go of it: a send, a read, a turn of Poll.
+    // Any next operation ends the loan: a send, a read, a turn of Poll.
     if (i % 3 == 0) {
       ASSERT_TRUE(Copies(*to_a, Message(3), Of(second)));
     } else if (i % 3 == 1) {
       b->transport->Poll();
     }
-    if (i % 3 == 1) {  // which has taken the other one too
+    if (i % 3 == 1) {  // the poll has read the other message too
       EXPECT_EQ(Take(Message(2), Of(in)), Next::kThis);
       EXPECT_EQ(in, second);
     } else {
@@ -597,8 +597,8 @@ TEST_P(EndpointContract, AtOnceRtsIsTakenFromWhereItLies) {
   if (to_a->Explain().find("is read slowly") != std::string::npos) {
     GTEST_SKIP() << "on this machine Poll gets long messages through the ring";
   }
-  for (int round = 0; round < 3000; ++round) {  // rings are gone round
-    // Both at once, neither turning its loop.
+  for (int round = 0; round < 3000; ++round) {  // rings wrap around
+    // Both send at once, and neither runs its loop.
     SendRequest there, here;
     ASSERT_EQ(to_b->TrySend(Message(1), Of(out), &there), Sent::kRtsSent);
     ASSERT_EQ(to_a->TrySend(Message(2), Of(other), &here), Sent::kRtsSent);
@@ -630,7 +630,7 @@ TEST_P(EndpointContract, AtOnceRtsIsAwaitedLikeWhatIsPosted) {
     EXPECT_EQ(to_b->TrySend(Message(tag), Of(out), &request), Sent::kRtsSent);
     return request;
   };
-  // Taken by a posted receive; awaited before that and after.
+  // A posted receive takes the message. The sender awaits it before or after that.
   for (const bool before : {true, false}) {
     std::fill(in.begin(), in.end(), 0);
     const SendRequest request = send_rts(1);
@@ -648,13 +648,14 @@ TEST_P(EndpointContract, AtOnceRtsIsAwaitedLikeWhatIsPosted) {
     EXPECT_EQ(back.status, absl::OkStatus());
     EXPECT_EQ(in, out);
   }
-  // Neither a shorter receive, nor another call's, nor one of a tag that is expected elsewhere takes it.
+  // The message is not taken by a shorter receive, by a receive of another call, or by one of a tag
+  // that is expected elsewhere.
   const SendRequest request = send_rts(3);
   Buffer shorter(out.size() - 1);
   EXPECT_EQ(Take(Message(3), Of(shorter)), Next::kOther);
   EXPECT_EQ(to_a->TryRecv(Message(3, kContext, 2), Of(in)), Next::kOther);
   EXPECT_EQ(to_a->TryRecv(Message(4), Of(in)), Next::kOther);
-  // Revoked: it is back at once.
+  // After a revocation the buffer is the sender's again at once.
   Transfer revoked;
   to_b->Await(request, &revoked);
   to_b->Revoke(kContext, kContext, absl::AbortedError("enough"));
@@ -663,20 +664,21 @@ TEST_P(EndpointContract, AtOnceRtsIsAwaitedLikeWhatIsPosted) {
   SendRequest none;
   EXPECT_EQ(to_b->TrySend(Message(5), Of(out), &none), Sent::kNo) << "of a context that is over";
   EXPECT_NE(to_a->TryRecv(Message(3), Of(in)), Next::kThis);
-  // Of a closed connection it is back, whether or not anybody has asked.
+  // When the connection is closed, the buffer is the sender's again, whether or not a peer has
+  // asked for it.
   to_b->Close(absl::AbortedError("done"));
   EXPECT_EQ(to_b->TryTaken(SendRequest{request.number, request.bytes}), Next::kOther);
   EXPECT_EQ(to_b->TrySend(Message(6), Of(out), &none), Sent::kNo);
 }
 
-// A caller may compute for long after its last send: what TrySend has taken comes without another
-// turn of Poll here.
+// A caller may compute for long after its last send. A message that TrySend has accepted arrives
+// without another turn of Poll here.
 TEST_P(EndpointContract, AtOnceNeedsNoPollAfterwards) {
   Connect();
   if (!HasShortWay(GetParam())) {
     GTEST_SKIP() << GetParam() << " sends nothing at once";
   }
-  // Over shm what is small depends on the machine: 4 KiB is anywhere.
+  // What counts as small over shm depends on the machine. 4 KiB is small on every machine.
   const int64_t most = GetParam() == "shm" ? 4 * kKiB : 32 * kKiB;
   for (const int64_t bytes : {most, int64_t{8}, most * 5 / 8 + 1, int64_t{4000}, most}) {
     const Buffer out = Pattern(bytes, static_cast<uint32_t>(bytes));
@@ -699,8 +701,8 @@ TEST_P(EndpointContract, AtOnceNeedsNoPollAfterwards) {
   ExpectGood();
 }
 
-// Neither does what it meets call anybody: a small call that moves its messages itself is no turn
-// of Poll.
+// TrySend and TryRecv call no completion and no event, whatever they find. A small call that moves
+// its messages itself is no turn of Poll.
 TEST_P(EndpointContract, AtOnceCallsNobodyAlsoWhenThePeerHasGoneBeforeItReadAll) {
   Connect();
   if (!HasShortWay(GetParam())) {
@@ -747,8 +749,8 @@ TEST_P(EndpointContract, MessagesForAContextThatIsNotAcceptedAreDropped) {
   b->events.refused.insert(kContext);
   const Buffer small = Pattern(10, 1), medium = Pattern(100 * kKiB, 2), large = Pattern(kMiB, 2);
   std::deque<Transfer> sends;
-  for (int i = 0; i < 200;
-       ++i) {  // more than any credit: what is dropped must give its credit back
+  // More than any credit: dropped messages must return their credit.
+  for (int i = 0; i < 200; ++i) {
     to_b->PostSend(Message(1), Of(small), &sends.emplace_back());
     to_b->PostSend(Message(1), Of(medium), &sends.emplace_back());
     to_b->PostSend(Message(2), Of(large), &sends.emplace_back());

@@ -1,5 +1,5 @@
-// Invariant 8: a process that is killed is noticed by the other, polling or asleep, idle or in the
-// middle of something.
+// Invariant 8: the killing of a process is noticed by its peer, polling or asleep, idle or in the
+// middle of a transfer.
 #include <csignal>
 #include <cstring>
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kAddressBytes = 1024;
 
-// Between processes addresses travel in records of a fixed size.
+// Addresses travel between processes in records of a fixed size.
 void Tell(int fd, const std::string& address) {
   char record[kAddressBytes] = {};
   std::memcpy(record, address.data(), std::min(address.size(), kAddressBytes - 1));
@@ -26,8 +26,8 @@ std::string Hear(int fd) {
   return read(fd, record, kAddressBytes) == static_cast<ssize_t>(kAddressBytes) ? record : "";
 }
 
-// What the child does until it is killed: takes part in the traffic, or just sleeps. `orphan`: if it is a pipe, a
-// process that the child forks lives until that is closed.
+// The child, until it is killed: it takes part in the traffic, or only sleeps. `orphan`: if this is
+// a pipe, the child forks a process that lives until the pipe is closed.
 [[noreturn]] void Child(const std::string& name, uint8_t index, int in, int out, int64_t bytes,
                         int orphan) {
   const std::unique_ptr<Node> node = MakeNode(name, index);
@@ -53,7 +53,8 @@ std::string Hear(int fd) {
 
 class EndpointDeath : public testing::TestWithParam<std::string> {
  protected:
-  // Starts the other process; the node of this one is `node`, the path to it `path`.
+  // Starts the other process. The node of this process is `node`, and its path to the other is
+  // `path`.
   void Start(uint8_t child_index, int64_t bytes, bool forks = false) {
     int to_child[2], from_child[2], orphan[2] = {-1, -1};
     ASSERT_EQ(pipe(to_child) + pipe(from_child) + (forks ? pipe(orphan) : 0), 0);
@@ -104,7 +105,7 @@ class EndpointDeath : public testing::TestWithParam<std::string> {
     }
   }
 
-  // Kills the child and expects that everything has failed within a second.
+  // Kills the child and expects that all transfers fail within a second.
   void ExpectNoticed(bool sleep, const Transfer& receive, const Transfer& send) {
     const int64_t killed = Clock::Real().Now();
     Kill();
@@ -147,7 +148,7 @@ TEST_P(EndpointDeath, Invariant8_AKilledPeerIsNoticedByASleeperWithoutAnythingPo
   EXPECT_LT(Clock::Real().Now() - killed, kSecond);
 }
 
-// Dead, and still in the table of processes.
+// The process is dead, but still in the table of processes.
 TEST_P(EndpointDeath, Invariant8_AKilledPeerThatNobodyWaitedForIsNoticed) {
   for (const bool sleep : {false, true}) {
     Start(1, 100);
@@ -161,7 +162,8 @@ TEST_P(EndpointDeath, Invariant8_AKilledPeerThatNobodyWaitedForIsNoticed) {
   }
 }
 
-// PyTorch's DataLoader forks its workers, which live on with all that they have inherited.
+// PyTorch's DataLoader forks its workers. They live on with all descriptors that they have
+// inherited.
 TEST_P(EndpointDeath, Invariant8_AKilledPeerThatHadForkedIsNoticed) {
   for (const int index : {1, 2}) {
     Start(static_cast<uint8_t>(index), 100, /*forks=*/true);

@@ -1,4 +1,4 @@
-// The contract where things end: revocation (7), closing and loss (3, 4), connecting that fails.
+// The contract when something ends: revocation (7), closing and loss (3, 4), connecting that fails.
 #include <algorithm>
 #include <deque>
 #include <random>
@@ -20,8 +20,8 @@ bool WasAborted(const Transfer& transfer) {
   return transfer.times == 1 && transfer.status.code() == absl::StatusCode::kAborted;
 }
 
-// Memory that is given back to the system the moment it is returned, so that a sanitizer, or the
-// kernel, finds whoever still touches it.
+// Memory that is given back to the system as soon as it is returned. A sanitizer, or the kernel,
+// finds any later access.
 class Lease {
  public:
   Lease(int64_t bytes, uint8_t fill)
@@ -29,8 +29,8 @@ class Lease {
     std::memset(data_.get(), fill, bytes_);
   }
   Bytes bytes() { return {data_.get(), bytes_}; }
-  // Overwrites and frees it. A receiver that accepts what the peer sends from now on sees the
-  // overwriting.
+  // Overwrites and frees the memory. A receiver that accepts later bytes of the peer sees the
+  // overwritten ones.
   void Return() {
     std::memset(data_.get(), 0xDD, bytes_);
     data_.reset();
@@ -181,14 +181,15 @@ TEST_P(EndpointContract, Invariant7_OtherContextsInFlightGoOn) {
 
 TEST_P(EndpointContract, Invariant7_ContextsOfTheTwoSidesMayDiffer) {
   Connect();
-  // a knows the communicator as 10, b as 20: a message carries its receiver's number.
+  // a knows the communicator as 10, b knows it as 20. A message carries its receiver's number.
   Transfer a_send, a_receive, b_receive;
   Lease out(2 * kMiB, 1), in_a(8, 0), in_b(8, 0);
   to_b->PostSend(Message(1, 20), out.bytes(), &a_send);
   to_b->PostRecv(Message(1, 10), in_a.bytes(), &a_receive);
   Transfer unrelated;
   Lease kept(8, 0);
-  to_b->PostRecv(Message(1, 20), kept.bytes(), &unrelated);  // another communicator that is 20 here
+  // The receive is of another communicator, which has number 20 here.
+  to_b->PostRecv(Message(1, 20), kept.bytes(), &unrelated);
   Settle();
   to_b->Revoke(/*mine=*/10, /*theirs=*/20, Why());
   out.Return();
@@ -348,7 +349,7 @@ TEST_P(EndpointContract, APeerThatNeverConnectsIsLostInTime) {
   FakeClock clock;
   Node patient;
   patient.config = a->config;
-  patient.config.self.fill(9);  // the larger id: it waits to be dialled
+  patient.config.self.fill(9);  // larger id: waits for a connection
   patient.config.clock = &clock;
   MakeTransport(GetParam(), patient);
   auto path = patient.transport->Connect(b->config.self, b->transport->address());

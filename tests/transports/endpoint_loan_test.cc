@@ -1,6 +1,6 @@
-// Receives that may be lent their bytes (RecvHint::loan), out of memory that the sender has allocated for
-// its peers to see. What is lent, and what is copied, is the transport's affair; what the receiver
-// reads is the same.
+// Receives that may be lent their bytes (RecvHint::loan), from memory that the sender has allocated
+// for its peers to read. The transport decides what is lent and what is copied. The receiver reads
+// the same bytes.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -18,7 +18,7 @@ constexpr Context kUnused = 77;
 class EndpointLoan : public EndpointContract {
  protected:
   bool lends() const { return Beneath(GetParam()) == "shm"; }
-  // Memory of a's.
+  // Memory of node a.
   std::shared_ptr<const SharedRegion> Allocate(int64_t bytes) {
     auto region = a->regions->Allocate(bytes, SealedMemory::Pages::kUsual);
     EXPECT_TRUE(region.ok()) << region.status();
@@ -31,7 +31,8 @@ class EndpointLoan : public EndpointContract {
     const Buffer pattern = Pattern(static_cast<int64_t>(bytes.size()), seed);
     std::copy(pattern.begin(), pattern.end(), reinterpret_cast<uint8_t*>(bytes.data()));
   }
-  // Memory of a's that begins and ends in the middle of pages; on the heap, so that they hold other things too.
+  // Memory of node a that begins and ends in the middle of pages. It is on the heap, so that these
+  // pages hold other objects too.
   std::shared_ptr<const SharedRegion> Register(int64_t bytes) {
     heap.assign(static_cast<size_t>(bytes) + 200, std::byte{0});
     auto region = a->regions->Register({heap.data() + 100, static_cast<size_t>(bytes)});
@@ -39,7 +40,7 @@ class EndpointLoan : public EndpointContract {
     registered = *region;
     return *region;
   }
-  // What is registered becomes private before it is freed.
+  // Registered memory must become private again before it is freed.
   void GiveBack() {
     EXPECT_EQ(a->regions->Remove(*registered)->memory.GiveBack(), absl::OkStatus());
     registered = nullptr;
@@ -54,21 +55,21 @@ class EndpointLoan : public EndpointContract {
     a->transport->Retire(*region);
     a->regions->Remove(*region);
   }
-  // One message of a's, posted, and until it is received.
+  // Posts one message of a, and polls until it is received.
   void SendOne(Bytes from, uint32_t tag) {
     to_a->PostRecv(Message(tag), Of(in), &received, {.loan = &loan});
     to_b->PostSend(Message(tag), from, &sent);
     ASSERT_TRUE(PollUntil([&] { return received.times > 0; }));
     ASSERT_EQ(received.status, absl::OkStatus());
   }
-  // What the receive gave.
+  // Returns the bytes that the receive got.
   Buffer Received() const {
     const auto* const data = reinterpret_cast<const uint8_t*>(loan.lent);
     return loan.lent == nullptr ? in : Buffer(data, data + in.size());
   }
 
   std::vector<std::byte> heap;
-  std::shared_ptr<const SharedRegion> registered;  // lies there
+  std::shared_ptr<const SharedRegion> registered;  // a part of `heap`
   Buffer in;
   Transfer received, sent;
   Loan loan;
@@ -114,7 +115,7 @@ TEST_P(EndpointLoan, IsEmptyWhereTheBytesAreInTheReceive) {
   for (const int64_t bytes : {int64_t{0}, int64_t{100}}) {  // too small to be lent
     in.assign(static_cast<size_t>(bytes), 0);
     received = sent = {};
-    loan = {reinterpret_cast<const std::byte*>(this), 7};  // what an earlier receive left
+    loan = {reinterpret_cast<const std::byte*>(this), 7};  // left by an earlier receive
     Fill(In(*region, 0, bytes), 1);
     ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, bytes), next_tag++));
     EXPECT_EQ(loan.lent, nullptr);
@@ -131,7 +132,8 @@ TEST_P(EndpointLoan, ReceivesThatAskForACopyGetOne) {
       Buffer copy(static_cast<size_t>(bytes));
       const uint32_t tag = next_tag++;
       sent = received = {};
-      to_b->PostSend(Message(tag), In(*region, 0, bytes), &sent);  // also when it is early
+      // The message comes before its receive.
+      to_b->PostSend(Message(tag), In(*region, 0, bytes), &sent);
       Settle();
       to_a->PostRecv(Message(tag), Of(copy), &received);
       ASSERT_TRUE(PollBoth(received, sent));
@@ -140,7 +142,7 @@ TEST_P(EndpointLoan, ReceivesThatAskForACopyGetOne) {
   }
 }
 
-// The pages in which it begins and ends hold other things, which change.
+// The first and the last page hold other objects, which change.
 TEST_P(EndpointLoan, RegisteredMemoryIsReadAnewWithEachMessage) {
   Connect();
   constexpr int64_t kAll = 100 * kKiB;
@@ -183,7 +185,7 @@ TEST_P(EndpointLoan, Invariant7_TheSenderTakesItBackWhileItIsRead) {
   ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, kMiB), 1));
   const bool lent = loan.lent != nullptr;
   to_b->Revoke(kUnused, kContext, absl::AbortedError("enough"));
-  Fill(In(*region, 0, kMiB), 9);  // it is the sender's again
+  Fill(In(*region, 0, kMiB), 9);  // the memory is the sender's again
   ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
   if (lent) {
     EXPECT_EQ(sent.status.code(), absl::StatusCode::kAborted);
@@ -198,13 +200,13 @@ TEST_P(EndpointLoan, Invariant7_OrHasTakenItBackAndThePeerHasNotHeard) {
   in.assign(kMiB, 0);
   ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, kMiB), 1));
   to_b->Revoke(kUnused, kContext, absl::AbortedError("enough"));
-  if (loan.lent != nullptr) {  // nobody has polled
+  if (loan.lent != nullptr) {  // no node has polled since
     EXPECT_EQ(to_a->Release(&loan).code(), absl::StatusCode::kAborted);
   }
   ExpectGood();
 }
 
-// Several at a time, so that shm reads some and is pushed others; out of a region it copies them.
+// Several at a time, so that shm reads some and gets others pushed. From a region it copies them.
 TEST_P(EndpointLoan, Invariant7_RevokeOfSeveralInEveryStage) {
   constexpr size_t kMessages = 4;
   constexpr size_t kBytes = 1200 * kKiB;
@@ -324,7 +326,7 @@ TEST_P(EndpointLoan, ManyRegionsAtOnceSomeNeverOfferedInTime) {
   std::vector<std::shared_ptr<const SharedRegion>> regions;
   std::vector<Buffer> buffers(kRegions, Buffer(64 * kKiB));
   std::vector<Transfer> receives(kRegions), sends(kRegions);
-  for (size_t i = 0; i < kRegions; ++i) {  // b does not look meanwhile
+  for (size_t i = 0; i < kRegions; ++i) {  // b does not poll meanwhile
     regions.push_back(Allocate(64 * kKiB));
     Fill(In(*regions[i], 0, 64 * kKiB), static_cast<uint32_t>(i));
     to_b->PostSend(Message(static_cast<uint32_t>(i)), In(*regions[i], 0, 64 * kKiB), &sends[i]);

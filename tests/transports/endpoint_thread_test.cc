@@ -1,5 +1,5 @@
-// The contract with each side driven by a thread of its own, as engines do, asleep on wait_fd when
-// there is nothing to do. Run under the thread sanitizer.
+// The contract with each side driven by a thread of its own, as by engines. A thread sleeps on
+// wait_fd when it has nothing to do. Run under the thread sanitizer.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -15,8 +15,8 @@
 namespace entrain {
 namespace {
 
-// Drives one transport until `condition`; false after 20 s. Sleeps, so a wake-up that is missed
-// shows as time.
+// Drives one transport until `condition` holds. Returns false after 20 s. Sleeps, so a missed
+// wake-up costs time.
 bool Drive(Transport& transport, const std::function<bool()>& condition) {
   const Deadline deadline = Deadline::After(20 * kSecond);
   while (!condition()) {
@@ -91,8 +91,8 @@ TEST_P(EndpointContract, TwoThreadsExchangeEverySize) {
   other.join();
 }
 
-// One side of a conversation in which every message goes out and is taken in a way drawn on the spot:
-// at once, lent at once, posted; and begun in one way and ended in another.
+// One side of a conversation. Each message is sent and received in a randomly drawn way: at once,
+// lent at once, posted, or begun in one way and ended in another.
 class EveryWay {
  public:
   EveryWay(Node& node, Endpoint& path, uint32_t seed)
@@ -103,7 +103,7 @@ class EveryWay {
     node_.transport->Retire(*region_);
     node_.regions->Remove(*region_);
   }
-  // Sends and receives message `i`; `others`: the seed of the other side.
+  // Sends and receives message `i`. `others`: the seed of the other side.
   void Exchange(uint32_t i, int64_t bytes, uint32_t others) {
     Buffer own = Pattern(bytes, i + seed_), in(own.size(), 0);
     const bool shared = random_() % 3 == 0;
@@ -198,7 +198,7 @@ TEST_P(EndpointContract, EveryWayOfSendingMeetsEveryWayOfReceiving) {
   Connect();
   const auto play = [](Node& node, Endpoint& path, uint32_t seed) {
     EveryWay side(node, path, seed);
-    std::mt19937 sizes(4);  // the same on both sides
+    std::mt19937 sizes(4);  // equal on both sides
     for (uint32_t i = 0; i < 300; ++i) {
       const int64_t bytes =
           i % 20 == 0 ? 0 : (int64_t{1} << (sizes() % 19)) + static_cast<int64_t>(sizes() % 100);
@@ -210,12 +210,13 @@ TEST_P(EndpointContract, EveryWayOfSendingMeetsEveryWayOfReceiving) {
   other.join();
 }
 
-// The sender revokes, overwrites and frees its buffer while the other thread is copying from it.
+// The sender revokes a message, then overwrites and frees its buffer, while the other thread is
+// copying from it.
 TEST_P(EndpointContract, Invariant7_RevokeRacesWithTheCopyingPeer) {
   Connect();
   constexpr int kRounds = 360;
-  // Some sent and taken at once, where that goes. Of the others most are of one piece: what is
-  // revoked in its middle has nothing behind it that could fail.
+  // Some messages are sent and received at once, where this is possible. Most others have one
+  // piece, so that a revocation in the middle leaves no later piece that could fail.
   const auto at_once = [](int i) { return i % 3 == 2; };
   const auto large = [&](int i) { return i % 8 < 2 && !at_once(i); };
   const auto bytes_of = [&](int i) {
@@ -228,7 +229,7 @@ TEST_P(EndpointContract, Invariant7_RevokeRacesWithTheCopyingPeer) {
       const auto context = static_cast<Context>(100 + i);
       Buffer in(bytes_of(i), 0);
       Transfer receive;
-      // What was said last would be in the way.
+      // The last control message must not be pending.
       ASSERT_TRUE(Drive(*b->transport,
                         [&] { return b->events.controls.size() >= static_cast<size_t>(i); }));
       auto next = at_once(i) ? Endpoint::Next::kNothing : Endpoint::Next::kOther;
@@ -259,7 +260,7 @@ TEST_P(EndpointContract, Invariant7_RevokeRacesWithTheCopyingPeer) {
   });
   for (int i = 0; i < kRounds; ++i) {
     const auto context = static_cast<Context>(100 + i);
-    // Every other one out of memory that the peer may map.
+    // Every other message is in memory that the peer may map.
     auto own = std::make_unique<Buffer>(bytes_of(i), 0x11);
     auto region = i % 2 == 0 ? nullptr
                              : *a->regions->Allocate(static_cast<int64_t>(own->size()),
@@ -267,12 +268,12 @@ TEST_P(EndpointContract, Invariant7_RevokeRacesWithTheCopyingPeer) {
     const Bytes out = region == nullptr ? Of(*own) : Bytes(region->memory.data(), own->size());
     std::fill(out.begin(), out.end(), std::byte{0x11});
     while (at_once(i) && waiting.load() < i && !HasFailure()) {
-      a->transport->Poll();  // what was said may not have gone yet
+      a->transport->Poll();  // the last control message may not be sent yet
     }
     Transfer send;
     SendRequest unused;
     if (at_once(i) && to_b->TrySend(Message(1, context), out, &unused) != Endpoint::Sent::kNo) {
-      send.times = 1;  // nobody asks for its end
+      send.times = 1;  // no completion tells its end
     } else {
       to_b->PostSend(Message(1, context), out, &send);
     }

@@ -1,5 +1,6 @@
-// What ENTRAIN_FAULT says, and transports behind an emulated link. Times are those of a clock that
-// the test moves, so they are exact; that the contract holds is in endpoint_contract_test.cc.
+// The grammar of ENTRAIN_FAULT, and transports behind an emulated link. Times are those of a clock
+// that the test advances, so they are exact. endpoint_contract_test.cc tests the contract behind a
+// link.
 #include <ctime>
 #include <deque>
 
@@ -71,7 +72,7 @@ TEST(FaultPlan, WhatIsWrongIsNamed) {
   }
 }
 
-// One node that sends over an emulated link to two that do not, all in this thread.
+// One node sends over an emulated link to two nodes without one. All are in this thread.
 class FaultLinkTest : public testing::Test {
  protected:
   static constexpr int64_t kLatency = 200 * kMicrosecond;
@@ -136,7 +137,7 @@ class FaultLinkTest : public testing::Test {
     to[i]->PostSend(Message(next_tag++, context), Of(std::as_const(move.out)), &move.sent);
     return move;
   }
-  // It arrives at that time and not before.
+  // Expects that the message arrives at this time and not before.
   void ExpectAt(int64_t at_ns, const Move& move) {
     clock.Advance(at_ns - 1 - clock.Now());
     Poll();
@@ -163,12 +164,12 @@ TEST_F(FaultLinkTest, RateMakesMessagesWaitForEachOtherAndLatencyDoesNot) {
   Connect({.bytes_per_second = 1'000'000, .latency_ns = kLatency});
   const int64_t begin = clock.Now();
   const Move& first = Send(1, 1000);
-  const Move& second = Send(2, 500);  // one link, whoever it is for
+  const Move& second = Send(2, 500);  // one link for all receivers
   const Move& nothing = Send(1, 0);
   ExpectAt(begin + 1000 * kMicrosecond + kLatency, first);
   ExpectAt(begin + 1500 * kMicrosecond + kLatency, second);
   ExpectArrived(nothing);
-  const int64_t later = clock.Now() + kSecond;  // an idle link saves nothing up
+  const int64_t later = clock.Now() + kSecond;  // an idle link accumulates no credit
   clock.Advance(kSecond);
   const Move& third = Send(1, 2000);
   ExpectAt(later + 2000 * kMicrosecond + kLatency, third);
@@ -203,7 +204,7 @@ TEST_F(FaultLinkTest, WhatIsRevokedFreesTheLink) {
   const int64_t begin = clock.Now();
   const Move& started = Send(1, 1000);
   const Move& doomed = Send(1, 10'000'000, kOtherContext);
-  const Move& other = Send(2, 3000, kOtherContext);  // the same number, another path
+  const Move& other = Send(2, 3000, kOtherContext);  // equal number, other path
   const Move& behind = Send(1, 1000);
   clock.Advance(400 * kMicrosecond);
   to[1]->Revoke(kOtherContext, kOtherContext, absl::AbortedError("enough"));
@@ -214,7 +215,7 @@ TEST_F(FaultLinkTest, WhatIsRevokedFreesTheLink) {
   ExpectAt(begin + 4000 * kMicrosecond + kLatency, other);
   ExpectAt(begin + 5000 * kMicrosecond + kLatency, behind);
   from[1]->Revoke(kOtherContext, kOtherContext, absl::AbortedError("enough"));
-  // And what is on the link itself.
+  // Revokes also a message that is on the link itself.
   const Move& on_it = Send(1, 9'000'000, kOtherContext);
   clock.Advance(kMillisecond);
   const Move& next = Send(2, 1000);
@@ -307,7 +308,8 @@ TEST_F(FaultLinkTest, CutEndsEveryPathOnBothSides) {
   EXPECT_EQ(waiting.sent.status.code(), absl::StatusCode::kUnavailable);
 }
 
-// Asleep until it is due, by the real clock: no processor time, and no later than a timer is.
+// Sleeps by the real clock until a message is due. This takes no processor time, and ends no later
+// than a timer would.
 TEST(FaultTransport, ASleeperIsWokenWhenAMessageIsDueAndTakesNoProcessorTime) {
   constexpr int64_t kDelay = 400 * kMillisecond;
   for (const char* name : {"inproc", "shm", "tcp"}) {

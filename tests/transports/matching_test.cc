@@ -46,7 +46,7 @@ class MatchQueueTest : public testing::Test, public Events {
   static Bytes Of(std::string& text) {
     return {reinterpret_cast<std::byte*>(text.data()), text.size()};
   }
-  // Writes `text` to where the queue wants it.
+  // Writes `text` to the address that the queue has chosen.
   bool Write(Incoming* incoming, absl::string_view text) {
     if (!incoming->dropped()) {
       std::memcpy(incoming->writable().data(), text.data(), text.size());

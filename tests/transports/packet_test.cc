@@ -1,4 +1,4 @@
-// The table of packet types: who sends which, and how many bytes each may count.
+// The table of packet types: the side that sends each type, and the bytes that it may count.
 #include "transports/packet.h"
 
 #include <gmock/gmock.h>

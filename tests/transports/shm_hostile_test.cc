@@ -1,5 +1,5 @@
-// Peers that do not keep the protocol, and strangers: an error, never a wrong index (invariant 5 of
-// the contract).
+// Peers that break the protocol, and strangers. They cause an error, but never a wrong index
+// (invariant 5 of the contract).
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -48,12 +48,12 @@ size_t OpenDescriptors() {
   return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
-// A transport under test, and a peer that is made of this test's own hands.
+// A transport under test, and a peer that this test plays byte by byte.
 class ShmHostile : public testing::Test, public Events {
  protected:
   ShmHostile() {
     options.cpus = CpuSet::First(8);
-    options.limits.quick_reads = true;  // whatever this machine is like
+    options.limits.quick_reads = true;  // independent of this machine
   }
   bool Accepts(Context) override { return true; }
   void OnEarly(Endpoint&, const Envelope&) override { ++early; }
@@ -62,7 +62,7 @@ class ShmHostile : public testing::Test, public Events {
 
   void SetUp() override {
     TransportConfig config;
-    config.self.fill(2);  // the larger id: it is dialled
+    config.self.fill(2);  // larger id: waits for a connection
     config.host_id = "here";
     config.key = key;
     transport = CreateTransport(config, this, options).value();
@@ -75,7 +75,7 @@ class ShmHostile : public testing::Test, public Events {
     self.doorbell = doorbell.get();
     self.ring_bytes = 64 << 10;
     std::string peer_name;
-    listener = ListenAbstract(&peer_name).value();  // somebody who waits is knocked at
+    listener = ListenAbstract(&peer_name).value();  // a side that waits is asked to connect
     const std::string address = absl::StrCat("1/", geteuid(), "/", peer_name, "/here");
     path = transport->Connect(peer_id, address).value();
   }
@@ -103,7 +103,7 @@ class ShmHostile : public testing::Test, public Events {
     std::memcpy(at, payload.data(), payload.size());
     peer->Publish(static_cast<Kind>(kind));
   }
-  // The first `ready` bytes can be read, the record is not finished.
+  // Writes a record of which only the first `ready` bytes can be read. The record is not finished.
   void Begin(const std::string& payload, size_t ready) {
     std::byte* at = peer->Reserve(payload.size());
     ASSERT_NE(at, nullptr);
@@ -154,7 +154,8 @@ TEST_F(ShmHostile, AProperPeerIsHeard) {
   EXPECT_EQ(controls[0], "hello");
 }
 
-// What is being written is copied by who waits for it and nobody else; it counts when it is whole.
+// A message that is still being written is copied only by the caller that waits for it. It counts
+// when it is complete.
 TEST_F(ShmHostile, AMessageIsTakenWhileItIsWritten) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   std::string text(5000, 'x');
@@ -178,7 +179,7 @@ TEST_F(ShmHostile, AMessageIsTakenWhileItIsWritten) {
   EXPECT_EQ(other, std::string(other.size(), '-'));
   EXPECT_EQ(shorter, std::string(shorter.size(), '-'));
   EXPECT_EQ(transport->Poll(), 0);
-  EXPECT_TRUE(transport->Arm());  // nothing to stay awake for
+  EXPECT_TRUE(transport->Arm());  // no reason to stay awake
   EXPECT_EQ(try_recv(3, &into), Endpoint::Next::kPart);
   EXPECT_EQ(try_recv(3, &into), Endpoint::Next::kNothing) << "nothing more since";
   EXPECT_EQ(into, std::string(1000, 'x') + std::string(4000, '-'));
@@ -193,7 +194,7 @@ TEST_F(ShmHostile, AMessageIsTakenWhileItIsWritten) {
   EXPECT_TRUE(lost.empty());
 }
 
-// Begun by one who waits, finished by the engine: nothing is lost or counted twice.
+// A waiting caller begins the copy and the engine finishes it. Nothing is lost or counted twice.
 TEST_F(ShmHostile, AMessageThatWasBegunIsDeliveredByPoll) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   const std::string text(5000, 'x');
@@ -212,8 +213,8 @@ TEST_F(ShmHostile, AMessageThatWasBegunIsDeliveredByPoll) {
   EXPECT_EQ(into, text);
 }
 
-// What was copied of a record counts for a receive of its length only: the peer may publish another
-// in its place.
+// The copied beginning of a record counts only for a receive of the record's length: the peer may
+// publish another record in its place.
 TEST_F(ShmHostile, AMessageThatWasBegunAndIsAnotherInTheEnd) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   const std::string text(5000, 'x'), head = Raw(WireEnvelope::Of(Message(3)));
@@ -267,8 +268,8 @@ TEST_F(ShmHostile, HandlesThatWereNeverGiven) {
   }
 }
 
-// An end that comes again is legal (it may have crossed a revocation), but nobody who waits for a
-// message is to read them for ever.
+// A repeated end is legal (it may have crossed a revocation). But a caller that waits for a message
+// must not read ends forever.
 TEST_F(ShmHostile, MoreEndsThanMessages) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   const std::vector<std::byte> out(100'000);
@@ -322,7 +323,7 @@ TEST_F(ShmHostile, AskingForMoreThanTheRtsSaid) {
   }
 }
 
-// We may read its memory, which does not say that it may read ours.
+// This process may read the peer's memory. This does not mean that the peer may read ours.
 TEST_F(ShmHostile, APeerThatCannotReadIsSentSmallMessagesThroughTheRing) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   const std::vector<std::byte> out(8000, std::byte{1});
@@ -373,7 +374,8 @@ TEST_F(ShmHostile, AFullRingSendsRtsForSmallMessagesOnlyToAPeerThatCanReadThem) 
   }
 }
 
-// A message of this size goes by RTS where the two have cores of their own, and copied where they share one.
+// A message of this size goes by RTS if the two ranks have cores of their own, and is copied if
+// they share one.
 TEST_F(ShmHostile, CoresAreThoseThatBothMayUse) {
   const std::vector<std::byte> out(8000, std::byte{1});
   for (const bool same : {true, false}) {
@@ -388,7 +390,7 @@ TEST_F(ShmHostile, CoresAreThoseThatBothMayUse) {
   }
 }
 
-// Nor more than the cgroups of both have time for, whatever a peer says of its own.
+// The cores are also limited by the CPU time of both cgroups, whatever a peer claims for its own.
 TEST_F(ShmHostile, CoresAreNoMoreThanBothHaveTimeFor) {
   const std::vector<std::byte> out(8000, std::byte{1});
   const CpuQuota most{~uint64_t{0}, ~uint64_t{0}, ~uint32_t{0}};
@@ -408,7 +410,8 @@ TEST_F(ShmHostile, CoresAreNoMoreThanBothHaveTimeFor) {
   }
 }
 
-// The receiver has copied the beginning, and asks for the rest: the send is over when that is sent.
+// The receiver has copied the beginning and asks for the rest. The send is over when the rest is
+// sent.
 TEST_F(ShmHostile, ASendThatIsAskedForEndsWithItsLastFragment) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   std::vector<std::byte> out(300'000, std::byte{1});
@@ -443,13 +446,15 @@ TEST_F(ShmHostile, AnRtsOfAnImpossibleLength) {
   ExpectLost("impossible length");
 }
 
-// Sends the messages that the transport asks for. Returns the handles of those, and in `*done` of those that it has read.
+// A peer that sends the messages that the transport asks for. Handles: `asked` are the messages
+// that the transport asked for, `done` those that it has read itself.
 class ShmHostileSender : public ShmHostile {
  protected:
   struct Handles {
     std::vector<uint64_t> done, asked;
   };
-  // `count` messages of `bytes` to receives with this hint, and what becomes of them.
+  // Sends `count` messages of `bytes` to receives with this hint. Returns the handles of both
+  // kinds.
   Handles SendAll(uint32_t count, size_t bytes, RecvHint hint = {}) {
     const std::vector<std::byte> out(bytes, std::byte{3});
     std::vector<std::vector<std::byte>> in(count, std::vector<std::byte>(bytes));
@@ -514,7 +519,7 @@ TEST_F(ShmHostileSender, WhereReadsAreSlowASenderThatPollsIsAsked) {
   }
 }
 
-// A receive that waits for just this message leaves it to Poll, which asks for it.
+// A receive that waits only for this message leaves it to Poll, which asks for it.
 TEST_F(ShmHostileSender, AMessageThatIsToComeThroughTheRingIsNotReadAtOnce) {
   TearDown();
   options.limits.quick_reads = false;
@@ -530,7 +535,7 @@ TEST_F(ShmHostileSender, AMessageThatIsToComeThroughTheRingIsNotReadAtOnce) {
   EXPECT_EQ(in, out);
 }
 
-// What turns out unreadable is asked for from there on.
+// If a part of a message turns out to be unreadable, the transport asks for the rest from there on.
 TEST_F(ShmHostile, OfAMessageThatCanBeReadInPartTheRestIsAskedFor) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   constexpr size_t kReadable = 300 << 10, kBytes = 400 << 10;
@@ -561,7 +566,7 @@ TEST_F(ShmHostile, OfAMessageThatCanBeReadInPartTheRestIsAskedFor) {
   munmap(memory, kBytes);
 }
 
-// All of it is mapped.
+// Makes an offer whose whole region is mapped.
 WireOffer Offer(uint64_t region, uint64_t address, uint64_t bytes) {
   return {.region = region,
           .address = address,
@@ -598,14 +603,14 @@ TEST_F(ShmHostile, OffersThatAreNone) {
   const SealedMemory memory = SealedMemory::Create(4096).value();
   constexpr uint64_t magic = WireOffer::kMagic;
   const WireOffer offers[] = {
-      {1, 1, 4096, 4096, 4096, 4096},        // no magic
+      {1, 1, 4096, 4096, 4096, 4096},        // no magic number
       Offer(1, ~uint64_t{0} - 4095, 8192),   // past the last address
-      Offer(2, 4096, 4096),                  // which is taken
-      {magic, 1, 8192, 4096, 4096, 4096},    // mapped before it,
-      {magic, 1, 8192, 4096, 8193, 4096},    // behind it,
-      {magic, 1, 8192, 4096, 8192, 4097},    // longer,
-      {magic, 1, 8192, 16384, 12288, 4096},  // a page of it before, not mapped,
-      {magic, 1, 8192, 16384, 8193, 4096},   // more than one behind
+      Offer(2, 4096, 4096),                  // the region is in use
+      {magic, 1, 8192, 4096, 4096, 4096},    // the mapping begins before the memory
+      {magic, 1, 8192, 4096, 8193, 4096},    // the mapping ends behind the memory
+      {magic, 1, 8192, 4096, 8192, 4097},    // the mapping is longer than the memory
+      {magic, 1, 8192, 16384, 12288, 4096},  // the first page is not mapped
+      {magic, 1, 8192, 16384, 8193, 4096},   // more than the last page is not mapped
       {magic, 1, 8192, ~uint64_t{0} - 8192, 8192, ~uint64_t{0} - 4096},
   };
   for (const WireOffer& offer : offers) {
@@ -623,7 +628,7 @@ TEST_F(ShmHostile, OffersThatAreNone) {
   ExpectLost("what is no offer");
 }
 
-// Memory that cannot be mapped, for want of seals, size or descriptors: the message is copied.
+// Memory cannot be mapped because seals, size or descriptors are missing: the message is copied.
 TEST_F(ShmHostile, MemoryThatCannotBeMappedIsCopied) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   const Fd unsealed(memfd_create("test", MFD_CLOEXEC));
@@ -646,7 +651,7 @@ TEST_F(ShmHostile, MemoryThatCannotBeMappedIsCopied) {
     EXPECT_EQ(received.status, absl::OkStatus());
     EXPECT_EQ(loan.lent, nullptr);
     EXPECT_EQ(in, out);
-    // Likewise where it is taken at once.
+    // The same for a message that is received at once.
     std::vector<std::byte> part(50'000);
     Write(kRts,
           Raw(WireRts{WireEnvelope::Of(Message(99)), part.size(), address, 100 + region, region}));
@@ -737,7 +742,7 @@ TEST_F(ShmHostile, MemoryOfAnRtsThatIsNotThereIsAskedForThroughTheRing) {
   Write(kFragment, Raw(WireFragment{cts.to}) + std::string(16000, 'x'));
   transport->Poll();
   EXPECT_EQ(in[15999], std::byte{'x'});
-  for (int i = 0; i < 6; ++i) {  // 112000 bytes in all
+  for (int i = 0; i < 6; ++i) {  // 112000 bytes in total
     Write(kFragment, Raw(WireFragment{cts.to}) + std::string(16000, 'x'));
     transport->Poll();
     peer->Release();
@@ -747,7 +752,7 @@ TEST_F(ShmHostile, MemoryOfAnRtsThatIsNotThereIsAskedForThroughTheRing) {
   EXPECT_FALSE(receive.status.ok());
 }
 
-// A raw connection to the listening socket.
+// Opens a raw connection to the listening socket.
 Fd Dial(const std::string& name) {
   Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address{};
@@ -763,7 +768,7 @@ TEST_F(ShmHostile, StrangersAreSentAwayAndTheirDescriptorsClosed) {
   const size_t before = OpenDescriptors();
   const Fd stranger = Dial(name);
   transport->Poll();
-  // Descriptors before the handshake is over.
+  // Sends descriptors before the handshake is over.
   std::string text = "GET / HTTP/1.1\r\n" + std::string(200, 'x');
   iovec part{text.data(), text.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -806,7 +811,7 @@ TEST_F(ShmHostileKeyed, APeerWithoutTheKeyDoesNotGetIn) {
   EXPECT_TRUE(PollUntil([&] { return controls.size() == 1; }));
 }
 
-// While it lives, this process can open nothing more.
+// While this object lives, the process cannot open further descriptors.
 class NoMoreDescriptors {
  public:
   NoMoreDescriptors() {
@@ -828,7 +833,7 @@ TEST_F(ShmHostile, BeingOutOfDescriptorsIsNotThePeersFault) {
     EXPECT_TRUE(introduction.Step().ok());
     return introduction.peer_known();
   }));
-  ASSERT_TRUE(introduction.Step().ok());  // its descriptors are on their way
+  ASSERT_TRUE(introduction.Step().ok());  // its descriptors were sent
   {
     const NoMoreDescriptors limit;
     ASSERT_TRUE(PollUntil([&] { return !lost.empty(); }));

@@ -1,4 +1,4 @@
-// The shm transport between real processes: what one process cannot show.
+// The shm transport between real processes: tests that one process cannot make.
 #include <algorithm>
 #include <cstddef>
 #include <deque>
@@ -55,7 +55,7 @@ Buffer Pattern(int64_t bytes, uint32_t seed) {
   return buffer;
 }
 
-// One process' side of a pair.
+// One process's side of a pair.
 struct Rank final : Events {
   std::unique_ptr<Transport> transport;
   std::unique_ptr<Endpoint> path;
@@ -73,7 +73,7 @@ struct Rank final : Events {
       transport->Poll();
     }
   }
-  // Exchanges addresses over `socket` and connects; `first` has the smaller id.
+  // Exchanges addresses over `socket` and connects. `first` has the smaller id.
   bool Join(int socket, bool first, const shm::Options& options) {
     TransportConfig config;
     config.self.fill(first ? 1 : 2);
@@ -110,7 +110,7 @@ struct Rank final : Events {
   }
 };
 
-// The other process of a test. `body` runs there and returns whether all was well.
+// The other process of a test. `body` runs there and returns whether it succeeded.
 class Child {
  public:
   explicit Child(const std::function<bool(int socket)>& body) {
@@ -137,7 +137,7 @@ class Child {
       pid_ = 0;
     }
   }
-  // Waits for it to end by itself.
+  // Waits until it ends by itself.
   bool EndedWell() {
     int status = 1;
     const Deadline deadline = Deadline::After(20 * kSecond);
@@ -159,7 +159,7 @@ class Child {
 constexpr int64_t kSizes[] = {0,         1,      64,         8 * kKiB,       8 * kKiB + 1,
                               32 * kKiB, 100000, 256 * kKiB, 256 * kKiB + 3, 2 * kMiB + 1};
 
-// Both sides send and receive all sizes at once and check them.
+// Both sides send and receive all sizes at once and check the bytes.
 bool ExchangeAll(Rank& rank, uint32_t mine, uint32_t theirs, bool cold) {
   std::deque<Buffer> outs, ins;
   std::deque<Transfer> transfers;
@@ -187,11 +187,11 @@ bool ExchangeAll(Rank& rank, uint32_t mine, uint32_t theirs, bool cold) {
 
 struct Way {
   const char* name;
-  bool forbid_before, forbid_after;  // in the child: before or after it has connected
+  bool forbid_before, forbid_after;  // in the child: before or after connecting
   bool pull;                         // the option, on both sides
   size_t ring_bytes;
   bool cold = false;        // RecvHint::cold
-  int cores = 8;            // as if they might use so many
+  int cores = 8;            // the number of usable cores to assume
   bool quick_reads = true;  // Limits::quick_reads
 };
 
@@ -251,7 +251,7 @@ TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
   EXPECT_TRUE(child.EndedWell());
 }
 
-// Long ones, one at a time.
+// Passes long messages, one at a time.
 TEST_P(ShmWays, TwoProcessesPassOneLongMessageToAndFro) {
   const Way& way = GetParam();
   const shm::Options options = OptionsOf(way);
@@ -295,7 +295,7 @@ TEST_P(ShmWays, TwoProcessesPassOneLongMessageToAndFro) {
 
 TEST_P(ShmWays, KillingTheSenderInTheMiddleFailsTheReceiveSoon) {
   const shm::Options options = OptionsOf(GetParam());
-  for (int polls : {0, 1, 3, 10}) {  // a poll takes 2 MiB at most, so some is left
+  for (int polls : {0, 1, 3, 10}) {  // a poll takes at most 2 MiB, so some bytes are left
     Child child([&](int socket) {
       Rank rank;
       Buffer out(32 * kMiB, 1);
@@ -325,8 +325,8 @@ TEST_P(ShmWays, KillingTheSenderInTheMiddleFailsTheReceiveSoon) {
   }
 }
 
-// A process that `shares` the peer's descriptors goes on after the peer's death, as a forked data
-// loader does.
+// A process that `shares` the peer's descriptors lives on after the peer's death, like a forked
+// data loader.
 void ExpectDeathIsNoticed(bool asleep, bool shares) {
   Child child([&](int socket) {
     Rank rank;
@@ -334,8 +334,8 @@ void ExpectDeathIsNoticed(bool asleep, bool shares) {
     rank.PollUntil([&] { return !rank.controls.empty(); });
     const pid_t loader = shares ? fork() : -1;
     if (loader == 0) {
-      prctl(PR_SET_PDEATHSIG,
-            SIGUSR1);  // ends it when the test's process has ended the peer, a second later
+      // The signal comes when the test's process has ended the peer. A second later it ends this.
+      prctl(PR_SET_PDEATHSIG, SIGUSR1);
       signal(SIGUSR1, [](int) {
         poll(nullptr, 0, 1500);
         _exit(0);
@@ -378,7 +378,7 @@ TEST(ShmProcess, ASleeperNoticesDeathWhileAForkedChildLives) {
 }
 
 TEST(ShmProcess, APeerThatDiesBeforeItConnectsIsLostSoon) {
-  for (const bool first : {true, false}) {  // the parent dials, or waits to be dialled
+  for (const bool first : {true, false}) {  // the parent connects, or waits for a connection
     Child child([&](int socket) {
       Rank rank;
       rank.Join(socket, !first, {});
@@ -392,7 +392,7 @@ TEST(ShmProcess, APeerThatDiesBeforeItConnectsIsLostSoon) {
   }
 }
 
-// Of messages that are read in many pieces, or come through a small ring.
+// Revokes messages that are read in many pieces, or come through a small ring.
 void ExpectARevokedMessageFails(bool read) {
   constexpr int kRounds = 20;
   const int64_t bytes = read ? kMiB : 8 * kMiB;
@@ -423,7 +423,7 @@ void ExpectARevokedMessageFails(bool read) {
     Buffer in(static_cast<size_t>(bytes));
     Transfer receive;
     rank.path->PostRecv(Message(1, static_cast<Context>(10 + i)), Of(in), &receive);
-    rank.PollUntil([&] { return in[0] == 0x11 || receive.times > 0; });  // it has begun
+    rank.PollUntil([&] { return in[0] == 0x11 || receive.times > 0; });  // the transfer has begun
     for (int polls = 0; polls < i; ++polls) {
       rank.transport->Poll();
     }

@@ -28,7 +28,7 @@ Segment Make() {
 Fd Duplicate(int fd) {
   return Fd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
-// A memfd of `bytes` with `seals`.
+// Makes a memfd of `bytes` with `seals`.
 Fd Memory(size_t bytes, int seals) {
   Fd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
@@ -69,7 +69,7 @@ size_t Exists(const Segment& segment) {
   return static_cast<size_t>(info.st_blocks) * 512;
 }
 
-// Two processes share it: half of it is what a peer costs each of them.
+// Two processes share the segment, so each of them pays half of it per peer.
 TEST(ShmSegment, HasFewPagesUntilARingIsReserved) {
   const Segment segment = Make();
   EXPECT_GE(Exists(segment), Segment::kPage + 2 * Segment::kFirstOfRing);
@@ -115,8 +115,8 @@ TEST(ShmSegment, TheSizeIsSealed) {
 }
 
 TEST(ShmSegment, ShortageIsAnErrorThatNamesTheSize) {
-  // In a process of its own: the limit cannot be raised again. A file may not grow beyond it, as if
-  // memory were short.
+  // Runs in a separate process, because the limit cannot be raised again. A file may not grow
+  // beyond the limit, as if memory were short.
   const pid_t child = fork();
   if (child == 0) {
     signal(SIGXFSZ, SIG_IGN);
@@ -168,7 +168,7 @@ TEST(ShmSegment, AForkedChildDoesNotHaveTheMapping) {
   std::byte* const ring = segment.ring(0);
   const pid_t child = fork();
   if (child == 0) {
-    // mincore knows only mapped pages.
+    // mincore accepts only mapped pages.
     unsigned char resident = 0;
     _exit(mincore(ring, 4096, &resident) != 0 && errno == ENOMEM ? 0 : 1);
   }

@@ -1,4 +1,4 @@
-// PullTransfer and RingTransfer, each of one message.
+// PullTransfer and RingTransfer, each with one message.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -30,7 +30,7 @@ uint64_t AddressOf(const void* memory) {
   return reinterpret_cast<uint64_t>(memory);
 }
 
-// This process as its own peer.
+// This process is its own peer.
 class ShmPull : public testing::Test {
  protected:
   ShmPull() {
@@ -81,7 +81,7 @@ TEST_F(ShmPull, OnlyTheLastPieceNeedsTheProof) {
   const std::vector<std::byte> from = Pattern(2000);
   std::vector<std::byte> into(from.size());
   PullTransfer pull(AddressOf(from.data()), nullptr);
-  cookie_.fill(8);  // as if the number were another process by now
+  cookie_.fill(8);  // as if the pid belonged to another process now
   EXPECT_EQ(pull.Copy(process_, absl::MakeSpan(into), 1000, false), Step::kPiece);
   EXPECT_EQ(pull.Copy(process_, absl::MakeSpan(into), 1000, false), Step::kGone);
 }

@@ -29,7 +29,7 @@ struct Row {
   Way way;
 };
 
-// In the order of docs/shm.md.
+// Rows in the order of docs/shm.md.
 constexpr Row kRows[] = {
     {"small", {.bytes = 32 * kKiB, .credit = true}, kSlowReads, Way::kEager},
     {"empty", {.bytes = 0, .credit = true}, kQuickReads, Way::kEager},
@@ -96,7 +96,7 @@ TEST(Ways, AreExplained) {
               testing::StartsWith("shared cores, memory of the peer cannot be read"));
 }
 
-// In a process of its own, which has measured nothing yet.
+// Runs the body in a separate process, which has not measured anything yet.
 bool InAChild(const std::function<bool()>& body) {
   const pid_t child = fork();
   if (child == 0) {

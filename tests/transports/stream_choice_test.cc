@@ -1,4 +1,5 @@
-// How many streams are taken on networks of several kinds. What the kernel would count is made up here.
+// The number of streams chosen on several kinds of networks. The test makes up what the kernel
+// would count.
 #include "transports/tcp/stream_choice.h"
 
 #include <algorithm>
@@ -11,15 +12,15 @@
 namespace entrain {
 namespace {
 
-// Bytes a second.
+// Rates in bytes a second.
 struct Network {
   double link, connection;
-  double noise = 0;  // a measurement strays by at most this share
+  double noise = 0;  // largest relative error of a measurement
 };
 
 class StreamChoiceTest : public testing::Test {
  protected:
-  // A mebibyte at a time, as long as that takes.
+  // Sends a mebibyte at a time, in the time that this network needs.
   void Send(const Network& network, int64_t bytes) {
     std::uniform_real_distribution<double> stray(1 - network.noise, 1 + network.noise);
     for (int64_t sent = 0; sent < bytes; sent += 1 << 20) {
@@ -32,7 +33,7 @@ class StreamChoiceTest : public testing::Test {
 
   StreamChoice choice;
   std::mt19937 random{1};
-  int most = 0;  // that was tried
+  int most = 0;  // largest number of streams tried
 };
 
 constexpr int64_t kMuch = 1 << 30;
@@ -89,7 +90,8 @@ TEST_F(StreamChoiceTest, ShortMeasurementsAddUp) {
   EXPECT_EQ(choice.streams(), StreamChoice::kMost);
 }
 
-// A new connection's window doubles by the round trip: a short look takes its beginning for what it brings.
+// The window of a new connection doubles with every round trip. A short measurement would take this
+// beginning for the connection's rate.
 TEST_F(StreamChoiceTest, OnALongWayAMeasurementHasSeveralRoundTrips) {
   constexpr int64_t kRoundTrip = 300 * kMillisecond;
   int64_t busy = 0;

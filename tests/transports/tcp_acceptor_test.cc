@@ -1,4 +1,5 @@
-// What strangers cost, and what they cannot do to peers, counted in turns of the acceptor.
+// The cost of strangers, and the harm that they cannot do to peers, counted in turns of the
+// acceptor.
 #include <algorithm>
 
 #include <sys/resource.h>
@@ -61,7 +62,7 @@ class TcpAcceptor : public testing::Test {
     }
     return met;
   }
-  // Until everything that is there has been looked at.
+  // Turns until every waiting connection has been handled.
   void Settle() {
     for (int64_t before = -1; before != acceptor->looks();) {
       before = acceptor->looks();
@@ -75,12 +76,12 @@ class TcpAcceptor : public testing::Test {
     for (int i = 0; i < times; ++i) {
       strangers.push_back(Knock());
       if (i % 64 == 63) {
-        Settle();  // the kernel's queue has an end
+        Settle();  // the kernel's queue is limited
       }
     }
     return strangers;
   }
-  // As a port scan does.
+  // Connects and leaves, like a port scan.
   void KnockAndGo(int times) {
     for (int i = 0; i < times; ++i) {
       Knock();
@@ -95,7 +96,7 @@ class TcpAcceptor : public testing::Test {
                                          Deadline::After(kTime, clock));
   }
 
-  // Of the other side.
+  // Finishes the other side of the handshake.
   void Finish(PendingHandshake& pending) {
     ASSERT_TRUE(TurnUntil([&] {
       const absl::StatusOr<bool> progress = pending.Progress();
@@ -138,7 +139,7 @@ TEST_F(TcpAcceptor, ATurnAcceptsAFew) {
 TEST_F(TcpAcceptor, AFloodHasABudget) {
   KnockAndGo(AcceptBudget::kBurst + 300);
   EXPECT_EQ(acceptor->looks(), AcceptBudget::kBurst);
-  // The listener is not asked about meanwhile: nothing wakes a sleeper.
+  // Meanwhile the listener is not watched, so nothing wakes a sleeper.
   int ready = 0;
   shared->waiter->ForEachReady([&](int) { ++ready; });
   EXPECT_EQ(ready, 0);
@@ -156,7 +157,7 @@ TEST_F(TcpAcceptor, WhileAPeerIsExpectedEverybodyIsHeard) {
   Settle();
   KnockAndGo(500);
   EXPECT_EQ(acceptor->looks(), AcceptBudget::kBurst + 600);
-  clock.Advance(kTime);  // it did not come
+  clock.Advance(kTime);  // the peer did not come
   Settle();
   EXPECT_FALSE(acceptor->meeting());
   KnockAndGo(AcceptBudget::kBurst + 100);
@@ -173,7 +174,8 @@ TEST_F(TcpAcceptor, WhoHasSaidNothingGoesBeforeAPeer) {
   while (!pending.reached()) {
     ASSERT_TRUE(pending.Progress().ok());
   }
-  ASSERT_TRUE(TurnUntil([&] { return acceptor->looks() >= 1; }));  // it has said hello, and is slow
+  // The peer has said hello and is slow.
+  ASSERT_TRUE(TurnUntil([&] { return acceptor->looks() >= 1; }));
   const std::vector<Fd> strangers = Knock(2 * static_cast<int>(Acceptor::kMaxStrangers));
   Settle();
   Finish(pending);
@@ -213,7 +215,7 @@ TEST_F(TcpAcceptor, StrangersThatSayAByteKeepNoPeerOut) {
   dialer.self = kPeer;
   PendingHandshake pending =
       PendingHandshake::Dial(acceptor->address(), dialer, Deadline::Never()).value();
-  Settle();  // it is accepted, and its hello has not come
+  Settle();  // accepted, but its hello has not come
   Finish(pending);
   PendingHandshake line =
       PendingHandshake::Dial(acceptor->address(), dialer, Deadline::Never(), pending.connection())
@@ -223,7 +225,7 @@ TEST_F(TcpAcceptor, StrangersThatSayAByteKeepNoPeerOut) {
   ASSERT_TRUE(TurnUntil([&] { return shared->connected.size() == 1; }));
 }
 
-// The kernel of a process that is stopped accepts connections; nobody answers by them.
+// The kernel of a stopped process accepts connections, but nothing answers on them.
 TEST_F(TcpAcceptor, ADialThatIsNotAnsweredIsLostInTime) {
   const Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
   std::vector<std::unique_ptr<TcpEndpoint>> endpoints;
@@ -265,7 +267,7 @@ TEST_F(TcpAcceptor, ADialThatIsCutIsTriedAgain) {
   for (int i = 0; i < 4; ++i) {
     const Fd first = accepted();
     const Fd line = accepted();
-    // And both are closed: too many strangers, it may say.
+    // Both are closed, perhaps with the reason "too many strangers".
   }
   EXPECT_TRUE(shared->connected.empty());
   EXPECT_TRUE(acceptor->meeting());
@@ -283,7 +285,8 @@ TEST_F(TcpAcceptor, ADialThatIsCutIsTriedAgain) {
   EXPECT_FALSE(acceptor->meeting());
 }
 
-// Its listener may have it for good and have said so: a second one would be one too many.
+// The listener may have accepted the stream and said so. A second stream would then be one too
+// many.
 TEST_F(TcpAcceptor, AStreamThatIsCutIsNotTriedAgain) {
   const Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
   const auto endpoint = NewEndpoint(true, listener.address);

@@ -1,4 +1,5 @@
-// A host that vanishes is noticed in time, whatever the path does then; a process that is stopped is not taken for one.
+// A host that vanishes is noticed in time, whatever the path is doing. A stopped process is not
+// mistaken for a vanished host.
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -19,7 +20,8 @@ namespace {
 using testing::HasSubstr;
 
 constexpr absl::string_view kKeepAlive = "1s/1s";
-constexpr int64_t kLimit = 2 * kSecond;  // of that: the silence, and until it is looked at
+// The time of that keep-alive: the silence, and the time until it is checked.
+constexpr int64_t kLimit = 2 * kSecond;
 constexpr int64_t kLarge = 64 << 20;
 
 std::unique_ptr<Node> MakePeer(int index, const std::string& interface) {
@@ -32,11 +34,11 @@ std::unique_ptr<Node> MakePeer(int index, const std::string& interface) {
   return node;
 }
 
-// What the two processes tell each other.
+// Memory in which the two processes tell each other their state.
 struct Shared {
   std::atomic<int> published{0};
   char addresses[2][256];
-  std::atomic<int> received{0};  // large messages, by the child
+  std::atomic<int> received{0};  // large messages that the child has received
   std::atomic<bool> lost{false};
 };
 
@@ -58,7 +60,7 @@ class TcpHost : public testing::Test {
     munmap(shared, sizeof(Shared));
   }
 
-  // Both processes have a path to the other. `hosts`: null: both are on this one.
+  // Gives both processes a path to the other. `hosts` null: both processes are on this host.
   void Start(const TwoHosts* hosts) {
     child = fork();
     ASSERT_GE(child, 0);
@@ -66,7 +68,7 @@ class TcpHost : public testing::Test {
       Child(hosts);
     }
     if (hosts != nullptr) {
-      std::thread([&] {  // the thread is on the other host, not the rest of the test
+      std::thread([&] {  // only this thread moves to the other host
         ASSERT_TRUE(hosts->Enter(0));
         Meet(0, TwoHosts::AddressOf(0));
       })
@@ -92,7 +94,7 @@ class TcpHost : public testing::Test {
     path->SendControl("here");
   }
 
-  // Receives large messages, and one tag that nobody sends.
+  // Receives large messages. Also posts a receive of a tag that no side sends.
   [[noreturn]] void Child(const TwoHosts* hosts) {
     if (hosts != nullptr && !hosts->Enter(1)) {
       _exit(1);
@@ -129,7 +131,7 @@ class TcpHost : public testing::Test {
     ASSERT_TRUE(Drive([&] { return !node->events.lost.empty(); }, 30 * kSecond));
     EXPECT_LT(Clock::Real().Now() - began, kLimit + 3 * kSecond);
     EXPECT_THAT(std::string(node->events.lost[0].message()), HasSubstr("host has vanished"));
-    // The other side notices likewise.
+    // The other side notices this, too.
     EXPECT_TRUE(Drive([&] { return shared->lost.load(); }, kLimit + 3 * kSecond));
   }
 
@@ -166,7 +168,8 @@ TEST_F(TcpHost, ThatVanishesInTheMiddleOfATransferIsNoticed) {
   EXPECT_FALSE(sends.back().status.ok());
 }
 
-// Its window is full: what is sent to it stays unacknowledged, though its host is there; and then it is not.
+// The peer's window is full, so bytes to it stay unacknowledged while its host is there. Then the
+// host vanishes.
 TEST_F(TcpHost, ThatVanishesWhileItsProcessIsStoppedIsNoticed) {
   MAKE_TWO_HOSTS(hosts);
   Start(&hosts);

@@ -1,4 +1,4 @@
-// What a path over tcp asks of its sockets.
+// The options that a path over tcp sets on its sockets.
 #include <string>
 #include <vector>
 
@@ -13,7 +13,7 @@
 namespace entrain {
 namespace {
 
-// By descriptor, of every connection that this process has.
+// Returns them by descriptor, for every connection of this process.
 std::vector<std::string> CongestionControlsOfConnections() {
   std::vector<std::string> names;
   for (int fd = 0; fd < 1024; ++fd) {
@@ -61,7 +61,7 @@ TEST(TcpSocket, BetweenProcessesOfOneHostNothingIsPaced) {
   to_a->Close(absl::AbortedError("end"));
 }
 
-// Each message is what the other end has, whole, or what it can never have.
+// Each message has either arrived at the other end whole, or can never arrive.
 TEST(TcpSocket, AControlLineKnowsWhatHasNotLeft) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
@@ -70,7 +70,7 @@ TEST(TcpSocket, AControlLineKnowsWhatHasNotLeft) {
   other.Attach(Fd(ends[1]), KeepAlive());
   std::vector<std::string> sent;
   while (!line.stuck()) {
-    // Of no size that the socket's buffer is a multiple of.
+    // The size is such that the socket's buffer is no multiple of it.
     sent.push_back(std::string(kMaxControlBytes - sent.size() % 7, static_cast<char>(sent.size())));
     line.Send(sent.back());
     ASSERT_TRUE(line.Write().ok());

@@ -1,5 +1,5 @@
-// Invariant 5 over tcp: whatever connects to a listener, and whatever a peer says once it is let
-// in, harms nothing but its own connection.
+// Invariant 5 over tcp: a connection to a listener, and the bytes of an accepted peer, can harm
+// only the connection itself.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -46,7 +46,7 @@ class TcpStranger : public testing::Test {
 
   Fd ConnectRaw() { return entrain::Connect(where, Stop{Deadline::After(5 * kSecond)}).value(); }
 
-  // Dials b as peer 1, properly; b has a path to it.
+  // Connects properly to b as peer 1. b has a path to it.
   Fd EnterAsPeer() {
     TransportConfig config;
     config.self.fill(1);
@@ -66,7 +66,7 @@ class TcpStranger : public testing::Test {
     return pending.Take();
   }
 
-  // Whether the other side has ended the connection.
+  // Returns whether the other side has ended the connection.
   static bool Ended(const Fd& fd) {
     char byte[4096];
     absl::StatusOr<size_t> got = ReadSome(fd.get(), byte, sizeof(byte));
@@ -97,7 +97,7 @@ class TcpStranger : public testing::Test {
 
   std::unique_ptr<Node> a, b;
   std::unique_ptr<Endpoint> path;
-  Fd line;  // of the peer that EnterAsPeer is
+  Fd line;  // connection of the peer from EnterAsPeer
   Address where;
 };
 
@@ -130,7 +130,7 @@ TEST_F(TcpStranger, HalfOpenAndSilentConnectionsKeepNobodyOut) {
   for (int i = 0; i < 400; ++i) {  // more than are kept
     silent.push_back(ConnectRaw());
     if (i % 3 == 0) {
-      (void)WriteSome(silent.back().get(), "ENTRAIN1", 8);  // and then nothing
+      (void)WriteSome(silent.back().get(), "ENTRAIN1", 8);  // and sends nothing more
     }
     b->transport->Poll();
   }
@@ -318,7 +318,7 @@ TEST_F(TcpStranger, ABreachOfProtocolOnTheControlLineEndsThePathAndSaysSo) {
   }
 }
 
-// The kernel tells of a reset once, to whatever asks first. A process may live on behind it.
+// The kernel reports a reset only once, to the first call that asks. The process may live on.
 TEST_F(TcpStranger, AResetIsNotTakenForTheEndOfAProcess) {
   for (const bool line_too : {false, true}) {
     for (const int asks_first : {0, 1, 2}) {
@@ -346,7 +346,8 @@ TEST_F(TcpStranger, AResetIsNotTakenForTheEndOfAProcess) {
   }
 }
 
-// How many connections of this process have an option of TCP, or SO_KEEPALIVE, that is not 0.
+// Returns how many connections of this process have this option, of TCP or SO_KEEPALIVE, with a
+// value other than 0.
 int CountConnectionsWith(int level, int option) {
   int count = 0;
   for (int fd = 0; fd < 1024; ++fd) {
@@ -361,7 +362,8 @@ int CountConnectionsWith(int level, int option) {
   return count;
 }
 
-// As a middlebox may do it, or the peer's end, of which the first connection tells.
+// A middlebox may cut the control line. The end of the peer cuts it too, but then the first
+// connection ends as well.
 TEST_F(TcpStranger, WithoutItsControlLineAPathGoesOn) {
   const Fd peer = EnterAsPeer();
   ASSERT_TRUE(path->SendUrgent("by the line"));
@@ -379,7 +381,7 @@ TEST_F(TcpStranger, WithoutItsControlLineAPathGoesOn) {
   const linger reset = {1, 0};
   ASSERT_EQ(setsockopt(line.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
   line.Reset();
-  // Nobody has noticed yet.
+  // The cut is not noticed yet.
   ASSERT_TRUE(path->SendUrgent("one"));
   ASSERT_TRUE(path->SendUrgent("two"));
   EXPECT_EQ(read(peer, 3), "one");
@@ -388,7 +390,7 @@ TEST_F(TcpStranger, WithoutItsControlLineAPathGoesOn) {
   path->SendControl("beside data");
   EXPECT_EQ(read(peer, 11), "beside data");
   EXPECT_TRUE(b->events.lost.empty());
-  // The first connection's window may stay shut for as long as the peer's process is stopped.
+  // The first connection's window may stay shut as long as the peer's process is stopped.
   EXPECT_EQ(CountConnectionsWith(SOL_SOCKET, SO_KEEPALIVE), 1);
   EXPECT_EQ(CountConnectionsWith(IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
 }
@@ -411,7 +413,8 @@ TEST_F(TcpStranger, MoreEagerBytesThanTheCreditEndThePath) {
   EXPECT_THAT(std::string(b->events.lost[0].message()), HasSubstr("protocol"));
 }
 
-// Frames of all kinds, mostly valid, with fields from a small set so that they refer to each other.
+// Frames of all kinds, mostly valid. Fields come from a small set, so that frames refer to each
+// other.
 TEST_F(TcpStranger, RandomFramesNeverDoMoreThanEndThePath) {
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -451,7 +454,7 @@ TEST_F(TcpStranger, RandomFramesNeverDoMoreThanEndThePath) {
         (void)WriteSome(line.get(), frame.data(), frame.size());
       }
       b->transport->Poll();
-      (void)Ended(peer);  // reads away what came
+      (void)Ended(peer);  // discards what was received
     }
     path->Close(absl::AbortedError("next"));
     b->transport->Poll();

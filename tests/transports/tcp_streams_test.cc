@@ -1,5 +1,6 @@
-// Payloads by several connections: that they go by them, arrive whole and in order, and that the end of one is noticed.
-// What every transport must do is tried with them by endpoint_contract_test, as "tcp_streams".
+// Payloads over several connections: they use these connections, arrive whole and in order, and the
+// end of a connection is noticed. endpoint_contract_test runs the contract of every transport with
+// them, as "tcp_streams".
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -27,7 +28,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kMiB = 1 << 20, kKiB = 1 << 10;
 
-// By descriptor: bytes that the connections of this process have sent.
+// Returns the bytes that each connection of this process has sent, by descriptor.
 std::map<int, int64_t> SentByConnection() {
   std::map<int, int64_t> sent;
   for (int fd = 0; fd < 1024; ++fd) {
@@ -46,7 +47,7 @@ std::map<int, int64_t> SentByConnection() {
 
 class TcpStreamsTest : public testing::Test {
  protected:
-  // `streams`: as ENTRAIN_TCP_STREAMS says, of a and of b.
+  // `of_a`, `of_b`: ENTRAIN_TCP_STREAMS of a and of b.
   void Connect(const char* of_a, const char* of_b) {
     a = MakeNode("tcp", 1);
     b = MakeNode("tcp", 2);
@@ -77,8 +78,8 @@ class TcpStreamsTest : public testing::Test {
     }
     return condition();
   }
-  // Until so many sockets are connected, both ends counted, and their ends have told each other.
-  // Of both sides, beside their control lines.
+  // Waits until this number of sockets is connected, besides the control lines, and both sides know
+  // it. Counts both ends.
   void ExpectConnections(size_t beside) {
     const size_t count = beside + 2;
     EXPECT_TRUE(PollUntil([&] { return SentByConnection().size() >= count; }));
@@ -88,7 +89,7 @@ class TcpStreamsTest : public testing::Test {
     }
     EXPECT_EQ(SentByConnection().size(), count);
   }
-  // A message each way.
+  // Sends a message in each direction.
   void Exchange(int64_t bytes) {
     const Buffer from_a = Pattern(bytes, 1), from_b = Pattern(bytes, 2);
     Buffer at_a(from_a.size()), at_b(from_a.size());
@@ -130,7 +131,7 @@ TEST_F(TcpStreamsTest, CarryWhatIsLargeAndNothingElseDoes) {
 
 TEST_F(TcpStreamsTest, EverySizeArrives) {
   Connect("3", "16");
-  ExpectConnections(34);  // whoever wants more has them
+  ExpectConnections(34);  // the side that wants more gets them
   for (const int64_t around : {32 * kKiB, 64 * kKiB, 96 * kKiB, 256 * kKiB, kMiB}) {
     for (const int64_t bytes : {around - 1, around, around + 1, around + 7}) {
       Exchange(bytes);
@@ -168,7 +169,8 @@ TEST_F(TcpStreamsTest, MessagesOfATagMatchInTheOrderSentWhateverTheyGoBy) {
   for (size_t i = 0; i < kMessages; ++i) {
     to_b->PostSend(Message(1), Of(std::as_const(out[i])), &sends[i]);
     for (int turns = 0; turns < 3; ++turns) {
-      a->transport->Poll();  // early, and some of it: b claims what is half there
+      // The message is early and incomplete: b claims it while half of it is there.
+      a->transport->Poll();
       b->transport->Poll();
     }
     if (i >= 4) {
@@ -226,7 +228,7 @@ TEST_F(TcpStreamsTest, TheEndOfOneIsTheEndOfThePath) {
   Connect("3", "3");
   ExpectConnections(8);
   Exchange(kMiB);
-  int ended = 0;  // all that have carried payloads
+  int ended = 0;  // counts the connections that carried payloads
   for (const auto& [fd, sent] : SentByConnection()) {
     if (sent > 64 * kKiB) {
       shutdown(fd, SHUT_RDWR);
@@ -266,7 +268,7 @@ TEST_F(TcpStreamsTest, AStrangersIsNotUsed) {
   Exchange(kMiB);
 }
 
-// A peer by hand, whose streams are as slow as a test wants: b's other side.
+// A peer that the test plays, as b's other side. Its streams are as slow as a test wants.
 class TcpStreamsOfAPeer : public testing::Test {
  protected:
   void SetUp() override {
@@ -298,7 +300,7 @@ class TcpStreamsOfAPeer : public testing::Test {
     }
     return condition();
   }
-  // Polls for long enough that what could happen has.
+  // Polls long enough that anything that could happen has happened.
   void Settle() {
     for (int i = 0; i < 200; ++i) {
       b->transport->Poll();
@@ -329,7 +331,7 @@ class TcpStreamsOfAPeer : public testing::Test {
       Write(first, text.data(), text.size());
     }
   }
-  // The header of `bytes` that come half by each stream.
+  // Sends the header of a message whose two halves come over the two streams.
   void SayHalves(uint32_t tag, const Buffer& bytes) {
     Say({.type = PacketType::kEager,
          .streams = 3,
@@ -390,7 +392,8 @@ TEST_F(TcpStreamsOfAPeer, ControlAndTheEndWaitForWhatWasSentBefore) {
   to_a->PostRecv(Message(1), Of(in), &receive);
   SayHalves(1, out);
   SayText(PacketType::kControl, "all is sent");
-  SayText(PacketType::kClose, "and \x1b[2Jgone\xff");  // neither the terminal's nor a log's
+  // Control characters must not reach a terminal or log.
+  SayText(PacketType::kClose, "and \x1b[2Jgone\xff");
   first.Reset();
   Write(streams[0], out.data(), 500);
   Settle();

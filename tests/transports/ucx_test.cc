@@ -1,5 +1,5 @@
-// Of ucx, what the contract suite cannot see: addresses, devices, order, what a lying peer can do,
-// and what loading UCX does to the process.
+// Properties of ucx that the contract suite cannot test: addresses, devices, order, the harm that a
+// lying peer can do, and the effects of loading UCX on the process.
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -39,7 +39,7 @@ std::string FirstBytes(const char* function) {
   return at == nullptr ? "" : std::string(at, 16);
 }
 
-// First of all, before another test has loaded it.
+// Must run first, before another test has loaded UCX.
 TEST(UcxLibrary, ALoadingLeavesTheProcessAsItIs) {
   const char* const functions[] = {"mmap", "munmap", "madvise", "sbrk", "shmat"};
   std::vector<std::string> before;
@@ -112,7 +112,7 @@ TEST(UcxAddress, ReachesAlikeOnBothSides) {
   EXPECT_FALSE(outside.Reaches(there)) << "another release";
 }
 
-// A folder as /sys/class/infiniband.
+// A folder like /sys/class/infiniband.
 class UcxDevices : public testing::Test {
  protected:
   UcxDevices() {
@@ -177,7 +177,7 @@ TEST(UcxWays, TcpIsTakenOnlyWhereItIsNamed) {
   EXPECT_TRUE(WaysOf(std::string("posix,self")).sm);
 }
 
-// TCP sockets of this process that listen.
+// Returns the number of listening TCP sockets of this process.
 int Listening() {
   std::set<std::string> inodes;
   for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
@@ -198,7 +198,7 @@ int Listening() {
   return count;
 }
 
-// Whatever comes to UCX's TCP port is believed, by nobody but UCX: some 24 bytes end the process.
+// UCX believes every byte that comes to its TCP port. Some 24 bytes are enough to end the process.
 TEST(UcxWays, ThereIsNoPortForStrangersUnlessTcpIsNamed) {
   if (const absl::Status absent = LoadLibrary().status(); !absent.ok()) {
     GTEST_SKIP() << absent;
@@ -271,7 +271,7 @@ TEST(UcxWire, WhatComesBeforeItsTurnIsKept) {
   EXPECT_THAT(std::string(wire.failure().message()), HasSubstr("packet 2 came where 3 was due"));
 }
 
-// A node, and a peer of it that is played by hand, over UCX's shared memory.
+// A node, and a peer that the test plays, over UCX's shared memory.
 class UcxLiar : public testing::Test, protected Sink {
  protected:
   void SetUp() override {
