@@ -1,5 +1,5 @@
-/* The layout of every struct of the ABI on LP64, field by field. A line that fails here breaks
- * callers that exist: a new field goes to the end, and its line is added. */
+/* The layout of every struct of the ABI on LP64, field by field. If a line fails here, existing
+ * callers break. A new field goes to the end, and a line for it is added here. */
 #include <entrain/entrain.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// ACCO through the C API: the loop, checkpoints, and what bad input gets.
+// ACCO through the C API: the loop, checkpoints, and the errors of bad input.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +24,7 @@ struct Sum {
   size_t elements = 0;
 };
 
-// SGD with rate lr, counting.
+// SGD with rate lr. Counts its steps.
 int32_t SgdStep(void* user, int32_t preview, int64_t step, double lr, size_t first, size_t count,
                 const void* grads, void* master, void* out) {
   auto* const sum = static_cast<Sum*>(user);
@@ -42,7 +42,7 @@ double Falling(void*, int64_t progress) {
   return 1.0 / static_cast<double>(1 + progress);
 }
 
-// Each rank's gradient is its rank plus 1 everywhere.
+// Each rank's gradient has the value rank + 1 in every element.
 void Add(entrain_acco_t* acco, int rank) {
   void* gradients = nullptr;
   ASSERT_OK(entrain_acco_gradients(acco, &gradients));
@@ -102,7 +102,8 @@ TEST(Acco, OptionsDescribeThemselves) {
                "is not one of");
 }
 
-// The sentences of options have not moved: the enumerations' are the API's, ranges have "acco" before them.
+// The error texts of options are unchanged: those of enumerations are the API's, those of ranges
+// begin with "acco".
 TEST(Acco, WrongOptionsAreNamed) {
   RunWorld(1, [](const Rank& self) {
     const auto fails = [&](const char* sentence, auto change) {
@@ -172,13 +173,13 @@ TEST(Acco, TheLoopWithACallersStepAndSchedule) {
     config.limit = 2;
     entrain_acco_t* acco = nullptr;
     ASSERT_OK(entrain_acco_create(self.comm, &config, &acco));
-    EXPECT_EQ(params[7], 8.0f);  // rank 0's
+    EXPECT_EQ(params[7], 8.0f);  // rank 0's value
     int32_t ready = -1, finished = 0;
     ASSERT_OK(entrain_acco_poll(acco, &ready));
     EXPECT_EQ(ready, 0);
     EXPECT_FAILS(entrain_acco_install(acco, &finished), kUnready, "0 of at least 1 micro-batches");
     EXPECT_FAILS(entrain_acco_wait(acco, 0), kUnready, "0 of at least 1 micro-batches");
-    // The mean is always 3/2; estimate and commit of the same step have the same rate.
+    // The mean is always 3/2. The estimate and the commit of one step have the same rate.
     const float expected[] = {8.0f, 6.5f, 6.5f, 5.75f, 5.75f};
     for (int install = 0; install < 5; ++install) {
       Add(acco, self.rank);
@@ -211,7 +212,7 @@ TEST(Acco, TheLoopWithACallersStepAndSchedule) {
   });
 }
 
-// The channel shares the optimizers of its groups: they are destroyed before it steps.
+// The channel shares the optimizers of its groups. They are destroyed here before it steps.
 TEST(Acco, GroupsShareTheirOptimizers) {
   RunWorld(2, [](const Rank& self) {
     entrain_optim_t* optim[2] = {};
@@ -239,7 +240,7 @@ TEST(Acco, GroupsShareTheirOptimizers) {
     Add(acco, self.rank);
     int32_t finished = 0;
     ASSERT_OK(entrain_acco_install(acco, &finished));
-    // The mean gradient is 3/2, with the decay of a half it is 2; the rates are 1/8 and 1/4.
+    // The mean gradient is 3/2, and 2 with a decay of one half. The rates are 1/8 and 1/4.
     for (size_t i = 0; i < kCount; ++i) {
       EXPECT_EQ(params[i], i >= 3 && i < 43 ? 0.5f : 0.8125f) << i;
     }

@@ -1,5 +1,5 @@
-// Bad arguments: each is refused before another rank is concerned, with the argument's name and
-// value, and the communicator works on.
+// Bad arguments. Each is refused before it concerns another rank, with the argument's name and
+// value, and the communicator works afterwards.
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr entrain_status_t kInvalid = ENTRAIN_INVALID_ARGUMENT;
 
-// One rank of one that meets nobody: whatever is wrong must be found locally.
+// A single rank, which communicates with no other: every error must be found locally.
 class Arguments : public testing::Test {
  protected:
   void SetUp() override {
@@ -30,7 +30,7 @@ class Arguments : public testing::Test {
     entrain_call_options_init(&options_);
   }
   void TearDown() override {
-    // Nothing that was refused has harmed the communicator.
+    // The refused calls have not harmed the communicator.
     EXPECT_OK(entrain_all_reduce(comm_, in_, out_, 8, ENTRAIN_F32, ENTRAIN_SUM, nullptr, nullptr));
     entrain_comm_destroy(comm_);
     entrain_store_destroy(store_);
@@ -89,7 +89,8 @@ TEST_F(Arguments, CountsThatCannotBeAreNamed) {
                kInvalid, "count");
   EXPECT_FAILS(entrain_all_gather(comm_, in_, out_, too_many - 1, ENTRAIN_F32, nullptr, nullptr),
                kInvalid,
-               "overlap");  // buffers of that size are legal, so these two overlap
+               // Buffers of this size are legal, so these two overlap.
+               "overlap");
 }
 
 TEST_F(Arguments, MisalignedBuffersAreNamed) {
@@ -211,7 +212,7 @@ TEST_F(Arguments, SettingsThatAreNoneAreNamed) {
   config.progress = ENTRAIN_PROGRESS_THREAD;
   config.ports = "9-1";
   ASSERT_OK(entrain_runtime_create(&config, &runtime));
-  config_.runtime = runtime;  // whose transports are made now
+  config_.runtime = runtime;  // creates its transports
   EXPECT_FAILS(entrain_comm_create(&config_, &comm), kInvalid, "ports \"9-1\"");
   entrain_runtime_destroy(runtime);
   config_.runtime = nullptr;

@@ -1,5 +1,5 @@
 /* A C99 program that uses the library: proves that the headers are C, and that linking needs
- * nothing but the library. */
+ * only the library. */
 #include <entrain/entrain.h>
 #include <stdio.h>
 #include <string.h>

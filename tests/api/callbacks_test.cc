@@ -1,4 +1,4 @@
-// Functions of the caller's that the library calls: what comes of one that fails, one that does not return, and one
+// Functions of the caller that the library calls: one that fails, one that does not return, and one
 // that calls the library.
 #include <atomic>
 #include <barrier>
@@ -33,7 +33,7 @@ entrain_error_t ErrorOf(const entrain_comm_t* comm) {
   return error;
 }
 
-// The last error of this thread blames another rank, in words too.
+// Expects that the last error of this thread blames `rank`, also in its text.
 void ExpectGuilty(int rank) {
   entrain_error_t error;
   entrain_error_init(&error);
@@ -44,7 +44,7 @@ void ExpectGuilty(int rank) {
 
 // ---- Reductions
 
-// Adds; returns *user.
+// Adds, then returns *user.
 int32_t AddAndReturn(void* dst, const void* src, size_t count, entrain_dtype_t, void* user) {
   for (size_t i = 0; i < count; ++i) {
     static_cast<float*>(dst)[i] += static_cast<const float*>(src)[i];
@@ -59,7 +59,7 @@ struct Shape {
 
 class FailingReduction : public testing::TestWithParam<Shape> {};
 
-// Blocking and started, of one lane and of many.
+// Blocking and started calls, with one lane and with many.
 TEST_P(FailingReduction, EndsTheCommunicatorEverywhereWithTheNumber) {
   for (const bool started : {false, true}) {
     std::barrier all_reduced(3);
@@ -87,7 +87,7 @@ TEST_P(FailingReduction, EndsTheCommunicatorEverywhereWithTheNumber) {
           all_reduced.arrive_and_wait();  // else a rank may still be in the first one when it ends
           returns = self.rank == 1 ? 5 : 0;
           const entrain_status_t code = reduce();
-          // Who needs nothing of rank 1 any more may be done.
+          // A rank that needs nothing more from rank 1 may be done.
           if (self.rank == 1 || code != ENTRAIN_OK) {
             EXPECT_EQ(code, ENTRAIN_ABORTED);
             EXPECT_THAT(LastError(),
@@ -134,7 +134,7 @@ int32_t TakeGradient(void* user, int32_t layer, int64_t, float* anchor, const fl
 
 class Edit {
  public:
-  // `step` null: no outer optimizer, or `outer_step`.
+  // `step` null: without an outer optimizer, or with `outer_step`.
   Edit(const Rank& self, OuterStep* step, entrain_outer_step_fn outer_step = nullptr,
        void* outer_user = nullptr, int32_t shard_size = 1) {
     entrain_mesh_config_t mesh_config;
@@ -188,7 +188,8 @@ TEST(FailingOuterStep, EndsTheExchangeEverywhereAndPublishesNothing) {
     params.assign(params.size(), static_cast<float>(2 + self.rank));
     ASSERT_OK(entrain_edit_end_step(edit));
     entrain_status_t code = ENTRAIN_OK;
-    // Rank 1 may have had all that it needed for this exchange; then it learns of the end in the next.
+    // Rank 1 may have had all that it needed for this exchange. It then learns of the end in the
+    // next one.
     for (int round = 0; round < 2 && code == ENTRAIN_OK; ++round) {
       code = entrain_edit_begin_forward(edit, 1, 1, &syncing);
       for (int32_t layer = 0; layer < 2 && code == ENTRAIN_OK; ++layer) {
@@ -307,7 +308,7 @@ TEST(AccoOptimizer, MayBeDestroyedBeforeTheChannel) {
 
 // ---- done() of entrain_work_notify
 
-// A sum of one element, and a function for when it is over.
+// A sum of one element, and a function that is called when it is over.
 class Notified {
  public:
   Notified(entrain_comm_t* comm, std::function<void(entrain_status_t)> done)
@@ -320,7 +321,7 @@ class Notified {
     EXPECT_TRUE(Over());
     entrain_work_free(work_);
   }
-  // Whether done() has returned, soon. Makes progress where no thread does.
+  // Returns whether done() has returned within a short time. Makes progress if no thread does.
   bool Over() {
     return Becomes([this] {
       int32_t over = 0;
@@ -342,7 +343,7 @@ class Notified {
   std::atomic<bool> called_{false};
 };
 
-// By who makes progress.
+// The parameter tells which thread makes progress.
 class Done : public testing::TestWithParam<int32_t> {
  protected:
   static WorldOptions options() {
@@ -431,7 +432,7 @@ TEST_P(Done, MayAskTrainingWhatDoesNotWait) {
       options());
 }
 
-// A communication hook: the gradients of a layer are reduced where another call is over.
+// Like a communication hook: the gradients of a layer are reduced when another call is over.
 TEST_P(Done, MayGatherAndReduceALayer) {
   RunWorld(
       2,
@@ -450,7 +451,7 @@ TEST_P(Done, MayGatherAndReduceALayer) {
         EXPECT_OK(entrain_shard_finish_gradients(edit.shard));
         void* params = nullptr;
         EXPECT_OK(entrain_shard_wait(edit.shard, 0, &params));
-        Notified(self.comm, [&](entrain_status_t) {  // there is nothing to wait for
+        Notified(self.comm, [&](entrain_status_t) {  // this does not wait
           EXPECT_OK(entrain_shard_wait(edit.shard, 0, &params));
           EXPECT_OK(entrain_shard_release(edit.shard, 0));
           EXPECT_OK(entrain_shard_finish_gradients(edit.shard));
@@ -541,7 +542,8 @@ TEST_P(Done, MayStartCallsAndBeToldOfThem) {
       options());
 }
 
-// A lock that is held over blocking calls, as an interpreter's may be, and is needed by done().
+// A lock that the caller holds over blocking calls, like an interpreter's lock, and that done()
+// needs.
 TEST_P(Done, ThatWaitsForALockStopsNobody) {
   std::latch notified(1), over(1);
   RunWorld(
@@ -558,7 +560,7 @@ TEST_P(Done, ThatWaitsForALockStopsNobody) {
           EXPECT_TRUE(sum.Over());
           EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
           EXPECT_OK(entrain_barrier(copy, nullptr, nullptr));
-          over.wait();  // does not come to the last one
+          over.wait();  // makes no call of the last one
         } else {
           std::mutex interpreter;
           std::unique_lock<std::mutex> held(interpreter);
@@ -593,7 +595,7 @@ TEST_P(Done, MayDestroyItsCommunicator) {
       options());
 }
 
-// With its last communicator the runtime ends, on the thread of callbacks.
+// The runtime ends with its last communicator, on the thread of callbacks.
 TEST_P(Done, MayEndTheRuntime) {
   const std::string url = NewStoreUrl();
   std::barrier both_stand(2);
@@ -652,9 +654,9 @@ TEST_P(DoneDeathTest, MayBeUnderWayAtExit) {
 }
 INSTANTIATE_TEST_SUITE_P(Progress, DoneDeathTest, testing::Values(ENTRAIN_PROGRESS_THREAD));
 
-// ---- Functions that run where progress is made
+// ---- Functions that run on the thread that makes progress
 
-// Tries all kinds of calls.
+// Makes calls of all kinds.
 void ExpectOnlyLooksInside(const std::string& name, const Rank& self) {
   EXPECT_FAILS(entrain_barrier(self.comm, nullptr, nullptr), ENTRAIN_FAILED_PRECONDITION,
                "entrain_barrier: called from " + name);
@@ -668,7 +670,7 @@ void ExpectOnlyLooksInside(const std::string& name, const Rank& self) {
                "which must not wait");
   EXPECT_FAILS(entrain_comm_abort(self.comm, "no"), ENTRAIN_FAILED_PRECONDITION,
                "which must not use the engine");
-  entrain_comm_destroy(self.comm);  // does nothing
+  entrain_comm_destroy(self.comm);  // has no effect
   int32_t rank = -1;
   EXPECT_OK(entrain_comm_rank(self.comm, &rank));
   EXPECT_EQ(rank, self.rank);
@@ -680,7 +682,7 @@ void Add(void* dst, const void* src, size_t count) {
   }
 }
 
-// A sum of f32 that does something first.
+// A sum of f32 that calls a function first.
 class Sum {
  public:
   explicit Sum(std::function<void()> first) : first_(std::move(first)) {
@@ -696,7 +698,7 @@ class Sum {
     return busy != 0;
   }
   int calls() const { return calls_; }
-  // timeout_ns 0: the communicator's.
+  // timeout_ns 0: the communicator's default.
   entrain_status_t Reduce(entrain_comm_t* comm, std::vector<float>& data, int64_t timeout_ns = 0,
                           entrain_work_t** work = nullptr) const {
     entrain_call_options_t options;
@@ -721,7 +723,7 @@ class Sum {
   entrain_reduction_t* reduction_ = nullptr;
 };
 
-// By who makes progress.
+// The parameter tells which thread makes progress.
 class UserReduction : public Done {};
 INSTANTIATE_TEST_SUITE_P(Progress, UserReduction,
                          testing::Values(ENTRAIN_PROGRESS_THREAD, ENTRAIN_PROGRESS_CALLER),
@@ -743,7 +745,7 @@ TEST_P(UserReduction, MayOnlyLook) {
       options());
 }
 
-// A lock that is held over calls of other communicators, as an interpreter's may be.
+// A lock that the caller holds over calls of other communicators, like an interpreter's lock.
 TEST_P(UserReduction, ThatWaitsForALockStopsNobody) {
   std::latch over(1);
   RunWorld(
@@ -778,7 +780,7 @@ TEST_P(UserReduction, ThatWaitsForALockStopsNobody) {
           held.unlock();
           over.count_down();
         } else {
-          over.wait();  // does not come to the last one
+          over.wait();  // makes no call of the last one
         }
         EXPECT_OK(entrain_work_wait(work, -1));
         EXPECT_EQ(data[2999], 2);
@@ -790,7 +792,8 @@ TEST_P(UserReduction, ThatWaitsForALockStopsNobody) {
       options());
 }
 
-// The deadline of the rank whose function does not return, or of the other one.
+// The deadline that ends the call is that of the rank whose function does not return, or that of
+// the other rank.
 TEST_P(UserReduction, ThatDoesNotReturnEndsItsCallAtTheDeadline) {
   for (const int hurried : {0, 1}) {
     std::latch timed_out(2);
@@ -820,7 +823,7 @@ TEST_P(UserReduction, ThatDoesNotReturnEndsItsCallAtTheDeadline) {
                EXPECT_EQ(error.phase, ENTRAIN_PHASE_REDUCE);
                timed_out.arrive_and_wait();
                EXPECT_EQ(sum.Busy(), self.rank == 0);
-               data.assign(data.size(), 7);  // the caller's again
+               data.assign(data.size(), 7);  // the memory is the caller's again
                EXPECT_OK(free.Reduce(copy, beside));
                EXPECT_EQ(beside[9], 2);
                release.count_down();
@@ -834,7 +837,7 @@ TEST_P(UserReduction, ThatDoesNotReturnEndsItsCallAtTheDeadline) {
   }
 }
 
-// Also its runtime, whose last communicator that is.
+// The function may also outlive the runtime, because this is its last communicator.
 TEST_P(UserReduction, MayOutliveItsCommunicator) {
   const std::string url = NewStoreUrl();
   std::barrier both(2);
@@ -869,7 +872,7 @@ TEST_P(UserReduction, MayOutliveItsCommunicator) {
   }
 }
 
-// What the library has logged.
+// The lines that the library has logged.
 class Log {
  public:
   static void Sink(int32_t, const char* line, void* user) {
@@ -887,7 +890,7 @@ class Log {
   std::string text_;
 };
 Log& TheLog() {
-  static Log* const log = new Log();  // the process's sink from then on
+  static Log* const log = new Log();  // the process's log function from then on
   return *log;
 }
 
@@ -920,7 +923,7 @@ TEST(DoneLog, NamesOneThatHoldsUpOthers) {
   entrain_runtime_t* runtime = nullptr;
   ASSERT_OK(entrain_runtime_create(&runtime_config, &runtime));
   entrain_runtime_destroy(runtime);
-  // A work that is over already calls done() at once, and holds up nobody.
+  // If a work is over, done() runs at once, and no other done() waits for it.
   std::latch notified(1);
   RunWorld(2, [&](const Rank& self) {
     if (self.rank == 0) {
@@ -938,7 +941,7 @@ TEST(DoneLog, NamesOneThatHoldsUpOthers) {
   });
 }
 
-// Nobody waits for the log function, and in it calls are refused.
+// No thread waits for the log function. Calls inside it are refused.
 TEST(LogFunction, MayBlockAndMayNotWait) {
   static std::mutex lock;
   static std::atomic<entrain_comm_t*> comm{nullptr};
@@ -959,7 +962,7 @@ TEST(LogFunction, MayBlockAndMayNotWait) {
     if (self.rank == 0) {
       comm = self.comm;
       lock.lock();
-      // Logs a line.
+      // This call logs a line.
       uint64_t none[4] = {};
       entrain_comm_destroy(reinterpret_cast<entrain_comm_t*>(none));
       EXPECT_TRUE(Becomes([] { return entered.load(); }));
@@ -995,7 +998,8 @@ double RateAndCall(void* user, int64_t) {
 
 using std::chrono::steady_clock;
 
-// A lock that the caller holds over destroying what the step belongs to, as an interpreter's may be.
+// A lock that the caller holds while it destroys the object of the step, like an interpreter's
+// lock.
 struct LockedStep {
   void Enter() {
     entered = true;
@@ -1031,8 +1035,8 @@ int32_t StepOfNothing(void*, int32_t, int64_t, double, size_t, size_t, const voi
   return 0;
 }
 
-// Destroys while the step waits for the lock. Neither waits for the other, and the step that returns later finds the
-// library's memory, but does nothing to the caller's.
+// Destroys the object while its step waits for the lock. Neither waits for the other. The step that
+// returns later still has the library's memory, and changes nothing of the caller's.
 void ExpectDestroyLeaves(LockedStep& step, std::vector<float>& params,
                          const std::function<void()>& destroy) {
   ASSERT_TRUE(Becomes([&] { return step.entered.load(); }));
@@ -1046,7 +1050,7 @@ void ExpectDestroyLeaves(LockedStep& step, std::vector<float>& params,
   const std::lock_guard<std::mutex> unlocked(step.interpreter);
 }
 
-// Also with a call that was started, and waits for the step.
+// The same with a started call that waits for the step.
 TEST(OuterStepUnderALock, StopsNobodyFromDestroyingItsObject) {
   for (const bool leaving : {false, true}) {
     SCOPED_TRACE(leaving ? "leaving" : "in an exchange");
@@ -1110,7 +1114,7 @@ TEST(AccoStepUnderALock, StopsNobodyFromDestroyingItsChannel) {
   }
 }
 
-// The ranks that wait for the one in the step, in the object's communicators and in others.
+// These peers wait for the rank in the step, in the object's communicators and in others.
 TEST(OuterStep, ThatDoesNotReturnIsNamedByThePeersThatWait) {
   std::barrier both(2);
   const auto run = [&](const Rank& self) {

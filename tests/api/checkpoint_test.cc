@@ -1,4 +1,5 @@
-// Checkpoints and state through the C ABI: what arguments are refused, and runs that go on from them.
+// Checkpoints and state through the C ABI: refused arguments, and runs that continue from a
+// checkpoint.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -201,9 +202,9 @@ TEST_F(Checkpoint, ArgumentsAreChecked) {
   });
 }
 
-// ---- In the caller's hands ---------------------------------------------------------------------
+// ---- In the caller's memory --------------------------------------------------------------------
 
-// Bytes of an entry by name, layer, first element and rank.
+// The bytes of an entry, by name, layer, first element and rank.
 using Entries = std::map<std::tuple<std::string, int32_t, size_t, int32_t>, std::vector<char>>;
 
 std::vector<entrain_state_info_t> InfosOf(const entrain_state_t* state) {
@@ -291,7 +292,7 @@ TEST(State, SaysWhoseItIsAndWhereItLies) {
         EXPECT_EQ(found.layer, layer);
         return found;
       };
-      // Layer 0 has 7 elements, of which slot 0 has 4.
+      // Layer 0 has 7 elements, of which 4 belong to slot 0.
       const int slot = self.rank % 2, replica = self.rank / 2;
       for (const char* name : {"anchor", "outer/0"}) {
         const entrain_state_info_t layer = info(name, 0);
@@ -339,7 +340,7 @@ TEST(State, BadInputIsNamed) {
       EXPECT_FAILS(entrain_edit_open_state(trainer.edit(), 7, &state), kInvalid,
                    "kind 7 is not an ENTRAIN_CHECKPOINT_* value");
       EXPECT_FAILS(entrain_edit_open_state(trainer.edit(), 0, nullptr), kInvalid, "state is NULL");
-      ASSERT_OK(entrain_edit_open_state(trainer.edit(), 0, &state));  // in order to set it
+      ASSERT_OK(entrain_edit_open_state(trainer.edit(), 0, &state));  // opens it for setting
       size_t index = 0, count = 0;
       EXPECT_FAILS(entrain_state_find(state, nullptr, 0, &index), kInvalid, "name is NULL");
       EXPECT_FAILS(entrain_state_find(state, "steps", 0, &index), kInvalid,
@@ -367,7 +368,7 @@ TEST(State, BadInputIsNamed) {
           entrain_edit_add_state(trainer.edit(), "more", &more, 1, ENTRAIN_I64, ENTRAIN_STATE_ALL));
       EXPECT_FAILS(entrain_state_commit(state, 0), early, "other arrays than when");
       EXPECT_EQ(trainer.steps(), 0);
-      trainer.Forward();  // the run was not touched
+      trainer.Forward();  // the run was not changed
     }
     size_t count = 0;
     EXPECT_FAILS(entrain_state_count(state, &count), ENTRAIN_FAILED_PRECONDITION,
@@ -377,7 +378,7 @@ TEST(State, BadInputIsNamed) {
   });
 }
 
-// The library inside a function of the caller's may be asked, and nothing else.
+// A function of the caller that runs inside the library may only call queries.
 struct Calling {
   entrain_comm_t* comm;
   entrain_edit_t* edit;
@@ -420,7 +421,7 @@ TEST_F(Checkpoint, FunctionsMayNotUseTheEngine) {
     EXPECT_FAILS(entrain_edit_load_from(trainer.edit(), &config, &functions), kInvalid,
                  "ckpt_name: \"x\" has no effect with functions");
     EXPECT_FAILS(entrain_edit_save_to(nullptr, nullptr, &functions), kInvalid, "edit is NULL");
-    trainer.Step();  // the run goes on
+    trainer.Step();  // the run continues
     trainer.Forward();
   });
 }
@@ -505,7 +506,8 @@ TEST(State, OfAccoGoesOnBitEqual) {
   });
 }
 
-// Masters and moments by layer and name, put together from one number of ranks and cut for another.
+// Masters and moments by layer and name. They are joined from one number of ranks and cut for
+// another.
 TEST(State, OfAccoIsPortable) {
   std::map<std::string, std::vector<float>> whole;
   std::map<std::string, std::vector<int64_t>> numbers;

@@ -1,4 +1,4 @@
-// Every collective of the C ABI, over every element type and operator, against a scalar reference.
+// Every collective of the C ABI, with every element type and operator, against a scalar reference.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@
 namespace entrain_test {
 namespace {
 
-constexpr size_t kCount = 37;  // no multiple of any rank count tested
+constexpr size_t kCount = 37;  // no multiple of any tested number of ranks
 
 std::vector<entrain_dtype_t> AllTypes() {
   std::vector<entrain_dtype_t> types;
@@ -86,7 +86,7 @@ TEST_P(Collectives, ReduceScatterMatchesTheReference) {
       ASSERT_OK(entrain_reduce_scatter(self.comm, in.data(), out.data(), kCount, dtype, op, nullptr,
                                        nullptr));
       ExpectReduced(out, dtype, op, self.size, first, kCount);
-      // In place: the result lands in this rank's part of the input.
+      // In place, the result goes to this rank's part of the input.
       ASSERT_OK(entrain_reduce_scatter(self.comm, in.data(), in.at(first), kCount, dtype, op,
                                        nullptr, nullptr));
       for (size_t i = 0; i < kCount; ++i) {
@@ -139,7 +139,7 @@ TEST_P(Collectives, BroadcastMovesEveryTypeFromEveryRoot) {
 TEST_P(Collectives, SendAndRecvGoAroundTheRing) {
   RunWorld(GetParam(), [](const Rank& self) {
     if (self.size == 1) {
-      return;  // nobody to send to
+      return;  // there is no other rank
     }
     const int next = (self.rank + 1) % self.size;
     const int previous = (self.rank + self.size - 1) % self.size;

@@ -1,5 +1,5 @@
-// Communicators through the C ABI: splitting, ending them in every way, and what their error
-// records say.
+// Communicators through the C ABI: splitting them, ending them in every way, and their error
+// records.
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -208,7 +208,7 @@ TEST(Comm, AbortByOneRankEndsTheCallsOfAll) {
   RunWorld(3, [](const Rank& self) {
     const auto aborted = steady_clock::now();
     if (self.rank == 1) {
-      // Ranks 0 and 2 wait for rank 1, which is busy ending it all.
+      // Ranks 0 and 2 wait for rank 1, which ends the communicator.
       EXPECT_OK(entrain_comm_abort(self.comm, "the operator said so"));
       EXPECT_OK(entrain_comm_abort(self.comm, "a second time"));
     }
@@ -244,7 +244,7 @@ TEST(Comm, TextsOfOtherRanksAreCleaned) {
 TEST(Comm, AbortWakesABlockedCallerWithin250Milliseconds) {
   RunWorld(2, [](const Rank& self) {
     if (self.rank == 1) {
-      // Never enters the call; leaves only once rank 0 was released.
+      // Never makes the call. Leaves only when rank 0 was released.
       float unused = 0;
       EXPECT_EQ(entrain_recv(self.comm, &unused, 1, ENTRAIN_F32, 0, nullptr, nullptr),
                 ENTRAIN_ABORTED);
@@ -296,7 +296,7 @@ TEST(Comm, ADeadlineNamesTheRankThatDidNotCome) {
     options.timeout_ns = 200'000'000;
     options.tag = 5;
     if (self.rank == 2) {
-      // Silent, but alive, until the others have given up on it.
+      // Makes no calls, but lives, until the others have given up waiting for it.
       while (entrain_comm_error(self.comm, nullptr) == ENTRAIN_OK) {
         std::this_thread::sleep_for(milliseconds(1));
       }
@@ -402,7 +402,8 @@ TEST(Comm, TwoProcessesWithOneRankAreRefused) {
 }
 
 TEST(Comm, DestroyAbortsWhatIsUnfinished) {
-  std::barrier both_receive(2);  // outside the library: a receive started later would be refused
+  // A barrier outside the library: a receive that is started later would be refused.
+  std::barrier both_receive(2);
   RunWorld(2, [&](const Rank& self) {
     entrain_comm_t* part = nullptr;
     ASSERT_OK(entrain_comm_split(self.comm, 0, self.rank, &part));
@@ -472,7 +473,7 @@ TEST(Comm, AnUnreachableStoreIsALostPeerThatIsNamed) {
   EXPECT_EQ(error.scope, ENTRAIN_SCOPE_CALL);
 }
 
-// Somebody else holds the lock of the directory.
+// Another process holds the lock of the directory.
 TEST(Comm, CallsOfAStoreEndAtItsTimeout) {
   const std::string directory = testing::TempDir() + "entrain-store-timeout";
   entrain_store_t* store = nullptr;
@@ -503,7 +504,7 @@ TEST(Comm, StoresShareKeysAndCounters) {
   ASSERT_OK(entrain_store_open(entrain_store_url(store), 0, &other));
   ASSERT_OK(entrain_store_set(store, "name", "value", 5));
   char text[8] = {};
-  size_t bytes = 3;  // less than there is
+  size_t bytes = 3;  // fewer than the value has
   ASSERT_OK(entrain_store_get(other, "name", 1'000'000'000, text, &bytes));
   EXPECT_EQ(bytes, 5u);
   EXPECT_STREQ(text, "val");
@@ -512,7 +513,7 @@ TEST(Comm, StoresShareKeysAndCounters) {
   ASSERT_OK(entrain_store_add(other, "count", 40, &sum));
   EXPECT_EQ(sum, 42);
   ASSERT_OK(entrain_store_delete(other, "count"));
-  ASSERT_OK(entrain_store_delete(other, "count"));  // there is none
+  ASSERT_OK(entrain_store_delete(other, "count"));  // the key does not exist any more
   ASSERT_OK(entrain_store_add(store, "count", 1, &sum));
   EXPECT_EQ(sum, 1);
   ASSERT_OK(entrain_store_delete(store, "name"));
@@ -545,8 +546,9 @@ TEST(Comm, ShortagesAreResourceExhausted) {
   entrain_store_destroy(store);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which map much themselves
-// While it lives, this process may map little more than it has.
+// Sanitizers map much memory themselves.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// While this object lives, the process may map little further memory.
 class LittleMemory {
  public:
   LittleMemory() {
@@ -563,7 +565,7 @@ class LittleMemory {
   rlimit saved_{};
 };
 
-// It has not taken part, so it may make the call again while the others wait in theirs.
+// The rank has not taken part, so it may repeat the call while the others wait in theirs.
 TEST(Comm, ACallThatFoundNoMemoryMayBeMadeAgain) {
   constexpr size_t kMany = 16 << 20;
   std::barrier other_has_started(2);
@@ -571,7 +573,7 @@ TEST(Comm, ACallThatFoundNoMemoryMayBeMadeAgain) {
     std::vector<float> data(kMany, static_cast<float>(self.rank + 1));
     entrain_call_options_t options;
     entrain_call_options_init(&options);
-    EXPECT_OK(entrain_reduction_premultiplied_sum(2, &options.reduction));  // scales a copy
+    EXPECT_OK(entrain_reduction_premultiplied_sum(2, &options.reduction));  // this scales a copy
     entrain_work_t* work = nullptr;
     const auto start = [&] {
       return entrain_all_reduce(self.comm, data.data(), data.data(), kMany, ENTRAIN_F32,

@@ -1,5 +1,6 @@
-/* One rank of a job that tests/faults.py breaks: calls collectives for ever, on the world or on the rows and columns of
- * a mesh, until a call fails; then says whom the library blames. With --fault it is itself the rank that breaks.
+/* One rank of a job that tests/faults.py breaks. Calls collectives, on the world or on the rows
+ * and columns of a mesh, until a call fails. Then prints the rank that the library blames. With
+ * --fault this rank is the one that breaks.
  * Reads RANK, WORLD_SIZE and ENTRAIN_STORE. */
 #define _POSIX_C_SOURCE 200809L
 
@@ -17,7 +18,7 @@ static struct {
   const char* log;
   const char* fault;            /* "": none */
   long step_ms, shard_size, at; /* --at: rounds before the fault */
-  int destroy;                  /* what it has before it ends */
+  int destroy;                  /* destroys its objects first */
 } flags = {"", "", 0, 1, 0, 0};
 
 static entrain_runtime_t* runtime;
@@ -26,7 +27,7 @@ static entrain_peer_id_t ids[MOST_RANKS];
 static int32_t rank, size;
 static float data[LARGE];
 
-/* Whatever fails before the ranks are at work. */
+/* Exits if a call fails before the ranks are at work. */
 static void need(entrain_status_t status) {
   if (status != ENTRAIN_OK) {
     fprintf(stderr, "culprit_rank: %s\n", entrain_last_error());
@@ -97,7 +98,7 @@ static void end(int code) {
   _exit(code);
 }
 
-/* In the middle of the others' round. */
+/* Breaks this rank in the middle of the others' round. */
 static void break_down(void) {
   entrain_comm_t* const comm = parts[0];
   if (strcmp(flags.fault, "exit") == 0) {

@@ -1,5 +1,6 @@
-// Device memory through the C ABI: collectives on streams, optimizers and WSAM, against the same calls on host memory. On
-// the fake driver, or, where TEST_GPU=1 is set, on the machine's first device.
+// Device memory through the C ABI: collectives on streams, optimizers and WSAM, compared with the
+// same calls on host memory. Uses the fake driver, or the machine's first device if TEST_GPU=1 is
+// set.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -32,7 +33,7 @@ std::vector<float> Wave(double phase) {
   return values;
 }
 
-// One array on the host, and the same on the device.
+// An array on the host, and a copy on the device.
 class Twin {
  public:
   Twin(std::vector<float> values, void* stream)
@@ -40,7 +41,7 @@ class Twin {
     EXPECT_TRUE(TestDevice().Copy(device_.get(), host.data(), kBytes, stream_).ok());
   }
   void* device() const { return device_.get(); }
-  // Once the stream is through.
+  // Compares the two when the stream has finished.
   void ExpectEqual(const std::string& what) {
     TestStream back(TestDevice());
     std::vector<float> there(kCount);
@@ -117,7 +118,7 @@ TEST(OnDevice, OptimizersStepAndPreviewToTheSameBits) {
     ASSERT_OK(entrain_optim_info(here, &info_here));
     ASSERT_OK(entrain_optim_info(there, &info_there));
     EXPECT_EQ(info_here.adaptive, info_there.adaptive);
-    // Host memory where the device's is said.
+    // Host memory is refused where device memory is required.
     EXPECT_FAILS(entrain_optim_step(there, params.host.data(), grads.device(), device_state.data(),
                                     kCount, ENTRAIN_F32, 1, 0.01),
                  ENTRAIN_INVALID_ARGUMENT, "params");
@@ -151,7 +152,7 @@ TEST(OnDevice, WsamStepsToTheSameBits) {
                                       &sum_here));
     ASSERT_OK(entrain_wsam_ascent_sum(there, params.device(), g.device(), kCount, ENTRAIN_F32,
                                       &sum_there));
-    // Added up in another order.
+    // The device adds in another order.
     EXPECT_NEAR(sum_there, sum_here, 1e-12 * sum_here);
     const double sums[2] = {sum_here, 2 * sum_here};
     ASSERT_OK(entrain_wsam_ascend(here, params.host.data(), saved.host.data(), g.host.data(),
@@ -178,7 +179,7 @@ TEST(OnDevice, WsamStepsToTheSameBits) {
   }
 }
 
-// A stream that does not go on until it is told to.
+// A stream that stops until the test lets it continue.
 class HeldStream {
  public:
   HeldStream() : stream_(TestDevice()), word_(TestDevice().AllocatePinned(64)) {
@@ -256,7 +257,7 @@ TEST(OnDevice, CollectivesFollowTheCallersStream) {
                                           ENTRAIN_F32, ENTRAIN_SUM, nullptr, nullptr));
              values.ExpectEqual("sum");
 
-             // Page-locked memory is the host's, but its calls may follow a stream.
+             // Page-locked memory is host memory, but calls on it may follow a stream.
              const auto pinned = TestDevice().AllocatePinned(kBytes);
              ASSERT_TRUE(pinned.ok());
              ASSERT_TRUE(TestDevice().Copy(*pinned, values.device(), kBytes, stream.get()).ok());
@@ -322,7 +323,7 @@ class AccoLoop {
   ~AccoLoop() { entrain_acco_destroy(acco_); }
   entrain_acco_config_t* config() { return &config_; }
   entrain_acco_t* acco() { return acco_; }
-  // Micro-batches by turns on this stream and the one of creation.
+  // Alternates micro-batches between this stream and the stream of creation.
   void AlternateWith(TestStream* other) { other_ = other; }
   void Run() {
     ASSERT_OK(entrain_acco_create(self_.comm, &config_, &acco_));
@@ -411,7 +412,7 @@ TEST(OnDevice, AChannelGoesFromStreamToStream) {
              EXPECT_FAILS(entrain_acco_set_stream(here.acco(), stream.get()),
                           ENTRAIN_FAILED_PRECONDITION,
                           "the channel was made for host memory, which has no stream");
-             other.Finish();  // it is destroyed before the channel
+             other.Finish();  // the stream is destroyed before the channel
              entrain_optim_destroy(adamw);
              ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
            },
@@ -459,7 +460,7 @@ int32_t OuterOnHost(void*, int32_t, int64_t, float* anchor, const float* grad, s
   return 0;
 }
 
-// A model of two layers, an optimizer inside, and an exchange every other step.
+// A model of two layers with an inner optimizer and an exchange every other step.
 class EditLoop {
  public:
   EditLoop(const Rank& self, TestStream& stream, bool on_device)
@@ -499,7 +500,7 @@ class EditLoop {
   entrain_edit_config_t* config() { return &config_; }
   entrain_edit_t* edit() { return edit_; }
   entrain_shard_t* shard() { return shard_; }
-  // Passes over the layers go by another stream than the optimizer's steps.
+  // Passes over the layers use another stream than the optimizer's steps.
   void ForwardOn(TestStream* stream) { forwards_on_ = stream; }
   void Run(int steps) {
     ASSERT_OK(entrain_edit_create(mesh_, &config_, &edit_));
@@ -523,7 +524,7 @@ class EditLoop {
       if (forwards_on_ != nullptr) {
         ASSERT_OK(entrain_shard_set_stream(shard_, stream_.get()));
       }
-      // Kept: freeing device memory would wait for the streams of both ranks.
+      // Kept, because freeing device memory would wait for the streams of both ranks.
       gradients_.push_back(std::make_unique<Twin>(Wave(step + 10 * self_.rank), stream_.get()));
       ASSERT_OK(entrain_optim_step(optim_, Place(params_), Place(*gradients_.back()), state, kCount,
                                    ENTRAIN_F32, step, 0.01));
@@ -598,7 +599,7 @@ TEST(OnDevice, AShardGoesFromStreamToStream) {
                           "the shard was made for host memory, which has no stream");
              EXPECT_FAILS(entrain_shard_set_stream(nullptr, stream.get()), ENTRAIN_INVALID_ARGUMENT,
                           "shard");
-             other.Finish();  // it is destroyed before the shard
+             other.Finish();  // the stream is destroyed before the shard
              ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
            },
            {.transports = "inproc,cuda"});

@@ -1,5 +1,5 @@
-// Elements of every type as doubles, and reductions of them the slow way. Bits are converted here,
-// not by the library.
+// Elements of every type as doubles, and their reductions by simple loops. The bits are converted
+// here, not by the library.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace entrain_test {
 
-// Not the 8-bit floats, which are only moved.
+// Returns false for the 8-bit floats, which are only moved.
 inline bool IsFloating(entrain_dtype_t dtype) {
   return dtype <= ENTRAIN_F16;
 }
@@ -24,7 +24,7 @@ inline double HalfToDouble(uint16_t bits) {
   return (bits & 0x8000) != 0 ? -value : value;
 }
 
-// Normal numbers that the type holds exactly.
+// For normal numbers that the type holds exactly.
 inline uint16_t DoubleToHalf(double value) {
   if (value == 0) {
     return 0;
@@ -41,7 +41,7 @@ double LoadAs(const std::byte* at) {
   std::memcpy(&value, at, sizeof(T));
   return static_cast<double>(value);
 }
-// Integers wrap.
+// Integers wrap around.
 template <typename T>
 void StoreAs(std::byte* at, double value) {
   T element;
@@ -99,7 +99,7 @@ inline void Elements::Set(size_t i, double value) {
     case ENTRAIN_U64:
       return StoreAs<uint64_t>(at, value);
     default:
-      return StoreAs<uint8_t>(at, value);  // u8, and the bits of f8
+      return StoreAs<uint8_t>(at, value);  // u8, and the bits of 8-bit floats
   }
 }
 
@@ -139,9 +139,8 @@ inline double Elements::Get(size_t i) const {
   }
 }
 
-// What rank `rank` contributes at element `i`: small whole numbers that every type holds, negative
-// ones too where the type has them, and whose sums and products over up to five ranks it holds as
-// well.
+// Returns the contribution of rank `rank` at element `i`: small whole numbers, also negative ones
+// if the type has them. Every type holds them, and their sums and products over up to five ranks.
 inline double Contribution(entrain_dtype_t dtype, entrain_op_t op, int rank, size_t i) {
   const auto base = static_cast<int>((i * 7 + static_cast<size_t>(rank) * 3) % 5);
   const bool has_sign = IsFloating(dtype) || dtype == ENTRAIN_I8 || dtype == ENTRAIN_I16 ||
@@ -152,7 +151,7 @@ inline double Contribution(entrain_dtype_t dtype, entrain_op_t op, int rank, siz
   return has_sign ? base - 2 : base;
 }
 
-// The reduction of the contributions of `size` ranks at element `i`, in exact arithmetic.
+// Returns the reduction of the contributions of `size` ranks at element `i`, in exact arithmetic.
 inline double Reduced(entrain_dtype_t dtype, entrain_op_t op, int size, size_t i) {
   double result = Contribution(dtype, op, 0, i);
   for (int rank = 1; rank < size; ++rank) {
@@ -178,7 +177,7 @@ inline double Reduced(entrain_dtype_t dtype, entrain_op_t op, int size, size_t i
   return result;
 }
 
-// How far a result may be from the exact one: only a mean of floats is ever rounded.
+// Returns the largest error of a result. Only a mean of floats is rounded.
 inline double Tolerance(entrain_dtype_t dtype, entrain_op_t op) {
   if (op != ENTRAIN_AVG || !IsFloating(dtype)) {
     return 0;

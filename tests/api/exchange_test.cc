@@ -1,5 +1,5 @@
-// The collectives that move and combine parts: rooted ones, all_to_all, scans, uneven parts, and batches; every element
-// compared with what a loop over the ranks says.
+// The collectives that move and combine parts: rooted ones, all_to_all, scans, uneven parts, and
+// batches. Every element is compared with the result of a loop over the ranks.
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace {
 
 using Values = std::vector<int64_t>;
 
-// What rank `rank` has at element `i` of what it sends.
+// Returns element `i` of the data that rank `rank` sends.
 int64_t Value(int rank, size_t i) {
   return (rank + 1) * 1000 + static_cast<int64_t>(i) * 7;
 }
@@ -33,7 +33,7 @@ Values Input(int rank, size_t count) {
   return values;
 }
 
-// Sums over ranks first .. last-1.
+// Returns the sums over ranks first .. last-1.
 Values SumOf(int first, int last, size_t count) {
   Values sum(count);
   for (int rank = first; rank < last; ++rank) {
@@ -55,7 +55,7 @@ Values Slice(const Values& values, size_t first, size_t count) {
 
 class Exchange : public testing::TestWithParam<int> {
  protected:
-  // `body` for each number of elements worth trying.
+  // Calls `body` for each number of elements that is worth a test.
   template <typename Body>
   static void ForEachCount(const Body& body) {
     for (const size_t count : {0u, 1u, 37u, 70'001u}) {
@@ -98,7 +98,7 @@ TEST_P(Exchange, GatherAndScatterAreInverse) {
         ASSERT_OK(entrain_scatter(self.comm, is_root ? all.data() : nullptr, back.data(), count,
                                   ENTRAIN_I64, root, nullptr, nullptr));
         EXPECT_EQ(back, in);
-        // In place: the root's own part is where it belongs.
+        // In place, the root's own part is already where it belongs.
         int64_t* const part = is_root ? all.data() + count * At(root) : back.data();
         ASSERT_OK(entrain_gather(self.comm, part, is_root ? all.data() : nullptr, count,
                                  ENTRAIN_I64, root, nullptr, nullptr));
@@ -153,7 +153,7 @@ TEST_P(Exchange, ScansGivePrefixes) {
   });
 }
 
-// Rank r's part has r * 5 elements (rank 0's none).
+// Rank r's part has r * 5 elements, so rank 0's part is empty.
 std::vector<size_t> UnevenCounts(int size) {
   std::vector<size_t> counts;
   for (int rank = 0; rank < size; ++rank) {
@@ -211,7 +211,8 @@ TEST_P(Exchange, UnevenPartsOfGatherAndScatter) {
 
 TEST_P(Exchange, UnevenPartsOfAllToAll) {
   RunWorld(GetParam(), [](const Rank& self) {
-    // a sends b (a + 2 b) % 4 elements; the same both ways in the second call, which is in place.
+    // Rank a sends (a + 2 b) % 4 elements to rank b. In the second call, which is in place, the
+    // numbers are symmetric.
     const auto count = [](int from, int to) { return At((from + 2 * to) % 4); };
     const auto symmetric = [](int from, int to) { return At((from + to) % 3); };
     for (const bool in_place : {false, true}) {
@@ -295,15 +296,15 @@ TEST_P(Exchange, NotifiesAndSignalsADescriptor) {
     ASSERT_OK(entrain_work_descriptor(work, &fd));
     ASSERT_OK(entrain_work_descriptor(work, &same));
     EXPECT_EQ(fd, same);
-    // Nobody calls the library: its own thread finishes the call.
+    // No thread calls the library. Its own thread finishes the call.
     pollfd waited{fd, POLLIN, 0};
     ASSERT_EQ(poll(&waited, 1, 20'000), 1);
     EXPECT_OK(entrain_work_wait(work, 0));
     EXPECT_EQ(data, self.size * (self.size - 1) / 2);
-    ASSERT_OK(entrain_work_notify(work, count, &told));  // over already: at once
+    ASSERT_OK(entrain_work_notify(work, count, &told));  // already over: done() runs at once
     EXPECT_GE(told.load(), 1);
     for (int i = 0; i < 2000 && told.load() < 2; ++i) {
-      poll(nullptr, 0, 1);  // the first may still be on its way out of the engine
+      poll(nullptr, 0, 1);  // the first done() may not have returned yet
     }
     EXPECT_EQ(told.load(), 2);
     entrain_work_free(work);
@@ -314,7 +315,7 @@ TEST_P(Exchange, DuplicatesAreIndependent) {
   RunWorld(GetParam(), [](const Rank& self) {
     entrain_comm_t* copy = nullptr;
     ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
-    // Started in opposite orders: neither waits for the other.
+    // The calls are started in opposite orders, and neither waits for the other.
     int64_t first = 1, second = 2;
     entrain_work_t* works[2] = {};
     entrain_comm_t* const comms[2] = {self.comm, copy};
@@ -367,7 +368,7 @@ TEST_P(Exchange, PreMultipliedSumTakesEachRanksFactor) {
   });
 }
 
-// Weights 0, 1, 2, ...: rank 0 counts for nothing, not even its NaN.
+// Weights are 0, 1, 2, ... Rank 0 does not count, not even its NaN.
 TEST_P(Exchange, WeightedMeanIsOneMeanOnEveryRank) {
   RunWorld(GetParam(), [](const Rank& self) {
     std::vector<double> weights;
@@ -452,7 +453,7 @@ TEST_P(Exchange, RefusesWhatCannotBe) {
     options.reserved = 1;
     EXPECT_FAILS(entrain_barrier(self.comm, &options, nullptr), ENTRAIN_INVALID_ARGUMENT,
                  "options.reserved 1 is not 0");
-    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));  // nothing was harmed
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));  // the communicator works
   });
 }
 
@@ -461,8 +462,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Exchange, testing::Values(1, 2, 3, 4, 5),
                            return std::string("n").append(std::to_string(rank_count.param));
                          });
 
-// Both sides of a part must agree on its length, and ranks on what they call.
-// A call like the one before takes a shorter way to the same checks.
+// Both sides of a part must agree on its length, and all ranks on the call. A call like the one
+// before takes a shorter path to the same checks.
 TEST(ExchangeAgain, ChecksEachCallAsTheFirst) {
   RunWorld(1, [](const Rank& self) {
     alignas(64) float a[32] = {}, b[32] = {};
@@ -477,7 +478,7 @@ TEST(ExchangeAgain, ChecksEachCallAsTheFirst) {
       EXPECT_EQ(b[0], a[0]);
       ASSERT_OK(sum(a, a));  // in place
       ASSERT_OK(sum(b, b));
-      ASSERT_OK(sum(a, a + 8));  // side by side
+      ASSERT_OK(sum(a, a + 8));  // next to each other
       EXPECT_EQ(a[8], a[0]);
       EXPECT_EQ(sum(nullptr, b), ENTRAIN_INVALID_ARGUMENT);
       EXPECT_THAT(entrain_last_error(), testing::HasSubstr("in is NULL"));
@@ -511,7 +512,8 @@ TEST(ExchangeMismatch, FailsOnAllRanks) {
     const entrain_status_t status =
         entrain_all_to_all_v(self.comm, in.data(), self.rank == 0 ? more.data() : one.data(),
                              out.data(), one.data(), ENTRAIN_I64, nullptr, nullptr);
-    // Rank 0 got what it expected and may be done before rank 1 finds out; its next call is not.
+    // Rank 0 got what it expected and may be done before rank 1 finds the error. Rank 0's next call
+    // fails.
     EXPECT_TRUE(status == ENTRAIN_MISMATCH || (self.rank == 0 && status == ENTRAIN_OK)) << status;
     EXPECT_EQ(entrain_barrier(self.comm, nullptr, nullptr), ENTRAIN_MISMATCH) << LastError();
   });

@@ -1,5 +1,5 @@
-/* Creates communicators from the environment, twice with the first still there, and once more when
- * both are gone, and checks them. Exits 3 with the status and the library's text when creation
+/* Creates communicators from the environment and checks them: two that exist together, and one more
+ * when both are gone. Exits 3 with the status and the library's text when creation
  * fails. An argument is the key file of the runtime's config. */
 #include <entrain/entrain.h>
 #include <stdio.h>

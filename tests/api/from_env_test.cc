@@ -1,5 +1,5 @@
-// entrain_comm_create_from_env as processes: where the environment is wrong, what the one line says,
-// with which status, and how soon; which key the store gets.
+// entrain_comm_create_from_env in processes. If the environment is wrong: the text of the error
+// line, its status, and the time that it takes. Also the choice of the store's key.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +33,7 @@ struct Ended {
   double seconds = 0;
 };
 
-// One run of the program from_env, with these variables and none of any launcher's.
+// One run of the program from_env, with these variables and no variable of a launcher.
 class Program {
  public:
   explicit Program(Variables variables, const std::string& key_file = "")
@@ -95,7 +95,7 @@ class Program {
   pid_t pid_ = -1;
 };
 
-// Creation failed, with one line that has the status, the function and these words.
+// Expects that creation failed, with one line that has the status, the function and these words.
 void ExpectRefused(const Ended& ended, const std::string& status, const std::string& says) {
   EXPECT_EQ(ended.code, 3) << ended.err;
   EXPECT_THAT(ended.err,
@@ -103,7 +103,7 @@ void ExpectRefused(const Ended& ended, const std::string& status, const std::str
   EXPECT_EQ(ended.err.find('\n') + 1, ended.err.size()) << "more than one line: " << ended.err;
 }
 
-// A port of loopback that somebody listens on, who never says a word, until it is closed.
+// A port of loopback with a listener that never sends anything, until it is closed.
 class Occupied {
  public:
   Occupied() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -129,7 +129,7 @@ class Occupied {
   int fd_, port_ = 0;
 };
 
-// What torchrun sets for a rank of two whose store is at `port`.
+// Returns the variables that torchrun sets for a rank of two whose store is at `port`.
 Variables Torchrun(int rank, int port, Variables more = {}) {
   more.insert(more.end(),
               {"RANK=" + std::to_string(rank), "WORLD_SIZE=2", "LOCAL_RANK=" + std::to_string(rank),
@@ -186,7 +186,7 @@ TEST(FromEnv, APortInUseIsNamedByTheRankThatServesAndByTheOthers) {
 
 TEST(FromEnv, AStoreThatNobodyServesIsGivenUpLongBeforeTheDeadlineOfOperations) {
   Occupied occupied;
-  occupied.Close();  // a port of nobody's
+  occupied.Close();  // now the port has no listener
   const Ended ended = Program(Torchrun(1, occupied.port())).Wait();
   ExpectRefused(ended, "ENTRAIN_PEER_LOST", "127.0.0.1:" + std::to_string(occupied.port()));
   EXPECT_THAT(ended.err, HasSubstr("rank 0 serves it there, at MASTER_ADDR on MASTER_PORT + 1"));
@@ -226,7 +226,8 @@ class Keys : public testing::Test {
 
 TEST_F(Keys, TheRuntimesKeyFileIsTheStoresOnBothSides) {
   Program serving(Torchrun(0, port_), right_);
-  Program opening(Torchrun(1, port_, {"ENTRAIN_KEY_FILE=" + wrong_}), right_);  // the config wins
+  // The config takes precedence.
+  Program opening(Torchrun(1, port_, {"ENTRAIN_KEY_FILE=" + wrong_}), right_);
   for (Program* program : {&serving, &opening}) {
     const Ended ended = program->Wait();
     EXPECT_EQ(ended.code, 0) << ended.err;

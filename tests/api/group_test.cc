@@ -1,4 +1,4 @@
-// What a process group asks of a communicator: timeouts that change, numbers, works by name, late ranks.
+// The requirements of a process group: timeouts that change, numbers, works by name, late ranks.
 #include <atomic>
 #include <cstdint>
 #include <string>

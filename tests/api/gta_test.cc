@@ -12,7 +12,7 @@
 namespace entrain_test {
 namespace {
 
-// A reduction of these settings, as options of a call.
+// Options of a call with a reduction of these settings.
 class Options {
  public:
   explicit Options(const entrain_gta_config_t& config) {
@@ -33,7 +33,7 @@ entrain_gta_config_t Config(int32_t consensus = ENTRAIN_CONSENSUS_NONE) {
   return config;
 }
 
-// What four ranks of which rank k has (k + 1) (-1)^k everywhere make of it.
+// Returns the result of four ranks if rank k has (k + 1) (-1)^k in every element.
 float OfFour(const entrain_gta_config_t& config) {
   float result = 0;
   RunWorld(4, [&](const Rank& self) {
@@ -102,7 +102,7 @@ TEST(Gta, TravelsSparsifiedAndEncoded) {
     for (size_t i = 0; i < 10; ++i) {
       data[100 * i + static_cast<size_t>(self.rank)] = 3;
     }
-    data[50] = 1;  // the eleventh largest
+    data[50] = 1;  // eleventh largest
     entrain_work_t* work = nullptr;
     ASSERT_OK(entrain_all_reduce(self.comm, data.data(), data.data(), data.size(), ENTRAIN_F32,
                                  ENTRAIN_REDUCTION, sparse.get(), &work));

@@ -1,4 +1,5 @@
-// Handles that are none: of another kind, destroyed, or destroyed twice. What can be known is refused with a sentence.
+// Invalid handles: of another kind, destroyed, or destroyed twice. Those that can be recognised are
+// refused with an error text.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,7 +14,7 @@
 namespace entrain_test {
 namespace {
 
-// Reading what was freed is what a sanitizer is for.
+// A sanitizer would report the reading of freed memory.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
 #else
@@ -156,7 +157,7 @@ TEST_F(Handles, WhatWasDestroyedIsRefused) {
   int32_t rank = 0;
   EXPECT_FAILS(entrain_comm_rank(comm, &rank), ENTRAIN_INVALID_ARGUMENT,
                "comm is not a communicator: it was destroyed, or never was one");
-  entrain_comm_destroy(comm);  // once more: nothing happens
+  entrain_comm_destroy(comm);  // has no effect
   EXPECT_OK(entrain_barrier(comm_, nullptr, nullptr));
 }
 

@@ -1,4 +1,4 @@
-// Calls whose parts lie apart from each other.
+// Calls whose parts do not lie next to each other.
 #include <cstdint>
 #include <deque>
 #include <vector>
@@ -15,7 +15,7 @@ constexpr int kRanks = 3;
 constexpr entrain_status_t kInvalid = ENTRAIN_INVALID_ARGUMENT;
 using Values = std::vector<int32_t>;
 
-// Parts of their own, in descending order of addresses as often as not, or side by side.
+// Separate parts, often in descending order of addresses, or parts next to each other.
 struct List {
   List(const std::vector<size_t>& counts, bool side_by_side) {
     size_t sum = 0;
@@ -33,7 +33,7 @@ struct List {
   int32_t* at(int rank) const {
     return static_cast<int32_t*>(addresses[static_cast<size_t>(rank)]);
   }
-  // Lists for one call; Do takes them away when it has begun.
+  // Lists for one call. Do destroys them when the call has begun.
   const void* const* ins() const { return const_cast<const void* const*>(outs()); }
   void* const* outs() const { return Lent().emplace_back(addresses).data(); }
   static std::deque<std::vector<void*>>& Lent() {
@@ -45,12 +45,12 @@ struct List {
   std::vector<void*> addresses;
 };
 
-// What rank `from` sends to rank `to`, at index i.
+// Returns element i of the data that rank `from` sends to rank `to`.
 int32_t Value(int from, int to, size_t i) {
   return 1000 * from + 100 * to + static_cast<int32_t>(i);
 }
 
-// Blocking, or by a work.
+// Makes a blocking call, or starts it as a work.
 template <typename Call>
 void Do(bool by_work, const Call& call) {
   entrain_work_t* work = nullptr;
@@ -66,8 +66,8 @@ void Do(bool by_work, const Call& call) {
   }
 }
 
-// Over parts apart and side by side, by call and by work, even and uneven. Rank 0 makes the plain call where there is one
-// that matches.
+// Parts that are apart and next to each other, blocking and started calls, even and uneven parts.
+// Rank 0 makes the plain call if there is a matching one.
 class Lists : public testing::TestWithParam<int> {
  protected:
   bool side_by_side() const { return (GetParam() & 1) != 0; }
@@ -167,7 +167,7 @@ TEST_P(Lists, GatherAndScatter) {
 
 TEST_P(Lists, AllToAll) {
   RunWorld(kRanks, [&](const Rank& self) {
-    // Rank f sends to rank t as many as Counts()[(f + t) % 3] says.
+    // Rank f sends Counts()[(f + t) % 3] elements to rank t.
     const auto counts = Counts();
     std::vector<size_t> by_rank;
     for (int r = 0; r < kRanks; ++r) {
@@ -265,7 +265,7 @@ TEST(ListArguments, AreToldToRanksThatWait) {
   }
 }
 
-// Pinned memory is host memory, and without a stream nothing has to be ordered.
+// Pinned memory is host memory. Without a stream, no order is needed.
 TEST(ListArguments, PartsApartMayBePinnedAndAreNotForAStream) {
   RunWorld(2, [](const Rank& self) {
     int32_t in = 1 + self.rank, out[3] = {};

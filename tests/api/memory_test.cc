@@ -1,4 +1,4 @@
-// memory.h through the C ABI: memory that the peers map, over every transport.
+// memory.h through the C ABI: memory that the peers map, with every transport.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -61,8 +61,8 @@ TEST_P(Memory, IsZeroAlignedAndFreed) {
   });
 }
 
-// Every collective that receives what it only combines, and some that do not; from buffers anywhere in a region, in place
-// and not, of sizes below and above what is copied at once.
+// Every collective that only combines what it receives, and some others. Buffers begin anywhere in
+// a region. In place and not, with sizes below and above the limit of copying at once.
 class MemoryOfCalls : public testing::TestWithParam<std::tuple<const char*, bool>> {};
 INSTANTIATE_TEST_SUITE_P(Over, MemoryOfCalls,
                          testing::Combine(testing::Values("inproc", "shm", "tcp"), testing::Bool()),
@@ -82,7 +82,7 @@ TEST_P(MemoryOfCalls, CollectivesGiveWhatTheyGiveOfOrdinaryMemory) {
           registered ? own.data()
                      : static_cast<int64_t*>(Allocate(self.comm, (kMost * n * 2 + 64) * 8));
       ASSERT_NE(memory, nullptr);
-      if (registered) {  // in two parts, which begin and end anywhere in a page
+      if (registered) {  // two parts, which begin and end anywhere in a page
         for (int64_t* const part : {memory + 3, memory + 5 + kMost * n}) {
           size_t mapped = 0;
           EXPECT_OK(entrain_mem_register(self.comm, part, kMost * n * 8, &mapped));
@@ -126,7 +126,7 @@ TEST_P(MemoryOfCalls, CollectivesGiveWhatTheyGiveOfOrdinaryMemory) {
         for (size_t i = 0; i < count; ++i) {
           ASSERT_EQ(out[i], static_cast<int64_t>((r + 1) * i * 3 + r * (r + 1) / 2)) << i;
         }
-        // One rank's memory is ordinary: each way is its own affair.
+        // One rank's memory is ordinary: each message is mapped or copied independently.
         std::vector<int64_t> ordinary(in, in + count);
         ASSERT_OK(entrain_broadcast(self.comm, self.rank == 0 ? in : ordinary.data(), count,
                                     ENTRAIN_I64, 0, nullptr, nullptr));
@@ -182,7 +182,7 @@ TEST_P(Memory, ManyAllocationsAreUsedFreedAndLeaveNothing) {
         all.erase(all.begin());
       }
     }
-    // What is not freed goes with the runtime.
+    // Memory that is not freed here is freed with the runtime.
   });
   EXPECT_EQ(entrain::SharedMappings(), mappings);
   EXPECT_EQ(Descriptors(), descriptors);
@@ -223,10 +223,11 @@ TEST_P(Memory, FreedWhileACallUsesItGoesWithTheCall) {
   });
 }
 
-// A blocking call stays on the inline path as long as it need not wait; whoever frees meanwhile waits for it, and finds it under
-// way when it goes the other.
+// A blocking call stays on the inline path as long as it need not wait. A thread that frees memory
+// meanwhile waits for the call. If the call has left the path, the thread finds it under way.
 TEST_P(Memory, FreedWhileASmallBlockingCallUsesItGoesWithTheCall) {
-  // As the call's combine: of rank 0 until the other thread is freeing, of rank 1 until rank 0 waits for its part.
+  // Runs as the call's operator: on rank 0 until the other thread is freeing, on rank 1 until rank
+  // 0 waits for rank 1's part.
   struct Slow {
     int rank;
     std::atomic<bool> combining{false}, freeing{false};
@@ -240,7 +241,7 @@ TEST_P(Memory, FreedWhileASmallBlockingCallUsesItGoesWithTheCall) {
     while (slow.rank == 0 && !slow.freeing) {
       std::this_thread::yield();
     }
-    // A slow operator: the call is under way all this time.
+    // A slow operator: the call is under way for this time.
     std::this_thread::sleep_for(std::chrono::milliseconds(slow.rank == 0 ? 50 : 300));
     return 0;
   };
@@ -332,7 +333,7 @@ TEST_P(Memory, ManyRegistrationsLeaveNothing) {
   EXPECT_EQ(Descriptors(), descriptors);
 }
 
-// It is the caller's memory for as long as the caller wants.
+// Registered memory belongs to the caller, who decides how long it lives.
 TEST_P(Memory, WhatIsStillRegisteredOutlivesTheRuntime) {
   const size_t descriptors = Descriptors();
   std::vector<std::vector<float>> memory(2, std::vector<float>(50'000, 1.0f));
@@ -431,7 +432,7 @@ TEST(MemoryArguments, OfRegistrationEachIsNamed) {
     EXPECT_OK(entrain_mem_deregister(self.comm, own.data()));
     EXPECT_FAILS(entrain_mem_deregister(self.comm, own.data()), ENTRAIN_INVALID_ARGUMENT,
                  "is not registered");
-    // Of less than a page nothing is mapped; what stands for a file is left alone.
+    // Less than a page cannot be mapped. Memory that maps a file is left unchanged.
     EXPECT_OK(entrain_mem_register(self.comm, own.data(), 100, &mapped));
     EXPECT_EQ(mapped, 0u);
     EXPECT_OK(entrain_mem_deregister(self.comm, own.data()));

@@ -16,7 +16,7 @@ constexpr int kRanks = 3;
 
 TEST(Operators, EightBitFloatsAreSummedInF32) {
   RunWorld(kRanks, [](const Rank& self) {
-    // 1.5, 2, 3 in both formats; their sum is 6.5 in e4m3.
+    // 1.5, 2 and 3 in both formats. Their sum is 6.5 in e4m3.
     const uint8_t e4m3[] = {0x3c, 0x40, 0x44};
     const uint8_t e5m2[] = {0x3e, 0x40, 0x42};
     const auto rank = static_cast<size_t>(self.rank);
@@ -46,7 +46,7 @@ TEST(Operators, BitsAndTruthsOfIntegers) {
                                    c.op, nullptr, nullptr));
       EXPECT_EQ(data[4], c.want) << entrain_op_name(c.op);
       const bool all = c.op == ENTRAIN_BAND || c.op == ENTRAIN_LAND;
-      const bool odd = c.op == ENTRAIN_BXOR || c.op == ENTRAIN_LXOR;  // 2 of 3 cancel out
+      const bool odd = c.op == ENTRAIN_BXOR || c.op == ENTRAIN_LXOR;  // 2 of 3 bits cancel out
       EXPECT_EQ(data[5], all || odd ? 0 : c.op == ENTRAIN_BOR ? 2 : 1) << entrain_op_name(c.op);
     }
   });
@@ -71,7 +71,7 @@ void CheckLocations(const Rank& self, entrain_dtype_t dtype) {
   };
   ASSERT_EQ(sizeof(Found), entrain_dtype_size(dtype));
   constexpr size_t kCount = 29;
-  // Rank r's value at i; two ranks tie at every third element.
+  // Returns rank r's value at i. Two ranks tie at every third element.
   const auto value = [](int r, size_t i) {
     return static_cast<T>((i + static_cast<size_t>(r) * (i % 3)) % 5);
   };
@@ -94,7 +94,7 @@ void CheckLocations(const Rank& self, entrain_dtype_t dtype) {
       ASSERT_EQ(out[i].value, want.value) << entrain_dtype_name(dtype) << " element " << i;
       ASSERT_EQ(out[i].location, want.location) << entrain_dtype_name(dtype) << " element " << i;
     }
-    // Moved like any other element.
+    // Elements of this type can be moved like any other.
     std::vector<Found> all(kCount * kRanks);
     ASSERT_OK(
         entrain_all_gather(self.comm, out.data(), all.data(), kCount, dtype, nullptr, nullptr));

@@ -1,4 +1,4 @@
-// optim.h through the C ABI: the steps themselves are tested in tests/optim.
+// optim.h through the C ABI. tests/optim tests the steps themselves.
 #include <cmath>
 #include <vector>
 

@@ -1,4 +1,5 @@
-// Handles destroyed in any order: what an object is made of may go before it, also while the object works.
+// Handles destroyed in any order: the parts of an object may be destroyed before it, also while the
+// object works.
 #include <algorithm>
 #include <barrier>
 #include <cstdint>
@@ -21,7 +22,7 @@ namespace {
 constexpr int32_t kLayers = 3;
 constexpr size_t kCounts[kLayers] = {4000, 1, 700};
 
-// In the order in which they are made, each of some of those before it.
+// In the order of creation. Each kind uses some of those before it.
 enum Kind {
   kRuntime,
   kStore,
@@ -50,7 +51,7 @@ int32_t AddFloats(void* dst, const void* src, size_t count, entrain_dtype_t, voi
   return 0;
 }
 
-// One rank's handles of all kinds. Calls are only made where the handle that they are about still is.
+// One rank's handles of all kinds. Calls are made only if their handle still exists.
 class Everything {
  public:
   Everything(const std::string& url, int rank, int size) : rank_(rank) {
@@ -102,7 +103,7 @@ class Everything {
     }
   }
 
-  // An exchange, gathers that wait for it, a round, a reduction and a split, all under way.
+  // Starts an exchange, gathers that wait for it, a round, a reduction and a split.
   void Start() {
     int32_t syncing = 0;
     ASSERT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing));
@@ -119,7 +120,7 @@ class Everything {
                                  ENTRAIN_REDUCTION, &options, NewWork()));
     EXPECT_OK(entrain_comm_split_start(part_, 0, rank_, NewWork()));
   }
-  // All that can still be used. `works`: that was started on what is left, and may succeed.
+  // Uses all handles that are left. `works`: what was started on them, and may succeed.
   void Use() {
     if (Has(kEdit)) {
       for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -156,7 +157,7 @@ class Everything {
       EXPECT_OK(entrain_barrier(lent, nullptr, nullptr));
     }
   }
-  // Every call is over, whatever has been destroyed meanwhile.
+  // Every call ends, whatever was destroyed meanwhile.
   void WaitForAll() {
     for (entrain_work_t* work : works_) {
       EXPECT_NE(entrain_work_wait(work, 10'000'000'000), ENTRAIN_IN_PROGRESS);
@@ -192,7 +193,7 @@ class Everything {
     entrain_shard_config_init(&shard_config);
     shard_config.layers = kLayers;
     shard_config.layer_counts = kCounts;
-    shard_config.param_dtype = ENTRAIN_BF16;  // so that gathers have memory of their own
+    shard_config.param_dtype = ENTRAIN_BF16;  // so that gathers have their own memory
     EXPECT_OK(entrain_shard_create(mesh_, &shard_config, &shard_));
     size_t count = 0;
     EXPECT_OK(entrain_shard_slab_count(shard_, &count));
@@ -263,7 +264,8 @@ class Everything {
   std::vector<entrain_work_t*> works_;
 };
 
-// `body` as two ranks. A rank that has destroyed a communicator ends the other's calls, so they arrive at `both` before.
+// Runs `body` as two ranks. A rank that destroys a communicator ends the other's calls, so both
+// arrive at `both` before.
 void RunBoth(const std::function<void(Everything& all, std::barrier<>& both)>& body) {
   const std::string url = NewStoreUrl();
   std::barrier both(2);
@@ -279,7 +281,7 @@ void RunBoth(const std::function<void(Everything& all, std::barrier<>& both)>& b
   other.join();
 }
 
-// By what goes first.
+// The parameter tells what is destroyed first.
 class DestroyedFirst : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Kind, DestroyedFirst, testing::Range(0, int{kKinds}),
                          [](const auto& test) { return std::string(kNames[test.param]); });

@@ -1,4 +1,5 @@
-// Calls that block and have a form with a work: splitting a communicator. What is freed, destroyed or never comes.
+// Blocking calls that have a form with a work: splitting a communicator. Works and parts are freed,
+// destroyed, or never finish.
 #include <atomic>
 #include <cstdint>
 #include <future>
@@ -29,7 +30,7 @@ int32_t SumOfRanks(entrain_comm_t* comm) {
   return rank;
 }
 
-// Of who makes progress.
+// The parameter tells which thread makes progress.
 class Started : public testing::TestWithParam<int32_t> {
  protected:
   static WorldOptions options() {
@@ -50,7 +51,7 @@ TEST_P(Started, SplitGivesTheSamePartsAsTheBlockingCall) {
       [](const Rank& self) {
         const int32_t color = self.rank == 3 ? -1 : 7;
         entrain_comm_t* part = nullptr;
-        if (self.rank == 0) {  // the two forms match
+        if (self.rank == 0) {  // both forms match each other
           ASSERT_OK(entrain_comm_split(self.comm, color, -self.rank, &part));
         } else {
           entrain_work_t* work = nullptr;
@@ -100,7 +101,7 @@ TEST_P(Started, DuplicateIsWaitedForByDescriptorAndTaken) {
       options());
 }
 
-// done() splits and takes the part; the calls on it follow.
+// done() splits and takes the part. Calls on the part follow.
 struct InDone {
   entrain_comm_t *comm, *part = nullptr;
   entrain_work_t *first = nullptr, *split = nullptr, *sum = nullptr;
@@ -300,8 +301,9 @@ uint64_t CallsOf(const entrain_comm_t* comm) {
   return stats.calls;
 }
 
-// What takes the handle's place in memory shows when it is looked at. Another thread drives the engine, so that whoever is blocked
-// and whoever destroys are woken at once, and either may come first.
+// A use of the freed handle would read the memory of its successor, which shows. Another thread
+// drives the engine, so the blocked thread and the destroying thread are woken at the same time,
+// and either may come first.
 TEST(Destroy, UnderABlockingCallEndsItAndLeavesTheHandleAlone) {
   using Blocking = entrain_status_t (*)(entrain_comm_t*);
   const Blocking calls[] = {
@@ -331,7 +333,7 @@ TEST(Destroy, UnderABlockingCallEndsItAndLeavesTheHandleAlone) {
         const uint64_t before = CallsOf(copy);
         auto blocked = std::async(std::launch::async,
                                   [&, copy] { return calls[round % std::size(calls)](copy); });
-        // Since the other thread drives, the call is counted before it waits.
+        // Because the other thread drives, the call is counted before it waits.
         EXPECT_TRUE(Becomes([&] { return CallsOf(copy) > before; }));
         entrain_comm_destroy(copy);
         std::vector<std::vector<char>> in_its_place(64, std::vector<char>(32, '\x5a'));

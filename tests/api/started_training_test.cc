@@ -1,5 +1,5 @@
-// Calls of training that block and have a form with a work: an exchange of a layer, a gather, gradients, a broadcast, and A-EDiT's
-// rendezvous.
+// Blocking calls of training that have a form with a work: an exchange of a layer, a gather,
+// gradients, a broadcast, and A-EDiT's rendezvous.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -29,7 +29,8 @@ constexpr int32_t kLayers = 3;
 constexpr size_t kCounts[kLayers] = {7, 1, 12};
 constexpr int64_t kShortNs = 300'000'000;
 
-// A mesh of `shard_size` ranks a replica, a model, and EDiT whose outer step is the mean of the replicas.
+// A mesh with `shard_size` ranks per replica, a model, and EDiT with the mean of the replicas as
+// its outer step.
 struct Model {
   explicit Model(entrain_comm_t* comm, int32_t shard_size, int64_t timeout_ns = 0) {
     entrain_mesh_config_t mesh_config;
@@ -59,7 +60,7 @@ struct Model {
     entrain_shard_destroy(shard);
     entrain_mesh_destroy(mesh);
   }
-  // With the anchors, and one step that moves every parameter by `change`.
+  // Makes EDiT with anchors, after one step that moves every parameter by `change`.
   void MakeEdit(float change) {
     ASSERT_OK(entrain_edit_create(mesh, &options, &edit));
     int32_t syncing = 0;
@@ -77,7 +78,7 @@ struct Model {
   std::vector<float> params, grads;
 };
 
-// Of who makes progress.
+// The parameter tells which thread makes progress.
 class StartedTraining : public testing::TestWithParam<int32_t> {
  protected:
   static WorldOptions options() {
@@ -142,7 +143,7 @@ TEST(StartedTrainingCalls, AWaitForALayerThatGivesUpChangesNothing) {
       entrain_work_t* work = nullptr;
       ASSERT_OK(entrain_edit_layer_work(model.edit, 0, &work));
       EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
-      entrain_work_free(work);  // unfinished
+      entrain_work_free(work);  // not over
       tried.count_down();
     }
     for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -321,7 +322,7 @@ void Async(entrain_edit_config_t* options) {
   options->min_total_global_steps = 1;
 }
 
-// The rendezvous and the end of A-EDiT, with waits that give up in between.
+// The rendezvous and the end of A-EDiT, with waits that time out in between.
 TEST_P(StartedTraining, RendezvousAndLeaveAreCallsThatAreStarted) {
   std::latch tried(1);
   RunWorld(
@@ -384,7 +385,8 @@ TEST(StartedTrainingCalls, DestroyedUnderAStartedRendezvousEndsItEverywhere) {
 #define EXPECT_NOT_OVER(call) \
   EXPECT_FAILS(call, ENTRAIN_FAILED_PRECONDITION, "edit_leave, which was started, is not over")
 
-// While a call that was started on an EDiT object is not over, a thread of the library's uses the object and its shard.
+// As long as a started call on an EDiT object is not over, a thread of the library uses the object
+// and its shard.
 TEST(StartedTrainingCalls, KeepTheirObjectsToThemselves) {
   std::latch tried(1);
   RunWorld(2, [&](const Rank& self) {
@@ -457,7 +459,7 @@ TEST(StartedTrainingCalls, KeepTheirObjectsToThemselves) {
     EXPECT_NOT_OVER(entrain_shard_gradient_norm(shard, &norm));
     EXPECT_NOT_OVER(entrain_shard_set_gradients(shard, ENTRAIN_GRADIENTS_LOCAL));
     EXPECT_NOT_OVER(entrain_shard_stats(shard, &stats));
-    // What does not change may be asked.
+    // Values that do not change may be read.
     entrain_shard_layer_t layer;
     entrain_shard_layer_init(&layer);
     EXPECT_OK(entrain_shard_layer_info(shard, 0, &layer));
@@ -473,7 +475,7 @@ TEST(StartedTrainingCalls, KeepTheirObjectsToThemselves) {
   });
 }
 
-// A checkpoint in memory. Other threads read and write it.
+// A checkpoint in memory, which other threads read and write.
 struct Bytes {
   std::string data;
   static int32_t WriteAt(void* user, int64_t offset, const void* from, size_t bytes) {
@@ -504,7 +506,7 @@ void WaitAndFree(entrain_work_t* work) {
   entrain_work_free(work);
 }
 
-// All that a checkpoint can be asked for, of an object with these functions.
+// All checkpoint calls of an object with these functions.
 template <typename Object>
 struct CheckpointCalls {
   entrain_status_t (*save)(Object*, const entrain_checkpoint_config_t*, entrain_work_t**);
@@ -529,7 +531,7 @@ struct CheckpointCalls {
     Bytes bytes;
     entrain_checkpoint_functions_t functions = bytes.functions();
     ASSERT_OK(save_to(object, nullptr, &functions, &work));
-    functions = {};  // copied
+    functions = {};  // the call has copied them
     WaitAndFree(work);
     functions = bytes.functions();
     ASSERT_OK(load_from(object, nullptr, &functions, &work));
@@ -549,7 +551,7 @@ struct CheckpointCalls {
       ASSERT_OK(entrain_state_set(state, i, room.data(), info.count, info.dtype));
     }
     ASSERT_OK(entrain_state_commit_start(state, 0, &work));
-    entrain_state_destroy(state);  // the commit goes on
+    entrain_state_destroy(state);  // the commit continues
     WaitAndFree(work);
   }
 };
@@ -639,7 +641,7 @@ TEST(StartedTrainingCalls, DestroyedUnderAStartedSaveEndsItEverywhere) {
   });
 }
 
-// A commit goes on when its state's handle goes, and ends when its object goes.
+// A commit continues when its state's handle is destroyed, and ends when its object is destroyed.
 TEST(StartedTrainingCalls, DestroyedUnderAStartedCommitEndsIt) {
   RunWorld(2, [](const Rank& self) {
     Channel channel(self.comm);
@@ -676,7 +678,7 @@ TEST_P(StartedTraining, RoundsOfAccoAreWaitedForByWorks) {
           int32_t ready = 0, finished = 1;
           EXPECT_OK(entrain_acco_poll(channel.acco, &ready));
           EXPECT_EQ(ready, 1);
-          if (round < 3) {  // after the last one no round is under way
+          if (round < 3) {  // no round follows the last one
             ASSERT_OK(entrain_acco_install(channel.acco, &finished));
           }
         }
@@ -792,15 +794,16 @@ TEST(StartedTrainingCalls, RefusesWhatTheBlockingCallsRefuse) {
   });
 }
 
-// The main thread returns while calls are under way that nobody will end: a collective, a call that was started, an exchange, and a
-// round of ACCO. Their objects are never destroyed, and other threads go on.
+// The main thread returns while calls are under way that nothing will end: a collective, a started
+// call, an exchange, and a round of ACCO. Their objects are never destroyed, and other threads
+// continue.
 using StartedTrainingDeathTest = StartedTraining;
 
 void LeaveCallsUnderWay(const Rank& self, std::latch& all_began) {
   auto* const model = new Model(self.comm, 1);
   auto* const leaves = new Model(self.comm, 1);
   auto* const channel = new Channel(self.comm);
-  static std::array<std::array<void*, 3>, 2> left;  // no leaks
+  static std::array<std::array<void*, 3>, 2> left;  // avoids a leak report
   left.at(static_cast<size_t>(self.rank)) = {model, leaves, channel};
   Async(&leaves->options);
   model->MakeEdit(0);

@@ -1,4 +1,4 @@
-// A store that is made of the caller's functions.
+// A store made of the caller's functions.
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -26,7 +26,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What the functions share: a map, and how they behave.
+// Shared by the functions: a map, and settings of their behaviour.
 struct Map {
   std::mutex mutex;
   std::condition_variable changed;
@@ -35,7 +35,7 @@ struct Map {
   std::set<std::thread::id> callers;
   int released = 0, sets = 0;
   int32_t set_fails_with = 0;
-  int64_t overruns_ns = 0;  // how much longer than its time `get` takes
+  int64_t overruns_ns = 0;  // time by which `get` exceeds its limit
   bool finds_nothing = false;
 };
 
@@ -133,8 +133,9 @@ Created Create(entrain_store_t* store, int rank, int size, const char* transport
 
 constexpr int64_t kLong = 20'000'000'000;
 
-// The processes come first, since a child that is forked from a process which has used the library cannot.
-// Functions over a file store: processes meet, and a rank that is killed before the last one comes is named.
+// The tests with processes come first, because a process that has used the library cannot fork
+// usable children. Functions over a file store: processes meet, and the error names a rank that is
+// killed before the last one comes.
 int32_t SetInStore(void* user, const char* key, const void* value, size_t bytes) {
   return entrain_store_set(static_cast<entrain_store_t*>(user), key, value, bytes);
 }

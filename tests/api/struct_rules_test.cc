@@ -1,5 +1,5 @@
-// The rules of size-first structs, for every struct that a call takes or fills: never initialised
-// is refused, an unknown tail must be zero, a shorter struct is accepted.
+// The rules of size-first structs, for every struct that a call takes or fills: an uninitialised
+// struct is refused, an unknown tail must be zero, and a shorter struct is accepted.
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -35,7 +35,7 @@ StructCase Case(const char* name, size_t shortest, void (*init)(T*, size_t),
           [use = std::move(use)](void* at) { return use(static_cast<T*>(at)); }};
 }
 
-// One rank of one, and a model on it.
+// A single rank, and a model on it.
 class StructRules : public testing::Test {
  protected:
   void SetUp() override {
@@ -91,7 +91,7 @@ class StructRules : public testing::Test {
     used->optim = optim_;
     return entrain_acco_create(comm_, used, acco);
   }
-  // A-EDiT whose replicas have met once.
+  // Makes A-EDiT whose replicas have met once.
   entrain_status_t MakeMetEdit(entrain_edit_t** edit) {
     entrain_edit_config_t config;
     entrain_edit_config_init(&config);
@@ -115,7 +115,8 @@ class StructRules : public testing::Test {
   entrain_comm_t* comm_ = nullptr;
   entrain_mesh_t* mesh_ = nullptr;
   entrain_shard_t* shard_ = nullptr;
-  entrain_shard_t* spare_ = nullptr;  // for EDiT objects that the cases make: one a shard
+  // For EDiT objects of the cases: each needs its own shard.
+  entrain_shard_t* spare_ = nullptr;
   entrain_edit_t* edit_ = nullptr;
   entrain_optim_t* optim_ = nullptr;
   entrain_acco_t* acco_ = nullptr;
@@ -284,13 +285,13 @@ std::vector<StructCase> StructRules::Cases() {
   };
 }
 
-// A struct with room behind it.
+// A struct with free space behind it.
 struct Room {
   alignas(16) char bytes[2048] = {};
   void SetSize(size_t size) { std::memcpy(bytes, &size, sizeof(size)); }
 };
 
-// Every struct of the headers that has an init function is among the cases.
+// The cases contain every struct of the headers that has an init function.
 TEST_F(StructRules, NoStructIsMissing) {
   std::set<std::string> declared, tested;
   for (const auto& entry : std::filesystem::directory_iterator(ENTRAIN_HEADERS)) {
@@ -342,7 +343,7 @@ TEST_F(StructRules, InitStopsAtTheCallersSize) {
       for (size_t i = size < sizeof(size) ? 0 : size; i < sizeof(room.bytes); ++i) {
         ASSERT_EQ(room.bytes[i], 0x5a) << tested.name << " of " << size << ", byte " << i;
       }
-      for (size_t i = tested.size; i < size; ++i) {  // what this library does not know
+      for (size_t i = tested.size; i < size; ++i) {  // unknown to this library
         ASSERT_EQ(room.bytes[i], 0) << tested.name << " of " << size << ", byte " << i;
       }
     }
@@ -408,7 +409,7 @@ TEST_F(StructRules, OfAShorterStructTheMissingFieldsAreDefaults) {
     Room room;
     tested.init(room.bytes);
     room.SetSize(tested.shortest);
-    // What an old caller has behind its shorter struct is not for the library to read.
+    // The library must not read the memory behind an old caller's shorter struct.
     std::memset(room.bytes + tested.shortest, 0x5a, sizeof(room.bytes) - tested.shortest);
     EXPECT_OK(tested.use(room.bytes)) << tested.name;
   }

@@ -1,7 +1,7 @@
-// A rank that is killed while layers are gathered, or exchanged by EDiT, or while the others wait
-// for it at a rendezvous of A-EDiT: they learn of it within 2 s, as a lost peer, also those that
-// share no group with it. Ranks are processes; the test itself never uses the library, since its
-// children could not after a fork.
+// A rank is killed while layers are gathered, or exchanged by EDiT, or while the others wait for it
+// at a rendezvous of A-EDiT. All others learn of it within 2 s as a lost peer, also those that
+// share no group with it. Ranks are processes. The test itself never uses the library, because its
+// children could not use it after a fork.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -32,14 +32,14 @@ constexpr int kRanks = 4, kVictim = 3;
 constexpr int32_t kLayers = 4;
 constexpr size_t kLayerCounts[kLayers] = {1 << 20, 1000, 1 << 20, 1 << 20};
 
-// Four ranks that gather from each other, or two replicas of two that exchange, by steps or by
-// time.
+// Four ranks that gather from each other, or two replicas of two ranks that exchange, by steps or
+// by time.
 enum class Work { kGather, kExchange, kRendezvous };
 
-// What a rank found out, in memory shared with the test.
+// The findings of a rank, in memory shared with the test.
 struct Report {
   entrain_error_t error;
-  int64_t after_ns = 0;  // since the victim was struck
+  int64_t after_ns = 0;  // since the victim got its signal
 };
 struct Shared {
   std::atomic<int> rounds[kRanks] = {};
@@ -52,7 +52,7 @@ int64_t Now() {
   return steady_clock::now().time_since_epoch().count();
 }
 
-// Whatever fails before the ranks are at work.
+// Exits if a call fails before the ranks are at work.
 void Need(entrain_status_t status) {
   if (status != ENTRAIN_OK) {
     std::fprintf(stderr, "%s\n", entrain_last_error());
@@ -197,7 +197,7 @@ class KilledRank : public testing::TestWithParam<std::tuple<const char*, Work>> 
       ASSERT_GE(shared_->rounds[rank].load(), 2) << "rank " << rank << " does not get to work";
     }
   }
-  // A stopped rank is slow, and no failure.
+  // A stopped rank is slow, but has not failed.
   void StopVictimUntilTheOthersWait() {
     kill(children_[kVictim], SIGSTOP);
     int rounds = -1, before = 0, quiet = 0;
@@ -209,7 +209,7 @@ class KilledRank : public testing::TestWithParam<std::tuple<const char*, Work>> 
     }
     ASSERT_EQ(quiet, 20) << "the others do not wait for a replica that does not come";
   }
-  // The exit status of a rank; killed when it stays for too long.
+  // Returns the exit status of a rank. Kills the rank if it does not end in time.
   int Await(int rank) {
     pid_t& child = children_[static_cast<size_t>(rank)];
     const auto give_up = steady_clock::now() + std::chrono::seconds(10);

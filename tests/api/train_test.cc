@@ -1,5 +1,5 @@
-// train.h through the C ABI: what arguments are refused, and one small model through mesh, shards
-// and EDiT. The methods themselves are tested in tests/train.
+// train.h through the C ABI: refused arguments, and one small model through mesh, shards and EDiT.
+// tests/train tests the methods themselves.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,7 +21,7 @@ constexpr entrain_status_t kInvalid = ENTRAIN_INVALID_ARGUMENT;
 constexpr size_t kCounts[] = {7, 1, 12};
 constexpr int32_t kLayers = 3;
 
-// A mesh of `shard_size` ranks a replica, and the model on it.
+// A mesh with `shard_size` ranks per replica, and the model on it.
 class Model {
  public:
   Model(entrain_comm_t* comm, int32_t shard_size, const uint8_t* frozen = nullptr) {
@@ -51,7 +51,7 @@ class Model {
       EXPECT_OK(entrain_shard_load(shard_, layer, full.data(), ENTRAIN_F32));
     }
   }
-  // Gathers every layer and gives its first and last element.
+  // Gathers every layer and checks its first and last element.
   void ExpectAll(float value) {
     EXPECT_OK(entrain_shard_begin_pass(shard_, ENTRAIN_PASS_FORWARD));
     for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -75,7 +75,7 @@ class Model {
   std::vector<float> params_, grads_;
 };
 
-// EDiT whose outer step is the mean of the replicas.
+// Returns a configuration of EDiT with the mean of the replicas as its outer step.
 entrain_edit_config_t Averaging(entrain_shard_t* shard) {
   entrain_edit_config_t config;
   entrain_edit_config_init(&config);
@@ -105,7 +105,7 @@ TEST(Train, MeshCoordinatesAreThoseOfThePicture) {
     int32_t sum = self.rank;
     EXPECT_OK(entrain_all_reduce(comm, &sum, &sum, 1, ENTRAIN_I32, ENTRAIN_SUM, nullptr, nullptr));
     EXPECT_EQ(sum, self.rank % 2 == 0 ? 6 : 9);
-    entrain_comm_destroy(comm);  // the mesh's own: nothing happens
+    entrain_comm_destroy(comm);  // belongs to the mesh: no effect
     EXPECT_OK(entrain_barrier(comm, nullptr, nullptr));
     EXPECT_FAILS(entrain_mesh_comm(mesh, 6, &comm), kInvalid, "axis 6");
     EXPECT_FAILS(entrain_mesh_coordinate(mesh, -1, &sync, &syncs), kInvalid, "axis -1");
@@ -113,7 +113,7 @@ TEST(Train, MeshCoordinatesAreThoseOfThePicture) {
   });
 }
 
-// What a rank that waits for another in vain says of it.
+// The reason that a rank gives when it waits for another in vain.
 constexpr char kReason[] =
     "its call failed: all_gather: entrain_edit_wait_layer: layer 99 is not one of 3";
 
@@ -253,7 +253,7 @@ TEST(Train, ShardArgumentsAreChecked) {
   });
 }
 
-// Arrays a layer, in no order, and one of them empty.
+// One array per layer, in no order. One array is empty.
 TEST(Train, LayersAreBoundOneByOne) {
   RunWorld(4, [](const Rank& self) {
     Model model(self.comm, 2);
@@ -292,7 +292,7 @@ TEST(Train, LayersAreBoundOneByOne) {
     static_cast<float*>(sums)[0] = static_cast<float>(self.rank);
     ASSERT_OK(entrain_shard_reduce_gradients(shard, 2));
     ASSERT_OK(entrain_shard_finish_gradients(shard));
-    EXPECT_EQ(grads[2][0], self.rank % 2 == 0 ? 1.5f : 0.0f);  // element 0 is slot 0's
+    EXPECT_EQ(grads[2][0], self.rank % 2 == 0 ? 1.5f : 0.0f);  // element 0 belongs to slot 0
   });
 }
 
@@ -338,7 +338,8 @@ TEST(Train, WhoeverReducesAlreadyNeedsTheExchangeOnly) {
   });
 }
 
-// Along the tensor axis layer 0 is replicated and the others are parts; along the context axis all are copies.
+// Along the tensor axis, layer 0 is replicated and the others are parts. Along the context axis,
+// all layers are copies.
 TEST(Train, TheNormOfGradientsIsTheReplicas) {
   RunWorld(4, [](const Rank& self) {
     entrain_mesh_config_t mesh_config;
@@ -359,7 +360,7 @@ TEST(Train, TheNormOfGradientsIsTheReplicas) {
     ASSERT_OK(entrain_shard_create(mesh, &config, &shard));
     double norm = 0;
     EXPECT_FAILS(entrain_shard_gradient_norm(shard, &norm), ENTRAIN_FAILED_PRECONDITION, "bound");
-    // 7 of 2, 1 that is frozen, 12 of 1 or 3.
+    // 7 elements of 2, one frozen element, 12 elements of 1 or 3.
     std::vector<float> params(20), grads(20, 2.0f);
     for (size_t i = 8; i < 20; ++i) {
       grads[i] = tensor == 0 ? 1.0f : 3.0f;
@@ -601,7 +602,7 @@ TEST(Train, EditBringsReplicasToOneAnchor) {
     config.local_sgd_sync_interval = 2;
     entrain_edit_t* edit = nullptr;
     ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
-    // Replica 0 goes up by 1 in each step, replica 1 by 2; they meet at their mean.
+    // Replica 0 adds 1 in each step, replica 1 adds 2. They meet at their mean.
     const float stride = static_cast<float>(self.rank / 2 + 1);
     int32_t synced = 0;
     for (int step = 0; step <= 4; ++step) {
@@ -660,7 +661,7 @@ TEST(Train, EditBringsReplicasToOneAnchor) {
   });
 }
 
-// What the callback of the test below was given.
+// The arguments of the callback in the test below.
 struct Descent {
   int64_t last_step = 0;
   size_t elements = 0;
@@ -687,7 +688,7 @@ TEST(Train, AEditMeetsByTimeWithACallersOuterStepAndLeaves) {
     entrain_edit_config_init(&config);
     config.shard = model.shard();
     config.use_async = 1;
-    config.local_sgd_sync_time = 1e-9;  // over at every step
+    config.local_sgd_sync_time = 1e-9;  // passes at every step
     config.min_total_global_steps = 1;
     config.outer_optimizer = ENTRAIN_OUTER_CALLBACK;
     config.outer_step = HalfStep;

@@ -1,4 +1,4 @@
-// Started calls: handles, tags, waits, user reductions, and who makes progress.
+// Started calls: handles, tags, waits, user reductions, and the thread that makes progress.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -74,7 +74,7 @@ TEST(Work, TaggedCallsMeetInAnyOrder) {
     std::vector<std::vector<int64_t>> data(kCalls, std::vector<int64_t>(500));
     std::vector<entrain_work_t*> works(kCalls);
     for (int step = 0; step < kCalls; ++step) {
-      // Every rank starts them in an order of its own.
+      // Every rank starts them in a different order.
       const int call = (step * (2 * self.rank + 1) + 5 * self.rank) % kCalls;
       data[static_cast<size_t>(call)].assign(500, (self.rank + 1) * (call + 1));
       const entrain_call_options_t options = Tagged(call);
@@ -105,7 +105,8 @@ TEST(Work, AReceiveFromAnyRankTellsItsSource) {
       }
       return;
     }
-    // A work, two of a batch, a blocking one that does not ask; all of rank 2, which is the only one that sends yet.
+    // A work, two receives of a batch, and a blocking receive that does not ask for the source. All
+    // messages are of rank 2, because no other rank sends yet.
     int32_t got[4] = {-1, -1, -1, -1}, source[3] = {-1, -1, -1};
     entrain_work_t* work = nullptr;
     ASSERT_OK(entrain_recv_any(self.comm, &got[0], 1, ENTRAIN_I32, &source[0], &options, &work));
@@ -190,8 +191,8 @@ TEST(Work, SeveralThreadsMayWaitForOneCall) {
   });
 }
 
-// A caller that goes away for a while is overtaken by the library's thread: its part is done when
-// it comes back.
+// If a caller makes no calls for a while, the library's thread takes over: the caller's part is
+// done when it comes back.
 TEST(Work, ProgressNeedsNoCaller) {
   RunWorld(2, [](const Rank& self) {
     std::vector<float> data(100'000, 1.0f);
@@ -201,7 +202,7 @@ TEST(Work, ProgressNeedsNoCaller) {
     if (self.rank == 0) {
       EXPECT_OK(entrain_work_wait(work, -1));
     } else {
-      // Nothing of this loop makes progress.
+      // This loop makes no progress itself.
       entrain_error_t error;
       entrain_error_init(&error);
       const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -228,7 +229,8 @@ TEST(Work, CallersAloneCanMakeProgress) {
            {.progress = ENTRAIN_PROGRESS_CALLER});
 }
 
-// An element is a map x -> a x + b modulo a prime; combining them is associative, not commutative.
+// An element is a map x -> a x + b modulo a prime. Combining them is associative, but not
+// commutative.
 constexpr uint64_t kPrime = 65521;
 uint64_t Map(uint64_t a, uint64_t b) {
   return (a % kPrime) << 32 | (b % kPrime);
@@ -266,7 +268,7 @@ TEST(Work, AUserReductionIsAppliedInRankOrder) {
     entrain_work_t* work = nullptr;
     ASSERT_OK(entrain_all_reduce(self.comm, mine.data(), got.data(), kMaps, ENTRAIN_U64,
                                  ENTRAIN_REDUCTION, &options, &work));
-    entrain_reduction_destroy(reduction);  // the call keeps what it needs
+    entrain_reduction_destroy(reduction);  // the call keeps its own copy
     ASSERT_OK(entrain_work_wait(work, -1));
     entrain_work_free(work);
     for (size_t i = 0; i < kMaps; ++i) {
@@ -279,7 +281,7 @@ TEST(Work, AUserReductionIsAppliedInRankOrder) {
     uint64_t total = combined;
     ASSERT_OK(entrain_all_reduce(self.comm, &total, &total, 1, ENTRAIN_U64, ENTRAIN_SUM, nullptr,
                                  nullptr));
-    EXPECT_GE(total, 4 * kMaps);  // nothing else can have combined them
+    EXPECT_GE(total, 4 * kMaps);  // only the function can have combined them
   });
 }
 

@@ -1,4 +1,4 @@
-// Ranks as threads, each with a runtime of its own, over the C ABI only.
+// Ranks as threads, each with a runtime of its own. Uses only the C ABI.
 #pragma once
 
 #include <atomic>
@@ -14,15 +14,15 @@
 
 namespace entrain_test {
 
-// What a failed call says about itself.
+// Returns the error text of a failed call.
 inline std::string LastError() {
   return entrain_last_error();
 }
 
-// The code must be ENTRAIN_OK; the last error's text otherwise.
+// Expects the code ENTRAIN_OK. Prints the last error's text otherwise.
 #define EXPECT_OK(expr) EXPECT_EQ((expr), ENTRAIN_OK) << ::entrain_test::LastError()
 #define ASSERT_OK(expr) ASSERT_EQ((expr), ENTRAIN_OK) << ::entrain_test::LastError()
-// The code, and that the text has all of the given parts.
+// Expects the code, and all given parts in the error text.
 #define EXPECT_FAILS(expr, code, part)                                    \
   do {                                                                    \
     EXPECT_EQ((expr), (code));                                            \
@@ -36,19 +36,19 @@ struct WorldOptions {
   int64_t timeout_ns = 20'000'000'000;
 };
 
-// One rank's share of the world.
+// One rank's part of the world.
 struct Rank {
   entrain_comm_t* comm = nullptr;
   int rank = 0, size = 1;
 };
 
-// A store name that no other test uses.
+// Returns a store name that no other test uses.
 inline std::string NewStoreUrl() {
   static std::atomic<int> count{0};
   return "mem:api-test-" + std::to_string(count.fetch_add(1));
 }
 
-// Creates one rank's runtime and communicator. Null on failure, which is noted.
+// Creates one rank's runtime and communicator. Returns null on failure, which fails the test.
 inline void CreateRank(const std::string& url, int rank, int size, const WorldOptions& options,
                        entrain_comm_t** comm) {
   entrain_runtime_config_t runtime_config;
@@ -73,7 +73,8 @@ inline void CreateRank(const std::string& url, int rank, int size, const WorldOp
 }
 
 // Runs `body` as `size` ranks and waits for all. No body begins before every rank has its
-// communicator: what one body does to the communicator must not meet another rank's creation.
+// communicator, because what one body does to the communicator must not disturb another rank's
+// creation.
 inline void RunWorld(int size, const std::function<void(const Rank&)>& body,
                      const WorldOptions& options = {}) {
   const std::string url = NewStoreUrl();

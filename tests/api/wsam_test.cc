@@ -1,5 +1,5 @@
-// WSAM through the C ABI: a run as its header tells it, and mistakes; the steps themselves are
-// tested in tests/optim.
+// WSAM through the C ABI: a run as its header describes it, and mistakes. tests/optim tests the
+// steps themselves.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -44,7 +44,7 @@ TEST_F(WsamApi, AStepIsWhatTheHeaderSays) {
   config_.rho = 0.5;
   config_.gamma = 0.75;  // alpha 3
   Create();
-  entrain_optim_destroy(optim_);  // shared
+  entrain_optim_destroy(optim_);  // wsam_ still holds it
   optim_ = nullptr;
   Floats x = {3, 4.0f / 3}, saved(2), out(2);
   const Floats g = Gradient(x);  // 3, 4: norm 5

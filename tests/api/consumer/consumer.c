@@ -1,4 +1,4 @@
-/* What a user's first program has: the version, and a world of one. */
+/* The first program of a user: it prints the version and makes a world of one. */
 #include <entrain/entrain.h>
 #include <stdio.h>
 
