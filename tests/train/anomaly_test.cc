@@ -18,12 +18,12 @@ using Json = nlohmann::json;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// Norms that scatter a little around a level.
+// Returns norms that vary a little around a level.
 double Around(double level, int i) {
   return level * (1 + 0.05 * std::sin(1.7 * i));
 }
 
-// Shows the detector a norm as an exchange does; whether it was rejected.
+// Gives the detector a norm as an exchange does. Returns whether it was rejected.
 bool Show(AnomalyDetector& detector, double norm) {
   const bool outlier = detector.Look(norm).outlier;
   outlier ? detector.Reject(norm) : detector.Accept(norm);
@@ -147,7 +147,8 @@ TEST(AnomalyDetector, NormsThatAreNotFiniteAreNoShiftOfLevel) {
   EXPECT_TRUE(Show(detector, 40));
 }
 
-// Normal noise around 1. Seeded; the standard fixes the bits of the generator, but not those of its distributions.
+// Normal noise around 1. It is seeded. The standard fixes the bits of the generator, but not those
+// of its distributions.
 class NoisyNorms {
  public:
   explicit NoisyNorms(double deviation) : deviation_(deviation) {}
@@ -162,7 +163,8 @@ class NoisyNorms {
   double deviation_;
 };
 
-// The share of norms that are rejected: of the first `judged` after warm-up, over `runs` runs.
+// Returns the share of rejected norms among the first `judged` norms after warm-up, over `runs`
+// runs.
 double FalsePositives(const AnomalyOptions& options, int runs, int judged) {
   NoisyNorms norms(0.1);
   int rejected = 0;
@@ -178,8 +180,8 @@ double FalsePositives(const AnomalyOptions& options, int runs, int judged) {
   return static_cast<double>(rejected) / (static_cast<double>(runs) * judged);
 }
 
-// A normal variable exceeds its mean by three deviations with a probability of 0.00135. Of 60,000
-// judged norms that makes 81 +- 9.
+// A normal variable exceeds its mean by three deviations with a probability of 0.00135. For 60,000
+// judged norms this means 81 +- 9.
 TEST(AnomalyDetector, NoiseIsRejectedAsRarelyAsTheThresholdPromises) {
   for (const double alpha : {0.02, 0.1, 0.2}) {
     for (const int64_t warmup : {4, 10, 30, 120}) {
@@ -190,7 +192,7 @@ TEST(AnomalyDetector, NoiseIsRejectedAsRarelyAsTheThresholdPromises) {
   }
 }
 
-// The first norms that are judged are judged by the fewest.
+// The first judged norms are judged with the fewest norms to compare with.
 TEST(AnomalyDetector, TheFirstNormAfterWarmupIsNoMoreSuspectThanLaterOnes) {
   for (const int64_t warmup : {10, 30, 120}) {
     EXPECT_LT(FalsePositives({.warmup = warmup}, 10000, 1), 0.003) << "W " << warmup;
@@ -210,8 +212,9 @@ TEST(AnomalyDetector, FindsSpikesOfTwiceTheLevelAfterAShortWarmup) {
   EXPECT_GE(found, 980);
 }
 
-// kappa max(1, stdev(Z)), Z the z-scores of the last W accepted norms, each with what the detector knew after it; stdev with
-// W - 1. In the library's own arithmetic times what both moments may be off.
+// The limit is kappa max(1, stdev(Z)). Z are the z-scores of the last W accepted norms, each with
+// the detector's knowledge after it, and stdev divides by W - 1. The library's own rule, unlike
+// the published one, multiplies the result by a factor for the error of both moments.
 TEST(AnomalyDetector, TheLimitWidensWithTheScatterOfRecentScores) {
   for (const bool as_published : {false, true}) {
     constexpr int kWarmup = 10;
@@ -221,7 +224,7 @@ TEST(AnomalyDetector, TheLimitWidensWithTheScatterOfRecentScores) {
     std::vector<double> scores;
     double total = 0, widest = 0;
     for (int i = 0; i < 620; ++i) {
-      // From the 600th on, ups and downs that the deviation has not caught up with.
+      // From the 600th norm on, the norms alternate faster than the deviation follows.
       const double norm = i < 600 ? Around(1, i) : 1 + (i % 2 == 0 ? 0.1 : -0.1);
       const AnomalyDetector::Score score = detector.Look(norm);
       if (i >= kWarmup) {
@@ -249,8 +252,8 @@ TEST(AnomalyDetector, TheLimitWidensWithTheScatterOfRecentScores) {
   }
 }
 
-// Mean and deviation are those of the norms so far, each weighed by (1 - alpha)^age: the weighted mean, and the estimate of
-// the variance without bias, sum w (x - mean)^2 / (1 - sum w^2).
+// Mean and deviation are those of the norms so far, each weighted by (1 - alpha)^age: the weighted
+// mean, and the unbiased estimate of the variance, sum w (x - mean)^2 / (1 - sum w^2).
 TEST(AnomalyDetector, MeanAndDeviationAreWeightedMomentsOfAllNorms) {
   constexpr double kAlpha = 0.1;
   AnomalyDetector detector({.alpha = kAlpha, .warmup = 8});

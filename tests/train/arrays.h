@@ -1,5 +1,5 @@
-// Arrays of a test on the host or on a device, so that one body tests both: the fake driver's
-// device, or, where TEST_GPU=1 is set, the machine's first.
+// Arrays of a test on the host or on a device, so that one test body covers both. The device is
+// that of the fake driver, or the machine's first if TEST_GPU=1 is set.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace entrain {
 
-// A place, and the caller's stream there.
+// A place, and the caller's stream on it.
 class Arrays {
  public:
   explicit Arrays(bool on_device, int ordinal = 0) {
@@ -35,7 +35,7 @@ class Arrays {
   const ArraysAt& at() const {
     return at_;
   }
-  // The host has it, or has given it, when this returns.
+  // Copies between the host and the place. The copy is complete when this returns.
   void Move(void* to, const void* from, int64_t bytes) const {
     MoveAt(at_, to, from, bytes);
   }
@@ -65,7 +65,7 @@ class Arrays {
   ArraysAt at_;
 };
 
-// An array of the test's, there.
+// An array of the test in that place.
 template <typename T>
 class TestArray {
  public:
@@ -85,7 +85,7 @@ class TestArray {
   const PlacedArray memory_;
 };
 
-// A step of the caller's own that is written for host memory, on either.
+// A step of the caller that is written for host memory, made to run in either place.
 template <typename T>
 class HostStep {
  public:
@@ -94,7 +94,7 @@ class HostStep {
     options->step = Run;
     options->user = this;
   }
-  // Of the channel; not needed on the host.
+  // Follows the channel's stream. Not needed on the host.
   void Follow(const Arrays& where, const GradientChannel& channel) {
     at_ = {where.at().device, channel.stream()};
   }
@@ -119,7 +119,7 @@ class HostStep {
   ArraysAt at_;
 };
 
-// For INSTANTIATE_TEST_SUITE_P of suites whose parameter is whether arrays are on a device.
+// For INSTANTIATE_TEST_SUITE_P of suites whose parameter tells whether arrays are on a device.
 #ifdef FAKE_CUDA_LIBRARY
 inline const std::vector<bool> kPlaces = {false, true};
 #else

@@ -39,8 +39,8 @@ EditOptions Async(const Clock* clock) {
   return options;
 }
 
-// Steps of `seconds` each, which move every element by `drift`, until a forward pass exchanges. How
-// many there were.
+// Makes steps of `seconds`, which move every element by `drift`, until a forward pass exchanges.
+// Returns the number of steps.
 int StepsUntilExchange(Replica& r, FakeClock& clock, double seconds, float drift) {
   for (int steps = 1; steps < 1000; ++steps) {
     r.ForEach(r.params(), [&](int, int64_t, float& value) { value += drift; });
@@ -65,7 +65,7 @@ TEST(AEdit, ReplicasOfAnySpeedMeetWhenTheirTimeIsUp) {
       r.Edit(Async(&clock));
       EXPECT_FALSE(r.Forward());
       const bool fast = r.replica() == 0;
-      // A replica of several ranks knows a step later.
+      // A replica of several ranks learns of the time one step later.
       const int late = shards > 1 ? 1 : 0;
       for (int round = 0; round < 3; ++round) {
         const float before = First(r, r.params());
@@ -86,9 +86,9 @@ TEST(AEdit, ReplicasOfAnySpeedMeetWhenTheirTimeIsUp) {
   }
 }
 
-// Time of a replica; once in a step that it is asked again, the replicas have met, and it is as
-// late as the last of them came. LayerSync asks whether the time is up, and again when the wait is
-// over.
+// The time of a replica. When it is asked for the second time in a step, the replicas have met, and
+// it is the time of the last arrival. LayerSync asks whether the time is up, and asks again after
+// the wait.
 class MeetingClock final : public Clock {
  public:
   MeetingClock(std::vector<std::atomic<int64_t>>* all, size_t me) : all_(all), me_(me) {}
@@ -112,7 +112,7 @@ class MeetingClock final : public Clock {
 };
 
 // The exchanges of four replicas, one of them slow, on a virtual clock. If the interval began
-// before the wait, the fast ones would in the end do nothing but wait: trigger_test.
+// before the wait, the fast replicas would in the end only wait: trigger_test.
 TEST(AEdit, IdleShareStaysBelowFivePercentOver2000Rounds) {
   constexpr int kReplicas = 4, kRounds = 2000;
   ShardConfig config;
@@ -146,7 +146,7 @@ TEST(AEdit, IdleShareStaysBelowFivePercentOver2000Rounds) {
   });
 }
 
-// The wait is no part of the next interval, however long it was.
+// The wait is not a part of the next interval, however long it was.
 TEST(AEdit, ALateReplicaIsWaitedFor) {
   FakeClock clocks[2];
   std::atomic<bool> waits{false};
@@ -167,7 +167,7 @@ TEST(AEdit, ALateReplicaIsWaitedFor) {
       while (!waits) {
         std::this_thread::yield();
       }
-      clocks[0].Advance(500 * kSecond);  // while the first one waits
+      clocks[0].Advance(500 * kSecond);  // while the first replica waits
       EXPECT_EQ(StepsUntilExchange(r, clock, 10, 4), 1);
     }
     EXPECT_NEAR(First(r, r.params()), start + 2, 1e-4);
@@ -197,7 +197,7 @@ TEST(AEdit, TooFewStepsAreNoExchangeAndKeepCounting) {
     options.min_total_global_steps = 10;
     r.Edit(options);
     r.Forward();
-    // 2 steps an interval and replica: 4, 8, then 12 since the last exchange.
+    // 2 steps per interval and replica: 4, 8, then 12 since the last exchange.
     ASSERT_EQ(r.edit().Record(5, 0, 0), absl::OkStatus());
     EXPECT_EQ(StepsUntilExchange(r, clock, 5, 1), 6);
     const EditInfo info = r.edit().info();
@@ -238,7 +238,8 @@ TEST(AEdit, ReplicasCountByWhatTheyHaveTrained) {
       r.Forward();
       const bool fast = r.replica() == 0;
       if (tokens) {
-        ASSERT_EQ(r.edit().Record(fast ? 50 : 150, 0, 0), absl::OkStatus());  // each of two ranks
+        // Each of the two ranks records this number.
+        ASSERT_EQ(r.edit().Record(fast ? 50 : 150, 0, 0), absl::OkStatus());
       }
       StepsUntilExchange(r, clock, fast ? 1 : 4, 1);  // 11 and 4 steps
       const LayerReport report = *r.edit().Report(1);
@@ -297,7 +298,7 @@ TEST(AEdit, MetricsAndWishesTravelWithTheRendezvous) {
     r.Edit(Async(&clock));
     r.Forward();
     EXPECT_TRUE(std::isnan(r.edit().info().metric));
-    // Weights 1, 2 on replica 0; 3, 4 on replica 1; the metric is the weight.
+    // Weights are 1, 2 on replica 0 and 3, 4 on replica 1. The metric equals the weight.
     const double weight = 1 + r.replica() * 2 + r.slot();
     ASSERT_EQ(r.edit().Record(0, weight, weight), absl::OkStatus());
     if (r.replica() == 1 && r.slot() == 1) {
@@ -312,8 +313,8 @@ TEST(AEdit, MetricsAndWishesTravelWithTheRendezvous) {
   });
 }
 
-// One that has done all its steps stays until the others have, without pulling them back to where
-// it stopped.
+// A replica that has made all its steps stays until the others have, and does not pull them back to
+// the point at which it stopped.
 TEST(AEdit, AnEarlyFinisherLeavesProperly) {
   for (const int shards : {1, 2}) {
     RunReplicas({shards, 3}, Layers(), [](Replica& r) {
@@ -330,7 +331,7 @@ TEST(AEdit, AnEarlyFinisherLeavesProperly) {
       }
       EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
       EXPECT_EQ(r.params(), r.Anchor());
-      // Both others made the same steps; replica 0 had no weight.
+      // Both others made the same number of steps. Replica 0 had no weight.
       const float both = static_cast<float>(2 * r.edit().standings()[1].steps) / 3;
       EXPECT_NEAR(First(r, r.params()), start + mean + both, 1e-4);
       EXPECT_EQ(r.edit().info().rejections, 0) << "absence is none";
@@ -356,8 +357,8 @@ TEST(AEdit, WhatALeaverHasNotExchangedStillCounts) {
   });
 }
 
-// Who stops in warm-up stops with all the others; who stops at its last step has nothing to
-// exchange.
+// A replica that stops in warm-up stops together with all others. One that stops at its last step
+// has nothing to exchange.
 TEST(AEdit, LeavingAtTheEndOfWarmup) {
   for (const int shards : {1, 2}) {
     RunReplicas({shards, 2}, Layers(), [](Replica& r) {
@@ -389,7 +390,7 @@ TEST(AEdit, AnAbsentReplicaIsNamedAtTheDeadline) {
     r.Edit(options);
     r.Forward();
     r.EndStep();
-    if (r.replica() != 1) {  // who is slow beyond measure
+    if (r.replica() != 1) {  // replica 1 does not come in time
       clock.Advance(20 * kSecond);
       const absl::Status status = r.edit().BeginForward(true, true).status();
       EXPECT_TRUE(absl::IsDeadlineExceeded(status) || absl::IsAborted(status) ||

@@ -1,4 +1,5 @@
-// What Fill records, Read gives back, and CheckLoaded refuses what another channel cannot go on from.
+// Read returns what Fill has recorded. CheckLoaded refuses records from which another channel
+// cannot continue.
 #include "lib/train/channel_record.h"
 
 #include <cstring>
@@ -67,7 +68,7 @@ TEST(ChannelRecord, OfAPortableCheckpointThereIsOnlyTheProgress) {
   EXPECT_EQ(rounds.made.microbatches, 0);
 }
 
-// As if `from` had been saved and loaded into a channel with `to`.
+// Behaves as if `from` were saved and then loaded into a channel with `to`.
 absl::Status Load(ChannelRecord from, ChannelRecord to, CheckpointKind kind) {
   const Slab slab = *Slab::Make(std::vector<int64_t>{100}, 1, 0);
   StateList saved(slab, kind), loaded(slab, kind);

@@ -1,4 +1,4 @@
-// Checkpoints that go wrong: what was there before stays, on the disk and in memory.
+// Checkpoints that fail. The earlier state stays, on the disk and in memory.
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -22,7 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// ---- What is replaced --------------------------------------------------------------------------
+// ---- Replacing a checkpoint --------------------------------------------------------------------
 
 std::string Bytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -38,7 +38,7 @@ TEST(Replacing, LeavesOneCheckpoint) {
         const Way way = {step == 3, false};
         EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact, way)), absl::OkStatus());
         EXPECT_EQ(r.edit().Load(To(directory, CheckpointKind::kExact, way)), absl::OkStatus());
-        EXPECT_FALSE(r.Forward());  // the step begins anew; it has had its exchange
+        EXPECT_FALSE(r.Forward());  // the step begins again; its exchange is done
         r.MeetAll();
         if (r.replica() == 0 && r.slot() == 0) {
           EXPECT_EQ(directory.Files().size(), step == 3 ? 1u : 4u);
@@ -50,7 +50,7 @@ TEST(Replacing, LeavesOneCheckpoint) {
   EXPECT_THAT(directory.Files(), ::testing::ElementsAre("run.ckpt"));
 }
 
-// As if a process had been killed while it saved step-1, in files of its ranks.
+// Makes files as if a process had been killed while it saved step-1, in files of its ranks.
 void LeaveHalfASave(const Directory& directory) {
   std::ofstream(directory.File("step-1.ckpt.tmp"), std::ios::binary) << std::string(
       "\x89"
@@ -75,7 +75,7 @@ TEST(Replacing, ClearsWhatKilledSavesHaveLeft) {
       EXPECT_EQ(r.edit().Save(options), absl::OkStatus());
       if (first) {
         EXPECT_THAT(directory.Files(), ::testing::ElementsAre("run.ckpt"));
-        LeaveHalfASave(directory);  // later than what is loaded
+        LeaveHalfASave(directory);  // later than the loaded one
       }
       EXPECT_EQ(r.edit().Load(options), absl::OkStatus());
       if (first) {
@@ -88,13 +88,14 @@ TEST(Replacing, ClearsWhatKilledSavesHaveLeft) {
       if (first) {
         EXPECT_THAT(directory.Files(), ::testing::ElementsAre("run.ckpt"));
       }
-      EXPECT_FALSE(r.Forward());  // the step begins anew; it has had its exchange
+      EXPECT_FALSE(r.Forward());  // the step begins again; its exchange is done
       r.MeetAll();
     });
   });
 }
 
-// What counts needs the files of its ranks, also while a save that fails finds a copy of its head.
+// The current checkpoint needs the files of its ranks, also while a failing save finds a copy of
+// its head.
 TEST(Replacing, LosesNothingToACopyOfTheHead) {
   const Directory directory;
   std::signal(SIGXFSZ, SIG_IGN);
@@ -119,7 +120,7 @@ TEST(Replacing, LosesNothingToACopyOfTheHead) {
       }
       r.MeetAll();
       EXPECT_EQ(r.edit().Load(options), absl::OkStatus());
-      EXPECT_FALSE(r.Forward());  // the step begins anew; it has had its exchange
+      EXPECT_FALSE(r.Forward());  // the step begins again; its exchange is done
       r.MeetAll();
     });
   });
@@ -156,7 +157,7 @@ TEST(Replacing, DoesNotHappenWhenTheDiskIsFull) {
         }
         r.MeetAll();
         EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact, way, "later")),
-                  absl::OkStatus());  // a refusal ends nothing
+                  absl::OkStatus());  // a refused call ends no communicator
       });
     });
     std::filesystem::remove(directory.File("later.ckpt"));
@@ -168,10 +169,10 @@ TEST(Replacing, DoesNotHappenWhenTheDiskIsFull) {
   }
 }
 
-// ---- What is refused ---------------------------------------------------------------------------
+// ---- Refused checkpoints -----------------------------------------------------------------------
 
-// Saves a small run, lets `spoil` do something to the files, and gives what loading says, which
-// must be the same on all ranks and change nothing.
+// Saves a small run, lets `spoil` change the files, and returns the error of loading. The error
+// must be the same on all ranks, and loading must change nothing.
 struct Refusal {
   Way way = {true, true};
   CheckpointKind saved = CheckpointKind::kExact, asked = CheckpointKind::kExact;
@@ -195,7 +196,7 @@ struct Refusal {
       const absl::Status status = r.edit().Load(To(directory, asked, way));
       EXPECT_FALSE(status.ok());
       EXPECT_EQ(Look(r, trainee), before);
-      EXPECT_FALSE(trainee.Step());  // anchors, as if nothing had been
+      EXPECT_FALSE(trainee.Step());  // makes the anchors, as in a new run
       EXPECT_TRUE(trainee.Step());
       const Seen running = Look(r, trainee);
       EXPECT_FALSE(r.edit().Load(To(directory, asked, way)).ok());
@@ -242,7 +243,7 @@ TEST(Loading, RefusesWhatIsDamaged) {
   }
 }
 
-// The file of rank 3, whatever it is called.
+// Returns the file of rank 3, whatever its name is.
 std::string ShardOf3(const Directory& directory) {
   for (const std::string& file : directory.Files()) {
     if (file.find("run_0003_") == 0) {
@@ -312,7 +313,7 @@ TEST(Loading, RefusesWhatDoesNotFit) {
   });
 }
 
-// Earlier versions kept what the published detector keeps.
+// Earlier versions kept the state of the published detector.
 TEST(Loading, RefusesTheDetectorsOfAnEarlierVersion) {
   for (const CheckpointKind kind : {CheckpointKind::kExact, CheckpointKind::kPortable}) {
     Refusal older{.saved = kind, .asked = kind};

@@ -1,4 +1,5 @@
-// Saving and loading EDiT's state: what comes back, on which meshes, and when it may be saved.
+// Saving and loading EDiT's state: what loading restores, on which meshes, and when saving is
+// allowed.
 #include <cmath>
 #include <map>
 #include <string>
@@ -24,7 +25,8 @@ using ::testing::HasSubstr;
 
 enum class Method { kJudged, kPlain, kPacked };
 
-// Judged, with half of each layer sent in int8 at random, and what was not sent owed.
+// Judged() with packed deltas: half of each layer is sent, in int8 with random rounding, and the
+// rest is owed.
 EditOptions Packed() {
   EditOptions options = Judged();
   options.reducer = ReducerKind::kGta;
@@ -50,7 +52,7 @@ TEST_P(ExactResume, IsBitEqual) {
   const CheckpointOptions checkpoint = To(directory, CheckpointKind::kExact, way);
 
   All straight, saved, resumed, untouched;
-  RunReplicas(grid, Layers(), [&](Replica& r) {  // without any checkpoint
+  RunReplicas(grid, Layers(), [&](Replica& r) {  // a run without checkpoints
     Trainee trainee(r, options);
     for (int step = 0; step < kSteps; ++step) {
       trainee.Step();
@@ -70,7 +72,7 @@ TEST_P(ExactResume, IsBitEqual) {
     straight.Put(r, Look(r, trainee));
   });
   ASSERT_FALSE(saved.seen().empty());
-  EXPECT_EQ(straight.seen(), untouched.seen());  // saving leaves no trace
+  EXPECT_EQ(straight.seen(), untouched.seen());  // saving changes nothing
   RunReplicas(grid, Layers(), [&](Replica& r) {
     Trainee trainee(r, options);
     const absl::Status loaded = r.edit().Load(checkpoint);
@@ -99,8 +101,9 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ExactResume,
                                                               Method::kPacked)),
                          NameOfExact);
 
-// With exchanges of two fragments behind further steps, three steps late: at step 6 one has begun and another has come or
-// not. Saving waits for what is under way, and inserts nothing.
+// Exchanges of two fragments run behind further steps, three steps late. At step 6 one has begun,
+// and another has or has not finished. Saving waits for the exchange under way, and inserts no
+// other.
 class ExactResumeBehind : public ::testing::TestWithParam<std::tuple<OverlapMerge, Way>> {};
 
 TEST_P(ExactResumeBehind, BitEqual) {
@@ -114,7 +117,7 @@ TEST_P(ExactResumeBehind, BitEqual) {
   const Directory directory;
   const CheckpointOptions checkpoint = To(directory, CheckpointKind::kExact, way);
   constexpr int kSave = 6, kSteps = 14;
-  // What the run with a checkpoint, or from one, comes to; untouched: without.
+  // The result of a run with a checkpoint, or from one. Untouched: without a checkpoint.
   enum class Kind { kUntouched, kSaved, kResumed };
   const auto run = [&](Kind kind) {
     All all;
@@ -151,7 +154,8 @@ INSTANTIATE_TEST_SUITE_P(Merges, ExactResumeBehind,
                                                               OverlapMerge::kRestart),
                                             ::testing::Values(kOneFile, kWays[3])));
 
-// What another fragment has left over, or a mixed merge has kept, is shared by who leaves, though no step follows.
+// A replica that leaves shares what another fragment has left over, or a mixed merge has kept,
+// although no step follows.
 TEST(ExactResume, WhoLeavesRightAwaySharesWhatIsLeft) {
   for (const int32_t behind : {0, 2}) {
     EditOptions options = Averaging();
@@ -184,9 +188,9 @@ TEST(ExactResume, WhoLeavesRightAwaySharesWhatIsLeft) {
   }
 }
 
-// ---- The portable kind -------------------------------------------------------------------------
+// ---- The portable kind --------------------------------------------------------------------------
 
-// What a portable checkpoint in one file says of the model: arrays by name, part and layer.
+// Returns the content of a portable checkpoint in one file: arrays by name, part and layer.
 std::map<std::tuple<std::string, int, int>, std::string> Contents(const std::string& path) {
   std::map<std::tuple<std::string, int, int>, std::string> contents;
   const auto reader = CheckpointReader::Open(path);
@@ -200,8 +204,8 @@ std::map<std::tuple<std::string, int, int>, std::string> Contents(const std::str
   return contents;
 }
 
-// The replicas are alike: what was left over here before is of another run, and sharing it again would let the momentum take
-// a free step.
+// The replicas are equal. What was left over here belongs to another run. To share it again would
+// let the momentum take an extra step.
 TEST(PortableResume, WhoLeavesRightAwayHasNothingToShare) {
   EditOptions options = Averaging();
   options.outer_momentum = 0.8;
@@ -265,7 +269,7 @@ TEST_P(PortableResume, NToNPrimeAndMToMPrime) {
       r.Forward();
       after.Put(r, Look(r, trainee));
     });
-    // The same run: whatever the mesh, its state is the same bits.
+    // It is the same run, so its state has the same bits on any mesh.
     EXPECT_EQ(Contents(directory.File("after.ckpt")), Contents(directory.File("before.ckpt")));
     EXPECT_GE(Contents(directory.File("after.ckpt")).size(), 8u);
     for (const auto& [place, seen] : after.seen()) {
@@ -287,8 +291,8 @@ INSTANTIATE_TEST_SUITE_P(Meshes, PortableResume,
                                             ::testing::ValuesIn(kWays)),
                          NameOfPortable);
 
-// How often replicas were accepted, by layer: it goes on from what was saved.
-// Tensors of 5 x 3, 7 and 2 x 2, of 3, and of 4 x 6: no rows that all of 2, 3 and 4 divide.
+// The numbers of accepted rounds, by layer, continue from the saved ones. The tensors are 5 x 3, 7
+// and 2 x 2, 3, and 4 x 6, so 2, 3 and 4 do not all divide any number of rows.
 TEST(PortableResume, OfLayersThatAreMadeOfSegments) {
   for (const Way& way : kWays) {
     const Directory directory;
@@ -323,7 +327,7 @@ TEST(PortableResume, OfLayersThatAreMadeOfSegments) {
           ASSERT_EQ(value, (whole[{l, i}])) << slots << " ranks, layer " << l << " element " << i;
           ++seen;
         });
-        // And gathered, each slot's chunks where the layout says.
+        // After the gather, each slot's chunks are where the layout says.
         for (int l = 0; l < 3; ++l) {
           const int64_t padded = r.shards().slab().layer(l).padded;
           const auto given = r.shards().Wait(l);
@@ -410,7 +414,8 @@ TEST(PortableResume, AlsoFromAnExactCheckpoint) {
   EXPECT_EQ(Contents(directory.File("again.ckpt")), Contents(directory.File("portable.ckpt")));
 }
 
-// A model cut by tensor rank into two parts with layers of their own, each kept twice (context).
+// Runs a model that is cut by tensor rank into two parts. Each part has its own layers and exists
+// twice (context).
 void RunParts(int context, int shard, int sync, const std::function<void(Replica&)>& body) {
   RunRanks(2 * context * shard * sync, [&](const std::shared_ptr<Communicator>& comm) {
     MeshConfig config;
@@ -456,7 +461,8 @@ TEST(PortableResume, OfAModelInParts) {
   EXPECT_THAT(contents.at({"anchor", 1, 1}), HasSubstr("23 f32"));
 }
 
-// ---- When --------------------------------------------------------------------------------------
+// ---- Times of saving
+// -----------------------------------------------------------------------------
 
 TEST(Saving, IsForRendezvousOnly) {
   const Directory directory;
@@ -471,7 +477,7 @@ TEST(Saving, IsForRendezvousOnly) {
     EXPECT_THAT(refusal(), AllOf(HasSubstr("edit: save: rank 0: step 0 has had no exchange"),
                                  HasSubstr("there was none yet")));
     EXPECT_FALSE(r.Forward());
-    EXPECT_EQ(r.edit().Save(to), absl::OkStatus());  // all are alike: that is the anchor
+    EXPECT_EQ(r.edit().Save(to), absl::OkStatus());  // all replicas are equal: an anchor
     r.EndStep();
     EXPECT_THAT(refusal(), HasSubstr("step 1 has had no exchange (the last was at step 0)"));
 
@@ -506,7 +512,7 @@ TEST(Saving, EndsInTimeWhenARankDoesNotTakePart) {
       const absl::Status status = r.edit().Save(to);
       EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
       EXPECT_LT(Clock::Real().Now() - start, 5 * kSecond);
-      // The group has ended, and says why.
+      // The group has ended and reports the reason.
       EXPECT_EQ(r.edit().EndStep().code(), absl::StatusCode::kDeadlineExceeded);
     }
     r.MeetAll();

@@ -12,7 +12,7 @@ namespace {
 using enum RoundKind;
 using testing::ElementsAre;
 
-// The kinds of the first rounds.
+// Returns the kinds of the first rounds.
 std::vector<RoundKind> Kinds(DelayRule rule, int64_t rounds) {
   std::vector<RoundKind> kinds;
   for (int64_t round = 0; round < rounds; ++round) {

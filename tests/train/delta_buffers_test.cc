@@ -23,7 +23,7 @@ TEST(DeltaBuffers, OnTheHostMemoryIsUsedAgain) {
 
 TEST(DeltaBuffers, WhatWasNotTakenCanBeGiven) {
   DeltaBuffers buffers(nullptr, 100);
-  buffers.Give({});  // of a layer without elements here
+  buffers.Give({});  // a layer without elements on this rank
   buffers.Clear();
   EXPECT_TRUE(buffers.Take(1).ok());
 }

@@ -1,5 +1,6 @@
-// Prints, as Markdown, how often the detector of norms rejects what is noise, and how often it finds a spike: over settings and
-// kinds of series, beside the published rule. `detector_table [RUNS]`: runs of each cell, default 2000. Seeded.
+// Prints a Markdown table: how often the detector of norms rejects noise, and how often it finds a
+// spike. Rows are settings and kinds of series, compared with the published rule. `detector_table
+// [RUNS]`: runs of each cell, default 2000. Seeded.
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +17,7 @@ namespace entrain {
 namespace {
 
 constexpr int kJudged = 60;  // norms after warm-up
-constexpr int kSpike = 20;   // which of them is made a spike
+constexpr int kSpike = 20;   // index of the norm with the spike
 constexpr double kTimes[] = {2, 4, 8};
 
 class Random {
@@ -31,7 +32,7 @@ class Random {
   std::mt19937_64 bits_{20261123};
 };
 
-// A norm of a series, `i` norms after its beginning, warm-up of W norms included.
+// Returns the norm number `i` of a series. The W norms of warm-up count.
 struct Series {
   const char* name;
   std::function<double(Random&, int i, int warmup)> norm;
@@ -50,7 +51,7 @@ struct Rule {
 };
 
 struct Cell {
-  double false_share = 0;  // of the norms judged in series without a spike
+  double false_share = 0;  // share of judged norms, without a spike
   double found[3] = {};    // by size of the spike
 };
 
@@ -99,7 +100,8 @@ Cell Measure(const Rule& rule, const Setting& setting, const Series& series, int
   return cell;
 }
 
-// The level triples for good at the spike's place: how many norms are rejected from there on, of kJudged - kSpike.
+// The level triples for good at the position of the spike. Returns how many norms are rejected from
+// there on, of kJudged - kSpike.
 double RejectedAfterShift(const Rule& rule, const Setting& setting, int runs) {
   Random random;
   double rejected = 0;

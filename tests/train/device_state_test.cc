@@ -1,4 +1,5 @@
-// State that lives in device memory: saved and loaded with the bytes it has in host memory, whole or not at all.
+// State in device memory is saved and loaded with the same bytes as in host memory, whole or not at
+// all.
 #include <cstdint>
 #include <cstring>
 #include <fstream>
@@ -25,7 +26,7 @@ using ::testing::HasSubstr;
 constexpr int kRanks = 2;
 constexpr int64_t kMine = 11;
 
-// What a rank has: its shards of two layers, an array of its own, and a number.
+// The state of a rank: its shards of two layers, an array, and a number.
 class State {
  public:
   State(Device* device, int rank, float scale)
@@ -38,7 +39,7 @@ class State {
     arrays_[1] = *PlacedArray::Allocate(device, kMine * 8);
     std::vector<float> shards(static_cast<size_t>(slab_.count()));
     std::vector<double> mine(kMine);
-    for (int l = 0; l < slab_.layers(); ++l) {  // padding is no state
+    for (int l = 0; l < slab_.layers(); ++l) {  // padding is not saved
       for (int64_t i = 0; i < slab_.layer(l).valid; ++i) {
         shards[static_cast<size_t>(slab_.layer(l).offset + i)] =
             scale * static_cast<float>(i + 10 * l + 100 * rank);
@@ -62,7 +63,7 @@ class State {
     ENTRAIN_RETURN_IF_ERROR(LoadState(all, Part(), options, &list));
     return list.Apply(all.deadline());
   }
-  // All there is, as bytes.
+  // Returns the whole state as bytes.
   std::string Bytes() {
     std::string all(reinterpret_cast<const char*>(&step_), sizeof(step_));
     for (const PlacedArray& array : arrays_) {
@@ -127,14 +128,14 @@ TEST(DeviceState, ACheckpointOfADeviceIsThatOfTheHostAndBack) {
             State empty(to, comm->rank(), 0);
             ASSERT_EQ(empty.Load(all, To(directory, kind, way, name)), absl::OkStatus());
             std::string want = there.Bytes();
-            if (kind == CheckpointKind::kPortable) {  // what is a rank's own is not in it
+            if (kind == CheckpointKind::kPortable) {  // it has no state of single ranks
               want.resize(want.size() - kMine * 8);
               want.append(kMine * 8, '\0');
             }
             EXPECT_EQ(empty.Bytes(), want) << name << (to == nullptr ? " on the host" : "");
           }
         }
-        ASSERT_EQ(comm->Barrier(), absl::OkStatus());  // whoever frees waits for all
+        ASSERT_EQ(comm->Barrier(), absl::OkStatus());  // freeing waits for all streams
       });
       if (way.full) {
         EXPECT_EQ(Read(directory.File("host.ckpt")), Read(directory.File("device.ckpt")));

@@ -1,5 +1,5 @@
-// Workers on a device: that whoever waits for a job learns how it ended. On the fake driver, or,
-// where TEST_GPU=1 is set, on the machine's first device.
+// Workers on a device: a thread that waits for a job learns how it ended. Uses the fake driver, or
+// the machine's first device if TEST_GPU=1 is set.
 #include "lib/train/device_worker.h"
 
 #include <memory>
@@ -20,14 +20,14 @@ namespace {
 
 using testing::HasSubstr;
 
-// A job that lets the one before it fail while it is being posted, which takes a while.
+// A job whose posting takes a while, so that the job before it fails meanwhile.
 class Slow {
  public:
   explicit Slow(absl::Notification* go) : go_(go) {}
   Slow(Slow&& other) noexcept : go_(other.go_), moves_(other.moves_ + 1) {
-    if (moves_ == 2) {  // the first is into what is posted
+    if (moves_ == 2) {  // the first move is into the argument
       go_->Notify();
-      // The job before fails meanwhile; nothing says so before this one is posted.
+      // The job before it fails meanwhile. No call reports this before this job is posted.
       usleep(50'000);
     }
   }
@@ -45,7 +45,7 @@ class DeviceWorkers : public testing::Test {
         worker_(*DeviceWorker::Make(room_.get(), [](const absl::Status& /*why*/) {})),
         word_(reinterpret_cast<uint32_t*>(*room_->KeepPinned(sizeof(uint32_t)))) {}
   ~DeviceWorkers() override { word_.Set(1); }
-  // What is enqueued there afterwards waits, until the word is set.
+  // Operations that are enqueued on the stream afterwards wait until the word is set.
   absl::Status Hold(StreamHandle stream) { return word_.Hold(TestDevice(), stream, 1); }
 
   TestStream stream_{TestDevice()};
@@ -83,7 +83,7 @@ TEST_F(DeviceWorkers, WhatFollowsAJobComesWhenTheDeviceIsThroughWithIt) {
       },
       [&] { through = mark.Reached().value(); });
   ASSERT_TRUE(number.ok()) << number.status();
-  // A worker that does not wait for the device would go on by then.
+  // A worker that does not wait for the device would have continued by then.
   usleep(20'000);
   word_.Set(1);
   EXPECT_EQ(worker_->Wait(*number), absl::OkStatus());

@@ -1,5 +1,5 @@
 // EDiT on device memory between processes: replicas that read each other's memory, and one that is
-// killed. On the fake driver, or, where TEST_GPU=1 is set, with one device for all.
+// killed. Uses the fake driver, or one device for all if TEST_GPU=1 is set.
 
 #include <csignal>
 #include <functional>
@@ -56,7 +56,8 @@ TEST(EditOnDeviceProcesses, ReplicasMeetInTheMean) {
   EXPECT_EQ(ends, (std::vector<int>{0, 0, 0}));
 }
 
-// Where allocating waits for the device (FAKE_CUDA_ALLOC_WAITS), workers that do it would wait for the stream that waits for them.
+// If allocating waits for the device (FAKE_CUDA_ALLOC_WAITS), a worker that allocates would wait
+// for a stream that waits for the worker.
 TEST(EditOnDeviceProcesses, WorkersFindAllTheirMemory) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const std::vector<int> ends = RunMeshes({2, 2}, [&](const std::shared_ptr<Mesh>& mesh) {
@@ -67,7 +68,7 @@ TEST(EditOnDeviceProcesses, WorkersFindAllTheirMemory) {
       EditOptions options = Weighed();
       options.local_sgd_warmup_steps = 2;
       r.Edit(options);
-      for (int step = 0; step < 6; ++step) {  // nobody waits for the stream
+      for (int step = 0; step < 6; ++step) {  // the host does not wait for the stream
         ASSERT_EQ(r.edit().BeginForward(true, true).value(), step > 2);
         ASSERT_EQ(r.shards().BeginPass(Pass::kForward), absl::OkStatus());
         for (int l = 0; l < 3; ++l) {
@@ -99,7 +100,7 @@ TEST(EditOnDeviceProcesses, AKilledReplicaIsNamedAndTheStreamGoesOn) {
     r.EndStep();
     r.MeetAll();
     if (r.replica() == 1) {
-      usleep(200'000);  // the other has left the barrier
+      usleep(200'000);  // the other rank has left the barrier
       raise(SIGKILL);
     }
     const int64_t begun = Clock::Real().Now();

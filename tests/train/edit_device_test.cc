@@ -1,6 +1,5 @@
-// EDiT on device memory: what it has on the host, with a host that waits for nothing; and what is
-// said when something is wrong. On the fake driver (tests/support/fake_cuda), or, where TEST_GPU=1
-// is set, on the machine's first device.
+// EDiT on device memory: the results of the host, with a host that does not wait, and errors. Uses
+// the fake driver (tests/support/fake_cuda), or the machine's first device if TEST_GPU=1 is set.
 
 #include <cstring>
 #include <functional>
@@ -27,12 +26,13 @@ namespace {
 
 using testing::HasSubstr;
 
-// ---- The same as on the host -------------------------------------------------------------------
+// ---- Same results as on the host ---------------------------------------------------------------
 
 struct Case {
   const char* name;
   EditOptions options;
-  bool exact;  // no norm is part of the result: a device adds squares in another order
+  // The result depends on no norm: a device adds squares in another order.
+  bool exact;
 };
 
 int32_t HalfAStep(void* /*user*/, int32_t /*layer*/, int64_t /*step*/, float* anchor,
@@ -94,7 +94,7 @@ void ExpectSame(const std::vector<float>& got, const std::vector<float>& want, b
   }
 }
 
-// Steps of every rank's own, with whatever exchanges the options have, up to where all have left.
+// Makes steps that differ on every rank, with the exchanges of the options, until all have left.
 Collected Train(const Grid& grid, const EditOptions& options, int steps) {
   Collected params(grid);
   RunReplicas(grid, FourLayers(), [&](Replica& r) {
@@ -127,7 +127,7 @@ TEST(EditOnDevice, ExchangesGiveWhatTheyGiveOnTheHost) {
   }
 }
 
-// Though layers are alike.
+// Each layer owes what it did not send, although layers are equal.
 TEST(EditOnDevice, WhatIsNotSentIsOwedByTheLayer) {
   EditOptions options = Averaging();
   options.wire_format = WireFormat::kInt4;
@@ -209,7 +209,7 @@ TEST(EditOnDevice, WhatIsOffloadedIsInPageLockedMemory) {
 
 // ---- A host that does not wait -----------------------------------------------------------------
 
-// Keeps a rank's stream where it is.
+// Stops a rank's stream.
 class Hold {
  public:
   explicit Hold(Replica& r) : device_(TestDevice()), stream_(r.stream()) {
@@ -220,7 +220,7 @@ class Hold {
   }
   bool holds() const { return !mark_.Reached().value(); }
   void LetGo() { __atomic_store_n(word_, 1, __ATOMIC_RELEASE); }
-  // Its memory stays: freeing it would wait for the streams of all ranks.
+  // The memory of the word stays allocated: freeing it would wait for the streams of all ranks.
 
  private:
   Device& device_;
@@ -255,7 +255,7 @@ TEST(EditOnDevice, TheHostWaitsForNothingWhileItsStreamIsHeld) {
       r.Edit(options);
       EXPECT_FALSE(r.Forward());
       r.EndStep();
-      EnqueueStep(r);  // finds memory
+      EnqueueStep(r);  // allocates memory
       r.FinishStream();
       r.MeetAll();
       Hold hold(r);
@@ -267,7 +267,8 @@ TEST(EditOnDevice, TheHostWaitsForNothingWhileItsStreamIsHeld) {
       EXPECT_LT(Clock::Real().Now() - begun, 5 * kSecond);
       EXPECT_LE(r.edit().info().syncs, 1);
       EXPECT_EQ(r.edit().info().steps, 5);
-      r.MeetAll();  // all have come so far, none of their streams has
+      // All hosts have come here, but none of their streams has.
+      r.MeetAll();
       hold.LetGo();
       r.FinishStream();
       EXPECT_GE(r.edit().info().syncs, overlap == 0 ? 4 : 3);
@@ -293,7 +294,7 @@ TEST(EditOnDevice, TheAnchorsHaveNoChecksumBeforeTheyAreThere) {
     const uint64_t first = r.edit().info().anchor_checksum;
     EXPECT_NE(first, 0u);
     r.EndStep();
-    EXPECT_TRUE(r.Forward());  // of the same parameters
+    EXPECT_TRUE(r.Forward());  // exchanges the same parameters
     EXPECT_EQ(r.edit().info().anchor_checksum, first);
     r.MeetAll();
   });
@@ -334,7 +335,7 @@ TEST(EditOnDevice, WhatTheStreamDidBeforeIsExchangedAndWhatItDoesAfterIsNot) {
 
 // ---- Checkpoints -------------------------------------------------------------------------------
 
-// Up to so many steps; `at_four` at the exchange of step 4.
+// Makes steps up to step `until`. Calls `at_four` at the exchange of step 4.
 void GoOn(Replica& r, Trainee& trainee, int64_t until, const std::function<void()>& at_four) {
   while (r.edit().info().steps < until) {
     trainee.Step([&] {
@@ -368,7 +369,7 @@ TEST(EditOnDevice, ARunGoesOnFromACheckpointWithTheSameBitsHereAndThere) {
               EXPECT_EQ(r.edit().Save(exact), absl::OkStatus());
             });
         Seen seen = Look(r, trainee);
-        seen.checksum = 0;  // of other bits on a device
+        seen.checksum = 0;  // bits differ on a device
         all.Put(r, std::move(seen));
         r.MeetAll();
       });
@@ -391,17 +392,17 @@ TEST(EditOnDevice, NoCheckpointIsMadeOfWhatNeverCame) {
     options.local_sgd_warmup_steps = 1;
     r.Edit(options);
     EXPECT_FALSE(r.Forward());
-    if (r.replica() == 0) {  // the other has none
+    if (r.replica() == 0) {  // the other replica has none
       for (const int l : r.shards().slab().training()) {
         ASSERT_TRUE(r.shards().Gradients(l).ok());
         ASSERT_EQ(r.shards().ReduceGradients(l), absl::OkStatus());
       }
       ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
-      r.FinishStream();  // goes on without them
+      r.FinishStream();  // continues without them
     }
     r.EndStep();
     r.MeetAll();
-    EXPECT_FALSE(*r.edit().BeginForward(true, true));  // makes anchors of what there is
+    EXPECT_FALSE(*r.edit().BeginForward(true, true));  // makes anchors of the present parameters
     const absl::Status status = r.edit().Save(To(directory, CheckpointKind::kExact));
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()), HasSubstr("layer 0 gradients"));
@@ -470,13 +471,13 @@ TEST(EditOnDevice, MemoryThatIsNotThereIsNamed) {
   });
 }
 
-// All layers waited for; then whatever has become of it.
+// Waits for all layers, then returns the result of the exchange.
 absl::Status Exchanged(Replica& r) {
   absl::Status status = r.edit().BeginForward(true, true).status();
   for (int l = 0; l < 4; ++l) {
     status.Update(r.edit().WaitLayer(l));
   }
-  r.FinishStream();  // nothing holds it for ever
+  r.FinishStream();  // nothing stops the stream forever
   status.Update(r.edit().RequestSync());
   return status;
 }
@@ -522,13 +523,13 @@ TEST(EditOnDevice, AReplicaThatNeverComesIsATimeoutAndTheStreamGoesOn) {
   });
 }
 
-// Of a rank that gathers from nobody, too.
+// Holds also for a rank that gathers from no other rank.
 TEST(EditOnDevice, TheLimitOfAStreamIsTheCommunicators) {
   RunRanks(2, {.timeout_ns = 2 * kSecond}, [](const std::shared_ptr<Communicator>& comm) {
     const auto mesh = Mesh::Create(comm, {});
     ASSERT_TRUE(mesh.ok()) << mesh.status();
     ShardConfig config = FourLayers();
-    config.param_dtype = DType::kBF16;  // else the slab itself is lent
+    config.param_dtype = DType::kBF16;  // otherwise the slab itself is lent
     Replica r(*mesh, config);
     Hold hold(r);
     ASSERT_EQ(r.shards().Gather(0), absl::OkStatus());

@@ -1,5 +1,5 @@
-// What exchanges must equal: synchronous training, one replica alone, a sum of what was kept, the
-// formulas of the outer step; and what must be the same bits.
+// Exchanges must equal synchronous training, one replica alone, a sum of the kept entries, and the
+// formulas of the outer step. Some results must have equal bits.
 
 #include <algorithm>
 #include <cmath>
@@ -24,7 +24,7 @@ std::string Describe(const Grid& grid) {
   return absl::StrCat("M ", grid.shards, ", N ", grid.replicas);
 }
 
-// Calls `with` for each element of the four layers; the numbers that it gives.
+// Calls `with` for each element of the four layers. Returns the results.
 std::vector<double> OfAllElements(const std::function<double(int layer, int64_t element)>& with) {
   std::vector<double> numbers;
   for (int l = 0; l < 4; ++l) {
@@ -44,7 +44,7 @@ void ExpectNear(const std::vector<float>& got, const std::vector<double>& want, 
 
 // ---- Synchronous training, and one replica alone -----------------------------------------------
 
-// H = 1, eta = 1, mu = 0, and SGD inside.
+// H = 1, eta = 1, mu = 0, and SGD as the inner optimizer.
 TEST(Edit, SyncEveryStepWithLearningRateOneIsSynchronousSgd) {
   constexpr int kSteps = 12;
   for (const Grid& grid : kGrids) {
@@ -82,8 +82,8 @@ TEST(Edit, SyncEveryStepWithLearningRateOneIsSynchronousSgd) {
   }
 }
 
-// The inner optimizer has a momentum, which exchanges neither reset nor change; the outer step is
-// b ← mu b + g; a ← a - eta (g + mu b) with g = a - theta + decay a.
+// Exchanges neither reset nor change the momentum of the inner optimizer. The outer step is b ← mu
+// b + g; a ← a - eta (g + mu b) with g = a - theta + decay a.
 TEST(Edit, OneReplicaIsTheInnerOptimizerPlusAnOuterStepOnItsOwnDelta) {
   constexpr int kSteps = 13, kInterval = 3, kStreams = 2;
   constexpr double kEta = 0.7, kMu = 0.8, kDecay = 0.1;
@@ -124,7 +124,7 @@ TEST(Edit, OneReplicaIsTheInnerOptimizerPlusAnOuterStepOnItsOwnDelta) {
   }
 }
 
-// The same data, cut among more ranks: warm-up, local steps, and exchanges with all that there is.
+// The same data is cut among more ranks: warm-up, local steps, and exchanges with all options.
 TEST(Edit, ShardedRunsEqualUpToReductionOrder) {
   constexpr int kSteps = 21, kStreams = 4;
   std::vector<float> want;
@@ -155,7 +155,7 @@ TEST(Edit, ShardedRunsEqualUpToReductionOrder) {
   }
 }
 
-// Each replica sends the tenth of its shard that is largest; the rest counts as zero.
+// Each replica sends the largest tenth of its shard. The rest counts as zero.
 TEST(Edit, DensityATenthEqualsTheDenseSumOfKeptEntries) {
   ShardConfig config;
   config.layer_counts = {40, 203, 61};
@@ -322,7 +322,7 @@ TEST(Edit, AdamwOutsideIsAdamwOnTheCombinedDelta) {
     RunReplicas({shards, 2}, FourLayers(), [&](Replica& r) {
       r.Edit(options);
       r.Forward();
-      // One element, in double, beside the whole machinery.
+      // The same for one element, computed in double.
       double anchor = Replica::Initial(3, 0), m = 0, v = 0;
       for (int round = 1; round <= 3; ++round) {
         r.DriftFromAnchor([&](int, int64_t) { return r.replica() == 0 ? 0.1f : 0.3f; });
@@ -357,7 +357,8 @@ TEST(Edit, LionOutsideIsLionOnTheCombinedDelta) {
       r.Edit(options);
       r.Forward();
       double anchor = Replica::Initial(3, 0), m = 0;
-      // The moment outweighs the delta of the second round, but not that of the third.
+      // The moment is larger than the delta of the second round, but smaller than that of the
+      // third.
       for (const double delta : {0.4, -0.05, -0.3}) {
         r.DriftFromAnchor([&](int, int64_t) { return static_cast<float>(delta); });
         r.EndStep();
@@ -383,7 +384,7 @@ TEST(Edit, PlainAveragingHasNoAnchor) {
     r.Edit(EditOptions());
     EXPECT_FALSE(r.Forward());
     r.ForEach(r.params(), [&](int, int64_t i, float& value) {
-      // A replica whose parameters are not numbers counts for nothing.
+      // A replica whose parameters are not finite has no influence.
       value = r.replica() == 2 ? kNan : static_cast<float>(i + 2 * r.replica());
     });
     r.EndStep();

@@ -1,4 +1,4 @@
-// EDiT of models whose layers are not all alike: frozen, replicated, or split among ranks.
+// EDiT with models whose layers differ: frozen, replicated, or split among ranks.
 
 #include <algorithm>
 #include <cmath>
@@ -34,7 +34,7 @@ TEST(LayerSync, AFrozenLayerIsNeitherExchangedNorCounted) {
       options.prefetch = prefetch;
       Collected anchors(all.grid);
       RunReplicas(all.grid, config, [&](Replica& r) {
-        // What each replica has there stays its own.
+        // The frozen values of each replica stay its own.
         r.ForEach(r.params(), [&](int l, int64_t, float& value) {
           value += l == frozen ? static_cast<float>(r.replica()) : 0.0f;
         });
@@ -61,8 +61,8 @@ TEST(LayerSync, AFrozenLayerIsNeitherExchangedNorCounted) {
           for (int l = 0; l < 4; ++l) {
             deltas += l == frozen ? 0 : 4 * static_cast<uint64_t>(r.shards().slab().layer(l).valid);
           }
-          // A standing and three norms; the deltas. Within: four words of the standing and three
-          // norms, then one a layer.
+          // Across replicas: a standing, three norms, and the deltas. Within a replica: four words
+          // of the standing and three norms, then one word per layer.
           EXPECT_GE(r.edit().info().bytes_sent_sync - sync, 64 + 8 * 3 + deltas);
           EXPECT_LE(r.edit().info().bytes_sent_sync - sync, 64 + 8 * 3 + deltas + 64);
           EXPECT_EQ(r.edit().info().bytes_sent_shard - shard, 8u * 10);
@@ -77,7 +77,7 @@ TEST(LayerSync, AFrozenLayerIsNeitherExchangedNorCounted) {
         EXPECT_EQ(r.params(), r.Anchor());
         anchors.Put(r, r.Anchor());
       });
-      // The layers that train come out as if the frozen one trained too.
+      // The layers that train get the same results as if the frozen layer trained too.
       const std::vector<float> got = anchors.Whole(1);
       size_t at = 0;
       for (int l = 0; l < 4; ++l) {
@@ -117,7 +117,8 @@ TEST(LayerSync, CopiesAlongTheContextAxisCountOnceInNorms) {
   });
 }
 
-// A step of plain gradient descent; each rank's gradient is of its own part of the context.
+// Makes a step of plain gradient descent. Each rank's gradient is that of its own part of the
+// context.
 void Descend(Replica& r, int step) {
   for (int layer = 3; layer >= 0; --layer) {
     const auto lent = r.shards().Gradients(layer);
@@ -139,7 +140,8 @@ void Descend(Replica& r, int step) {
   }
 }
 
-// In warm-up and after it, and through exchanges: each rank trains on its own part, and all of a replica stay alike.
+// In warm-up, after it, and through exchanges: each rank trains on its own part, and all ranks of a
+// replica stay equal.
 TEST(LayerSync, CopiesAlongTheContextAxisTrainAlike) {
   constexpr int kCopies = 3, kSteps = 5;
   for (const int shards : {1, 2}) {
@@ -171,14 +173,14 @@ TEST(LayerSync, CopiesAlongTheContextAxisTrainAlike) {
   }
 }
 
-// What all ranks say of an exchange that comes to nothing.
+// Returns the error that all ranks report for a failed exchange.
 std::string NextExchange(Replica& r) {
   absl::Status status = r.edit().EndStep();
   status.Update(r.edit().BeginForward(true, true).status());
   for (int l = 0; l < r.shards().slab().layers(); ++l) {
     status.Update(r.edit().WaitLayer(l));
   }
-  r.FinishStream();  // on a device it comes out of a later call
+  r.FinishStream();  // on a device a later call reports it
   status.Update(r.edit().Wish(0));
   EXPECT_FALSE(status.ok());
   return std::string(status.message());
@@ -191,8 +193,9 @@ TEST(LayerSync, CopiesThatDriftAlongTheContextAxisAreNamed) {
     r.DriftFromAnchor([](int, int64_t) { return 0.5f; });
     r.EndStep();
     EXPECT_TRUE(r.Forward());
-    r.MeetAll();  // so that nobody is still in this exchange when the next one fails
-    // In replica 1, in layer 2, of one shard of one copy; by order of the mesh that is its rank 3.
+    r.MeetAll();  // no rank may still be in this exchange
+    // The element is in layer 2 of replica 1, in one shard of one copy. In the order of the mesh
+    // this is rank 3 of the replica.
     r.DriftFromAnchor([&](int l, int64_t i) {
       return r.replica() == 1 && r.slot() == 1 && r.copy() == 1 && l == 2 && i == 49 ? 0.75f : 0.5f;
     });
@@ -205,7 +208,7 @@ TEST(LayerSync, CopiesThatDriftAlongTheContextAxisAreNamed) {
   });
 }
 
-// Nobody has broadcast: the copies begin apart, and move alike.
+// No rank has broadcast: the copies begin with different values, and move alike.
 TEST(LayerSync, AnchorsThatDifferAlongTheContextAxisAreNamed) {
   RunReplicas({1, 2, 2}, FourLayers(), [](Replica& r) {
     if (r.copy() == 1) {
@@ -213,7 +216,7 @@ TEST(LayerSync, AnchorsThatDifferAlongTheContextAxisAreNamed) {
     }
     r.Edit(Averaging());
     r.Forward();
-    r.MeetAll();  // so that nobody is still in Create when the exchange fails
+    r.MeetAll();  // no rank may still be in Create
     EXPECT_THAT(NextExchange(r),
                 testing::ContainsRegex(
                     "the anchors of ranks 0 and 1 of the replica, which hold copies, differ: "
@@ -238,7 +241,8 @@ TEST(LayerSync, ReplicatedLayersThatDriftAlongTheTensorAxisAreNamed) {
     r.EndStep();
     EXPECT_TRUE(r.Forward()) << "layer 0 is not replicated";
     EXPECT_EQ(comm->Barrier(),
-              absl::OkStatus());  // nobody is still in this exchange when the next one fails
+              // No rank may still be in this exchange when the next one fails.
+              absl::OkStatus());
     r.DriftFromAnchor([&](int, int64_t) { return 0.5f + part; });
     EXPECT_THAT(
         NextExchange(r),
@@ -247,8 +251,8 @@ TEST(LayerSync, ReplicatedLayersThatDriftAlongTheTensorAxisAreNamed) {
   });
 }
 
-// A model split by tensor and by pipeline stage, and sharded: norms, weights and clip factors are
-// those of whole modules, and what is replicated stays alike.
+// A model split by tensor and by pipeline stage, and sharded. Norms, weights and clip factors are
+// those of whole modules, and replicated modules stay equal.
 TEST(LayerSync, ModelsSplitByTensorAndStageAreJudgedWhole) {
   RunRanks(16, [](const std::shared_ptr<Communicator>& comm) {
     MeshConfig mesh_config;
@@ -258,8 +262,8 @@ TEST(LayerSync, ModelsSplitByTensorAndStageAreJudgedWhole) {
     const auto mesh = Mesh::Create(comm, mesh_config);
     ASSERT_TRUE(mesh.ok()) << mesh.status();
     ShardConfig config;
-    // Two modules a stage: a matrix of which each tensor rank has 31 elements, and a norm's 9
-    // weights on both.
+    // Two modules per stage: a matrix of which each tensor rank has 31 elements, and the 9 weights
+    // of a norm on both tensor ranks.
     config.layer_counts = {31, 9};
     config.layer_replicated = {0, 1};
     Replica r(*mesh, config);
@@ -278,7 +282,7 @@ TEST(LayerSync, ModelsSplitByTensorAndStageAreJudgedWhole) {
     ASSERT_TRUE(r.Forward());
     for (int l = 0; l < 2; ++l) {
       const LayerReport report = *r.edit().Report(l);
-      // The whole module, element by element, as one process would have it.
+      // The whole module, element by element, as one process would compute it.
       double norms[2] = {0, 0}, combined = 0;
       for (int s = 0; s < 2; ++s) {
         for (int t = 0; t < (l == 0 ? 2 : 1); ++t) {

@@ -107,7 +107,7 @@ TEST(EditOptions, RefusesValuesOutOfRangeByNameAndValue) {
     const absl::Status status = CheckOptions(options);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << c.says;
     EXPECT_THAT(std::string(status.message()), testing::StartsWith(c.says));
-    // As the value of an option that nothing uses it would be refused, too.
+    // The error is not that of an option without effect, which would also refuse this value.
     EXPECT_THAT(std::string(status.message()), testing::Not(testing::HasSubstr("no effect")));
   }
 }

@@ -1,5 +1,5 @@
-// What is left out of an exchange: norms that stand out, and what is not a number; and what becomes
-// of detectors afterwards.
+// Replicas that an exchange leaves out: norms that stand out, and values that are not finite. Also
+// the state of detectors afterwards.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ using testing::HasSubstr;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// A mean of replicas that a detector judges after six norms; noise never is an outlier to it.
+// Averages replicas that a detector judges after six norms. Noise never is an outlier for it.
 EditOptions Detecting(EditOptions options = Averaging()) {
   options.skip_anomaly = true;
   options.ewma_alpha = 0.1;
@@ -34,10 +34,10 @@ EditOptions Detecting(EditOptions options = Averaging()) {
   return options;
 }
 
-// By round: the anchors of all ranks.
+// The anchors of all ranks, by round.
 using History = std::vector<Collected>;
 
-// `times`: of the drifts of one replica, or of all (-1), in some rounds.
+// A factor for the drifts of one replica, or of all (-1), in some rounds.
 struct Spike {
   int replica;
   float times;
@@ -52,8 +52,8 @@ struct Spike {
 
 // ---- All rejected ------------------------------------------------------------------------------
 
-// With and without a round that nobody survives: the rounds after it must not know. They would if
-// the momentum had taken a step, or a detector had learnt from it.
+// Runs with and without a round in which all replicas are rejected. The later rounds must be equal.
+// They would differ if the momentum had taken a step, or if a detector had learnt from the round.
 TEST(Edit, AllRejectedLeavesAnchorAndMomentumBitUnchanged) {
   constexpr int kBad = 8, kRounds = 11;
   for (const float times : {kNan, kInf, 100.0f}) {
@@ -105,7 +105,7 @@ TEST(Edit, DetectorsLearnAnewWhenAllRejectTwice) {
     std::vector<int64_t> rollbacks;
     for (int round = 0; round < 12; ++round) {
       r.DriftFromAnchor([&](int l, int64_t i) {
-        return Noise(r.replica(), round, l, i) * (round < 8 ? 0.1f : 10.0f);  // for good
+        return Noise(r.replica(), round, l, i) * (round < 8 ? 0.1f : 10.0f);  // permanently
       });
       r.EndStep();
       ASSERT_TRUE(r.Forward());
@@ -113,15 +113,16 @@ TEST(Edit, DetectorsLearnAnewWhenAllRejectTwice) {
     }
     EXPECT_EQ(rollbacks[7], 0);
     EXPECT_EQ(rollbacks[8], 4);   // all four layers
-    EXPECT_EQ(rollbacks[9], 8);   // and again
-    EXPECT_EQ(rollbacks[11], 8);  // that was the new level
+    EXPECT_EQ(rollbacks[9], 8);   // and once more
+    EXPECT_EQ(rollbacks[11], 8);  // accepted as the new level
   });
 }
 
 // ---- One rejected ------------------------------------------------------------------------------
 
-// A run of three replicas, and one of two of them that goes on from its checkpoint: rejected by its
-// detector in three rounds running, the third replica might as well not be there.
+// A run of three replicas, and a run of two of them that continues from its checkpoint. The third
+// replica is rejected by its detector in three rounds in a row, so the results must be equal to
+// those without it.
 TEST(Edit, OneRejectedEqualsTheRunOfTheOthers) {
   constexpr int kLearn = 8, kRounds = 11;
   const Spike spike{1, 100, {8, 9, 10}};
@@ -161,7 +162,8 @@ TEST(Edit, OneRejectedEqualsTheRunOfTheOthers) {
   }
 }
 
-// Whatever it brings, and however the others are combined: from the first round on.
+// Holds for any values that the replica brings, for any combination of the others, and from the
+// first round on.
 TEST(Edit, NotFiniteReplicaNeverContaminatesOthers) {
   EditOptions elected = Weighed(), counted = Averaging(), coarse, average;
   elected.reducer = counted.reducer = coarse.reducer = ReducerKind::kGta;
@@ -182,7 +184,7 @@ TEST(Edit, NotFiniteReplicaNeverContaminatesOthers) {
           r.Forward();
           for (int round = 0; round < rounds.rounds; ++round) {
             r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
-              // Everywhere, or in one element of each layer.
+              // All elements are bad, or one element of each layer.
               const bool bad = to == &got && r.replica() == 1 && (round % 2 == 0 || i == 0);
               value += bad ? poison : rounds.Drift(r.replica(), round, l, i);
             });
@@ -198,7 +200,8 @@ TEST(Edit, NotFiniteReplicaNeverContaminatesOthers) {
       for (const float value : got.Whole(1)) {
         ASSERT_TRUE(std::isfinite(value));
       }
-      // Three cut a layer into other blocks than two, whose int8 have other steps.
+      // Three replicas cut a layer into other blocks than two, and the int8 steps of these blocks
+      // differ.
       const float error = options.wire_format == WireFormat::kInt8 ? 0.02f : 0;
       EXPECT_THAT(got.Whole(1), testing::Pointwise(testing::FloatNear(error), want.Whole(0)));
     }
@@ -221,7 +224,7 @@ TEST(Edit, OneBadShardRejectsTheLayerOfTheWholeReplicaOnly) {
 
 // ---- Detectors ---------------------------------------------------------------------------------
 
-// How many layers of replica 1 were rejected by round, of `rounds` rounds.
+// Returns how many layers of replica 1 were rejected in each of `rounds` rounds.
 std::vector<int64_t> RejectionsOf(const EditOptions& options, const Spike& spike, int rounds) {
   std::vector<int64_t> rejected(static_cast<size_t>(rounds));
   Rounds run{{1, 3}, options, rounds};
@@ -236,8 +239,8 @@ std::vector<int64_t> RejectionsOf(const EditOptions& options, const Spike& spike
   return rejected;
 }
 
-// As published, rejected norms are ingested with a million added, and the first spike is the last
-// one that a detector sees.
+// As published, a rejected norm is ingested with a million added. Then the first spike is the last
+// one that a detector finds.
 TEST(Edit, DetectorRecoversAfterOneSpike) {
   const Spike spike{1, 100, {20, 24, 25}};
   std::vector<int64_t> want(28);
@@ -249,7 +252,7 @@ TEST(Edit, DetectorRecoversAfterOneSpike) {
   EXPECT_EQ(RejectionsOf(published, spike, 28), want);
 }
 
-// Five rejections, then six norms to learn from, and it judges again.
+// Five rejections follow, then six norms to learn from, and then it judges again.
 TEST(Edit, LevelShiftRecovers) {
   Spike shift{1, 100, {}};
   for (int round = 10; round < 40; ++round) {
@@ -268,7 +271,7 @@ TEST(Edit, ASpikeIsRejectedAndEqualsAbsenceWhereTheDetectorHasLearnt) {
     for (int round = 0; round < 12; ++round) {
       const bool spike = round == 10 && r.replica() == 1;
       r.DriftFromAnchor([&](int l, int64_t i) {
-        // Layer 2 alone goes astray.
+        // Only layer 2 has the spike.
         return Noise(r.replica(), round, l, i) * (spike && l == 2 ? 50.0f : 0.1f);
       });
       const std::vector<float> anchor = r.Anchor();
@@ -285,7 +288,7 @@ TEST(Edit, ASpikeIsRejectedAndEqualsAbsenceWhereTheDetectorHasLearnt) {
           EXPECT_GE(report.score.limit, 8);
         }
       }
-      // The other two, and nothing of it.
+      // The anchor is that of the other two replicas.
       size_t at = 0;
       r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
         if (round == 10 && l == 2) {

@@ -1,4 +1,5 @@
-// Rounds computed in double precision from the published rules, against the whole machinery.
+// Rounds of the whole implementation, compared with rounds in double precision computed from the
+// published rules.
 
 #include <cmath>
 #include <vector>
@@ -71,7 +72,8 @@ TEST(EditRounds, WeightsClipAndOuterStepsMatchPublishedRules) {
   }
 }
 
-// The same numbers with a detector of each layer and replica that judges the norms.
+// Returns options for the same numbers, with a detector for each layer and replica that judges the
+// norms.
 EditOptions OptionsOf(const Json& variant) {
   EditOptions options;
   options.reducer = ReducerKind::kLinear;
@@ -149,7 +151,7 @@ TEST(EditRounds, DetectorWeightsClipAndOuterStepMatchTheSpecifiedRounds) {
   }
 }
 
-// Four replicas whose pseudo-gradient is 1, -2, 3, -4 in every element; eta = 1.
+// Four replicas with the pseudo-gradients 1, -2, 3 and -4 in every element. eta = 1.
 TEST(EditRounds, ReducersMatchTheSpecifiedVectors) {
   struct Case {
     ReducerKind reducer;
@@ -187,15 +189,15 @@ TEST(EditRounds, ReducersMatchTheSpecifiedVectors) {
   }
 }
 
-// What does not travel is paid later: with error feedback the anchors come as near to those of
-// exact exchanges after some rounds as a few steps of the format.
+// Values that are not sent are paid later. With error feedback, after some rounds the anchors are
+// as near to those of exact exchanges as a few steps of the format.
 TEST(EditRounds, SparseAndQuantisedExchangesPayWhatTheyOwe) {
   struct Case {
     const char* name;
     Sparsification sparsification;
     double density;
     WireFormat wire;
-    double bytes;  // at most, of exact exchanges
+    double bytes;  // upper limit, as a part of exact exchanges
   };
   ShardConfig config;
   config.layer_counts = {4000, 1000};
@@ -218,12 +220,12 @@ TEST(EditRounds, SparseAndQuantisedExchangesPayWhatTheyOwe) {
       r.Forward();
       const std::vector<float> start = r.Anchor();
       for (int round = 0; round < kRounds; ++round) {
-        // The same way in every round, a little different in each replica.
+        // The drift has the same direction in every round, and differs a little between replicas.
         r.DriftFromAnchor([&](int l, int64_t i) {
           return 0.1f * Noise(l, i) + 0.01f * Noise(r.replica(), round, l, i);
         });
         r.EndStep();
-        ASSERT_TRUE(r.Forward());  // compares the anchors of the last round
+        ASSERT_TRUE(r.Forward());  // compares the last round's anchors
       }
       double off = 0, went = 0;
       size_t at = 0;
@@ -237,7 +239,7 @@ TEST(EditRounds, SparseAndQuantisedExchangesPayWhatTheyOwe) {
         off += (value - want) * (value - want);
         went += (want - start[at]) * (want - start[at]);
       });
-      // Magnitude at a quarter is owed about three rounds of twelve.
+      // With kMagnitude at a quarter, about three rounds of twelve are owed.
       const double limit = c.sparsification != Sparsification::kNone ? 0.3
                            : c.wire == WireFormat::kInt4             ? 0.05
                                                                      : 0.01;

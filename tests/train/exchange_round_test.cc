@@ -1,4 +1,4 @@
-// Rounds over an exchange that only takes notes.
+// Rounds over an exchange that only records its calls.
 #include "lib/train/exchange_round.h"
 
 #include <memory>
@@ -30,11 +30,11 @@ class NotedExchange final : public LayerExchange {
   void Merge(const std::vector<int>& layers) override { Note("merge", layers); }
   void DropSnapshot(const std::vector<int>& layers) override { Note("drop", layers); }
 
-  // What was called since the last look.
+  // Returns the calls since the last query.
   std::vector<std::string> Calls() { return std::exchange(calls_, {}); }
 
   bool exchanges = true;
-  std::string fails;  // the call that does
+  std::string fails;  // the call that fails
 
  private:
   void Note(const std::string& what, const std::vector<int>& layers) {
@@ -84,7 +84,7 @@ TEST(ExchangeRound, ALayerBeginsNoSoonerThanItsTurnIsAllowed) {
   EXPECT_EQ(*round->RunTurn(exchange), 1);
   EXPECT_THAT(exchange.Calls(), ElementsAre("begin 1", "finish 1"));
   round->Allow(1);
-  round->Allow(0);  // never fewer
+  round->Allow(0);  // the number cannot decrease
   EXPECT_EQ(*round->RunTurn(exchange), 2);
   EXPECT_THAT(exchange.Calls(), ElementsAre("begin 2", "finish 2"));
   round->Allow(100);

@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Seven layers; 1 and 4 do not train.
+// Seven layers. Layers 1 and 4 do not train.
 Slab Model() {
   const std::vector<int64_t> counts = {5, 5, 5, 5, 5, 5, 5};
   const std::vector<uint8_t> frozen = {0, 1, 0, 0, 1, 0, 0};
@@ -51,7 +51,7 @@ TEST(Fragments, AreSpreadEvenlyOverTheInterval) {
   EXPECT_THAT(strided.Due(10), ElementsAre(3));
 }
 
-// Whatever H and P are, a round of the schedule exchanges each layer once.
+// For every H and P, a round of the schedule exchanges each layer once.
 TEST(Fragments, EveryIntervalHasEachLayerOnce) {
   for (const int64_t interval : {1, 2, 3, 7, 64}) {
     for (const int32_t fragments : {1, 2, 3, 5}) {
@@ -75,7 +75,7 @@ TEST(Fragments, SchedulesOfTheirOwn) {
   const Slab model = Model();
   ASSERT_EQ(CheckFragments(options, model), absl::OkStatus());
   const FragmentSchedule schedule(options, model);
-  EXPECT_THAT(schedule.Due(0), IsEmpty());  // the replicas are alike
+  EXPECT_THAT(schedule.Due(0), IsEmpty());  // the replicas are equal
   EXPECT_THAT(schedule.Due(2), ElementsAre(2, 5, 6));
   EXPECT_THAT(schedule.Due(3), ElementsAre(0, 3));
   EXPECT_THAT(schedule.Due(8), ElementsAre(0, 2, 3, 5, 6));

@@ -1,5 +1,6 @@
-// ACCO and its baselines on device memory: by every way that data can go, without the host waiting, and when the driver fails.
-// What holds on a host and a device alike is in the other tests of gradient_channel.
+// ACCO and its baselines on device memory: every path of the data, a host that does not wait, and
+// errors of the driver. The other tests of gradient_channel cover what holds for host and device
+// alike.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -19,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Before anything is looked for.
+// Must run before the libraries are looked for.
 const bool kFakes = [] {
   if (!OnRealDevice()) {
     setenv("FAKE_CUDA_DEVICES", "4", 1);                   // NOLINT(concurrency-mt-unsafe)
@@ -31,7 +32,8 @@ const bool kFakes = [] {
 constexpr DelayMethod kMethods[] = {DelayMethod::kAcco, DelayMethod::kDpu, DelayMethod::kWp,
                                     DelayMethod::kZero1};
 
-// Gradients of each round that the device adds by itself, so that the host need not wait for a copy.
+// Gradients of each round that the device adds by itself, so that the host need not wait for a
+// copy.
 class Learner {
  public:
   Learner(bool on_device, int ordinal, int rank, int64_t count, int rounds, DelayMethod method)
@@ -61,7 +63,7 @@ class Learner {
     }
     return made.status();
   }
-  // The next round's gradients.
+  // Adds the next round's gradients.
   void Add() {
     const void* const gradient = gradients_[next_++ % gradients_.size()]->data();
     EXPECT_EQ(ComputeAt(where.at(),
@@ -85,7 +87,7 @@ class Learner {
   size_t next_ = 0;
 
  public:
-  std::shared_ptr<GradientChannel> channel;  // goes before what it uses
+  std::shared_ptr<GradientChannel> channel;  // destroyed before the members that it uses
 };
 
 // ---- Ways --------------------------------------------------------------------------------------
@@ -95,11 +97,11 @@ TEST(ChannelOnDevice, DataGoesByEveryWay) {
     const bool handed = std::string(transports) == "inproc,nccl";
     for (const int ranks : {1, 2, 4}) {
       if (handed && ranks > TestDevices().count()) {
-        continue;  // NCCL wants a device for each
+        continue;  // NCCL needs one device for each rank
       }
       RunRanks(ranks, {.transports = transports}, [&](const std::shared_ptr<Communicator>& comm) {
         constexpr int kRounds = 6;
-        constexpr int64_t kCount = 150'001;  // more than the least that goes direct
+        constexpr int64_t kCount = 150'001;  // above the limit for direct transfers
         Learner here(false, 0, comm->rank(), kCount, kRounds, DelayMethod::kAcco);
         Learner there(true, handed ? comm->rank() : 0, comm->rank(), kCount, kRounds,
                       DelayMethod::kAcco);
@@ -117,9 +119,10 @@ TEST(ChannelOnDevice, DataGoesByEveryWay) {
   }
 }
 
-// ---- The host waits for nothing but counts --------------------------------------------------------
+// ---- The host waits only for counts
+// ---------------------------------------------------------------
 
-// A word that a stream waits for.
+// A word for which a stream waits.
 class Gate {
  public:
   explicit Gate(const ArraysAt& at) : device_(*at.device), stream_(at.stream) {
@@ -162,7 +165,8 @@ TEST(ChannelOnDevice, TheHostIsARoundAheadOfADeviceThatStandsStill) {
         there.Add();
         EXPECT_EQ(*there.channel->Poll(), waits);  // its own round has been taken
         if (!waits) {
-          ASSERT_EQ(there.channel->Install(), absl::OkStatus());  // counts go between hosts
+          // Counts are exchanged between hosts.
+          ASSERT_EQ(there.channel->Install(), absl::OkStatus());
           EXPECT_EQ(there.channel->info().rounds, 1);
           EXPECT_EQ(there.channel->info().microbatches, 2);
           there.Add();
@@ -187,7 +191,7 @@ TEST(ChannelOnDevice, TheHostIsARoundAheadOfADeviceThatStandsStill) {
 
 constexpr int kLaunchFailed = 719;
 
-// Whichever rank meets it, all learn of it, and nobody hangs.
+// Whichever rank gets the error, all ranks learn of it, and no rank hangs.
 TEST(ChannelOnDevice, AnErrorOfTheDriverEndsARoundOnAllRanks) {
   ENTRAIN_NEEDS_FAKE();
   for (const char* const function :
@@ -206,13 +210,13 @@ TEST(ChannelOnDevice, AnErrorOfTheDriverEndsARoundOnAllRanks) {
         ASSERT_EQ(comm->Barrier(), absl::OkStatus());
         absl::Status status;
         for (int round = 0; round < 20 && status.ok(); ++round) {
-          status = run.channel->Add(1, 1);  // without gradients: only the channel asks the driver
+          status = run.channel->Add(1, 1);  // only the channel calls the driver
           status.Update(run.channel->Install());
         }
         EXPECT_FALSE(status.ok());
         named += std::string(status.message()).find(function) != std::string::npos ? 1 : 0;
         EXPECT_EQ(run.channel->Add(1, 1), status);
-        EXPECT_EQ(comm->Barrier(), absl::OkStatus());  // it was a communicator of its own
+        EXPECT_EQ(comm->Barrier(), absl::OkStatus());  // the channel has its own communicator
         FailCall(function, 0, 0);
       });
       EXPECT_GT(named, 0);
@@ -220,13 +224,13 @@ TEST(ChannelOnDevice, AnErrorOfTheDriverEndsARoundOnAllRanks) {
   }
 }
 
-// The install that ends the run has nobody after it who could tell.
+// No call follows the install that ends the run, so this install must report the error.
 TEST(ChannelOnDevice, TheInstallThatEndsTheRunHasTheErrorOfTheLastRoundsParameters) {
   for (const DelayMethod method : kMethods) {
     RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
       Learner run(true, 0, comm->rank(), 1001, 1, method);
       run.options.optimizer = nullptr;
-      // Enqueues what never comes on the stream that the parameters are to go out on.
+      // Enqueues a wait that never ends on the stream on which the parameters are to be sent.
       run.options.step = [](void* gate, int32_t preview, int64_t, double, size_t, size_t,
                             const void*, void*, void*) {
         if (preview == 0 && gate != nullptr) {

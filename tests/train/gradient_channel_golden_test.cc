@@ -1,4 +1,5 @@
-// ACCO, ZeRO-1 and DPU against their golden rounds, and weight prediction against its two lines; in double.
+// ACCO, ZeRO-1 and DPU against their golden rounds, and weight prediction against its two lines, in
+// double.
 
 #include <algorithm>
 #include <cmath>
@@ -29,7 +30,8 @@ std::vector<double> Vector(const json& values) {
   return values.get<std::vector<double>>();
 }
 
-// The golden problem: a quadratic with noise that is a function of who, which and where.
+// The golden problem: a quadratic with noise that is a function of rank, micro-batch and
+// coordinate.
 struct Problem {
   std::vector<std::vector<double>> a;
   std::vector<double> b, theta;
@@ -92,7 +94,8 @@ void ExpectNear(const std::vector<double>& is, const json& expected, const std::
   }
 }
 
-// Whoever is destroyed during a round ends the others' too, and a round that is over here may not be over there.
+// A rank that is destroyed during a round ends that of the others, too. A round that is over here
+// may not be over there.
 void Meet(Communicator& comm) {
   EXPECT_EQ(comm.Barrier(), absl::OkStatus());
 }
@@ -129,7 +132,7 @@ class Worker {
   std::vector<double> Read(const void* array, int64_t count) const {
     return where_.Read<double>(array, count);
   }
-  // Of all coordinates those that this rank owns.
+  // Compares the coordinates that this rank owns.
   void ExpectShard(const void* shard, const json& expected, const std::string& what) const {
     const SlabLayer& layer = channel_->slab().layer(0);
     const std::vector<double> all = Vector(expected);
@@ -161,7 +164,7 @@ std::vector<int32_t> Script(int worker) {
       .get<std::vector<int32_t>>();
 }
 
-// What is added before the first round, and then behind each.
+// The micro-batches that are added before the first round, and then after each.
 std::vector<int32_t> WithTheFirst(int worker) {
   std::vector<int32_t> script = Script(worker);
   script.insert(script.begin(), 1);
@@ -193,7 +196,7 @@ TEST_P(GoldenRounds, AccoGoldenRounds) {
       EXPECT_EQ(info.gradients, round["committed_gradients_total"]);
       EXPECT_EQ(info.commits, round["opt_step_after"]);
       EXPECT_EQ(info.lr, round["lr"]);
-      if (round["kind"] == "commit") {  // the estimate under way leaves them alone
+      if (round["kind"] == "commit") {  // the estimate under way does not change them
         const std::vector<double> master =
             worker.Read(worker.channel().master(), worker.channel().slab().layer(0).valid);
         worker.ExpectShard(master.data(), round["master_after"], name + " master");
@@ -268,7 +271,7 @@ TEST_P(GoldenRounds, WpComputesWhereTheSameStepWouldLeadAndEndsAtTheParameters) 
       Adamw::Step(&adamw, 0, r, 0.05, 0, theta.size(), before.data(), theta.data(), nullptr);
       Adamw::Step(&adamw, 1, r + 1, 0.05, 0, theta.size(), before.data(), theta.data(), at.data());
       if (r == kRounds - 1) {
-        EXPECT_EQ(worker.channel().Stop(), absl::OkStatus());  // the round that starts knows
+        EXPECT_EQ(worker.channel().Stop(), absl::OkStatus());  // the round that starts knows this
       }
       worker.Add(2);
       ASSERT_EQ(worker.channel().Install(), absl::OkStatus());

@@ -1,4 +1,4 @@
-// ACCO and its baselines: what never changes, with an optimizer that looks on.
+// Invariants of ACCO and its baselines, checked by an optimizer that records its calls.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -25,17 +25,18 @@ constexpr DelayMethod kMethods[] = {DelayMethod::kAcco, DelayMethod::kDpu, Delay
 // ---- Every micro-batch is in one commit --------------------------------------------------------
 
 constexpr int kRanks = 3;
-constexpr int64_t kMost = 400;  // micro-batches of a rank
+constexpr int64_t kMost = 400;  // micro-batches per rank
 
-// Micro-batch j of rank r is element r kMost + j of the gradient, and 1 there.
+// Micro-batch j of rank r is 1 in element r kMost + j of the gradient, and 0 elsewhere.
 struct Seen {
-  std::vector<int> commits = std::vector<int>(kRanks * kMost);  // in which it was
+  // Number of commits that contained each micro-batch.
+  std::vector<int> commits = std::vector<int>(kRanks * kMost);
   std::mutex mutex;
 };
 
 struct Looker {
   Seen* seen;
-  int64_t first;  // of the shard
+  int64_t first;  // first element of the shard
 };
 
 int32_t Look(void* user, int32_t preview, int64_t, double, size_t first, size_t count,
@@ -81,14 +82,14 @@ TEST_P(Invariants, EveryMicroBatchIsInExactlyOneCommitOrDropped) {
       step.Follow(where, **channel);
       void* const sums = (*channel)->gradients();
       while (!(*channel)->info().finished && made[rank] < kMost) {
-        // One is fast, one is slow, one is now this and now that.
+        // One rank is fast, one is slow, and one varies.
         const int64_t ms = rank == 0 ? 0 : rank == 1 ? 3 : made[rank] % 4;
         std::this_thread::sleep_for(std::chrono::milliseconds(ms));
         auto values = where.Read<float>(sums, kRanks * kMost);
         values[rank * kMost + static_cast<size_t>(made[rank]++)] += 1;
         where.Write(sums, values);
         ASSERT_EQ((*channel)->Add(1, 1), absl::OkStatus());
-        const bool full = made[rank] % 20 == 0;  // or the fast one makes thousands
+        const bool full = made[rank] % 20 == 0;  // otherwise the fast rank makes thousands
         while (full && !*(*channel)->Poll()) {
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
@@ -116,11 +117,13 @@ TEST_P(Invariants, EveryMicroBatchIsInExactlyOneCommitOrDropped) {
   }
 }
 
-// ---- How many ranks there are does not matter --------------------------------------------------
+// ---- The number of ranks does not matter --------------------------------------------------------
 
-// Gradients of |theta - target|^2 / 2 with small whole numbers in them, exact in any order of sums.
+// The gradients of |theta - target|^2 / 2 consist of small whole numbers, so sums are exact in any
+// order.
 std::vector<double> Train(bool on_device, DelayMethod method, int ranks) {
-  constexpr int64_t kCount = 37, kTogether = 4;  // micro-batches of all ranks in a round
+  // kTogether: micro-batches of all ranks in a round.
+  constexpr int64_t kCount = 37, kTogether = 4;
   std::vector<double> result;
   RunRanks(ranks, [&](const std::shared_ptr<Communicator>& comm) {
     const Arrays where(on_device);

@@ -1,4 +1,5 @@
-// The options of a gradient channel: what is refused, what ranks must give alike, the learning rate.
+// The options of a gradient channel: refused values, values that must be equal on all ranks, and
+// the learning rate.
 #include "lib/train/gradient_channel_options.h"
 
 #include <cmath>
@@ -14,7 +15,7 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kCount = 10007;
-float params[1];  // an address
+float params[1];  // any valid address
 
 ChannelOptions Whole() {
   ChannelOptions options;

@@ -1,4 +1,4 @@
-// ACCO and its baselines: what holds whatever the counts are, checkpoints, errors and the ends of runs.
+// ACCO and its baselines: properties for any counts, checkpoints, errors and ends of runs.
 
 #include "lib/train/gradient_channel.h"
 
@@ -26,7 +26,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Whoever is destroyed during a round ends the others' too, and a round that is over here may not be over there.
+// A rank that is destroyed during a round ends that of the others, too. A round that is over here
+// may not be over there.
 void Meet(Communicator& comm) {
   EXPECT_EQ(comm.Barrier(), absl::OkStatus());
 }
@@ -39,7 +40,7 @@ float InitialOf(int64_t i) {
   return 0.1f * static_cast<float>(i % 17) - 0.8f;
 }
 
-// Does not depend on the parameters.
+// The gradient does not depend on the parameters.
 float GradientOf(int rank, int64_t j, int64_t i) {
   return static_cast<float>((7 * j + 3 * i + 5 * rank) % 32 - 16) / 64;  // exact in any order
 }
@@ -72,7 +73,7 @@ struct Floats {
     options.lr = 0.01;
   }
   std::vector<float> params() const { return array.Read(); }
-  // Adds a micro-batch, each of whose elements is gradient(i).
+  // Adds a micro-batch. Its elements are gradient(i).
   template <typename F>
   void Add(GradientChannel& channel, int64_t tokens, F gradient) const {
     auto sum = where.Read<float>(channel.gradients(), kCount);
@@ -88,18 +89,18 @@ void AddTo(const Floats& floats, GradientChannel& channel, int rank, int64_t j) 
   floats.Add(channel, 3, [&](int64_t i) { return GradientOf(rank, j, i); });
 }
 
-// The suite's parameter: whether arrays are on a device.
+// The suite's parameter tells whether arrays are on a device.
 class Channel : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(, Channel, testing::ValuesIn(kPlaces), NameOfPlace);
 
-// Gradients that do not depend on the parameters: ACCO is synchronous AdamW on the same counts, bit for bit, for any number of
-// ranks.
+// If gradients do not depend on the parameters, ACCO equals synchronous AdamW on the same counts,
+// bit for bit, for any number of ranks.
 TEST_P(Channel, ThetaIndependentGradientsMakeItSynchronousAdamw) {
   for (const int ranks : {1, 2, 3, 4}) {
     RunRanks(ranks, [&](const std::shared_ptr<Communicator>& comm) {
       Floats acco(GetParam(), DelayMethod::kAcco);
       std::vector<float> alone = Initial();
-      acco.options.limit = 4;  // so that nothing is under way at the end
+      acco.options.limit = 4;  // so that no round is under way at the end
       auto channel = GradientChannel::Create(*comm, acco.options);
       ASSERT_TRUE(channel.ok()) << channel.status();
       std::vector<float> m(kCount, 0), v(kCount, 0), mean(kCount);
@@ -176,8 +177,8 @@ TEST_P(Channel, Bf16ParametersHaveTheSameBitsOnAllRanksAndMastersTheirOwn) {
   }
 }
 
-// Gradients that depend on the parameters, in steps of each rule; the norm, which is added up in
-// another order there, apart.
+// Gradients depend on the parameters, with steps of each rule. The norm is tested separately,
+// because a device adds it in another order.
 std::vector<float> TrainedBits(Communicator& comm, bool on_device, DelayMethod method,
                                OptimizerKind kind, DType wire, double clip_norm) {
   Floats floats(on_device, method, kind);
@@ -198,7 +199,7 @@ std::vector<float> TrainedBits(Communicator& comm, bool on_device, DelayMethod m
     }
     EXPECT_EQ((*channel)->Install(), absl::OkStatus());
   }
-  std::vector<float> params = floats.params();  // once the device has them
+  std::vector<float> params = floats.params();  // when the device has written them
   Meet(comm);
   return params;
 }
@@ -226,7 +227,7 @@ TEST_P(Channel, HasTheBitsOfTheHostWhereverItIs) {
   }
 }
 
-// f32 parameters whose gradients travel as bf16: narrower than what replaces them.
+// f32 parameters whose gradients travel as bf16, which is narrower than the parameters.
 TEST_P(Channel, GradientsMayTravelNarrowerThanParameters) {
   RunRanks(2, [this](const std::shared_ptr<Communicator>& comm) {
     Floats wide(GetParam(), DelayMethod::kZero1), narrow(GetParam(), DelayMethod::kZero1);
@@ -240,7 +241,7 @@ TEST_P(Channel, GradientsMayTravelNarrowerThanParameters) {
       ASSERT_EQ((*a)->Install(), absl::OkStatus());
       ASSERT_EQ((*b)->Install(), absl::OkStatus());
     }
-    // The sums are small multiples of 1/64, which bf16 has exactly.
+    // The sums are small multiples of 1/64, which bf16 represents exactly.
     EXPECT_EQ(wide.params(), narrow.params());
     Meet(*comm);
   });
@@ -262,7 +263,7 @@ TEST_P(Channel, ScheduleCountsInTheUnitThatIsSaid) {
         AddTo(floats, **channel, comm->rank(), 1);
         ASSERT_EQ((*channel)->Install(), absl::OkStatus());
       }
-      // Before the third update there were two commits, of four micro-batches of three tokens each.
+      // Before the third update there were two commits, each of four micro-batches of three tokens.
       const double progress = unit == ProgressUnit::kCommits     ? 2
                               : unit == ProgressUnit::kGradients ? 8
                                                                  : 24;
@@ -294,7 +295,7 @@ TEST_P(Channel, ClippingIsByTheNormOfTheMeanOverAllShards) {
   });
 }
 
-// Sgd's first step is lr times the mean gradient, so the factor shows in its length.
+// The first step of SGD is lr times the mean gradient, so its length shows the factor.
 TEST_P(Channel, ClippingShortensTheStep) {
   for (const DelayMethod method : {DelayMethod::kZero1, DelayMethod::kAcco}) {
     RunRanks(2, [this, method](const std::shared_ptr<Communicator>& comm) {
@@ -308,7 +309,7 @@ TEST_P(Channel, ClippingShortensTheStep) {
         ASSERT_TRUE(channel.ok());
         AddTo(floats, **channel, comm->rank(), 0);
         ASSERT_EQ((*channel)->Install(), absl::OkStatus());
-        if (method == DelayMethod::kAcco) {  // so far only an estimate
+        if (method == DelayMethod::kAcco) {  // until now only an estimate
           AddTo(floats, **channel, comm->rank(), 0);
           ASSERT_EQ((*channel)->Install(), absl::OkStatus());
           AddTo(floats, **channel, comm->rank(), 0);
@@ -330,7 +331,8 @@ TEST_P(Channel, ClippingShortensTheStep) {
   }
 }
 
-// A rank that is slower contributes less and holds nobody's gradients up; all end at the same commit.
+// A slower rank contributes less and does not delay the others' gradients. All ranks end at the
+// same commit.
 TEST_P(Channel, AFastRankAddsWhileASlowOneComputesAndAllEndAtTheSameCommit) {
   for (const DelayMethod method : {DelayMethod::kAcco, DelayMethod::kDpu, DelayMethod::kWp}) {
     std::mutex mutex;
@@ -344,7 +346,7 @@ TEST_P(Channel, AFastRankAddsWhileASlowOneComputesAndAllEndAtTheSameCommit) {
       ASSERT_TRUE(channel.ok());
       int64_t added = 0;
       while (!(*channel)->info().finished) {
-        if (comm->rank() == 1) {  // computes for longer
+        if (comm->rank() == 1) {  // this rank computes longer
           std::this_thread::sleep_for(std::chrono::milliseconds(10));
         }
         AddTo(floats, **channel, comm->rank(), added++);
@@ -353,7 +355,7 @@ TEST_P(Channel, AFastRankAddsWhileASlowOneComputesAndAllEndAtTheSameCommit) {
         if (*ready) {
           ASSERT_EQ((*channel)->Install(), absl::OkStatus());
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // computes
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // stands for computing
       }
       const ChannelInfo info = (*channel)->info();
       EXPECT_TRUE(absl::IsFailedPrecondition((*channel)->Add(1, 0)));
@@ -428,16 +430,17 @@ std::shared_ptr<const Optimizer> RuleOf(OptimizerKind kind, double decay, double
   return *MakeOptimizer(config);
 }
 
-// Of the parameters: [0, 5) the config's AdamW; [5, 4000) SGD with momentum, which has one array; [4000, 4001) and
-// [4001, 9000) AdamW without decay at a tenth of the rate and AGD; the rest again the config's.
+// Groups of the parameters: [0, 5) the config's AdamW; [5, 4000) SGD with momentum, which has one
+// array; [4000, 4001) AdamW without decay at a tenth of the rate; [4001, 9000) AGD; the rest the
+// config's AdamW.
 std::vector<ParameterGroup> SomeGroups() {
   return {{5, 3995, RuleOf(OptimizerKind::kSgd, 0.01, 0.9), 0.5},
           {4000, 1, RuleOf(OptimizerKind::kAdamw, 0), 0.1},
           {4001, 4999, RuleOf(OptimizerKind::kAgd, 0.1), 1}};
 }
 
-// Four commits of a run with those groups in which each commit has `batches` micro-batches a rank: every optimizer steps a
-// vector of its own, and what is wanted is cut out of them.
+// Four commits of a run with these groups, with `batches` micro-batches per rank in each commit.
+// Every optimizer steps a full vector, and the expected parameters are cut out of these vectors.
 std::vector<float> Reference(const ChannelOptions& options, int ranks, int batches) {
   std::vector<float> wanted(kCount);
   for (const ParameterGroup& group : AllGroups(options)) {
@@ -540,12 +543,12 @@ TEST_P(Channel, CheckpointsGoOnWithTheSameGroupsOnly) {
     RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
       const CheckpointOptions checkpoint = To(directory, kind);
       std::vector<float> straight;
-      // What is asked of each run: the groups, and what refuses its load.
+      // The groups of each run, and the error that its load must give.
       struct Run {
         std::vector<ParameterGroup> groups;
         const char* refused;
       };
-      std::vector<Run> runs(6, {SomeGroups(), nullptr});  // runs[0] saves, runs[1] goes on
+      std::vector<Run> runs(6, {SomeGroups(), nullptr});  // runs[0] saves, runs[1] continues
       runs[2].groups[1] = {3990, 1, runs[2].groups[1].optimizer, 0.1};
       runs[2].groups[0].count = 3000;
       runs[2].refused = "groups[0] of the checkpoint has first 5, count 3995, 1 state arrays; here";
@@ -588,7 +591,8 @@ TEST_P(Channel, CheckpointsGoOnWithTheSameGroupsOnly) {
 
 // ---- Checkpoints -----------------------------------------------------------------------------------
 
-// A run of `installs` installs, of which `saved` were made before the checkpoint; from it, if `resumes`.
+// A run of `installs` installs, of which `saved` come before the checkpoint. `resumes`: it
+// continues from the checkpoint.
 std::vector<float> RunOf(Communicator& comm, bool on_device, DelayMethod method, OptimizerKind kind,
                          int installs, int saved, bool resumes,
                          const CheckpointOptions& checkpoint) {
@@ -606,7 +610,7 @@ std::vector<float> RunOf(Communicator& comm, bool on_device, DelayMethod method,
   }
   for (int i = resumes ? saved : 0; i < installs; ++i) {
     for (int32_t n = 0; n < floats.options.scripted[static_cast<size_t>(i)]; ++n) {
-      const std::vector<float> at = floats.params();  // that are installed
+      const std::vector<float> at = floats.params();  // the installed parameters
       floats.Add(**channel, 1, [&](int64_t k) {
         return GradientOf(comm.rank(), j, k) + 0.1f * at[static_cast<size_t>(k)];
       });
@@ -621,7 +625,7 @@ std::vector<float> RunOf(Communicator& comm, bool on_device, DelayMethod method,
       EXPECT_EQ((*channel)->Save(checkpoint), absl::OkStatus());
     }
   }
-  std::vector<float> params = floats.params();  // once the device has them
+  std::vector<float> params = floats.params();  // when the device has written them
   Meet(comm);
   return params;
 }
@@ -747,7 +751,7 @@ TEST_P(Channel, WaitingEndsWhenTheTimeIsUpAndChangesNothing) {
         for (int64_t j = 0; !(*channel)->info().finished; ++j) {
           AddTo(floats, **channel, comm->rank(), j);
           if (waits && comm->rank() == 1 && j == 0) {
-            Meet(*comm);  // when rank 0 has given up waiting for this rank
+            Meet(*comm);  // when rank 0 has timed out waiting for this rank
           } else if (waits && comm->rank() == 0 && j == (synchronous ? 0 : 1)) {
             const std::vector<float> before = floats.params();
             const auto over = (*channel)->Wait(Deadline::After(20 * kMillisecond));
@@ -762,7 +766,8 @@ TEST_P(Channel, WaitingEndsWhenTheTimeIsUpAndChangesNothing) {
           }
           if (waits) {
             EXPECT_EQ(*(*channel)->Wait(Deadline::Never()), true);
-            // On a device install does not wait for the parameters, of which poll tells.
+            // On a device, install does not wait for the parameters. Poll tells when they are
+            // there.
             EXPECT_TRUE(GetParam() || *(*channel)->Poll());
           }
           ASSERT_EQ((*channel)->Install(), absl::OkStatus());
@@ -783,7 +788,7 @@ TEST_P(Channel, DestroyingOneDuringARoundEndsTheOthers) {
     if (comm->rank() == 0) {
       AddTo(floats, **channel, 0, 0);
       ASSERT_EQ((*channel)->Install(), absl::OkStatus());
-      channel->reset();  // the other has not begun it
+      channel->reset();  // the other rank has not begun the round
     }
     EXPECT_EQ(comm->Barrier(), absl::OkStatus());
     if (comm->rank() == 1) {

@@ -1,4 +1,4 @@
-// Rounds one after the other, without a channel around them: what each makes on all ranks, and what it says of it.
+// Rounds in sequence, without a channel: their results on all ranks, and their reports.
 #include "lib/train/gradient_round.h"
 
 #include <cmath>
@@ -31,7 +31,7 @@ struct Rank {
     options.lr = kRate;
     options.optimizer = *MakeOptimizer({});
     for (float& param : params) {
-      param = static_cast<float>(8 + comm->rank());  // rank 0's are everybody's
+      param = static_cast<float>(8 + comm->rank());  // all ranks get rank 0's values
     }
     round = std::make_unique<GradientRound>(comm, options, slab);
     EXPECT_EQ(round->Allocate(), absl::OkStatus());
@@ -44,7 +44,7 @@ struct Rank {
     }
   }
   float* sums() { return reinterpret_cast<float*>(accumulator.data()); }
-  // The parameters after a round of this kind.
+  // Returns the parameters after a round of this kind.
   float Make(RoundKind kind, const RoundCounts& mine) {
     EXPECT_EQ(round->Take(accumulator, Commits(kind)), absl::OkStatus());
     EXPECT_EQ(round->Run(kind, mine), absl::OkStatus());

@@ -45,7 +45,7 @@ TEST(HostWorker, AShortJobRunsInTheCallersThreadAfterTheOneItFollows) {
         return absl::OkStatus();
       })
       .IgnoreError();
-  const auto started = worker.Start(first, [&order] {  // it does not wait for what comes later
+  const auto started = worker.Start(first, [&order] {  // does not wait for later work
     order.push_back(2);
     return absl::OkStatus();
   });

@@ -1,5 +1,5 @@
-// Parameters and gradients bound by layer: the same run, to the bit, as with slabs, in f32; what bf16
-// keeps; and EDiT beside sharding that is the caller's own.
+// Parameters and gradients bound by layer: the run has the same bits in f32 as with slabs. Also the
+// values that bf16 keeps, and EDiT beside the caller's own sharding.
 #include "lib/train/layer_arrays.h"
 
 #include <cmath>
@@ -28,10 +28,10 @@ using testing::HasSubstr;
 const std::vector<int64_t> kLayers = {37, 8, 0, 50, 1};
 constexpr int kSteps = 9;
 
-// How a rank's parameters and gradients are bound, and who reduces.
+// How a rank's parameters and gradients are bound, and whether the library or the caller reduces.
 enum class Way { kSlab, kByLayer, kCallerReduces };
 
-// A rank's model in arrays of its own, one a layer and none next to another's.
+// A rank's model in separate arrays, one per layer. No two arrays are adjacent.
 template <typename T>
 class Arranged {
  public:
@@ -100,13 +100,13 @@ class Arranged {
     return anchor_->Read();
   }
   uint64_t Checksum() const {
-    Anchor();  // on a device the host has it then
+    Anchor();  // on a device this brings it to the host
     EXPECT_EQ(where_.at().device == nullptr || edit_->Report(0).ok(), true);
     return edit_->info().anchor_checksum;
   }
 
  private:
-  // Memory of a device comes and goes only when nobody waits there.
+  // A device's memory may be allocated and freed only when no rank waits on the device.
   void MeetAll() const {
     for (const Axis axis : {Axis::kModel, Axis::kSync, Axis::kModel}) {
       EXPECT_EQ(shards_->mesh()->comm(axis)->Barrier(), absl::OkStatus());
@@ -129,12 +129,12 @@ class Arranged {
   std::shared_ptr<LayerSync> edit_;
 };
 
-// The gradient of one rank's loss at an element.
+// Returns the gradient of one rank's loss at an element.
 float Gradient(float theta, int rank, int step, int layer, int64_t i) {
   return 0.125f * theta + Noise(rank, step, layer, i);
 }
 
-// By the library: gather, gradients of whole layers, reduce.
+// The library gathers, takes gradients of whole layers, and reduces.
 template <typename T>
 void ReduceByLibrary(Arranged<T>& r, int rank, int step) {
   ASSERT_EQ(r.shards().BeginPass(Pass::kBackward), absl::OkStatus());
@@ -156,7 +156,8 @@ void ReduceByLibrary(Arranged<T>& r, int rank, int step) {
   ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
 }
 
-// As somebody else's sharding would: no call of the library but for the scope. Two of each make sums that no order changes.
+// Reduces as another sharding library would: the only call of this library sets the scope. Sums
+// have two terms, so no order changes them.
 template <typename T>
 void ReduceByCaller(Arranged<T>& r, int replica, int step) {
   const bool global = r.shards().gradient_scope() == GradientScope::kGlobal;
@@ -183,7 +184,7 @@ struct Outcome {
   std::vector<float> params, anchor;
 };
 
-// The same run each way; nine steps with warm-up, exchanges every two.
+// Makes the same run in each way: nine steps with warm-up, and an exchange every two steps.
 Outcome RunOf(const std::shared_ptr<Mesh>& mesh, Way way, const EditOptions& options) {
   Arranged<float> r(mesh, way, {});
   r.Edit(options);
@@ -298,7 +299,7 @@ TEST(LayerArrays, Bf16GradientsAreSummedInF32AndRounded) {
   });
 }
 
-// What was rounded is no pseudo-gradient: the anchor keeps bits that the parameters have not.
+// A rounding error is no pseudo-gradient: the anchor keeps bits that the parameters do not have.
 TEST(LayerArrays, AnAnchorStaysWhereNobodyTrainsInBf16) {
   RunMesh({2, 2}, [](const std::shared_ptr<Mesh>& mesh) {
     for (const int overlap : {0, 1}) {
@@ -342,7 +343,7 @@ TEST(LayerArrays, AnAnchorStaysWhereNobodyTrainsInBf16) {
   });
 }
 
-// a' = a - mean(rounded a - theta), theta' = rounded a'; the readable reference.
+// a' = a - mean(rounded a - theta), theta' = rounded a', in the plainest form.
 TEST(LayerArrays, Bf16ParametersAreExchangedThroughF32Anchors) {
   for (const int overlap : {0, 1}) {
     RunMesh({2, 2}, [overlap](const std::shared_ptr<Mesh>& mesh) {
@@ -386,7 +387,8 @@ TEST(LayerArrays, Bf16ParametersAreExchangedThroughF32Anchors) {
           a = now;
         }
       }
-      // What ran behind is merged in f32 and rounded once; asked for, theta is the rounded anchor.
+      // An exchange that ran behind is merged in f32 and rounded once. After RequestSync, theta is
+      // the rounded anchor.
       ASSERT_EQ(r.edit().RequestSync(), absl::OkStatus());
       ASSERT_EQ(r.edit().EndStep(), absl::OkStatus());
       r.Forward();

@@ -1,4 +1,4 @@
-// Gates over a worker of the host, whose turns only take notes.
+// Gates over a worker of the host. Its turns only record that they ran.
 #include "lib/train/layer_gates.h"
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// A round of layers 0, 1 and 3 of four.
+// A round of the layers 0, 1 and 3 of four.
 class Gates : public testing::Test {
  protected:
   void Begin(int prefetch) {
@@ -35,7 +35,7 @@ class Gates : public testing::Test {
     turns_.push_back(turn);
     return absl::OkStatus();
   }
-  // Whether the worker has taken all turns that it may.
+  // Waits until the worker has taken all turns that it may take.
   void Settle() {
     while (gates_->FirstPending() >= 0 && gates_->FirstPending() != gates_->FirstHeldBack()) {
       std::this_thread::yield();
@@ -58,7 +58,7 @@ TEST_F(Gates, WithoutPrefetchALayerIsExchangedInItsOwnWait) {
   EXPECT_EQ(gates_->WaitOpen(0), absl::OkStatus());
   Settle();
   EXPECT_THAT(turns_, ElementsAre(0));
-  EXPECT_EQ(gates_->WaitOpen(2), absl::OkStatus());  // it has no turn, those before it have
+  EXPECT_EQ(gates_->WaitOpen(2), absl::OkStatus());  // layer 2 has no turn; those before it have
   Settle();
   EXPECT_THAT(turns_, ElementsAre(0, 1));
   EXPECT_EQ(gates_->WaitOpen(3), absl::OkStatus());
@@ -93,14 +93,14 @@ TEST_F(Gates, AGatherIsCalledWhenTheExchangeIsOverAndLetsNothingBegin) {
   EXPECT_FALSE(open.HasBeenNotified());
   EXPECT_EQ(gates_->WaitOpen(1), absl::OkStatus());
   open.WaitForNotification();
-  // Over, or never begun: before this returns.
+  // The turns are over, or never begin, before this returns.
   for (const int layer : {1, 2}) {
     bool told = false;
     gates_->WhenOpen(layer, [&](const absl::Status&) { told = true; });
     EXPECT_TRUE(told);
   }
   absl::Notification over;
-  gates_->WhenOver(3, [&](const absl::Status&) { over.Notify(); });  // lets it begin
+  gates_->WhenOver(3, [&](const absl::Status&) { over.Notify(); });  // this lets it begin
   over.WaitForNotification();
   EXPECT_EQ(gates_->FirstPending(), -1);
 }
@@ -135,7 +135,7 @@ TEST_F(Gates, AnotherRoundHasGatesOfItsOwn) {
   EXPECT_GT(gates_->BegunSoFar(1), before);
   EXPECT_EQ(gates_->WaitOver(1, gates_->BegunSoFar(1)), absl::OkStatus());
   EXPECT_THAT(turns_, ElementsAre(0, 1, 2, 9));
-  EXPECT_EQ(gates_->WaitOver(2, gates_->BegunSoFar(2)), absl::OkStatus());  // there was none
+  EXPECT_EQ(gates_->WaitOver(2, gates_->BegunSoFar(2)), absl::OkStatus());  // layer 2 had no turn
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Uneven on purpose: the last layer is shorter than most groups.
+// Uneven on purpose: the last layer has fewer elements than most groups have ranks.
 const std::vector<int64_t> kLayers = {37, 8, 50, 1};
 
 ShardConfig ConfigOf(DType dtype, int prefetch = 1) {
@@ -99,7 +99,7 @@ TEST_P(Shards, GathersMayStartInAnyOrderOnEachRank) {
   });
 }
 
-// Small multiples of 1/8, so that bf16 sums are exact too.
+// Small multiples of 1/8, so that bf16 sums are exact as well.
 float Gradient(int64_t rank, int64_t layer, int64_t element, int64_t microbatch) {
   return static_cast<float>((rank * 3 + layer + element + microbatch) % 5) / 8;
 }
@@ -131,7 +131,7 @@ TEST_P(Shards, GradientsAreAveragedOverTheirScopeAndAccumulate) {
     RunReplicas(grid(), ConfigOf(dtype()), [&](Replica& r) {
       const int64_t rank = r.replica() * parts + r.slot() * grid().copies + r.copy();
       ASSERT_EQ(r.shards().SetGradients(scope), absl::OkStatus());
-      // The second micro-batch is on its way before the first has landed.
+      // The second micro-batch is under way before the first has arrived.
       for (int microbatch = 0; microbatch < 2; ++microbatch) {
         Reduce(r, dtype(), rank, microbatch);
       }
@@ -151,7 +151,7 @@ TEST_P(Shards, GradientsAreAveragedOverTheirScopeAndAccumulate) {
   }
 }
 
-// The readable reference: each element of the mean gradient once.
+// The reference, in its plainest form, adds each element of the mean gradient once.
 TEST_P(Shards, TheNormOfGradientsCountsEachElementOnce) {
   const int parts = grid().shards * grid().copies, replicas = grid().replicas;
   RunReplicas(grid(), ConfigOf(dtype()), [&](Replica& r) {
@@ -177,7 +177,7 @@ TEST_P(Shards, TheNormOfGradientsCountsEachElementOnce) {
   });
 }
 
-// Memory of the test's, for one layer, pass after pass.
+// Memory of the test, for one layer, in every pass.
 TEST_P(Shards, LayersAndGradientsAreWhereTheCallerWantsThem) {
   if (OnDevice()) {
     GTEST_SKIP() << "memory of the host";
@@ -201,10 +201,10 @@ TEST_P(Shards, LayersAndGradientsAreWhereTheCallerWantsThem) {
       EXPECT_EQ(*r.shards().Gradients(2), sums.data());
       EXPECT_THAT(std::string(r.shards().SetBuffers(2, nullptr, nullptr).message()),
                   HasSubstr("gradients of layer 2 are handed out"));
-      Reduce(r, dtype(), rank, pass);  // the second while the first may be under way: zeros again
+      Reduce(r, dtype(), rank, pass);  // the first may be under way: zeros again
     }
     ASSERT_EQ(r.shards().SetBuffers(2, nullptr, nullptr), absl::OkStatus());
-    sums.assign(bytes, std::byte{0x7f});  // nobody reads it any more
+    sums.assign(bytes, std::byte{0x7f});  // it is not read any more
     ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
     r.ForEach(r.grads(), [&](int layer, int64_t i, float& got) {
       double sum = 0;
@@ -217,7 +217,7 @@ TEST_P(Shards, LayersAndGradientsAreWhereTheCallerWantsThem) {
   });
 }
 
-// The opposite orders within a replica; the same in all replicas.
+// Two opposite orders within a replica, equal in all replicas.
 TEST_P(Shards, LayersMayBeReducedInAnyOrderWithinAReplica) {
   if (OnDevice()) {
     GTEST_SKIP() << "on device memory in the same order";
@@ -252,7 +252,8 @@ TEST_P(Shards, BroadcastGivesReplicaZerosParametersToAll) {
   });
 }
 
-// On device memory nobody has waited for the gradients, and both cross replicas.
+// On device memory no thread has waited for the gradients. Both the gradients and the broadcast
+// cross replicas.
 TEST(LayerShards, ABroadcastComesAfterTheGradientsThatAreUnderWay) {
   RunReplicas({2, 2}, ConfigOf(DType::kF32), [&](Replica& r) {
     for (int round = 1; round <= 4; ++round) {
@@ -305,7 +306,7 @@ TEST(LayerShards, FrozenAndEmptyLayersPassThrough) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const Grid grid : {Grid{1, 1}, Grid{2, 2}}) {
       ShardConfig config = ConfigOf(dtype);
-      config.layer_counts = {0, 37, 8, 0};  // a root without parameters, and the like at the end
+      config.layer_counts = {0, 37, 8, 0};  // a root without parameters, and one at the end
       config.layer_frozen = {0, 1, 0, 1};
       RunReplicas(grid, config, [&](Replica& r) {
         ASSERT_EQ(r.shards().Broadcast(), absl::OkStatus());
@@ -364,7 +365,7 @@ TEST(LayerShards, CountsPayloadWithinAndAcrossReplicas) {
       ASSERT_EQ(r.shards().Release(layer), absl::OkStatus());
       shard_elements += static_cast<uint64_t>(r.shards().slab().layer(layer).shard);
     }
-    // To the one other rank: this rank's shard, in bf16.
+    // Bytes to the one other rank: this rank's shard, in bf16.
     EXPECT_EQ(r.shards().stats().bytes_sent_shard, 2 * shard_elements);
     ASSERT_EQ(r.shards().SetGradients(GradientScope::kLocal), absl::OkStatus());
     Reduce(r, DType::kBF16, r.slot(), 0);
@@ -375,7 +376,7 @@ TEST(LayerShards, CountsPayloadWithinAndAcrossReplicas) {
     Reduce(r, DType::kBF16, r.slot(), 0);
     ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
     EXPECT_GT(r.shards().stats().bytes_sent_sync, 0u);
-    // At most all of it to everybody.
+    // At most the whole shard to every other rank.
     EXPECT_LE(r.shards().stats().bytes_sent_sync, 2 * shard_elements);
   });
 }
@@ -419,7 +420,7 @@ TEST(LayerShards, MisuseIsNamed) {
 
 TEST(LayerShards, CallsUnderWayEndWithTheObject) {
   for (const Grid grid : {Grid{2, 1}, Grid{1, 1, 2}}) {
-    absl::Notification made;  // the other is there too, and will never take part
+    absl::Notification made;  // the other rank is there, but takes no part
     RunReplicas(grid, ConfigOf(DType::kF32), [&](Replica& r) {
       if (r.slot() + r.copy() == 1) {
         made.Notify();

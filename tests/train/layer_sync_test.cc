@@ -1,4 +1,4 @@
-// EDiT end to end: when it exchanges, what that costs, and how it fails.
+// EDiT end to end: when it exchanges, how much it sends, and how it fails.
 
 #include "lib/train/layer_sync.h"
 
@@ -25,7 +25,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// ---- When --------------------------------------------------------------------------------------
+// ---- Times of exchanges -------------------------------------------------------------------------
 
 TEST(LayerSync, WarmupIsSynchronousThenLocal) {
   RunReplicas({2, 2}, FourLayers(), [](Replica& r) {
@@ -105,10 +105,10 @@ TEST(LayerSync, AStepHasAsManyMicrobatchesAsTheOptionSays) {
     };
     expect_refused("0 of the step's micro-batches, but gradient_accumulation_steps is 3");
     r.Forward();
-    r.Forward(false);  // evaluation is none
+    r.Forward(false);  // evaluation does not count
     r.Forward(true, false);
     expect_refused("end_step 0: begin_forward was called for 2 of");
-    r.Forward();  // the step from its beginning
+    r.Forward();  // begins the step again
     expect_refused("for 1 of");
     r.Forward(true, false);
     r.Forward(true, false);
@@ -150,11 +150,11 @@ TEST(LayerSync, AStepWhoseGradientsWereNotReducedIsRefused) {
     EXPECT_EQ(r.edit().info().steps, 0);
     ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
     r.EndStep();
-    // Somebody else reduces.
+    // The caller reduces the gradients itself.
     r.Forward();
     r.Forward(true, false);
     r.EndStep();
-    // A step that is begun anew has nothing of what was.
+    // A step that begins again keeps nothing of its first attempt.
     r.Forward();
     reduce(0);
     r.Forward();
@@ -165,7 +165,8 @@ TEST(LayerSync, AStepWhoseGradientsWereNotReducedIsRefused) {
   });
 }
 
-// Its first micro-batch was never announced, so step 0 ended without anchors; by then the replicas may differ.
+// The step's first micro-batch was never announced, so step 0 ended without anchors. The replicas
+// may differ since then.
 TEST(LayerSync, AnchorsThatWouldBeMadeLateAreRefused) {
   for (const bool plain : {false, true}) {
     RunReplicas({1, 2}, FourLayers(), [plain](Replica& r) {
@@ -193,9 +194,9 @@ TEST(LayerSync, RequestsExchangeBetweenIntervalsOnce) {
     options.local_sgd_warmup_steps = 1;
     r.Edit(options);
     ASSERT_EQ(r.edit().RequestSync(), absl::OkStatus());
-    EXPECT_FALSE(r.Forward());  // warm-up: dropped
+    EXPECT_FALSE(r.Forward());  // in warm-up the request is dropped
     r.EndStep();
-    EXPECT_FALSE(r.Forward());  // the anchors
+    EXPECT_FALSE(r.Forward());  // makes the anchors
     r.EndStep();
     EXPECT_FALSE(r.Forward());
     ASSERT_EQ(r.edit().RequestSync(), absl::OkStatus());
@@ -242,10 +243,11 @@ TEST(LayerSync, ExchangesCostTheirPayload) {
       shared += 1;
     }
     const EditInfo info = r.edit().info();
-    // Across: one record of a standing and four norms, and the deltas once.
+    // Across replicas: one record of a standing and four norms, and the deltas once.
     EXPECT_GE(info.bytes_sent_sync, 64u + 8 * 4 + 4u * static_cast<uint64_t>(valid));
     EXPECT_LE(info.bytes_sent_sync, 64u + 8 * 4 + 4u * static_cast<uint64_t>(valid) + 64);
-    // Within: four norms and four words of the standing, then one for each layer's clip factor.
+    // Within a replica: four norms and four words of the standing, then one word for each layer's
+    // clip factor.
     EXPECT_EQ(info.bytes_sent_shard, 8u * 8 + 8u * static_cast<uint64_t>(shared));
   });
 }
@@ -263,7 +265,7 @@ TEST(LayerSync, GathersAheadWaitForTheExchangeOfTheirLayer) {
       ASSERT_TRUE(*r.edit().BeginForward(true, true));
       ASSERT_EQ(r.shards().BeginPass(Pass::kForward), absl::OkStatus());
       for (int l = 0; l < 4; ++l) {
-        // No WaitLayer: the gather waits for the exchange by itself.
+        // Without WaitLayer: the gather itself waits for the exchange.
         const auto params = r.shards().Wait(l);
         ASSERT_TRUE(params.ok()) << params.status();
         const SlabLayer& shape = r.shards().slab().layer(l);
@@ -293,7 +295,7 @@ TEST(LayerSync, TheWorkerRunsAsFarAheadAsItMay) {
       r.Forward();
       r.EndStep();
       ASSERT_TRUE(*r.edit().BeginForward(true, true));
-      // The first layer that is not done, as the refusal to end the step names it.
+      // The first layer that is not done, as the error of EndStep names it.
       const auto reaches = [&](int layer) {
         const std::string says = absl::StrCat("exchange of layer ", layer);
         const Deadline give_up = Deadline::After(10 * kSecond);
@@ -313,10 +315,10 @@ TEST(LayerSync, TheWorkerRunsAsFarAheadAsItMay) {
   }
 }
 
-// The host of a CPU is what computes, so what it must not do is wait for what its layer does not
-// need: begin_forward, and the gathers of all layers, return before any other replica has come; a
-// layer's wait is for that layer, not for the one that is exchanged ahead. (A-EDiT's begin_forward
-// waits for the other replicas, since it says whether there is an exchange.)
+// On a CPU the host computes, so it must not wait for data that its layer does not need.
+// begin_forward and the gathers of all layers return before any other replica has come. A layer's
+// wait is for that layer, not for the layer that is exchanged ahead. (A-EDiT's begin_forward waits
+// for the other replicas, because it tells whether there is an exchange.)
 TEST(Edit, NoHostSyncInsideASyncForward) {
   RunReplicas({2, 2}, FourLayers(), [](Replica& r) {
     const bool ahead = r.replica() == 0;
@@ -338,7 +340,7 @@ TEST(Edit, NoHostSyncInsideASyncForward) {
       ASSERT_TRUE(*r.edit().BeginForward(true, true));
     }
     for (int l = 0; l < 4; ++l) {
-      // Nobody but the first replica has begun layer l + 1 until all have met.
+      // Only the first replica has begun layer l + 1 before all have met.
       ASSERT_EQ(r.edit().WaitLayer(l), absl::OkStatus());
       if (ahead) {
         ASSERT_TRUE(r.shards().Wait(l).ok());
@@ -367,15 +369,16 @@ TEST(LayerSync, OptionsThatDifferAreNamedOnAllRanks) {
 
 TEST(LayerSync, AnchorsThatDifferFailLoudlyWithBothChecksums) {
   RunReplicas({2, 2}, FourLayers(), [](Replica& r) {
-    // Nobody broadcast: one replica begins elsewhere, by one bit in one shard.
+    // No rank has broadcast: one replica begins with another value, by one bit in one shard.
     if (r.replica() == 1 && r.slot() == 0) {
       r.params()[3] = std::nextafter(r.params()[3], 9.0f);
     }
     r.Edit(Averaging());
     r.Forward();
-    r.MeetAll();  // so that nobody is still in Create when the exchange fails
+    r.MeetAll();  // no rank may still be in Create
     absl::Status status;
-    // The other slots' anchors are alike; their ranks learn of it in this exchange or the next.
+    // The anchors of the other slots are equal. Their ranks learn of the error in this exchange or
+    // the next.
     for (int exchange = 0; exchange < (r.slot() == 0 ? 1 : 2) && status.ok(); ++exchange) {
       status.Update(r.edit().EndStep());
       status.Update(r.edit().BeginForward(true, true).status());
@@ -411,7 +414,7 @@ TEST(LayerSync, MisuseIsNamedAndHarmless) {
     ASSERT_TRUE(r.shards().Wait(2).ok());
     EXPECT_THAT(std::string(r.edit().BeginForward(true, true).status().message()),
                 HasSubstr("layer 2 is gathered; release it first"));
-    for (const int layer : {2, 3}) {  // and what was gathered ahead
+    for (const int layer : {2, 3}) {  // also the layer that was gathered ahead
       ASSERT_EQ(r.shards().Release(layer), absl::OkStatus());
     }
     ASSERT_TRUE(*r.edit().BeginForward(true, true));
@@ -441,7 +444,7 @@ TEST(LayerSync, AReplicaThatNeverComesIsATimeout) {
       EXPECT_THAT(std::string(status.message()), HasSubstr("edit: exchange 1: rendezvous: "));
       EXPECT_LT(Clock::Real().Now() - start, 5 * kSecond);
     }
-    r.MeetAll();  // the mesh's own communicators are none the worse
+    r.MeetAll();  // the mesh's own communicators still work
   });
 }
 
@@ -486,7 +489,8 @@ class OnOneCore {
 
 // The other replica ends the exchange before this one comes to it.
 void ComeToAnExchangeThatHasEnded(Replica& r) {
-  // An idle-class thread gives way, on one core, to the worker that it wakes: the exchange fails before the caller goes on.
+  // On one core, an idle-class thread gives way to the worker that it wakes: the exchange fails
+  // before the caller continues.
   const sched_param none{};
   ASSERT_EQ(sched_setscheduler(0, SCHED_IDLE, &none), 0);
   const absl::StatusOr<bool> begun = r.edit().BeginForward(true, true);
@@ -509,7 +513,7 @@ TEST(LayerSync, AnExchangeThatFailsBeforeBeginForwardReturnsHoldsNobody) {
       r.Edit(Averaging());
       r.Forward();
       r.EndStep();
-      r.Forward();  // the worker's thread exists from here on
+      r.Forward();  // from here on the worker's thread exists
       r.EndStep();
       r.MeetAll();
       if (r.replica() == 1) {

@@ -1,5 +1,5 @@
-// What EDiT adds to the memory of its ranks: of every allocation of this process, which holds all
-// of them, what is there between exchanges and at most during one.
+// The memory that EDiT adds to its ranks, between exchanges and at most during one. Counts every
+// allocation of this process, which holds all ranks.
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@ constexpr int kLayers = 6;
 constexpr int64_t kElements = 512 << 10;             // of a layer
 constexpr int64_t kModel = 4 * kLayers * kElements;  // 4 P
 constexpr int64_t kModule = 4 * kElements;           // 4 P_l
-// Of all else together: vectors, queues, lists.
+// Limit of all else together: vectors, queues, lists.
 constexpr int64_t kRest = 192 << 10;
 
 struct Way {
@@ -40,7 +40,7 @@ EditOptions Nesterov(int prefetch) {
 }
 
 std::vector<Way> AllWays() {
-  // The anchor and the momentum, one module in flight; two when layers run ahead.
+  // The anchor and the momentum, and one module in flight, or two when layers run ahead.
   std::vector<Way> ways = {{"EDiT, no prefetch", Nesterov(0), 2, 1},
                            {"EDiT, prefetch 1", Nesterov(1), 2, 2},
                            {"EDiT, prefetch 4", Nesterov(4), 2, 2}};
@@ -74,15 +74,15 @@ void Step(Replica& r) {
   r.Forward();
 }
 
-// One exchange more; behind further steps: begun and merged.
+// Makes one more exchange. Behind further steps: begins and merges it.
 void Exchange(Replica& r, const EditOptions& options) {
   for (int64_t step = 0; step < options.local_sgd_sync_interval; ++step) {
     Step(r);
   }
 }
 
-// As many calls at once as an exchange ever has under way: how many it has, and so how much scratch
-// the runtime keeps, depends on whose thread ran when.
+// Makes as many calls at the same time as an exchange ever does. How many an exchange has at a
+// time, and so how much scratch the runtime keeps, depends on the scheduling of threads.
 void CallManyAtOnce(Replica& r) {
   constexpr int kCalls = 8;
   Communicator& comm = *r.mesh()->comm(Axis::kSync);
@@ -104,7 +104,8 @@ void CallManyAtOnce(Replica& r) {
   }
 }
 
-// What runtimes keep for calls of this size, whoever makes them, does not count.
+// The memory that runtimes keep for calls of this size does not count, because any caller causes
+// it.
 void WarmUp(Replica& r) {
   EditOptions plain;
   plain.prefetch = 4;
@@ -165,7 +166,8 @@ TEST_P(Memory, IsTheAnchorsAndAModuleOrTwo) {
                  passing = way.passing * kModule / grid.shards;
     EXPECT_NEAR(static_cast<double>(use.kept) / ranks, kept, kRest) << way.name;
     EXPECT_LE(static_cast<double>(use.passing) / ranks, passing + kRest) << way.name;
-    // The replicas' ranks of one slot meet in the module's call; others may be elsewhere.
+    // The ranks of one slot in all replicas meet in the module's call. Other ranks may be
+    // elsewhere.
     EXPECT_GE(use.passing, grid.replicas * kModule / grid.shards) << way.name;
   }
 }

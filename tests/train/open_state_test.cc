@@ -1,4 +1,5 @@
-// EDiT's state in the caller's hands: read array by array and set again, and checkpoints that functions write and read.
+// EDiT's state in the caller's memory: it is read array by array and set again. Also checkpoints
+// that functions write and read.
 #include "lib/train/open_state.h"
 
 #include <algorithm>
@@ -24,10 +25,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// What somebody else's format may hold: whole arrays by name, part, layer and rank.
+// The content that another library's format may hold: whole arrays by name, part, layer and rank.
 class Arrays {
  public:
-  // What a checkpoint would take from this rank; `all`: everything that it has.
+  // Takes what a checkpoint would take from this rank. `all`: everything that the rank has.
   void Take(const OpenState& state, bool all = false) {
     for (size_t i = 0; i < state.entries().size(); ++i) {
       const StateEntry& entry = state.entries()[i];
@@ -105,7 +106,7 @@ std::vector<Method> Methods() {
   return {{"judged", judged}, {"plain", plain}, {"packed", packed}, {"behind", behind}};
 }
 
-// What runs behind further steps comes, and all meet.
+// Ends the exchange that runs behind further steps. All replicas meet.
 void End(Replica& r) {
   EXPECT_EQ(r.edit().RequestSync(), absl::OkStatus());
   EXPECT_TRUE(r.Forward());
@@ -158,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ExactState,
                                             ::testing::Values(0, 1, 2, 3)),
                          NameOfExact);
 
-// What a checkpoint in one file holds, by array.
+// Returns the content of a checkpoint in one file, by array.
 std::map<std::string, std::string> Contents(const std::string& path) {
   std::map<std::string, std::string> contents;
   const auto reader = CheckpointReader::Open(path);
@@ -171,7 +172,7 @@ std::map<std::string, std::string> Contents(const std::string& path) {
   return contents;
 }
 
-// Layers of tensors too, whose pieces on a rank are several.
+// Includes layers of tensors, which have several pieces on a rank.
 TEST(PortableState, GoesOnWithAnyNumberOfReplicasAndRanks) {
   ShardConfig segments;
   segments.layer_counts = {26, 3, 24};
@@ -250,7 +251,7 @@ TEST(SettingState, RefusesWhatIsNotWholeOrNotAlikeAndChangesNothing) {
     EXPECT_THAT(std::string((*state)->Set(9999, room.data(), 1, DType::kI64).message()),
                 HasSubstr("index 9999: there are"));
 
-    // Nothing, then half of it, then all of it but on one rank.
+    // Sets nothing, then half of the arrays, then all arrays except on one rank.
     EXPECT_THAT(std::string((*state)->Commit(0).message()),
                 AllOf(HasSubstr("edit: commit: rank 0: "), HasSubstr("arrays have not been set")));
     const bool last = r.replica() == 1 && r.slot() == 1;
@@ -265,7 +266,7 @@ TEST(SettingState, RefusesWhatIsNotWholeOrNotAlikeAndChangesNothing) {
     const auto set = [&](absl::string_view name, int64_t value) {
       EXPECT_EQ((*state)->Set(*(*state)->Find(name, -1), &value, 1, DType::kI64), absl::OkStatus());
     };
-    // Values that ranks have alike, and differ; of a replica's, and of a layer.
+    // Values that must be equal on ranks, and differ: of a replica, and of a layer.
     set("syncs", last ? 8 : 7);
     EXPECT_THAT(std::string((*state)->Commit(0).message()),
                 AllOf(HasSubstr("\"syncs\""), HasSubstr("another rank, and must be the same")));
@@ -298,11 +299,11 @@ TEST(SettingState, RefusesWhatIsNotWholeOrNotAlikeAndChangesNothing) {
 
 // ---- Functions ---------------------------------------------------------------------------------
 
-// A checkpoint in memory, which may fail.
+// A checkpoint in memory, with functions that may fail.
 struct Memory {
   std::string bytes = {};
   int finished = 0, calls = 0, fail_at = -1;
-  int64_t next = 128;  // where the next write must begin
+  int64_t next = 128;  // required begin of the next write
   bool in_order = true;
 
   CheckpointFunctions functions() {
@@ -409,13 +410,13 @@ TEST(Functions, ThatFailFailTheCallOnAllRanks) {
               0);
     EXPECT_EQ(save({.fail_at = 7}, "write_at returned 5 at byte "), 0);
     EXPECT_EQ(save({.fail_at = -2}, "finish returned -7"), first ? 1 : 0);
-    // The last write of all is the header's.
+    // The very last write is that of the header.
     const absl::Status saved = r.edit().Save(Through(kind, first ? &whole : nullptr));
     ASSERT_EQ(saved, absl::OkStatus());
     r.MeetAll();
     EXPECT_EQ(save({.fail_at = whole.calls - 1}, "returned 5 at byte 0"), 0);
 
-    // Of several files, with what lacks, and by some ranks only.
+    // Several files; missing functions; functions on some ranks only.
     CheckpointOptions wrong = Through(kind, first ? &whole : nullptr);
     wrong.full = false;
     EXPECT_THAT(std::string(r.edit().Save(wrong).message()), HasSubstr("full_state_dict: is 0"));
@@ -434,7 +435,7 @@ TEST(Functions, ThatFailFailTheCallOnAllRanks) {
     EXPECT_THAT(std::string(r.edit().Save(wrong).message()),
                 HasSubstr("functions: 0 here, and 1 on rank 0"));
 
-    // Loading: what fails, what is damaged, and what is of another length.
+    // Loading fails for functions that fail, for damaged bytes, and for another length.
     const auto load = [&](Memory memory, absl::StatusCode code, const std::string& says) {
       const absl::Status status = r.edit().Load(Through(kind, first ? &memory : nullptr));
       EXPECT_EQ(status.code(), code) << status;

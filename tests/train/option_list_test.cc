@@ -1,4 +1,4 @@
-// A list of its own with an option of each type and range: what its rows make.
+// A separate list with an option of each type and range. Tests what its rows generate.
 #include "lib/train/option_list.h"
 
 #include <cmath>

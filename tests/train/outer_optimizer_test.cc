@@ -1,4 +1,4 @@
-// The factors of an outer step, beside its equation written out over whole vectors (outer_optimizer.h).
+// The factors of an outer step, compared with its equation over whole vectors (outer_optimizer.h).
 #include "lib/train/outer_optimizer.h"
 
 #include <cmath>
@@ -23,7 +23,7 @@ double Square(const Vector& x) {
   return sum;
 }
 
-// p x + q y
+// Returns p x + q y.
 Vector Sum(double p, const Vector& x, double q, const Vector& y) {
   Vector sum;
   for (size_t i = 0; i < x.size(); ++i) {
@@ -43,7 +43,7 @@ EditOptions Sgd() {
   return options;
 }
 
-// The equation, line by line; what the anchor moves by.
+// The equation, line by line. `step`: the movement of the anchor.
 struct Written {
   Vector b, step;
 };

@@ -1,4 +1,4 @@
-// Exchanges that run behind further steps, and how they are merged with them.
+// Exchanges that run behind further steps, and their merges.
 
 #include <limits>
 #include <string>
@@ -29,12 +29,12 @@ EditOptions Overlapped(int64_t interval, int32_t steps) {
   return options;
 }
 
-// Every element of every layer.
+// Moves every element of every layer.
 void Move(Replica& r, float by) {
   r.ForEach(r.params(), [&](int, int64_t, float& value) { value += by; });
 }
 
-// One element, where all of them have moved alike.
+// Returns one element. All elements have moved alike.
 float Moved(Replica& r) {
   const SlabLayer& layer = r.shards().slab().layer(2);
   return r.params()[static_cast<size_t>(layer.offset)] - Replica::Initial(2, layer.first);
@@ -46,7 +46,7 @@ TEST(Overlap, MergesAfterItsStepsWithWhatWasDoneSince) {
       RunReplicas({shards, 2}, Layers(), [behind](Replica& r) {
         r.Edit(Overlapped(4, behind));
         const float own = r.replica() == 0 ? 1 : 3;
-        double theta = 0, then = 0;  // the same in one number
+        double theta = 0, then = 0;  // one element, computed here
         EXPECT_FALSE(r.Forward());
         for (int step = 1; step <= 16; ++step) {
           Move(r, own);
@@ -63,7 +63,7 @@ TEST(Overlap, MergesAfterItsStepsWithWhatWasDoneSince) {
           }
           EXPECT_NEAR(Moved(r), theta, 1e-4) << "step " << step << ", merged " << behind << " late";
         }
-        EXPECT_EQ(r.edit().Leave(), absl::OkStatus());  // the last one still runs
+        EXPECT_EQ(r.edit().Leave(), absl::OkStatus());  // the last exchange still runs
       });
     }
   }
@@ -74,7 +74,7 @@ TEST(Overlap, ForwardPassesDoNotWaitForOtherReplicas) {
     r.Edit(Overlapped(4, 4));
     r.Forward();
     if (r.replica() == 0) {
-      for (int step = 1; step <= 7; ++step) {  // while the other has made none
+      for (int step = 1; step <= 7; ++step) {  // the other replica has made none yet
         Move(r, 1);
         r.EndStep();
         r.Forward();
@@ -93,7 +93,7 @@ TEST(Overlap, ForwardPassesDoNotWaitForOtherReplicas) {
     }
     Move(r, 1);
     r.EndStep();
-    EXPECT_TRUE(r.Forward());  // merges, and begins the next
+    EXPECT_TRUE(r.Forward());  // merges, and begins the next exchange
     EXPECT_NEAR(Moved(r), 8, 1e-4);
     EXPECT_GE(r.edit().info().syncs, 1);
     EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
@@ -114,7 +114,7 @@ TEST(Overlap, AnchorsHaveTheSameBitsAndARequestBringsAllThere) {
         value += Noise(r.replica(), step, l, i) / 8;
       });
       r.EndStep();
-      r.Forward();  // compares the anchors' checksums
+      r.Forward();  // compares the checksums of the anchors
     }
     ASSERT_EQ(r.edit().RequestSync(), absl::OkStatus());
     r.ForEach(r.params(), [&](int l, int64_t i, float& value) { value += Noise(l, i); });
@@ -124,7 +124,8 @@ TEST(Overlap, AnchorsHaveTheSameBitsAndARequestBringsAllThere) {
   });
 }
 
-// What a merge has kept of a replica's own, or what another fragment has not exchanged yet, though no step follows.
+// The exchange of leaving includes what a merge has kept of a replica's own, or what another
+// fragment has not exchanged, although no step follows.
 TEST(Overlap, WhoLeavesWhereAnExchangeHasJustBegunIsLeftWithTheAnchor) {
   for (const int32_t fragments : {1, 2}) {
     for (const int32_t behind : {0, 2}) {
@@ -150,7 +151,8 @@ TEST(Overlap, WhoLeavesWhereAnExchangeHasJustBegunIsLeftWithTheAnchor) {
   }
 }
 
-// What has just been exchanged would let the momentum take a free step.
+// The fragment that was just exchanged is not exchanged again: that would let the momentum take an
+// extra step.
 TEST(Overlap, WhoLeavesAtAFragmentsStepExchangesTheOthersAlone) {
   RunReplicas({2, 2}, Layers(), [](Replica& r) {
     EditOptions options = Overlapped(4, 0);
@@ -166,7 +168,7 @@ TEST(Overlap, WhoLeavesAtAFragmentsStepExchangesTheOthersAlone) {
       r.EndStep();
       began = r.Forward();
     }
-    EXPECT_TRUE(began);  // of layer 2
+    EXPECT_TRUE(began);  // the exchange of layer 2
     std::vector<float> before = r.Anchor();
     EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
     std::vector<float> after = r.Anchor();
@@ -212,7 +214,8 @@ TEST(Overlap, ByTimeItIsMergedWhenItHasComeAndNobodyWaits) {
       r.Forward();
       const bool fast = r.replica() == 0;
       int64_t steps = 0;
-      // Until three exchanges were merged here; the fast one goes on training while the other is on its way.
+      // Runs until three exchanges were merged here. The fast replica trains while the other is
+      // still on its way.
       for (int64_t syncs = 0; syncs < 3 && steps < 200000;) {
         Move(r, 1);
         clock.Advance((fast ? 1 : 4) * kSecond);
@@ -224,7 +227,7 @@ TEST(Overlap, ByTimeItIsMergedWhenItHasComeAndNobodyWaits) {
                                                                                        : syncs;
         std::this_thread::yield();
       }
-      // Each step moves every replica alike, so that where one is tells how many it has made, all told.
+      // Each step moves every replica alike, so the position tells the total number of steps.
       EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
       EXPECT_EQ(r.params(), r.Anchor());
       const std::vector<Standing> all = r.edit().standings();
@@ -248,7 +251,7 @@ TEST(Overlap, AFailureBehindIsMetAtTheNextForward) {
       Move(r, 1);
       r.EndStep();
       absl::Status status = r.edit().BeginForward(true, true).status();
-      if (OnDevice()) {  // the stream has waited, and the next call knows
+      if (OnDevice()) {  // the stream has waited; the next call reports it
         r.FinishStream();
         status = r.edit().RequestSync();
       }

@@ -1,6 +1,6 @@
-// How often an exchange goes over its arrays: counted in the loops over elements, by a table of
-// them that counts and then does what the best one does. It takes the place of
-// lib/kernels/kernels.cc, which this program is linked without.
+// Counts how often an exchange goes over its arrays. The loops over elements are counted by a table
+// of loops, which then calls the best ones. This table replaces lib/kernels/kernels.cc, without
+// which this program is linked.
 #include <atomic>
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 namespace entrain {
 namespace {
 
-// Floats, of all ranks.
+// Numbers of floats, of all ranks.
 std::atomic<int64_t> norm_read{0}, delta_read{0}, delta_written{0}, clip_read{0}, outer_read{0},
     outer_written{0}, other{0};
 
@@ -83,7 +83,7 @@ struct Passes {
   friend bool operator==(const Passes&, const Passes&) = default;
 };
 
-// Over the elements of a layer, by rank and element.
+// Returns the passes over the elements of a layer, per rank and element.
 Passes PassesOf(const EditOptions& options) {
   constexpr int64_t kElements = 10000;
   constexpr Grid kGrid = {2, 2};
@@ -117,8 +117,8 @@ Passes PassesOf(const EditOptions& options) {
   return passes;
 }
 
-// K1 reads a and theta; K2 reads them and writes Delta; K3 reads what came of it; K4 reads that, a
-// and b, and writes a, b and theta.
+// K1 reads a and theta. K2 reads both and writes Delta. K3 reads the combined Delta. K4 reads that,
+// a and b, and writes a, b and theta.
 TEST(Passes, OfTheWholePlanAreFour) {
   EXPECT_EQ(PassesOf(Judged()), (Passes{2, 2, 1, 1, 3, 3, 0}));
 }
@@ -143,7 +143,7 @@ TEST(Passes, OfGtaAreThoseOfTheLinearReducer) {
   EXPECT_EQ(PassesOf(options), (Passes{2, 2, 1, 1, 3, 3, 0}));
 }
 
-// theta is squared, to see whether it is finite, and scaled into the buffer, which is copied back.
+// theta is squared, to test whether it is finite, and scaled into the buffer, which is copied back.
 TEST(Passes, OfPlainAveragingAreTwoAndACopy) {
   EXPECT_EQ(PassesOf({}), (Passes{0, 0, 0, 1, 0, 0, 1}));
 }

@@ -78,7 +78,7 @@ TEST(Weigh, StepsMixAsPublishedAmongTheAccepted) {
   std::vector<Candidate> brought = {{.norm = 1, .trained = 30}, {.norm = 2, .trained = 10}};
   const Weighing how = {.kind = Weighting::kSoftmax, .step_ratio = 0.5};
   EXPECT_THAT(Weigh(how, brought).weights, Pointwise(NearPublished(), {0.740529, 0.259471}));
-  // One more that is rejected takes no share, however long it has trained.
+  // A further replica that is rejected has no share, however long it has trained.
   brought.push_back({.norm = 1, .rejected = true, .trained = 1000});
   EXPECT_THAT(Weigh(how, brought).weights, Pointwise(NearPublished(), {0.740529, 0.259471, 0.0}));
   EXPECT_THAT(Weigh({.step_ratio = 1}, brought).weights,
@@ -90,14 +90,14 @@ TEST(Weigh, NobodyHasTrainedMeansEqualShares) {
               ElementsAre(0.25, 0.25, 0, 0.25, 0.25));
 }
 
-// The refined weights of the published code, where norms are what it weighs by.
+// The refined weights of the published code, if it weighs by norms.
 TEST(Weigh, CompatRefinesAsThePublishedCode) {
   const nlohmann::json golden = Golden("reducers.json");
   int tried = 0;
   for (const auto& [name, want] : golden["refined_weights"]["4"]["float32"].items()) {
     const nlohmann::json& spec = golden["weight_specs"]["4"][name];
     if (spec.contains("weight") && !spec.contains("temperature")) {
-      continue;  // weights that do not come from norms: gta_golden_test
+      continue;  // not weighed by norms: gta_golden_test
     }
     Weighing how = {.temperature = spec.value("temperature", 1.0),
                     .step_ratio = spec.value("step_weight_ratio", 0.0),

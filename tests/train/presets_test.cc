@@ -1,5 +1,5 @@
-// CO2 and Streaming DiLoCo out of EDiT's options: fragments with schedules of their own, and what becomes of an exchange that
-// comes late. Against a plain simulation in double.
+// CO2 and Streaming DiLoCo as sets of EDiT's options: fragments with their own schedules, and
+// exchanges that finish late. Compared with a plain simulation in double.
 
 #include <algorithm>
 #include <cmath>
@@ -59,7 +59,7 @@ EditOptions StreamingDiLoCo(int64_t interval, int32_t steps) {
   return options;
 }
 
-// An inner step: pulled to a place of the replica's own, so that where it begins matters.
+// Makes an inner step that pulls theta towards a value of the replica, so that its start matters.
 double InnerStep(double theta, int replica, int64_t step, int layer, int64_t element) {
   return theta + 0.2 * (Noise(replica, layer, element) - theta) +
          0.05 * Noise(step, replica, layer, element);
@@ -67,7 +67,7 @@ double InnerStep(double theta, int replica, int64_t step, int layer, int64_t ele
 
 // One layer of all replicas.
 struct Simulated {
-  std::vector<double> a, b, base;  // base: the anchor when the exchange under way began
+  std::vector<double> a, b, base;                // base: the anchor at the begin of the exchange
   std::vector<std::vector<double>> live, taken;  // by replica
   int64_t begun = -1;
   double last = 0, sum = 0;
@@ -175,9 +175,9 @@ TEST_P(Presets, FollowTheSimulation) {
   const auto& [grid, name] = GetParam();
   EditOptions options = name == "co2"         ? Co2(3)
                         : name == "streaming" ? StreamingDiLoCo(4, 1)
-                        : name == "crowded"   ? StreamingDiLoCo(6, 6)  // three under way at once
+                        : name == "crowded"   ? StreamingDiLoCo(6, 6)  // three under way at a time
                                               : Outer(0.7, 0.8);
-  if (name == "fragments") {  // that layers wait for
+  if (name == "fragments") {  // layers wait for their exchange
     options.local_sgd_sync_interval = 5;
     options.fragments = 4;
   } else if (name == "restart_early") {
@@ -211,7 +211,7 @@ TEST_P(Presets, FollowTheSimulation) {
         ASSERT_NEAR(value, expected, 2e-5) << "step " << step << ", layer " << l << ", " << i;
       });
     }
-    // A request brings everything together, whatever is under way.
+    // A request ends all exchanges, whichever are under way.
     ASSERT_EQ(r.edit().RequestSync(), absl::OkStatus());
     r.EndStep();
     EXPECT_TRUE(r.Forward());
@@ -231,12 +231,13 @@ INSTANTIATE_TEST_SUITE_P(Meshes, Presets,
                                                               "own_schedules")),
                          NameOfPreset);
 
-// Only the fragment's layers cross the network, and a replica that is not finite is out of that fragment's exchange alone.
+// Only the fragment's layers cross the network. A replica that is not finite is left out of that
+// fragment's exchange only.
 TEST(FragmentExchanges, AreOfTheirLayersAlone) {
   RunReplicas({1, 2}, Layers(), [](Replica& r) {
     EditOptions options = Outer(1, 0);
     options.local_sgd_sync_interval = 4;
-    options.fragments = 4;  // at 1, 2, 3, 4: a layer each
+    options.fragments = 4;  // at steps 1, 2, 3, 4: one layer each
     r.Edit(options);
     r.Forward();
     EXPECT_THAT(std::string(r.edit().Report(2).status().message()),
@@ -272,7 +273,8 @@ TEST(FragmentExchanges, RanksMustHaveTheSameFragments) {
   });
 }
 
-// Nobody's numbers are lost when the replicas that meet by time find that too little was done.
+// Replicas that meet by time may find that there were too few steps. Then no replica's changes are
+// lost.
 TEST(Restart, WhatWasTakenComesBackWhenThereIsNoExchange) {
   RunReplicas({1, 2}, Layers(), [](Replica& r) {
     FakeClock clock;
@@ -291,11 +293,11 @@ TEST(Restart, WhatWasTakenComesBackWhenThereIsNoExchange) {
     };
     move(1);
     clock.Advance(11 * kSecond);
-    EXPECT_TRUE(r.Forward());  // begun: 2 steps of 7
+    EXPECT_TRUE(r.Forward());  // begun: 2 of 7 steps
     const float start = Replica::Initial(0, 0);
     EXPECT_NEAR(r.params()[0], start, 1e-5);  // the anchor
     move(2);
-    // It comes when the other has met too.
+    // The changes come back when the other replica has met, too.
     for (int tries = 0; std::abs(r.params()[0] - (start + 3)) > 1e-5; ++tries) {
       ASSERT_LT(tries, 1000000);
       r.Forward();

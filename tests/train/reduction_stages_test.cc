@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Of three layers the first and the last train.
+// Of three layers, the first and the last train.
 ReductionStages Stages() {
   return {3, {0, 2}};
 }

@@ -28,7 +28,7 @@ TEST(ReplicaSums, AReplicaOfOneRankHasItsOwnNumbers) {
 }
 
 TEST(ReplicaSums, RowsAreAddedInTheirOrder) {
-  // 1 is lost beside 1e16 unless it comes last.
+  // 1 is lost in a sum with 1e16, unless it is added last.
   const std::vector<double> table = {1e16, 7, 1, 7, -1e16, 7, 1, 7};
   EXPECT_EQ(ReplicaSums::SumOfColumn(table, 2, 0), 1);
   EXPECT_EQ(ReplicaSums::SumOfColumn(table, 2, 1), 28);

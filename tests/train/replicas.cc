@@ -60,7 +60,7 @@ float Replica::Initial(int layer, int64_t element) {
   return Noise(100 + layer, element);
 }
 
-// ---- Where it is
+// ---- Place of the memory
 
 #ifdef ENTRAIN_REPLICAS_ON_DEVICE
 namespace {
@@ -225,7 +225,7 @@ bool Replica::Forward(bool training, bool first_microbatch) {
   for (int l = 0; l < shards_->slab().layers(); ++l) {
     EXPECT_EQ(edit_->WaitLayer(l), absl::OkStatus());
   }
-  FinishStream();  // so that what is told of the exchange is of its end
+  FinishStream();  // so that the exchange has ended
   return syncing.ok() && *syncing;
 }
 
@@ -259,7 +259,7 @@ void RunMesh(const Grid& grid, const std::function<void(const std::shared_ptr<Me
     const auto mesh = Mesh::Create(comm, config);
     ASSERT_TRUE(mesh.ok()) << mesh.status();
     body(*mesh);
-    // Nobody leaves while another still needs him.
+    // No rank leaves while another still needs it.
     EXPECT_EQ(comm->Barrier(), absl::OkStatus());
   });
 }

@@ -1,5 +1,5 @@
-// What tests of training share: a mesh of ranks as threads, each with a sharded model, and ways to
-// move its parameters without a trainer.
+// Shared by the tests of training: a mesh of ranks as threads, each with a sharded model, and
+// functions that change its parameters without a trainer.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@
 
 namespace entrain {
 
-// ---- Options that many tests begin with
+// ---- Options with which many tests begin
 
-// eta = 1, mu = 0: a ← mean theta.
+// Returns eta = 1, mu = 0: a ← mean theta.
 EditOptions Averaging();
-// Weights by norm, clipping, and a Nesterov step outside.
+// Returns weights by norm, clipping, and a Nesterov outer step.
 EditOptions Weighed();
-// The same with a detector, which judges from the third exchange on.
+// Returns Weighed() with a detector, which judges from the third exchange on.
 EditOptions Judged();
 
-// ---- Where they are
+// ---- Place of the memory
 
-// True: slabs, and all that is lent, are in the memory of the test device (tests/device/cuda/on_device.h),
-// each rank with a stream of its own. In programs that are made with ENTRAIN_REPLICAS_ON_DEVICE,
-// from the beginning.
+// True: slabs and all lent memory are in the memory of the test device
+// (tests/device/cuda/on_device.h), and each rank has a stream of its own. A program that is built
+// with ENTRAIN_REPLICAS_ON_DEVICE begins with true.
 bool OnDevice();
 void SetOnDevice(bool on_device);
 
@@ -38,7 +38,7 @@ struct Grid {
   int ranks() const { return shards * replicas * copies; }
 };
 
-// A rank's model. Layer l's element i begins as Initial(l, i), the same on all replicas.
+// A rank's model. Element i of layer l begins as Initial(l, i), equal on all replicas.
 class Replica {
  public:
   Replica(std::shared_ptr<Mesh> mesh, ShardConfig config);
@@ -53,18 +53,18 @@ class Replica {
   int replica() const { return mesh_->coordinate(Axis::kSync); }
   int slot() const { return mesh_->coordinate(Axis::kShard); }
   int copy() const { return mesh_->coordinate(Axis::kContext); }
-  // The slabs; on a device a copy of each: made when it is asked for, and brought back, if it was
-  // changed, before anything else is done with the replica.
+  // The slabs. On a device these are copies, made when they are asked for. A changed copy is
+  // written back before the replica is used in any other way.
   std::vector<float>& params() { return Pull(params_); }
   std::vector<float>& grads() { return Pull(grads_); }
-  // What was lent, and something in its place.
+  // Reads lent memory, and writes it.
   std::vector<std::byte> Fetch(const void* lent, int64_t bytes);
   void Store(void* lent, const std::vector<std::byte>& values);
-  // On a device: waits for the rank's stream.
+  // On a device, waits for the rank's stream.
   void FinishStream();
   void* stream() const;
   void* params_memory() const { return params_.memory; }
-  // Creates the EDiT object; fails the test when it cannot.
+  // Creates the EDiT object. The test fails if this fails.
   LayerSync& Edit(const EditOptions& options);
   LayerSync& edit() {
     Push();
@@ -76,13 +76,14 @@ class Replica {
   // Calls `visit` for each element of this rank's shards that is not padding.
   using Visit = std::function<void(int layer, int64_t element, float& value)>;
   void ForEach(std::vector<float>& slab, const Visit& visit) const;
-  // theta := anchor + drift(layer, element).
+  // Sets theta := anchor + drift(layer, element).
   void DriftFromAnchor(const std::function<float(int layer, int64_t element)>& drift);
-  // The next forward pass without a model: begins, waits for all layers. Whether it exchanged.
+  // Makes the next forward pass without a model: begins it and waits for all layers. Returns
+  // whether it exchanged.
   bool Forward(bool training = true, bool first_microbatch = true);
-  // Returns when all ranks of the mesh are here.
+  // Blocks until all ranks of the mesh have called this.
   void MeetAll();
-  // A step that does nothing but count.
+  // Makes a step that only counts.
   void EndStep();
   std::vector<float> Anchor();
 
@@ -90,11 +91,12 @@ class Replica {
 
  private:
   struct Slab {
-    std::vector<float> host, brought;  // what the test sees; what of it is on the device
-    void* memory = nullptr;            // that of host, or of the device
-    bool seen = false;                 // and maybe changed
+    // `host`: the test's copy. `brought`: the values that the device has.
+    std::vector<float> host, brought;
+    void* memory = nullptr;  // the memory of `host`, or on the device
+    bool seen = false;       // the test may have changed `host`
   };
-  class Place;  // on a device: memory and stream
+  class Place;  // memory and stream on a device
   void Make(Slab& slab, size_t count, float value);
   std::vector<float>& Pull(Slab& slab);
   void Push();
@@ -108,14 +110,14 @@ class Replica {
 
 // Runs `body` on every rank of a mesh.
 void RunMesh(const Grid& grid, const std::function<void(const std::shared_ptr<Mesh>&)>& body);
-// The same with a model whose slabs are bound and loaded.
+// Runs `body` with a replica whose slabs are bound and loaded.
 void RunReplicas(const Grid& grid, const ShardConfig& config,
                  const std::function<void(Replica&)>& body);
 
-// A number in [-1, 1) made of the arguments.
+// Returns a number in [-1, 1) that depends on the arguments.
 float Noise(int64_t a, int64_t b, int64_t c = 0, int64_t d = 0);
 
-// All layers, unpadded and one after the other, put together from the slabs of all slots.
+// Joins the slabs of all slots to all layers, without padding, one after the other.
 std::vector<float> Assemble(const std::vector<std::vector<float>>& slabs,
                             const std::vector<int64_t>& layer_counts);
 

@@ -1,4 +1,5 @@
-// The three kinds of steps beside the equations of delay_rule.h, with the library's optimizer on whole arrays.
+// The three kinds of steps, compared with the equations of delay_rule.h with the library's
+// optimizer on whole arrays.
 #include "lib/train/shard_step.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 namespace entrain {
 namespace {
 
-// More than one piece; the second of two ranks has a shorter part.
+// More than one piece. The second of two ranks has a shorter part.
 constexpr int64_t kCount = 10007;
 constexpr double kRate = 0.01;
 
@@ -75,7 +76,7 @@ struct Reference {
   }
 };
 
-// One rank's shard of all elements.
+// One rank's shard of the elements.
 class Shard {
  public:
   explicit Shard(const ChannelOptions& options, int rank = 1)
@@ -92,7 +93,7 @@ class Shard {
     std::copy(sum.begin(), sum.end(), com_.begin());
     return {reinterpret_cast<std::byte*>(com_.data()), n, clip};
   }
-  // This rank's elements: of what a step has made, of theta, and of an array of all.
+  // Return this rank's elements: of the step's result, of theta, and of a whole array.
   Floats made() const { return Part(com_); }
   Floats theta() const {
     const auto* const from = static_cast<const float*>(step_.theta());
@@ -118,7 +119,7 @@ TEST(ShardStep, AnEstimateIsOptOfThetaAndAAndKeepsNothing) {
     ASSERT_EQ(shard.step().Estimate(shard.Send(a, 3), {1, kRate}), absl::OkStatus());
     EXPECT_EQ(shard.made(), shard.Part(reference.Opt(Apply::kPreview, a, 3, 1, 1)));
     EXPECT_EQ(shard.theta(), shard.Part(Params()));
-    // So the commit is the same as without the estimate.
+    // So the commit gives the same result as without the estimate.
     ASSERT_EQ(shard.step().Commit(shard.Send(Sum(a, b), 5), {1, kRate}), absl::OkStatus());
     EXPECT_EQ(shard.made(), shard.Part(reference.Opt(Apply::kCommit, Sum(a, b), 5, 1, 1)));
     EXPECT_EQ(shard.theta(), shard.made());

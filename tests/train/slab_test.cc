@@ -25,7 +25,7 @@ TEST(Slab, ShardsAreCeilingsAndLieOneAfterTheOther) {
   EXPECT_EQ(slab->largest_padded(), 9);
 }
 
-// By torch.chunk: 5 rows of 3 over 4 ranks are 2, 2, 1 and 0.
+// Cut as by torch.chunk: 5 rows of 3 over 4 ranks give 2, 2, 1 and 0 rows.
 TEST(Slab, SegmentsAreCutAlongTheirRows) {
   const std::vector<SlabSegment> segments = {{15, 5}, {2, 2}};
   std::vector<int> seen(17);

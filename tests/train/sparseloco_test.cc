@@ -1,5 +1,6 @@
-// SparseLoCo (arXiv 2508.15706) out of EDiT's options, against a plain simulation in double: the largest of each chunk, in two
-// bits each, and what was not sent decays and is owed.
+// SparseLoCo (arXiv 2508.15706) as a set of EDiT's options, compared with a plain simulation in
+// double. The largest elements of each chunk travel in two bits each. What is not sent decays and
+// is owed.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +18,7 @@ namespace {
 
 using Values = std::vector<double>;
 
-// Every slice of a shard begins a chunk; some chunks are cut short.
+// Every slice of a shard begins a chunk. Some chunks are shorter.
 const std::vector<int64_t> kCounts = {360, 120, 12};
 constexpr int64_t kChunk = 64, kBlock = 16;
 constexpr double kDensity = 0.3, kDecay = 0.9;
@@ -47,7 +48,7 @@ double ToBF16(double x) {
   return std::nearbyint(x / unit) * unit;
 }
 
-// The places of the chunk's largest, ascending.
+// Returns the positions of the chunk's largest elements, ascending.
 std::vector<int64_t> LargestOf(const Values& x, int64_t first, int64_t count) {
   std::vector<int64_t> order;
   for (int64_t i = first; i < first + count; ++i) {
@@ -62,7 +63,7 @@ std::vector<int64_t> LargestOf(const Values& x, int64_t first, int64_t count) {
   return order;
 }
 
-// What travels of one slice, [first, first + count) of x, with zeros between.
+// Writes what is sent of one slice, [first, first + count) of x, with zeros between.
 void Send(const Values& x, int64_t first, int64_t count, Values* sent) {
   std::vector<int64_t> kept;
   for (int64_t chunk = 0; chunk < count; chunk += kChunk) {
@@ -83,7 +84,7 @@ void Send(const Values& x, int64_t first, int64_t count, Values* sent) {
   }
 }
 
-// One layer of all replicas, one slot's shard.
+// One layer of all replicas, for one slot's shard.
 struct Simulated {
   Values anchor;
   std::vector<Values> live, owed;  // by replica

@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Layers 0, 2 and 3 of four train; two micro-batches a step; two steps of warm-up.
+// Layers 0, 2 and 3 of four train. A step has two micro-batches. Warm-up has two steps.
 StepCounter Counter(int64_t warmup = 0) {
   return {warmup, 2, 4, {0, 2, 3}, 10};
 }
@@ -30,7 +30,7 @@ TEST(StepCounter, AStepHasItsMicrobatches) {
   EXPECT_THAT(std::string(counter.CheckAllMicrobatches().message()),
               HasSubstr("edit: end_step 0: begin_forward was called for 0 of the step's"));
   EXPECT_EQ(counter.BeginMicrobatch(true), absl::OkStatus());
-  EXPECT_EQ(counter.BeginMicrobatch(true), absl::OkStatus());  // begins the step anew
+  EXPECT_EQ(counter.BeginMicrobatch(true), absl::OkStatus());  // begins the step again
   EXPECT_FALSE(counter.CheckAllMicrobatches().ok());
   EXPECT_EQ(counter.BeginMicrobatch(false), absl::OkStatus());
   EXPECT_EQ(counter.CheckAllMicrobatches(), absl::OkStatus());
@@ -123,7 +123,7 @@ TEST(StepCounter, AReplicaThatLeavesExchangesWhatIsLeftOver) {
   const Standing standing = counter.TakeStanding({0, 3});
   EXPECT_EQ(standing.steps_since, 1u) << "there will be no other time to exchange them";
   EXPECT_EQ(standing.flags, kLeaving);
-  counter.Keep({3});  // by a mixed merge
+  counter.Keep({3});  // kept by a mixed merge
   EXPECT_THAT(counter.LeftOver(), ElementsAre(3));
 }
 

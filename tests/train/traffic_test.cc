@@ -1,5 +1,6 @@
-// What an exchange sends across replicas and within one, for every reducer, sparsification and wire
-// format, on several meshes: counted, beside formulas (docs/training.md has them as a table).
+// The bytes that an exchange sends across replicas and within one, for every reducer,
+// sparsification and wire format, on several meshes. Compares counts with formulas
+// (docs/training.md has them as a table).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -16,10 +17,10 @@
 namespace entrain {
 namespace {
 
-// Elements of a shard, by layer: long enough for algorithms that send 2 (N - 1) / N of a vector;
-// slices of both are whole blocks and words for up to 4 replicas.
+// Elements of a shard, by layer. They are enough for algorithms that send 2 (N - 1) / N of a
+// vector. For up to 4 replicas, slices of both layers are whole blocks and words.
 const std::vector<int64_t> kShards = {81920, 40960};
-constexpr double kDensity = 0.125;  // every eighth element is a large one
+constexpr double kDensity = 0.125;  // one element in eight is large
 
 struct Way {
   ReducerKind reducer = ReducerKind::kNone;
@@ -52,8 +53,7 @@ struct Way {
 std::vector<Way> AllWays() {
   constexpr WireFormat kWires[] = {WireFormat::kFull, WireFormat::kBF16, WireFormat::kInt8,
                                    WireFormat::kInt4};
-  std::vector<Way> ways = {
-      {.outer = OuterKind::kNone}};  // plain averaging, which has no wire formats
+  std::vector<Way> ways = {{.outer = OuterKind::kNone}};  // plain averaging has no wire formats
   for (const WireFormat wire : kWires) {
     ways.push_back({.wire = wire});
     ways.push_back({.wire = wire, .clip = true});
@@ -95,14 +95,14 @@ double ValueBytes(WireFormat wire, double values) {
   return 0;
 }
 
-// A slice of n elements, of which `values` travel: a word that says how many; a bit an element, or
-// four bytes a value; the values; whole words.
+// Bytes of a slice of n elements, of which `values` travel: a word with their number; positions, as
+// one bit per element or four bytes per value; the values; rounding to whole words.
 double SliceBytes(WireFormat wire, double n, double values) {
   const double positions = values == n ? 0 : std::min(n / 8, 4 * values);
   return Ceiling(8 + positions + ValueBytes(wire, values), 8);
 }
 
-// Of a shard of p elements, from one of N replicas.
+// Bytes of a shard of p elements, from one of N replicas.
 double DeltaBytes(const Way& way, double p, int replicas) {
   const double others = replicas - 1, n = p / replicas;
   const bool sparse = way.sparsification != Sparsification::kNone;
@@ -112,7 +112,7 @@ double DeltaBytes(const Way& way, double p, int replicas) {
   if (!sparse) {
     return 2 * others * SliceBytes(way.wire, n, n);
   }
-  // The largest are the same on all replicas; what is drawn is drawn by each for itself.
+  // The largest elements are the same on all replicas. Random elements are drawn by each replica.
   const double density = 1.0 / 8;
   const double whole = way.sparsification == Sparsification::kMagnitude
                            ? density
@@ -121,8 +121,8 @@ double DeltaBytes(const Way& way, double p, int replicas) {
          (8 + SliceBytes(way.wire, n, density * n) + 8 + SliceBytes(way.wire, n, whole * n));
 }
 
-// How far what is drawn may be from that: six times the deviation of both numbers of values, and
-// what they are rounded up to.
+// Returns the allowed error for random elements: six deviations of both numbers of values, and
+// their rounding.
 double Leeway(const Way& way, double p, int replicas) {
   if (way.sparsification != Sparsification::kRandom &&
       way.sparsification != Sparsification::kRescaledRandom) {
@@ -181,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, Traffic, testing::Values(Grid{1, 2}, Grid{2, 2}
                            return absl::StrCat("M", mesh.param.shards, "N", mesh.param.replicas);
                          });
 
-// The issue's own bounds, for what the formulas come to.
+// The bounds that the formulas must keep.
 TEST(Traffic, FormulasKeepTheBounds) {
   const double p = 1 << 20;
   for (const int replicas : {2, 4, 8}) {
@@ -189,7 +189,7 @@ TEST(Traffic, FormulasKeepTheBounds) {
     EXPECT_LE(DeltaBytes({.reducer = ReducerKind::kGta, .consensus = Consensus::kSum}, p, replicas),
               1.05 * dense);
     for (const double density : {0.5, 0.125, 0.01}) {
-      // What goes out, of which a dense contribution would be half of `dense`.
+      // The bytes of contributions. Dense contributions would be half of `dense`.
       EXPECT_LE(others * (8 + SliceBytes(WireFormat::kFull, n, density * n)),
                 1.05 * (density + 1.0 / 32) * dense / 2);
     }

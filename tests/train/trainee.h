@@ -1,5 +1,5 @@
-// What tests of checkpoints share: a directory, a replica with an inner optimizer, and everything
-// that can be seen of it.
+// Shared by the tests of checkpoints: a directory, a replica with an inner optimizer, and its
+// visible state.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ constexpr int kFrozen = 2;
 ShardConfig Layers();
 EditOptions Plain();  // post-local SGD: no anchors
 
-// A directory of its own, gone at the end.
+// A unique directory, which is removed at the end.
 class Directory {
  public:
   Directory();
@@ -43,12 +43,12 @@ constexpr Way kWays[] = {kOneFile, {true, false}, {false, true}, {false, false}}
 CheckpointOptions To(const Directory& directory, CheckpointKind kind, Way way = kOneFile,
                      const std::string& name = "run");
 
-// A replica with an inner optimizer of its own: momentum over a gradient of everything that a rank
-// may differ in.
+// A replica with its own inner optimizer: momentum over a gradient that depends on everything in
+// which ranks may differ.
 class Trainee {
  public:
   Trainee(Replica& replica, const EditOptions& options);
-  // Whether the step began with an exchange.
+  // Makes a step. Returns whether it began with an exchange.
   bool Step(const std::function<void()>& when_exchanged = {});
   const std::vector<float>& inner() const { return inner_; }
   int64_t tokens() const { return tokens_; }
@@ -59,7 +59,7 @@ class Trainee {
   int64_t tokens_ = 0;
 };
 
-// Everything that can be seen of a rank.
+// The visible state of a rank.
 struct Seen {
   std::vector<float> params, anchor, inner;
   int64_t tokens = 0, steps = 0, syncs = 0, last = 0;
@@ -68,7 +68,7 @@ struct Seen {
 };
 Seen Look(Replica& r, const Trainee& trainee);
 
-// Of all ranks, by replica and slot; put there while they run.
+// The states of all ranks, by replica and slot. Ranks put them there while they run.
 class All {
  public:
   void Put(Replica& r, Seen seen);

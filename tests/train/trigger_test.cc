@@ -13,13 +13,13 @@
 namespace entrain {
 namespace {
 
-// The steps below `steps` at which a training run exchanges.
+// Returns the steps below `steps` at which a training run exchanges.
 std::vector<int64_t> ExchangesUpTo(SyncTrigger& trigger, int64_t steps, int64_t request_at = -1) {
   std::vector<int64_t> at;
   StepInfo info;
   for (info.step = 0; info.step < steps; ++info.step) {
     info.requested = info.step == request_at;
-    // Twice: a second forward pass at the same step.
+    // Asks twice, as for a second forward pass at the same step.
     for (int forward = 0; forward < 2; ++forward) {
       if (*trigger.Due(info)) {
         at.push_back(info.step);
@@ -30,7 +30,7 @@ std::vector<int64_t> ExchangesUpTo(SyncTrigger& trigger, int64_t steps, int64_t 
   return at;
 }
 
-// All layers every `interval` steps.
+// All layers, every `interval` steps.
 FragmentSchedule Every(int64_t interval) {
   EditOptions options;
   options.local_sgd_sync_interval = interval;
@@ -70,13 +70,13 @@ TEST(TimeTrigger, FiresWhenTheIntervalIsOverAndAgainWhenItIsAfterMeeting) {
   FakeClock clock;
   TimeTrigger trigger(2, 100, &clock, nullptr, 0);
   EXPECT_FALSE(*trigger.Due({.step = 1}));
-  EXPECT_TRUE(*trigger.Due({.step = 2}));  // the anchors
+  EXPECT_TRUE(*trigger.Due({.step = 2}));  // makes the anchors
   trigger.Met();
   clock.Advance(99);
   EXPECT_FALSE(*trigger.Due({.step = 3, .last_sync_step = 2}));
   clock.Advance(1);
   EXPECT_TRUE(*trigger.Due({.step = 3, .last_sync_step = 2}));
-  clock.Advance(500);  // the wait for the others
+  clock.Advance(500);  // waits for the others
   trigger.Met();
   EXPECT_FALSE(*trigger.Due({.step = 4, .last_sync_step = 3}));
   clock.Advance(100);
@@ -84,8 +84,8 @@ TEST(TimeTrigger, FiresWhenTheIntervalIsOverAndAgainWhenItIsAfterMeeting) {
   EXPECT_TRUE(*trigger.Due({.step = 4, .last_sync_step = 3}));
 }
 
-// Only the first rank's clock counts, and all ranks hear of it at the same step: whether the others' clocks are ahead, behind
-// (rank 1's says yes after 30 steps, rank 2's never), or one of each.
+// Only the first rank's clock counts, and all ranks learn of its time at the same step. The others'
+// clocks may be ahead, behind (rank 1's is up after 30 steps, rank 2's never), or one of each.
 TEST(TimeTrigger, RanksOfAReplicaAgree) {
   const std::vector<std::vector<int64_t>> kOthers = {{50, 100}, {1, 0}, {100, 0}};
   for (const std::vector<int64_t>& others : kOthers) {
@@ -105,14 +105,14 @@ TEST(TimeTrigger, RanksOfAReplicaAgree) {
           trigger.Met();
         }
       }
-      // Over at the third step after a meeting, known at the fourth.
+      // The time is up at the third step after a meeting. The ranks know it at the fourth.
       EXPECT_THAT(due, testing::ElementsAre(4, 8, 12, 16, 20, 24, 28));
       EXPECT_EQ(comm->Barrier(), absl::OkStatus());
     });
   }
 }
 
-// The others' clocks say yes at once, and the first rank's never does.
+// The other ranks' clocks are up at once. The first rank's clock never is.
 TEST(TimeTrigger, ClocksOfOtherRanksDoNotEndAnInterval) {
   RunRanks(3, [](const std::shared_ptr<Communicator>& comm) {
     FakeClock clock;
@@ -133,7 +133,8 @@ TEST(TimeTrigger, AWordOfTheLastIntervalIsNoneOfThis) {
     trigger.Met();
     clock.Advance(20);
     EXPECT_FALSE(
-        *trigger.Due({.step = 1, .last_sync_step = 0}));  // its time is up: the word is on its way
+        // Its time is up, and the message about it is under way.
+        *trigger.Due({.step = 1, .last_sync_step = 0}));
     EXPECT_TRUE(*trigger.Due({.step = 2, .last_sync_step = 0, .requested = true}));
     trigger.Met();
     EXPECT_FALSE(*trigger.Due({.step = 3, .last_sync_step = 2}));
@@ -141,8 +142,8 @@ TEST(TimeTrigger, AWordOfTheLastIntervalIsNoneOfThis) {
   });
 }
 
-// Replicas of different speeds on a virtual clock. The share of its time that the replica which
-// waits most spends waiting.
+// Replicas of different speeds on a virtual clock. Returns the largest share of its time that a
+// replica waits.
 double IdleShare(const std::vector<double>& step_seconds, double tau, int rounds, bool met_after) {
   struct Replica {
     FakeClock clock;

@@ -1,4 +1,4 @@
-// What a part of a run shows of its state, by name.
+// The state that a part of a run shows to a visitor, by name.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ class Visited final : public StateVisitor {
   void Layer(absl::string_view name, int /*layer*/, void* shard, DType dtype) override {
     Array(name, Holder::kRank, dtype, shard, 0);
   }
-  // Of whole numbers.
+  // Returns an array of whole numbers.
   std::vector<int64_t> Values(const std::string& name) const {
     const auto& [data, count] = arrays.at(name);
     const auto* const first = static_cast<const int64_t*>(data);

@@ -38,7 +38,7 @@ TEST(WorkerThread, RunsJobsInOrderBesideTheCaller) {
   EXPECT_TRUE(worker.idle());
 }
 
-// A worker whose only job is in a function of the caller's until `go`.
+// A worker with one job, which is in a function of the caller until `go`.
 struct InFunction {
   InFunction() {
     job = worker->Post([this] {
@@ -66,7 +66,7 @@ TEST(WorkerThread, IsFreedByItsThreadWhereACallersFunctionDoesNotReturn) {
   const int64_t began = Clock::Real().Now();
   EXPECT_FALSE(inside.worker->StopSoon());
   EXPECT_LT(Clock::Real().Now() - began, 3 * kSecond);
-  // The job counts as done, for whoever waits for it.
+  // The job counts as done for threads that wait for it.
   EXPECT_TRUE(absl::IsAborted(inside.worker->Wait(inside.job)));
   EXPECT_THAT(std::string(inside.worker->status().message()),
               testing::HasSubstr("the object was destroyed: the step has not returned for 1"));
@@ -135,7 +135,7 @@ TEST(WorkerThread, StopDropsWaitingJobsAndEndsTheRunningOne) {
   while (!started) {
   }
   std::thread stopper([&] { worker.Stop(); });
-  // From its first moment on Stop refuses jobs; the refusal shows as the worker's status.
+  // Stop refuses jobs from its first moment on. The refusal shows as the worker's status.
   while (worker.status().ok()) {
     worker.Post([] { return absl::OkStatus(); });
   }
@@ -168,7 +168,7 @@ TEST(WorkerThread, TellsWhenAJobIsDoneHoweverItEnded) {
   EXPECT_EQ(told.size(), 1);  // none of them is done
   go.Notify();
   EXPECT_EQ(worker.Drain().message(), "broken");
-  worker.Stop();  // its thread has told everybody
+  worker.Stop();  // its thread has told all
   EXPECT_THAT(told, testing::ElementsAre("nothing was posted: ", "first: ", "dropped: broken",
                                          "second: broken"));
   worker.WhenDone(second, note("later"));
@@ -205,7 +205,7 @@ TEST(WorkerThread, AWaitThatOutlastsTheLimitSaysWhatForAndGivesUp) {
   EXPECT_EQ(worker.status(), late);
 }
 
-// Its own limit is long over when the job ends.
+// The limit of the waiting job is long over when the other job ends.
 TEST(WorkerThread, WhatAJobGoesOnToHasALimitOfItsOwn) {
   absl::Notification go;
   WorkerThread slow(kMinute, [](const absl::Status&) {});
@@ -215,7 +215,7 @@ TEST(WorkerThread, WhatAJobGoesOnToHasALimitOfItsOwn) {
         absl::Nanoseconds(WorkerThread::kReportNs + 300 * kMillisecond));
     return absl::OkStatus();
   });
-  worker.Post([&] { return slow.Wait(first); });  // for another worker as long as that one may take
+  worker.Post([&] { return slow.Wait(first); });  // waits for another worker, with that one's limit
   EXPECT_EQ(worker.Drain(), absl::OkStatus());
 }
 
@@ -251,7 +251,7 @@ TEST(WorkerThread, JobsBeyondTheLimitWaitUntilItIsRaised) {
   EXPECT_TRUE(told);
 }
 
-// Its time begins when it is let go, not when the job before it began.
+// The time limit begins when the job is released, not when the job before it began.
 TEST(WorkerThread, WhatIsHeldBackIsNotLate) {
   const int64_t held_ns = WorkerThread::kReportNs + 200 * kMillisecond;
   WorkerThread worker(50 * kMillisecond, [](const absl::Status&) {});
