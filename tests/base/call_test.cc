@@ -57,8 +57,8 @@ TEST(Descriptor, OfCustomReductionsHasTheirSignature) {
 TEST(Descriptor, LeavesOutWhatRanksNeedNotAgreeOn) {
   Call one = AllReduce();
   Call two = AllReduce();
-  two.root = 5;                      // an all_reduce has none
-  two.options.timeout_ns = kSecond;  // everybody's own
+  two.root = 5;                      // an all_reduce has no root
+  two.options.timeout_ns = kSecond;  // may differ between ranks
   EXPECT_EQ(one.descriptor(), two.descriptor());
   Call barrier, other_barrier;
   other_barrier.dtype = DType::kF64;

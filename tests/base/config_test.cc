@@ -31,7 +31,7 @@ TEST(Environment, UnknownNamesOfOursAreRefused) {
   const absl::Status status = CheckEnvironment();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("ENTRAIN_TIMEOUTS"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("ENTRAIN_TIMEOUT,"));  // what there is
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ENTRAIN_TIMEOUT,"));  // known names
 }
 
 TEST(Environment, KnownNamesAndOtherPeoplesAreAccepted) {
@@ -47,7 +47,7 @@ TEST(Environment, LogLevelIsAppliedOrRefused) {
     EXPECT_TRUE(LogEnabled(LogLevel::kDebug));
   }
   SetLogLevel(LogLevel::kWarning);
-  EXPECT_TRUE(ApplyLogLevel().ok());  // unset: as it was
+  EXPECT_TRUE(ApplyLogLevel().ok());  // unset: the level stays
   EXPECT_FALSE(LogEnabled(LogLevel::kInfo));
   const Variable level("ENTRAIN_LOG", "loud");
   EXPECT_THAT(std::string(ApplyLogLevel().message()), HasSubstr("\"loud\" is none of error"));
@@ -123,7 +123,7 @@ TEST(Durations, NonsenseAndZeroAreRefusedAndNamed) {
   }
 }
 
-// What a caller compiled against an older or newer header hands over.
+// The struct of a caller that was compiled with an older or newer header.
 struct OldStruct {
   size_t size;
   int64_t a;

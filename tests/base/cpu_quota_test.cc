@@ -15,7 +15,7 @@ namespace {
 constexpr char kUnified[] =
     "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
 
-// A folder as the root of a machine.
+// A folder that stands for the root of a machine's file system.
 class CpuQuotaOfProcess : public testing::Test {
  protected:
   CpuQuotaOfProcess() {

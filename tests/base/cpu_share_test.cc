@@ -48,7 +48,7 @@ TEST(CpuCrowd, HasNoMoreThanItsCpus) {
   constexpr uint32_t kMost = std::numeric_limits<uint32_t>::max();
   EXPECT_EQ(CoresOf({{CpuSet::First(2), Quota(1, 8000)}}), 2);
   EXPECT_EQ(CoresOf({{CpuSet::First(2), Quota(1, kMost)}, {CpuSet::First(2), Quota(2, kMost)}}), 2);
-  // Those without a quota have their CPUs beside the others' time.
+  // CPUs of ranks without a quota are added to the time of the others.
   EXPECT_EQ(CoresOf({{CpuSet::First(8), Quota(1, 2000)}, CpuSet::First(1)}), 3);
   EXPECT_EQ(CoresOf({{CpuSet::First(8), Quota(1, 2000)}, CpuSet::First(8)}), 8);
 }

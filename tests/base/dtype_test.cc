@@ -36,7 +36,8 @@ TEST(DTypes, NamesGoThereAndBack) {
   EXPECT_FALSE(IsValid(static_cast<DType>(kDTypes)));
 }
 
-// The digits of "bf16"; of the two halves of "f32_i32"; of "f8_e4m3" those before its format.
+// Reads the digits in the name: those of "bf16", of both halves of "f32_i32", and in "f8_e4m3"
+// those before the format.
 TEST(DTypes, SizesMatchTheirNames) {
   for (int i = 0; i < kDTypes; ++i) {
     const auto dtype = static_cast<DType>(i);
@@ -58,8 +59,8 @@ TEST(DTypes, SizesMatchTheirNames) {
   }
 }
 
-// The value of a binary float with these many bits of exponent and fraction, from the definition of
-// the format.
+// Returns the value of a binary float with these numbers of exponent and fraction bits, by the
+// definition of the format.
 double Decode(uint32_t bits, int exponent_bits, int fraction_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const auto exponent = static_cast<int>((bits >> fraction_bits) & ((1u << exponent_bits) - 1));
@@ -99,14 +100,14 @@ TEST_P(SixteenBitTest, EveryPatternHasItsValueAndComesBack) {
   }
 }
 
-// Between two neighbours: below the middle goes down, above it up, the middle itself to the even
-// pattern.
+// Between two neighbours: a value below the middle is rounded down, one above it up, and the middle
+// itself to the even pattern.
 TEST_P(SixteenBitTest, RoundsToNearestEven) {
   const Format& format = GetParam();
   const uint32_t infinity = ((1u << format.exponent_bits) - 1) << format.fraction_bits;
   for (uint32_t bits = 0; bits < infinity; ++bits) {
     const double here = Decode(bits, format.exponent_bits, format.fraction_bits);
-    // What the next value would be if the format went on above its largest.
+    // The next value, if the format continued above its largest.
     const double next =
         bits + 1 == infinity
             ? here + (here - Decode(bits - 1, format.exponent_bits, format.fraction_bits))
@@ -156,8 +157,8 @@ struct SmallFormat {
 
 class EightBitTest : public ::testing::TestWithParam<SmallFormat> {
  protected:
-  // The value of a pattern from the definition of the format. Without infinities, the last exponent
-  // has numbers too, all but one pattern of it.
+  // Returns the value of a pattern by the definition of the format. In a format without infinities,
+  // all patterns of the last exponent but one are numbers.
   double Value(uint32_t bits) const {
     const SmallFormat& f = GetParam();
     if (f.has_infinity) {
@@ -173,12 +174,13 @@ class EightBitTest : public ::testing::TestWithParam<SmallFormat> {
     }
     return sign * std::ldexp(8 + (magnitude & 7), static_cast<int>(magnitude >> 3) - 7 - 3);
   }
-  // Nearest of all values, of two the even pattern; the pattern above the largest stands for
-  // overflow, with the value that the format would give it if it went on.
+  // Returns the nearest of all values, and the even pattern of two equally near ones. The pattern
+  // above the largest number stands for overflow. It has the value that it would have if the format
+  // continued.
   uint8_t Nearest(float x) const {
     const SmallFormat& f = GetParam();
     const uint32_t sign = std::signbit(x) ? 0x80 : 0;
-    const double size = std::min(std::abs(double{x}), 1e6);  // where distances are exact
+    const double size = std::min(std::abs(double{x}), 1e6);  // distances are exact below this limit
     uint32_t best = 0;
     double distance = INFINITY;
     for (uint32_t bits = 0; bits <= f.largest + 1u; ++bits) {

@@ -100,7 +100,7 @@ TEST_F(LogTest, ManyThreadsLogAtOnce) {
   EXPECT_EQ(lines_.lines.size(), 400u);
 }
 
-// A sink that waits for a lock which whoever logs may hold.
+// A sink that waits for a lock which the logging thread may hold.
 struct LockedSink : Lines {
   static void Sink(int32_t level, const char* line, void* user) {
     auto* const self = static_cast<LockedSink*>(user);
@@ -155,7 +155,7 @@ TEST(LogDeathTest, WhatIsLoggedLastReachesTheSinkUnlessItBlocks) {
       testing::ExitedWithCode(0), "");
 }
 
-// A pipe that nobody reads.
+// A pipe without a reader.
 TEST(Log, AStandardErrorThatTakesNothingHoldsNobody) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

@@ -48,7 +48,8 @@ TEST(MpscQueue, ANodeCanBePushedAgain) {
   }
 }
 
-// Two threads push, this one pops: nothing is lost, and each thread's items come in its order.
+// Two threads push and this one pops. Nothing is lost, and the items of each thread come in its
+// order.
 TEST(MpscQueue, KeepsEachPushersOrder) {
   constexpr int kPushers = 2, kItems = 20000;
   MpscQueue queue;
@@ -81,9 +82,9 @@ TEST(MpscQueue, KeepsEachPushersOrder) {
   EXPECT_TRUE(queue.Empty());
 }
 
-// After a push has returned, the queue is not empty until its node has been popped, whatever else
-// is under way: a popper that sees it empty may go to sleep. The pusher waits for each of its nodes
-// to be taken, so that the queue is often at its last node, where the stub is appended.
+// After a push has returned, the queue is not empty until its node has been popped, whatever other
+// threads do: a popper that sees an empty queue may sleep. The pusher waits until each of its nodes
+// is taken, so that the queue is often at its last node, where the stub is appended.
 TEST(MpscQueue, IsNotEmptyWhileANodeWaits) {
   constexpr int kPushers = 2, kRounds = 2000;
   MpscQueue queue;

@@ -85,7 +85,7 @@ TEST(StatusBlame, TravelsWithTheStatus) {
   ExpectSameBlame(BlameOf(status), FullBlame());
 }
 
-// The number of late ranks is the true one where the list is cut.
+// If the list is cut, the number of late ranks still counts all.
 TEST(StatusBlame, CountsAllLateRanks) {
   Blame blame = FullBlame();
   for (int32_t rank = 0; rank < 300; ++rank) {
@@ -163,7 +163,7 @@ TEST(StatusEncoding, EveryTruncationIsRefused) {
   EXPECT_EQ(DecodeStatus(bytes + "x"), std::nullopt);
 }
 
-// Whatever comes in, decoding ends, and what it accepts can be encoded and decoded again.
+// Decoding ends for any input. An accepted input can be encoded and decoded again.
 TEST(StatusEncoding, DamageIsRefusedOrGivesAStatus) {
   const std::string good =
       EncodeStatus(WithBlame(absl::UnavailableError("rank 3 is gone"), FullBlame()));

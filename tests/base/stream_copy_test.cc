@@ -17,7 +17,8 @@ TEST(StreamCopy, CopiesEveryLengthFromAnywhereToAnywhereAndNothingElse) {
     from[i] = static_cast<uint8_t>(i * 31 + (i >> 8));
   }
   std::vector<uint8_t> to(kMost + 2 * kRoom);
-  // Below a line, a few lines, around the 16 KiB that are copied together, and several of those.
+  // Sizes: below a line, a few lines, around the 16 KiB that are copied together, and several times
+  // 16 KiB.
   for (const size_t bytes :
        {0, 1, 63, 64, 65, 200, 4096, 16383, 16384, 16447, 16448, 33000, 70000}) {
     for (const size_t source : {0, 1, 16, 40}) {

@@ -34,7 +34,7 @@ TEST(CleanText, WhatIsNoUtf8IsShownByteByByte) {
   EXPECT_EQ(CleanText("\xc0\x8a"), "??");            // a line feed in two bytes
   EXPECT_EQ(CleanText("\xe0\x80\x8a"), "???");       // in three
   EXPECT_EQ(CleanText("\xed\xa0\x80"), "???");       // a surrogate
-  EXPECT_EQ(CleanText("\xf4\x90\x80\x80"), "????");  // beyond the last
+  EXPECT_EQ(CleanText("\xf4\x90\x80\x80"), "????");  // beyond the last code point
   EXPECT_EQ(CleanText("\xe2\x82"), "??");            // cut off
   EXPECT_EQ(CleanText("\xe2\x82\x1b"), "???");
 }

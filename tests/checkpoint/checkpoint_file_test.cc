@@ -37,7 +37,7 @@ class CheckpointFile : public ::testing::Test {
   }
   ~CheckpointFile() override { std::filesystem::remove_all(directory_); }
 
-  // A small one: two arrays, one of which needs padding.
+  // Writes a small checkpoint of two arrays, one of which needs padding.
   absl::Status WriteSmall(float first = 1, bool commit = true) {
     auto writer = CheckpointWriter::Create(path_);
     if (!writer.ok()) {
@@ -59,7 +59,7 @@ class CheckpointFile : public ::testing::Test {
     }
     return status;
   }
-  // Opens it and reads everything, as whoever loads it does.
+  // Opens the file and reads everything, like a loader.
   static absl::Status ReadAll(const std::string& path) {
     auto reader = CheckpointReader::Open(path);
     if (!reader.ok()) {
@@ -77,7 +77,7 @@ class CheckpointFile : public ::testing::Test {
     std::ifstream file(path_, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  // What becomes of a file with these contents.
+  // Returns the status of reading a file with this content.
   absl::Status ReadAllOf(const std::string& contents) const {
     const std::string path = directory_ + "/changed.ckpt";
     std::ofstream(path, std::ios::binary) << contents;
@@ -105,7 +105,7 @@ TEST_F(CheckpointFile, ComesBackAsItWas) {
 }
 
 TEST_F(CheckpointFile, PiecesOfALongArrayAreReadAlone) {
-  std::vector<int32_t> values(300'000);  // more than is read at a time
+  std::vector<int32_t> values(300'000);  // more than one read
   std::iota(values.begin(), values.end(), 0);
   auto writer = CheckpointWriter::Create(path_);
   ASSERT_TRUE(writer.ok()) << writer.status();
@@ -128,7 +128,7 @@ TEST_F(CheckpointFile, PiecesOfALongArrayAreReadAlone) {
     for (int i = 0; i < count; ++i) {
       ASSERT_EQ(piece[static_cast<size_t>(i)], first + i);
     }
-    EXPECT_EQ(piece.back(), -1);  // not one element more
+    EXPECT_EQ(piece.back(), -1);  // no element beyond the end
   }
 }
 
@@ -181,7 +181,7 @@ TEST_F(CheckpointFile, DamageIsNamed) {
   EXPECT_THAT(with(good.size() - 3), HasSubstr("the manifest is damaged"));
 }
 
-// Puts a version into the header, with the header's hash made right again or not.
+// Puts a version into the header. `hashed`: also corrects the header's hash.
 std::string WithVersion(std::string file, uint32_t version, bool hashed) {
   std::memcpy(file.data() + 8, &version, sizeof(version));
   if (hashed) {
@@ -211,7 +211,7 @@ TEST_F(CheckpointFile, NewerVersionsAndStrangersAreRefused) {
   EXPECT_THAT(std::string(absent.message()), HasSubstr("/none: cannot open it: No such file"));
 }
 
-// A file with this manifest, every hash right.
+// Returns a file with this manifest, in which all hashes are correct.
 std::string Forge(const std::string& json, int64_t manifest_bytes, const std::string& arrays = "") {
   std::string file =
       "\x89"
@@ -236,7 +236,7 @@ TEST_F(CheckpointFile, NothingInItIsBelievedForItsHashAlone) {
     return ReadAllOf(Forge(json, static_cast<int64_t>(json.size()), arrays));
   };
   Manifest manifest;
-  ASSERT_TRUE(forged(manifest, "").ok());  // an empty one is a checkpoint
+  ASSERT_TRUE(forged(manifest, "").ok());  // an empty checkpoint is valid
   EXPECT_THAT(std::string(forged(manifest, std::string(64, 'a')).message()),
               HasSubstr("the arrays end at byte 128, but the manifest begins at 192"));
 
@@ -268,7 +268,7 @@ TEST_F(CheckpointFile, NothingInItIsBelievedForItsHashAlone) {
 TEST_F(CheckpointFile, TakesItsPlaceInOneStep) {
   ASSERT_TRUE(WriteSmall(1).ok());
   const std::string old = Contents();
-  ASSERT_TRUE(WriteSmall(7, /*commit=*/false).ok());  // given up just before the end
+  ASSERT_TRUE(WriteSmall(7, /*commit=*/false).ok());  // dropped just before the end
   EXPECT_EQ(Contents(), old);
   EXPECT_FALSE(std::filesystem::exists(path_ + ".tmp"));
   std::ofstream(path_ + ".tmp") << "left by a process that died";
@@ -286,7 +286,7 @@ TEST_F(CheckpointFile, HasOneWriterAtATime) {
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("somebody else is writing"));
 }
 
-// A child that another thread forked holds copies of what was open, and may live long.
+// A child that another thread forked holds copies of open descriptors, and may live long.
 TEST_F(CheckpointFile, AForkedChildKeepsNoLock) {
   auto first = CheckpointWriter::Create(path_);
   ASSERT_TRUE(first.ok()) << first.status();
@@ -302,7 +302,7 @@ TEST_F(CheckpointFile, AForkedChildKeepsNoLock) {
     _exit(read(until[0], &byte, 1) == 0 ? 0 : 1);
   }
   close(born[1]);
-  EXPECT_EQ(read(born[0], &byte, 1), 0);  // the child runs, and has closed what it does
+  EXPECT_EQ(read(born[0], &byte, 1), 0);  // the child runs, and has closed its descriptors
   EXPECT_FALSE(CheckpointWriter::Create(path_).ok());
   const std::string kept = path_ + ".kept";
   std::filesystem::create_hard_link(path_ + ".tmp", kept);  // the same file, without its writer

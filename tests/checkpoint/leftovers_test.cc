@@ -1,4 +1,5 @@
-// What killed processes leave, and what must not be taken for it. The processes are real.
+// Files that killed processes leave, and files that must not be mistaken for them. The processes
+// are real.
 #include "lib/checkpoint/leftovers.h"
 
 #include <algorithm>
@@ -52,13 +53,13 @@ class Leftovers : public ::testing::Test {
     EXPECT_TRUE(file.ok()) << file.status();
     return *std::move(file);
   }
-  // A whole file of one rank.
+  // Writes a complete file of one rank.
   void WritePart(int rank, uint32_t id) const {
     CheckpointWriter part(Open(PartName("step-7", rank, id)));
     EXPECT_EQ(part.Finish(Manifest()), absl::OkStatus());
     EXPECT_EQ(part.Commit(), absl::OkStatus());
   }
-  // In a process that is then killed.
+  // Runs `save` in a process that is then killed.
   void KilledAfter(const std::function<void()>& save) const {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
@@ -81,7 +82,7 @@ TEST_F(Leftovers, OfASaveThatWasKilledAreCleared) {
     EXPECT_EQ(head->Mark(kId), absl::OkStatus());
     WritePart(1, kId);
     const auto unfinished = Open(PartName("step-7", 12345, kId));
-    const auto full = Open("step-8.ckpt");  // of another save
+    const auto full = Open("step-8.ckpt");  // belongs to another save
     raise(SIGKILL);
   });
   EXPECT_THAT(Files(), ElementsAre("step-7.ckpt.tmp", "step-7_0001_0badcafe.ckpt",
@@ -122,9 +123,9 @@ TEST_F(Leftovers, AreNotWhatOthersNeed) {
   ASSERT_EQ(head->Mark(kId), absl::OkStatus());
   const auto unfinished = Open(PartName("step-7", 2, kId));
   WritePart(1, kId);
-  WritePart(1, kId + 1);  // of a checkpoint whose head is in another place
+  WritePart(1, kId + 1);  // of a checkpoint with its head elsewhere
   Write("step-6.ckpt.tmp", "what another program writes");
-  Write("step-3.ckpt.tmp", "");  // what it has just begun
+  Write("step-3.ckpt.tmp", "");  // just begun by another program
   Write("step-2.ckpt.tmp", std::string(200, '\0'));
   std::filesystem::create_directory(File("step-5.ckpt.tmp"));
   std::filesystem::create_symlink("step-7_0001_0badcafe.ckpt", File("step-4.ckpt.tmp"));
@@ -133,10 +134,10 @@ TEST_F(Leftovers, AreNotWhatOthersNeed) {
   EXPECT_EQ(Files(), before);
 }
 
-// A copy of its head is whole, and lists the same files.
+// A copy of the head is complete, and lists the same files.
 TEST_F(Leftovers, AreNotThePartsOfACheckpointThatCounts) {
   WritePart(1, kId);
-  WritePart(2, kId);  // which it does not list
+  WritePart(2, kId);  // not listed in the head
   CheckpointWriter head(Open("step-7.ckpt"));
   Manifest manifest;
   manifest.files.push_back({PartName("step-7", 1, kId), {}});
@@ -145,7 +146,7 @@ TEST_F(Leftovers, AreNotThePartsOfACheckpointThatCounts) {
   std::filesystem::copy_file(File("step-7.ckpt"), File("step-7.ckpt.tmp"));
   Clear();
   EXPECT_THAT(Files(), ElementsAre("step-7.ckpt", "step-7_0001_0badcafe.ckpt"));
-  // One that cannot be read may list anything.
+  // A head that cannot be read may list any files.
   WritePart(2, kId);
   std::filesystem::copy_file(File("step-7.ckpt"), File("step-7.ckpt.tmp"));
   Write("step-7.ckpt", "damaged");

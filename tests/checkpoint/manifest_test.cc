@@ -118,7 +118,7 @@ TEST(Manifest, RefusesWhatIsNoJsonOrNoObject) {
   }
 }
 
-// What is accepted says the same once more; nothing ends the process.
+// An accepted text gives an equal text again. No text ends the process.
 TEST(Manifest, TakesOrRefusesAnyChangeOfItsText) {
   const std::string good = ToJson(Sample());
   int refused = 0, taken = 0;

@@ -1,5 +1,6 @@
-// Every algorithm in the simulator: every size from 1 to 64 and some up to 256, several lanes,
-// counts and roots, eager and rendezvous, in place and not, in random interleavings; and calls drawn at random.
+// Runs every algorithm in the simulator: every size from 1 to 64 and some up to 256; several lanes,
+// counts and roots; eager and rendezvous; in place and not; in random interleavings. Also runs
+// randomly drawn calls.
 
 #include <algorithm>
 #include <bit>
@@ -98,18 +99,19 @@ Data MakeInput(const Case& c, Value value) {
   return data;
 }
 
-// What rank `source` has in the place of its block that is `offset` elements behind the block's first.
+// Returns the value of rank `source` that is `offset` elements behind the first element of its
+// block.
 int64_t ValueIn(const Case& c, Value value, int source, int block, int64_t offset) {
   return value(source, c.layouts[At(source)].in.first[At(block)] + offset);
 }
 
-// What an element of a rank's result is when contributions are combined in rank order.
+// Returns the expected element of a rank's result if contributions are combined in rank order.
 int64_t Expected(const Case& c, const Simulation& simulation, Value value, int rank,
                  int64_t element) {
   const Layout& layout = c.layouts[At(rank)].out;
   const int block = BlockAt(layout, element);
   const int64_t offset = element - layout.first[At(block)];
-  const int part = block / c.spec.lanes;  // where HasParts
+  const int part = block / c.spec.lanes;  // if HasParts
   switch (c.spec.kind) {
     case CallKind::kBroadcast:
     case CallKind::kScatter:
@@ -129,7 +131,7 @@ int64_t Expected(const Case& c, const Simulation& simulation, Value value, int r
     values.push_back(value(source, element));
   }
   if (values.size() <= 1) {
-    // There is nothing to combine, hence nothing to complete.
+    // There is nothing to combine, so nothing to complete.
     return values.empty() ? 0 : values[0];
   }
   const int64_t combined = simulation.combine(values);
@@ -145,7 +147,8 @@ int64_t Expected(const Case& c, const Simulation& simulation, Value value, int r
   if (!status.ok()) {
     return ::testing::AssertionFailure() << Describe(c, simulation) << ": " << status;
   }
-  // The same on all ranks that have it, of these; the others are cheap to work out again.
+  // For these kinds, all ranks that have an element have the same. Other elements are cheap to
+  // compute again.
   const bool alike = c.spec.kind == CallKind::kAllReduce || c.spec.kind == CallKind::kReduce ||
                      c.spec.kind == CallKind::kReduceScatter;
   std::vector<Cell> known(alike ? At(c.layouts[0].out.first.back()) : 0);
@@ -179,8 +182,8 @@ int64_t Sum(absl::Span<const int64_t> values) {
   return sum;
 }
 
-// Maps x -> a x + b modulo 2^32, a in the high half; combined they are done one after another.
-// Associative, and the order matters.
+// Composes maps x -> a x + b modulo 2^32, with a in the high half. This is associative, but the
+// order matters.
 int64_t Chain(absl::Span<const int64_t> maps) {
   uint32_t a = 1, b = 0;
   for (const int64_t map : maps) {
@@ -204,23 +207,23 @@ int64_t SumFloats(absl::Span<const int64_t> values) {
   return std::bit_cast<uint32_t>(sum);
 }
 
-// Of very different sizes, so that another order of summation gives other bits.
+// Values of very different sizes, so that another order of summation gives other bits.
 int64_t FloatValue(int rank, int64_t element) {
   std::mt19937 random(static_cast<uint32_t>(rank * 100003 + element));
   const auto mantissa = static_cast<float>(random() % 1000003) + 0.37F;
   return std::bit_cast<uint32_t>(mantissa * static_cast<float>(1U << (random() % 20)));
 }
 
-// Hosts to try with n ranks. Algorithms that ignore hosts get one host.
+// Returns host maps to test with n ranks. Algorithms that ignore hosts get one host.
 std::vector<std::vector<int>> HostMaps(const Algorithm& algorithm, int n) {
   if (absl::string_view(algorithm.name) != "composed") {
     return {std::vector<int>(At(n), 0)};
   }
   std::vector<std::vector<int>> maps(6);
   for (int r = 0; r < n; ++r) {
-    maps[0].push_back(r < (n + 1) / 2 ? 4 : 2);                  // halves; the numbers say nothing
-    maps[1].push_back(r % 2);                                    // dealt out
-    maps[2].push_back(r == n - 1 ? 1 : 0);                       // one alone
+    maps[0].push_back(r < (n + 1) / 2 ? 4 : 2);  // halves; the numbers are arbitrary
+    maps[1].push_back(r % 2);                    // alternating
+    maps[2].push_back(r == n - 1 ? 1 : 0);       // one rank alone
     maps[3].push_back(r < 1 ? 0 : r < 4 ? 1 : 2 + (r - 4) / 5);  // 1, 3, 5, 5, ...
     maps[4].push_back((r * r + 1) % 5);                          // mixed
     maps[5].push_back(r / 2);                                    // pairs
@@ -243,7 +246,7 @@ std::vector<int> Roots(const Algorithm& algorithm, int n) {
   return roots;
 }
 
-// Calls `body` with each size, host map, root and number of lanes; the layout is left to it.
+// Calls `body` with each size, host map, root and number of lanes. The body chooses the layout.
 template <typename Body>
 void ForEachShape(const Algorithm& algorithm, std::vector<int> lane_counts, const Body& body) {
   for (int n = 1; n <= 17; ++n) {
@@ -261,18 +264,19 @@ void ForEachShape(const Algorithm& algorithm, std::vector<int> lane_counts, cons
   }
 }
 
-// Schedules of the case, in place or not: an all_to_all has its own for each.
+// Returns the schedules of the case, in place or not. An all_to_all has different schedules for
+// each.
 const std::vector<Schedule>& For(const Simulation& simulation,
                                  const std::vector<Schedule> (&schedules)[2]) {
   return schedules[simulation.in_place ? 1 : 0];
 }
 
 class AlgorithmTest : public ::testing::TestWithParam<Algorithm> {};
-class OrderedAlgorithmTest : public AlgorithmTest {};    // those that say so, and combine
-class FixedAlgorithmTest : public AlgorithmTest {};      // likewise
-class AllReduceAlgorithmTest : public AlgorithmTest {};  // the same elements on all ranks
+class OrderedAlgorithmTest : public AlgorithmTest {};    // ordered algorithms that combine
+class FixedAlgorithmTest : public AlgorithmTest {};      // fixed-order algorithms that combine
+class AllReduceAlgorithmTest : public AlgorithmTest {};  // equal elements on all ranks
 
-// Both ways of building.
+// Schedules for both cases: in place and not.
 struct Built {
   explicit Built(Case c) {
     for (const bool in_place : {false, true}) {
@@ -295,7 +299,7 @@ TEST_P(AlgorithmTest, GivesEveryRankItsResult) {
         simulation.rendezvous = (mode & 1) != 0;
         simulation.in_place = (mode & 2) != 0;
         ++simulation.seed;
-        // The long ones take the time: in one of the four modes, in turn.
+        // Long counts take much time: each is run in one of the four modes, in turn.
         if (count < 1000 || mode == (c.spec.size + c.spec.lanes) % 4) {
           ASSERT_TRUE(Check(c, For(simulation, built.schedules), simulation, IntegerValue));
         }
@@ -332,7 +336,7 @@ TEST_P(AlgorithmTest, ServesManyRanks) {
   }
 }
 
-// Hosts drawn at random, of any number.
+// Returns random hosts. Their number is random, too.
 std::vector<int> RandomHosts(int n, std::mt19937& random) {
   const auto most = static_cast<int>(1 + random() % static_cast<uint32_t>(n));
   std::vector<int> hosts;
@@ -345,7 +349,7 @@ std::vector<int> RandomHosts(int n, std::mt19937& random) {
   return hosts;
 }
 
-// Whatever can be asked, drawn at random: --gtest_random_seed=N draws others.
+// Any legal call, drawn at random: --gtest_random_seed=N draws others.
 TEST_P(AlgorithmTest, ServesWhatIsDrawnAtRandom) {
   const auto seed = static_cast<uint32_t>(GTEST_FLAG_GET(random_seed)) + 2026;
   std::mt19937 random(seed);
@@ -354,7 +358,7 @@ TEST_P(AlgorithmTest, ServesWhatIsDrawnAtRandom) {
   simulation.complete = [](int64_t value) { return value * 3 + 1; };
   for (int drawn = 0; drawn < 30; ++drawn) {
     const auto n =
-        static_cast<int>(1 + random() % (1u << (1 + random() % 8)));  // small ones more often
+        static_cast<int>(1 + random() % (1u << (1 + random() % 8)));  // small numbers more often
     Case c{&GetParam(), {GetParam().kind, 0, n, 0, 1}, RandomHosts(n, random), {}};
     if (!c.algorithm->fits(c.spec, c.hosts)) {
       continue;
@@ -378,7 +382,7 @@ TEST_P(AlgorithmTest, ServesWhatIsDrawnAtRandom) {
 TEST_P(AlgorithmTest, ServesUnevenParts) {
   const bool even_only = !GetParam().fits({GetParam().kind, 0, 2, 0, 1, /*uneven=*/true}, {{0, 1}});
   if (even_only && GetParam().kind == CallKind::kAllToAll) {
-    return;  // says so, and the planner keeps to it
+    return;  // the catalog says so; the planner obeys
   }
   std::mt19937 random(7);
   Simulation simulation;
@@ -399,7 +403,8 @@ TEST_P(AlgorithmTest, ServesUnevenParts) {
   });
 }
 
-// The v-forms of which a rank knows no more than it sends and receives: every rank has a layout of its own.
+// In these v-forms a rank knows only the counts that it sends and receives, so every rank has a
+// different layout.
 TEST_P(AlgorithmTest, NeedsNoMoreThanTheOwnCounts) {
   const CallKind kind = GetParam().kind;
   if (kind != CallKind::kGather && kind != CallKind::kScatter && kind != CallKind::kAllToAll) {
@@ -418,7 +423,7 @@ TEST_P(AlgorithmTest, NeedsNoMoreThanTheOwnCounts) {
       simulation.rendezvous = (repeat & 1) != 0;
       simulation.in_place = c.spec.in_place = kind == CallKind::kAllToAll && (repeat & 2) != 0;
       const int n = c.spec.size;
-      // counts[a][b]: from a to b. In place both ways are alike.
+      // counts[a][b]: from a to b. In place, both directions are equal.
       std::vector<std::vector<int64_t>> counts(At(n), std::vector<int64_t>(At(n)));
       for (int a = 0; a < n; ++a) {
         for (int b = 0; b < n; ++b) {
@@ -431,7 +436,7 @@ TEST_P(AlgorithmTest, NeedsNoMoreThanTheOwnCounts) {
         std::vector<int64_t> in(At(n)), out(At(n));
         for (int other = 0; other < n; ++other) {
           const bool whole = rank == c.spec.root || other == rank;
-          const int64_t part = counts[0][At(other)];  // gather, scatter: one part a rank
+          const int64_t part = counts[0][At(other)];  // gather, scatter: one part per rank
           in[At(other)] = kind == CallKind::kAllToAll ? counts[At(rank)][At(other)]
                           : whole                     ? part
                                                       : 0;
@@ -446,7 +451,8 @@ TEST_P(AlgorithmTest, NeedsNoMoreThanTheOwnCounts) {
   });
 }
 
-// Whether a rank can be done only when another has come: when it needs what that has.
+// Returns whether a rank can finish only after another rank has come, because it needs that rank's
+// data.
 bool Needs(const Spec& spec, int rank, int other) {
   switch (spec.kind) {
     case CallKind::kReduce:
@@ -463,7 +469,7 @@ bool Needs(const Spec& spec, int rank, int other) {
   }
 }
 
-// Hence ranks that called something else are found out.
+// So a rank that called something else is always found.
 TEST_P(AlgorithmTest, WaitsForWhoeverItNeeds) {
   Simulation simulation;
   simulation.combine = Sum;
@@ -496,7 +502,7 @@ TEST_P(OrderedAlgorithmTest, CombinesInRankOrder) {
   });
 }
 
-// So all that say it agree with each other, bit for bit.
+// So all algorithms with this property agree, bit for bit.
 TEST_P(FixedAlgorithmTest, GivesTheBitsOfAFoldInRankOrder) {
   Simulation simulation;
   simulation.combine = SumFloats;
@@ -508,7 +514,7 @@ TEST_P(FixedAlgorithmTest, GivesTheBitsOfAFoldInRankOrder) {
   });
 }
 
-// Reductions that treat ranks differently know a contribution's rank by its place.
+// Reductions that treat ranks differently recognise a rank's contribution by its position.
 TEST_P(AlgorithmTest, CombinesAllAtOnceWhereItSaysSo) {
   ForEachShape(GetParam(), {1, 2}, [&](Case& c) {
     for (const Schedule& schedule : BuildAll(c)) {

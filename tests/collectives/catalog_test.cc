@@ -55,7 +55,7 @@ TEST(Catalog, ComposedWantsHostsToComposeOver) {
   EXPECT_FALSE((*composed)->fits(spec, {{0, 1, 2}}));
 }
 
-// What an entry says is what its schedules do.
+// The schedules of an entry do what the entry says.
 TEST(Catalog, EntriesTellWhatTheirMessagesAreAndWhomTheyGoTo) {
   constexpr int kRanks = 16;
   std::vector<int> hosts(kRanks, 0);
@@ -63,9 +63,10 @@ TEST(Catalog, EntriesTellWhatTheirMessagesAreAndWhomTheyGoTo) {
   for (const Algorithm& algorithm : Catalog()) {
     SCOPED_TRACE(testing::Message() << NameOf(algorithm.kind) << " " << algorithm.name);
     bool whole_lanes = true, any = false;
-    int root_at_once = 0;          // partners of rank 0 in one round, at most
-    int least_at_once = kRanks;    // of the rank that has fewest, in its busiest round
-    int least = kRanks, most = 0;  // partners in all
+    int root_at_once = 0;  // most partners of rank 0 in a round
+    // The fewest partners of any rank, in its busiest round.
+    int least_at_once = kRanks;
+    int least = kRanks, most = 0;  // partners in all rounds together
     for (int rank = 0; rank < kRanks; ++rank) {
       const Schedule schedule = algorithm.build({algorithm.kind, rank, kRanks, 0, 1}, hosts);
       std::set<int> partners;

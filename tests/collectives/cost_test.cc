@@ -55,7 +55,7 @@ TEST(Cost, TellsMessagesBetweenHostsApart) {
   EXPECT_EQ(ring.bytes_sent_across, 6 * 400);
 }
 
-// Of `count` one-byte elements.
+// Returns the cost for `count` one-byte elements.
 LaneCost Lane(CallKind kind, const char* name, int n, int64_t count, const MachineCost& machine,
               std::vector<int> hosts = {}) {
   hosts.resize(static_cast<size_t>(n));
@@ -76,9 +76,9 @@ MachineCost Machine(const LinkCost& link) {
 
 TEST(LaneCost, AMessageTakesWorkOnBothSidesAndTheLatency) {
   const MachineCost machine = Machine({.latency_ps = 1000, .message_ps = 10, .byte_fs = 2000});
-  // 100 bytes to the root: 10, 1000, 10 + 200.
+  // 100 bytes to the root take 10, 1000, and 10 + 200.
   EXPECT_EQ(Lane(CallKind::kGather, "direct", 2, 100, machine).first_ps, 1220);
-  EXPECT_EQ(Lane(CallKind::kBroadcast, "direct", 2, 100, machine).first_ps, 1220);  // from it
+  EXPECT_EQ(Lane(CallKind::kBroadcast, "direct", 2, 100, machine).first_ps, 1220);  // from the root
   EXPECT_EQ(Lane(CallKind::kBarrier, "direct", 2, 0, machine).first_ps, 1020);      // without bytes
 }
 
@@ -97,7 +97,7 @@ TEST(LaneCost, ALaneOfAChainTakesAllItsHopsAndTheNextOneHop) {
 
 TEST(LaneCost, RanksOfACrowdTakeTurns) {
   const auto both = [](const MachineCost& machine) {
-    return Lane(CallKind::kAllGather, "direct", 2, 1, machine);  // each posts one and takes one
+    return Lane(CallKind::kAllGather, "direct", 2, 1, machine);  // each sends one and takes one
   };
   MachineCost machine = Machine({.message_ps = 100});
   EXPECT_EQ(both(machine).next_ps, 200);
@@ -116,9 +116,9 @@ TEST(LaneCost, RanksOfAHostShareItsWire) {
   };
   MachineCost machine;
   machine.across = {.wire_fs = 1000};
-  // Each rank sends 100 bytes to the next one: one of each host's two leaves it.
+  // Each rank sends 100 bytes to the next rank. One of the two ranks of each host sends across.
   EXPECT_EQ(ring(machine, {0, 0, 1, 1}), 3 * 100);
-  // All four ranks' neighbours are on the other host.
+  // The neighbours of all four ranks are on the other host.
   EXPECT_EQ(ring(machine, {0, 1, 0, 1}), 3 * 200);
   machine.inside = {.wire_fs = 1000};
   machine.across = {};
@@ -129,7 +129,7 @@ TEST(LaneCost, CombiningCountsWhatIsTouched) {
   MachineCost machine;
   machine.reduce_fs = 3000;
   EXPECT_EQ(Lane(CallKind::kAllReduce, "direct", 2, 600, machine).first_ps, 1800);
-  // Four operands at once: five touches instead of three times three.
+  // Four operands at once cost five memory accesses instead of three times three.
   EXPECT_EQ(Lane(CallKind::kAllReduce, "direct", 4, 600, machine).first_ps, 3000);
 }
 

@@ -1,4 +1,5 @@
-// The simulator finds each kind of mistake: what it says about good schedules is worth something.
+// The simulator finds each kind of error. Without this, its results for good schedules would mean
+// little.
 
 #include "tests/support/simulator.h"
 
@@ -25,7 +26,7 @@ Region Scratch(int block) {
   return {Slot::kScratch, block, 1};
 }
 
-// Two builders, one a rank, with a lane begun.
+// Two builders, one per rank, each with a lane begun.
 struct Pair {
   Pair() {
     Begin(&zero);
@@ -127,7 +128,7 @@ TEST(Simulator, SharesInputAndOutputInPlace) {
   pair.zero.Send(1, In(1));
   pair.one.Recv(0, Out(1));
   pair.one.BeginRound();
-  pair.one.Combine(Out(1), {In(1), In(1)}, true);  // of what was received
+  pair.one.Combine(Out(1), {In(1), In(1)}, true);  // reads what was received
   EXPECT_TRUE(pair.Run(false, true).ok());
   EXPECT_EQ(pair.data[0][0].value, 10);
   EXPECT_EQ(pair.data[1][2].value, 24);

@@ -50,7 +50,7 @@ TEST(UniformLayout, BlocksDifferByOneElementAtMost) {
       const Spec spec{kind, 0, 3, 0, 5};
       const bool by_part = kind == CallKind::kAllGather || kind == CallKind::kReduceScatter;
       if (by_part && count > 1001) {
-        continue;  // three parts of that many have no layout
+        continue;  // no layout has three parts of this count
       }
       const Layout layout = UniformLayout(spec, count);
       int64_t least = layout.elements(0);

@@ -1,4 +1,4 @@
-// The table of docs/algorithms.md says what the schedules do.
+// The table of docs/algorithms.md must agree with the schedules.
 
 #include <fstream>
 #include <map>
@@ -19,8 +19,9 @@ namespace {
 
 constexpr int kSizes[] = {2, 3, 4, 8, 16};
 
-// "| kind | algorithm | rounds | hops | messages | sent | reduced | scratch |", one number a size
-// in each column from the third on; bytes in parts of D, of which there are as many as ranks.
+// Returns "| kind | algorithm | rounds | hops | messages | sent | reduced | scratch |". From the
+// third column on, each column has one number per size. Bytes are in parts of D, which has as many
+// parts as there are ranks.
 std::string RowOf(const Algorithm& algorithm) {
   std::vector<std::string> columns[6];
   for (const int n : kSizes) {
@@ -51,7 +52,7 @@ std::string RowOf(const Algorithm& algorithm) {
   return row;
 }
 
-// The page's rows that begin with a kind and an algorithm.
+// Returns the rows of the page that begin with a kind and an algorithm.
 std::map<std::pair<std::string, std::string>, std::string> RowsOfPage() {
   std::map<std::pair<std::string, std::string>, std::string> rows;
   std::ifstream page(ENTRAIN_ALGORITHMS_PAGE);

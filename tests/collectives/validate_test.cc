@@ -1,4 +1,4 @@
-// Schedules with one thing wrong are refused, with the reason.
+// Schedules with one error are refused, and the message names it.
 
 #include <functional>
 #include <string>
@@ -24,7 +24,8 @@ Region Scratch(int first, int blocks = 1) {
   return {Slot::kScratch, first, blocks};
 }
 
-// Rank 1 of 3, two lanes: six blocks; reduce_scatter and all_gather own blocks 2 and 3.
+// Rank 1 of 3 with two lanes and six blocks. In reduce_scatter and all_gather it owns the blocks 2
+// and 3.
 std::string Refusal(CallKind kind, const std::function<void(ScheduleBuilder*)>& draw) {
   ScheduleBuilder builder({kind, 1, 3, 0, 2});
   builder.BeginLane();
@@ -73,7 +74,7 @@ TEST(Validate, RefusesOverlapWithinARound) {
               HasSubstr("receive from rank 2 overlaps another transfer"));
   EXPECT_THAT(Refusal(CallKind::kAllReduce,
                       [](ScheduleBuilder* b) {
-                        b->Send(0, In(0));  // in place the same memory
+                        b->Send(0, In(0));  // same memory if in place
                         b->Recv(2, Out(0));
                       }),
               HasSubstr("overlaps"));

@@ -1,5 +1,6 @@
-// The host's path as a build without the device side has it (ENTRAIN_DEVICE=OFF): everything but lib/device/{cuda,nccl,calls},
-// and what refuses device memory. That nothing of those three is needed, the test beside it asks of this program's symbols.
+// The host's path in a build without the device side (ENTRAIN_DEVICE=OFF): everything but
+// lib/device/{cuda,nccl,calls}, with the code that refuses device memory. Another test checks the
+// symbols of this program: it must need nothing of those three.
 #include <string>
 
 #include "gmock/gmock.h"

@@ -1,5 +1,5 @@
-// Norms, arithmetic on f32 arrays and the search for non-finite values, against one element at a
-// time.
+// Norms, arithmetic on f32 arrays and the search for non-finite values, compared with one element
+// at a time.
 #include "tests/kernels/values.h"
 
 namespace entrain {
@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kCounts[] = {0, 1, 2, 15, 16, 17, 31, 33, 511, 512, 513, 528, 1000, 4099};
 
-// The order that kernels.h promises to be the same everywhere: element i into sum i % 16, then a
+// Adds in the order that kernels.h promises on all machines: element i into sum i % 16, then a
 // tree.
 double ReferenceSquares(const Array& x) {
   double sums[16] = {};
@@ -109,8 +109,8 @@ TEST_P(ArraysTest, ScaleAndAxpyRoundTheProductFirst) {
   }
 }
 
-// The product (or sum) of two elements in the type that they are combined in; volatile: no fused
-// multiply-add here.
+// Returns the value in the type in which two elements are combined. volatile: no fused multiply-add
+// here.
 double Rounded(DType dtype, double x) {
   const volatile auto single = static_cast<float>(x);
   return dtype == DType::kF64 ? x : double{single};
@@ -198,7 +198,7 @@ TEST_P(ArraysTest, WeightedSumsRoundEveryProductAndSum) {
   }
 }
 
-// Every product, sum and quotient by itself. Filled arrays have zeros, NaN and infinities.
+// Rounds every product, sum and quotient separately. Filled arrays have zeros, NaN and infinities.
 double AgreeingAt(DType dtype, Consensus consensus, bool normalize, const std::vector<double>& x,
                   const double* weights) {
   double total = 0, sum = 0, divisor = 0;

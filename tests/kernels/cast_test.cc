@@ -1,4 +1,4 @@
-// Conversions between the float types, against lib/base/dtype one element at a time.
+// Conversions between the float types, compared with lib/base/dtype one element at a time.
 #include <algorithm>
 
 #include "tests/kernels/values.h"
@@ -38,8 +38,8 @@ uint64_t Narrow(float value, DType to) {
   }
 }
 
-// An f64 rounded once: of the pattern that its f32 gives and those on both sides, the nearest. What
-// comes after the largest number counts as the format's next number would, if it had one.
+// Rounds an f64 once: returns the nearest of the pattern of its f32 and the patterns on both sides.
+// The pattern after the largest number has the value that it would have if the format continued.
 uint64_t NarrowDouble(double value, DType to) {
   const uint64_t sign = uint64_t{1} << (SizeOf(to) * 8 - 1);
   const uint64_t guess = Narrow(static_cast<float>(value), to);
@@ -66,7 +66,7 @@ uint64_t NarrowDouble(double value, DType to) {
   return (std::signbit(value) ? sign : 0) | best;
 }
 
-// Without a detour through double, which would quiet a signalling NaN.
+// Converts without double, which would quiet a signalling NaN.
 uint64_t Converted(const Array& in, int64_t i, DType to) {
   const DType from = in.dtype();
   if (to == from) {
@@ -89,7 +89,7 @@ uint64_t Converted(const Array& in, int64_t i, DType to) {
 
 class CastTest : public KernelTableTest {
  protected:
-  // Bit for bit: a conversion has one NaN to keep.
+  // Compares bit for bit: a conversion must keep its NaN.
   void Check(const Array& in, DType to, int64_t offset) {
     Array got(to, in.count(), offset);
     kernels().cast(got.data(), to, in.data(), in.dtype(), in.count());
@@ -114,8 +114,8 @@ TEST_P(CastTest, EveryNarrowPatternConverts) {
   }
 }
 
-// Each narrow value, the middle between it and the next, and the values on both sides of that
-// middle: the nearest f32, or an f64 that is nearer to it than any f32.
+// For each narrow value: the middle between it and the next value, and the values on both sides of
+// this middle. These are the nearest f32, or an f64 that is nearer than any f32.
 TEST_P(CastTest, FloatsAroundEveryTieRoundToEven) {
   for (const DType to : kNarrow) {
     const int64_t patterns = int64_t{1} << (8 * SizeOf(to));

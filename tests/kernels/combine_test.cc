@@ -1,5 +1,5 @@
-// Kernels::combine against one element at a time: all types and operators, up to nine sources, odd
-// lengths, unaligned starts, in place.
+// Kernels::combine, compared with one element at a time: all types and operators, up to nine
+// sources, odd lengths, unaligned starts, in place.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -20,7 +20,7 @@ constexpr DType kFloats[] = {DType::kF32, DType::kF64,    DType::kBF16,
                              DType::kF16, DType::kF8E4M3, DType::kF8E5M2};
 constexpr ReduceOp kNumberOps[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax};
 
-// All but the average, which is a sum.
+// Returns all operators except the average, which is a sum.
 std::vector<ReduceOp> OpsOf(DType dtype) {
   std::vector<ReduceOp> ops;
   for (int i = 0; i < kBuiltinOps; ++i) {
@@ -48,8 +48,8 @@ T ApplyFloat(ReduceOp op, T a, T b) {
   }
 }
 
-// 128 bits hold every sum and product of two elements; what comes back is cut to the type, which is
-// what wraps.
+// 128 bits hold every sum and product of two elements. The result is cut to the type, which wraps
+// around.
 template <typename T>
 T ApplyInteger(ReduceOp op, T a, T b) {
   switch (op) {
@@ -122,7 +122,8 @@ void ReferenceTruth(ReduceOp op, Array& out, const Sources& in) {
   }
 }
 
-// By sorting: NaN first, then by value, then by location. The first source of equal pairs stays.
+// Reference by sorting: NaN first, then by value, then by location. Of equal pairs the first source
+// counts.
 template <typename T, typename L>
 void ReferenceLocated(ReduceOp op, Array& out, const Sources& in) {
   for (int64_t i = 0; i < out.count(); ++i) {
@@ -186,7 +187,7 @@ void Reference(ReduceOp op, Array& out, const Sources& in, int divide) {
 
 // ---- The suite
 
-// Where the result goes: memory of its own (-1), or that source.
+// The place of the result: separate memory (-1), or this source.
 struct Case {
   DType dtype;
   ReduceOp op;
@@ -253,7 +254,7 @@ TEST_P(CombineTest, OfOneToNineAgrees) {
   }
 }
 
-// Long enough that sources are asked for ahead, and for narrower registers.
+// Long enough that sources are prefetched, and that narrower registers are used.
 TEST_P(CombineTest, OfMuchFromAnyStartAgrees) {
   for (const DType dtype : AllTypes()) {
     const int64_t count = 32768 / SizeOf(dtype) + 100;
@@ -271,7 +272,7 @@ TEST_P(CombineTest, OfMuchFromAnyStartAgrees) {
   }
 }
 
-// A device has rules of its own for NaN, and the fake one those of a compiler.
+// A device has its own rules for NaN. The fake device has those of a compiler.
 #if !defined(ENTRAIN_TEST_STAGED)
 Array Holding(DType dtype, int64_t count, int64_t offset, const std::vector<std::byte>& bits) {
   Array array(dtype, count, offset);
@@ -279,7 +280,8 @@ Array Holding(DType dtype, int64_t count, int64_t offset, const std::vector<std:
   return array;
 }
 
-// Where two NaN meet it is up to the instruction which one stays. Ranks whose buffers begin elsewhere must get the same.
+// If two NaN meet, the instruction determines which one results. Ranks whose buffers begin at other
+// offsets must get the same one.
 TEST_P(CombineTest, OfTwoNaNTheSameOneStaysFromAnyStart) {
   for (const DType dtype : kFloats) {
     const int64_t bytes = SizeOf(dtype);
@@ -287,7 +289,8 @@ TEST_P(CombineTest, OfTwoNaNTheSameOneStaysFromAnyStart) {
       std::vector<std::byte> bits[2];
       for (auto& one : bits) {
         for (int64_t i = 0; i < count * bytes; ++i) {
-          // The last byte of an element has the sign and the exponent's first bits, the one before it the others.
+          // The last byte of an element has the sign and the first bits of the exponent. The byte
+          // before it has the other exponent bits.
           const int64_t behind = bytes - 1 - i % bytes;
           const unsigned exponent = behind == 0 ? 0x7f : behind == 1 ? 0xf0 : 0;
           one.push_back(static_cast<std::byte>(exponent | (random_() & 0xff)));
@@ -317,7 +320,7 @@ TEST_P(CombineTest, OfTwoNaNTheSameOneStaysFromAnyStart) {
 }
 #endif
 
-// Every number of 16 bits, with some of the others.
+// Every number of 16 bits, each with some of the others.
 TEST_P(CombineTest, SumsAndProductsOfSmallFloatsAreRoundedOnce) {
   constexpr int64_t kNumbers = 1 << 16;
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
@@ -367,8 +370,8 @@ TEST_P(CombineTest, SumAndAverageAreOneLoop) {
   EXPECT_TRUE(SameArrays(average, sum));
 }
 
-// All dividends of the small types, and those around multiples for the larger ones, which are
-// divided in floating point.
+// All dividends of the small types. For the larger types, which are divided in floating point,
+// dividends around multiples.
 TEST_P(CombineTest, IntegerAveragesTruncateTowardZero) {
   for (const int divisor : {2, 3, 5, 7, 8, 9, 16, 17, 100, 255, 1000, 4096, 65535, 1 << 30}) {
     for (const DType dtype : {DType::kI8, DType::kU8, DType::kI16, DType::kU16, DType::kI32,
@@ -430,7 +433,7 @@ TEST_P(CombineTest, ANaNInAnyContributionGivesNaN) {
   }
 }
 
-// 2048 + 1 + 1 in f16 is 2050 when rounded once, and 2048 when rounded after each addition.
+// 2048 + 1 + 1 in f16 is 2050 if rounded once, and 2048 if rounded after each addition.
 TEST_P(CombineTest, SixteenBitFloatsRoundOnce) {
   Sources in(3, Array(DType::kF16, 20));
   for (int64_t i = 0; i < 20; ++i) {
@@ -446,7 +449,7 @@ TEST_P(CombineTest, SixteenBitFloatsRoundOnce) {
   }
 }
 
-// Every 16-bit pattern beside its neighbours: ties, overflow, NaN between numbers.
+// Every 16-bit pattern with its neighbours: ties, overflow, NaN between numbers.
 TEST_P(CombineTest, EveryPatternAddsAsItDoesAlone) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     Sources in(2, Array(dtype, 1 << 16));
@@ -481,7 +484,7 @@ TEST_P(CombineTest, EveryPairOfEightBitFloatsAgrees) {
   }
 }
 
-// 16 + 1 + 1 in e4m3, whose numbers there are 2 apart, as above for f16.
+// 16 + 1 + 1 in e4m3, whose numbers are 2 apart there, like the test of f16 above.
 TEST_P(CombineTest, EightBitFloatsRoundOnce) {
   Sources in(3, Array(DType::kF8E4M3, 40));
   for (int64_t i = 0; i < 40; ++i) {

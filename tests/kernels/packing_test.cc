@@ -25,7 +25,7 @@ std::vector<std::byte> Packed(const Packing& packing, Sieve sieve, const void* x
   return out;
 }
 
-// Everything, a piece at a time.
+// Unpacks everything, in pieces.
 template <typename T>
 std::vector<T> Unpacked(const Packing& packing, const std::vector<std::byte>& packed,
                         int64_t count) {
@@ -46,7 +46,7 @@ Sieve SieveOf(Sieve::Kind kind, uint64_t threshold = 0) {
   return sieve;
 }
 
-// One in `every` is not zero.
+// Returns a vector in which one of `every` elements is not zero.
 std::vector<float> Sparse(int64_t count, int64_t every) {
   std::vector<float> x(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; i += every) {
@@ -122,7 +122,7 @@ TEST(Packing, EachChunkKeepsItsLargestAndAtLeastOne) {
   for (size_t i = 0; i < x.size(); ++i) {
     x[i] = (i % 2 == 0 ? 1.0f : -1.0f) * static_cast<float>(i % 64 + 1) * (i < 64 ? 100.0f : 1.0f);
   }
-  for (const size_t at : {62, 63, 126, 127, 134}) {  // 2.56 of 64; of 7 one
+  for (const size_t at : {62, 63, 126, 127, 134}) {  // 2.56 of 64 values; one of 7 values
     want[at] = x[at];
   }
   const auto count = static_cast<int64_t>(x.size());
@@ -139,7 +139,8 @@ TEST(Packing, TwoBitsAreFourLevelsWithoutZero) {
     x[7 * i] = values[i];
     want[7 * i] = levels[i];
   }
-  // Few of many, and nearly all of few, which no dense slice can hold: between its values are zeros.
+  // Few of many values, and nearly all of few. No dense slice can hold the latter, because zeros
+  // are between the values.
   for (const int64_t count : {int64_t{70}, int64_t{8}}) {
     const auto packed = Packed(packing, SieveOf(Sieve::kNonzero), x.data(), count);
     EXPECT_LE(static_cast<int64_t>(packed.size()), MostBytes(packing, count));
@@ -148,7 +149,7 @@ TEST(Packing, TwoBitsAreFourLevelsWithoutZero) {
       EXPECT_NEAR(got[i], want[i], 1e-6) << i;
     }
   }
-  // Blocks of 16, bytes of four codes, pieces: all of 5000 values.
+  // Blocks of 16, bytes of four codes, pieces: for 5000 values.
   std::vector<float> many(5000);
   for (size_t i = 0; i < many.size(); ++i) {
     const int level = static_cast<int>(i * 7 % 4);
@@ -162,7 +163,7 @@ TEST(Packing, TwoBitsAreFourLevelsWithoutZero) {
   }
 }
 
-// Against a sort, of all types, with many ties.
+// Compares with a sort, for all types, with many ties.
 TEST(Packing, TheThresholdIsThatOfASort) {
   Random random(11);
   for (const DType dtype : kFloats) {
@@ -211,7 +212,7 @@ TEST(Packing, RandomOnesAreAsManyAsTheDensitySays) {
 
 struct Format {
   WireFormat format;
-  double bits, step;  // of a value; of the largest of its block, or of itself
+  double bits, step;  // bits per value; step of the largest of its block, or of itself
 };
 constexpr Format kFormats[] = {{WireFormat::kBF16, 16, 0x1p-7},
                                {WireFormat::kInt8, 8, 1.0 / 127},
@@ -253,7 +254,8 @@ TEST(Packing, FormatsRoundToTheirStepsAndTakeTheirBytes) {
   }
 }
 
-// What is left of a vector is written as a vector of its own would be; pieces of it begin anywhere in a block, or a byte.
+// The values that are left of a vector are written like a vector of their own. Their pieces begin
+// anywhere in a block, or in a byte.
 TEST(Packing, SparseValuesAreWrittenLikeDenseOnes) {
   for (const Format& format : kFormats) {
     for (const int64_t every : {2, 3, 7, 150}) {
@@ -316,7 +318,7 @@ TEST(Packing, WhatIsNotFiniteIsNotHidden) {
   }
 }
 
-// Bytes of a peer are not believed: whatever is wrong with them is found before they are used.
+// The bytes of a peer may be wrong in any way. Each error is found before the bytes are used.
 TEST(Packing, MalformedSlicesAreRefused) {
   Random random(13);
   for (const int64_t every : {1, 5, 100}) {
@@ -339,7 +341,7 @@ TEST(Packing, MalformedSlicesAreRefused) {
         ++refused;
         continue;
       }
-      std::vector<float> out(1000);  // reading what was accepted stays inside (asan looks)
+      std::vector<float> out(1000);  // reads stay inside (asan checks this)
       unpacker->Next(BestKernels(), out.data(), 1000);
     }
     EXPECT_GT(refused, 50) << every;

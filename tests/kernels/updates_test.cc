@@ -1,6 +1,6 @@
-// The update rules: every table gives the same bits as one element at a time in f32, computed here,
-// and a preview changes nothing. How close f32 comes to the rule in double is the concern of
-// tests/optim.
+// The update rules. Every table gives the same bits as one element at a time in f32, which is
+// computed here, and a preview changes nothing. tests/optim tests how close f32 is to the rule in
+// double.
 #include "tests/kernels/values.h"
 
 namespace entrain {
@@ -15,8 +15,8 @@ void FillNormal(Array& x, Random& random) {
   }
 }
 
-// f32 products that are rounded before they are added, whatever the compiler of this test would
-// like.
+// Returns f32 products that are rounded before they are added, whatever this test's compiler
+// prefers.
 float Times(float a, float b) {
   const volatile float product = a * b;
   return product;
@@ -24,7 +24,7 @@ float Times(float a, float b) {
 
 class UpdatesTest : public KernelTableTest {
  protected:
-  // An array of normal numbers, `count` long, at an odd place.
+  // Returns an array of `count` normal numbers at an odd address.
   Array Normal(int64_t count) {
     Array x(DType::kF32, count, 1);
     FillNormal(x, random_);
@@ -116,7 +116,7 @@ TEST_P(UpdatesTest, LionAgrees) {
   const LionArgs args = {.lr = 0.05, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1};
   for (const int64_t count : kCounts) {
     Array p = Normal(count), g = Normal(count), m = Normal(count), out(DType::kF32, count);
-    for (int64_t i = 0; i < count; i += 5) {  // nowhere to go
+    for (int64_t i = 0; i < count; i += 5) {  // a zero gradient
       g.Set(i, 0.0f);
       m.Set(i, 0.0f);
     }

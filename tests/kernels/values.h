@@ -1,5 +1,5 @@
-// Arrays for kernel tests: of any element type, at any element-aligned address, with values that
-// are hard on loops.
+// Arrays for kernel tests, of any element type, at any element-aligned address, with values that
+// are difficult for loops.
 #pragma once
 
 #include <bit>
@@ -19,7 +19,7 @@
 
 namespace entrain {
 
-// `count` elements that begin `offset` elements after an aligned address; what lies around them
+// `count` elements that begin `offset` elements after an aligned address. The memory around them
 // must not change.
 class Array {
  public:
@@ -65,7 +65,7 @@ class Array {
   std::vector<std::byte> bytes_;
 };
 
-// The bit pattern of element i; of pairs, the value's and the location's mixed.
+// Returns the bit pattern of element i. For pairs, mixes the bits of value and location.
 inline uint64_t BitsAt(const Array& array, int64_t i) {
   if (array.dtype() == DType::kF64I64 || array.dtype() == DType::kI64I64) {
     return array.At<uint64_t>(2 * i) * 31 + array.At<uint64_t>(2 * i + 1);
@@ -129,7 +129,7 @@ struct Located {
 
 using Random = std::mt19937_64;
 
-// Values and locations of which many are equal.
+// Fills with values and locations of which many are equal.
 template <typename T, typename L>
 void FillPairs(Array& array, Random& random) {
   constexpr double kValues[] = {-1, 0, 1, 7, 1, -0.0, INFINITY, NAN};
@@ -140,8 +140,8 @@ void FillPairs(Array& array, Random& random) {
   }
 }
 
-// Floats: mostly moderate values; every eighth any bit pattern: NaN, infinities, subnormal numbers,
-// zeros.
+// Fills with floats: mostly moderate values. Every eighth has random bits: NaN, infinities,
+// subnormal numbers, zeros.
 inline void Fill(Array& array, Random& random) {
   switch (array.dtype()) {
     case DType::kF32I32:
@@ -183,7 +183,8 @@ inline void Fill(Array& array, Random& random) {
   }
 }
 
-// The same bits, or both NaN. Which NaN comes of two is not promised.
+// Returns whether both have the same bits, or both are NaN. Which of two NaN results is not
+// specified.
 inline bool Same(const Array& a, const Array& b, int64_t i) {
   return BitsAt(a, i) == BitsAt(b, i) ||
          (IsFloat(a.dtype()) && std::isnan(FloatAt(a, i)) && std::isnan(FloatAt(b, i)));
@@ -203,14 +204,14 @@ inline ::testing::AssertionResult SameArrays(const Array& got, const Array& want
   return ::testing::AssertionSuccess();
 }
 
-// Tests with a table as their parameter: every one this machine can run.
+// Tests whose parameter is a kernel table. Runs with every table that this machine supports.
 class KernelTableTest : public ::testing::TestWithParam<const Kernels*> {
  protected:
   const Kernels& kernels() const { return *GetParam(); }
   Random random_{20240229};
 };
 
-// A sum of squares. On a device its order is another; the terms are all positive.
+// Compares sums of squares. A device adds in another order, but all terms are positive.
 #if defined(ENTRAIN_TEST_STAGED)
 #define EXPECT_SUM(got, want) EXPECT_NEAR(got, want, 1e-12 * (want))
 #else
@@ -218,7 +219,7 @@ class KernelTableTest : public ::testing::TestWithParam<const Kernels*> {
 #endif
 
 #if defined(ENTRAIN_TEST_STAGED)
-// A device's, instead of the processor's (tests/device/cuda).
+// The table of a device instead of the processor's tables (tests/device/cuda).
 const Kernels& StagedKernels();
 inline std::vector<const Kernels*> TablesHere() {
   return {&StagedKernels()};

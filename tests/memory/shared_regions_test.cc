@@ -1,4 +1,4 @@
-// Memory that several processes map, and the list of it.
+// Memory that several processes map, and the list of regions.
 #include "lib/memory/shared_regions.h"
 
 #include <cinttypes>
@@ -45,7 +45,8 @@ SealedMemory Make(int64_t bytes, Pages pages = Pages::kUsual) {
   return *std::move(memory);
 }
 
-// Whether `body` is true in a process of its own, which may change what it cannot change back.
+// Returns whether `body` is true in a child process. The child may make changes that cannot be
+// undone.
 template <typename Body>
 bool InChild(Body body) {
   const pid_t child = fork();
@@ -86,7 +87,7 @@ TEST(SealedMemory, HugePagesOrNoneItIsMemory) {
 
 constexpr int64_t kHugePage = 2 << 20;
 
-// How much of the mapping that begins at `data` is in huge pages.
+// Returns how many bytes of the mapping that begins at `data` are in huge pages.
 int64_t BytesInHugePages(const void* data) {
   std::ifstream smaps("/proc/self/smaps");
   bool here = false;
@@ -111,7 +112,7 @@ std::string FirstLine(const std::string& file) {
   return line;
 }
 
-// Why shared memory cannot be had in so many huge pages here; "": it can.
+// Returns why shared memory cannot have this number of huge pages here. Empty: it can.
 std::string WhyNoHugePages(int pages) {
   const std::string reserved = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
   if (std::atoi(FirstLine(reserved + "free_hugepages").c_str()) -
@@ -120,7 +121,7 @@ std::string WhyNoHugePages(int pages) {
     return "";
   }
   const std::string none = "none are reserved, and ", mm = "/sys/kernel/mm/transparent_hugepage/";
-  // Newer kernels have a setting for each size too.
+  // Newer kernels also have a setting for each size.
   const std::string all = FirstLine(mm + "shmem_enabled");
   const std::string own = FirstLine(mm + "hugepages-2048kB/shmem_enabled");
   const std::string& setting =
@@ -136,7 +137,7 @@ std::string WhyNoHugePages(int pages) {
   if (madvise(nullptr, 0, 23 /* MADV_POPULATE_WRITE */) != 0) {
     return none + "this kernel has no MADV_POPULATE_WRITE";
   }
-  // The last columns: free blocks of 2^9 and 2^10 pages.
+  // The last columns are free blocks of 2^9 and 2^10 pages.
   int blocks = 0;
   std::ifstream zones("/proc/buddyinfo");
   for (std::string zone; std::getline(zones, zone);) {
@@ -163,7 +164,7 @@ TEST(SealedMemory, AShortageNamesTheSize) {
   EXPECT_THAT(std::string(endless.status().message()), HasSubstr("1125899906842624 bytes"));
   EXPECT_TRUE(InChild([] {
     signal(SIGXFSZ, SIG_IGN);
-    const rlimit small{64 << 10, 64 << 10};  // a file may not grow beyond it
+    const rlimit small{64 << 10, 64 << 10};  // limits the size of a file
     setrlimit(RLIMIT_FSIZE, &small);
     return absl::IsResourceExhausted(SealedMemory::Create(1 << 20).status());
   }));
@@ -172,7 +173,7 @@ TEST(SealedMemory, AShortageNamesTheSize) {
     setrlimit(RLIMIT_NOFILE, &none);
     return absl::IsResourceExhausted(SealedMemory::Create(1 << 20).status());
   }));
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which map much themselves
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers map much memory
   EXPECT_TRUE(InChild([] {
     const rlimit small{64 << 20, 64 << 20};
     setrlimit(RLIMIT_AS, &small);
@@ -181,7 +182,7 @@ TEST(SealedMemory, AShortageNamesTheSize) {
 #endif
 }
 
-// A profiler's timer, say: on older kernels a signal ends one reservation and undoes it.
+// For example a profiler's timer. On older kernels a signal interrupts a reservation and undoes it.
 TEST(SealedMemory, IsReservedAlsoWhereSignalsComeAllTheTime) {
   EXPECT_TRUE(InChild([] {
     signal(SIGALRM, [](int) {
@@ -225,7 +226,7 @@ TEST(SealedMemory, AdoptRefusesWhatCouldChangeItsSize) {
   EXPECT_FALSE(SealedMemory::Adopt(-1, Access::kRead).ok());
 }
 
-// From now on memfd_create fails in this process, as where a container forbids it.
+// From now on memfd_create fails in this process, as in a container that forbids it.
 bool ForbidMemfd() {
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -283,11 +284,11 @@ TEST(SharedRegions, FindsTheRegionAroundABuffer) {
   EXPECT_GT((*regions.Allocate(1, Pages::kUsual))->id, last) << "numbers are not used again";
 }
 
-// ---- Memory of others ----------------------------------------------------------------------------------------------------
+// ---- Memory of the caller --------------------------------------------------------------------
 
 constexpr size_t kPage = 4096;
 
-// Private pages, each with bytes of its own.
+// Private pages, each with unique bytes.
 class PrivatePages {
  public:
   explicit PrivatePages(size_t pages) : size_(pages * kPage) {
@@ -340,7 +341,7 @@ TEST(SealedMemory, ReplacesPrivateMemoryAndGivesItBack) {
     begin[bytes - 1] = std::byte{1};
     EXPECT_EQ(theirs->data()[bytes - 1], std::byte{1});
     begin[bytes - 1] = PrivatePages::At(static_cast<size_t>(bytes) + kPage - 1);
-    // The margin is there to be written.
+    // The margin is writable.
     std::memset(theirs->data() - kPage, 7, kPage);
     std::memset(theirs->data() + bytes, 7, kPage);
   }
@@ -413,7 +414,7 @@ TEST(SharedRegions, RegistersTheWholePagesOfARange) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(regions.Register({pages.data(), 101}).status().code(),
             absl::StatusCode::kInvalidArgument);
-  // Beside it, and less than a page: nothing can be mapped.
+  // Less than a page beside the region: nothing can be mapped.
   const auto rest = regions.Register({begin + size, 100});
   ASSERT_TRUE(rest.ok()) << rest.status();
   EXPECT_EQ((*rest)->memory.size(), 0);

@@ -27,7 +27,7 @@ bool IsSocket(int fd) {
   return fstat(fd, &of) == 0 && S_ISSOCK(of.st_mode);
 }
 
-// What `body` returns (0 to 255) in a child.
+// Returns the result of `body` (0 to 255) in a child.
 template <typename Body>
 int InChild(Body body) {
   const pid_t pid = fork();
@@ -94,7 +94,7 @@ TEST(ForkClose, TheEndOfAConnectionIsSeenWhileAChildLives) {
   waitpid(child, nullptr, 0);
 }
 
-// A number that the library has given back may be somebody else's.
+// The number of a descriptor that the library has closed may belong to another descriptor now.
 TEST(ForkClose, WhatIsNotTheLibrarysIsLeftOpenInTheChild) {
   const int number = [] {
     const Fd fd = LocalSocket().value();
@@ -128,7 +128,7 @@ TEST(ForkClose, AForkInTheMiddleOfOpeningAndClosingLeavesNothing) {
   }
 }
 
-// As of a file on a disk that does not answer; here a socket that lingers.
+// Closes a socket that lingers. It stands for a file on a disk that does not answer.
 TEST(ForkClose, ACloseThatWaitsHoldsUpNobody) {
   Pair pair = Connected();
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  // not noted

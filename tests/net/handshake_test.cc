@@ -21,7 +21,8 @@ using ::testing::HasSubstr;
 
 constexpr std::array<uint8_t, 16> kDialer{1, 2, 3}, kListener{4, 5, 6};
 
-// Carries everything between the two until nobody has more to say; the first error of each side.
+// Carries all bytes between the two sides until neither has more to send. Holds the first error of
+// each side.
 struct Outcome {
   absl::Status dialer, listener;
 };
@@ -122,7 +123,7 @@ TEST(Handshake, AnyChangedBitIsNoticed) {
   }
 }
 
-// Who does not know the key can only send back what it was sent.
+// A peer that does not know the key can only send back what it has received.
 TEST(Handshake, EchoOfOurOwnBytesIsRefused) {
   for (const bool dials : {true, false}) {
     for (const char* key : {"", "secret"}) {
@@ -142,7 +143,7 @@ TEST(Handshake, ProofSentBackIsRefusedThoughTheHelloDiffers) {
   EXPECT_FALSE(victim.done());
 }
 
-// With nothing to compare guesses with, a guess costs a connection.
+// Without an answer to compare with, each guess at the key costs a connection.
 TEST(Handshake, ListenerSaysNothingOfTheKeyBeforeTheDialerHasProvedThatItHoldsIt) {
   for (const char* key : {"a key of the job", "another key", ""}) {
     Handshake listener(false, Purpose::kData, kListener, key);
@@ -163,7 +164,7 @@ std::string Hmac(const std::string& key, const std::string& text) {
   return {reinterpret_cast<const char*>(digest), sizeof(digest)};
 }
 
-// As handshake.h has it, with HKDF's two steps (RFC 5869) spelled out.
+// Returns the proof as defined in handshake.h, with the two steps of HKDF (RFC 5869) written out.
 std::string ExpectedProof(const std::string& key, const std::string& label,
                           const std::string& hellos) {
   const std::string extracted = Hmac("entrain handshake 3", key);

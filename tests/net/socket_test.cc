@@ -80,8 +80,8 @@ TEST(Listen, PortInUseIsNamed) {
 }
 
 TEST(Listen, TakesTheNextFreePortOfTheRange) {
-  // Two neighbouring ports of which the first is taken; which ones are free is the machine's
-  // business.
+  // Needs two neighbouring ports of which the first is taken. The machine determines which ports
+  // are free.
   for (int attempt = 0; attempt < 50; ++attempt) {
     const auto taken = OpenListener(Loopback(), {});
     ASSERT_TRUE(taken.ok());
@@ -150,7 +150,7 @@ TEST(Socket, EndOfTheOtherSideIsUnavailable) {
   ends.server.Reset();
   char byte = 0;
   EXPECT_EQ(ReadFull(ends.client.get(), &byte, 1, Soon()).code(), absl::StatusCode::kUnavailable);
-  // Writing into it ends too, by an error and not by a signal.
+  // A write to the closed socket ends too, by an error and not by a signal.
   absl::Status status;
   const std::string block(1 << 16, 'x');
   for (int i = 0; i < 100 && status.ok(); ++i) {
@@ -182,7 +182,7 @@ TEST(Socket, ReadingEndsSoonAfterTheFlag) {
   cancelled = true;
   const auto [status, end] = reading.get();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_LT(end - start, kSecond);  // 20 ms and the machine's other work
+  EXPECT_LT(end - start, kSecond);  // 20 ms, and the machine's load
 }
 
 TEST(Connect, RefusalIsUnavailableAndNamed) {
@@ -209,7 +209,7 @@ TEST(Fd, MovesAndCloses) {
   Fd copy(dup(listener->fd.get()));
   const int number = copy.get();
   Fd moved = std::move(copy);
-  EXPECT_FALSE(copy.valid());  // NOLINT: what a moved-from descriptor holds is the point
+  EXPECT_FALSE(copy.valid());  // NOLINT: the test is about moved-from descriptors
   EXPECT_EQ(moved.get(), number);
   moved.Reset();
   EXPECT_EQ(fcntl(number, F_GETFD), -1);

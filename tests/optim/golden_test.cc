@@ -1,5 +1,6 @@
-// Whole trajectories on small problems, against those of the published classes: the rules in double
-// of reference.h to 1e-11, the fast ones in f32 to 1e-4 (testdata/optimizers.json).
+// Whole trajectories on small problems, compared with those of the published classes
+// (testdata/optimizers.json): the rules of reference.h in double within 1e-11, and the fast rules
+// in f32 within 1e-4.
 #include "tests/support/golden.h"
 
 #include <algorithm>
@@ -29,7 +30,7 @@ const json& Trajectories() {
   return all;
 }
 
-// The gradient at x: of the Rosenbrock function, or of a quadratic one.
+// Returns the gradient at x of the Rosenbrock function, or of a quadratic function.
 template <typename T>
 std::vector<T> Gradient(const std::string& objective, const std::vector<T>& x) {
   std::vector<T> g(x.size());
@@ -108,7 +109,7 @@ OptimizerConfig ToConfig(const std::string& kind, const json& hyper) {
   return config;
 }
 
-// The f32 optimizer with its arrays.
+// The f32 optimizer and its arrays.
 struct Fast {
   Fast(const OptimizerConfig& config, std::vector<float> start)
       : optimizer(MakeOptimizer(config).value()),
@@ -200,7 +201,7 @@ WsamConfig ToWsam(const json& hyper) {
   return config;
 }
 
-// Workers with an objective each, x the same everywhere. Local: each perturbs along its own
+// Workers with different objectives and equal x. Local: each worker perturbs along its own
 // gradient.
 class ReferenceWorkers {
  public:
@@ -251,7 +252,7 @@ class ReferenceWorkers {
 
  public:
   Doubles x;
-  std::vector<Doubles> perturbations;  // of the last step, by worker
+  std::vector<Doubles> perturbations;  // perturbations of the last step, by worker
 
  private:
   std::vector<ReferenceElement> elements_;
@@ -313,7 +314,7 @@ class FastWorkers {
       std::vector<float> saved(x.size());
       const std::vector<float>& up = local ? first[i] : g;
       const auto count = static_cast<int64_t>(x.size());
-      // The sum of two slices, as ranks that hold them would add it up.
+      // Adds the sums of two slices, as ranks that hold the slices would.
       const double sum = wsam_->AscentSum(x.data(), up.data(), 2) +
                          wsam_->AscentSum(x.data() + 2, up.data() + 2, count - 2);
       const std::vector<float> before = x;

@@ -20,13 +20,13 @@ namespace {
 using ::testing::HasSubstr;
 using Floats = std::vector<float>;
 
-// Parameters and state of one optimizer over `count` elements.
+// Parameters and state of one optimizer, for `count` elements.
 struct Model {
   Model(const OptimizerConfig& config, const Floats& initial)
       : optimizer(MakeOptimizer(config).value()), params(initial) {
     states.resize(static_cast<size_t>(optimizer->state_arrays()), Floats(initial.size(), 0.0f));
   }
-  // Elements [from, to) only.
+  // Steps only the elements [from, to).
   void StepPart(size_t from, size_t to, const Floats& grads, int64_t step, double lr, Apply apply,
                 float* out) {
     std::vector<float*> pointers;
@@ -168,7 +168,8 @@ TEST_P(OptimizerTest, FollowsTheRuleInDouble) {
       adaptive += reference[i].adaptive;
     }
   }
-  // Commits are counted, previews are not; an element at the very edge may round to either side.
+  // Commits are counted and previews are not. An element just at the limit may be rounded to either
+  // side.
   const BranchCounts counts = model.optimizer->branches();
   const bool switches = GetParam().config.kind == OptimizerKind::kAgd;
   EXPECT_EQ(counts.elements, switches ? 100 * static_cast<int64_t>(kCount) : 0);
@@ -203,8 +204,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"agd_win_amsgrad_clip", AgdWith(true, true, 2, kDecoupled), 4}),
     [](const auto& rule) { return std::string(rule.param.name); });
 
-// η = 0.8, μ = 0.85, from 1 with gradients 0, 0.5, 0.25, -0.1: the check of the outer optimizer's
-// rule.
+// η = 0.8, μ = 0.85, from 1 with gradients 0, 0.5, 0.25, -0.1. This checks the rule of the outer
+// optimizer.
 TEST(Sgd, NesterovGivesTheKnownSeries) {
   Model model(Sgd(0.85, true, 0), {1.0f});
   const float grads[] = {0, 0.5f, 0.25f, -0.1f};
@@ -242,7 +243,7 @@ TEST(Adamw, AZeroGradientOnFreshStateMovesNothing) {
   EXPECT_EQ(model.params[0], 3.0f);
 }
 
-// The first step is of size lr, whatever the gradient, unless that is below delta.
+// The first step has size lr for every gradient that is not below delta.
 TEST(Agd, TheFirstStepGoesBySignOrByDelta) {
   Model model(Agd(0.25, 0), {1, 1, 1, 1, 1});
   model.Commit({8, -0.5f, 0.125f, 0.0f, -0.0625f}, 1, 0.5);
@@ -254,8 +255,8 @@ TEST(Agd, TheFirstStepGoesBySignOrByDelta) {
   EXPECT_EQ(model.optimizer->branches().adaptive, 2);
 }
 
-// A constant gradient changes no more after the first step: steps grow until delta takes over, and
-// are lr |g| / delta then.
+// A constant gradient does not change after the first step. Steps grow until delta limits them, and
+// then are lr |g| / delta.
 TEST(Agd, AConstantGradientEndsOnThePlainBranch) {
   OptimizerConfig config = Agd(0.125, 0);
   config.beta2 = 0.9;
@@ -281,7 +282,7 @@ TEST(Agd, AZeroGradientMovesNothingWhateverDelta) {
   }
 }
 
-// Gradients whose squares vanish in f32 still step by no more than what delta allows.
+// Gradients whose squares are zero in f32 still step by at most what delta allows.
 TEST(Agd, TinyGradientsStayFinite) {
   Model model(Agd(1e-14, 0), {3.0f, 3.0f});
   for (int64_t step = 1; step <= 50; ++step) {

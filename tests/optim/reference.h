@@ -1,4 +1,4 @@
-// The update rules as their definitions read, one element at a time, in double.
+// The update rules as their definitions are written, one element at a time, in double.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace entrain {
 
-// One parameter with all the state a rule may need.
+// One parameter with the state of all rules.
 struct ReferenceElement {
   double x = 0;
   double b = 0;           // sgd
@@ -91,7 +91,7 @@ inline void ReferenceStep(const OptimizerConfig& config, double lr, int64_t step
   }
 }
 
-// WSAM. Where the second gradient is taken: e, from a gradient at x.
+// WSAM: returns e, the displacement to the point of the second gradient, from a gradient at x.
 inline std::vector<double> ReferencePerturbation(const WsamConfig& config,
                                                  const std::vector<double>& x,
                                                  const std::vector<double>& g) {
@@ -117,7 +117,7 @@ inline std::vector<double> ReferenceClip(const WsamConfig& config, std::vector<d
   return g;
 }
 
-// The step from x with both gradients.
+// Makes the step from x with both gradients.
 inline void ReferenceWsamStep(const WsamConfig& config, const OptimizerConfig& base, double lr,
                               int64_t step, std::vector<double> g, std::vector<double> g2,
                               std::vector<ReferenceElement>& elements) {

@@ -1,5 +1,5 @@
-// WSAM beyond the published trajectories: every option around every optimizer against the rule in
-// double, slices, previews.
+// WSAM beyond the published trajectories: every option with every optimizer, compared with the rule
+// in double; slices; previews.
 #include "lib/optim/wsam.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ using Doubles = std::vector<double>;
 constexpr size_t kCount = 9001;  // more than two parts of a step
 constexpr double kRate = 0.01;
 
-// Gradient of a sum of quadratics that pull at neighbours.
+// Returns the gradient of a sum of quadratics that couple neighbours.
 template <typename T>
 std::vector<T> Gradient(const std::vector<T>& x) {
   std::vector<T> g(x.size());
@@ -73,7 +73,7 @@ class WsamTest : public testing::TestWithParam<WsamCase> {
     std::generate(x_.begin(), x_.end(), [&] { return normal(random); });
     states_.resize(static_cast<size_t>(optimizer_->state_arrays()), Floats(kCount));
   }
-  // Both gradients at x_, which stays as it was.
+  // Computes both gradients at x_, and restores x_.
   void TakeGradients() {
     g_ = Gradient(x_);
     Floats moved = x_, saved(kCount);
@@ -172,8 +172,8 @@ std::shared_ptr<const Optimizer> Sgd() {
   return MakeOptimizer({.kind = OptimizerKind::kSgd, .momentum = 0.9}).value();
 }
 
-// gamma 0 is the optimizer alone, to the last bit; gamma 1/2, coupled, is SAM: the second gradient
-// alone.
+// With gamma 0 the result has the same bits as the optimizer alone. With gamma 1/2, coupled, it is
+// SAM, which uses only the second gradient.
 TEST(Wsam, AtTheEndsOfGammaItIsTheBaseOrSam) {
   const Floats g = {1, -2, 3}, g2 = {1.25f, -1, 4};
   for (const double gamma : {0.0, 0.5}) {

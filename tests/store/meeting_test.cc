@@ -1,4 +1,4 @@
-// What a meeting of ranks promises, over every store.
+// The contract of meetings of ranks, tested with every store.
 #include <csignal>
 #include <cstring>
 #include <future>
@@ -29,7 +29,7 @@ using Joined = absl::StatusOr<std::unique_ptr<StoreMeeting>>;
 
 class MeetingContract : public ::testing::TestWithParam<const char*> {
  protected:
-  // By a handle of its own.
+  // Joins with a separate handle.
   std::unique_ptr<StoreMeeting> Join(int rank, int size, const absl::StatusOr<Parts>& mine) {
     Joined joined = source_.Open()->Join("meeting", rank, size, mine, Soon());
     EXPECT_TRUE(joined.ok()) << joined.status();
@@ -38,7 +38,7 @@ class MeetingContract : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<StoreMeeting> Join(int rank, int size) {
     return Join(rank, size, Parts{"same", std::to_string(rank)});
   }
-  // Until the failure is known.
+  // Waits until the failure is known, and returns it.
   static absl::Status Failure(StoreMeeting& meeting) {
     const Stop stop = Soon();
     while (meeting.Check().ok() && !stop.deadline.Passed(Clock::Real().Now())) {
@@ -170,7 +170,7 @@ TEST_P(MeetingContract, RankThatHasFinishedMayEnd) {
   zero->Finish();
   zero.reset();
   EXPECT_TRUE(one->Wait(Soon()).ok());
-  for (int i = 0; i < 50; ++i) {  // long enough to be seen
+  for (int i = 0; i < 50; ++i) {  // long enough to notice an end
     ASSERT_TRUE(one->Check().ok());
     poll(nullptr, 0, 10);
   }
@@ -186,7 +186,7 @@ TEST_P(MeetingContract, SecondMeetingInOnePlaceIsToldSo) {
     zero->Finish();
     one->Finish();
   }
-  // The server hears of the end in its own time.
+  // The server notices the end after some time.
   absl::Status status;
   for (const Stop stop = Soon(); !stop.deadline.Passed(Clock::Real().Now());) {
     status = Join(2, 3)->Wait({Deadline::After(kSecond)}).status();
@@ -222,7 +222,8 @@ INSTANTIATE_TEST_SUITE_P(Every, MeetingContract,
 
 class MeetingOfProcesses : public MeetingContract {
  protected:
-  // A process that joins as `rank`, waits for the others if `met`, says so, and then stays.
+  // Forks a process that joins as `rank`, waits for the others if `met`, reports this, and then
+  // does nothing more.
   pid_t Child(const std::string& key, int rank, int size, bool met) {
     int ready[2];
     EXPECT_EQ(pipe(ready), 0);
@@ -270,7 +271,7 @@ INSTANTIATE_TEST_SUITE_P(Every, MeetingOfProcesses,
                          ::testing::Values("file", "local", "tcp", "functions_file"),
                          [](const auto& kind) { return std::string(kind.param); });
 
-// ---- Ranks of the process that serves
+// ---- Ranks of the serving process
 
 TEST(ServedMeeting, ServingRankThatFinishesMayCloseTheStore) {
   auto served = *ServeStore("tcp://127.0.0.1:0", "");
@@ -328,7 +329,7 @@ TEST(ServedMeeting, ClosedServerIsSaidWhereRanksStillWait) {
 
 // ---- Many
 
-// Parts like those of a rank: some of the host's, some of the job's, some its own.
+// Returns parts like those of a rank: some equal on its host, some in the job, some unique.
 Parts PartsLike(int rank) {
   const std::string host = std::to_string(rank / 8);
   return {"own" + std::string(24, static_cast<char>(rank % 251)) + std::to_string(rank),
@@ -371,13 +372,14 @@ TEST(ManyRanks, TableOfTenThousandFitsAndComesBack) {
   EXPECT_LT(meetings.bytes(), 1000u);
 }
 
-// More than one value of the map could hold, if every rank's part in common were written out.
+// If every rank's common part were written out, this would be more than one value of the map could
+// hold.
 TEST(ManyRanks, ThousandsMeetOverTcp) {
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = files.rlim_max;
   setrlimit(RLIMIT_NOFILE, &files);
-  // Two descriptors a rank, both ends being here.
+  // Two descriptors per rank, because both ends are here.
   const int ranks = static_cast<int>(std::min<rlim_t>(2600, (files.rlim_cur - 200) / 2));
   const auto served = *ServeStore("tcp://127.0.0.1:0", "");
   const auto store = *OpenStore(served->url(), "", Soon());
@@ -412,11 +414,11 @@ TEST(Gatherings, MemoryOfAllMeetingsHasALimit) {
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(full.message()), HasSubstr("at most 268435456"));
   EXPECT_LE(meetings.bytes(), kMaxGatheringBytes);
-  meetings.Fail("m0", absl::AbortedError("x"));  // gives its room back
+  meetings.Fail("m0", absl::AbortedError("x"));  // frees its bytes
   EXPECT_TRUE(meetings.Join("again", entry, 0, "this store").ok());
 }
 
-// A failure is kept for as long as its meeting, and so is counted.
+// A failure is kept as long as its meeting, so its reason counts.
 TEST(Gatherings, FailedMeetingsCountWithTheirReasons) {
   Gatherings meetings;
   Entry entry;
@@ -430,7 +432,7 @@ TEST(Gatherings, FailedMeetingsCountWithTheirReasons) {
   EXPECT_LE(meetings.bytes(), kMaxGatheringBytes);
 }
 
-// One that the store has no room for leaves no meeting behind.
+// A rank for which the store has no room leaves no meeting behind.
 TEST(MemMeeting, RefusedRankHearsWhyWhateverItAsks) {
   const auto store = *OpenStore("mem:full", "", Soon());
   const absl::Status unable = absl::AbortedError(std::string(2000, 'x'));

@@ -104,7 +104,8 @@ TEST(StoreTable, OneClientFillsItsShareAndNoMore) {
               testing::HasSubstr("those of one client together may have 67108864 bytes"));
   EXPECT_LE(taken, kMaxClientBytes);
   EXPECT_GT(taken, kMaxClientBytes - 2 * kMaxStoreValue);
-  // Others have room; what is written over is paid by whoever writes; a shorter value gives room.
+  // Other clients have room. A value that is overwritten is charged to the client that writes. A
+  // shorter value frees room.
   EXPECT_TRUE(SetIn(table, "other", kMaxStoreValue, "modest").ok());
   EXPECT_TRUE(SetIn(table, "k0", kMaxStoreValue, "modest").ok());
   EXPECT_TRUE(SetIn(table, "again", kMaxStoreValue / 2, "greedy").ok());

@@ -1,4 +1,4 @@
-// What clients cost the memory of a store's server, which is in this process.
+// The memory that clients cost a store's server. The server is in this process.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -34,11 +34,11 @@ TEST(ServerMemory, AnnouncedBytesCostNothingUntilTheyCome) {
   for (const Fd& client : clients) {
     ASSERT_TRUE(WriteFull(client.get(), header.data(), header.size(), Soon()).ok());
   }
-  ASSERT_TRUE(served->Set("key", "value", Soon()).ok());  // handled after those
+  ASSERT_TRUE(served->Set("key", "value", Soon()).ok());  // handled after the clients' requests
   EXPECT_LT(AllocatedBytes() - before, kClients * 1024);
 }
 
-// Ranks leave when all have met, and have nothing to tell: no table is made for that.
+// Ranks that leave when all have met need no answer, so the server makes no table for them.
 TEST(ServerMemory, LeavingMakesNoTable) {
   constexpr int kRanks = 40;
   const auto served = *ServeStore("tcp://127.0.0.1:0", "");
@@ -54,11 +54,11 @@ TEST(ServerMemory, LeavingMakesNoTable) {
   ASSERT_TRUE(store->Set("key", "value", Soon()).ok());
   ForgetMost();
   const int64_t before = AllocatedBytes();
-  for (size_t rank = 1; rank < all.size(); ++rank) {  // the first one keeps the meeting
+  for (size_t rank = 1; rank < all.size(); ++rank) {  // rank 0 keeps the meeting
     all[rank]->Finish();
     all[rank].reset();
   }
-  ASSERT_TRUE(store->Set("key", "value", Soon()).ok());  // handled after those
+  ASSERT_TRUE(store->Set("key", "value", Soon()).ok());  // handled after the ranks' requests
   EXPECT_LT(MostAllocatedBytes() - before, 1 << 20);     // a table has more than twice that
 }
 

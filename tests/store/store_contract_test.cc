@@ -1,4 +1,4 @@
-// What every store promises, over every store.
+// The contract of stores, tested with every store.
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -45,13 +45,13 @@ TEST_P(StoreContract, AnyBytesAreKeysAndValues) {
   const std::string value("\0\x01\xff", 3);
   if (GetParam() == std::string("functions")) {
     EXPECT_EQ(a_->Set(key, value, Soon()).code(), absl::StatusCode::kInvalidArgument);
-    std::replace(key.begin(), key.end(), '\0', '0');  // their keys are C strings
+    std::replace(key.begin(), key.end(), '\0', '0');  // keys of functions are C strings
   }
   ASSERT_TRUE(a_->Set(key, value, Soon()).ok());
   EXPECT_EQ(*b_->Get(key, Soon()), value);
   ASSERT_TRUE(a_->Set("empty", "", Soon()).ok());
   EXPECT_EQ(*b_->Get("empty", Soon()), "");
-  // Keys that differ only in what a file name could not hold stay apart.
+  // Keys that differ only in characters that a file name cannot hold are different keys.
   EXPECT_EQ(a_->TryGet("a/b", Soon()).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(a_->TryGet("..", Soon()).status().code(), absl::StatusCode::kNotFound);
 }
@@ -114,7 +114,7 @@ TEST_P(StoreContract, GetEndsByItsFlag) {
   cancelled = true;
   const auto [status, end] = waiting.get();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_LT(end - start, kSecond);  // 20 ms and the machine's other work
+  EXPECT_LT(end - start, kSecond);  // 20 ms, and the machine's load
 }
 
 TEST_P(StoreContract, TryGetDoesNotWait) {
@@ -157,7 +157,7 @@ TEST_P(StoreContract, AddIsAtomic) {
   EXPECT_EQ(*all.rbegin(), kThreads * kTimes);
 }
 
-// Every store but one of functions.
+// Every store except stores of functions.
 class CompareAndSetContract : public StoreContract {};
 
 TEST_P(CompareAndSetContract, CompareAndSetTakesEffectOnlyOnAMatch) {
@@ -209,7 +209,7 @@ TEST_P(StoreContract, WhatIsDeletedIsAbsentForEveryHandle) {
   EXPECT_EQ(*a_->Add("count", 1, Soon()), 1);
   EXPECT_EQ(a_->Delete("key", Soon()), absl::OkStatus()) << "there is none";
   EXPECT_EQ(a_->Delete("", Soon()).code(), absl::StatusCode::kInvalidArgument);
-  // Set again, it wakes who waits.
+  // Setting the key again wakes the waiting threads.
   auto waiting = std::async(std::launch::async, [&] { return a_->Get("key", Soon()); });
   ASSERT_TRUE(b_->Set("key", "again", Soon()).ok());
   EXPECT_EQ(*waiting.get(), "again");
@@ -279,7 +279,7 @@ TEST(FileStore, UnusableDirectoryIsNamed) {
   EXPECT_THAT(std::string(store.status().message()), HasSubstr("/dev/null"));
 }
 
-// A child that another thread forked holds copies of what was open, and may live long.
+// A child that another thread forked holds copies of open descriptors, and may live long.
 TEST(FileStore, LocksAreTheProcessesThatTookThem) {
   std::string pattern = ::testing::TempDir() + "entrain-store-XXXXXX";
   const std::string root = mkdtemp(pattern.data());
@@ -299,7 +299,7 @@ TEST(FileStore, LocksAreTheProcessesThatTookThem) {
   }
   close(born[1]);
   char byte;
-  EXPECT_EQ(read(born[0], &byte, 1), 0);  // the child runs, and has closed what it does
+  EXPECT_EQ(read(born[0], &byte, 1), 0);  // the child runs, and has closed its descriptors
   const Fd other(open((root + "/seat").c_str(), O_RDONLY | O_CLOEXEC));
   const auto take_turn = [&](int64_t ns) {
     return LockDirectory(root, {Deadline::After(ns), nullptr}, "test").status();

@@ -1,4 +1,4 @@
-// One store of a kind for a test, and any number of handles to it.
+// One store of a given kind for a test, and any number of handles to it.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline Stop Soon() {
   return {Deadline::After(20 * kSecond), nullptr};
 }
 
-// Functions over another store's map, which keeps all keys unless it removes them.
+// Functions over another store's map. They keep all keys, unless `removes` is true.
 inline StoreFunctions FunctionsOver(const std::shared_ptr<Store>& base, bool removes = false) {
   using Base = std::shared_ptr<Store>;
   StoreFunctions functions;
@@ -52,7 +52,7 @@ inline StoreFunctions FunctionsOver(const std::shared_ptr<Store>& base, bool rem
   return functions;
 }
 
-// "functions": over a mem store; "functions_file": over a file store, for processes.
+// The kind "functions" is over a mem store. "functions_file" is over a file store, for processes.
 class StoreSource {
  public:
   explicit StoreSource(const std::string& kind) : kind_(kind) {
@@ -85,7 +85,7 @@ class StoreSource {
                                               : *store;
   }
   const std::string& url() const { return url_; }
-  // The handle of the process that serves; null: there is no server.
+  // Returns the handle of the serving process. Null: there is no server.
   const std::shared_ptr<Store>& served() const { return served_; }
 
  private:

@@ -1,4 +1,4 @@
-// What only a store with a network between its ends has to promise.
+// Properties of a store whose ends are connected by a network.
 #include <algorithm>
 #include <atomic>
 #include <future>
@@ -57,7 +57,7 @@ std::string UnusedUrl() {
   return "tcp://" + listener->address.ToString();
 }
 
-// A connection that has shaken hands, on which a test writes what it likes.
+// Returns a connection that has shaken hands. The test writes any bytes to it.
 Fd Greet(const Store& store) {
   Fd fd = *Connect(AddressOf(store), Soon());
   Handshake handshake(true, Purpose::kStore, {7}, "");
@@ -65,13 +65,13 @@ Fd Greet(const Store& store) {
   return fd;
 }
 void Send(const Fd& fd, const std::string& bytes) {
-  // The server may hang up in the middle, which is its right.
+  // The server may close the connection in the middle.
   (void)WriteFull(fd.get(), bytes.data(), bytes.size(), Soon());
 }
 std::string Frame(const std::string& body) {
   return Writer().PutText(body).Take();  // u32 length and bytes, as a text
 }
-// Until the other side closes.
+// Waits until the other side closes.
 bool IsClosed(const Fd& fd) {
   char bytes[256];
   while (true) {
@@ -169,7 +169,8 @@ TEST(TcpStore, WrongKeyIsRefusedAtOnce) {
   EXPECT_TRUE(OpenStore(served->url(), "right", Soon()).ok());
 }
 
-// What a stranger gets for a hello is a hello; for a guess at the key, the same bytes under any key.
+// A stranger's hello is answered by a hello. A guess at the key is answered by the same bytes for
+// every key.
 TEST(TcpStore, StrangersGetNothingThatDependsOnTheKey) {
   for (const char* key : {"a key of the job", "another key"}) {
     const auto served = Serve(key);
@@ -187,7 +188,7 @@ TEST(TcpStore, StrangersGetNothingThatDependsOnTheKey) {
   }
 }
 
-// As a server that is flooded with strangers does.
+// The listener here acts like a server that is flooded with strangers.
 TEST(TcpStore, RequestsOutliveAConnectionThatIsCutBeforeItsProofWasRead) {
   const auto listener = OpenListener(*Address::FromHost("127.0.0.1", 0), {});
   auto answering = std::async(std::launch::async, [&] {
@@ -210,7 +211,8 @@ TEST(TcpStore, RequestsOutliveAConnectionThatIsCutBeforeItsProofWasRead) {
   answering.get();
 }
 
-// Sent is not received: the server may have served what it was asked before the connection was cut.
+// The server may have served a request before the connection was cut, although the client has no
+// answer.
 TEST(TcpStore, RequestsThatCountAreNotRepeated) {
   const auto listener = OpenListener(*Address::FromHost("127.0.0.1", 0), {});
   const auto accept = [&](Handshake& handshake, int steps) {
@@ -232,7 +234,7 @@ TEST(TcpStore, RequestsThatCountAreNotRepeated) {
   auto answering = std::async(std::launch::async, [&] {
     for (int cut = 0; cut < 3; ++cut) {
       Handshake handshake(false, Purpose::kStore, kListenerId, "");
-      served.push_back(read(accept(handshake, 2)));  // its own proof is not sent
+      served.push_back(read(accept(handshake, 2)));  // does not send its own proof
     }
     Handshake handshake(false, Purpose::kStore, kListenerId, "");
     const Fd fd = accept(handshake, 3);
@@ -316,7 +318,7 @@ TEST(TcpStore, ClosingTellsWhoWaits) {
   const std::string url = served->url();
   const auto store = *OpenStore(url, "", Soon());
   auto waiting = std::async(std::launch::async, [&] { return store->Get("never", Soon()); });
-  // parked or about to be.
+  // The request is parked, or about to be.
   EXPECT_EQ(waiting.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
   served.reset();
   const auto value = waiting.get();
@@ -409,13 +411,13 @@ TEST(TcpStoreServer, AnnouncedLengthBeyondTheLimitEndsTheConnection) {
   ExpectWorks(*served);
 }
 
-// A member sends what it never finishes, until the server takes no more of that.
+// A member sends requests that it never finishes, until the server accepts no more bytes of them.
 class FullServer : public testing::Test {
  protected:
   void Fill() {
     constexpr size_t kEach = 2 << 20, kLimit = 256 << 20;
     for (size_t filled = 0; filled < kLimit; filled += kEach) {
-      // The last one ends 3 bytes before the limit, and its request goes no further than that.
+      // The last one ends 3 bytes before the limit, and its request has no further bytes.
       const bool last = filled + kEach == kLimit;
       const size_t announced = last ? kEach - 4 : kMaxRequestBytes;
       const Fd& fd = unfinished_.emplace_back(Greet(*served_));
@@ -440,7 +442,7 @@ TEST_F(FullServer, SmallRequestsAndMeetingsGoOn) {
   auto zero = join(early, 0, 3);
   EXPECT_EQ(zero->Absent(Soon())->size(), 2u);
   Fill();
-  // Who comes now, too.
+  // A client that connects now must work, too.
   const auto late = OpenStore(served_->url(), "", Soon());
   ASSERT_TRUE(late.ok()) << late.status();
   ExpectWorks(**late);
@@ -453,7 +455,7 @@ TEST_F(FullServer, SmallRequestsAndMeetingsGoOn) {
   one->Finish();
   zero.reset();
   one.reset();
-  ExpectWorks(*served_);  // handled after those
+  ExpectWorks(*served_);  // handled after those requests
   EXPECT_TRUE(two->Check().ok()) << two->Check();
   two->Fail(absl::AbortedError("the reason"));
   EXPECT_EQ(two->Wait(Soon()).status().message(), "the reason");
@@ -481,7 +483,7 @@ TEST_F(FullServer, LargeRequestsAreRefusedUntilThereIsRoom) {
   small.value = "v";
   EXPECT_TRUE(answer(small).ok());  // on the same connection
   unfinished_.clear();
-  // The server hears of the end in its own time.
+  // The server notices the end after some time.
   for (const Stop stop = Soon(); !answer(set).ok() && !stop.deadline.Passed(Clock::Real().Now());) {
   }
   EXPECT_TRUE(answer(set).ok());
@@ -511,7 +513,8 @@ TEST(TcpStoreServer, StrangersAreTurnedAway) {
   ExpectWorks(*served);
 }
 
-// A rank whose host has gone is noticed as ENTRAIN_KEEPALIVE says; one that is stopped, its window shut, is there.
+// A rank whose host is gone is noticed as ENTRAIN_KEEPALIVE says. A stopped rank with a full window
+// is not reported as gone.
 TEST(TcpStore, BothEndsAskWhileNothingIsSent) {
   ASSERT_EQ(setenv("ENTRAIN_KEEPALIVE", "20s/5s", 1), 0);
   const auto served = Serve();
@@ -551,7 +554,7 @@ TEST(TcpStoreServer, StrangersGetAPartOfTheDescriptorsAtMost) {
   for (int i = 0; i < 40; ++i) {
     silent.push_back(*Connect(AddressOf(*served), Soon()));
   }
-  const auto last = OpenStore(served->url(), "", Soon());  // accepted after those
+  const auto last = OpenStore(served->url(), "", Soon());  // accepted after the silent ones
   ASSERT_TRUE(last.ok()) << last.status();
   const auto kept = std::count_if(silent.begin(), silent.end(), [](const Fd& fd) {
     char hello[Handshake::kHelloBytes];
@@ -567,18 +570,19 @@ TEST(TcpStoreServer, MoreSilentStrangersThanPlacesKeepNobodyOut) {
   for (int i = 0; i < 700; ++i) {
     auto fd = Connect(AddressOf(*served), Soon());
     if (!fd.ok()) {
-      break;  // out of descriptors here: as many as this machine allows
+      break;  // no descriptor left on this machine
     }
     silent.push_back(*std::move(fd));
   }
-  silent.resize(silent.size() - std::min<size_t>(silent.size(), 20));  // room for what follows
+  silent.resize(silent.size() - std::min<size_t>(silent.size(), 20));  // leaves room for the rest
   ASSERT_GT(silent.size(), 200u);
   const auto store = OpenStore(served->url(), "", Soon());
   ASSERT_TRUE(store.ok()) << store.status();
   ExpectWorks(**store);
 }
 
-// An honest client needs a round trip after it was accepted; that it is one of many strangers meanwhile does not end it.
+// An honest client needs a round trip after it was accepted. It must not be closed because there
+// are many strangers meanwhile.
 TEST(TcpStoreServer, StrangerHasTimeForItsProofHoweverManyFollow) {
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
@@ -595,7 +599,7 @@ TEST(TcpStoreServer, StrangerHasTimeForItsProofHoweverManyFollow) {
   for (int i = 0; i < 700; ++i) {
     others.push_back(*Connect(AddressOf(*served), Soon()));
   }
-  ExpectWorks(*served);  // handled after those
+  ExpectWorks(*served);  // handled after the strangers
   StoreRequest set;
   set.op = StoreOp::kSet;
   set.key = "key";
@@ -605,7 +609,8 @@ TEST(TcpStoreServer, StrangerHasTimeForItsProofHoweverManyFollow) {
   EXPECT_TRUE(ReadFull(honest.get(), &reply, 1, Soon()).ok());
 }
 
-// Random bytes, and valid requests with bytes changed, cut and repeated, behind a valid handshake.
+// Random bytes, and valid requests with bytes changed, cut and repeated. Both follow a valid
+// handshake.
 TEST(TcpStoreServer, SurvivesRandomBytes) {
   const auto served = Serve();
   const unsigned seed = 20240607;
@@ -645,7 +650,7 @@ TEST(ServeStore, RefusesWhatCannotBeServed) {
   for (const char* url : {"mem:x", "file:/tmp/x", "tcp://", "tcp://h", ""}) {
     EXPECT_EQ(ServeStore(url, "").status().code(), absl::StatusCode::kInvalidArgument) << url;
   }
-  // An address set aside for documentation: no host has it.
+  // An address reserved for documentation, which no host has.
   const auto foreign = ServeStore("tcp://192.0.2.7:0", "");
   EXPECT_EQ(foreign.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(foreign.status().message()), HasSubstr("192.0.2.7"));

@@ -1,5 +1,5 @@
-// The program entrain-perf from outside: every collective over every transport, what it writes,
-// what it refuses, and what it leaves behind.
+// The program entrain-perf, tested from outside: every collective with every transport, its output,
+// the calls that it refuses, and the files that it leaves.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -34,7 +34,7 @@ struct Ended {
   std::string out, err;
 };
 
-// One program run, its output collected in files.
+// One run of the program. Its output is collected in files.
 class Call {
  public:
   explicit Call(std::vector<std::string> arguments) : out_(std::tmpfile()), err_(std::tmpfile()) {
@@ -84,7 +84,7 @@ Ended Perf(std::vector<std::string> arguments) {
   return Call(std::move(arguments)).Wait();
 }
 
-// A file name that is gone when the test ends.
+// A file name. The file is removed when the test ends.
 class JsonFile {
  public:
   JsonFile() {
@@ -210,7 +210,7 @@ TEST(EntrainPerf, MeasuresOnMemoryThatThePeersMap) {
 }
 
 #ifdef FAKE_CUDA_LIBRARY
-// What the host looks at is not what calls are given.
+// The memory that the host checks is not the memory that the calls get.
 TEST(EntrainPerf, MeasuresAndChecksDeviceMemory) {
   setenv("ENTRAIN_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);  // NOLINT(concurrency-mt-unsafe)
   for (const char* collective : {"all_reduce", "all_gather", "send_recv", "broadcast", "barrier"}) {
@@ -298,7 +298,7 @@ TEST(EntrainPerf, TunesAFileThatIsThenChosenBy) {
   EXPECT_THAT(explained.out, HasSubstr("from " + file.path()));
 }
 
-// ENTRAIN_FAULT for one test.
+// Sets ENTRAIN_FAULT for one test.
 class Fault {
  public:
   explicit Fault(const char* value) { setenv("ENTRAIN_FAULT", value, 1); }
@@ -317,7 +317,8 @@ TEST(EntrainPerf, SeesTheRateAndLatencyOfAnEmulatedLink) {
   ASSERT_THAT(file.Lines(), SizeIs(3));
   for (const json& line : file.Lines()) {
     EXPECT_EQ(line.at("wrong"), 0);
-    // 1 MiB leaves each rank; a round waits for the round before. The clocks start when the ranks have met.
+    // Each rank sends 1 MiB, and each round waits for the one before. The clocks start when the
+    // ranks have met.
     EXPECT_GE(line.at("min_us"), 0.9 * ((1 << 20) / 20.0 + 2 * 2000)) << line;
     EXPECT_LE(line.at("min_us"), 10 * ((1 << 20) / 20.0 + 2 * 2000)) << line;
   }
@@ -401,7 +402,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCall{{"all_reduce", "--tune", "/tmp/x"}, "COLLECTIVE: not with --tune"},
         BadCall{{"--tune", "/tmp/x", "-n", "1"}, "at least 2 ranks"},
         BadCall{{"--tune", "/no/such/file", "-n", "2", "--transport", "inproc", "--budget",
-                 "3600"},  // before anything is measured
+                 "3600"},  // the error comes before any measurement
                 "/no/such/file"},
         BadCall{{"broadcast", "-n", "2", "--root", "2"}, "--root"},
         BadCall{{"send_recv", "-n", "1"}, "at least 2"},

@@ -1,4 +1,4 @@
-// The program entrain-run from outside: what it prints, what it returns, what it leaves behind.
+// The program entrain-run, tested from outside: its output, its exit status, and what it leaves.
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -42,10 +42,10 @@ struct Ended {
   double seconds = 0;
 };
 
-// One call of entrain-run, its output collected in files.
+// One run of entrain-run. Its output is collected in files.
 class Call {
  public:
-  // `out`, `err`: where these go instead, if not -1.
+  // `out`, `err`: descriptors for its output instead, if not -1.
   explicit Call(std::vector<std::string> arguments, int out = -1, int err = -1)
       : start_(steady_clock::now()) {
     out_ = std::tmpfile();
@@ -119,7 +119,7 @@ bool Becomes(Condition condition, double seconds = 20) {
   return true;
 }
 
-// A zombie that nobody has reaped yet runs no more.
+// Returns false for a zombie, although it is not reaped yet.
 bool Runs(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::stringstream text;
@@ -128,7 +128,7 @@ bool Runs(pid_t pid) {
   return close != std::string::npos && text.str()[close + 2] != 'Z';
 }
 
-// The numbers in lines like "[1] pid 4711".
+// Returns the numbers in lines like "[1] pid 4711".
 std::vector<pid_t> Pids(const std::string& out) {
   std::vector<pid_t> pids;
   for (const std::string& line : Lines(out)) {
@@ -191,7 +191,7 @@ TEST(EntrainRun, FailingRankEndsTheOthersAndIsNamed) {
   EXPECT_LT(ended.seconds, 30);
 }
 
-// After one rank has failed the others have 2 s to say what they saw of it.
+// After one rank has failed, the others have 2 s to report it.
 TEST(EntrainRun, OthersMayReportAFailureAndEndByThemselves) {
   const Ended ended = RunShell(
       "2", "test $RANK = 0 && exit 3; trap 'echo asked; exit 1' TERM; sleep 0.3; echo I saw it");
@@ -207,7 +207,7 @@ TEST(EntrainRun, OneThatDoesNotEndByItselfIsAskedToAfterTwoSeconds) {
   EXPECT_EQ(ended.code, 3);
   EXPECT_EQ(ended.out, "[1] asked\n");
   EXPECT_GE(ended.seconds, 1.9);
-  EXPECT_LT(ended.seconds, 6);  // before it would have been killed
+  EXPECT_LT(ended.seconds, 6);  // sooner than a kill
 }
 
 TEST(EntrainRun, KilledRankIsNamedWithItsSignal) {
@@ -228,7 +228,7 @@ TEST(EntrainRun, RanksThatIgnoreTheRequestAreKilled) {
   std::string directory = ::testing::TempDir() + "entrain-run-XXXXXX";
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
   const std::string ready = directory + "/ready";
-  // Rank 0 fails once rank 1 has closed its ears.
+  // Rank 0 fails once rank 1 ignores signals.
   const Ended ended = Execute({"-n", "2", "--", "sh", "-c",
                                "if test $RANK = 0; then until test -e \"$0\"; do sleep 0.02; done; "
                                "exit 5; fi; trap '' TERM; : > \"$0\"; while :; do sleep 0.2; done",
@@ -315,7 +315,7 @@ TEST(EntrainRun, TimeIsLimited) {
   EXPECT_THAT(ended.err, HasSubstr("100ms"));
 }
 
-// A reader that has stopped reading, as a pager does, or a pipeline that is stuck.
+// A reader that has stopped reading, like a pager or a stuck pipeline.
 class Unread {
  public:
   Unread() { EXPECT_EQ(pipe2(ends_, O_CLOEXEC), 0); }
@@ -362,7 +362,7 @@ TEST(EntrainRun, AFailureEndsTheOthersThoughNobodyReadsTheOutput) {
   EXPECT_LT(ended.seconds, 20);
 }
 
-// The reader's time, 2 s after a failure, is one for both streams.
+// The reader has 2 s after a failure, once for both streams.
 TEST(EntrainRun, WaitsOnceForAReaderOfBothStreams) {
   for (const bool one_pipe : {true, false}) {
     SCOPED_TRACE(one_pipe);
@@ -407,7 +407,7 @@ TEST(EntrainRun, RanksGoOnThoughTheReaderHasGone) {
                                HasSubstr("of standard output are lost: Broken pipe")));
 }
 
-// Prints where store and key are, and waits until it is told to end.
+// A job that prints where store and key are, and waits until it must end.
 class JobWithAStore {
  public:
   JobWithAStore()
@@ -466,11 +466,11 @@ TEST(EntrainRun, KeyOfAJobCannotBeReadByAnotherUser) {
   int status = 0;
   ASSERT_EQ(waitpid(pid, &status, 0), pid);
   EXPECT_EQ(status, 0);
-  // Nor written by this one.
+  // This process cannot write it either.
   EXPECT_LT(open(job.key_file().c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC), 0);
 }
 
-// The key is found through programs that close what they inherit.
+// The key is found even if programs close inherited descriptors.
 TEST(EntrainRun, KeyOfAJobOutlivesWrappers) {
   const Ended shell = RunShell("2", "exec 3<&- 4<&-; sh -c 'wc -c < $ENTRAIN_KEY_FILE'");
   EXPECT_EQ(shell.code, 0) << shell.err;

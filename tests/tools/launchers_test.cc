@@ -1,5 +1,5 @@
 // entrain-perf and entrain-train as launchers start them: plain programs under the mpirun of each
-// MPI that is here, and under the variables of srun and torchrun. Nothing leaves loopback.
+// available MPI, and under the variables of srun and torchrun. All traffic stays on loopback.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -28,7 +28,7 @@ using ::testing::Not;
 
 constexpr char kLimit[] = "timeout 60 ";
 
-// No launcher's variables but those of the test; more ranks than cores, perhaps as root.
+// Removes all variables of launchers. Allows more ranks than cores, and running as root.
 void CleanEnvironment() {
   std::vector<std::string> names;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -49,7 +49,7 @@ void CleanEnvironment() {
   }
 }
 
-// A port that is free with the one before it, as far as anybody can tell.
+// Returns a port that was free together with the one before it.
 int FreePort() {
   for (;;) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -82,7 +82,7 @@ class Launchers : public testing::Test {
   static std::string Perf() {
     return ENTRAIN_PERF " all_reduce --min-bytes 1K --max-bytes 1K --budget 0.01";
   }
-  // Two replicas of two ranks that exchange twice.
+  // Returns a command that trains two replicas of two ranks, which exchange twice.
   std::string Train() const {
     return absl::StrCat(ENTRAIN_TRAIN, " --data ", directory_,
                         "/text --method edit --shard-size 2 --steps 4 --local-sgd-warmup-steps 0 "
@@ -137,11 +137,11 @@ INSTANTIATE_TEST_SUITE_P(Every, Mpirun, testing::ValuesIn(kMpiruns),
                          [](const auto& of) { return absl::StrCat("mpi", of.index); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Mpirun);
 
-// ---- srun and torchrun, by their variables
+// ---- srun and torchrun: their variables
 
-using Ranks = std::vector<std::vector<std::string>>;  // of each rank NAME=VALUE
+using Ranks = std::vector<std::vector<std::string>>;  // NAME=VALUE, by rank
 
-// All ranks with the command, at the same time; the code is that of the last that failed.
+// Runs the command on all ranks at the same time. The code is that of the last failed rank.
 Outcome Start(const Ranks& ranks, const std::string& command) {
   std::string script;
   for (const auto& variables : ranks) {
@@ -152,7 +152,7 @@ Outcome Start(const Ranks& ranks, const std::string& command) {
       absl::StrCat(script, "code=0; for one in $all; do wait $one || code=$?; done; exit $code"));
 }
 
-// Two tasks on each node; the store's port, where one is needed, is `port`.
+// Returns two tasks per node. `port`: the store's port, if one is needed.
 Ranks Srun(const std::string& nodes, int count, int port) {
   Ranks ranks;
   const int per_node = 4 / count;

@@ -1,4 +1,5 @@
-// The checker of entrain-perf against a reference that adds element by element, and against damage.
+// The checker of entrain-perf, compared with a reference that adds element by element, and tested
+// with damaged results.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -61,7 +62,8 @@ TEST(Pattern, AverageMayBeRoundedButNotWrong) {
   EXPECT_EQ(Pattern(measured).CountWrong(0, out.data()), 1);
 }
 
-// The value of index i of three ranks' inputs, and the rank it comes from.
+// Element i of the result has the extreme value at index i over three ranks' inputs, and the rank
+// that it comes from.
 TEST(Pattern, LocationsAreRanks) {
   struct Found {
     float value;

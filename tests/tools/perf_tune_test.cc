@@ -1,4 +1,4 @@
-// Figures and ranges from times that known figures made.
+// Recovers figures and ranges from times that were computed from known figures.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -28,7 +28,7 @@ LinkFigures Truth() {
   return figures;
 }
 
-// What every algorithm takes by the truth, and a message.
+// Returns the true times of every algorithm, and of a message.
 std::vector<Observation> Observe() {
   const std::vector<int> hosts(kRanks, 0);
   const LinkFigures truth = Truth();
@@ -84,7 +84,7 @@ TEST(Tune, TakesTheFiguresFromTheTimes) {
   EXPECT_THAT(result.figures.message_us, near(truth.message_us));
   EXPECT_THAT(result.figures.gbs, near(truth.gbs));
   EXPECT_THAT(result.figures.host_gbs, near(truth.host_gbs));
-  // Some of the combining is hidden behind the wire.
+  // A part of the combining overlaps with the transfers.
   EXPECT_THAT(result.figures.reduce_gbs, near(truth.reduce_gbs, 1.75));
 }
 
@@ -113,7 +113,7 @@ double LeastOf(const std::vector<Observation>& observations, const Case& measure
 TEST(Tune, WritesDownWhereTheEstimatesAreWrong) {
   std::vector<Observation> observations = Observe();
   for (Observation& one : observations) {
-    // Against all reason, ring is best at 4 KiB and 64 KiB: by a tenth.
+    // Contrary to the model, ring is faster by a tenth at 4 KiB and 64 KiB.
     if (one.measured.collective == CallKind::kAllGather &&
         one.algorithm->name == std::string("ring") &&
         (one.measured.bytes == 4096 || one.measured.bytes == 65536)) {

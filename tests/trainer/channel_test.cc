@@ -1,4 +1,4 @@
-// entrain-train by a gradient channel: zero1, acco, dpu, wp, as a user starts them.
+// entrain-train with a gradient channel (zero1, acco, dpu, wp), as a user starts it.
 #include <numeric>
 #include <tuple>
 
@@ -19,7 +19,8 @@ class ChannelTest : public TrainTest {
   }
 };
 
-// Synchronous, the same batches, the same optimizer: only who holds its state is different.
+// Both are synchronous, with the same batches and the same optimizer. Only the place of its state
+// differs.
 TEST_F(ChannelTest, Zero1IsDdp) {
   const std::string flags = "--steps 20 --lr 0.01 --gradient-accumulation-steps 2 ";
   Run("ddp", 3, flags + "--method ddp");
@@ -46,7 +47,7 @@ TEST_F(ChannelTest, AllMethodsLearnAndARoundOfAsManyMicroBatchesRepeatsBitForBit
     const json summary = Summary("first");
     EXPECT_EQ(summary["val_loss"], Summary("second")["val_loss"]) << method;
     EXPECT_LT(summary["val_loss"], 0.8 * summary["unigram_entropy"].get<double>()) << method;
-    // acco: two halves of a batch in two rounds.
+    // acco takes two halves of a batch in two rounds.
     const int rounds = method == "acco" ? 2 : 1;
     EXPECT_EQ(summary["steps"], 60);
     EXPECT_EQ(summary["syncs"], 60 * rounds);
@@ -60,8 +61,8 @@ TEST_F(ChannelTest, AllMethodsLearnAndARoundOfAsManyMicroBatchesRepeatsBitForBit
   }
 }
 
-// Nobody waits for a slow rank as long as there is something to compute; what each has made is
-// committed, or came too late and is counted.
+// No rank waits for a slow rank as long as it has something to compute. Every micro-batch is
+// committed, or is too late and counted as such.
 TEST_F(ChannelTest, AFastRankMakesMoreMicroBatches) {
   Run("late", 3,
       "--method acco --steps 12 --step-ms 4 --straggler fixed --straggler-replica 1 --straggler-ms "
@@ -113,13 +114,13 @@ TEST_F(ChannelTest, OptimizersSharpnessAndBf16) {
     const double share = record["adaptive_share"];
     EXPECT_TRUE(share >= 0.0 && share <= 1.0) << share;
   }
-  // Half of what f32 would send.
+  // Half of the bytes that f32 would send.
   EXPECT_NEAR(Summary("agd")["bytes_sent_sync"].get<double>(),
               0.5 * Summary("sgd")["bytes_sent_sync"].get<double>(),
               0.05 * Summary("sgd")["bytes_sent_sync"].get<double>());
 }
 
-// Without a radius both gradients are the same; with one they are not.
+// With radius 0 both gradients are equal. With another radius they are not.
 TEST_F(ChannelTest, SharpnessAwareStepsAtTheirEnds) {
   const std::string flags = "--method zero1 --steps 10 ";
   Run("plain", 2, flags);
@@ -127,7 +128,7 @@ TEST_F(ChannelTest, SharpnessAwareStepsAtTheirEnds) {
   Run("wsam", 2, flags + "--wsam coupled");
   EXPECT_EQ(Losses("still"), Losses("plain"));
   EXPECT_NE(Losses("wsam"), Losses("plain"));
-  // Where there is nothing to be delayed or clipped it is the step of ddp.
+  // If nothing is delayed or clipped, the step is that of ddp.
   Run("ddp", 2, "--method ddp --steps 10 --grad-clip 0 --wsam coupled");
   Run("zero1", 2, "--method zero1 --steps 10 --grad-clip 0 --wsam coupled");
   const auto ddp = Losses("ddp"), zero1 = Losses("zero1");
@@ -156,7 +157,7 @@ TEST_F(ChannelTest, ExactResumeBitEqual) {
       }
     }
     EXPECT_EQ(Summary("resumed")["val_loss"], Summary("straight")["val_loss"]) << method;
-    // The end of a run goes on, too, when there are to be more steps.
+    // A checkpoint at the end of a run can be continued as well, with more steps.
     Run("more", 3, flags + "--steps 30 --resume " + Path("saves/step-00000024.ckpt"));
     EXPECT_EQ(Log("more").begin()->first.first, 25) << method;
     EXPECT_EQ(Log("more").rbegin()->first.first, 30) << method;

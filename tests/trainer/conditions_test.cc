@@ -32,7 +32,7 @@ TEST(Conditions, AtRandomOneReplicaIsLateInEachStepAndAllKnowWhich) {
     }
     EXPECT_EQ(late, 1) << step;
   }
-  // A thousand each, with a deviation of 27.
+  // A thousand each, with a standard deviation of 27.
   EXPECT_GT(*std::min_element(times.begin(), times.end()), 880);
   EXPECT_LT(*std::max_element(times.begin(), times.end()), 1120);
   EXPECT_NEAR(unlike, 3000, 120);

@@ -1,6 +1,5 @@
-// entrain-train --device cuda as a user starts it, against --device cpu with
-// the same seed: on the fake driver and the fake cuBLAS, or, where TEST_GPU=1
-// is set, on the machine's GPUs.
+// entrain-train --device cuda as a user starts it, compared with --device cpu with the same seed.
+// Uses the fake driver and the fake cuBLAS, or the machine's GPUs if TEST_GPU=1 is set.
 #include <cmath>
 #include <string>
 
@@ -20,8 +19,7 @@ class CudaTrainTest : public TrainTest {
  protected:
   CudaTrainTest() { UseFakesUnlessReal(); }
 
-  // Runs it on both devices; every record and the summary must say the same but
-  // for rounding.
+  // Runs it on both devices. All records and the summary must be equal, apart from rounding.
   void RunOnBoth(const std::string& name, int ranks, const std::string& flags) const {
     Run(name, ranks, flags + " --device cpu");
     Run(name + "-cuda", ranks, flags + " --device cuda");
@@ -41,12 +39,12 @@ class CudaTrainTest : public TrainTest {
     for (const char* field : {"steps", "tokens", "syncs"}) {
       EXPECT_EQ(Summary(name + "-cuda")[field], Summary(name)[field]) << name << " " << field;
     }
-    // Ranks that share a GPU tell each other a little more.
+    // Ranks that share a GPU exchange a few more bytes.
     const double bytes = Summary(name)["bytes_sent_shard"];
     EXPECT_NEAR(Summary(name + "-cuda")["bytes_sent_shard"].get<double>(), bytes, 0.02 * bytes);
   }
 
-  static constexpr double kRounding = 5e-3;  // of bf16 at its worst, after a dozen steps
+  static constexpr double kRounding = 5e-3;  // worst of bf16, after a dozen steps
 };
 
 TEST_F(CudaTrainTest, SynchronousStepsOfAReplicaAreTheCpus) {
@@ -96,7 +94,7 @@ TEST_F(CudaTrainTest, TheOtherMethodsAreTheCpus) {
       "--method edit --steps 9 --local-sgd-sync-interval 3 --device cuda --cpu-offload");
   Run("edit", 2, "--method edit --steps 9 --local-sgd-sync-interval 3 --device cuda");
   EXPECT_EQ(Losses("offload"), Losses("edit"));
-  // When replicas meet is a matter of time.
+  // When replicas meet depends on time.
   Run("a-edit", 2,
       "--method a-edit --steps 40 --local-sgd-sync-time 0.05 --min-total-global-steps 4 --lr 0.01 "
       "--device cuda");
@@ -158,7 +156,7 @@ TEST_F(CudaTrainTest, AnErrorOfTheGpuEndsTheRunAndIsNamed) {
         Shell("FAKE_CUDA_FAIL=cuLaunchKernel:800:700 " + Launch(2) + "--data " + Path("text") +
               " --hidden-size 32 --layers 2 --steps 1000 --device cuda --method " + method);
     EXPECT_EQ(outcome.code, 1) << outcome.output;
-    // The launch may be one of the library's, where that has a thread of its own.
+    // The launch may be one of the library, if the library has its own thread.
     EXPECT_THAT(outcome.output,
                 AnyOf(HasSubstr("entrain-train: --device cuda: trainer_"),
                       HasSubstr("entrain-train: entrain_acco_install: acco: round ")));

@@ -17,7 +17,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// An image whose pixels and digit tell its number.
+// Returns an image whose pixels and digit depend on its number.
 std::string Line(int number) {
   std::string line;
   for (int i = 0; i < kPixels; ++i) {

@@ -63,8 +63,8 @@ TEST_F(DigitsTrainTest, AdamWTellsNineInTenImagesApart) {
   EXPECT_NEAR(summary["unigram_entropy"], 2.3026, 1e-3);
 }
 
-// The validation subset is all images, once each, however they are divided: what is right is a
-// number of images, and ranks and batches that divide them unevenly count them alike.
+// The validation subset is all images, once each, however they are divided. The number of correct
+// images must be the same with ranks and batches that divide them unevenly.
 TEST_F(DigitsTrainTest, EveryValidationImageCountsOnce) {
   const json whole = Run("whole", 1, "--method ddp --steps 20 --lr 0.01 --batch-size 48");
   const json parts =
@@ -81,7 +81,7 @@ TEST_F(DigitsTrainTest, ReplicasThatMeetNowAndThenAgree) {
                            "--local-sgd-sync-interval 10 --local-sgd-warmup-steps 20");
   EXPECT_GT(summary["val_accuracy"], 0.9);
   EXPECT_GT(summary["syncs"], 10);
-  EXPECT_TRUE(summary["anchor_checksum"].is_string());  // the program fails where replicas differ
+  EXPECT_TRUE(summary["anchor_checksum"].is_string());  // the program fails if replicas differ
 }
 
 TEST_F(DigitsTrainTest, SharpnessAwareStepsOfAnyOptimizerLearnToo) {
@@ -95,8 +95,8 @@ TEST_F(DigitsTrainTest, SharpnessAwareStepsOfAnyOptimizerLearnToo) {
             0.9);
 }
 
-// At starting parameters, which a step of hardly any length leaves: the figures are of the
-// parameters and the data alone, whoever shares the work.
+// A very short step hardly changes the starting parameters. So the figures depend only on the
+// parameters and the data, for any number of ranks.
 TEST_F(DigitsTrainTest, SharpnessIsOfTheParametersWhateverTheRanks) {
   const std::string flags =
       "--steps 1 --lr 1e-20 --weight-decay 0 --batch-size 16 --sharpness-rho 0.001,0.1 --method ";

@@ -1,4 +1,4 @@
-// Passes and loops on a GPU against those on the CPU.
+// Passes and loops on a GPU, compared with those on the CPU.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -25,7 +25,8 @@ namespace trainer {
 namespace {
 
 #if __has_include(<cublas_v2.h>)
-// What gpu_driver.h declares, against NVIDIA's header: as many arguments, of the same sizes.
+// Compares a declaration of gpu_driver.h with NVIDIA's header: the same number of arguments, of the
+// same sizes.
 template <typename... A, typename... B>
 constexpr bool Alike(int (*)(A...), cublasStatus_t (*)(B...)) {
   if constexpr (sizeof...(A) == sizeof...(B)) {
@@ -72,14 +73,15 @@ Batch RandomBatch(size_t inputs, size_t targets, uint64_t most_input, uint64_t m
   return batch;
 }
 
-// What a pass makes of a batch.
+// The results of a pass over a batch.
 struct Made {
   double loss = 0.0;
   int64_t hits = 0;
   Parameters grads;
 };
 
-// On any device: loss and hits, and twice the gradient: of scale 1 and, added to it, of 0.5.
+// On any device: computes loss and hits, and adds the gradient with scale 1 and again with scale
+// 0.5.
 Made RunPass(Device* device, Pass* pass, const Parameters& params, const Batch& batch) {
   std::vector<Array<float>> at, grads;
   for (const auto& layer : params) {
@@ -128,7 +130,7 @@ void ExpectAlike(const Made& gpu, const Made& cpu) {
   }
 }
 
-// Runs both devices, and the GPU twice.
+// Runs both devices, the GPU twice.
 template <typename Config>
 void ExpectTheCpusNumbers(const Config& config, int rows, const Parameters& params,
                           const Batch& batch) {
@@ -157,7 +159,7 @@ TEST_P(GpuLanguageTest, LossHitsAndGradientsAreTheCpusAndTheSameBitsTwice) {
     InitialiseLayer(config, l, 7, params.back().data());
   }
   for (float& w : params.back()) {
-    w *= 4.0f;  // gradients far from zero everywhere
+    w *= 4.0f;  // so that all gradients are far from zero
   }
   const auto tokens = static_cast<size_t>(rows * config.length);
   ExpectTheCpusNumbers(config, rows, params, RandomBatch(tokens, tokens, 256, 256));
@@ -166,14 +168,14 @@ TEST_P(GpuLanguageTest, LossHitsAndGradientsAreTheCpusAndTheSameBitsTwice) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GpuLanguageTest,
     testing::Values(Shape{"short", {.hidden = 16, .layers = 2, .heads = 2, .length = 12}, 3},
-                    // Rows longer than a block of threads, widths that are no multiple of 32.
+                    // Rows longer than a block of threads, and widths that are no multiple of 32.
                     Shape{"long", {.hidden = 36, .layers = 1, .heads = 3, .length = 300}, 1},
                     Shape{"one_token", {.hidden = 8, .layers = 1, .heads = 1, .length = 1}, 4}),
     [](const testing::TestParamInfo<Shape>& shape) { return std::string(shape.param.name); });
 
 class GpuMlpTest : public testing::TestWithParam<MlpConfig> {};
 
-// The batch is smaller than the largest.
+// The batch is smaller than the largest possible one.
 TEST_P(GpuMlpTest, LossHitsAndGradientsAreTheCpusAndTheSameBitsTwice) {
   Parameters params;
   for (int l = 0; l <= GetParam().layers; ++l) {
@@ -200,7 +202,7 @@ TEST(GpuPass, TheMostProbableOfEqualsIsTheFirst) {
   }
   Batch batch = RandomBatch(10 * kPixels, 10, kDarkest + 1, 1);
   for (uint8_t digit = 0; digit < 10; ++digit) {
-    batch.targets[digit] = digit;  // all of the same logit
+    batch.targets[digit] = digit;  // all logits are equal
   }
   const auto gpu = TestGpu();
   const Made made = RunPass(gpu.get(), gpu->NewPass(config, 10).get(), params, batch);
@@ -208,7 +210,7 @@ TEST(GpuPass, TheMostProbableOfEqualsIsTheFirst) {
   EXPECT_NEAR(made.loss, std::log(10.0), 1e-6);
 }
 
-// A loss that is no number must be seen as one.
+// A loss of NaN must be visible.
 TEST(GpuPass, NanComesThrough) {
   const MlpConfig config{.hidden = 4, .layers = 1};
   Parameters params = {Normals(config.layer_size(0), 1), Normals(config.layer_size(1), 2)};
@@ -219,7 +221,7 @@ TEST(GpuPass, NanComesThrough) {
   EXPECT_TRUE(std::isnan(made.loss));
 }
 
-// Forward and backward passes enqueue; nothing in them waits for the device.
+// Forward and backward passes only enqueue. The host does not wait in them.
 TEST(GpuPass, TheHostWaitsForNumbersOnly) {
   if (trainer_test::OnRealGpu()) {
     GTEST_SKIP() << "asks the fake driver for what no other gives";
@@ -286,7 +288,7 @@ TEST(Gpus, AreTakenInTurnAndWhatIsMissingIsSaid) {
     GTEST_SKIP() << "asks the fake driver for what no other gives";
   }
   trainer_test::UseFakesUnlessReal();
-  EXPECT_NE(OpenDevice("cuda", 5), nullptr);  // of one GPU
+  EXPECT_NE(OpenDevice("cuda", 5), nullptr);  // 5 modulo one GPU
   const auto refused = [](const std::string& name) {
     try {
       OpenDevice(name, 0);

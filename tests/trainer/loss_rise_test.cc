@@ -59,7 +59,7 @@ class BowlTask final : public Task {
 
 const std::vector<std::vector<float>> kPlace = {{0.5f, -1.0f}, {2.0f, 0.25f}};
 
-// The mean over batches 0 .. 4 has curvatures 1 + 2 l + i + 2.
+// The mean over the batches 0 .. 4 has the curvatures 1 + 2 l + i + 2.
 std::vector<double> Expected(const std::vector<double>& rhos) {
   double slope = 0.0, bend = 0.0;  // of the loss along the unit gradient
   for (int l = 0; l < 2; ++l) {
@@ -89,7 +89,8 @@ TEST(LossRises, AreThoseOfAQuadratic) {
   for (size_t n = 0; n < rhos.size(); ++n) {
     EXPECT_NEAR(rises[n], expected[n], 1e-5 * expected[n]);
   }
-  // Batches that no rank trains on at that number, each once for the loss here and once a rho.
+  // The batches are those that no rank trains on at this number. Each is drawn once for the loss
+  // here and once per rho.
   ASSERT_EQ(task.drawn.size(), static_cast<size_t>(kBatches));
   for (const auto& [key, times] : task.drawn) {
     EXPECT_LT(key.first, 0);

@@ -1,5 +1,5 @@
-// The digits' network against the same network in double: its loss, and its gradients, which are
-// central differences of that.
+// The digits' network, compared with the same network in double: its loss, and its gradients, which
+// are compared with central differences of the loss.
 #include "examples/trainer/mlp.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ Parameters Initial(const MlpConfig& config, uint64_t seed) {
   return params;
 }
 
-// Starting parameters with biases and a head that matter.
+// Returns starting parameters with biases and a head that are not negligible.
 Parameters Rough(const MlpConfig& config, uint64_t seed) {
   Parameters params = Initial(config, seed);
   Random random(seed);
@@ -52,7 +52,7 @@ struct Judged {
   int64_t hits = 0;
 };
 
-// One image after the other, by the formulas of the header; `params` in double.
+// Computes one image after the other by the formulas of the header. `params` are in double.
 Judged Reference(const MlpConfig& config, const std::vector<std::vector<double>>& params,
                  const Batch& batch) {
   Judged judged;

@@ -1,4 +1,5 @@
-// The model's gradients against finite differences, and what a causal language model must satisfy.
+// The model's gradients compared with finite differences, and the properties of a causal language
+// model.
 #include "examples/trainer/model.h"
 
 #include <algorithm>
@@ -37,9 +38,9 @@ void SetText(LanguagePass* pass, const std::vector<uint8_t>& text) {
   pass->SetBatch({{text.begin(), text.end() - 1}, {text.begin() + 1, text.end()}});
 }
 
-// The derivative of the loss as layer `l` moves along `direction`: central differences of steps h
-// and 2h, extrapolated so that the error is of fourth order and h may be large enough to stand out
-// of f32's noise.
+// Returns the derivative of the loss as layer `l` moves along `direction`. Uses central differences
+// of steps h and 2h, extrapolated: the error is of fourth order, so h may be large enough for f32's
+// noise.
 double Derivative(LanguagePass* pass, Parameters* params, size_t l,
                   const std::vector<float>& direction, double h) {
   const std::vector<float> start = (*params)[l];
@@ -69,7 +70,7 @@ class GradientTest : public testing::TestWithParam<Shape> {
  protected:
   GradientTest()
       : config_(GetParam().config), pass_(config_, GetParam().rows), params_(Initial(config_, 7)) {
-    // A larger head than at the start: gradients far from zero everywhere.
+    // The head is larger than at the start, so that all gradients are far from zero.
     for (auto& w : params_.back()) {
       w *= 4.0f;
     }
@@ -109,8 +110,8 @@ TEST_P(GradientTest, AgreesAlongItselfAndAlongRandomDirections) {
   }
 }
 
-// Coordinates that matter: each within 1 % of itself, or of a hundredth of the layer's largest when
-// it is smaller.
+// Coordinates that matter. Each agrees within 1 % of its own value, or of a hundredth of the
+// layer's largest value if its own is smaller.
 TEST_P(GradientTest, AgreesCoordinateByCoordinate) {
   Random random(5);
   for (size_t l = 0; l < params_.size(); ++l) {
@@ -156,7 +157,7 @@ TEST_P(GradientTest, IsTheSameBitsTwice) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GradientTest,
     testing::Values(Shape{"short", {.hidden = 16, .layers = 2, .heads = 2, .length = 12}, 3},
-                    // Longer than one strip of queries, and not a multiple of it.
+                    // Longer than one strip of queries, and no multiple of it.
                     Shape{"strips", {.hidden = 12, .layers = 1, .heads = 3, .length = 150}, 1},
                     Shape{"one_head", {.hidden = 8, .layers = 1, .heads = 1, .length = 1}, 4}),
     [](const testing::TestParamInfo<Shape>& shape) { return std::string(shape.param.name); });

@@ -1,5 +1,5 @@
-// The GPU that the trainer's tests use: that of the fake driver and the fake cuBLAS, unless
-// TEST_GPU=1 asks for a real one.
+// The GPU of the trainer's tests: that of the fake driver and the fake cuBLAS, unless TEST_GPU=1
+// asks for a real one.
 #pragma once
 
 #include <cstdlib>
@@ -16,7 +16,7 @@ inline bool OnRealGpu() {
   return asked != nullptr && std::string(asked) == "1";
 }
 
-// Before the first GPU is opened; programs that are started later have it, too.
+// Must be called before the first GPU is opened. Programs that are started later use the same GPU.
 inline void UseFakesUnlessReal() {
   if (!OnRealGpu()) {
     setenv("ENTRAIN_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);      // NOLINT(concurrency-mt-unsafe)

@@ -1,4 +1,4 @@
-// What tests of models do with a pass and parameters of their own.
+// Functions with which tests of models run a pass with their own parameters.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ inline Parameters ZerosLike(const Parameters& params) {
   return zeros;
 }
 
-// Of the batch that the pass has.
+// Returns the loss of the pass's batch.
 inline double Loss(Pass* pass, const Parameters& params) {
   for (size_t l = 0; l < params.size(); ++l) {
     pass->Forward(static_cast<int>(l), params[l].data());
@@ -26,7 +26,7 @@ inline double Loss(Pass* pass, const Parameters& params) {
   return pass->loss();
 }
 
-// After Loss.
+// Must be called after Loss.
 inline void AddGradient(Pass* pass, const Parameters& params, float scale, Parameters* grads) {
   for (size_t l = params.size(); l-- > 0;) {
     pass->Backward(static_cast<int>(l), params[l].data(), scale, (*grads)[l].data());

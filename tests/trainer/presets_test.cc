@@ -1,5 +1,5 @@
-// The options of EDiT that each method makes of a command line, against presets.txt. To make the file anew:
-// UPDATE_PRESETS=1 trainer_flags_test.
+// The options of EDiT that each method makes of a command line, compared with presets.txt. To write
+// this file again: UPDATE_PRESETS=1 trainer_flags_test.
 #include "examples/trainer/presets.h"
 
 #include <cstdlib>
@@ -34,7 +34,7 @@ double ValueIn(const entrain_edit_config_t& config, const entrain_edit_option_t&
   }
 }
 
-// What differs from the library's defaults.
+// Returns the options that differ from the library's defaults.
 std::string Dump(const entrain_edit_config_t& config) {
   std::ostringstream out;
   for (int32_t index = 0; index < entrain_edit_option_count(); ++index) {

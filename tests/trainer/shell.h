@@ -1,4 +1,4 @@
-// Programs as a user starts them.
+// Runs programs as a user starts them.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// entrain-train as a user starts it: what starts runs of it on a text, and reads what they leave.
+// entrain-train as a user starts it: starts runs on a text, and reads their output files.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ class TrainTest : public testing::Test {
   TrainTest() {
     directory_ = testing::TempDir() + "entrain_train_XXXXXX";
     EXPECT_NE(mkdtemp(directory_.data()), nullptr);
-    // Words of a small language: something to learn.
+    // Words of a small language, so that there is something to learn.
     std::ofstream file(Path("text"));
     uint32_t state = 1;
     const std::array<const char*, 6> words = {"sync ",   "drift ",  "replica ",
@@ -51,7 +51,7 @@ class TrainTest : public testing::Test {
     return "timeout 100 " ENTRAIN_RUN " -n " + std::to_string(ranks) + " -- " ENTRAIN_TRAIN " ";
   }
 
-  // Runs with the small model on `ranks` ranks; the results are NAME.log and NAME.json.
+  // Runs the small model on `ranks` ranks. The results are NAME.log and NAME.json.
   Outcome Run(const std::string& name, int ranks, const std::string& flags) const {
     const Outcome outcome = Shell(
         Launch(ranks) + "--data " + Path("text") +
@@ -66,7 +66,7 @@ class TrainTest : public testing::Test {
     return json::parse(file);
   }
 
-  // Records by (step, replica).
+  // Returns the records by (step, replica).
   std::map<std::pair<int, int>, json> Log(const std::string& name) const {
     std::map<std::pair<int, int>, json> records;
     std::ifstream file(Path(name + ".log"));
@@ -88,7 +88,7 @@ class TrainTest : public testing::Test {
   std::string directory_;
 };
 
-// Of the steps after the first `steps`, by step and replica.
+// Returns the losses after the first `steps` steps, by step and replica.
 inline std::map<std::pair<int, int>, double> LossesAfter(
     int steps, const std::map<std::pair<int, int>, json>& log) {
   std::map<std::pair<int, int>, double> losses;

@@ -1,4 +1,4 @@
-// entrain-train as a user starts it: small runs on 4 ranks, and what must hold between their logs
+// entrain-train as a user starts it: small runs on 4 ranks, and the relations between their logs
 // and summaries.
 #include <cmath>
 #include <set>
@@ -28,7 +28,7 @@ TEST_F(TrainTest, EditLearnsAndKeepsTheAnchorsOfAllReplicasAlike) {
       EXPECT_EQ(record["anchor_checksum"], log.at({key.first, 0})["anchor_checksum"]) << key.first;
     }
   }
-  // Steps are counted from 1, and an exchange runs under the forward pass after 6 + 8 k steps.
+  // Steps are counted from 1. An exchange runs with the forward pass after 6 + 8 k steps.
   for (int step = 15; step <= 70; step += 8) {
     EXPECT_TRUE(synced.count(step)) << step;
   }
@@ -52,7 +52,7 @@ TEST_F(TrainTest, RepeatsBitForBit) {
   EXPECT_EQ(Summary("first")["anchor_checksum"], Summary("second")["anchor_checksum"]);
 }
 
-// Averaging parameters after every step of plain SGD is averaging gradients.
+// With plain SGD, averaging parameters after every step equals averaging gradients.
 TEST_F(TrainTest, EditWithAnExchangeEachStepIsSynchronousSgd) {
   const std::string flags =
       "--shard-size 2 --steps 24 --optimizer sgd --lr 0.3 --grad-clip 0 --weight-decay 0 ";
@@ -69,7 +69,7 @@ TEST_F(TrainTest, EditWithAnExchangeEachStepIsSynchronousSgd) {
               1e-4);
 }
 
-// Each rank's own gradient, or the mean of all, leads up, whichever way the model is spread.
+// The ascent uses each rank's own gradient, or the mean of all, for any sharding of the model.
 TEST_F(TrainTest, ShardingDoesNotChangeSharpnessAwareSteps) {
   for (const std::string way : {"local", "global"}) {
     const std::string flags =
@@ -85,7 +85,7 @@ TEST_F(TrainTest, ShardingDoesNotChangeSharpnessAwareSteps) {
   EXPECT_NE(Summary("local1")["val_loss"], Summary("global1")["val_loss"]);
 }
 
-// Of one rank, its own gradient is the mean; without a radius only the first gradient counts.
+// With one rank, its own gradient is the mean. With radius 0, only the first gradient counts.
 TEST_F(TrainTest, SharpnessAwareStepsAtTheirEnds) {
   const std::string flags = "--method ddp --steps 10 --optimizer adamw ";
   Run("local", 1, flags + "--wsam coupled --wsam-adaptive");
@@ -116,7 +116,7 @@ TEST_F(TrainTest, AgdLearnsAloneAndWithSharpnessAwareStepsInBf16) {
   }
 }
 
-// The same four batches a step, whichever way the model is spread.
+// The same four batches per step, for any sharding of the model.
 TEST_F(TrainTest, ShardingDoesNotChangeTheMathematics) {
   const std::string flags = "--method ddp --steps 12 ";
   Run("m1", 4, flags + "--shard-size 1");
@@ -196,10 +196,10 @@ TEST_F(TrainTest, AEditSavesAtARendezvousAndGoesOn) {
   for (const auto& entry : std::filesystem::directory_iterator(Path("saves"))) {
     files.insert(entry.path());
   }
-  ASSERT_GE(files.size(), 2u);  // of the end, and at least one on the way
+  ASSERT_GE(files.size(), 2u);  // one at the end, and at least one before
   EXPECT_THAT(*files.begin(), HasSubstr("/exchange-0"));
   Run("second", 4, flags + "--steps 80 --resume " + *files.rbegin());
-  EXPECT_EQ(Log("second").size(), 40u);  // of each replica those after the end of the first run
+  EXPECT_EQ(Log("second").size(), 40u);  // steps of each replica after the first run
   EXPECT_EQ(Log("second").begin()->first.first, 61);
   EXPECT_GE(Summary("second")["syncs"], Summary("first")["syncs"]);
 }
@@ -221,12 +221,12 @@ TEST_F(TrainTest, AEditMeetsByTimeLearnsAndEndsAlike) {
     EXPECT_EQ(summary["method"], "a-edit");
     EXPECT_EQ(summary["steps"], 70);
     EXPECT_GT(summary["syncs"], 0);
-    EXPECT_TRUE(summary["anchor_checksum"].is_string());  // compared between replicas by the run
+    EXPECT_TRUE(summary["anchor_checksum"].is_string());  // the run compares it between replicas
     EXPECT_LT(summary["val_loss"].get<double>(), summary["unigram_entropy"].get<double>());
   }
 }
 
-// Steps and delays take their time, and nothing else: not a bit of the training changes.
+// Steps and delays take their time, but no bit of the training changes.
 TEST_F(TrainTest, StepsAndStragglersTakeAsLongAsTheFlagsSay) {
   const std::string flags = "--method edit --steps 12 --local-sgd-sync-interval 4 ";
   Run("plain", 2, flags);
@@ -236,12 +236,12 @@ TEST_F(TrainTest, StepsAndStragglersTakeAsLongAsTheFlagsSay) {
   EXPECT_EQ(Losses("late"), Losses("plain"));
   EXPECT_GE(Summary("padded")["wall_s"], 12 * 0.020);
   EXPECT_GE(Summary("late")["wall_s"], 12 * 0.050);
-  // The first four steps are before the first meeting: each replica is alone.
+  // The first four steps come before the first meeting, so no replica waits.
   const auto late = Log("late");
   EXPECT_GE(late.at({4, 1})["seconds"], 4 * 0.050);
   EXPECT_GE(late.at({4, 0})["seconds"], 4 * 0.020);
   // In each of two intervals and at the end, replica 0 waits for four times 30 ms, if the machine
-  // lets it run at all.
+  // lets it run.
   const auto waited = Summary("late")["idle_share"].get<std::vector<double>>();
   ASSERT_EQ(waited.size(), 2u);
   EXPECT_GT(waited[0], waited[1]);
@@ -259,7 +259,8 @@ TEST_F(TrainTest, ShuffledLabelsReachOneReplicaInOneIntervalInSoMany) {
   const auto differs = [&](int step, int replica) {
     return clean.at({step, replica})["loss"] != shuffled.at({step, replica})["loss"];
   };
-  // Warm-up, then intervals 1 (steps 11 to 20), 2, 3 (31 to 40): until then nothing is different.
+  // Warm-up, then the intervals 1 (steps 11 to 20), 2, and 3 (31 to 40). Until then there is no
+  // difference.
   for (int step = 1; step <= 80; ++step) {
     EXPECT_EQ(differs(step, 0), step > 40) << step;
     EXPECT_EQ(differs(step, 1), step > 30) << step;
@@ -285,7 +286,7 @@ TEST_F(TrainTest, AEditReplicasThatCountTogetherEndTogether) {
   EXPECT_EQ(summary["tokens"], all * 4 * 32);
   const auto log = Log("together");
   EXPECT_EQ(log.size(), static_cast<size_t>(all));
-  // Rates fall as they do for the mean replica: the slow one's do not stay high.
+  // Learning rates fall as for the mean replica: the slow replica's rates do not stay high.
   const double slow = log.at({steps[0], 0})["lr"];
   const double fast = log.at({steps[1], 1})["lr"];
   EXPECT_LT(slow, 0.004);
@@ -313,7 +314,7 @@ TEST_F(TrainTest, PostLocalSgdAndExchangesBehindStepsLearn) {
   }
 }
 
-// Go on from a checkpoint with exchanges under way, or with what error feedback owes.
+// Runs continue from a checkpoint with exchanges under way, or with a remainder of error feedback.
 TEST_F(TrainTest, Co2StreamingDiLoCoAndSparseLoCoLearnAndResumeBitEqual) {
   for (const std::string name : {"co2", "streaming-diloco", "sparseloco"}) {
     const std::string flags = "--method " + name +
@@ -388,10 +389,10 @@ TEST_F(TrainTest, WhatIsWrongIsSaidOnceByOneRank) {
   once("--data " + Path("text") + " --resume " + Path("absent"),
        Path("absent.ckpt") + ": cannot open it: No such file");
   once("--data " + Path("text") + " --resume " + Path("text"), "text.ckpt: cannot open it");
-  // Before the first step, not after the last.
+  // The error comes before the first step, not after the last.
   once("--data " + Path("text") + " --summary /nowhere/y --steps 1000000000",
        "cannot write '/nowhere/y'");
-  // Built without CUDA, it says that.
+  // A build without CUDA says so.
   setenv("ENTRAIN_CUDA_LIBRARY", "/nowhere/libcuda.so", 1);
   once("--data " + Path("text") + " --device cuda", "entrain-train: --device cuda: ");
 }

@@ -1,6 +1,6 @@
-// Calls on device memory: every collective by every way, against the scalar reference, on streams, in any mixture, and
-// what happens when something is wrong. On the fake driver (tests/support/fake_cuda), whose device memory the host cannot
-// touch, or, where TEST_GPU=1 is set, on the machine's first device.
+// Calls on device memory: every collective by every path, compared with the scalar reference, on
+// streams, in any mixture, and with errors. Uses the fake driver (tests/support/fake_cuda), whose
+// device memory the host cannot access, or the machine's first device if TEST_GPU=1 is set.
 
 #include <atomic>
 #include <barrier>
@@ -33,7 +33,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Before anything is looked for.
+// Must run before the libraries are looked for.
 const bool kFakes = [] {
   if (!OnRealDevice()) {
     setenv("FAKE_CUDA_DEVICES", "4", 1);                   // NOLINT(concurrency-mt-unsafe)
@@ -63,7 +63,8 @@ class EveryWay : public testing::TestWithParam<std::tuple<const char*, int>> {
   int size() const { return std::get<1>(GetParam()); }
   bool offloaded() const { return options().transports.find("nccl") != std::string::npos; }
   Device& DeviceOf(const Comm& comm) const { return TestDevice(offloaded() ? comm->rank() : 0); }
-  // NCCL is joined in the first call; where its allocating waits for the device, that must not hold a stream.
+  // The first call joins NCCL. If allocating waits for the device, this call must not hold a
+  // stream.
   void MeetFirst(const Comm& comm, Device& device, StreamHandle stream) const {
     if (!offloaded() || !AllocatingWaits()) {
       return;
@@ -97,10 +98,10 @@ TEST_P(EveryWay, GivesWhatTheReferenceGives) {
     Device& device = DeviceOf(comm);
     TestStream stream(device);
     uint32_t number = 0;
-    // Whoever frees device memory waits for all streams of the process, and here that is those of all ranks: so only
-    // while no rank is in a call.
+    // Freeing device memory waits for all streams of the process, which are those of all ranks
+    // here. So memory is freed only while no rank is in a call.
     std::vector<std::unique_ptr<DeviceTrial>> trials;
-    // Nothing, a little, odd, what goes direct, and several pieces.
+    // Counts: nothing, few, odd, enough for direct calls, and several pieces.
     for (const int64_t count :
          {int64_t{0}, int64_t{1}, int64_t{1001}, int64_t{40'000}, int64_t{1'300'007} / size()}) {
       for (const CallKind kind : kKinds) {
@@ -128,7 +129,7 @@ TEST_P(EveryWay, GivesWhatTheReferenceGives) {
   });
 }
 
-// The host starts everything and waits for nothing but its stream.
+// The host starts everything and waits only for its stream.
 TEST_P(EveryWay, StreamsWaitForCallsAndCallsForStreams) {
   RunRanks(size(), options(), [&](const Comm& comm) {
     Device& device = DeviceOf(comm);
@@ -158,7 +159,7 @@ TEST_P(EveryWay, StreamsWaitForCallsAndCallsForStreams) {
       want *= size();
     }
     std::vector<int64_t> result(kCount);
-    // Page-locked, so that the copy is enqueued and not waited for.
+    // Page-locked, so that the copy is enqueued and the host does not wait for it.
     const auto pinned = device.AllocatePinned(bytes);
     ASSERT_TRUE(pinned.ok());
     ASSERT_TRUE(device.Copy(*pinned, buffer.get(), bytes, stream.get()).ok());
@@ -190,8 +191,9 @@ TEST_P(EveryWay, ManyAtOnceWithTagsInAnyOrderAndSendsBetweenThem) {
       ASSERT_TRUE(work.ok()) << work.status();
       works.push_back(*std::move(work));
     };
-    constexpr int64_t kLarge = 700'000;  // of more than one piece
-    // Not on the stream of the others: calls that wait for each other's stream could not come in any order.
+    constexpr int64_t kLarge = 700'000;  // more than one piece
+    // Not on the stream of the others: calls that wait for each other's stream could not be made in
+    // any order.
     for (int i = 0; i < 6; ++i) {
       const int tag = rank % 2 == 0 ? i : 5 - i;
       TrialSpec spec{CallKind::kAllReduce,      tag % 2 == 0 ? kLarge : 100, 0, false, false,
@@ -217,7 +219,7 @@ TEST_P(EveryWay, ManyAtOnceWithTagsInAnyOrderAndSendsBetweenThem) {
       trial->Check();
     }
 
-    // Around a ring, larger than what goes before its receive is posted.
+    // Around a ring, with more bytes than are sent before the receive is posted.
     TestMemory out(device, kLarge * 8), in(device, kLarge * 8);
     ASSERT_TRUE(
         device.Fill(out.get(), static_cast<uint8_t>(rank + 1), kLarge * 8, stream.get()).ok());
@@ -249,7 +251,7 @@ TEST_P(EveryWay, ManyAtOnceWithTagsInAnyOrderAndSendsBetweenThem) {
   });
 }
 
-// Reductions of other kinds than built-in ones: what the host gives, the device gives, to the bit.
+// Reductions other than the built-in ones give the same bits on the device as on the host.
 TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
   const int n = size();
   RunRanks(n, options(), [&](const Comm& comm) {
@@ -273,7 +275,7 @@ TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
     nothing.merging = std::make_shared<const Merging>(none);
     factor.op = ReduceOp::kPreMultipliedSum;
     factor.factor = 0.25 * (comm->rank() + 1);
-    // Made anew for host and device: they remember what was called before.
+    // Made separately for host and device, because they remember earlier calls.
     const auto packed = [] { return Gta(Sparsified(Merging(), Sparsification::kMagnitude, 0.1)); };
     const auto encoded = [] { return Gta(Encoded(WireFormat::kInt8)); };
     const std::vector<std::pair<Reduction, Reduction>> pairs = {
@@ -307,7 +309,7 @@ TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
   });
 }
 
-// Sparsified contributions go through the host: the same elements are kept, again and again.
+// Sparsified contributions go through the host. The same elements are kept, call after call.
 TEST_P(EveryWay, SparsifiedReductionsKeepWhatTheHostKeeps) {
   const int n = size();
   RunRanks(n, options(), [&](const Comm& comm) {
@@ -390,7 +392,7 @@ TEST(DeviceCalls, ADensityThatKeepsNothingHarmsNobody) {
   });
 }
 
-// Whose kernels ran, or none.
+// Checks which path has run, by its kernels.
 TEST_P(EveryWay, IsTheWayThatIsTaken) {
   ASSERT_EQ(kFakes, !OnRealDevice());
   ENTRAIN_NEEDS_FAKE();
@@ -407,12 +409,12 @@ TEST_P(EveryWay, IsTheWayThatIsTaken) {
     EXPECT_EQ(staged && size() > 1, sent > 40'000 * 4) << sent;
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
   });
-  // Of one rank nothing is combined.
+  // A single rank combines nothing.
   const bool direct = options().transports.find("cuda") != std::string::npos && size() > 1;
   EXPECT_EQ(CallsOf("cuLaunchKernel") > before, direct);
 }
 
-// What the process keeps it has after the first time.
+// All memory that the process keeps is there after the first round.
 TEST_P(EveryWay, LeavesNothingBehind) {
   ENTRAIN_NEEDS_FAKE();
   std::vector<int> live[2];
@@ -438,7 +440,7 @@ TEST_P(EveryWay, LeavesNothingBehind) {
   EXPECT_EQ(live[0], live[1]);
 }
 
-// Nor does any call after the first of its size find more memory.
+// Also, no call after the first of its size allocates memory.
 TEST_P(EveryWay, CallsOfOneSizeFindTheirMemoryOnce) {
   ENTRAIN_NEEDS_FAKE();
   RunRanks(size(), options(), [&](const Comm& comm) {
@@ -465,7 +467,8 @@ TEST_P(EveryWay, CallsOfOneSizeFindTheirMemoryOnce) {
   });
 }
 
-// What a device cannot combine at once goes another way: all ranks know it before they begin.
+// A call that a device cannot combine at once takes another path. All ranks know this before they
+// begin.
 TEST(DeviceCalls, AreDirectOfAsManyRanksAsADeviceCombines) {
   const Device& device = TestDevice();
   Call call;
@@ -479,7 +482,7 @@ TEST(DeviceCalls, AreDirectOfAsManyRanksAsADeviceCombines) {
   }
 }
 
-// ---- What is wrong
+// ---- Errors
 
 TEST(DeviceCalls, RefuseWhatIsNotWhereTheCallSays) {
   TestDevices();
@@ -497,7 +500,7 @@ TEST(DeviceCalls, RefuseWhatIsNotWhereTheCallSays) {
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(refused.message()), HasSubstr("in: "));
     EXPECT_THAT(std::string(refused.message()), HasSubstr("ordinary host memory"));
-    // Nothing was harmed.
+    // The communicator still works.
     call.in = call.out;
     TestStream stream(TestDevice());
     ASSERT_TRUE(TestDevice().Fill(memory.get(), 0, 400, stream.get()).ok());
@@ -529,8 +532,9 @@ TEST(DeviceCalls, HostAndDeviceRanksAreAMismatch) {
   });
 }
 
-// A stream that never comes to the call: the call's time bounds that too, and everybody is told. Not the first call of its
-// kind, which finds memory, for which the driver may wait for all streams.
+// A stream never reaches the call. The call's timeout limits this wait too, and all ranks learn of
+// it. This must not be the first call of its kind, because that call allocates memory, for which
+// the driver may wait for all streams.
 TEST(DeviceCalls, WaitForAStreamNoLongerThanTheirTime) {
   TestDevices();
   RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
@@ -566,7 +570,7 @@ TEST(DeviceCalls, WaitForAStreamNoLongerThanTheirTime) {
     EXPECT_LT(Clock::Real().Now() - begun, 5 * kSecond);
     EXPECT_THAT(std::string(status.message()), HasSubstr("waiting for what its stream had to do"));
     std::atomic_ref<uint32_t>(*open).store(1);
-    stream.Finish();  // what waits for the call does so no more
+    stream.Finish();  // nothing waits for the call any more
     device.FreePinned(*word);
   });
 }
@@ -600,12 +604,12 @@ TEST(DeviceCalls, OfADestroyedCommunicatorAreAborted) {
   });
 }
 
-// What the driver refuses ends the communicator with the driver's words, on all ranks.
+// An error of the driver ends the communicator on all ranks, with the driver's text.
 TEST(DeviceCalls, EndWithWhatTheDriverSaid) {
   ENTRAIN_NEEDS_FAKE();
   TestDevices();
   std::atomic<int> failed{0};
-  std::barrier armed(2);  // the library's own would be ended by whoever goes on first
+  std::barrier armed(2);  // a library barrier would end with the first error
   RunRanks(2, {.transports = "inproc"}, [&](const Comm& comm) {
     TestMemory memory(TestDevice(), 4 * 40'000);
     TestStream stream(TestDevice());
@@ -631,7 +635,7 @@ TEST(DeviceCalls, EndWithWhatTheDriverSaid) {
   EXPECT_EQ(failed, 2);
 }
 
-// An error does not let go of what the device was given before it.
+// After an error, the call is not over until the device has finished what it was given before.
 void OverWhenTheDeviceHasDone(CallKind kind, const char* transports) {
   TestDevices();
   std::barrier together(2);
@@ -658,7 +662,7 @@ void OverWhenTheDeviceHasDone(CallKind kind, const char* transports) {
     }
     const auto work = comm->Start(trial.call);
     ASSERT_TRUE(work.ok()) << work.status();
-    // The other may hear of the end before it has given the device anything.
+    // The other rank may learn of the end before it has given the device anything.
     if (comm->rank() == 0) {
       EXPECT_FALSE((*work)->Wait(Deadline::After(300 * kMillisecond)));
       EXPECT_FALSE(comm->status().ok());
@@ -680,7 +684,7 @@ TEST(DeviceCalls, AreNotOverBeforeWhatTheyReadOfOthers) {
   OverWhenTheDeviceHasDone(CallKind::kGather, "inproc,cuda");
 }
 
-// Nothing but the stream, or the thread, says on which device a rank is that has no bytes.
+// For a rank without bytes, only the stream or the thread tells its device.
 TEST(DeviceCalls, WithoutBuffersAreOnTheDeviceOfTheirStream) {
   ENTRAIN_NEEDS_FAKE();
   for (const bool has_stream : {false, true}) {
@@ -709,7 +713,8 @@ TEST(DeviceCalls, WithoutBuffersAreOnTheDeviceOfTheirStream) {
   }
 }
 
-// Whose caller waits, nothing else has to: not even the other rank's call behind it on the default stream.
+// If the caller waits, nothing else has to wait: not even the other rank's next call on the default
+// stream.
 TEST(DeviceCalls, ThatBlockHoldNoStream) {
   TestDevices();
   RunRanks(2, {.transports = "inproc,cuda", .timeout_ns = 5 * kSecond}, [&](const Comm& comm) {

@@ -1,5 +1,5 @@
-// Calls on device memory between processes, which open each other's memory. On the fake driver, or, where TEST_GPU=1 is
-// set, with one device for all.
+// Calls on device memory between processes, which open each other's memory. Uses the fake driver,
+// or one device for all if TEST_GPU=1 is set.
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,7 +17,7 @@
 namespace entrain {
 namespace {
 
-// A process a rank, all of which end well.
+// Runs one process per rank. All must end without error.
 void RunProcesses(int size, const char* transports, const RankBody& body) {
   RanksOptions options;
   options.transports = transports;
@@ -25,7 +25,7 @@ void RunProcesses(int size, const char* transports, const RankBody& body) {
   EXPECT_EQ(RunRankProcesses(size, options, body), std::vector<int>(static_cast<size_t>(size)));
 }
 
-// As cudaMallocAsync gives it: nobody else can open it.
+// Allocates like cudaMallocAsync: no other process can open the memory.
 void* AllocateOfPool(int64_t bytes) {
   uintptr_t memory = 0;
   EXPECT_TRUE(TestDevice().Enter().ok());
@@ -36,7 +36,7 @@ void* AllocateOfPool(int64_t bytes) {
   return reinterpret_cast<void*>(memory);  // NOLINT(performance-no-int-to-ptr)
 }
 
-// On the device, in the rank's own words.
+// Words in the rank's own memory on the device.
 class Words {
  public:
   explicit Words(int64_t count, bool of_pool = false)
@@ -76,7 +76,7 @@ Call CallOn(CallKind kind, const Words& in, const Words& out, int64_t count) {
 
 constexpr int64_t kCount = 300'000;
 
-// What is written where others still read is kept aside first.
+// Data that is overwritten while others still read it is copied first.
 void ExchangeInPlace(Communicator& comm) {
   const int size = comm.size();
   const Words parts(kCount * size), sums(kCount);
@@ -130,12 +130,12 @@ TEST_P(DeviceProcesses, OpenEachOthersMemoryAndNeedNoPageLockedCopies) {
   RunProcesses(GetParam(), "shm,cuda", [](const std::shared_ptr<Communicator>& comm) {
     ReduceAndGather(*comm);
     ExchangeInPlace(*comm);
-    // What was exchanged directly was opened once, whatever the number of calls; and before that tried in vain, where
-    // what had been there was in the way.
+    // Memory that was exchanged directly was opened once, whatever the number of calls. Before
+    // that, opening failed once if older memory was at the same address.
     EXPECT_TRUE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") > 0);
     EXPECT_TRUE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") <= 8 * (comm->size() - 1));
     EXPECT_TRUE(OnRealDevice() || CallsOf("cuLaunchKernel") > 0);
-    // All have done with it before anybody frees what is open elsewhere.
+    // All ranks are done before any rank frees memory that others have open.
     EXPECT_TRUE(comm->Barrier().ok());
   });
 }
@@ -149,7 +149,7 @@ TEST_P(DeviceProcesses, WithoutThatGoThroughTheHost) {
   });
 }
 
-// One that cannot open the others' memory decides for all.
+// If one rank cannot open the others' memory, all ranks take the other path.
 TEST_P(DeviceProcesses, GoThroughTheHostWhenOneCannotOpenMemory) {
   ENTRAIN_NEEDS_FAKE();
   RunProcesses(GetParam(), "shm,cuda", [](const std::shared_ptr<Communicator>& comm) {
@@ -169,7 +169,7 @@ void SumsUp(Communicator& comm, const Words& words) {
   EXPECT_EQ(words.Get(), std::vector<int64_t>(kCount, comm.size() * (comm.size() + 1) / 2));
 }
 
-// Whether a call is direct depends on its buffers too, those of all ranks.
+// Whether a call is direct depends also on the buffers of all ranks.
 TEST_P(DeviceProcesses, WhatOneCannotExportAllSendThroughTheHost) {
   ENTRAIN_NEEDS_FAKE();
   RunProcesses(GetParam(), "shm,cuda", [](const std::shared_ptr<Communicator>& comm) {
@@ -202,7 +202,7 @@ TEST_P(DeviceProcesses, WhatOneCannotOpenAllSendThroughTheHost) {
   });
 }
 
-// What one has freed is closed by the others once they see what has come to its place.
+// Memory that one rank has freed is closed by the others once they see new memory in its place.
 TEST_P(DeviceProcesses, OpenNoMoreThanThereIs) {
   ENTRAIN_NEEDS_FAKE();
   RunProcesses(GetParam(), "shm,cuda", [](const std::shared_ptr<Communicator>& comm) {
@@ -215,13 +215,13 @@ TEST_P(DeviceProcesses, OpenNoMoreThanThereIs) {
       most = std::max(most, LiveOnFake().back());
     }
     EXPECT_GE(CallsOf("cuLaunchKernel"), 20);
-    // The one to try, what there is, and what is in its way.
+    // The attempt, the memory itself, and older memory at its address.
     EXPECT_LE(most, 3 * (comm->size() - 1));
   });
 }
 
-// What is read directly and what NCCL takes, in turns on one stream and with a device for each rank: nothing is offloaded
-// behind a call that has more to enqueue.
+// Direct calls and calls of NCCL alternate on one stream, with one device per rank. No call is
+// offloaded behind a call that has more to enqueue.
 TEST_P(DeviceProcesses, MixDirectCallsAndThoseOfNccl) {
   if (OnRealDevice()) {
     GTEST_SKIP() << "wants a device for each rank";
@@ -240,14 +240,14 @@ TEST_P(DeviceProcesses, MixDirectCallsAndThoseOfNccl) {
       Call call;
       call.kind = CallKind::kAllReduce;
       call.dtype = DType::kF32;
-      // NCCL is not given the least of floats.
+      // NCCL does not get the minimum of floats.
       call.reduction.op = i % 3 == 2 ? ReduceOp::kSum : ReduceOp::kMin;
       call.count = kFloats;
       call.in = call.out = {memory.get(), kFloats * 4, MemoryKind::kDevice};
       call.options.device = call.options.on_stream = true;
       call.options.stream = stream.get();
       if (i == 0) {
-        ASSERT_TRUE(comm->Run(call).ok());  // NCCL is joined in it, which may wait for all streams
+        ASSERT_TRUE(comm->Run(call).ok());  // joins NCCL, which may wait for all streams
         continue;
       }
       auto work = comm->Start(call);
@@ -272,7 +272,7 @@ TEST_P(DeviceProcesses, MixDirectCallsAndThoseOfNccl) {
   unsetenv("FAKE_CUDA_DEVICES");
 }
 
-// A rank that dies in the middle: the others' calls and streams end, with its name.
+// A rank is killed in the middle. The others' calls and streams end, and the error names the rank.
 TEST_P(DeviceProcesses, AKilledRankEndsTheCallsOfTheOthers) {
   const int last = GetParam() - 1;
   RanksOptions options;

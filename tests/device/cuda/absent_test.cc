@@ -1,5 +1,5 @@
-// Where there is no driver, or none that can be used, the reason is said. Each in a process of its
-// own, since one looks once.
+// If there is no driver, or no usable one, the reason is reported. Each case is a separate process,
+// because a process looks for the driver once.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -11,7 +11,7 @@
 namespace entrain {
 namespace {
 
-// Ends the process: 0 when there are no devices, its reason on standard error.
+// Ends the process with 0 if there are no devices, and prints the reason on standard error.
 [[noreturn]] void TryWith(const char* library) {
   setenv("ENTRAIN_CUDA_LIBRARY", library, 1);  // NOLINT(concurrency-mt-unsafe)
   for (int again = 0; again < 2; ++again) {
@@ -47,7 +47,7 @@ TEST_F(CudaAbsent, ADriverWithoutADeviceSaysSo) {
   unsetenv("FAKE_CUDA_DEVICES");  // NOLINT(concurrency-mt-unsafe)
 }
 
-// Ends the process: 0 when the device cannot be used, its reason on standard error.
+// Ends the process with 0 if the device cannot be used, and prints the reason on standard error.
 [[noreturn]] void TryDevice() {
   setenv("ENTRAIN_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);  // NOLINT(concurrency-mt-unsafe)
   const auto devices = OpenDevices();

@@ -119,7 +119,7 @@ TEST(CudaDevice, AStreamWaitsForAWordAndEventsOrderStreams) {
   ASSERT_TRUE(pinned.ok());
   auto* const word = static_cast<uint32_t*>(*pinned);
   auto* const seen = word + 1;
-  *word = 0xfffffffe;  // two before it wraps
+  *word = 0xfffffffe;  // wraps around after two steps
   *seen = 0;
   const TestMemory memory(device, 4);
   const auto marked = device.CreateEvent();
@@ -209,8 +209,8 @@ TEST(CudaDevice, TwoDevicesAreTwo) {
 
 constexpr int64_t kShared = 5000, kOffset = 1234;
 
-// Runs the test IpcPeer.DISABLED_* of this program with the export in its environment; its exit
-// code.
+// Runs the test IpcPeer.DISABLED_* of this program with the export in its environment. Returns its
+// exit code.
 int RunPeer(const char* test, const DeviceExport& memory) {
   const std::string handle = absl::BytesToHexString(absl::string_view(
       reinterpret_cast<const char*>(memory.allocation.data()), memory.allocation.size()));
@@ -241,7 +241,7 @@ DeviceExport ExportFromEnvironment() {
   return memory;
 }
 
-// What the test below starts: adds 1 to what it finds, which it opens twice.
+// The test below starts this one: it opens the memory twice and adds 1 to its content.
 TEST(IpcPeer, DISABLED_AddsOne) {
   Device& device = TestDevice();
   const DeviceExport memory = ExportFromEnvironment();
@@ -266,7 +266,7 @@ TEST(IpcPeer, DISABLED_AddsOne) {
   ASSERT_TRUE(device.Copy(there, bytes.data(), kShared, stream.get()).ok());
   stream.Finish();
   device.Close(memory);
-  device.Close(memory);  // one too many does nothing
+  device.Close(memory);  // a further Close has no effect
 }
 
 TEST(CudaDevice, AnotherProcessReadsAndWritesWhatIsExported) {
@@ -286,7 +286,7 @@ TEST(CudaDevice, AnotherProcessReadsAndWritesWhatIsExported) {
   for (size_t i = 0; i < in.size(); ++i) {
     ASSERT_EQ(out[i], static_cast<char>(in[i] + 1)) << i;
   }
-  EXPECT_FALSE(device.Open(*exported).ok());  // one's own
+  EXPECT_FALSE(device.Open(*exported).ok());  // memory of this process
 }
 
 TEST(CudaDevice, WhatCannotBeExportedIsRefused) {
@@ -320,7 +320,7 @@ TEST(CudaDevice, ErrorsNameTheFunctionAndWhatTheDriverSaid) {
   const absl::Status lost = device.Record(*event, nullptr);
   EXPECT_TRUE(absl::IsInternal(lost));
   EXPECT_THAT(std::string(lost.message()), HasSubstr("cuEventRecord: CUDA_ERROR_ILLEGAL_ADDRESS"));
-  FailCall("cuEventQuery", 1, 998);  // no error of that number, but one that the type holds
+  FailCall("cuEventQuery", 1, 998);  // no such error, but a valid value of the type
   EXPECT_THAT(std::string(device.Reached(*event).status().message()),
               HasSubstr("cuEventQuery: unknown error 998"));
   device.DestroyEvent(*event);
@@ -329,7 +329,7 @@ TEST(CudaDevice, ErrorsNameTheFunctionAndWhatTheDriverSaid) {
   const absl::Status refused = device.Fill(memory.get(), 0, 16, &no_stream);
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("CUDA_ERROR_INVALID_HANDLE"));
-  // Beyond the end of an allocation.
+  // The range goes beyond the end of an allocation.
   EXPECT_FALSE(device.Fill(memory.get(), 0, 17, nullptr).ok());
 }
 

@@ -12,7 +12,7 @@
 
 namespace entrain {
 
-// What buffers share on the host they share on the device.
+// Buffers that share memory on the host share it on the device as well.
 class DeviceTrial {
  public:
   DeviceTrial(Device& device, const TrialSpec& spec, int rank, int size, StreamHandle stream)
@@ -38,7 +38,7 @@ class DeviceTrial {
     call.options.device = call.options.on_stream = true;
     call.options.stream = stream;
   }
-  // Once the stream is through.
+  // Checks the results when the stream has finished.
   void Check() {
     if (call.out.bytes > 0) {
       TestStream back(device_);

@@ -1,4 +1,4 @@
-// Hashes of device memory, found on the device.
+// Hashes of device memory, computed on the device.
 #include <atomic>
 #include <numeric>
 #include <vector>
@@ -18,7 +18,7 @@ TEST_F(DeviceHash, IsOfTheBitsAndTheirPlaces) {
   for (const int64_t count : {int64_t{1}, int64_t{5}, int64_t{1000}, int64_t{600'001}}) {
     std::vector<uint32_t> words(static_cast<size_t>(count));
     std::iota(words.begin(), words.end(), 7u);
-    // At two places, of which one is not aligned for packs.
+    // At two addresses, one of which is not aligned for packs.
     const TestMemory x(device_, 4 * count + 64);
     const auto hash = [&](int64_t shift) {
       EXPECT_TRUE(device_.Copy(x.get() + shift, words.data(), 4 * count, stream_.get()).ok());
@@ -28,7 +28,7 @@ TEST_F(DeviceHash, IsOfTheBitsAndTheirPlaces) {
     };
     const uint64_t first = hash(0);
     EXPECT_EQ(hash(4), first);
-    words.back() ^= 0x80000000u;  // a sign
+    words.back() ^= 0x80000000u;  // the sign of one value
     EXPECT_NE(hash(0), first);
     words.back() ^= 0x80000000u;
     if (count > 1) {
@@ -38,7 +38,7 @@ TEST_F(DeviceHash, IsOfTheBitsAndTheirPlaces) {
   }
 }
 
-// What the device does later than anybody waits for it disturbs nobody.
+// If the device finishes after the wait has timed out, this disturbs no later call.
 TEST_F(DeviceHash, WaitsNoLongerThanItsTime) {
   constexpr int64_t kCount = 5003;
   std::vector<uint32_t> words(kCount, 7), others(kCount, 8);

@@ -1,6 +1,6 @@
-// The device's kernels where the tests of lib/kernels (compiled for it too, beside this file) do
-// not go: arrays that a grid goes round several times, against the base table bit by bit; sums;
-// streams; what cannot be done.
+// The device's kernels where the tests of lib/kernels (also compiled for it, beside this file) do
+// not reach: arrays over which a grid loops several times, compared with the base table bit by bit;
+// sums; streams; errors.
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -17,7 +17,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// More than 64 blocks of 256 threads with a pack each on each of the fake device's two processors.
+// More than 64 blocks of 256 threads, with a pack per thread, on each of the fake device's two
+// processors.
 constexpr int64_t kLarge = 300007;
 
 const Kernels& Base() {
@@ -31,7 +32,7 @@ class LargeArrays : public ::testing::Test {
     Fill(x, random_);
     return x;
   }
-  // Of moderate numbers: no NaN, whose bits depend on who computes.
+  // Moderate numbers without NaN, whose bits depend on the device.
   Array Normal(int64_t offset = 1) {
     Array x(DType::kF32, kLarge, offset);
     std::normal_distribution<float> normal;
@@ -117,7 +118,7 @@ TEST_F(LargeArrays, SumsDependOnTheNumbersAlone) {
   const double want = Base().sum_of_squares(there, kLarge),
                got = StagedKernels().sum_of_squares(there, kLarge);
   EXPECT_NEAR(got, want, 1e-13 * want);
-  for (int64_t offset = 1; offset < 4; ++offset) {  // aligned or not
+  for (int64_t offset = 1; offset < 4; ++offset) {  // aligned and unaligned
     Array moved(DType::kF32, kLarge, offset);
     std::memcpy(moved.data(), there, kLarge * sizeof(float));
     EXPECT_EQ(StagedKernels().sum_of_squares(moved.floats(), kLarge), got) << offset;
@@ -157,7 +158,7 @@ TEST(CudaKernels, RunInTheOrderOfTheirStream) {
   ASSERT_TRUE(device.Fill(ys, 0, 4096, stream.get()).ok());
   {
     KernelStream bound(device, stream.get());
-    for (int i = 0; i < 5; ++i) {  // does not wait: the word has not come
+    for (int i = 0; i < 5; ++i) {  // does not wait: the word is not set
       device.kernels().axpy(ys, 2, xs, 1024);
     }
     EXPECT_TRUE(bound.status().ok());
@@ -172,7 +173,7 @@ TEST(CudaKernels, RunInTheOrderOfTheirStream) {
   device.FreePinned(*pinned);
 }
 
-// And what they write to when they come at last is nobody else's.
+// When such a kernel writes its result late, it must not write to memory of another call.
 TEST(CudaKernels, ThoseThatReturnANumberAreWaitedForAsLongAsTheStreamAllows) {
   Device& device = TestDevice();
   TestStream held(device), stream(device);
@@ -199,12 +200,13 @@ TEST(CudaKernels, ThoseThatReturnANumberAreWaitedForAsLongAsTheStreamAllows) {
     EXPECT_FALSE(device.kernels().all_finite(x, DType::kF32, 1024));
     EXPECT_TRUE(absl::IsDeadlineExceeded(bound.status())) << bound.status();
     const int64_t before = Clock::Real().Now();
-    for (int i = 0; i < 100; ++i) {  // each time at once
+    for (int i = 0; i < 100; ++i) {  // returns at once each time
       EXPECT_TRUE(std::isnan(device.kernels().sum_of_squares(x, 1024)));
     }
     EXPECT_LT(Clock::Real().Now() - before, kSecond);
   }
-  // That one's verdict comes while the next waits for its own, on a stream that is held too.
+  // The result of that kernel comes while the next waits for its own, on a stream that is held as
+  // well.
   numbers[0] = NAN;
   ASSERT_TRUE(device.Copy(twos.get(), numbers, 4096, stream.get()).ok());
   stream.Finish();

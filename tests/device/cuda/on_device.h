@@ -1,4 +1,4 @@
-// The device that the tests of this folder use: of the fake driver, unless TEST_GPU=1 asks for a
+// The device of the tests of this folder: that of the fake driver, unless TEST_GPU=1 asks for a
 // real one.
 #pragma once
 
@@ -64,7 +64,7 @@ inline void PauseFake(bool paused) {
   OfFake<decltype(FakeCudaPause)>("FakeCudaPause")(paused ? 1 : 0);
 }
 
-// Of everything that must be given back, how much there is.
+// Returns the numbers of all objects that must be freed.
 inline std::vector<int> LiveOnFake() {
   std::vector<int> live;
   for (const char* const what : {"stream", "event", "device memory", "pinned memory", "import"}) {
@@ -78,7 +78,7 @@ inline std::vector<int> LiveOnFake() {
     GTEST_SKIP() << "asks the fake driver for what no other gives"; \
   }
 
-// A stream, and what is done when it is.
+// A stream, which is destroyed with this object.
 class TestStream {
  public:
   explicit TestStream(Device& device) : device_(device) {
@@ -107,7 +107,7 @@ class TestStream {
   EventHandle event_ = nullptr;
 };
 
-// Device memory that is freed again.
+// Device memory, which is freed with this object.
 class TestMemory {
  public:
   TestMemory(Device& device, int64_t bytes) : device_(device) {

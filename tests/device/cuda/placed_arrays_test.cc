@@ -77,7 +77,7 @@ TEST(PlacedArrays, TheFirstErrorOfTheDeviceComesBack) {
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
 }
 
-// What is on the later stream runs once the earlier one, which waits for a word, has come so far.
+// The later stream runs when the earlier one, which waits for a word, has come to the same point.
 TEST(OrderOfStreams, TheLaterWaitsForTheEarlier) {
   Device& device = TestDevice();
   for (const bool switched : {false, true}) {

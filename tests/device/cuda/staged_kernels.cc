@@ -15,7 +15,7 @@ constexpr int64_t kMargin = 256;
 constexpr char kMarginByte = 0x33;
 constexpr int64_t kRoom = int64_t{64} << 20;
 
-// One call's arrays. The same host address is the same device address.
+// One call's arrays. Equal host addresses have equal device addresses.
 class Stage {
  public:
   Stage() : stream_(Stream().get()) {}
@@ -49,7 +49,7 @@ class Stage {
     arrays_.emplace(key, array);
     return static_cast<T*>(static_cast<void*>(Room() + begin));
   }
-  // Runs f, which returns what it returns, with the stream bound.
+  // Runs f with the stream bound, and returns its result.
   template <typename F>
   auto Run(F f) {
     KernelStream bound(TestDevice(), stream_);
@@ -98,7 +98,7 @@ class Stage {
   std::map<const void*, Array> arrays_;
 };
 
-// Those that the destination is one of are written.
+// Stages the sources. If the destination is one of them, that source is the array that is written.
 std::vector<const void*> All(Stage& stage, const void* const* srcs, int n, int64_t bytes) {
   std::vector<const void*> there;
   for (int j = 0; j < n; ++j) {

@@ -1,4 +1,4 @@
-// What nccl_abi.h declares, against NVIDIA's header.
+// The declarations of nccl_abi.h, compared with NVIDIA's header.
 #include <cstddef>
 #include <type_traits>
 
@@ -53,7 +53,7 @@ SAME(offsetof(Config, max_ctas), offsetof(ncclConfig_t, maxCTAs));
 SAME(offsetof(Config, net_name), offsetof(ncclConfig_t, netName));
 SAME(offsetof(Config, split_share), offsetof(ncclConfig_t, splitShare));
 
-// How many arguments a function takes.
+// Returns how many arguments a function takes.
 template <typename R, typename... A>
 constexpr size_t Arguments(R (*)(A...)) {
   return sizeof...(A);

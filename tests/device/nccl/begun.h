@@ -1,4 +1,4 @@
-// Waits for what an offload was given: to be on its stream, or for all ranks to have joined.
+// Waits until an offloaded call is on its stream, or until all ranks have joined.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,5 +1,5 @@
-// Communicators of ours that hand collectives on device memory to NCCL: the fakes of it and of the
-// driver, a device for each rank, and what the reference says.
+// Communicators that hand collectives on device memory to NCCL: with the fakes of NCCL and of the
+// driver, one device per rank, compared with the reference.
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -51,7 +51,7 @@ class OffloadedCalls : public testing::Test {
   }
 };
 
-// Offloaded or not: each call as its kind, operator and type decide.
+// Calls are offloaded or not, as their kind, operator and type decide.
 TEST_F(OffloadedCalls, EveryCollectiveGivesWhatTheReferenceGives) {
   const int before = OfFakeNccl("FakeNcclLaunches");
   RunRanks(kRanks, options(), [&](const Comm& comm) {
@@ -81,7 +81,7 @@ TEST_F(OffloadedCalls, EveryCollectiveGivesWhatTheReferenceGives) {
       }
     }
   });
-  // Most of some hundred calls on each rank.
+  // Most of about a hundred calls on each rank.
   EXPECT_GT(OfFakeNccl("FakeNcclLaunches") - before, kRanks * 50);
 }
 
@@ -114,7 +114,7 @@ TEST_F(OffloadedCalls, RanksOfOneDeviceDoWithoutIt) {
 
 TEST_F(OffloadedCalls, AnErrorOfNcclsEndsTheCommunicatorOnAllRanks) {
   setenv("FAKE_NCCL_FAIL", "1:6", 1);
-  std::barrier together(2);  // the library's own would be ended by whoever fails first
+  std::barrier together(2);  // a library barrier would end with the first failure
   RunRanks(2, options(), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
     TestStream stream(device);
@@ -126,17 +126,17 @@ TEST_F(OffloadedCalls, AnErrorOfNcclsEndsTheCommunicatorOnAllRanks) {
     const absl::Status status = comm->Run(Sum(memory, 1000, stream.get()));
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_LT(Clock::Real().Now() - begun, 2 * kSecond);
-    stream.Finish();  // stands still no longer
+    stream.Finish();  // is not blocked any more
   });
 }
 
 Call ScanOf(const TestMemory& memory, int64_t count, StreamHandle stream) {
   Call call = Sum(memory, count, stream);
-  call.kind = CallKind::kScan;  // not taken
+  call.kind = CallKind::kScan;  // not offloaded
   return call;
 }
 
-// NCCL begins when all have come, and one of them comes when another call is over.
+// NCCL begins when all ranks have come, and one rank comes only when another call is over.
 TEST_F(OffloadedCalls, ACallThatHasNotBegunHoldsUpNoOther) {
   setenv("FAKE_NCCL_CONNECT", "1", 1);
   RunRanks(2, options(), [&](const Comm& comm) {
@@ -167,7 +167,8 @@ TEST_F(OffloadedCalls, ACallThatHasNotBegunHoldsUpNoOther) {
   });
 }
 
-// Who waits in NCCL for ranks that will not come is ended by what ends the communicator.
+// A rank that waits in NCCL for ranks that will not come is released by the end of the
+// communicator.
 void AbortedWhileOneWaits(const RanksOptions& options, bool meets_first) {
   RunRanks(2, options, [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
@@ -202,7 +203,8 @@ TEST_F(OffloadedCalls, ACallThatHasNotBegunEndsWithTheCommunicator) {
   AbortedWhileOneWaits(options(), true);
 }
 
-// What was copied for NCCL waits on the stream for the caller's, though NCCL has not begun and is gone.
+// The copies for NCCL wait on the stream for the caller's work, although NCCL has not begun and was
+// destroyed.
 TEST_F(OffloadedCalls, ACallThatHasNotBegunIsOverWhenItsCopiesAre) {
   setenv("FAKE_NCCL_CONNECT", "1", 1);
   RunRanks(2, options(), [&](const Comm& comm) {
@@ -227,7 +229,7 @@ TEST_F(OffloadedCalls, ACallThatHasNotBegunIsOverWhenItsCopiesAre) {
     call.out = {out.get(), 8000, MemoryKind::kDevice};
     const auto work = comm->Start(call);
     ASSERT_TRUE(work.ok()) << work.status();
-    // Longer than NCCL has when it is aborted.
+    // Longer than the time that NCCL has to abort.
     EXPECT_FALSE((*work)->Wait(Deadline::After(3 * kSecond))) << (*work)->status();
     std::atomic_ref<uint32_t>(*word).store(1);
     ASSERT_TRUE((*work)->Wait(Deadline::After(10 * kSecond)));
@@ -278,7 +280,8 @@ TEST_F(OffloadedCalls, ACallThatAnotherRankDoesNotMakeEndsByItsDeadline) {
   });
 }
 
-// Whatever goes wrong once NCCL has a call: buffers and stream are the caller's when NCCL has let go of them.
+// For every error after NCCL has got a call: buffers and stream are the caller's again when NCCL
+// does not use them any more.
 class OffloadedHalfway : public OffloadedCalls, public testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(, OffloadedHalfway, testing::Values("cuEventRecord", "cuStreamWaitEvent"),
                          [](const auto& one) { return std::string(one.param); });
@@ -298,7 +301,7 @@ TEST_P(OffloadedHalfway, ACallThatFailsIsOverWhenNcclIsGone) {
       together.arrive_and_wait();
       return;
     }
-    // The input's, then what comes behind the library's.
+    // The event of the input, then the event behind the library's work.
     FailCall(GetParam(), 2, 719);
     const auto work = comm->Start(Sum(memory, 1000, stream.get()));
     ASSERT_TRUE(work.ok()) << work.status();

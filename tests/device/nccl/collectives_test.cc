@@ -1,5 +1,5 @@
-// Collectives on device memory by the fake NCCL: what comes out, in which order with what else is
-// on the streams, and how they end.
+// Collectives on device memory by the fake NCCL: their results, their order with other work on the
+// streams, and their ends.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -57,7 +57,7 @@ struct Rank {
   int rank = 0, size = 1;
   Device* device = nullptr;
   std::unique_ptr<Offload> offload;
-  std::vector<std::unique_ptr<TestMemory>> scratch = {};  // of its calls
+  std::vector<std::unique_ptr<TestMemory>> scratch = {};  // scratch of its calls
   std::unique_ptr<TestStream> stream;
 };
 
@@ -72,7 +72,7 @@ class NcclCollectives : public testing::Test {
   }
   void TearDown() override {
     EXPECT_TRUE(CommunicatorHandle::AwaitEnds(Deadline::After(20 * kSecond)));
-    // A thread of the fake's may still look at one that was aborted while it joined.
+    // A thread of the fake may still use a communicator that was aborted while it joined.
     const Deadline give_up = Deadline::After(20 * kSecond);
     while (OfFakeNccl<int()>("FakeNcclCommunicators")() > 0 &&
            !give_up.Passed(Clock::Real().Now())) {
@@ -82,7 +82,7 @@ class NcclCollectives : public testing::Test {
     EXPECT_EQ(OfFakeNccl<int()>("FakeNcclOperators")(), 0);
   }
 
-  // All at the same time, each in a thread.
+  // Runs all ranks at the same time, each in a thread.
   static void Each(int size, const std::function<void(int)>& body) {
     std::vector<std::thread> threads;
     for (int r = 0; r < size; ++r) {
@@ -113,7 +113,7 @@ class NcclCollectives : public testing::Test {
   std::unique_ptr<OffloadLibrary> library_;
 };
 
-// Bytes of the host, on the device and back.
+// Bytes of the host that are copied to the device and back.
 class OnDevice {
  public:
   OnDevice(Rank& me, const std::vector<char>& host)
@@ -123,7 +123,7 @@ class OnDevice {
   BufferView view(int64_t first = 0, int64_t bytes = -1) const {
     return {memory_.get() + first, bytes < 0 ? Bytes() : bytes, MemoryKind::kDevice};
   }
-  // Once everything on the stream is done.
+  // Returns the bytes when everything on the stream is done.
   std::vector<char> Get() {
     EXPECT_TRUE(me_.device->Copy(host_.data(), memory_.get(), Bytes(), me_.stream->get()).ok());
     me_.stream->Finish();
@@ -165,7 +165,7 @@ Call Of(CallKind kind, int64_t count, BufferView in, BufferView out) {
   return call;
 }
 
-// Element i of what rank `from` has for rank `to`.
+// Returns element i of the data that rank `from` has for rank `to`.
 int32_t Element(int from, int to, int64_t i) {
   return from * 1000003 + to * 10007 + static_cast<int32_t>(i);
 }
@@ -179,7 +179,7 @@ std::vector<int32_t> Part(int from, int to, int64_t count) {
 void Append(std::vector<int32_t>* to, const std::vector<int32_t>& more) {
   to->insert(to->end(), more.begin(), more.end());
 }
-// Sum over the ranks of their parts for `to`.
+// Returns the sum over all ranks of their parts for rank `to`.
 std::vector<int32_t> SumOf(int size, int to, int64_t count) {
   std::vector<int32_t> sum(static_cast<size_t>(count));
   for (int r = 0; r < size; ++r) {
@@ -270,7 +270,7 @@ TEST_F(NcclCollectives, ToAndFromARoot) {
       Call scatter = Of(CallKind::kScatter, counts[0], parts.view(), part.view());
       Call gather = Of(CallKind::kGather, counts[0], mine.view(), whole.view());
       if (!even) {
-        // Others than the root know their own part alone.
+        // Ranks other than the root know only their own part.
         std::vector<int64_t> known(counts.size());
         known[own] = counts[own];
         const auto& here = is_root ? counts : known;
@@ -336,7 +336,7 @@ TEST_F(NcclCollectives, OperatorsAndTypes) {
     Enqueue(me, call);
     EXPECT_EQ(Values<float>(out.Get()), (std::vector<float>{1.5, -1.5}));
     call.reduction.op = ReduceOp::kPreMultipliedSum;
-    call.reduction.factor = me.rank == 0 ? 0.25 : 10;  // each its own
+    call.reduction.factor = me.rank == 0 ? 0.25 : 10;  // each rank has its own factor
     Enqueue(me, call);
     EXPECT_EQ(Values<float>(out.Get()), (std::vector<float>{20.25, -20.25}));
     call.reduction.op = ReduceOp::kProd;
@@ -358,7 +358,7 @@ TEST_F(NcclCollectives, OperatorsAndTypes) {
   });
 }
 
-// The input is written, and the output read, on the stream: nobody waits on the host.
+// The input is written, and the output read, on the stream. The host waits for neither.
 TEST_F(NcclCollectives, StreamsKeepTheirOrder) {
   constexpr int64_t kCount = 10000;
   Run(2, [&](Rank& me) {
@@ -419,7 +419,7 @@ TEST_F(NcclCollectives, IdsOfOthersAreRefused) {
             absl::StatusCode::kInvalidArgument);
 }
 
-// Waits until the stream has come to its end.
+// Returns whether the stream finishes within this time.
 bool Ends(Rank& me, int64_t within_ns) {
   const auto event = me.device->CreateEvent();
   EXPECT_TRUE(event.ok() && me.device->Record(*event, me.stream->get()).ok());
@@ -449,7 +449,7 @@ TEST_F(NcclCollectives, ErrorsOfNobodysCallAreAskedFor) {
     EXPECT_TRUE(me.offload->AsyncStatus().ok());
     Enqueue(me, call);
     EXPECT_TRUE(absl::IsUnavailable(AwaitError(*me.offload)));
-    EXPECT_FALSE(Ends(me, 50 * kMillisecond));  // as NCCL's kernels: until they are aborted
+    EXPECT_FALSE(Ends(me, 50 * kMillisecond));  // like NCCL's kernels, until they are aborted
     me.offload->Abort();
     EXPECT_TRUE(Ends(me, 5 * kSecond));
     EXPECT_TRUE(absl::IsAborted(me.offload->AsyncStatus()));
@@ -463,7 +463,7 @@ TEST_F(NcclCollectives, AbortEndsACallThatAnotherRankDoesNotMake) {
       while (!seen.load()) {
         std::this_thread::yield();
       }
-      // It is told of the other's going.
+      // The rank is told that the other has exited.
       OnDevice in(me, Bytes(Part(me.rank, 0, 30000)));
       Enqueue(me, Of(CallKind::kAllReduce, 30000, in.view(), in.view()));
       EXPECT_TRUE(absl::IsUnavailable(AwaitError(*me.offload)));
@@ -497,7 +497,7 @@ TEST_F(NcclCollectives, TheEnvironmentNamesTheLibrary) {
   EXPECT_EQ(*OpenOffloadLibrary(), *library);
 }
 
-// ---- Between processes: this program again, as rank 1 of 2
+// ---- Between processes: this program runs again as rank 1 of 2
 
 constexpr char kIdVariable[] = "NCCL_TEST_ID", kDieVariable[] = "NCCL_TEST_DIES";
 

@@ -1,4 +1,4 @@
-// Finding NCCL, and being told why there is none.
+// Finding NCCL, and the reason if there is none.
 #include <string>
 
 #include "gmock/gmock.h"

@@ -1,5 +1,5 @@
-// Collectives on device memory of ranks on two hosts, each a process: one that dies ends the calls of the others, those
-// of its node group and those of the other.
+// Collectives on device memory of ranks on two hosts, each a process. A rank that is killed ends
+// the calls of the others, in its node group and in the other one.
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -35,7 +35,7 @@ void SumTwice(const std::shared_ptr<Communicator>& comm) {
   ASSERT_TRUE(device.Copy(host.data(), memory.get(), kCount * 8, stream.get()).ok());
   stream.Finish();
   EXPECT_EQ(host, std::vector<int64_t>(kCount, 10));
-  // A slice is half of what a node group has; no host has sent all of it.
+  // A slice is half of a node group's data. No host has sent all of the data.
   EXPECT_LT(comm->stats().bytes_sent, kCount * 8);
   if (rank == kDies) {
     std::abort();

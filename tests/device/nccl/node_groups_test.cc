@@ -1,5 +1,6 @@
-// Collectives on device memory of ranks on several hosts: NCCL inside, our transports between. With the fakes of NCCL and
-// of the driver, a device for each rank, and hosts that are names.
+// Collectives on device memory of ranks on several hosts: NCCL inside a host, our transports
+// between hosts. Uses the fakes of NCCL and of the driver, one device per rank, and hosts that
+// exist only by name.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +31,7 @@ int Launches() {
   return OfFakeNccl("FakeNcclLaunches");
 }
 
-// Ranks, and how many follow each other on a host; 0: hosts take turns.
+// Number of ranks, and of consecutive ranks on a host. 0: hosts alternate.
 struct Shape {
   const char* name;
   int ranks, node_groups;
@@ -88,7 +89,7 @@ TEST_P(NodeGroupsOf, GiveWhatTheReferenceGives) {
     Device& device = TestDevice(comm->rank());
     TestStream stream(device);
     uint32_t number = 0;
-    // What is staged, what is one piece, and what are several with a rest that no node group divides.
+    // Counts: staged, one piece, and several pieces with a rest that the node groups do not divide.
     for (const int64_t count : {int64_t{1001}, int64_t{40'007}, int64_t{1'400'009}}) {
       for (const CallKind kind :
            {CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather,
@@ -112,7 +113,7 @@ TEST_P(NodeGroupsOf, GiveWhatTheReferenceGives) {
   EXPECT_GT(Launches() - before, shape.ranks * 10);
 }
 
-// The host starts everything, and waits for the stream only.
+// The host starts everything and waits only for the stream.
 TEST_P(NodeGroupsOf, FollowEachOtherOnAStream) {
   const Shape shape = GetParam();
   RunRanks(shape.ranks, OnHosts(shape), [&](const Comm& comm) {
@@ -159,7 +160,7 @@ TEST_P(NodeGroupsOf, FollowEachOtherOnAStream) {
   });
 }
 
-// Of numbers whose sum depends on the order, too.
+// Holds also for numbers whose sum depends on the order.
 TEST_F(NodeGroupsTest, AllRanksHaveTheSameBits) {
   constexpr int64_t kCount = 70'001;
   std::vector<std::vector<float>> results(12);
@@ -191,7 +192,8 @@ double SentBy(const Comm& comm, const Call& call) {
   return static_cast<double>(comm->stats().bytes_sent - before);
 }
 
-// The least that each of m ranks of a node group can send for I node groups: 2 S (I - 1) / (I m) for all_reduce.
+// The fewest bytes that each of m ranks of a node group can send for I node groups: 2 S (I - 1) /
+// (I m) for all_reduce.
 TEST_F(NodeGroupsTest, SendNoMoreThanTheirShare) {
   auto options = OnHosts(kThreeOfTwo);
   options.algorithms = "all_reduce:ring,reduce_scatter:ring,all_gather:ring";
@@ -203,7 +205,7 @@ TEST_F(NodeGroupsTest, SendNoMoreThanTheirShare) {
     ASSERT_TRUE(device.Fill(memory.get(), 0, kBytes, stream.get()).ok());
     ASSERT_TRUE(device.Fill(parts.get(), 0, kBytes, stream.get()).ok());
     Call all = CallOn(CallKind::kAllReduce, memory, kCount, stream.get());
-    ASSERT_EQ(comm->Run(all), absl::OkStatus());  // after which the ranks have met
+    ASSERT_EQ(comm->Run(all), absl::OkStatus());  // afterwards the ranks have met
     EXPECT_NEAR(SentBy(comm, all), kBytes * 2. / 3, kBytes / 1000.);
     Call scatter = CallOn(CallKind::kReduceScatter, memory, kCount / 6, stream.get());
     scatter.in.bytes = kBytes;
@@ -217,7 +219,8 @@ TEST_F(NodeGroupsTest, SendNoMoreThanTheirShare) {
   });
 }
 
-// What all know alike decides: hosts of different sizes, a rank's device for another's, versions that differ.
+// Values that all ranks know decide: hosts of different sizes, ranks on different devices,
+// different versions.
 TEST_F(NodeGroupsTest, OfDifferentSizesGoThroughTheHost) {
   const int before = Launches();
   auto options = OnHosts(kTwoOfTwo);
@@ -248,7 +251,7 @@ TEST_F(NodeGroupsTest, OfRanksThatShareADeviceGoThroughTheHost) {
   EXPECT_EQ(Launches(), before);
 }
 
-// NCCL among all comes first.
+// NCCL among all ranks takes precedence.
 TEST_F(NodeGroupsTest, AreNotAskedWhereNcclHasAllRanks) {
   RunRanks(4, OnHosts(kTwoOfTwo, "inproc,nccl,node_groups"), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
@@ -261,7 +264,8 @@ TEST_F(NodeGroupsTest, AreNotAskedWhereNcclHasAllRanks) {
   });
 }
 
-// A group inside a node group offloads its calls whole; one across has no library.
+// A group inside a node group offloads its calls completely. A group across node groups has no
+// library.
 TEST_F(NodeGroupsTest, PartsOfACommunicatorHaveTheirOwn) {
   RunRanks(4, OnHosts(kTwoOfTwo, "inproc,nccl"), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
@@ -275,13 +279,14 @@ TEST_F(NodeGroupsTest, PartsOfACommunicatorHaveTheirOwn) {
         ASSERT_EQ(part->Run(trial.call), absl::OkStatus());
         trial.Check();
       }
-      EXPECT_LT(part->stats().bytes_sent, 40'000u);  // NCCL also goes across
+      EXPECT_LT(part->stats().bytes_sent, 40'000u);  // NCCL also sends across hosts
       ASSERT_EQ(comm->Barrier(), absl::OkStatus());
     }
   });
 }
 
-// What waits for the ranks of its node group holds up nothing that they may wait for first.
+// A call that waits for the ranks of its node group must not delay a call for which those ranks may
+// wait first.
 TEST_F(NodeGroupsTest, AMessagePassesACallThatOthersHaveNotMade) {
   auto options = OnHosts(kTwoOfTwo);
   options.timeout_ns = 5 * kSecond;
@@ -303,7 +308,7 @@ TEST_F(NodeGroupsTest, AMessagePassesACallThatOthersHaveNotMade) {
       auto started = comm->Start(all);
       ASSERT_TRUE(started.ok()) << started.status();
       first = *std::move(started);
-      // It comes as far as it can.
+      // The call proceeds as far as it can.
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
     if (comm->rank() < 2) {
@@ -327,12 +332,12 @@ TEST_F(NodeGroupsTest, AnErrorOfNcclsEndsTheCommunicatorOnAllRanks) {
     const TestMemory memory(device, kCount * 4);
     ASSERT_TRUE(device.Fill(memory.get(), 0, kCount * 4, stream.get()).ok());
     const Call call = CallOn(CallKind::kAllReduce, memory, kCount, stream.get());
-    ASSERT_EQ(comm->Run(call), absl::OkStatus());  // two calls of NCCL's
+    ASSERT_EQ(comm->Run(call), absl::OkStatus());  // two calls of NCCL
     const int64_t begun = Clock::Real().Now();
     const absl::Status status = comm->Run(call);
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_LT(Clock::Real().Now() - begun, 5 * kSecond);
-    stream.Finish();  // stands still no longer
+    stream.Finish();  // is not blocked any more
   });
 }
 

@@ -1,4 +1,4 @@
-// What the adapter asks of NCCL, by a table of functions that writes it down.
+// The calls that the adapter makes of NCCL, recorded by a table of functions.
 #include <chrono>
 #include <memory>
 #include <string>
@@ -43,7 +43,7 @@ Call Uneven(CallKind kind, std::vector<int64_t> in, std::vector<int64_t> out = {
   return call;
 }
 
-// Rank 1 of 3.
+// The adapter is rank 1 of 3.
 class OffloadCalls : public testing::Test {
  protected:
   void TearDown() override {
@@ -63,7 +63,7 @@ class OffloadCalls : public testing::Test {
     offload_ = std::make_unique<NcclOffload>(RecordingFunctions(), *handle, 1, 3, device_);
     return AwaitBegun(*offload_, give_up);
   }
-  // What a call is made of.
+  // Returns the recorded lines of one call.
   std::vector<std::string> Lines(const Call& call) {
     if (offload_ == nullptr) {
       EXPECT_TRUE(Join().ok());
@@ -181,7 +181,8 @@ TEST_F(OffloadCalls, AllToAllInPlaceSendsFromACopy) {
   EXPECT_EQ(ScratchBytes(call), 0);
 }
 
-// What was made for a call goes when it has begun, and not before: NCCL still reads it.
+// Objects that were made for a call are freed when it has begun, and not before, because NCCL still
+// reads them.
 TEST_F(OffloadCalls, SayWhenNcclHasBegun) {
   ASSERT_TRUE(Join().ok());
   Call call = Of(CallKind::kAllReduce, 1);

@@ -1,5 +1,5 @@
-// NCCL with one rank: what a machine with one GPU can show of the real library (TEST_GPU=1), and the
-// same by the fakes elsewhere.
+// NCCL with one rank: the part of the real library that a machine with one GPU can test
+// (TEST_GPU=1). Elsewhere the fakes run the same test.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>

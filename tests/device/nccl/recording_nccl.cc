@@ -38,7 +38,7 @@ Comm TheComm() {
   return reinterpret_cast<Comm>(uintptr_t{0xc0});
 }
 
-// What a call is answered with.
+// Returns the answer of a call.
 Result Answer() {
   const std::lock_guard<std::mutex> lock(mutex);
   recorded.outside = recorded.outside || recorded.entered == 0;

@@ -1,5 +1,6 @@
-// A table of NCCL's functions that does nothing but write down what it is asked, and a device
-// likewise: what the adapter makes of a call, argument by argument. One test at a time.
+// A table of NCCL's functions that only records its calls, and a device that does the same. They
+// show, argument by argument, what the adapter makes of a call. Only one test at a time may use
+// them.
 #pragma once
 
 #include <string>
@@ -11,20 +12,20 @@
 namespace entrain::nccl {
 
 struct Recorded {
-  std::vector<std::string> lines;  // "AllReduce 1000 2000 4 f32 sum", in hexadecimal the addresses
+  std::vector<std::string> lines;  // "AllReduce 1000 2000 4 f32 sum"; addresses in hexadecimal
   int entered = 0;                 // Enter without Leave
   bool outside = false;            // NCCL was called without the device
   // Answers.
   Result init = kInProgress, async = kSuccess, call = kSuccess, destroy = kSuccess;
-  int polls_in_progress = 0;  // so many questions are answered with kInProgress first
-  int communicators = 0;      // that have neither been destroyed nor aborted
+  int polls_in_progress = 0;  // number of queries answered with kInProgress
+  int communicators = 0;      // neither destroyed nor aborted
 };
 
-// Fresh at each call; those before are over.
+// Each call starts a new recording and ends the one before.
 Recorded& StartRecording();
 Functions RecordingFunctions();
 
-// Memory is an address that nobody may follow.
+// Memory is an address that must not be dereferenced.
 class RecordingDevice final : public Device {
  public:
   int ordinal() const override { return 0; }

@@ -49,10 +49,10 @@ TEST(Takes, SumsAndProductsOfWhatItCanCombine) {
 TEST(Takes, WhereItsResultsWouldBeOthersItIsNotAsked) {
   for (const DType dtype : kCombined) {
     const bool narrow = dtype == DType::kF16 || dtype == DType::kBF16;
-    // It passes over NaN.
+    // NCCL ignores NaN.
     EXPECT_EQ(TakesOp(ReduceOp::kMin, dtype), IsInteger(dtype)) << NameOf(dtype);
     EXPECT_EQ(TakesOp(ReduceOp::kMax, dtype), IsInteger(dtype)) << NameOf(dtype);
-    // It multiplies by 1 / n, rounded to the type.
+    // NCCL multiplies by 1 / n, rounded to the type.
     EXPECT_EQ(TakesOp(ReduceOp::kAvg, dtype, 4), IsFloat(dtype)) << NameOf(dtype);
     EXPECT_EQ(TakesOp(ReduceOp::kAvg, dtype, 3), IsFloat(dtype) && !narrow) << NameOf(dtype);
     EXPECT_EQ(TakesOp(ReduceOp::kPreMultipliedSum, dtype), !narrow) << NameOf(dtype);
