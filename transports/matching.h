@@ -72,8 +72,6 @@ class Incoming {
   bool dropped() const { return dropped_; }
   // Not null: a message sent by RTS whose receive accepts a loan of the sender's memory.
   Loan* loan() const { return hint_.loan; }
-  // Claimed messages only: nothing reads the bytes soon.
-  bool cold() const { return hint_.cold; }
   // Returns the place for the next left() bytes: the rest of the receive's buffer, or of the memory
   // that keeps the message early. Empty if dropped. Must be asked again after any other call, since
   // a claim or a revocation changes it.

@@ -100,9 +100,6 @@ struct RecvHint {
   // receive's buffer or, if loan->lent is not null, at that address, until the receiver calls
   // Release. The loan lives as long as the Completion.
   Loan* loan = nullptr;
-  // The result is so large that no cache holds it, and nothing reads these bytes soon. A transport
-  // that copies may write them past the caches.
-  bool cold = false;
 };
 
 using PeerId = std::array<uint8_t, 16>;  // entrain_peer_id_t: one per runtime, random

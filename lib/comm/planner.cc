@@ -24,10 +24,6 @@ constexpr int kMaxDirectRanks = 64;
 // Beyond kMaxDirectRanks, parts of an all_to_all below this size are sent together with others.
 constexpr int64_t kSmallPartBytes = 1 << 10;
 
-// If the results of all ranks of one host have at least this size together, the caches hold nothing
-// of them any more when they are read (lib/comm/README.md, "Large results").
-constexpr int64_t kHostCacheBytes = 64 << 20;
-
 absl::StatusOr<const Algorithm*> First(CallKind kind, Partners partners) {
   for (const Algorithm& algorithm : Catalog()) {
     if (algorithm.kind == kind && algorithm.partners == partners) {
@@ -230,8 +226,8 @@ std::shared_ptr<const Plan> Planner::PointToPoint(const Shape& shape, Direction 
   schedule->lanes.push_back({0, 1, 0, 0});
   Layout layout;
   layout.first = {0, shape.count};
-  return std::make_shared<const Plan>(Plan::Make(std::move(schedule), "point_to_point", layout,
-                                                 layout, shape.element_bytes, 1, kHostCacheBytes));
+  return std::make_shared<const Plan>(
+      Plan::Make(std::move(schedule), "point_to_point", layout, layout, shape.element_bytes, 1));
 }
 
 Spec Planner::SpecOf(const Shape& shape, const PartCounts* uneven) const {
@@ -254,17 +250,8 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
   const Layout out = uneven == nullptr ? in : UnevenLayout(spec, uneven->out);
   auto schedule = ScheduleFor(*algorithm, spec);
   const int window = WindowOf(*schedule);
-  return std::make_shared<const Plan>(Plan::Make(std::move(schedule), algorithm->name, in, out,
-                                                 shape.element_bytes, window, ColdBytes(spec)));
-}
-
-int64_t Planner::ColdBytes(const Spec& spec) const {
-  const bool one_has_it = spec.kind == CallKind::kGather || spec.kind == CallKind::kReduce;
-  const std::vector<int>& hosts = topology_.host_of;
-  const auto here = std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(rank_)]);
-  // Gather and reduce use half of the limit: the data that the others send to the one receiver has
-  // the size of the result.
-  return kHostCacheBytes / (one_has_it ? 2 : here);
+  return std::make_shared<const Plan>(
+      Plan::Make(std::move(schedule), algorithm->name, in, out, shape.element_bytes, window));
 }
 
 Order Planner::OrderOf(const Call& call) const {

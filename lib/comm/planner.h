@@ -49,8 +49,6 @@ class Planner {
   absl::StatusOr<std::string> Explain(const Call& call);
 
  private:
-  // Returns the number of bytes from which a result of this rank is cold, see Plan::Make.
-  int64_t ColdBytes(const Spec& spec) const;
   // Returns the order in which contributions must be combined.
   Order OrderOf(const Call& call) const;
   struct Shape {

@@ -247,9 +247,8 @@ void Executor::PostTransfer(LaneRun& run, uint32_t index, const SendRequest* len
     return;
   }
   const bool may_be_lent = plan_->may_be_lent[index] && call_.reduction.op != ReduceOp::kCustom;
-  endpoint.PostRecv(
-      wiring_.EnvelopeFrom(lane, descriptor_), data, &slot,
-      {.loan = may_be_lent ? &slot.loan : nullptr, .cold = plan_->cold_transfers[index]});
+  endpoint.PostRecv(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot,
+                    {.loan = may_be_lent ? &slot.loan : nullptr});
 }
 
 void Executor::OnDone(Completion* self, const absl::Status& status, int64_t bytes) {

@@ -6,7 +6,6 @@
 
 #include "absl/container/inlined_vector.h"
 
-#include "lib/base/stream_copy.h"
 #include "lib/kernels/merge.h"
 
 namespace entrain {
@@ -272,72 +271,6 @@ void FindApart(Plan* plan) {
   }
 }
 
-// Whether the lane reads any of `region` from operation `op` of round `r` on.
-bool ReadFrom(const Schedule& schedule, const Lane& lane, uint32_t r, uint32_t op,
-              const Region& region) {
-  const auto reads = [&](const Round& round, uint32_t first_op) {
-    for (uint32_t o = first_op; o < round.first_op + round.ops; ++o) {
-      for (uint32_t i = 0; i < schedule.ops[o].operands; ++i) {
-        if (MayAlias(schedule.operands[schedule.ops[o].first_operand + i], region)) {
-          return true;
-        }
-      }
-    }
-    return false;
-  };
-  if (reads(schedule.rounds[r], op)) {
-    return true;
-  }
-  while (++r < lane.first_round + lane.rounds) {
-    const Round& round = schedule.rounds[r];
-    for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
-      const Transfer& transfer = schedule.transfers[t];
-      if (transfer.direction == Direction::kSend && MayAlias(transfer.region, region)) {
-        return true;
-      }
-    }
-    if (reads(round, round.first_op)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-int64_t ResultBytes(const Plan& plan) {
-  int64_t end = 0;
-  for (const std::vector<Place>* places : {&plan.places.transfers, &plan.ops}) {
-    for (const Place& place : *places) {
-      end = std::max(end, place.slot == Slot::kOut ? place.offset + place.bytes : 0);
-    }
-  }
-  return end;
-}
-
-void FindCold(Plan* plan, int64_t cold_bytes) {
-  const Schedule& schedule = *plan->schedule;
-  plan->cold_transfers.resize(schedule.transfers.size());
-  plan->cold_ops.resize(schedule.ops.size());
-  if (ResultBytes(*plan) < cold_bytes) {
-    return;
-  }
-  for (const Lane& lane : schedule.lanes) {
-    for (uint32_t r = lane.first_round; r < lane.first_round + lane.rounds; ++r) {
-      const Round& round = schedule.rounds[r];
-      for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
-        const Transfer& transfer = schedule.transfers[t];
-        plan->cold_transfers[t] = transfer.direction == Direction::kRecv &&
-                                  transfer.region.slot == Slot::kOut &&
-                                  !ReadFrom(schedule, lane, r, round.first_op, transfer.region);
-      }
-      for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
-        const LocalOp& op = schedule.ops[o];
-        plan->cold_ops[o] = op.kind == LocalKind::kCopy && op.dst.slot == Slot::kOut &&
-                            !ReadFrom(schedule, lane, r, o + 1, op.dst);
-      }
-    }
-  }
-}
-
 // What is apart begins at a cache line.
 int64_t Aligned(int64_t bytes) {
   return (bytes + 63) / 64 * 64;
@@ -366,7 +299,7 @@ bool MayUseApart(const Call& call) {
 }  // namespace
 
 Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, const Layout& in,
-                const Layout& out, int64_t element_bytes, int window, int64_t cold_bytes) {
+                const Layout& out, int64_t element_bytes, int window) {
   Plan plan;
   plan.algorithm = algorithm;
   plan.element_bytes = element_bytes;
@@ -403,7 +336,6 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
   }
   FindReadOnce(&plan);
   FindApart(&plan);
-  FindCold(&plan, cold_bytes);
   return plan;
 }
 
@@ -445,11 +377,7 @@ uint32_t Binding::RunOps(std::byte* scratch, const Round& round, uint32_t op,
     }
     const std::byte* const from = Source(scratch, places_.operands[local.first_operand], lent);
     if (dst.data() != from) {
-      if (plan_.cold_ops[index]) {
-        StreamCopy(dst.data(), from, dst.size());
-      } else {
-        std::memcpy(dst.data(), from, dst.size());
-      }
+      std::memcpy(dst.data(), from, dst.size());
     }
   }
   return op;

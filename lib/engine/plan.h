@@ -56,19 +56,14 @@ struct Plan {
   // be lent. (Two ranks that lend each other something and wait for their sends first would wait for
   // ever.)
   std::vector<bool> may_be_lent;
-  // Per transfer and per operation: whether it receives, or copies (and does not combine), into a cold
-  // result what this rank does not read any more in its lane.
-  std::vector<bool> cold_transfers, cold_ops;
 
-  // A result of at least `cold_bytes` is cold: no cache holds it until somebody reads it.
   // Scratch of a window slot for a call with this reduction.
   int64_t SlotBytes(const Reduction& reduction) const {
     return slot_bytes + (reduction.op == ReduceOp::kCustom ? aside_bytes : 0);
   }
 
   static Plan Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
-                   const Layout& in, const Layout& out, int64_t element_bytes, int window,
-                   int64_t cold_bytes);
+                   const Layout& in, const Layout& out, int64_t element_bytes, int window);
 };
 
 // A place in scratch whose bytes are elsewhere: see Loan in transports/transport.h.

@@ -106,7 +106,7 @@ class InlinePathTest : public testing::Test, protected InlineFunnel, protected I
     schedule->lanes.push_back({0, 1, 0, 0});
     Layout layout;
     layout.first = {0, call.count};
-    Plan plan = Plan::Make(std::move(schedule), "point_to_point", layout, layout, 8, 1, 1 << 30);
+    Plan plan = Plan::Make(std::move(schedule), "point_to_point", layout, layout, 8, 1);
     plan.slot_bytes = scratch_bytes;
     return std::make_shared<const Plan>(std::move(plan));
   }

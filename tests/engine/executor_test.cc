@@ -45,7 +45,6 @@ class PlayedEndpoint final : public Endpoint {
     if (hint.loan != nullptr) {
       *hint.loan = Loan();
     }
-    colds += hint.cold ? 1 : 0;
     receives.push_back({envelope, bytes.data(), bytes.size(), done, lends ? hint.loan : nullptr});
   }
   absl::Status Release(Loan* loan) override {
@@ -63,7 +62,6 @@ class PlayedEndpoint final : public Endpoint {
   std::string peer_address() const override { return "played"; }
 
   std::deque<Posted> sends, receives;
-  int colds = 0;
   bool lends = false;
   absl::Status end;                  // result of Release
   std::map<uint64_t, Lending> lent;  // by handle
@@ -74,7 +72,7 @@ class PlayedEndpoint final : public Endpoint {
 class Stage {
  public:
   Stage(int ranks, const char* algorithm, CallKind kind, int64_t count, int lanes, int window,
-        int64_t cold_bytes = 1 << 20, bool in_place = false)
+        bool in_place = false)
       : ranks_(ranks) {
     const int64_t results = count * (kind == CallKind::kAllGather ? ranks : 1);
     const std::vector<int> hosts(static_cast<size_t>(ranks), 0);
@@ -94,9 +92,9 @@ class Stage {
     const Algorithm* const found = FindAlgorithm(kind, algorithm).value();
     for (int r = 0; r < ranks; ++r) {
       const Spec spec{kind, r, ranks, 0, lanes};
-      auto plan = std::make_shared<const Plan>(Plan::Make(
-          std::make_shared<const Schedule>(found->build(spec, hosts)), algorithm,
-          UniformLayout(spec, count), UniformLayout(spec, count), 8, window, cold_bytes));
+      auto plan = std::make_shared<const Plan>(
+          Plan::Make(std::make_shared<const Schedule>(found->build(spec, hosts)), algorithm,
+                     UniformLayout(spec, count), UniformLayout(spec, count), 8, window));
       Call call;
       call.kind = kind;
       call.dtype = DType::kI64;
@@ -121,13 +119,6 @@ class Stage {
     }
   }
   int lendings() const { return lendings_; }
-  int colds() const {
-    int sum = 0;
-    for (const auto& endpoint : owned_) {
-      sum += endpoint->colds;
-    }
-    return sum;
-  }
 
   // Moves one message between a random pair that has one, or ends a send that was lent. Returns
   // false when there is none.
@@ -265,7 +256,7 @@ TEST(Executor, GivesTheSameInPlaceAndApart) {
       for (const bool in_place : {false, true}) {
         SCOPED_TRACE(absl::StrCat(algorithm, ", ", ranks, " ranks", in_place ? ", in place" : ""));
         std::mt19937 random(static_cast<unsigned>(ranks));
-        Stage stage(ranks, algorithm, CallKind::kAllReduce, 37, 2, 2, 1 << 20, in_place);
+        Stage stage(ranks, algorithm, CallKind::kAllReduce, 37, 2, 2, in_place);
         for (auto& executor : stage.executors()) {
           executor->Start();
         }
@@ -356,63 +347,6 @@ TEST(Executor, WhatIsLentToACallThatIsStoppedIsGivenBack) {
   EXPECT_EQ(stage.End(0, 1)->ended.size(), 1u);
 }
 
-TEST(Executor, GivesTheSameOfWhatIsCold) {
-  for (const int64_t cold_bytes : {1, 4 * 37 * 8, 4 * 37 * 8 + 1}) {
-    std::mt19937 random(1);
-    Stage stage(4, "direct", CallKind::kAllGather, 37, 3, 2, cold_bytes);
-    for (auto& executor : stage.executors()) {
-      executor->Start();
-    }
-    while (stage.MoveOne(random)) {
-      for (auto& executor : stage.executors()) {
-        executor->Advance();
-      }
-    }
-    for (const auto& out : stage.out()) {
-      for (int64_t i = 0; i < 4 * 37; ++i) {
-        ASSERT_EQ(out[static_cast<size_t>(i)], i % 37 + i / 37) << i;
-      }
-    }
-    EXPECT_EQ(stage.colds(), cold_bytes <= 4 * 37 * 8 ? 4 * 3 * 3 : 0) << "ranks, peers, lanes";
-  }
-}
-
-// For a call of 1 MiB on rank 1 of 4: returns which of its receives ('r') and operations ('o') are
-// cold, in the order of the schedule, or "-" for none.
-std::string ColdOf(CallKind kind, const char* algorithm, int64_t cold_bytes) {
-  const std::vector<int> hosts(4, 0);
-  const Spec spec{kind, 1, 4, 0, 1};
-  const int64_t count = (1 << 20) / 8 / (HasParts(kind) ? 4 : 1);
-  const Plan plan = Plan::Make(
-      std::make_shared<const Schedule>(FindAlgorithm(kind, algorithm).value()->build(spec, hosts)),
-      algorithm, UniformLayout(spec, count), UniformLayout(spec, count), 8, 1, cold_bytes);
-  std::string cold;
-  for (const Round& round : plan.schedule->rounds) {
-    for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
-      if (plan.schedule->transfers[t].direction == Direction::kRecv) {
-        cold += plan.cold_transfers[t] ? 'r' : '-';
-      }
-    }
-    for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
-      cold += plan.cold_ops[o] ? 'o' : '-';
-    }
-  }
-  return cold;
-}
-
-TEST(Plan, ColdIsWhatALargeResultReceivesAndNobodyReadsOn) {
-  constexpr int64_t kAll = 1 << 20;
-  EXPECT_EQ(ColdOf(CallKind::kAllGather, "direct", kAll), "rrro");
-  EXPECT_EQ(ColdOf(CallKind::kAllGather, "direct", kAll + 1), "----") << "not large";
-  EXPECT_EQ(ColdOf(CallKind::kBroadcast, "direct", kAll), "r");
-  EXPECT_EQ(ColdOf(CallKind::kBroadcast, "ring", kAll), "-") << "is passed on";
-  // Operands lie in scratch. The sum of this rank's part is sent to all others. The other parts are
-  // cold.
-  EXPECT_EQ(ColdOf(CallKind::kAllReduce, "two_step", kAll), "----rrr");
-  // All parts that come round are passed on, except the last.
-  EXPECT_EQ(ColdOf(CallKind::kAllGather, "ring", kAll), "--ro");
-}
-
 // For a call on rank 1 of `size` with buffers apart: returns 'o' for each receive, in the order of
 // the schedule, that goes to the result into which it is combined, and '-' for each other receive.
 std::string ApartOf(CallKind kind, const char* algorithm, int size) {
@@ -420,7 +354,7 @@ std::string ApartOf(CallKind kind, const char* algorithm, int size) {
   const Spec spec{kind, 1, size, 1, 1};
   const Plan plan = Plan::Make(
       std::make_shared<const Schedule>(FindAlgorithm(kind, algorithm).value()->build(spec, hosts)),
-      algorithm, UniformLayout(spec, 64), UniformLayout(spec, 64), 8, 1, 1 << 20);
+      algorithm, UniformLayout(spec, 64), UniformLayout(spec, 64), 8, 1);
   std::string apart;
   for (size_t t = 0; t < plan.schedule->transfers.size(); ++t) {
     if (plan.schedule->transfers[t].direction == Direction::kRecv) {
@@ -446,8 +380,7 @@ bool CopiesFirst(CallKind kind, const char* algorithm, int64_t count) {
   const Spec spec{kind, 1, 3, 1, 1};
   return Plan::Make(std::make_shared<const Schedule>(
                         FindAlgorithm(kind, algorithm).value()->build(spec, hosts)),
-                    algorithm, UniformLayout(spec, count), UniformLayout(spec, count), 8, 1,
-                    1 << 20)
+                    algorithm, UniformLayout(spec, count), UniformLayout(spec, count), 8, 1)
       .copies_first[0];
 }
 

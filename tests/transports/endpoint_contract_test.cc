@@ -71,33 +71,6 @@ TEST_P(EndpointContract, MovesEverySizeWhicheverIsPostedFirst) {
   }
 }
 
-TEST_P(EndpointContract, ColdMovesEverySize) {
-  Connect();
-  for (const int64_t bytes : {0, 1, 1000, 32 << 10, 100'003, 1 << 20, (3 << 20) + 5}) {
-    for (const bool early : {false, true}) {
-      SCOPED_TRACE(absl::StrCat(bytes, early ? " early" : ""));
-      const Buffer out = Pattern(bytes, static_cast<uint32_t>(bytes));
-      Buffer in(out.size() + 2, 0xee);
-      Transfer sent, received;
-      const uint32_t tag = next_tag++;
-      if (early) {
-        to_b->PostSend(Message(tag), Of(out), &sent);
-        Settle();
-      }
-      to_a->PostRecv(Message(tag), Of(in).subspan(1, out.size()), &received, {.cold = true});
-      if (!early) {
-        to_b->PostSend(Message(tag), Of(out), &sent);
-      }
-      ASSERT_TRUE(PollBoth(sent, received));
-      EXPECT_EQ(received.status, absl::OkStatus());
-      EXPECT_EQ(received.bytes, bytes);
-      EXPECT_TRUE(std::equal(out.begin(), out.end(), in.begin() + 1));
-      EXPECT_EQ(in.front(), 0xee);
-      EXPECT_EQ(in.back(), 0xee);
-    }
-  }
-}
-
 TEST_P(EndpointContract, PostingMayBeginBeforeTheConnectionStands) {
   Connect(/*wait=*/false);
   const Buffer small = Pattern(100, 1), large = Pattern(2 * kMiB, 2);

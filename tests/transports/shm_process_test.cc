@@ -160,18 +160,14 @@ constexpr int64_t kSizes[] = {0,         1,      64,         8 * kKiB,       8 *
                               32 * kKiB, 100000, 256 * kKiB, 256 * kKiB + 3, 2 * kMiB + 1};
 
 // Both sides send and receive all sizes at once and check the bytes.
-bool ExchangeAll(Rank& rank, uint32_t mine, uint32_t theirs, bool cold) {
+bool ExchangeAll(Rank& rank, uint32_t mine, uint32_t theirs) {
   std::deque<Buffer> outs, ins;
   std::deque<Transfer> transfers;
   for (uint32_t i = 0; i < std::size(kSizes); ++i) {
     outs.push_back(Pattern(kSizes[i], mine + i));
     ins.emplace_back(outs.back().size());
     rank.path->PostSend(Message(i), Of(outs.back()), &transfers.emplace_back());
-    if (cold) {
-      rank.path->PostRecv(Message(i), Of(ins.back()), &transfers.emplace_back(), {.cold = true});
-    } else {
-      rank.path->PostRecv(Message(i), Of(ins.back()), &transfers.emplace_back());
-    }
+    rank.path->PostRecv(Message(i), Of(ins.back()), &transfers.emplace_back());
   }
   const bool done = rank.PollUntil([&] {
     return std::all_of(transfers.begin(), transfers.end(),
@@ -190,7 +186,6 @@ struct Way {
   bool forbid_before, forbid_after;  // in the child: before or after connecting
   bool pull;                         // the option, on both sides
   size_t ring_bytes;
-  bool cold = false;        // RecvHint::cold
   int cores = 8;            // the number of usable cores to assume
   bool quick_reads = true;  // Limits::quick_reads
 };
@@ -206,18 +201,17 @@ class ShmWays : public testing::TestWithParam<Way> {
     return options;
   }
 };
-INSTANTIATE_TEST_SUITE_P(
-    Every, ShmWays,
-    testing::Values(Way{"pull", false, false, true, 512 << 10},
-                    Way{"push", false, false, false, 512 << 10},
-                    Way{"push_small_ring", false, false, false, 32 << 10},
-                    Way{"one_forbidden", true, false, true, 512 << 10},
-                    Way{"forbidden_later", false, true, true, 128 << 10},
-                    Way{"cold", false, false, true, 512 << 10, true},
-                    Way{"on_one_core", false, false, true, 512 << 10, true, 1},
-                    Way{"slow_reads", false, false, true, 512 << 10, false, 8, false},
-                    Way{"slow_reads_cold", false, false, true, 512 << 10, true, 1, false}),
-    [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Every, ShmWays,
+                         testing::Values(Way{"pull", false, false, true, 512 << 10},
+                                         Way{"push", false, false, false, 512 << 10},
+                                         Way{"push_small_ring", false, false, false, 32 << 10},
+                                         Way{"one_forbidden", true, false, true, 512 << 10},
+                                         Way{"forbidden_later", false, true, true, 128 << 10},
+                                         Way{"on_one_core", false, false, true, 512 << 10, 1},
+                                         Way{"slow_reads", false, false, true, 512 << 10, 8, false},
+                                         Way{"slow_reads_on_one_core", false, false, true,
+                                             512 << 10, 1, false}),
+                         [](const auto& test) { return test.param.name; });
 
 TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
   const Way& way = GetParam();
@@ -233,7 +227,7 @@ TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
       ForbidReading();
     }
     for (int i = 0; i < 3; ++i) {
-      good = good && ExchangeAll(rank, 100, 500, way.cold);
+      good = good && ExchangeAll(rank, 100, 500);
     }
     rank.path->SendControl("bye");
     rank.Hear("bye");
@@ -243,7 +237,7 @@ TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
   ASSERT_TRUE(rank.Join(child.socket(), true, options));
   rank.path->SendControl("connected");
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(ExchangeAll(rank, 500, 100, way.cold)) << testing::PrintToString(rank.lost);
+    EXPECT_TRUE(ExchangeAll(rank, 500, 100)) << testing::PrintToString(rank.lost);
   }
   EXPECT_TRUE(rank.Hear("bye"));
   rank.path->SendControl("bye");
@@ -263,8 +257,6 @@ TEST_P(ShmWays, TwoProcessesPassOneLongMessageToAndFro) {
       Transfer transfer;
       if (i % 2 == turn) {
         rank.path->PostSend(Message(i), Of(buffer), &transfer);
-      } else if (way.cold) {
-        rank.path->PostRecv(Message(i), Of(buffer), &transfer, {.cold = true});
       } else {
         rank.path->PostRecv(Message(i), Of(buffer), &transfer);
       }

@@ -52,29 +52,27 @@ TEST_F(ShmPull, ReadsPieceByPiece) {
   std::vector<std::byte> into(from.size());
   PullTransfer pull(AddressOf(from.data()), nullptr);
   EXPECT_TRUE(pull.reads());
-  EXPECT_EQ(pull.Copy(process_, absl::MakeSpan(into), 1000, false), Step::kPiece);
+  EXPECT_EQ(pull.Copy(process_, absl::MakeSpan(into), 1000), Step::kPiece);
   EXPECT_EQ(pull.bytes(), 1000u);
   EXPECT_EQ(into[1000], std::byte{0});
-  EXPECT_EQ(pull.Copy(process_, absl::MakeSpan(into), 1000, true), Step::kPiece);
-  EXPECT_EQ(pull.Copy(process_, absl::MakeSpan(into), 1000, false), Step::kWhole);
+  EXPECT_EQ(pull.Copy(process_, absl::MakeSpan(into), 1000), Step::kPiece);
+  EXPECT_EQ(pull.Copy(process_, absl::MakeSpan(into), 1000), Step::kWhole);
   EXPECT_EQ(pull.bytes(), from.size());
   EXPECT_EQ(into, from);
 }
 
 TEST_F(ShmPull, CopiesWhatIsMappedWithoutTheProcess) {
   const std::vector<std::byte> from = Pattern(2500);
-  for (const bool cold : {false, true}) {
-    std::vector<std::byte> into(from.size());
-    PullTransfer pull(8, from.data());
-    EXPECT_FALSE(pull.reads());
-    EXPECT_EQ(pull.Copy({}, absl::MakeSpan(into), 2000, cold), Step::kPiece);
-    EXPECT_EQ(pull.Copy({}, absl::MakeSpan(into), 2000, cold), Step::kWhole);
-    EXPECT_EQ(into, from);
-  }
+  std::vector<std::byte> into(from.size());
+  PullTransfer pull(8, from.data());
+  EXPECT_FALSE(pull.reads());
+  EXPECT_EQ(pull.Copy({}, absl::MakeSpan(into), 2000), Step::kPiece);
+  EXPECT_EQ(pull.Copy({}, absl::MakeSpan(into), 2000), Step::kWhole);
+  EXPECT_EQ(into, from);
 }
 
 TEST_F(ShmPull, AnEmptyMessageNeedsNoMemory) {
-  EXPECT_EQ(PullTransfer(8, nullptr).Copy({}, {}, 1000, false), Step::kWhole);
+  EXPECT_EQ(PullTransfer(8, nullptr).Copy({}, {}, 1000), Step::kWhole);
 }
 
 TEST_F(ShmPull, OnlyTheLastPieceNeedsTheProof) {
@@ -82,8 +80,8 @@ TEST_F(ShmPull, OnlyTheLastPieceNeedsTheProof) {
   std::vector<std::byte> into(from.size());
   PullTransfer pull(AddressOf(from.data()), nullptr);
   cookie_.fill(8);  // as if the pid belonged to another process now
-  EXPECT_EQ(pull.Copy(process_, absl::MakeSpan(into), 1000, false), Step::kPiece);
-  EXPECT_EQ(pull.Copy(process_, absl::MakeSpan(into), 1000, false), Step::kGone);
+  EXPECT_EQ(pull.Copy(process_, absl::MakeSpan(into), 1000), Step::kPiece);
+  EXPECT_EQ(pull.Copy(process_, absl::MakeSpan(into), 1000), Step::kGone);
 }
 
 TEST_F(ShmPull, KeepsWhatCameBeforeMemoryThatCannotBeRead) {
@@ -97,7 +95,7 @@ TEST_F(ShmPull, KeepsWhatCameBeforeMemoryThatCannotBeRead) {
   PullTransfer pull(AddressOf(memory), nullptr);
   Step step = Step::kPiece;
   for (int i = 0; i < 3 && step == Step::kPiece; ++i) {
-    step = pull.Copy(process_, absl::MakeSpan(into), 2 * page, false);
+    step = pull.Copy(process_, absl::MakeSpan(into), 2 * page);
   }
   EXPECT_EQ(step, Step::kUnreadable);
   EXPECT_EQ(pull.bytes(), page);
@@ -111,8 +109,8 @@ TEST_F(ShmPull, SaysThatReadingIsForbidden) {
         const std::vector<std::byte> from = Pattern(100);
         std::vector<std::byte> into(from.size());
         PullTransfer pull(AddressOf(from.data()), nullptr);
-        const bool forbidden = ForbidReading() && pull.Copy(process_, absl::MakeSpan(into), 100,
-                                                            false) == Step::kForbidden;
+        const bool forbidden =
+            ForbidReading() && pull.Copy(process_, absl::MakeSpan(into), 100) == Step::kForbidden;
         _exit(forbidden && pull.bytes() == 0 ? 0 : 1);
       },
       testing::ExitedWithCode(0), "");
@@ -120,16 +118,14 @@ TEST_F(ShmPull, SaysThatReadingIsForbidden) {
 
 TEST(ShmRing, FragmentsComeBehindOneAnother) {
   const std::vector<std::byte> from = Pattern(3000);
-  for (const bool cold : {false, true}) {
-    std::vector<std::byte> into(from.size());
-    RingTransfer ring(500, from.size());
-    EXPECT_TRUE(ring.Take({from.data() + 500, 1500}, absl::MakeSpan(into), cold));
-    EXPECT_FALSE(ring.whole());
-    EXPECT_TRUE(ring.Take({from.data() + 2000, 1000}, absl::MakeSpan(into), cold));
-    EXPECT_TRUE(ring.whole());
-    EXPECT_EQ(into[499], std::byte{0}) << "not asked for";
-    EXPECT_TRUE(std::equal(from.begin() + 500, from.end(), into.begin() + 500));
-  }
+  std::vector<std::byte> into(from.size());
+  RingTransfer ring(500, from.size());
+  EXPECT_TRUE(ring.Take({from.data() + 500, 1500}, absl::MakeSpan(into)));
+  EXPECT_FALSE(ring.whole());
+  EXPECT_TRUE(ring.Take({from.data() + 2000, 1000}, absl::MakeSpan(into)));
+  EXPECT_TRUE(ring.whole());
+  EXPECT_EQ(into[499], std::byte{0}) << "not asked for";
+  EXPECT_TRUE(std::equal(from.begin() + 500, from.end(), into.begin() + 500));
 }
 
 TEST(ShmRing, RefusesMoreThanWasAskedFor) {
@@ -137,9 +133,9 @@ TEST(ShmRing, RefusesMoreThanWasAskedFor) {
   std::vector<std::byte> into(100);
   RingTransfer ring(0, into.size());
   EXPECT_FALSE(ring.Fits(from));
-  EXPECT_FALSE(ring.Take(from, absl::MakeSpan(into), false));
+  EXPECT_FALSE(ring.Take(from, absl::MakeSpan(into)));
   EXPECT_EQ(into, std::vector<std::byte>(100));
-  EXPECT_TRUE(ring.Take({from.data(), 100}, absl::MakeSpan(into), false));
+  EXPECT_TRUE(ring.Take({from.data(), 100}, absl::MakeSpan(into)));
   EXPECT_FALSE(ring.Fits({})) << "nothing is missing";
 }
 

@@ -8,8 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "lib/base/stream_copy.h"
-
 namespace entrain {
 namespace {
 
@@ -302,9 +300,7 @@ int InprocEndpoint::CopyPieces() {
       }
       const Bytes into = incoming->writable();
       const size_t piece = std::min<size_t>(into.size(), kPieceBytes);
-      if (piece > 0 && incoming->cold()) {
-        StreamCopy(into.data(), lent->data + incoming->received(), piece);
-      } else if (piece > 0) {
+      if (piece > 0) {
         std::memcpy(into.data(), lent->data + incoming->received(), piece);
       }
       lent->state.store(LentMessage::kIdle, std::memory_order_release);  // pairs with TakeBack

@@ -1,19 +1,19 @@
 #include "transports/shm/pull_transfer.h"
 
 #include <algorithm>
-
-#include "transports/shm/copy_part.h"
+#include <cstring>
 
 namespace entrain::shm {
 
-PullTransfer::Step PullTransfer::Copy(const PeerProcess& process, Bytes into, size_t most,
-                                      bool cold) {
+PullTransfer::Step PullTransfer::Copy(const PeerProcess& process, Bytes into, size_t most) {
   const size_t left = into.size() - bytes_;
   const Bytes piece = into.subspan(bytes_, std::min(most, left));
   if (reads() && !piece.empty()) {
     return Read(process, piece, piece.size() == left);
   }
-  CopyPart(piece.data(), mapped_ + bytes_, piece.size(), cold);
+  if (!piece.empty()) {
+    std::memcpy(piece.data(), mapped_ + bytes_, piece.size());
+  }
   bytes_ += piece.size();
   return piece.size() == left ? Step::kWhole : Step::kPiece;
 }

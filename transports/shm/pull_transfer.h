@@ -22,9 +22,9 @@ class PullTransfer {
   // bytes have arrived.
   enum class Step { kPiece, kWhole, kUnreadable, kForbidden, kGone };
   // Copies the next piece, of at most `most` bytes, to its place in `into`, the buffer of the whole
-  // message. With `cold` it copies past the caches if possible. Before kWhole is returned,
+  // message. Before kWhole is returned,
   // `process` has proved that it is the peer.
-  Step Copy(const PeerProcess& process, Bytes into, size_t most, bool cold);
+  Step Copy(const PeerProcess& process, Bytes into, size_t most);
   // Returns the bytes copied so far, from the beginning.
   uint64_t bytes() const { return bytes_; }
   bool reads() const { return mapped_ == nullptr; }

@@ -5,9 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "lib/base/bytes.h"
-#include "transports/shm/copy_part.h"
 
 namespace entrain::shm {
 
@@ -17,11 +17,13 @@ class RingTransfer {
 
   // Copies a fragment to its place in `into`, the buffer of the whole message. Returns false, and
   // copies nothing, if the fragment is longer than the missing part.
-  bool Take(ConstBytes fragment, Bytes into, bool cold) {
+  bool Take(ConstBytes fragment, Bytes into) {
     if (!Fits(fragment)) {
       return false;
     }
-    CopyPart(into.data() + next_, fragment.data(), fragment.size(), cold);
+    if (!fragment.empty()) {
+      std::memcpy(into.data() + next_, fragment.data(), fragment.size());
+    }
     next_ += fragment.size();
     return true;
   }

@@ -1,6 +1,7 @@
 #include "transports/shm/rts_receiver.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -179,7 +180,7 @@ void RtsReceiver::PullPiece(Remote* remote, uint64_t handle) {
   }
   Incoming* const incoming = remote->incoming;
   const PullTransfer::Step step =
-      pull.Copy(channel_->process(), incoming->writable(), limits_.piece_bytes, incoming->cold());
+      pull.Copy(channel_->process(), incoming->writable(), limits_.piece_bytes);
   if (channel_->ClosedByPeer() || step == PullTransfer::Step::kGone) {
     peer_gone_ = true;
     return;
@@ -235,7 +236,7 @@ absl::Status RtsReceiver::OnFragment(ConstBytes payload) {
   if (payload.size() >= kLongFragment) {  // such a fragment needs the whole ring, so it exists
     channel_->MapTheirRing();
   }
-  ring->Take(payload, incoming->writable(), incoming->cold());
+  ring->Take(payload, incoming->writable());
   if (ring->whole()) {
     Complete(remote, head.to);
   }
@@ -266,7 +267,9 @@ bool RtsReceiver::CopyMapped(const WireRts& wire, Bytes into) const {
   if (*region == nullptr || !(*region)->Maps(wire.address, wire.bytes)) {
     return Read(wire.address, into);
   }
-  CopyPart(into.data(), (*region)->At(wire.address), into.size(), /*cold=*/false);
+  if (!into.empty()) {
+    std::memcpy(into.data(), (*region)->At(wire.address), into.size());
+  }
   return true;
 }
 
