@@ -40,6 +40,9 @@ class Arrays {
     MoveAt(at_, to, from, bytes);
   }
   static void MoveAt(const ArraysAt& at, void* to, const void* from, int64_t bytes) {
+    if (bytes == 0) {
+      return;  // the place may have no memory
+    }
     if (at.device == nullptr) {
       std::memcpy(to, from, static_cast<size_t>(bytes));
     } else {
