@@ -11,7 +11,7 @@
 
 namespace entrain {
 
-// What a public function needs. It decides whether the function may be called inside a callback.
+// The needs of a public function. They decide whether a callback may call the function.
 enum class Does {
   kLook,   // neither waits nor needs the engine: always allowed
   kStart,  // needs the engine for one turn at most: allowed in done()

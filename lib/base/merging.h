@@ -11,7 +11,7 @@
 
 namespace entrain {
 
-// What elects the sign of an element. A tie elects plus, and a sum that is NaN elects minus. Zeros
+// The vote that elects the sign of an element. A tie elects plus, and a sum that is NaN elects minus. Zeros
 // and NaN have no sign.
 enum class Consensus : int32_t {
   kNone = 0,
