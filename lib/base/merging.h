@@ -11,8 +11,8 @@
 
 namespace entrain {
 
-// The vote that elects the sign of an element. A tie elects plus, and a sum that is NaN elects minus. Zeros
-// and NaN have no sign.
+// The vote that elects the sign of an element. A tie elects plus, and a sum that is NaN elects
+// minus. Zeros and NaN have no sign.
 enum class Consensus : int32_t {
   kNone = 0,
   kSum = 1,    // the sum of all x_r
