@@ -59,7 +59,7 @@ typedef struct entrain_error {
   int64_t deadline_ns;       /* time limit of the call */
   int64_t bytes_done;        /* bytes received before the failure */
   int32_t sys_errno;         /* errno of the failing system call; 0: none */
-  int32_t guilty_world_rank; /* its rank in the communicator from which this one was split; -1: unknown */
+  int32_t guilty_world_rank; /* rank of that process in the communicator from which this one was split; -1: unknown */
   char operation[32];        /* for example "all_reduce"; empty: no call */
   char peer_address[128];    /* for example "tcp 10.0.0.5:4711"; empty: unknown */
   char text[512];            /* one line that states all of the above in words */
@@ -86,12 +86,12 @@ enum { /* entrain_runtime_config_t.progress: the threads that make progress */
                                   computation. The library notices failures only inside these calls */
 };
 
-/* Receives one line of the log. `level`: 0 error, 1 warning, 2 info, 3 debug. A thread that runs nothing else calls the
- * function, one line at a time. The function may block: no other thread waits for it, except for one second at exit,
- * and for one second when another function is given. The library queues at most 1000 lines. It counts the lines that it
- * drops, and reports their number in a line of its own. Inside the function, calls that need the engine return
- * FAILED_PRECONDITION ("entrain_barrier: called from the log function, which must not use the engine"). Queries are
- * allowed. */
+/* Receives one line of the log. `level`: 0 error, 1 warning, 2 info, 3 debug. The library calls the function one line
+ * at a time, on a thread that does nothing else. The function may block: no other thread waits for it, except for one
+ * second at exit, and for one second when another function is given. The library queues at most 1000 lines. It counts
+ * the lines that it drops, and reports their number in a line of its own. Inside the function, calls that need the
+ * engine return FAILED_PRECONDITION ("entrain_barrier: called from the log function, which must not use the engine").
+ * Queries are allowed. */
 typedef void (*entrain_log_fn)(int32_t level, const char* line, void* user);
 
 typedef struct entrain_runtime_config {
@@ -231,9 +231,9 @@ ENTRAIN_API entrain_status_t entrain_comm_algorithm(const entrain_comm_t* comm, 
 
 /* Explains the choice of entrain_comm_algorithm in lines of text. The first line gives the chosen algorithm, the
  * reason, and the estimated time of every algorithm that could run the call. The second line gives the link figures
- * behind the estimates and the source of these figures. A further line for each kind of path whose transport chooses
- * among several ways for a message gives these ways, by the size of the message. Writes at most `bytes` bytes to `text`, truncated if necessary
- * and terminated by zero. */
+ * behind the estimates and the source of these figures. Some transports choose the way of a message by its size. For
+ * each kind of path over such a transport, one more line lists these ways by size. Writes at most `bytes` bytes to
+ * `text`, truncated if necessary and terminated by zero. */
 ENTRAIN_API entrain_status_t entrain_comm_explain(const entrain_comm_t* comm, const char* collective, size_t count,
                                                   entrain_dtype_t dtype, char* text, size_t bytes);
 

@@ -1,5 +1,5 @@
-/* Optimizers over flat arrays. All rules are element-wise, so a step on a shard gives the same values as that part of a
- * step on the whole array. */
+/* Optimizers over flat arrays. All rules are element-wise, so a step on a shard gives the same values that a step on
+ * the whole array gives to the elements of the shard. */
 #ifndef ENTRAIN_OPTIM_H_
 #define ENTRAIN_OPTIM_H_
 
@@ -40,8 +40,8 @@ typedef struct entrain_optim_config {
   double momentum;          /* sgd: mu, 0 <= mu < 1 */
   double beta1, beta2, eps; /* adamw and agd: betas in [0, 1), default 0.9 and 0.999. adamw: eps, default 1e-8 */
   double weight_decay;      /* >= 0. sgd: added to the gradient; adamw: decoupled; agd: see decay */
-  double delta;             /* agd: >= 0; default 1e-5; 1e-14 is usual for transformers. Squares below 1e-19 vanish in
-                               f32, so the library uses at least this number for delta sqrt(c2) */
+  double delta;             /* agd: >= 0; default 1e-5; 1e-14 is usual for transformers. The square of a number below
+                               1e-19 vanishes in f32, so the library uses 1e-19 if delta sqrt(c2) is smaller */
   double clip;              /* agd: > 0: the largest |m / max(...)| of an element; 0 (default): no limit */
   int32_t decay;            /* agd: ENTRAIN_DECAY_*; default DECOUPLED */
   int32_t amsgrad;          /* agd: 1: use the largest b of all steps instead of b; 0 (default): use b */

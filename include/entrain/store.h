@@ -67,8 +67,9 @@ typedef struct entrain_store_functions {
   entrain_store_remove_fn remove;   /* NULL: keys stay, so each run needs a fresh map or prefix, and
                                        entrain_store_delete returns UNIMPLEMENTED */
   entrain_store_release_fn release; /* NULL: the library calls nothing */
-  const char* host;                 /* host or address whose route determines the network interface of each rank, as the
-                                       server of a tcp store does; NULL: the default route. Copied */
+  const char* host;                 /* host or address. The route to it determines the network interface of each rank,
+                                       as the route to the server does with a tcp store; NULL: the default route.
+                                       Copied */
 } entrain_store_functions_t;
 
 ENTRAIN_API void entrain_store_functions_init_sized(entrain_store_functions_t* functions, size_t bytes);

@@ -9,9 +9,9 @@
  * have started. If the buffer is large, such a rank waits until the receivers take the data.
  *
  * If ranks differ in operation, type, count, reduction or root, all ranks receive MISMATCH. The text names both calls
- * and the ranks that made each of them. A rank whose part was already complete receives the error from a later call or
- * wait. The guilty rank is the lowest rank whose call differs from the most frequent call. It is -1 if no call is the
- * most frequent, for example between two ranks. */
+ * and the ranks that made each of them. A rank on which the call was already complete receives the error from a later
+ * call or wait. The guilty rank is the lowest rank whose call differs from the most frequent call. It is -1 if no call
+ * is the most frequent, for example if the communicator has two ranks. */
 #ifndef ENTRAIN_COLLECTIVES_H_
 #define ENTRAIN_COLLECTIVES_H_
 
@@ -161,11 +161,11 @@ static ENTRAIN_INLINE void entrain_gta_config_init(entrain_gta_config_t* config)
 
 /* Creates a reduction by generalised task arithmetic. Each element of the result is the sum over the ranks of weight *
  * contribution. With a consensus, a rank takes part in an element only if its weight * contribution has the elected
- * sign (a zero and a NaN have no sign). Without consensus the result is a weighted mean. A divisor within 1e-8 of 0
- * counts as 1. The elements must be floats; the sum is accumulated in f32 (f64 for f64) in rank order and rounded once.
- * The reduction needs one pass, which sends as many bytes as one all-reduce. The config must be the same on all ranks
- * (MISMATCH otherwise). A rank of weight 0 contributes nothing, even if its data contain NaN. Allowed in all_reduce,
- * reduce and reduce_scatter.
+ * sign (a zero and a NaN have no sign). With `normalize` this sum is divided by the sum of the weights that took part;
+ * a divisor within 1e-8 of 0 counts as 1. Without consensus the result is then a weighted mean. The elements must be
+ * floats; the sum is accumulated in f32 (f64 for f64) in rank order and rounded once. The reduction needs one pass,
+ * which sends as many bytes as one all-reduce. The config must be the same on all ranks (MISMATCH otherwise). A rank of
+ * weight 0 contributes nothing, even if its data contain NaN. Allowed in all_reduce, reduce and reduce_scatter.
  *
  * With sparsification or a wire format: allowed only in all_reduce and reduce_scatter. The selected elements travel as
  * values with indices or with a bitmap, whichever is smaller. The library packs the contribution before the call
@@ -175,9 +175,9 @@ static ENTRAIN_INLINE void entrain_gta_config_init(entrain_gta_config_t* config)
 ENTRAIN_API entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
                                                    entrain_reduction_t** reduction);
 
-/* Sets the weights of a reduction from entrain_reduction_gta, from the next call on. The arguments are as in its
- * config; NULL and 0 mean 1 for each rank. The reduction keeps its state (see entrain_reduction_state_size). Must not
- * run while another thread starts a call with the reduction. */
+/* Sets the weights that later calls use with a reduction of entrain_reduction_gta. The arguments are as in its config;
+ * NULL and 0 mean 1 for each rank. The reduction keeps its state (see entrain_reduction_state_size). Must not run while
+ * another thread starts a call with the reduction. */
 ENTRAIN_API entrain_status_t entrain_reduction_set_weights(entrain_reduction_t* reduction, const double* weights,
                                                            int32_t ranks);
 /* Writes the size of the state that a reduction with sparsification or a wire format keeps between calls, for
@@ -274,9 +274,9 @@ ENTRAIN_API entrain_status_t entrain_gather_v(entrain_comm_t* comm, const void* 
 ENTRAIN_API entrain_status_t entrain_scatter_v(entrain_comm_t* comm, const void* in, const size_t* counts, void* out,
                                                size_t count, entrain_dtype_t dtype, int32_t root,
                                                const entrain_call_options_t* options, entrain_work_t** work);
-/* As entrain_all_to_all. Sends in_counts[r] elements to rank r. The out_counts entry of rank r for this rank must be
- * equal (MISMATCH otherwise; a rank that received what it expected gets the error from its next call at the latest). In
- * place (out == in): in_counts and out_counts are equal. */
+/* As entrain_all_to_all. Sends in_counts[r] elements to rank r. Rank r must give the same number in its out_counts
+ * entry for this rank (MISMATCH otherwise; a rank that received what it expected gets the error from its next call at
+ * the latest). In place (out == in): in_counts and out_counts are equal. */
 ENTRAIN_API entrain_status_t entrain_all_to_all_v(entrain_comm_t* comm, const void* in, const size_t* in_counts,
                                                   void* out, const size_t* out_counts, entrain_dtype_t dtype,
                                                   const entrain_call_options_t* options, entrain_work_t** work);
@@ -355,8 +355,9 @@ ENTRAIN_API entrain_status_t entrain_recv_any(entrain_comm_t* comm, void* out, s
  * the batch; its arguments are then checked, and its buffers and timeout recorded. entrain_batch_start numbers the
  * calls in the order in which they were added, as if they had been made one after another. So this order must be the
  * same on all ranks. The calls run concurrently. A batch may be started again when its last start is complete; the
- * calls then use the current contents of the buffers. The batch keeps the communicator alive. `user` of the reductions
- * of its calls must live as long as the batch. One thread at a time. */
+ * calls then use the current contents of the buffers. The batch keeps the communicator alive. If a call of the batch
+ * has a reduction function of the caller, the object that the function's `user` points to must live as long as the
+ * batch. One thread at a time. */
 ENTRAIN_API entrain_status_t entrain_batch_create(entrain_comm_t* comm, entrain_batch_t** batch);
 /* Starts the calls. The work is complete when all calls are complete. Its status is that of the first call, in the
  * order of the batch, that failed. */

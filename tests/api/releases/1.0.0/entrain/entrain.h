@@ -3,28 +3,28 @@
  * Conventions for all calls of the library:
  *
  *  1 Handles are opaque. The caller destroys every handle that it has created. Destroying NULL does nothing. Handles
- *    may be destroyed in any order: a part outlives its parent communicator, a work its communicator, and an EDiT
- *    object its shard and its mesh. Memory that is lent until an object is destroyed stays lent while an object that
- *    was made of it exists. A call with a handle of another kind, or with a destroyed handle, returns
- *    INVALID_ARGUMENT if the library can tell, that is, until the memory of the handle is reused. A destroy function
- *    logs such a handle and does nothing.
+ *    may be destroyed in any order: a part (a communicator that a split has made) remains valid without its parent, a
+ *    work without its communicator, and an EDiT object without its shard and its mesh. Some memory is lent until an
+ *    object is destroyed. This memory stays lent as long as another object exists that was created from that object. A
+ *    call with a handle of another kind, or with a destroyed handle, returns INVALID_ARGUMENT if the library can tell,
+ *    that is, until the memory of the handle is reused. A destroy function logs such a handle and does nothing.
  *  2 A call that can fail returns entrain_status_t. Output parameters come last and are written only on success.
  *    entrain_last_error() returns the text of this thread's last failure, and entrain_last_error_record() its record.
  *  3 A struct begins with `size` and has an init function. entrain_x_init(&x) writes the defaults, and the size of the
  *    struct in the caller's header. After that the library takes every value literally: no value stands for "default"
  *    unless the field says so. The exported function is entrain_x_init_sized(&x, sizeof(x)), which other languages
  *    call; it writes no byte beyond that size, and does nothing for NULL. The library refuses a struct that was never
- *    initialised (size 0) or whose size cuts a field. If a struct is longer than the library knows, the unknown tail
- *    must be zero. If a struct is shorter, the missing fields take their defaults. The library copies structs and
+ *    initialised (size 0) or whose size ends inside a field. If a struct is longer than the library knows, the unknown
+ *    tail must be zero. If a struct is shorter, the missing fields take their defaults. The library copies structs and
  *    whatever they point to (texts, arrays), so the caller may free them when the call returns, unless a field says
  *    "lent". docs/versions.md states what later versions may change.
- *  4 Every call that blocks has a non-blocking form or a time limit: a `work` parameter, a function entrain_..._start
- *    or entrain_..._work (comm.h; train.h has a table), or a timeout. Destroy functions never wait for other ranks. If
- *    `work` is NULL, the call blocks. Otherwise the buffers are lent to the library until entrain_work_test or
- *    entrain_work_wait reports that the work is done, even if the work is freed earlier. By default a thread of the
- *    runtime makes progress. With ENTRAIN_PROGRESS_CALLER, calls make progress only while some thread is inside
- *    entrain_work_test, entrain_work_wait or a blocking call; entrain_work_test on any unfinished work makes progress
- *    for all calls of its runtime.
+ *  4 Every call that blocks has a non-blocking form or a time limit. The non-blocking form is a `work` parameter, or a
+ *    function entrain_..._start or entrain_..._work (see comm.h, and the table in train.h). The time limit is a timeout
+ *    parameter. Destroy functions never wait for other ranks. If `work` is NULL, the call blocks. Otherwise the buffers
+ *    are lent to the library until entrain_work_test or entrain_work_wait reports that the work is done, even if the
+ *    work is freed earlier. By default a thread of the runtime makes progress. With ENTRAIN_PROGRESS_CALLER, calls make
+ *    progress only while some thread is inside entrain_work_test, entrain_work_wait or a blocking call;
+ *    entrain_work_test on any unfinished work makes progress for all calls of its runtime.
  *  5 All ranks of a communicator start its untagged calls in the same order. Calls with a user tag are matched by the
  *    tag and may start in any order. Any thread may call. The library serialises the calls on one communicator, so two
  *    threads that make untagged calls on one communicator must agree on their order.

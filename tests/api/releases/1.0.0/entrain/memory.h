@@ -21,8 +21,8 @@ enum { /* bits of `flags` of entrain_mem_alloc */
  * transport other than shm, the memory is ordinary memory. Not a collective; any thread. All pages exist when the
  * function returns. Returns RESOURCE_EXHAUSTED if memory or descriptors run out, and INTERNAL, naming the size, if the
  * system forbids the allocation. Each allocation holds a descriptor in this process, and briefly one in each peer. A
- * peer maps the memory read-only when the first message from it arrives. A peer that cannot map the memory copies
- * instead and logs a warning. */
+ * peer maps the memory read-only when it receives the first message that lies in the memory. A peer that cannot map the
+ * memory copies instead and logs a warning. */
 ENTRAIN_API entrain_status_t entrain_mem_alloc(entrain_comm_t* comm, size_t bytes, uint32_t flags, void** memory);
 
 /* Frees memory from entrain_mem_alloc; does nothing for NULL. `comm` is any communicator of the same runtime, even one
@@ -33,7 +33,8 @@ ENTRAIN_API entrain_status_t entrain_mem_alloc(entrain_comm_t* comm, size_t byte
 ENTRAIN_API entrain_status_t entrain_mem_free(entrain_comm_t* comm, void* memory);
 
 /* Registers [memory, memory + bytes), bytes > 0, for the calls of the runtime of `comm`, as if it came from
- * entrain_mem_alloc. Others have allocated the memory, for example malloc or a framework. Not a collective; any thread.
+ * entrain_mem_alloc. The memory comes from another allocator, for example malloc or a framework. Not a collective; any
+ * thread.
  *
  * Addresses and contents do not change: the library moves the whole pages of the range into memory that peers can map,
  * and maps that memory in their place. It can move only private memory without a file. *mapped becomes the number of

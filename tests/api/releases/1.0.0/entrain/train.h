@@ -45,12 +45,13 @@
  * A work from a function ..._work only observes. Freeing the work, or giving up a wait for it, changes nothing. The
  * caller still makes the blocking call, which returns at once when the work is over.
  *
- * A thread of the library executes a call ..._start. The call cannot be withdrawn, and continues after its work is
- * freed. Until the call is over, no other call may use the object, nor, for an EDiT object, its shard and its open
- * states. Such calls return FAILED_PRECONDITION, except queries of constants (shard_layer_info, shard_slab_count,
- * edit_stream, state_count, _info, _find). Destroying the object ends the call with ABORTED, also on the ranks that
- * wait for this rank. Before an object is destroyed, blocking calls on it in other threads must have returned.
- * Arguments are copied. Output arguments, and the object that `user` points to, are lent until the work is over.
+ * A function ..._start starts a call, which a thread of the library executes. The call cannot be withdrawn, and
+ * continues after its work is freed. Until the call is over, no other call may use the object. If the object is an EDiT
+ * object, no other call may use its shard or its open states either. Such calls return FAILED_PRECONDITION, except
+ * queries of constants (shard_layer_info, shard_slab_count, edit_stream, state_count, _info, _find). Destroying the
+ * object ends the call with ABORTED, also on the ranks that wait for this rank. Before an object is destroyed, blocking
+ * calls on it in other threads must have returned. Arguments are copied. Output arguments, and the object that `user`
+ * points to, are lent until the work is over.
  *
  * Works of both kinds may be created in done() of entrain_work_notify. entrain_work_info reports for them sequence 0,
  * the layer as tag, and the replica's communicator. */
@@ -162,9 +163,9 @@ static ENTRAIN_INLINE void entrain_shard_config_init(entrain_shard_config_t* con
 /* On device memory. Calls on the shard, and on an EDiT object on it, are ordered with `stream`: the effects of a call
  * begin when the device has reached the stream's position at the call, and work that is enqueued on the stream
  * afterwards sees the effects. "The call waits" then means that the stream waits. The host waits for the device and for
- * other ranks only in bind, load, broadcast and destroy, and where a function says so. So a later call returns an error
- * of the network or of the device. Until that call the stream may compute useless values, but the library sends none of
- * them to other replicas.
+ * other ranks only in bind, load, broadcast and destroy, and where a function says so. So an error of the network or of
+ * the device appears only in a later call. Until that call the stream may compute useless values, but the library sends
+ * none of them to other replicas.
  *
  * A time limit also covers the time until the stream reaches its position at the call. So choose it longer than the
  * time by which the host runs ahead of the device.
@@ -226,7 +227,7 @@ ENTRAIN_API entrain_status_t entrain_shard_bind_layers(entrain_shard_t* shard, v
  * not end before the call. The shard does not know of work that the caller enqueues on the previous stream later.
  * Local; cheap enough for every step. The stream must live until another is set or the shard is destroyed. Optimizers
  * have their own streams. HOST: returns FAILED_PRECONDITION. Returns INVALID_ARGUMENT if the stream is not one of the
- * shard's device; before bind, bind returns this error. */
+ * shard's device. If this call comes before the arrays are bound, the function that binds them returns this error. */
 ENTRAIN_API entrain_status_t entrain_shard_set_stream(entrain_shard_t* shard, void* stream);
 
 /* Copies this rank's part of the whole layer `full` (P_l elements of `dtype`: f32, f64, bf16 or f16; UNIMPLEMENTED for
@@ -277,8 +278,9 @@ ENTRAIN_API entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* sha
 /* Waits until all reductions that were started have been added to the bound gradients. */
 ENTRAIN_API entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard);
 /* *work is over when all reductions that have been started so far are added to the bound gradients. Then
- * entrain_shard_finish_gradients, which must still be called, does not block. *work has the status that this function
- * would return. On device memory, where it never blocks, *work is over when the additions are done. */
+ * entrain_shard_finish_gradients, which must still be called, does not block. *work has the status that
+ * entrain_shard_finish_gradients would return. On device memory, where that function never blocks, *work is over when
+ * the additions are done. */
 ENTRAIN_API entrain_status_t entrain_shard_gradients_work(entrain_shard_t* shard, entrain_work_t** work);
 
 /* Sets memory of the caller as the buffers of a layer, in the memory of config.memory, padded_count elements each.
@@ -368,9 +370,9 @@ enum { /* entrain_edit_config_t.reducer */
 enum { /* overlap_merge: theta after the merge of an exchange that ran behind further steps; a is the new anchor */
   ENTRAIN_MERGE_ADD = 0,    /* a + the change that this replica has made since the exchange began */
   ENTRAIN_MERGE_MIX = 1,    /* alpha theta + (1 - alpha) a (Streaming DiLoCo, arXiv 2501.18512, algorithm 2) */
-  ENTRAIN_MERGE_RESTART = 2 /* as ADD, and theta is set to the current anchor when the exchange begins. So the change
-                               that a replica has made counts on all replicas one round late, and on none of them
-                               earlier (CO2, arXiv 2401.16265, with overlap_steps = H) */
+  ENTRAIN_MERGE_RESTART = 2 /* as ADD, and theta is set to the current anchor when the exchange begins. So the change of
+                               a replica takes effect one round late, on all replicas together, also on the replica that
+                               has made it (CO2, arXiv 2401.16265, with overlap_steps = H) */
 };
 enum { /* fragment_pattern */
   ENTRAIN_FRAGMENT_SEQUENTIAL = 0, /* each fragment has neighbouring layers that train */
@@ -381,7 +383,7 @@ typedef struct entrain_edit_config {
   entrain_shard_t* shard;              /* the sharded model, already bound. The EDiT object keeps it alive, and uses its
                                           memory and stream */
   int64_t local_sgd_sync_interval;     /* H: optimizer steps between exchanges, >= 1; default 1 */
-  int64_t local_sgd_warmup_steps;      /* synchronous steps before the first local step, >= 0; default 0 */
+  int64_t local_sgd_warmup_steps;      /* W_s: synchronous steps before the first local step, >= 0; default 0 */
   int32_t gradient_accumulation_steps; /* micro-batches per optimizer step, >= 1; default 1. entrain_edit_end_step
                                           checks the number */
   int32_t reducer;                     /* ENTRAIN_REDUCER_*; default NONE */
@@ -412,15 +414,16 @@ typedef struct entrain_edit_config {
                                           weights. Without a reducer the step weights are the weights */
   double ewma_alpha;                   /* in (0, 1), default 0.02: weight of a new norm in the mean and the deviation of
                                           norms */
-  int64_t ewma_warmup_steps;           /* warm-up, in exchanges, >= 2; default 120: number of norms that are accepted
-                                          before a norm is judged, from the first norm that is not zero. The warm-up
-                                          begins again after 5 rejections in a row, or after two exchanges in a row that
-                                          reject all replicas, because then the level of the norms has changed */
+  int64_t ewma_warmup_steps;           /* length of the warm-up, in exchanges, >= 2; default 120. A norm is judged only
+                                          after this number of norms has been accepted, counted from the first norm that
+                                          is not zero. The warm-up begins again after 5 rejections in a row, or after
+                                          two exchanges in a row that reject all replicas, because then the level of the
+                                          norms has changed */
   double ewma_threshold;               /* > 0, default 3: a norm is rejected above mean + threshold x deviation. The
-                                          deviation is taken as at least 1 % of the mean. The limit is higher if few
-                                          norms or a large alpha leave mean and deviation uncertain (so that 3 rejects
-                                          0.14 % of normal noise), and if recent norms scatter by more than their
-                                          deviation */
+                                          deviation is taken as at least 1 % of the mean. The limit is higher in two
+                                          cases: few norms or a large alpha leave mean and deviation uncertain (so that
+                                          a threshold of 3 rejects 0.14 % of normal noise in this case too); or recent
+                                          norms scatter by more than their deviation */
   double outer_beta1, outer_beta2, outer_eps; /* for adamw; the betas also for lion. [0, 1), default 0.9; [0, 1),
                                                  default 0.999; >= 1e-37, default 1e-8 */
   entrain_outer_step_fn outer_step;    /* the outer step for ENTRAIN_OUTER_CALLBACK, else NULL */
@@ -440,8 +443,8 @@ typedef struct entrain_edit_config {
                                           behind this number of further steps, on the parameters as they were when it
                                           began; then theta = a + the change that this replica has made since (see
                                           overlap_merge). A-EDiT, 1: the exchange is merged at the first step after it
-                                          is over, and no replica waits for another. Takes 4 P / M bytes more. Not in
-                                          plain averaging */
+                                          is over, and no replica waits for another. Takes 4 bytes more per element of
+                                          this rank's shards that train. Not in plain averaging */
   int32_t consensus_method;            /* for gta: ENTRAIN_CONSENSUS_* (collectives.h); default NONE */
   int32_t int8_mask;                   /* accepted with a consensus_method, without effect: this library never stores
                                           signs */
@@ -488,8 +491,9 @@ static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* confi
   entrain_edit_config_init_sized(config, sizeof(*config));
 }
 
-/* The fields of entrain_edit_config_t that are one number each, for programs that make flags, forms or bindings of them. Those of
- * entrain_acco_config_t are described likewise: entrain_acco_option. */
+/* The options of EDiT are the fields of entrain_edit_config_t that hold one number each. Programs can make flags, forms
+ * or bindings from the descriptions of options. entrain_acco_option describes the fields of entrain_acco_config_t in
+ * the same way. */
 enum { /* entrain_edit_option_t.type: the type of the field */
   ENTRAIN_OPTION_SWITCH = 0, /* int32_t, 0 or 1 */
   ENTRAIN_OPTION_CHOICE = 1, /* int32_t, the index of a name in `choices`, from 0 */
@@ -503,11 +507,12 @@ typedef struct entrain_edit_option_t {
   const char* name;       /* name of the field. All texts are constants of the library */
   const char* choices;    /* CHOICE: the names, separated by commas; otherwise NULL */
   const char* help;       /* one line */
-  size_t offset;          /* of the field in entrain_edit_config_t, in bytes; from entrain_acco_option: in entrain_acco_config_t */
+  size_t offset;          /* position of the field, in bytes, in entrain_edit_config_t, or in entrain_acco_config_t if
+                             entrain_acco_option has written this description */
   double default_value;   /* as entrain_edit_config_init, or entrain_acco_config_init, sets it */
   double least, most;     /* limits of the value; infinity: none */
   int32_t type;           /* ENTRAIN_OPTION_* */
-  int32_t open;           /* limits that the value must not equal, or-ed: 1 least, 2 most */
+  int32_t open;           /* the limits that the value must not equal; 1: least; 2: most; 3: both */
 } entrain_edit_option_t;
 ENTRAIN_API void entrain_edit_option_init_sized(entrain_edit_option_t* option, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_option_init(entrain_edit_option_t* option) {
@@ -525,9 +530,9 @@ ENTRAIN_API entrain_status_t entrain_edit_option(int32_t index, entrain_edit_opt
 ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_config_t* config, int32_t index,
                                                          int32_t* matters);
 
-/* Creates an EDiT object on the mesh. Collective; blocks. Checks the options. Refuses combinations without effect, with
- * a sentence that says what to set: clipping or norm weights without outer optimizer or reducer, a temperature without
- * norm weights, outer_* values other than the defaults without outer optimizer. */
+/* Creates an EDiT object on the mesh. Collective; blocks. Checks the options. Refuses combinations of options that have
+ * no effect. The error text says what to set. Such combinations are: clipping or norm weights without outer optimizer
+ * or reducer; a temperature without norm weights; outer_* values other than the defaults without outer optimizer. */
 ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                  entrain_edit_t** edit);
 /* Frees the object. Ends an exchange in progress, on all ranks. Waits for a running outer step, but at most 1 s. If the
@@ -597,16 +602,17 @@ ENTRAIN_API entrain_status_t entrain_edit_begin_forward_start(entrain_edit_t* ed
  * of the layer is in progress. entrain_shard_wait does the same for layers that it gathers ahead. */
 ENTRAIN_API entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer);
 /* Permits the exchange of the layer, as entrain_edit_wait_layer does before it waits. *work is over when
- * entrain_edit_wait_layer would not block, and has the status that this function would return. On device memory, where
- * it never blocks, *work is over when the exchange is over. */
+ * entrain_edit_wait_layer would not block, and has the status that entrain_edit_wait_layer would return. On device
+ * memory, where that function never blocks, *work is over when the exchange is over. */
 ENTRAIN_API entrain_status_t entrain_edit_layer_work(entrain_edit_t* edit, int32_t layer, entrain_work_t** work);
 /* Counts a step. Call this function after the step of the inner optimizer. Returns FAILED_PRECONDITION in these cases:
  * - begin_forward was not called with training 1 exactly gradient_accumulation_steps times for this step; the text has
  *   both numbers. A first_microbatch of 1 begins the count again.
  * - A layer is in exchange and no call has waited for it.
- * - entrain_shard_gradients was called in this step for any layer, and not every layer that trains has then been
- *   reduced since its gradients were last lent, or entrain_shard_finish_gradients was not called after the reductions;
- *   the text names the layers. So reduce a layer that had no part in the step too; its gradients are zeros. */
+ * - entrain_shard_gradients was called in this step for any layer, and then a call is missing:
+ *   entrain_shard_reduce_gradients for a layer that trains, after its gradients were last lent; or
+ *   entrain_shard_finish_gradients after all reductions. The text names the layers. So reduce a layer that had no part
+ *   in the step too; its gradients are zeros. */
 ENTRAIN_API entrain_status_t entrain_edit_end_step(entrain_edit_t* edit);
 /* Writes to *scope the ENTRAIN_GRADIENTS_* over which the gradients of the current step are averaged, that is, of the
  * step that the last begin_forward with training 1 began. The library's reduction uses this scope itself; a caller that
@@ -730,8 +736,8 @@ typedef struct entrain_checkpoint_config {
   const char* save_dir;    /* directory; NULL: "local_sgd_ckpt". A save creates it, but not its parent directory */
   const char* ckpt_name;   /* the checkpoint is save_dir/ckpt_name.ckpt; NULL: "local_sgd_ckpt". Letters, digits and
                               ". _ -" */
-  int32_t kind;            /* ENTRAIN_CHECKPOINT_*; default PORTABLE: the kind to save, or as which to load the
-                              checkpoint */
+  int32_t kind;            /* ENTRAIN_CHECKPOINT_*; default PORTABLE. Saving: the kind to write. Loading: the kind as
+                              which the checkpoint is read */
   int32_t full_state_dict; /* saving: 1 (default): rank 0 writes one file with whole layers; 0: each rank that holds
                               data writes its own file, and ckpt_name.ckpt refers to these files. A load detects which
                               it is */
@@ -749,8 +755,8 @@ static ENTRAIN_INLINE void entrain_checkpoint_config_init(entrain_checkpoint_con
 /* Saves the state without changing it and without an exchange. Collective; blocks. A NULL config means all defaults.
  *
  * When a save is legal (FAILED_PRECONDITION otherwise):
- * - Between an exchange (or the creation of the anchors) and the first reduction of gradients after it: after a
- *   begin_forward that exchanges, when all layers have been waited for.
+ * - After an exchange (or the creation of the anchors) and before the next reduction of gradients. In terms of calls:
+ *   after a begin_forward that exchanges, when all layers have been waited for.
  * - With use_async, the exact kind also after a rendezvous without an exchange.
  * - With overlap_steps, the exact kind of EDiT waits for the exchanges in progress and saves them too, so that each is
  *   merged at its step. The portable kind, and A-EDiT, need an exchange for which the layers waited
@@ -762,7 +768,8 @@ static ENTRAIN_INLINE void entrain_checkpoint_config_init(entrain_checkpoint_con
  * Either all ranks succeed, or all return the error of one rank, which names the rank and the path. The file, or all
  * files together, take effect in one step when all data are on the disk. Before that, and after an error, an older
  * checkpoint of the same name is unchanged. Killed processes leave files in save_dir if they were saving. A save
- * removes such files from before its own beginning, a load those from before the checkpoint that it loaded. */
+ * removes such files if they are older than its own beginning. A load removes them if they are older than the
+ * checkpoint that it loaded. */
 ENTRAIN_API entrain_status_t entrain_edit_save(entrain_edit_t* edit, const entrain_checkpoint_config_t* config);
 /* Continues from a checkpoint: at its step, right after its exchange. The next call is begin_forward, which does not
  * exchange again. Collective; blocks. No exchange may be in progress, and no layer gathered. The library reads all data
@@ -811,11 +818,12 @@ static ENTRAIN_INLINE void entrain_checkpoint_functions_init(entrain_checkpoint_
   entrain_checkpoint_functions_init_sized(functions, sizeof(*functions));
 }
 /* Save and load as entrain_edit_save and entrain_edit_load do, but through functions, in the calling thread. Rank 0
- * calls the functions. In load_from with rank0_only 0 every rank calls them, and reads the data that it needs of the
- * same bytes. On other ranks `functions` may be NULL, and functions that are not called may be missing. If a rank lacks
- * a function that it needs, all ranks return INVALID_ARGUMENT, which names the function. config.save_dir and ckpt_name
- * must be NULL, and for a save full_state_dict must be 1 (INVALID_ARGUMENT otherwise). A checkpoint of several files
- * cannot be loaded in this way (FAILED_PRECONDITION). Either all ranks make these calls or none. */
+ * calls the functions. In load_from with rank0_only 0, every rank calls its own functions and reads the data that it
+ * needs; the functions of all ranks must give the same bytes. A rank that calls no function may give NULL for
+ * `functions`, and functions that are not called may be missing. If a rank lacks a function that it needs, all ranks
+ * return INVALID_ARGUMENT, which names the function. config.save_dir and ckpt_name must be NULL, and for a save
+ * full_state_dict must be 1 (INVALID_ARGUMENT otherwise). A checkpoint of several files cannot be loaded in this way
+ * (FAILED_PRECONDITION). Either all ranks make these calls or none. */
 ENTRAIN_API entrain_status_t entrain_edit_save_to(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
                                                   const entrain_checkpoint_functions_t* functions);
 ENTRAIN_API entrain_status_t entrain_edit_load_from(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
@@ -939,10 +947,10 @@ ENTRAIN_API entrain_status_t entrain_state_commit_start(entrain_state_t* state, 
  * On device memory (config.memory), calls are ordered with config.stream: the device does the work of a call after the
  * work that is on the stream at the call, and work that is enqueued on the stream afterwards sees the result. "Added"
  * means that the additions are enqueued. The host waits for the device and for other ranks only in these calls:
- * - In install, until the round before the one in progress is over, and until all ranks have handed over the gradients
- *   that the round in progress sums, because its counts need them. With clip_norm, and with agd, whose steps count
- *   branches, the host also waits for the sum. It does not wait for the parameters; the stream does. In the install
- *   that ends the run, the host waits for all of the last round.
+ * - In install, until two conditions hold. The round before the one in progress is over. All ranks have handed over the
+ *   gradients that the round in progress sums, because the counts of this round are known only then. With clip_norm,
+ *   and with agd, whose steps count branches, the host also waits for the sum. It does not wait for the parameters; the
+ *   stream does. In the install that ends the run, the host waits for all of the last round.
  * - In create, save, load and destroy.
  *
  * If an error occurs after install has returned (for example a rank dies while parameters are gathered), the stream
@@ -1048,19 +1056,20 @@ static ENTRAIN_INLINE void entrain_acco_config_init(entrain_acco_config_t* confi
   entrain_acco_config_init_sized(config, sizeof(*config));
 }
 
-/* The fields of entrain_acco_config_t that are one number each, as entrain_edit_option_count, entrain_edit_option and
- * entrain_edit_option_matters have those of EDiT. Not among them: params_dtype, grads_dtype, wire_dtype and memory, which say where and
- * what arrays are. The arrays and functions of `config`, and optim, are not consulted and may be NULL. */
+/* Describe the fields of entrain_acco_config_t that hold one number each, as entrain_edit_option_count,
+ * entrain_edit_option and entrain_edit_option_matters describe those of EDiT. They omit params_dtype, grads_dtype,
+ * wire_dtype and memory, which describe arrays. They do not look at optim and at the arrays and functions of `config`,
+ * which may be NULL. */
 ENTRAIN_API int32_t entrain_acco_option_count(void);
 ENTRAIN_API entrain_status_t entrain_acco_option(int32_t index, entrain_edit_option_t* option);
 ENTRAIN_API entrain_status_t entrain_acco_option_matters(const entrain_acco_config_t* config, int32_t index,
                                                          int32_t* matters);
 
-/* Collective over `comm`; blocks. All ranks give the same but params, the step, counts of
- * micro-batches, timeout_ns and stream. Memory beside params, in bytes, with bf16: 4 Psi (f32
- * accumulator: 6 Psi) + (4 + 4 x optimizer's arrays) Psi / W; with f32: 8 Psi + the same; and for
- * pieces up to 64 KiB, on a device 16 MiB. On a device the collectives of a round are made once for
- * nothing, so that later ones find all memory that they need. */
+/* Creates a channel. Collective over `comm`; blocks. All ranks must give the same config, except for params, the step,
+ * the numbers of micro-batches, timeout_ns and stream. In addition to params, the channel takes (4 + 4 A) Psi / W bytes
+ * for the shard, where A is the number of the optimizer's state arrays; and 8 Psi bytes with f32, 4 Psi with bf16, 6
+ * Psi with bf16 and an f32 accumulator. The pieces of a step take up to 64 KiB more, or 16 MiB on a device. On a device
+ * this call runs the collectives of a round once on arbitrary data, so that later rounds need not allocate memory. */
 ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                  entrain_acco_t** acco);
 /* Frees the channel, and ends a round in progress on all ranks. So destroy a channel after the end of the run, or on
@@ -1098,8 +1107,8 @@ ENTRAIN_API entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_wor
  * added. *finished becomes 1 when the run is over, on all ranks after the same commit. The parameters are then those of
  * that commit, and gradients that were added after it are dropped. */
 ENTRAIN_API entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished);
-/* Ends the run at the first commit that learns of this call. Any rank may call. Local. A run that loads a checkpoint of
- * the end continues, up to its own limit. */
+/* Ends the run at the first commit that learns of this call. Any rank may call. Local. A run that loads a checkpoint
+ * from after this end continues, up to its own limit. */
 ENTRAIN_API entrain_status_t entrain_acco_stop(entrain_acco_t* acco);
 
 /* The state after the last install. After the same number of installs all ranks read the same values, except for
@@ -1135,7 +1144,7 @@ ENTRAIN_API entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entra
  *   optimizer of the caller, the checkpoint has only the arrays that were added as state.
  *
  * Groups must be those of the checkpoint, with the same number of state arrays each (FAILED_PRECONDITION, which names
- * the group). Their rates and other numbers may differ, like lr. */
+ * the group). The rates and other numbers of a group may differ from those of the checkpoint, as lr may. */
 ENTRAIN_API entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, void* data, size_t count,
                                                     entrain_dtype_t dtype, int32_t holder);
 ENTRAIN_API entrain_status_t entrain_acco_save(entrain_acco_t* acco, const entrain_checkpoint_config_t* config);

@@ -109,7 +109,8 @@ enum {
 typedef int32_t entrain_memory_t;
 enum {
   ENTRAIN_MEMORY_HOST = 0,
-  ENTRAIN_MEMORY_DEVICE = 1,     /* memory of a CUDA device; UNIMPLEMENTED, with the reason, without such a device */
+  ENTRAIN_MEMORY_DEVICE = 1,     /* memory of a CUDA device. Without such a device calls return UNIMPLEMENTED, with the
+                                    reason */
   ENTRAIN_MEMORY_HOST_PINNED = 2 /* host memory that CUDA has page-locked */
 };
 
