@@ -47,7 +47,7 @@ class CallerFunctions {
   const Clock& clock_;
   absl::Mutex mutex_;
   std::shared_ptr<CallbackThread> thread_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Function> functions_ ABSL_GUARDED_BY(mutex_);  // in the order of their begin
+  std::vector<Function> functions_ ABSL_GUARDED_BY(mutex_);  // in order of entry
   // The start of the last done() that was logged.
   int64_t told_of_ns_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -74,7 +74,7 @@ class Polled {
   // Makes the watched descriptors become readable at the next event. Returns false if an event may
   // have come already.
   virtual bool Arm() = 0;
-  // Ends what is due.
+  // Handles the deadlines that have passed.
   virtual void CheckDeadlines() = 0;
   // Returns the first instant at which CheckDeadlines has something to do.
   virtual Deadline next_deadline() const = 0;

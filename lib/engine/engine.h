@@ -6,8 +6,9 @@
 //
 // Invariants:
 //   1 Completions, events and jobs run on the driver, one at a time.
-//   2 Nothing posts to, revokes or closes an endpoint while a transport is polled. What completions
-//     ask for goes to the attention list and is done after the transports have returned.
+//   2 Nothing posts to, revokes or closes an endpoint while a transport is polled. A completion
+//     that needs one of these asks for attention (NeedAttention), and the work is done after the
+//     transports have returned.
 #pragma once
 
 #include <atomic>
@@ -38,7 +39,7 @@ namespace entrain {
 class ContextOwner {
  public:
   virtual ~ContextOwner() = default;
-  // Does what completions and events have left to do.
+  // Does the work that completions and events have put off.
   virtual void Attend() = 0;
   virtual void OnControl(Endpoint& from, absl::string_view message) = 0;
   virtual void OnLost(Endpoint& from, const absl::Status& why) = 0;
@@ -54,10 +55,10 @@ class ContextOwner {
   virtual void OnShutdown() = 0;
   // Returns when the oldest call under way was started. nullopt: no call is under way.
   virtual std::optional<int64_t> waits_since() const = 0;
-  // Finds the rank that this call waits for, for a rank of another communicator that waits for this
-  // one. Runs `then` once, but not before FindOut returns: with the error by which the call would
-  // end now, or with OK if the call is over or no rank holds it up. Returns the time by which
-  // `then` runs.
+  // For a rank that waits for this rank in another communicator: finds the rank that holds up this
+  // communicator's oldest call. Runs `then` once, but not before FindOut returns: with the error by
+  // which the call would end now, or with OK if the call is over or no rank holds it up. Returns
+  // the time by which `then` runs.
   using HeldUpBy = absl::AnyInvocable<void(const absl::Status& why)>;
   virtual Deadline FindOut(HeldUpBy then) = 0;
 };
@@ -69,7 +70,7 @@ class Engine final : public Events, private Polled {
   // from the engine's thread. The object lives until its last holder releases it. A thread that
   // returns from a wait can therefore still use it, and finds every work done.
   void Shutdown();
-  // Returns why the constructor or AddTransport has not got its descriptors, or OK.
+  // Returns OK, or the error if the constructor or AddTransport could not get a descriptor.
   const absl::Status& status() const { return status_; }
 
   // Adds a transport. All transports must be added before any other call, the best first.
@@ -104,8 +105,8 @@ class Engine final : public Events, private Polled {
   void RetireWhenUnused(std::shared_ptr<const SharedRegion> region);
   // Returns FAILED_PRECONDITION, naming the call, if a call has a buffer in these bytes.
   absl::Status CheckUnused(ConstBytes bytes) const;
-  // Sends at once what DriverSeat::NeedFlush would send before this driver leaves, as far as the
-  // peers take it. For a caller whose process may exit when it returns. Must not be called inside a
+  // Sends now, as far as the peers take it, what NeedFlush would send before this driver leaves.
+  // For a caller whose process may exit when the caller returns. Must not be called inside a
   // transport's Poll.
   void Flush();
   // Asks for a call of owner->Attend() after the transports have been polled.

@@ -118,8 +118,9 @@ InlineEnd InlineCall::AwaitTaken(const Round& round, InlineBackoff& backoff) {
 
 InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
   const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
-  // An exchange needs all its messages. On a crowded host, looking for the rest takes the core on
-  // which a peer may send it.
+  // A round that also sends can continue only when all its messages are there. After one is found
+  // missing, polls for the others would take the core that a peer needs to send it, if ranks share
+  // cores.
   const bool in_turn = crowded_ && sends_ > 0;
   while (sends_ < round.transfers) {
     int missing = 0;
@@ -154,7 +155,8 @@ InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
     if (missing == 0) {
       break;
     }
-    // Otherwise another process may need the core to send what is missing.
+    // The last message is being written, so keep the core. In all other cases another process may
+    // need the core to send a message.
     if (part && missing == 1) {
       backoff.Expect();
     }

@@ -1,6 +1,7 @@
 // A small blocking call on the inline path. The calling thread moves all messages itself, at once,
-// and nothing is posted, queued or allocated. The messages are those of the executor, so each rank
-// may take either path. If the inline path cannot finish, an executor continues from progress().
+// and nothing is posted, queued or allocated. An executor would send and receive the same messages,
+// so each rank may take either path. If the inline path cannot finish, an executor continues from
+// progress().
 #pragma once
 
 #include <array>
@@ -31,7 +32,7 @@ constexpr absl::string_view SentenceOf(InlineEnd end) {
   return kInlineEnds[static_cast<size_t>(end)];
 }
 
-// The backoff of a call whose thread became the driver by TakeIfQuiet.
+// The backoff of a call whose thread became the driver through DriverSeat::TakeIfQuiet.
 class InlineBackoff {
  public:
   explicit InlineBackoff(DriverSeat& seat) : seat_(seat) {}
@@ -52,12 +53,13 @@ class InlineBackoff {
 
 class InlineCall {
  public:
-  // For a call without a function of the caller. All arguments must outlive this object. `scratch`:
-  // plan.slot_bytes bytes.
+  // The call must have no function of the caller. `scratch` has plan.slot_bytes bytes. All
+  // arguments must outlive this object.
   InlineCall(const Plan& plan, const Call& call, const Descriptor& descriptor, const Wiring& wiring,
              const Kernels& kernels, std::byte* scratch);
 
-  // [driver], see DriverSeat::TakeIfQuiet. Must be called once.
+  // [driver] Runs the call until it is over or an executor must continue. The thread must have
+  // become the driver through DriverSeat::TakeIfQuiet. Must be called once.
   InlineEnd Run(DriverSeat& seat);
   const Progress& progress() const { return progress_; }
 
@@ -78,7 +80,7 @@ class InlineCall {
   const Lane& lane_;
   std::byte* const scratch_;
   Progress progress_;
-  absl::InlinedVector<Lent, 8> lent_;  // messages lent in this round
+  absl::InlinedVector<Lent, 8> lent_;  // messages of this round that are in an endpoint's memory
   uint32_t sends_ = 0;                 // number of sends in this round
   bool crowded_ = false;
 };

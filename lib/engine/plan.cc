@@ -11,7 +11,7 @@
 namespace entrain {
 namespace {
 
-// Regions to places, for one lane after the other.
+// Translates regions to places, for one lane after the other.
 class Cutter {
  public:
   Cutter(const Schedule& schedule, const Layout& in, const Layout& out, int64_t element_bytes)
@@ -22,7 +22,8 @@ class Cutter {
         in_begin_(in.first[static_cast<size_t>(InputWindow(schedule.spec).first)]),
         out_begin_(out.first[static_cast<size_t>(OutputWindow(schedule.spec).first)]) {}
 
-  // Returns the bytes of the lane's scratch. Its blocks lie side by side, since those of one region must.
+  // Begins a lane. Returns the bytes of its scratch. The scratch blocks follow each other without
+  // gaps, because the blocks of one region must be contiguous.
   int64_t Enter(const Lane& lane) {
     lane_ = &lane;
     scratch_.assign(1, 0);
@@ -52,8 +53,9 @@ class Cutter {
   std::vector<int64_t> scratch_;
 };
 
-// One lane of small messages; in every round at most one receive from each peer. Long messages from
-// several peers are better taken side by side.
+// Returns true if the plan has one lane of short messages, and at most one receive from each peer
+// in every round. A round that receives long messages from several peers does not fit, because an
+// executor receives them concurrently.
 bool FitsInline(const Plan& plan) {
   constexpr uint32_t kMaxTransfers = 64;  // bits of Progress::done
   constexpr int64_t kLongOfSeveral = 1 << 20;
@@ -87,7 +89,8 @@ bool Inside(const Region& a, const Region& b) {
   return a.slot == b.slot && a.first >= b.first && a.first + a.blocks <= b.first + b.blocks;
 }
 
-// Whether nothing in this round touches the region but operands inside it. `received`: the index of its transfer.
+// Returns true if this round touches the region of transfer `received` only by operands inside the
+// region.
 bool OnlyOperands(const Schedule& schedule, const Round& round, uint32_t received) {
   const Region& region = schedule.transfers[received].region;
   for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
@@ -110,7 +113,8 @@ bool OnlyOperands(const Schedule& schedule, const Round& round, uint32_t receive
   return true;
 }
 
-// In-place calls: the same block of kIn and kOut is the same memory.
+// Returns true if the regions overlap in a call in place, where the same block of kIn and of kOut
+// is the same memory.
 bool MayAlias(Region a, Region b) {
   a.slot = a.slot == Slot::kIn ? Slot::kOut : a.slot;
   b.slot = b.slot == Slot::kIn ? Slot::kOut : b.slot;
@@ -131,7 +135,7 @@ bool OpsBeforeSends(const Schedule& schedule, const Round& round) {
 }
 
 bool CopiesFirst(const Plan& plan, const Round& round) {
-  constexpr int64_t kLeast = 1024;  // of less the messages are there as soon
+  constexpr int64_t kLeast = 1024;  // bytes; to copy less first gains no time
   const Schedule& schedule = *plan.schedule;
   bool sends = false, receives = false;
   for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
@@ -144,7 +148,8 @@ bool CopiesFirst(const Plan& plan, const Round& round) {
     for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
       const LocalOp& op = schedule.ops[o];
       const Region& from = schedule.operands[op.first_operand];
-      // What stays where it is, in place, may be sent from there.
+      // In a call in place, such an operation copies a region to itself. A send may read the region
+      // meanwhile.
       const bool stays = from.first == op.dst.first && from.blocks == op.dst.blocks;
       if (op.kind != LocalKind::kCopy || (receive && MayAlias(transfer.region, from)) ||
           (MayAlias(transfer.region, op.dst) && (receive || !stays))) {
@@ -205,7 +210,7 @@ void FindReadOnce(Plan* plan) {
   }
 }
 
-// Whether nothing in this round touches the result of operation `index` but that.
+// Returns true if nothing else in this round touches the result of operation `index`.
 bool OnlyResult(const Schedule& schedule, const Round& round, uint32_t index) {
   const Region& dst = schedule.ops[index].dst;
   for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
@@ -227,7 +232,8 @@ bool OnlyResult(const Schedule& schedule, const Round& round, uint32_t index) {
   return true;
 }
 
-// The operand that reads what transfer `t` receives, where that is all that happens to it; else -1.
+// Returns the index of the operand of `op` that reads the message of transfer `t`, if no other
+// operand of the round reads the message. Otherwise returns -1.
 int64_t OnlyReader(const Schedule& schedule, const Round& round, const LocalOp& op, uint32_t t) {
   int64_t reader = -1;
   for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
@@ -244,7 +250,8 @@ int64_t OnlyReader(const Schedule& schedule, const Round& round, const LocalOp& 
   return reader;
 }
 
-// Of the messages that an operation combines into the result, one may lie there until then.
+// Fills in plan->apart. An operation that combines messages into the output may receive one of them
+// at the place of the result.
 void FindApart(Plan* plan) {
   const Schedule& schedule = *plan->schedule;
   Plan::Places apart = plan->places;
@@ -271,12 +278,13 @@ void FindApart(Plan* plan) {
   }
 }
 
-// What is apart begins at a cache line.
+// Rounds up to whole cache lines.
 int64_t Aligned(int64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-// The result, and the operands behind the first that are the caller's.
+// Returns the bytes that SetAside needs for operation `index`: room for the result, and for those
+// operands after the first that lie in the caller's buffers.
 int64_t AsideBytesOf(const Plan& plan, uint32_t index) {
   const LocalOp& op = plan.schedule->ops[index];
   int64_t copies = 1;
@@ -286,13 +294,14 @@ int64_t AsideBytesOf(const Plan& plan, uint32_t index) {
   return op.kind == LocalKind::kCombine ? copies * Aligned(plan.ops[index].bytes) : 0;
 }
 
-// Whether messages may come to the call's result before it is computed: no input lies there.
+// Returns true if messages of the call may be received at the place of its result before the result
+// is computed. No input may lie there.
 bool MayUseApart(const Call& call) {
   const auto in = reinterpret_cast<uintptr_t>(call.in.data),
              out = reinterpret_cast<uintptr_t>(call.out.data);
   const bool overlap = in == out || (in < out + static_cast<uint64_t>(call.out.bytes) &&
                                      out < in + static_cast<uint64_t>(call.in.bytes));
-  // Neither the caller's function nor a merge need bear that the result is one of what is combined.
+  // The caller's function and Merge do not accept an operand that is also the result.
   return !overlap && call.reduction.op != ReduceOp::kCustom && call.reduction.merging == nullptr;
 }
 
@@ -309,7 +318,7 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
   plan.places.operands.resize(schedule->operands.size());
   Cutter cutter(*schedule, in, out, element_bytes);
   for (const Lane& lane : schedule->lanes) {
-    // Lanes begin at cache lines.
+    // The scratch of a lane begins at a cache line.
     plan.slot_bytes = std::max(plan.slot_bytes, Aligned(cutter.Enter(lane)));
     for (uint32_t r = lane.first_round; r < lane.first_round + lane.rounds; ++r) {
       const Round& round = schedule->rounds[r];
@@ -393,7 +402,8 @@ void Binding::Combine(std::byte* scratch, uint32_t index, absl::Span<const Lent>
     sources.push_back(Source(scratch, places_.operands[op.first_operand + i], lent));
   }
   if (call_.reduction.merging != nullptr) {
-    // The sources are the ranks' contributions in rank order: the planner keeps to such algorithms.
+    // The sources are the ranks' contributions in rank order, because the planner chooses only
+    // algorithms with that property for a merge.
     Merge(kernels_, *call_.reduction.merging, call_.dtype, dst, sources, count);
     return;
   }

@@ -1,5 +1,6 @@
-// A schedule with sizes, bound to one call's buffers: where every region is, and the local
-// operations on them. The executor moves the messages, or the inline path (inline_call.h).
+// A plan gives the transfers and local operations of a schedule their places and sizes in bytes. A
+// binding adds the buffers of one call, and runs the local operations. An executor or the inline
+// path (inline_call.h) moves the messages.
 #pragma once
 
 #include <cstddef>
@@ -17,31 +18,37 @@
 
 namespace entrain {
 
-// A region as bytes: from the beginning of the caller's buffer, or of the lane's scratch.
+// A region in bytes. `offset` counts from the beginning of the caller's buffer (kIn, kOut) or of
+// the lane's scratch.
 struct Place {
   Slot slot = Slot::kIn;
   int64_t offset = 0, bytes = 0;
 };
 
-// The largest message on the inline path: no transport sends or takes a longer one at once.
+// The longest message on the inline path. No transport sends or receives a longer one without
+// waiting.
 constexpr int64_t kMaxInlineBytes = 2 << 20;
 
-// A schedule with sizes: what is the same for every call of one shape. Immutable once made.
+// A schedule with sizes. It holds everything that is the same for all calls of one shape. Immutable
+// once made.
 struct Plan {
   std::shared_ptr<const Schedule> schedule;
   const char* algorithm = "";
   int64_t element_bytes = 1;
   int window = 1;
-  // Of each of the schedule's operations: the destination.
+  // By operation of the schedule: the place of its destination.
   std::vector<Place> ops;
-  // Of its transfers and operands. A call whose buffers do not overlap may use `apart`: what is
-  // received only to be combined into the result comes where that will be. Empty: no different.
+  // By transfer and by operand of the schedule: their places. `places` serves every call. `apart`
+  // serves calls whose input and output do not overlap: a message that is received only to be
+  // combined into the result is received at the place of the result. `apart` is empty if no message
+  // could be received there.
   struct Places {
     std::vector<Place> transfers, operands;
   };
   Places places, apart;
   int64_t slot_bytes = 0;  // scratch of the largest lane
-  // What the caller's own function is given of the largest combination, apart from that: see Binding::SetAside.
+  // Scratch for Binding::SetAside: the copies that the largest combination needs if the caller's
+  // own function computes it.
   int64_t aside_bytes = 0;
   bool fits_inline = false;  // see inline_call.h
   // Per round: whether its operations write nothing that it sends, so that they need not wait for its sends.
@@ -57,7 +64,7 @@ struct Plan {
   // ever.)
   std::vector<bool> may_be_lent;
 
-  // Scratch of a window slot for a call with this reduction.
+  // Returns the bytes of scratch that one window slot needs for a call with this reduction.
   int64_t SlotBytes(const Reduction& reduction) const {
     return slot_bytes + (reduction.op == ReduceOp::kCustom ? aside_bytes : 0);
   }
@@ -66,21 +73,21 @@ struct Plan {
                    const Layout& in, const Layout& out, int64_t element_bytes, int window);
 };
 
-// A place in scratch whose bytes are elsewhere: see Loan in transports/transport.h.
+// A place in scratch whose bytes lie at `data` instead (Loan in transports/transport.h).
 struct Lent {
   Place place;
   const std::byte* data;
 };
 
-// Where a call runs: how its ranks are reached.
+// How the messages of one call reach its ranks: endpoints, and the parts of their tags.
 struct Wiring {
-  absl::Span<Endpoint* const> endpoints;  // by rank; null for oneself
-  absl::Span<const Context> contexts;     // by rank: the number each uses for this communicator
+  absl::Span<Endpoint* const> endpoints;  // by rank; null for this rank
+  absl::Span<const Context> contexts;     // by rank: its number for this communicator
   Context mine = 0;
   uint32_t user_tag = Tag::kUntagged;
-  uint64_t sequence = 0;  // of the call among those of its tag, from 0; the same on all its ranks
-  uint32_t call_number = 0;     // the same, as far as a tag carries it
-  bool point_to_point = false;  // all messages in the lane of send and recv
+  uint64_t sequence = 0;        // number among the calls of this tag, from 0; equal on all ranks
+  uint32_t call_number = 0;     // the bits of `sequence` that a message's tag carries
+  bool point_to_point = false;  // all messages use the lane of send and recv
   uint8_t LaneOf(int lane) const {
     return point_to_point ? Tag::kPointToPoint : static_cast<uint8_t>(lane);
   }
@@ -92,19 +99,20 @@ struct Wiring {
   }
 };
 
-// What a function of the caller's is given: result = result ⊕ sources[0] ⊕ sources[1] ⊕ ...
+// One combination for the caller's own function: result = result ⊕ sources[0] ⊕ sources[1] ⊕ ...
 struct Combination {
   std::byte* result = nullptr;
   absl::InlinedVector<const std::byte*, 4> sources;
   int64_t count = 0;
 };
 
-// The plan and the call outlive it.
+// A plan with the buffers of one call. The plan and the call must outlive this object.
 class Binding {
  public:
   Binding(const Plan& plan, const Call& call, const Kernels& kernels);
 
-  // `scratch`: of the lane's window slot.
+  // Returns the address of a place. `scratch` is the scratch of the lane's window slot, here and in
+  // the functions below.
   std::byte* Address(std::byte* scratch, const Place& place) const {
     return (place.slot == Slot::kScratch ? scratch
             : place.slot == Slot::kIn    ? in_
@@ -114,18 +122,20 @@ class Binding {
   Bytes Span(std::byte* scratch, const Place& place) const {
     return {Address(scratch, place), static_cast<size_t>(place.bytes)};
   }
-  // Where a transfer's bytes are.
+  // Returns the place of the transfer's bytes.
   const Place& PlaceOf(uint32_t transfer) const { return places_.transfers[transfer]; }
-  // Does the round's operations from `op` of them on. Returns the first that takes the caller's own function, which is not
-  // done; round.ops: none is left.
+  // Does the operations of the round from number `op` on, counted within the round. Stops before an
+  // operation that needs the caller's own function, and returns its number. Returns round.ops if
+  // all operations are done. Reads the places in `lent` from where their bytes lie.
   uint32_t RunOps(std::byte* scratch, const Round& round, uint32_t op = 0,
                   absl::Span<const Lent> lent = {}) const;
-  // What that function is given for this operation of the schedule: copies, in the scratch, of what is the caller's. The
-  // result is to be copied to Span(scratch, plan.ops[op]).
+  // Prepares operation `op` of the schedule for the caller's own function. Copies the operands that
+  // lie in the caller's buffers to the scratch, so that the function works only on the library's
+  // memory. The result must be copied to Span(scratch, plan.ops[op]) afterwards.
   Combination SetAside(std::byte* scratch, uint32_t op) const;
 
  private:
-  // Where an operand is.
+  // Returns the address of an operand's bytes.
   const std::byte* Source(std::byte* scratch, const Place& place,
                           absl::Span<const Lent> lent) const;
   void Combine(std::byte* scratch, uint32_t op, absl::Span<const Lent> lent) const;
