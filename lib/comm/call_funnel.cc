@@ -91,7 +91,7 @@ absl::StatusOr<RefPtr<Work>> CallFunnel::Start(Call call, int64_t now_ns) {
   RefPtr<CallWork> work =
       owner_.Submit(std::move(admitted), {call, std::move(staged), {}, now_ns, {}, nullptr});
   if (work->waits()) {
-    // The driver holds the lock when it looks.
+    // The driver cannot miss the receive, because it holds the lock when it looks at the lines.
     lines_[CallNumbers::TagOf(call)].push_back(work.get());
   }
   return RefPtr<Work>::Adopt(work.Leak());

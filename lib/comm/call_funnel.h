@@ -78,7 +78,8 @@ class CallFunnel final : public InlineFunnel {
   bool ended() const override { return end_.ended(); }
   absl::Status Admit(const Call& call, Admitted* admitted) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Number(CallNumbers::Series series, Wiring* wiring) override;
-  // For a call that is made of several (packed_call.h, device_calls.h): as many numbers; counted as one call.
+  // Takes `count` numbers for a call that consists of several calls (packed_call.h,
+  // device_calls.h). calls() counts them as one call.
   absl::StatusOr<std::vector<Wiring>> TakeNumbers(const Call& call, size_t count)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Starts one part of such a call, under one of those numbers. Only the ranks of `among` exchange

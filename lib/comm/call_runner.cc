@@ -9,7 +9,7 @@
 namespace entrain {
 namespace {
 
-// Of sums that only the driver changes.
+// For sums that only the driver changes.
 void Add(std::atomic<uint64_t>& sum, int64_t more) {
   sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
             std::memory_order_relaxed);
@@ -22,7 +22,7 @@ void Add(std::atomic<uint64_t>& sum, int64_t more) {
 RefPtr<CallWork> CallRunner::Prepare(Admitted admitted, CallWork::Begin begin) {
   auto work = RefPtr<CallWork>::Adopt(new CallWork(
       *engine_, {owner_.Keep(), this}, with_.config.name, std::move(admitted), std::move(begin)));
-  work->AddRef();  // the engine's, given up when the work is over
+  work->AddRef();  // the engine's reference, released when the work is over
   engine_->seat().CountOpenWork(1);
   return work;
 }
@@ -38,7 +38,8 @@ void CallRunner::StartWork(CallWork* work) {
   with_.open.Add(work);
   if (with_.end.ended()) {
     if (!work->from().lent.empty()) {
-      // The peers must not take what the caller is about to have back.
+      // Revoke the buffers that the inline path has named in RTS: the peers must not read them
+      // after the caller has them back.
       owner_.Fail(with_.end.status());
     }
     if (with_.open.Has(work)) {
@@ -57,7 +58,7 @@ void CallRunner::StartWork(CallWork* work) {
          std::make_shared<const std::string>(with_.words.ReductionOf(*work))});
   }
   work->executor().Start(work->from());
-  work->ready = true;  // it may be over already
+  work->ready = true;  // the call may be over already
   NeedAttention();
 }
 
@@ -84,13 +85,14 @@ absl::Status CallRunner::GoOn(const Call& call, Admitted admitted, const Progres
   const int64_t now = engine_->clock().Now();
   Call rest = call;
   with_.funnel.SetDeadline(&rest, now);
-  // A deadline of the call's own counts from when it was made, which was before.
+  // If the call has a deadline of its own, it was started before `now`, at the deadline less the
+  // timeout.
   const CallOptions& options = rest.options;
-  const std::shared_ptr<void> keep = owner_.Keep();  // its user may leave meanwhile
+  const std::shared_ptr<void> keep = owner_.Keep();  // keeps the communicator until the call ends
   const auto work =
       Prepare(std::move(admitted),
               {rest, {}, progress, std::min(now, options.deadline.at_ns - options.timeout_ns)});
-  StartWork(work.get());  // at once: jobs that wait for this driver look for the calls under way
+  StartWork(work.get());  // not by a job: jobs that wait for this driver must find the call open
   engine_->seat().Stay(*work);
   return work->status();
 }
@@ -100,7 +102,7 @@ absl::Status CallRunner::GoOn(const Call& call, Admitted admitted, const Progres
 int CallRunner::SenderTo(uint32_t tag) {
   const int size = with_.peers.size();
   for (int i = 1; i <= size; ++i) {
-    const int r = (last_source_ + i) % size;  // no peer's messages hold up another's for ever
+    const int r = (last_source_ + i) % size;  // in turn, so that no peer waits for ever
     const Endpoint* const endpoint = with_.peers.endpoint(r);
     if (endpoint != nullptr &&
         endpoint->HasEarly(
@@ -134,7 +136,7 @@ void CallRunner::TendLines() {
     work->executor().Start();
     work->ready = true;
   }
-  // What has begun may have come before its sender went.
+  // A receive that has just begun may get a message that its sender sent before it left.
   const int gone = begun.empty() && with_.open.in_line() > 0 ? LastOfAllGone() : -1;
   if (gone >= 0) {
     owner_.Fail(with_.inquiry.Loss(gone, engine_->PathStatus(with_.peers.endpoint(gone))));
@@ -163,7 +165,7 @@ void CallRunner::Attend() {
 }
 
 void CallRunner::CompleteReady() {
-  // Each round takes what is at the place: a call that is over has left it to the next, and a failure has taken all.
+  // Finish removes the call at index i, so the next call moves there. A failure removes all calls.
   for (size_t i = 0; i < with_.open.size();) {
     CallWork* const work = with_.open[i];
     if (!std::exchange(work->ready, false) || !work->executor().Advance()) {
@@ -190,7 +192,7 @@ void CallRunner::OnBroken(const CallWork& work) {
     owner_.Fail(with_.inquiry.Loss(peer, cause));
   } else if (gone && peer >= 0) {
     with_.mismatches.OnGone(peer);
-    with_.inquiry.OnLost(peer, cause);  // the verdict ends the call
+    with_.inquiry.OnLost(peer, cause);  // the verdict of the inquiry ends the call
   } else if (cause.code() == absl::StatusCode::kDataLoss && !work.wiring().point_to_point) {
     with_.mismatches.FoundBetweenTwo({work.wiring().user_tag, work.wiring().call_number},
                                      with_.words.Explain(work, cause));

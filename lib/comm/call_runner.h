@@ -1,8 +1,9 @@
-// The calls of a communicator while they are under way: makes their works, starts them on the driver, lets them go on as
-// their transfers complete, and finishes them. It also decides what a failed transfer means: the inquiry
-// deals with a lost member, a vote with a difference that only two ranks know, and all else ends the communicator.
+// Runs the calls of a communicator that are under way: makes their works, starts them on the
+// driver, advances them as their transfers complete, and finishes them. It also decides what
+// follows from a failed transfer. If a member is lost, the inquiry decides. If the descriptors of
+// two ranks differ, a vote decides. Any other failure ends the communicator.
 //
-// Thread safety: what is marked [driver] runs on the engine's driver; the rest from any thread.
+// Thread safety: any thread, except for functions marked [driver].
 #pragma once
 
 #include <atomic>
@@ -26,13 +27,13 @@
 
 namespace entrain {
 
-// The communicator, as its calls under way need it.
+// The interface of CallRunner to its communicator.
 class RunnerOwner {
  public:
   virtual ~RunnerOwner() = default;
-  // The communicator lives as long as this is held.
+  // Returns a reference that keeps the communicator alive.
   virtual std::shared_ptr<void> Keep() = 0;
-  // [driver] Soon calls CallRunner::Attend.
+  // [driver] Asks for a call of CallRunner::Attend soon.
   virtual void NeedAttention() = 0;
   // [driver] Ends the communicator.
   virtual void Fail(const absl::Status& why) = 0;
@@ -40,7 +41,7 @@ class RunnerOwner {
 
 class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwner {
  public:
-  // The other parts of the communicator. All outlive it.
+  // The other parts of the communicator. All must outlive this object.
   struct Parts {
     const CoreConfig& config;
     const Peers& peers;
@@ -55,7 +56,7 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
   CallRunner(RunnerOwner& owner, std::shared_ptr<Engine> engine, const Parts& parts)
       : owner_(owner), engine_(std::move(engine)), with_(parts) {}
 
-  // Of calls that are over, without those of the inline path.
+  // Return the bytes of the calls that are over, without those of the inline path.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t bytes_received() const { return bytes_received_.load(std::memory_order_relaxed); }
 
@@ -68,26 +69,27 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
   absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) override;
   absl::Status GoOn(const Call& call, Admitted admitted, const Progress& progress) override;
 
-  // [driver] Votes and calls go on.
+  // [driver] Continues the vote and all calls that can continue.
   void Attend();
   // [driver] Ends all open calls.
   void Stop(const absl::Status& why);
-  // [driver] When a function of the caller's has run for so long that the log is told.
+  // [driver] Returns when a running function of the caller must be logged because it takes long.
   Deadline next_tick() const;
   void OnTick(int64_t now_ns);
 
  private:
-  // Counted as open, with the engine's reference; to be submitted, or started by the driver.
+  // Makes the work of a call and counts it as open. The engine holds one reference. The caller must
+  // submit the work to the driver, or start it if the caller is the driver.
   RefPtr<CallWork> Prepare(Admitted admitted, CallWork::Begin begin);
-  // [driver]:
-  // Starts the receives in line whose turn has come.
+  // [driver] Starts the receives in line whose turn has come.
   void TendLines();
-  // A peer of whose next message with this tag something has come; -1: none.
+  // [driver] Returns a peer whose next message with this tag has begun to arrive, or -1.
   int SenderTo(uint32_t tag);
-  // When all others have left and their paths are gone, so that no message can come: one of them; -1: they have not.
+  // [driver] Returns a peer if all peers have left and all paths are lost, so that no message can
+  // come. Otherwise returns -1.
   int LastOfAllGone() const;
   void CompleteReady();
-  // A transfer of the call has failed.
+  // [driver] Handles the failure of a transfer, or of the caller's own reduction.
   void OnBroken(const CallWork& work);
   void Finish(CallWork* work, const absl::Status& status);
 
@@ -97,10 +99,10 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0};
 
   // [driver]:
-  int last_source_ = -1;  // of a receive from any peer
+  int last_source_ = -1;  // the last sender found for a receive from any peer
   std::vector<CallWork*>
-      draining_;            // over, but transfers have not completed; each holds one reference
-  int64_t told_of_ns_ = 0;  // when the function was called of which the log has been told
+      draining_;            // over, but with transfers that have not completed; one reference each
+  int64_t told_of_ns_ = 0;  // start of the last function that was logged
 };
 
 }  // namespace entrain

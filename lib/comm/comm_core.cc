@@ -22,7 +22,7 @@ std::vector<std::string> HostIds(const std::vector<Member>& members) {
   return ids;
 }
 
-// The members of each host.
+// Returns the CPU shares of the members, by host.
 std::map<absl::string_view, CpuCrowd> CrowdsOf(const std::vector<Member>& members) {
   std::map<absl::string_view, CpuCrowd> crowds;
   for (const Member& member : members) {
@@ -33,7 +33,7 @@ std::map<absl::string_view, CpuCrowd> CrowdsOf(const std::vector<Member>& member
 bool Crowded(const CpuCrowd& host) {
   return host.size() > host.Cores();
 }
-// As Paths::cores.
+// Returns the value of Paths::cores.
 int FewestCores(const std::map<absl::string_view, CpuCrowd>& crowds) {
   const bool crowded = std::any_of(crowds.begin(), crowds.end(),
                                    [](const auto& host) { return Crowded(host.second); });
@@ -90,7 +90,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
 std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferPool& pool,
                                          CoreConfig config) {
   const auto crowds = CrowdsOf(config.members);
-  // More ranks on this host than cores: whoever waits should give its core away at once.
+  // This host has more ranks than cores, so a waiting thread must yield its core at once.
   if (Crowded(crowds.at(config.members[static_cast<size_t>(config.rank)].host_id))) {
     engine->seat().SetCrowded(true);
   }
@@ -134,7 +134,7 @@ void CommCore::SetProbed(const CostModel& model) {
 }
 
 CommStats CommCore::stats() const {
-  uint64_t inlined = 0;  // with those that an executor has finished
+  uint64_t inlined = 0;  // includes inline calls that an executor has finished
   for (size_t end = 0; end < kInlineEnds.size(); ++end) {
     inlined += inline_.count(static_cast<InlineEnd>(end));
   }
@@ -210,7 +210,7 @@ std::string CommCore::UserOf(ConstBytes bytes) const {
 
 void CommCore::EndCalls(const absl::Status& why) {
   inquiry_.Stop(
-      why);  // before the calls end, which would tell those who have asked that nothing holds them up
+      why);  // first: the end of a call would tell the asking ranks that nothing holds it up
   runner_.Stop(why);
   mismatches_.Stop();
 }
@@ -228,7 +228,7 @@ void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
   }
   mismatches_.OnGone(rank);
   if (inquiry_.left(rank)) {
-    NeedAttention();  // of receives from any peer; what else waits for it fails by its completions
+    NeedAttention();  // receives from any peer may need it; other calls fail by their completions
     return;
   }
   inquiry_.OnLost(rank, why);
@@ -267,7 +267,8 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
   switch (kind) {
     case ControlKind::kAbort: {
       const std::optional<absl::Status> why = DecodeStatus(message.substr(1));
-      // Passed on: whoever told us may be gone before it has told everybody.
+      // Fail passes the reason on to all members, because the sender may die before it has told all
+      // of them.
       Fail(why && !why->ok() ? *why
                              : absl::AbortedError(absl::StrCat(config_.name, ": ",
                                                                peers_.NameOf(rank), " ended it")));
@@ -280,7 +281,7 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
     case ControlKind::kQuery: {
       const std::optional<Query> query = Query::From(reader);
       if (query && query->compares()) {
-        // Ranks that called different things may wait for each other.
+        // Ranks that called different things may wait for each other, so compare the calls.
         mismatches_.Compare(from, query->call, query->theirs);
       }
       if (query && !mismatches_.voting()) {
@@ -306,11 +307,11 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
 
 Deadline CommCore::next_tick() const {
   if (mismatches_.voting()) {
-    return mismatches_.until();  // the verdict ends everything
+    return mismatches_.until();  // the verdict of the vote ends all calls
   }
   const Deadline next = inquiry_.next_tick();
   if (inquiry_.busy()) {
-    return next;  // calls that expire now are asked about afterwards
+    return next;  // calls that expire meanwhile are asked about afterwards
   }
   return std::min({next, open_.FirstDeadline(), runner_.next_tick()});
 }

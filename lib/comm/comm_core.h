@@ -1,9 +1,8 @@
-// The part of a communicator that the engine knows. Connects the objects that a communicator consists of with each other
-// and with the engine's events. Shared between the user's handle, the engine and the works; outlives none of the engine's
-// endpoints.
+// The core of a communicator: the object that the engine knows. Connects the parts of the
+// communicator with each other and with the engine's events. The user's handle, the engine and the
+// works share it. It must not outlive the engine's endpoints.
 //
-// Thread safety: what is marked [driver] runs on the engine's driver (lib/engine/driver_seat.h); the
-// rest from any thread.
+// Thread safety: any thread, except for functions marked [driver] (lib/engine/driver_seat.h).
 #pragma once
 
 #include <cstdint>
@@ -30,9 +29,10 @@ namespace entrain {
 
 class CommCore;
 
-// `number`: as Blame::sequence.
+// Describes a call. `number` is that of Blame::sequence.
 WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t started_ns);
-// The two lines of Planner::Explain, and the different texts of Endpoint::Explain, a line each.
+// Returns the two lines of Planner::Explain, and then one line for each different text that
+// Endpoint::Explain returns.
 absl::StatusOr<std::string> Explain(CommCore& core, CallKind kind, int64_t count, DType dtype);
 
 class CommCore final : public ContextOwner,
@@ -43,25 +43,28 @@ class CommCore final : public ContextOwner,
                        public std::enable_shared_from_this<CommCore> {
  public:
   CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config);
-  // With the cores that the members have, of which the engine learns too.
+  // Makes the core. Computes config.paths.cores from the cores of all members. Tells the engine if
+  // this rank's host has more ranks than cores.
   static std::shared_ptr<CommCore> Make(std::shared_ptr<Engine> engine, BufferPool& pool,
                                         CoreConfig config);
 
   absl::StatusOr<RefPtr<Work>> Start(Call call, bool kick);
-  // Runs it on the inline path, or starts it and waits.
+  // Runs a blocking call: on the inline path if possible, otherwise by Start and Wait.
   absl::Status Run(const Call& call);
   InlinePath& inline_path() { return inline_; }
-  // Numbers, plans, default times.
+  // Returns the object that gives calls their numbers, their plans and their default timeout.
   CallFunnel& funnel() { return funnel_; }
-  // Whether it has ended, and how to end it.
+  // Returns the object that knows whether the communicator has ended, and that can end it.
   Ending& ending() { return ending_; }
-  // Plans made so far count no more.
+  // SetPaths and SetProbed change the figures by which plans are chosen. Plans made before the call
+  // are not used any more.
   void SetPaths(const Paths& paths);
   void SetProbed(const CostModel& model);
   CommStats stats() const;
-  // Waits until every call started so far is done; false: not by then.
+  // Blocks until all calls started so far are over. Returns false if one is not over at `give_up`.
   bool Drain(Deadline give_up);
-  // This rank's caller could not start this call. Returns when the others have been told.
+  // Tells the other ranks that this rank's caller could not start this call, and why. Returns when
+  // the messages are sent, as far as the peers take them.
   void Refused(const Call& call, const absl::Status& why);
 
   Engine& engine() { return engine_; }
@@ -72,7 +75,7 @@ class CommCore final : public ContextOwner,
   int rank() const { return config_.rank; }
   int size() const { return static_cast<int>(config_.members.size()); }
 
-  // [driver] Once, before any call: takes part in the engine's traffic from now on.
+  // [driver] Opens the communicator's context in the engine. Must be called once, before any call.
   void Open();
 
   // ContextOwner [driver]
@@ -88,7 +91,7 @@ class CommCore final : public ContextOwner,
   Deadline FindOut(HeldUpBy then) override;
 
  private:
-  // EndingOwner, InquiryOwner, MismatchOwner and RunnerOwner, [driver] but for Keep
+  // EndingOwner, InquiryOwner, MismatchOwner and RunnerOwner. All functions but Keep are [driver].
   std::shared_ptr<void> Keep() override { return shared_from_this(); }
   bool left(int rank) const override { return inquiry_.left(rank); }
   void EndCalls(const absl::Status& why) override;

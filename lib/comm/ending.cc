@@ -45,7 +45,7 @@ void Ending::EndHere(const absl::Status& why) {
 
 void Ending::EndWith(const absl::Status& why) {
   const absl::StatusCode code = words_.CodeHere(why);
-  // What is no communicator's error was met by this rank alone.
+  // An error that no communicator has reported was met by this rank alone.
   const bool own = code != why.code() || !HasBlame(why);
   end_.Set(WithBlame(absl::Status(code, absl::StrCat(config_.name, ": ended by rank ", config_.rank,
                                                      ": ", why.message())),
@@ -62,13 +62,14 @@ void Ending::Fail(const absl::Status& why) {
   const std::shared_ptr<void> keep = owner_.Keep();
   end_.Set(why);
   if (!engine_.Accepts(config_.context)) {
-    return;  // ended before
+    return;  // it has ended before
   }
   const absl::Status first =
       words_.WithEarlierCause(words_.WithMember(status()), engine_.causes().cause());
   end_.Complete(first);
   TellMembers(first);
-  // Also those that share another communicator with this process, which may end of this.
+  // The members of this process's other communicators are told too, because those may end as a
+  // consequence.
   engine_.causes().Tell(
       absl::StartsWith(first.message(), config_.name) ? first : Annotate(first, config_.name));
   engine_.CloseContext(config_.context);

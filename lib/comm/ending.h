@@ -1,7 +1,8 @@
-// Ends a communicator, once. Whatever the reason, all goes through Fail: the first reason counts, the members and the
-// process's other communicators learn it, messages of the context are dropped from then on, and open calls end with it.
+// Ends a communicator, once. Every end goes through Fail. The first error counts. The members and
+// the peers of the process's other communicators are told. From then on messages of the context are
+// dropped, and open calls end with the error.
 //
-// Thread safety: any thread, except for what is marked [driver].
+// Thread safety: any thread, except for functions marked [driver].
 #pragma once
 
 #include <memory>
@@ -18,21 +19,21 @@
 
 namespace entrain {
 
-// The communicator, as its end needs it.
+// The interface of Ending to its communicator.
 class EndingOwner {
  public:
   virtual ~EndingOwner() = default;
-  // The communicator lives as long as this is held.
+  // Returns a reference that keeps the communicator alive.
   virtual std::shared_ptr<void> Keep() = 0;
-  // [driver] The member has left of its own accord: it is told nothing more.
+  // [driver] Returns true if the member has left by itself. Such a member is told nothing more.
   virtual bool left(int rank) const = 0;
-  // [driver] All open calls end, and nothing else goes on.
+  // [driver] Ends all open calls, inquiries and votes.
   virtual void EndCalls(const absl::Status& why) = 0;
 };
 
 class Ending {
  public:
-  // All outlive it.
+  // All arguments must outlive this object.
   Ending(EndingOwner& owner, Engine& engine, const CoreConfig& config, const Peers& peers,
          const FailureWords& words, const OpenCalls& open);
 
@@ -40,22 +41,25 @@ class Ending {
   bool ended() const { return end_.ended(); }
   absl::Status status() const { return end_.status(); }
 
-  // The caller's wish.
+  // Ends the communicator on all ranks, because the caller asks for it. Does not wait.
   void Abort(absl::string_view reason);
-  // Soon ends it on all ranks, by what only this one knows of.
+  // Ends the communicator on all ranks with an error that only this rank knows. Does not wait.
   void EndHere(const absl::Status& why);
-  // Ends it by an error that its user has met; returns when the others have been told.
+  // Ends the communicator on all ranks with an error that its user has met. Returns when the other
+  // ranks have been told.
   void EndWith(const absl::Status& why);
 
-  // [driver] Ends it here and tells the others why.
+  // [driver] Ends the communicator here, and tells the other ranks the error.
   void Fail(const absl::Status& why);
-  // [driver] The user lets go of it: ends unfinished calls everywhere, or leaves quietly. `what`: "destroyed the communicator".
+  // [driver] Called when the user releases the communicator. If calls are open, ends them on all
+  // ranks; otherwise leaves without an error. `what` is the phrase for the error: "destroyed the
+  // communicator".
   void Leave(absl::string_view what);
 
  private:
   void TellMembers(const absl::Status& why);
   void LeaveQuietly();
-  // This rank is guilty.
+  // Returns a blame record that names this rank.
   Blame Mine(Phase phase) const;
 
   EndingOwner& owner_;

@@ -59,7 +59,8 @@ std::optional<absl::Status> InlinePath::Run(const Call& call) {
   if (!MayTry(call) || !seat_.TakeIfQuiet()) {
     return std::nullopt;
   }
-  // Read before the plan is made: a plan made after a change may be out of date.
+  // Read before Admit: if Forget is called meanwhile, the plan may be out of date, and the cache
+  // must not use it again.
   const uint64_t made = plans_made();
   pool_.Give(std::move(scratch_));
   Admitted admitted;
@@ -88,7 +89,7 @@ bool InlinePath::ReserveScratch(int64_t bytes) {
   pool_.Give(std::move(scratch_));
   absl::StatusOr<OwnedBuffer> taken = pool_.Take(bytes);
   if (!taken.ok()) {
-    return false;  // Admit says why
+    return false;  // Admit will return the error
   }
   scratch_ = *std::move(taken);
   return true;

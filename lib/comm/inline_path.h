@@ -38,19 +38,20 @@ struct Admitted {
   bool waits = false;
 };
 
-// What the inline path gets calls admitted by (CallFunnel).
+// The interface of the inline path to the object that admits calls (CallFunnel).
 class InlineFunnel {
  public:
   virtual ~InlineFunnel() = default;
-  // No further call may start.
+  // Returns true if no further call may start.
   virtual bool ended() const = 0;
-  // Gives the call its plan, its scratch and its number; or says that it must wait for its turn, and gives nothing.
+  // Gives the call its plan, its scratch and its number. If the call must wait for its turn, only
+  // sets admitted->waits.
   virtual absl::Status Admit(const Call& call, Admitted* admitted) = 0;
-  // Gives the next number of this series to a call that has the rest.
+  // Gives the next number of this series to a call that has its plan and scratch already.
   virtual void Number(CallNumbers::Series series, Wiring* wiring) = 0;
 };
 
-// What becomes of a call of the inline path (CallRunner). All [driver].
+// Finishes or continues the calls of the inline path (CallRunner). All functions are [driver].
 class InlineOwner {
  public:
   virtual ~InlineOwner() = default;
@@ -62,7 +63,7 @@ class InlineOwner {
 
 class InlinePath {
  public:
-  // All outlive it. `ranks`: of the communicator.
+  // `ranks` is the size of the communicator. All arguments must outlive this object.
   InlinePath(DriverSeat& seat, BufferPool& pool, InlineFunnel& funnel, InlineOwner& owner,
              int ranks, bool pays)
       : seat_(seat), pool_(pool), funnel_(funnel), owner_(owner), ranks_(ranks), pays_(pays) {}
@@ -74,15 +75,15 @@ class InlinePath {
   // Plans made before this call are not used any more.
   void Forget() { plans_made_.fetch_add(1, std::memory_order_release); }
 
-  // Runs a call without options that the cache holds. Checks its addresses. Returns nullopt, and
-  // has done nothing, if the cache does not hold the call, if an address is not good, or if the
+  // Runs a call that has no options and that the cache holds, with new addresses. Returns nullopt,
+  // and has done nothing, if the cache does not hold the call, if an address is invalid, or if the
   // engine is busy.
   std::optional<absl::Status> RunAgain(const CallKey& key, const void* in, void* out);
   // Runs a checked call. Returns nullopt, and has done nothing, if the call must go to Start, or if
   // the engine is busy.
   std::optional<absl::Status> Run(const Call& call);
 
-  // Returns how many calls ended here in this way.
+  // Returns how many calls of the inline path ended with `end`.
   uint64_t count(InlineEnd end) const {
     return ends_[static_cast<size_t>(end)].load(std::memory_order_relaxed);
   }
@@ -94,7 +95,7 @@ class InlinePath {
   uint64_t plans_made() const { return plans_made_.load(std::memory_order_acquire); }
   // Returns whether calls of this kind may go inline.
   bool MayTry(const Call& call) const;
-  // [driver]
+  // [driver] Enlarges the scratch if necessary. Returns false if there is no memory.
   bool ReserveScratch(int64_t bytes);
   absl::Status Finish(const Descriptor& descriptor, const Wiring& wiring, const Progress& progress);
   absl::Status HandOver(InlineEnd why, const Call& call, Admitted admitted,
@@ -110,7 +111,7 @@ class InlinePath {
   PlanCache cache_;
   // [driver] Kept between calls.
   OwnedBuffer scratch_;
-  // The driver writes these.
+  // Only the driver writes these.
   std::array<std::atomic<uint64_t>, kInlineEnds.size()> ends_{};
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0};
 };

@@ -81,16 +81,17 @@ class Inquiry {
   // Returns true if the inquiry under way serves only ranks of other communicators: none of our
   // calls has expired.
   bool AsksForOthers() const;
-  // Returns false if the members are being asked about another call.
+  // Asks the members about the call. Returns false if an inquiry about another call is under way.
   bool Ask(CallWork* work, int64_t now_ns, int64_t answer_ns);
   void TellThoseWhoAsked(const absl::Status& why);
   void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
   Finding FindingOf(const CallWork& work, const Membership::Verdict& verdict) const;
   // Returns the finding for a call that all ranks have started.
   Finding FindingOfNobody(const CallWork& work, Finding finding) const;
-  // Returns whether the refusal explains why we wait: an open call that waits for `rank` is the
-  // call that `rank` refused. If no call is open: the refused call is one that this rank has not
-  // started either. A later call would show that `rank` has made it after all.
+  // Returns true if the refusal explains why this rank waits: an open call waits for `rank`, and
+  // `rank` has refused that call. If no call is open, returns true if this rank has not started the
+  // refused call either. If all open calls are later ones, `rank` has made the refused call after
+  // all.
   bool IsDue(int rank, const Refusal& refusal) const;
 
   InquiryOwner& owner_;

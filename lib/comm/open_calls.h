@@ -40,12 +40,12 @@ class OpenCalls final : public ComparedCalls {
 
   // Returns null if the collective is not open.
   const CallWork* Collective(CallId call) const;
-  // That, as it is compared with what others call.
+  // Returns the collective in the form in which it is compared with peers' calls.
   std::optional<OwnCall> OwnCollective(CallId call) const override;
-  // The call whose caller made it first; null: none is open.
+  // Returns the call that its caller made first. Null: none is open.
   CallWork* Oldest() const;
   Deadline FirstDeadline() const override;
-  // The call that has its input or output there; null: none.
+  // Returns a call whose input or output touches these bytes. Null: none.
   const CallWork* UserOf(ConstBytes bytes) const;
   // Returns the running reduction of the caller. One such reduction runs at a time, on one thread.
   Running RunningFunction() const;

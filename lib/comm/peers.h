@@ -41,8 +41,8 @@ enum class ControlKind : uint8_t {
 
 class Peers {
  public:
-  // The members must outlive this object. `world`: the name of the communicator at the root of all
-  // splits. Not split: `name`.
+  // The members must outlive this object. `world` is the name of the communicator at the root of
+  // all splits, or `name` if this communicator is no split.
   Peers(absl::string_view name, absl::string_view world, int rank,
         const std::vector<Member>& members);
 

@@ -1,7 +1,8 @@
-// What a rank answers when another asks whether it has made a call (inquiry.h asks): it has; or what keeps it from making
-// it, which may be another communicator's call.
+// Answers the queries of other ranks, which ask whether this rank has made a call (inquiry.h sends
+// them). The answer is yes, or the reason why this rank has not made the call. The reason may be a
+// call of another communicator.
 //
-// Thread safety: none; the communicator's driver.
+// Thread safety: none. Belongs to the communicator's driver.
 #pragma once
 
 #include <cstdint>
@@ -20,34 +21,37 @@
 
 namespace entrain {
 
-// The question, as a control message has it.
+// A query, as a control message contains it.
 struct Query {
-  uint32_t nonce = 0;  // goes back with the answer
+  uint32_t nonce = 0;  // returned with the answer
   Asked asked = Asked::kCollective;
   CallId call;
-  Descriptor theirs;  // what the asker has called
-  // Nothing: the message is malformed.
+  Descriptor theirs;  // the asking rank's call
+  // Returns nullopt if the message is malformed.
   static std::optional<Query> From(Reader& reader);
-  // A question about a collective that has a descriptor to be compared.
+  // Returns true if the query is about a collective, so that `theirs` must be compared with this
+  // rank's call.
   bool compares() const { return asked == Asked::kCollective && call != CallFunnel::kPing; }
 };
 
 class Respondent {
  public:
-  // All outlive it.
+  // All arguments must outlive this object.
   Respondent(Engine& engine, const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
              const FailureWords& words)
       : engine_(engine), peers_(peers), funnel_(funnel), open_(open), words_(words) {}
 
-  // Respondent the rank, and once more when it is known what holds up this rank's call of another communicator. `self`: the
-  // communicator, which lives until then.
+  // Answers the rank. If this rank waits in another communicator, the first answer says so, and a
+  // second one follows when the rank that holds up that communicator is known. `self` is this
+  // communicator. It lives until then.
   void To(const std::shared_ptr<const ContextOwner>& self, int rank, const Query& query);
 
  private:
   using Answer = Membership::Answer;
-  // What holds up the call that this rank has started; OK: nothing here.
+  // Returns what holds up the call of the query, which this rank has started. OK: nothing on this
+  // rank.
   absl::Status HoldsUp(const Query& query) const;
-  // Why this rank makes no call now; OK: nothing is known.
+  // Returns the reason why this rank makes no call now. OK: no reason is known.
   absl::Status Excuse();
   void Send(int rank, const Query& query, Answer answer,
             const absl::Status& excuse = absl::OkStatus(), int64_t more_ns = 0);
