@@ -13,12 +13,12 @@ namespace entrain {
 // those before it. Algorithms that combine nothing have kAtOnce.
 enum class Order : uint8_t {
   kAny,
-  // In rank order, as reductions need that do not commute.
+  // In rank order. Reductions that do not commute need this.
   kByRank,
   // In rank order, and grouped alike by all algorithms of the kind with this value: the bits of a
   // result depend on the contributions alone.
   kFixed,
-  // Each part in one operation whose operands are the ranks' contributions in rank order.
+  // Combines each part in one operation whose operands are the ranks' contributions in rank order.
   // Reductions that treat ranks differently (weighted) need this.
   kAtOnce,
 };
@@ -31,7 +31,7 @@ enum class Message : uint8_t {
 
 // The number of other ranks with which a rank exchanges messages.
 enum class Partners : uint8_t {
-  kFew,   // a number that grows slower than that of ranks; if by_hosts: of ranks on other hosts
+  kFew,   // fewer than proportional to the ranks; if by_hosts, counts ranks on other hosts only
   kRoot,  // the root exchanges with all others, in one round; the others with few
   kAll,   // every rank exchanges with all others, in one round
   kAllInTurn,  // every rank exchanges with all others, one after the other

@@ -1,6 +1,7 @@
-// Hierarchical algorithms: inside hosts, across hosts, and inside hosts again, for hosts of any
-// sizes. Each byte crosses between two hosts as rarely as possible. Inside a host they use direct
-// (direct.h). They consist of the same fragments as the flat algorithms, on groups.
+// Hierarchical algorithms, for hosts of any sizes. Data moves inside hosts, then across hosts, then
+// inside hosts again, so each byte crosses between two hosts as rarely as possible. Inside a host
+// the ranks use direct (direct.h). The algorithms consist of the same fragments as the flat ones,
+// on groups.
 //
 // all_reduce on four ranks, hosts {0 1} and {2 3}. Every host distributes all parts among its
 // ranks, so each part has one holder per host. The holder on host (part mod h) completes the part:
@@ -20,8 +21,8 @@
 // the first ranks of the hosts (on the root's host: the root), and one tree below each of them
 // inside.
 //
-// barrier: each rank signals the first rank of its host, these run a dissemination barrier, and
-// signal back.
+// barrier: each rank signals the first rank of its host. The first ranks run a dissemination
+// barrier, and then signal back to the ranks of their hosts.
 //
 // gather: the first rank of a host (on the root's host: the root) collects the host's parts and
 // sends them on together. That takes 2 rounds, and the root receives one message per host, where

@@ -8,8 +8,8 @@
 //     1  across  02 12 -> 2     03 13 -> 3     20 30 -> 0     21 31 -> 1
 //
 //   h hosts of m ranks: 2 rounds, m - 1 messages of h parts inside and h - 1 messages of m parts
-//   across, where direct sends n - m messages across. Every block is packed first, so it works in
-//   place. For small blocks: most of them are moved twice.
+//   across, where direct sends n - m messages across. Every block is packed first, so the call may
+//   be in place. The algorithm is for small blocks, because most blocks are moved twice.
 #pragma once
 
 #include "absl/types/span.h"

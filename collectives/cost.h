@@ -14,9 +14,9 @@ namespace entrain {
 
 struct Cost {
   int rounds = 0;  // of the longest lane
-  // The longest chain of messages that wait for one another: it determines the time of a call
-  // without data. In CountWorstCost, over all ranks. CountCost sees one rank only and returns its
-  // rounds.
+  // The longest chain of messages that wait for one another. It determines the time of a call
+  // without data. CountWorstCost follows the chain over all ranks. CountCost sees one rank only and
+  // returns its rounds.
   int hops = 0;
   int hops_across = 0;   // counts only messages between hosts
   int64_t messages = 0;  // sent

@@ -1,4 +1,5 @@
-// Every rank to every rank in one round: the fewest rounds, many messages at once.
+// Every rank exchanges messages with every other rank in one round: the fewest rounds, many
+// messages at once.
 //
 // all_reduce on four ranks, one round. Each rank sends all of D to the three others, and combines
 // the four contributions in rank order, once:
@@ -15,9 +16,9 @@
 //   sends   1.0 2.0 3.0      0.1 2.1 3.1      0.2 1.2 3.2      0.3 1.3 2.3
 //   makes   0.0+0.1+0.2+0.3  1.0+1.1+1.2+1.3  2.0+2.1+2.2+2.3  3.0+3.1+3.2+3.3
 //
-// all_gather: each rank sends its own part to all. Both take 1 round and S (n-1)/n bytes sent by
-// each rank, which is also the fewest bytes, in n - 1 messages. All contributions are combined at
-// once, so a result is rounded once and the memory is read once.
+// all_gather: each rank sends its own part to all. reduce_scatter and all_gather take 1 round. In
+// each of them a rank sends S (n-1)/n bytes, the fewest possible, in n - 1 messages. All
+// contributions are combined at once, so a result is rounded once and the memory is read once.
 //
 // two_step all_reduce: this reduce_scatter, then this all_gather. barrier: every rank signals every
 // other. broadcast, scatter: the root sends to all. reduce, gather: all send to the root. two_step
@@ -33,10 +34,10 @@ void ReduceScatter(Draft* draft, const Group& group, const Pieces& pieces, bool 
 void AllGather(Draft* draft, const Group& group, const Pieces& pieces);
 // Every member gets the sum of all parts in kOut.
 void AllReduce(Draft* draft, const Group& group, const Parts& parts);
-// No member continues before all have called it.
+// No member continues before all members have entered the barrier.
 void Barrier(Draft* draft, const Group& group);
 
-// Between the root and the others only. `root`: a position in the group.
+// Messages travel only between the root and the other members. `root` is a position in the group.
 void Reduce(Draft* draft, const Group& group, int root, const Parts& parts);
 void Gather(Draft* draft, const Group& group, int root, const Pieces& pieces);
 void Scatter(Draft* draft, const Group& group, int root, const Pieces& pieces);

@@ -57,8 +57,8 @@ class Draft {
   // which must then have all the parts. `last`: as in LocalOp.
   void Combine(const Parts& parts, int my_order, const std::vector<Contribution>& from, bool last);
   // Gives contiguous places in scratch to parts, most of which are still to be received, so that
-  // they can be sent on in one message. Copies the parts that are here already in this round. At
-  // most once per draft.
+  // they can be sent on in one message. Copies the parts that are here already in this round. May
+  // be called at most once per draft.
   void Assemble(const Parts& parts);
   // Copies parts to kOut that are not there yet. This is the last step for the parts of the result.
   // Earlier it is allowed only when kIn's values are not sent any more.

@@ -8,9 +8,10 @@
 //           1 <-> 3  0 <-> 1  0 <-> 2  0 <-> 3
 //                    2 <-> 3           1 <-> 2
 //
-// Both send n - 1 messages of one part per rank. direct takes one round, pairwise at most n, with
-// one message in flight in each direction. In place, a received block waits in scratch until the
-// block in its place was sent: both need n - 1 parts of scratch (with many lanes these are small).
+// In both algorithms each rank sends n - 1 messages of one part. direct takes one round. pairwise
+// takes at most n rounds, with one message in flight in each direction. In a call in place, a
+// received block waits in scratch until the block that it replaces was sent. Both then need n - 1
+// parts of scratch (with many lanes these are small).
 #pragma once
 
 #include "collectives/schedule.h"

@@ -18,9 +18,9 @@
 //     1    0-2 3-4   0: {2}  2: {0 1}  3: {4}  4: {3}  1: {2} -> 2  the own half
 //     2    0-1       0: {1}  1: {0}                                 the own part
 //
-// Every member sends each contribution once, away from itself: S (n-1)/n bytes and ceil(log2 n)
-// rounds. For a power of two both are the optimum. Members of a smaller half receive one piece more
-// in that round.
+// Every member sends each of its contributions to other members' pieces exactly once: S (n-1)/n
+// bytes and ceil(log2 n) rounds. For a power of two both are the optimum. Members of a smaller half
+// receive one piece more in that round.
 //
 // all_gather runs the same rounds backwards: pairs exchange the pieces of their halves, and the
 // members of B send their own pieces to the member of A that has no partner. all_reduce is

@@ -1,5 +1,5 @@
-// Around a ring: every member exchanges messages with its two neighbours only. The fewest bytes,
-// the most rounds.
+// Around a ring: every member exchanges messages with its two neighbours only. The ring needs the
+// fewest bytes and the most rounds.
 //
 // reduce_scatter on four ranks, where part p ends at rank p. A number is a part, whose sum grows on
 // the way:
@@ -18,8 +18,8 @@
 //
 // n ranks, S bytes of D: n - 1 rounds and S (n-1)/n bytes sent by each rank. all_reduce is
 // reduce_scatter, then all_gather. There is no copy: sums go to kOut or stay in scratch. broadcast
-// is a chain along the ring (tree.h), for data cut into many lanes: S bytes sent by each rank, n -
-// 1 messages one after another for the first lane, and the other lanes follow close behind.
+// is a chain along the ring (tree.h), for data cut into many lanes. Each rank sends S bytes. The
+// first lane takes n - 1 messages one after another, and the other lanes follow close behind.
 #pragma once
 
 #include "collectives/draft.h"

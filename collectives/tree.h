@@ -49,7 +49,7 @@ Branch Binomial(const Group& group, int root);
 // levels.
 Branch Knomial(const Group& group, int root);
 Branch Star(const Group& group, int root);
-// The root, the rank behind it, and so on around.
+// Returns a chain: the root, the rank behind it, and so on around the group.
 Branch Chain(const Group& group, int root);
 
 // Sends all parts from the root's kIn to every other rank's kOut.
@@ -59,7 +59,7 @@ void Reduce(Draft* draft, const Branch& branch);
 // Gather sends every rank's own part to the root on a binomial tree. Scatter does the reverse.
 void Gather(Draft* draft, const Group& group, int root);
 void Scatter(Draft* draft, const Group& group, int root);
-// No rank continues before all have called it.
+// No rank continues before all ranks have entered the barrier.
 void Barrier(Draft* draft, const Group& group);
 
 }  // namespace entrain::tree
