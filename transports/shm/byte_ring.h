@@ -27,18 +27,18 @@
 //
 // The writer learns the reader's position in two ways. First, each record says how far its own
 // writer has read the ring in the other direction ("lines taken", modulo 2^24; Publish, Learn). In
-// a conversation this suffices. A writer that asks for it (`again_in_front`) then returns to the
-// front of the ring, if it is beyond kHotBytes and the records there have been taken, so that both
-// ends use only lines that their first-level caches hold. Second, the word `head`, in a line of the
-// reader's own, holds the position up to which the reader has released lines. The writer reads it
-// when it has used up the room it knows of.
+// a conversation this suffices. Then a writer may ask to return to the front of the ring
+// (`again_in_front`), so that both ends use only lines that their first-level caches hold. It
+// returns if it is beyond kHotBytes and the reader has taken the records in front. Second, the word
+// `head`, in a line of the reader's own, holds the position up to which the reader has released
+// lines. The writer reads it when it has used up the room it knows of.
 //
 // Thread safety: one thread writes, one reads. Memory orders:
 //   state   writer stores release, reader loads acquire (Peek): the payload, and the zero in the
 //           next state, are there; and the writer's own reads of the other ring are over before
 //           its lines are written again (Learn). The full fence behind it pairs with HasNext, see
-//           "sleeping" in segment.h. Of an open record: writer stores release, reader loads
-//           acquire (PeekOpen): so much of the payload is there.
+//           "sleeping" in segment.h. For an open record, writer stores release and reader loads
+//           acquire (PeekOpen): the part of the payload that the state announces is there.
 //   head    reader stores seq_cst (Release), writer loads seq_cst (Reserve): the reader's copies
 //           out of the lines are over before the writer overwrites them. seq_cst instead of
 //           release/acquire for the same reason.
@@ -138,7 +138,8 @@ class RingWriter {
     return HasRoom(lines > to_end ? to_end + lines : lines);
   }
   bool broken() const { return broken_; }
-  // Prefetches lines of the next record after records whose payload is at most this long.
+  // Sets a length. After each record with a payload of at most this length, the lines of the next
+  // record are prefetched.
   void TakeAheadUpTo(size_t payload) { longest_alike_ = RingFormat::LinesOf(payload); }
 
  private:

@@ -115,7 +115,7 @@ class Channel {
   RingReader reader_;
   uint64_t consumed_ = 0;
   const int side_;
-  bool whole_ = false, words_ = false;  // all of the ring, of the words exists
+  bool whole_ = false, words_ = false;  // the whole ring exists; the words of all contexts exist
   bool theirs_mapped_ = false;
   absl::Status shortage_;
 };

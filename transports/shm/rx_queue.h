@@ -100,8 +100,8 @@ class RxQueue {
   // Reads the whole message whose RTS is the next record, and takes the record. If it returns
   // false, Poll must receive the message.
   bool ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into);
-  // Does not release after every record: a writer never waits for so little room, because any
-  // record fits the rest.
+  // Releases the ring's lines from time to time, not after every record. A writer does not wait for
+  // the lines that are not released yet, because any record fits the rest of the ring.
   void ReleaseNowAndThen();
 
   Events* const events_;

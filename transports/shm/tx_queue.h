@@ -124,8 +124,8 @@ class TxQueue {
   CompletionList* const completions_;
   const SharedRegions* const regions_;
   Limits limits_;
-  // The facts for messages that this side sends. can_read says whether this side can read, until
-  // the peer asks for a small message instead of reading it.
+  // The facts for messages that this side sends. can_read first says whether this side can read the
+  // peer's memory. It becomes false when the peer asks for a small message instead of reading it.
   Facts facts_;
   Channel* channel_ = nullptr;
   // Lists, because most paths never have a waiting record, and a deque would allocate its first
