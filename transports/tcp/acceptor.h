@@ -6,7 +6,7 @@
 // at once, and the second names the first. "Connected" below means both.
 //
 //   dialled  --handshake, right peer--> its endpoint is connected
-//            --cut before that--------> dialled again after a pause, until its deadline (but a stream)
+//            --cut before that--------> a new path: dialled again after a pause, until its deadline
 //            --anything else----------> its endpoint is lost
 //   accepted --handshake--> the endpoint that expects this peer is connected
 //                       \-> unclaimed, when none does, until Expect
@@ -63,8 +63,8 @@ class Acceptor {
   // Called from Poll for each descriptor that epoll reports: the listener, a connection whose
   // handshake is under way, or another one. Returns the number of events handled.
   int OnReady(int fd);
-  // Must be called afterwards: handles what is due by the clock. Returns the number of events
-  // handled.
+  // Handles everything that is due by the clock. Must be called after OnReady. Returns the number
+  // of events handled.
   int Progress();
   // Returns true if connections of peers are under way or expected.
   bool meeting() const { return !dials_.empty() || !expected_.empty(); }

@@ -1,10 +1,10 @@
 // Keeps the streams of a path, on which its two processes agree, and the number that it uses.
 //
-// The dialer of the path dials the streams, one after another, after the other side has sent WANT:
-// as many as either side wants. The other side sends STANDS for a stream when it can read from it,
-// and the dialer answers with STANDS. A side that has received STANDS may send on that stream. A
-// stream that cannot be dialled is omitted. Each process decides how many streams it sends on: a
-// configured number, or StreamChoice's.
+// The dialer of the path dials the streams, one after another. It begins when the other side has
+// sent WANT, and dials the larger of the numbers that the two sides want. The other side sends
+// STANDS for a stream when it can read from it, and the dialer answers with STANDS. A side that has
+// received STANDS may send on that stream. A stream that cannot be dialled is omitted. Each process
+// decides how many streams it sends on: a configured number, or StreamChoice's.
 #pragma once
 
 #include <cstdint>

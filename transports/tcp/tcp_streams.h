@@ -50,8 +50,8 @@ class TcpStreams {
   void Start(uint16_t streams);
   // Returns true if a stream has a slice to write.
   bool sending() const;
-  // Writes what the sockets take. Returns the number of bytes, and reports the bytes taken to
-  // `queue`.
+  // Writes what the sockets take, and returns the number of bytes. Tells `queue` which bytes the
+  // sockets have taken.
   absl::StatusOr<int64_t> Write(RendezvousSender* queue);
   // For a `send` that is over: the rest of its slices is sent from a copy. Returns true if there
   // was any.
