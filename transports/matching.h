@@ -46,8 +46,8 @@ class CompletionList {
     due_.push_back({done, std::move(status), bytes});
   }
   bool empty() const { return due_.empty(); }
-  // Runs the completions that are due, and those that become due meanwhile. From Poll only, never
-  // nested. Returns their number.
+  // Runs the completions that are due, and those that become due meanwhile. Returns their number.
+  // Must be called only from Poll, and never nested.
   int Run();
 
  private:
@@ -140,9 +140,9 @@ class MatchQueue {
     return line != nullptr && line->first_early != nullptr;
   }
 
-  // The three ways of arrival; from Poll only. They call Events (Accepts, and OnEarly if the
-  // message is kept), which may revoke and close, but not destroy. An error means that the peer
-  // exceeded its limits, and the path must fail.
+  // The three ways of arrival. Must be called only from Poll. They call Events::Accepts, and
+  // OnEarly if the message is kept. These functions may revoke contexts and close the endpoint, but
+  // must not destroy it. An error means that the peer exceeded its limits, and the path must fail.
   absl::Status Deliver(const Envelope& envelope, ConstBytes payload);
   // Never returns null. The transport holds the message until it is complete.
   absl::StatusOr<Incoming*> Begin(const Envelope& envelope, int64_t bytes);

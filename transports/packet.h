@@ -25,7 +25,7 @@
 //   CONTROL   -                of the payload        -     the text, at most 4 KiB
 //   CREDIT    -                0                     -     -
 //   CLOSE     -                of the payload        -     why, at most 4 KiB; the last packet
-//   WANT      -                0                  number  -  tcp: of streams; 0: there may be some
+//   WANT      -                0                  number  -  tcp: streams wanted, maybe 0
 //   STANDS    -                0                  number  -  tcp: its sender reads from this stream, counted from 0
 //   HELLO     -                of the payload        -     ucx: a card and the handshake's hello
 //   PROOF     -                of the payload        -     ucx: the handshake's proof

@@ -9,9 +9,9 @@
 // Order: first waiting messages in the order posted (invariant 1 of transport.h), then cleared
 // messages, one after another.
 //
-// Credit: the bytes of eager messages, each counted as MatchQueue counts it, that have left the
-// peer's memory for early messages. Eager bytes without credit stay below kEarlyCredit, so only RTS
-// packets grow in number with messages that nobody receives.
+// Credit: the peer returns the bytes of eager messages, each counted as MatchQueue counts it, when
+// they have left its memory for early messages. The bytes that are not returned stay below
+// kEarlyCredit. So if nobody receives the messages, only their RTS packets take memory at the peer.
 //
 // Thread safety: none; the thread that drives the engine.
 #pragma once
@@ -71,7 +71,7 @@ class RendezvousSender {
   // Returns the message whose turn it is, or null. In kWaiting it must be sent eagerly or as an
   // RTS. In kCleared the next part of its data must be sent.
   Outgoing* Next();
-  // Ends the turns of the message. Only for the message that Next has returned.
+  // Removes the message from its queue. Must be called only for the message that Next has returned.
   void Dequeue(Outgoing* send);
   void RtsSent(Outgoing* send);
   // Returns null if the message of this number is over, or never existed.

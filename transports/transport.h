@@ -136,9 +136,10 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;  // frees, never blocks
 
-  // ---- Seven verbs move data: three here, four on the fast path below. Sends `bytes`, which the
-  // caller lends until `done`. May be called before the connection is complete. When `done` runs,
-  // the buffer may be reused; that does not mean that the peer has received the message.
+  // ---- Seven verbs move data: three here, four on the fast path below.
+  // Sends `bytes`, which the caller lends until `done`. May be called before the connection is
+  // complete. When `done` runs, the buffer may be reused; that does not mean that the peer has
+  // received the message.
   virtual void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) = 0;
   // Receives a message with an equal envelope and exactly bytes.size() bytes.
   virtual void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done,
@@ -192,10 +193,11 @@ class Endpoint {
   virtual void Close(const absl::Status& why) = 0;
   // Returns the peer's name for errors: "tcp 127.0.0.1:4711", "shm pid 812".
   virtual std::string peer_address() const = 0;
-  // Describes in one line how messages come by this path, for people. Empty: all come in one way, or the path does not
-  // stand.
+  // Returns one line for people: the ways in which messages travel on this path. Returns an empty
+  // text if all messages travel in one way, or if the path is not established.
   virtual std::string Explain() const { return ""; }
-  // The measured time of a small message and its answer, without the peer's own; 0: too short to matter, or not known.
+  // Returns the measured time from a small message to its answer, without the time that the peer
+  // itself takes. 0: it is too short to matter, or not known.
   virtual int64_t round_trip_ns() const { return 0; }
 };
 
