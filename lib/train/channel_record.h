@@ -1,6 +1,6 @@
-// The numbers that a checkpoint holds of a gradient channel: the round that is over but not yet
-// taken with its results, the method, and the groups. The object holds them in arrays, which a
-// visitor reads and writes.
+// The numbers that a checkpoint holds of a gradient channel: the results of the last round, if it
+// is over but Install has not taken it, the method, and the groups. The object holds them in
+// arrays, which a visitor reads and writes.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -35,8 +35,8 @@ class ChannelRecord {
   // portable checkpoint has no rounds.
   Rounds Read(CheckpointKind kind, const ChannelProgress& progress) const;
   void Clear() { flags_ = {}; }
-  // Refuses a checkpoint of another method, in which half batches and rounds would mean nothing,
-  // and a checkpoint of other groups. All ranks get the same answer.
+  // Refuses a checkpoint of another method, because the half batches and rounds of one method mean
+  // nothing to another. Also refuses a checkpoint of other groups. All ranks get the same answer.
   absl::Status CheckLoaded(const StateList& state) const;
 
   void VisitGroups(StateVisitor& visitor);

@@ -1,5 +1,5 @@
 // The table of methods: which gradients each round takes, and what it makes of them. G: gradients
-// added since the round before. acc: the accumulator.
+// added since the round before. acc: the accumulator. A, B: the two halves of a batch of acco.
 //
 //   method  round            takes   makes                                                    acc then  install
 //   any     warm-up          G       commit    theta  = Opt(theta, G / N_G)                   empty     waits for this round

@@ -19,7 +19,8 @@ namespace entrain {
 // Values are the C ABI's (train.h).
 enum class OuterKind : int32_t { kNone = 0, kSgd = 1, kAdamw = 2, kCallback = 3, kLion = 4 };
 enum class ReducerKind : int32_t { kNone = 0, kLinear = 1, kGta = 2 };
-// How theta is merged with an exchange that ran behind further steps; see train.h.
+// How a replica merges the result of an exchange with the steps that it made during the exchange;
+// see train.h.
 enum class OverlapMerge : int32_t { kAdd = 0, kMix = 1, kRestart = 2 };
 enum class FragmentPattern : int32_t { kSequential = 0, kStrided = 1 };
 
@@ -39,8 +40,8 @@ struct EditOptions {
   bool ewma_as_published = false;       // detector uses published moments; for comparisons
   const Clock* clock = &Clock::Real();  // for use_async
 
-  // Returns true without an outer optimizer and without a reducer. Then parameters are averaged,
-  // and there are no anchors.
+  // Returns true if there is neither an outer optimizer nor a reducer. Then parameters are
+  // averaged, and there are no anchors.
   bool plain() const {
     return outer_optimizer == OuterKind::kNone && reducer == ReducerKind::kNone;
   }

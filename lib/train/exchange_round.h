@@ -6,9 +6,9 @@
 // Layers have turns, in ascending order. A layer that has begun travels while the layer before it
 // is finished. The caller limits the turns that may begin.
 //
-// Thread safety: Judge, RunTurn and Merge run on one thread at a time, and each call must have
-// waited for the one before. Allow is called by the caller's thread. state and the constants may be
-// read from any thread.
+// Thread safety: Judge, RunTurn and Merge run on one thread at a time. The thread must have waited
+// for the call before, if that ran on another thread. Allow is called by the caller's thread. state
+// and the constants may be read from any thread.
 #pragma once
 
 #include <atomic>

@@ -1,12 +1,10 @@
 // ACCO and its baselines. The caller adds gradients and receives parameters a round later, while it
 // accumulates the next gradients. Optimizer state is sharded over the ranks (ZeRO-1). The class
 // implements entrain_acco_*; include/entrain/train.h has the contract of each function. ACCO is
-// arXiv 2406.02613.
+// arXiv 2406.02613. A round consists of counts, reduce-scatter, step and all-gather.
 //
 //   caller   add add add | install | add add | install |    acc: the gradients added
-//   worker             round r        |   round r + 1   |    com: the buffer of a round, which does
-//                                                            counts, reduce-scatter, step,
-//                                                            all-gather
+//   worker             round r        |   round r + 1   |    com: the buffer of a round
 //
 // install waits for the round under way, takes its parameters, hands over the gradients added so
 // far and starts the next round. delay_rule.h has the table of methods. The caller's thread uses

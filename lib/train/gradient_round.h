@@ -4,8 +4,8 @@
 //
 //   com   this rank's gradients --reduce-scatter--> sums of a shard --step--> parameters of a shard --all-gather--> parameters
 //
-// On a device a round is enqueued on a stream of its own. Only for the counts of micro-batches Run
-// waits.
+// On a device a round is enqueued on a stream of its own. Run waits only for the counts of
+// micro-batches.
 //
 // Thread safety: one thread at a time: the worker's between Take and Publish, otherwise the
 // caller's.

@@ -43,7 +43,7 @@ class LayerGates final : public LayerGate {
   // Returns the layer that the worker must not take yet; -1 if there is none.
   int FirstHeldBack() const;
   // Calls `then` once when the exchange is over, with the status that Hold would return. On a
-  // device too it waits for the exchange itself.
+  // device too, `then` is called only when the exchange itself is over.
   void WhenOver(int layer, Worker::Continuation then);
   // Orders the caller's next work behind the exchange: blocks, or makes the caller's stream wait.
   // Returns the object's first error.

@@ -142,7 +142,7 @@ class LayerShards {
   absl::StatusOr<double> SquareOfGradients();
 
   const std::shared_ptr<Mesh> mesh_;
-  ShardConfig config_;  // its stream may change until Bind, afterwards the room's counts
+  ShardConfig config_;  // config_.stream may change until Bind; then the room's stream is used
   const Slab slab_;
   const ShardComms comms_;
   ReductionStages stages_;

@@ -64,9 +64,9 @@ class OpenState {
   // Collective. After an error, the values that were set are still set.
   absl::Status Commit(int64_t timeout_ns);
 
-  // Called by the owner in TakeUp. GiveTo moves the values that were set to the loaded values of
-  // `live`, TakeBack moves them back. Both are for TakeUp only; GiveTo is collective. It refuses an
-  // incomplete state, and values that differ between ranks that must have equal ones.
+  // Called by the owner in TakeUp only. GiveTo moves the values that the caller has set to `live`,
+  // where they count as loaded values. TakeBack moves them back. GiveTo is collective. It refuses
+  // an incomplete state, and values that differ between ranks that must have equal ones.
   absl::Status GiveTo(AllRanks& all, StateList* live);
   void TakeBack(StateList* live);
 

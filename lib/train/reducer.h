@@ -1,5 +1,5 @@
 // Combines the deltas of all replicas into one. A reduction has two halves, so that the next layer
-// can begin while one travels.
+// can begin while the delta of one layer travels.
 //
 // Thread safety: const, any thread.
 #pragma once

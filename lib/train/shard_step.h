@@ -33,7 +33,7 @@ struct GradientSum {
   double clip = 1;           // factor of the mean
 };
 
-// The time of a step.
+// The place of a step in the run.
 struct StepTime {
   int64_t commit = 1;  // t: number of the commit made or previewed
   double lr = 0;

@@ -51,10 +51,11 @@ struct SlabLayer {
 class Slab {
  public:
   // Makes the slab for slot `slot` of `slots`. `frozen` holds, by layer, a nonzero value if nothing
-  // in the layer trains; empty: all train. `replicated` is alike. A layer may have no elements, a
-  // model may not. `segments` lists, by layer, the tensors of which it is made: its shard is then
-  // their chunks one after the other, each padded to ceil(rows / M) rows. If empty, each layer is
-  // cut as a whole.
+  // in the layer trains; empty: all train. `replicated` holds such values for layers that are equal
+  // along the tensor axis; empty: none. A layer may have no elements, but not the whole model.
+  // `segments` lists, by layer, the tensors of which the layer is made: a shard is then their
+  // chunks one after the other, each padded to ceil(rows / M) rows. If `segments` is empty, each
+  // layer is cut as a whole.
   static absl::StatusOr<Slab> Make(absl::Span<const int64_t> layer_counts, int slots, int slot,
                                    absl::Span<const uint8_t> frozen = {},
                                    absl::Span<const uint8_t> replicated = {},

@@ -63,9 +63,10 @@ class StepCounter {
   void TakeBack(const Standing& standing);
   // Records that a merge has kept changes of this replica in these layers.
   void Keep(const std::vector<int>& layers);
-  // Returns the layers that a leaving replica has left to exchange. A layer that was just exchanged
-  // is not among them: a second exchange would let the outer momentum take a free step. Returns all
-  // layers that train if nothing is left, because the rendezvous must still announce the leave.
+  // Returns the layers that must still be exchanged before this replica leaves. A layer that was
+  // just exchanged is not among them: a second exchange would let the outer momentum take a free
+  // step. Returns all layers that train if no layer must be exchanged, because the rendezvous must
+  // still announce the leave.
   std::vector<int> LeftOver() const;
 
   void VisitSteps(StateVisitor& visitor);
