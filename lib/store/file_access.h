@@ -31,7 +31,7 @@ absl::Status ReplaceFile(const std::string& directory, const std::string& path,
 
 // Excludes the other writers of the directory until the descriptor closes, also by the writer's
 // death. Opens the lock file on each call, since flock on one descriptor does not exclude threads.
-// Errors call the wait `what`.
+// `what` is the operation that an error names.
 absl::StatusOr<Fd> LockDirectory(const std::string& directory, const Stop& stop,
                                  absl::string_view what);
 

@@ -1,7 +1,7 @@
-// A store: meetings of ranks, and a small shared map, by which ranks find each other. It is not
-// used after that.
+// A store: meetings of ranks, and a small shared map, by which ranks find each other. Once they
+// have, they do not use the store any more.
 //
-// Thread safety: any thread may use a Store. Its Stop ends every blocking call: the deadline with
+// Thread safety: any thread may use a Store. The Stop of a blocking call ends it: the deadline with
 // TIMED_OUT naming the key, the cancel flag with ABORTED.
 #pragma once
 
