@@ -24,7 +24,8 @@ inline absl::string_view AsText(ConstBytes bytes) {
 }
 
 enum class MemoryKind : int32_t { kHost = 0, kDevice = 1, kHostPinned = 2 };
-// Why there is no memory but the host's in a build without lib/device/{cuda,nccl,calls}.
+// The error text of a build without lib/device/{cuda,nccl,calls} when a caller asks for memory of a
+// device.
 inline constexpr char kBuiltWithoutDevices[] =
     "this library was built without CUDA (the build option ENTRAIN_DEVICE)";
 

@@ -130,7 +130,7 @@ std::string ToString(const Descriptor& descriptor);
 
 // The inputs that may change the bits of a reduction's result.
 enum class Determinism : uint8_t {
-  kDefault = 0,    // the communicator's setting; as that setting: kAlgorithm
+  kDefault = 0,    // the communicator's setting; if that is kDefault too: kAlgorithm
   kAlgorithm = 1,  // the contributions, the ranks and the algorithm
   kRankOrder = 2,  // only the contributions in rank order
 };
@@ -153,9 +153,9 @@ struct CallOptions {
 };
 
 // Elements of each rank's part, where parts are uneven. all_gather, reduce_scatter: `in` and `out`
-// both hold the counts of all parts, equal on all ranks. gather, scatter: the root holds likewise;
-// on other ranks only their own entry is not 0. all_to_all: in[r] elements go to rank r, and out[r]
-// elements come from rank r.
+// both hold the counts of all parts, equal on all ranks. gather, scatter: on the root `in` and
+// `out` both hold the counts of all parts; on other ranks all entries but their own are 0.
+// all_to_all: in[r] elements go to rank r, and out[r] elements come from rank r.
 struct PartCounts {
   std::vector<int64_t> in, out;
 };

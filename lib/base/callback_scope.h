@@ -1,7 +1,8 @@
 // Marks a thread that is inside a function of the caller which the library has called, and says
 // what that function may do. done() of entrain_work_notify runs on a thread that nobody waits for,
-// so it may start calls. A reduction's function or a step is waited for, and ranks need not call it
-// equally often, so a call started inside it could have no counterpart on other ranks.
+// so it may start calls. The library waits for the function of a reduction or of a step, and ranks
+// need not call such a function equally often. A call started inside it could have no counterpart
+// on other ranks.
 //
 // Thread safety: each thread has its own scopes.
 #pragma once

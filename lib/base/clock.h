@@ -1,5 +1,5 @@
 // A monotonic clock, real or fake, and deadlines as absolute instants of it. Each layer passes the
-// instant on, so none computes the time left from a time left.
+// instant on, not the time left, so that no time is lost in between.
 #pragma once
 
 #include <atomic>

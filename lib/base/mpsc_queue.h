@@ -57,8 +57,9 @@ class MpscQueue {
     return tail;
   }
 
-  // Returns true if every node that was pushed has been popped. Any thread. Never true while a node
-  // is in the queue whose Push happened before this call. A false may be out of date.
+  // Any thread may call it. Returns true if every node that was pushed has been popped. Never
+  // returns true while the queue holds a node whose Push happened before this call. A false may be
+  // out of date.
   bool Empty() const {
     // The stub may be the newest node while older nodes wait before it, because Pop appends the
     // stub when it reaches the node that looks last. Acquire: pairs with the exchange in Push that
