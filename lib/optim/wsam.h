@@ -1,6 +1,6 @@
 // Weighted sharpness-aware minimisation (WSAM, arXiv 2305.15817) around any optimizer. A step takes
-// two gradients: g at w, and g₂ at w + e, where e has length ρ along the first. With α = γ / (1 −
-// γ):
+// two gradients: g at w, and g₂ at w + e, where e has length ρ in the direction of g. With
+// α = γ / (1 − γ):
 //
 //   e = ρ g / (‖g‖ + ε), adaptive: ρ w² g / (‖|w| g‖ + ε)
 //   g and g₂ are clipped to max_norm, each by its own norm, after e was formed
@@ -49,7 +49,7 @@ class Wsam {
   double AscentSum(const float* params, const float* grads, int64_t count) const;
   // saved = w, params = w + e. `sum`: AscentSum over the whole vector.
   void Ascend(float* params, float* saved, const float* grads, int64_t count, double sum) const;
-  // out = g + α (g₂ − g). `out` may be either of the two.
+  // out = g + α (g₂ − g). `out` may be `grads` or `second`.
   void Combine(float* out, const float* grads, const float* second, int64_t count) const;
   // Takes a step from w. As with an Optimizer, a preview writes only `out`, and is bit-identical to
   // the commit. Returns an error only if a stream is bound (lib/device/device.h) and the device has
