@@ -123,44 +123,52 @@ CLI::App* AddRun(CLI::App* app, Options* o) {
   auto* group = app->add_option_group("Run");
   group
       ->add_option("--method", o->method,
-                   "edit, a-edit: by time, diloco, streaming-diloco, co2, sparseloco, "
-                   "post-local-sgd; ddp: every "
-                   "step synchronous, zero1: and its optimizer sharded; acco, dpu, wp: gradients "
-                   "travel behind the computation")
+                   "training method. Replicas that exchange every few steps: edit, diloco, "
+                   "streaming-diloco, co2, sparseloco, post-local-sgd; by time: a-edit. Gradients "
+                   "averaged at every step: ddp; with a sharded optimizer: zero1. Gradients sent "
+                   "during the next computation: acco, dpu, wp")
       ->capture_default_str()
       ->check(CLI::IsMember(MethodNames()));
-  group->add_option("--task", o->task, "text: a language model; digits: images, a dense network")
+  group
+      ->add_option("--task", o->task,
+                   "what is trained. text: a language model; digits: a dense network on images")
       ->capture_default_str()
       ->check(CLI::IsMember({"text", "digits"}));
   group
       ->add_option("--data", o->data,
-                   "text to learn: any file; digits: what examples/digits.py writes; plain or gzip")
+                   "training data, plain or gzip. text: any file; digits: a file written by "
+                   "examples/digits.py")
       ->required();
-  auto* steps =
-      group->add_option("--steps", o->steps, "optimizer steps (default 1000)")->check(Whole(1));
+  auto* steps = group->add_option("--steps", o->steps, "number of optimizer steps (default 1000)")
+                    ->check(Whole(1));
   group
-      ->add_option("--tokens", o->tokens,
-                   "instead of --steps: tokens (digits: images) over all ranks, rounded up")
+      ->add_option(
+          "--tokens", o->tokens,
+          "number of tokens (digits: images) of all ranks, instead of --steps; rounded up to "
+          "whole steps")
       ->transform(Suffix())
       ->excludes(steps);
-  group->add_flag("--steps-together", o->steps_together,
-                  "a-edit: count the steps of all replicas, of which fast ones make more");
-  group->add_option("--seed", o->seed, "of the starting weights and the batches")
+  group->add_flag(
+      "--steps-together", o->steps_together,
+      "a-edit: --steps is the mean over the replicas, so fast replicas make more steps");
+  group->add_option("--seed", o->seed, "seed of the initial weights and of the batches")
       ->capture_default_str()
       ->check(Whole(0));
-  group->add_option("--shard-size", o->shard_size, "ranks that share one replica (M)")
+  group->add_option("--shard-size", o->shard_size, "number of ranks that share one replica (M)")
       ->capture_default_str()
       ->check(Whole(1, 1 << 20));
-  group->add_option("--shard-prefetch", o->shard_prefetch, "layers gathered ahead of use")
+  group->add_option("--shard-prefetch", o->shard_prefetch, "number of layers gathered ahead of use")
       ->capture_default_str()
       ->check(Whole(0, 1000));
-  group->add_option("--precision", o->precision, "bf16: bf16 parameters, gradients; f32 masters")
+  group
+      ->add_option("--precision", o->precision,
+                   "type of parameters and gradients; with bf16, the master parameters are f32")
       ->capture_default_str()
       ->check(CLI::IsMember({"f32", "bf16"}));
   group
       ->add_option("--device", o->device,
-                   "where to compute; cuda: the ranks of a host take its GPUs in turn, cuda:N: all "
-                   "take that one")
+                   "device that computes. cuda: the ranks of a host are distributed over its GPUs; "
+                   "cuda:N: all ranks use GPU N")
       ->capture_default_str()
       ->check(DeviceName());
   return group;
@@ -171,23 +179,25 @@ CLI::App* AddModel(CLI::App* app, Options* o) {
   group->add_option("--hidden-size", o->model.hidden, "width of the model")
       ->capture_default_str()
       ->check(Whole(2, 65536));
-  group->add_option("--layers", o->model.layers, "decoder blocks; digits: hidden layers")
+  group
+      ->add_option("--layers", o->model.layers,
+                   "number of decoder blocks; digits: of hidden layers")
       ->capture_default_str()
       ->check(Whole(1, 1000));
-  group->add_option("--heads", o->model.heads, "attention heads")
+  group->add_option("--heads", o->model.heads, "number of attention heads")
       ->capture_default_str()
       ->check(Whole(1, 4096));
-  group->add_option("--seq-length", o->model.length, "bytes in a sequence")
+  group->add_option("--seq-length", o->model.length, "length of a sequence, in bytes")
       ->capture_default_str()
       ->check(Whole(1, 65536));
   group
       ->add_option("--batch-size", o->batch_size,
-                   "sequences (digits: images) per rank and micro-batch")
+                   "number of sequences (digits: images) per rank and micro-batch")
       ->capture_default_str()
       ->check(Whole(1, 65536));
   group
       ->add_option("--gradient-accumulation-steps", o->gradient_accumulation_steps,
-                   "micro-batches per step")
+                   "number of micro-batches per step")
       ->capture_default_str()
       ->check(Whole(1));
   return group;
@@ -195,36 +205,55 @@ CLI::App* AddModel(CLI::App* app, Options* o) {
 
 CLI::App* AddInner(CLI::App* app, InnerOptions* o) {
   auto* group = app->add_option_group("Inner optimizer");
-  group->add_option("--optimizer", o->optimizer, "adamw, sgd or agd")
+  group->add_option("--optimizer", o->optimizer, "optimizer of each replica: adamw, sgd or agd")
       ->capture_default_str()
       ->check(CLI::IsMember({"adamw", "sgd", "agd"}));
   group->add_option("--lr", o->lr, "highest learning rate")
       ->capture_default_str()
       ->check(Real(0.0, true));
-  group->add_option("--min-lr", o->min_lr, "where the cosine ends (default lr / 10)")
+  group
+      ->add_option("--min-lr", o->min_lr,
+                   "learning rate at the end of the cosine (default lr / 10)")
       ->check(Real(0.0));
-  group->add_option("--lr-warmup-steps", o->lr_warmup_steps, "linear rise (default steps / 20)")
+  group
+      ->add_option("--lr-warmup-steps", o->lr_warmup_steps,
+                   "number of steps in which the learning rate rises linearly (default steps / 20)")
       ->check(Whole(0));
-  group->add_option("--beta1", o->beta1, "adamw, agd")->capture_default_str()->check(Fraction());
-  group->add_option("--beta2", o->beta2, "adamw, agd")->capture_default_str()->check(Fraction());
-  group->add_option("--eps", o->eps, "adamw")->capture_default_str()->check(Real(0.0, true));
-  group->add_option("--momentum", o->momentum, "sgd")->capture_default_str()->check(Fraction());
-  group->add_flag("--nesterov", o->nesterov, "sgd");
-  group->add_option("--agd-delta", o->agd_delta, "below it a step is that of SGD")
+  group->add_option("--beta1", o->beta1, "adamw, agd: decay rate of the first moment")
+      ->capture_default_str()
+      ->check(Fraction());
+  group->add_option("--beta2", o->beta2, "adamw, agd: decay rate of the second moment")
+      ->capture_default_str()
+      ->check(Fraction());
+  group->add_option("--eps", o->eps, "adamw: term added to the denominator")
+      ->capture_default_str()
+      ->check(Real(0.0, true));
+  group->add_option("--momentum", o->momentum, "sgd: momentum")
+      ->capture_default_str()
+      ->check(Fraction());
+  group->add_flag("--nesterov", o->nesterov, "sgd: use Nesterov's momentum");
+  group
+      ->add_option("--agd-delta", o->agd_delta,
+                   "agd: threshold of the second moment's root; below it a step is that of SGD")
       ->capture_default_str()
       ->check(Real(0.0));
-  group->add_option("--agd-decay", o->agd_decay, "decoupled, fixed or coupled")
+  group
+      ->add_option("--agd-decay", o->agd_decay,
+                   "agd: kind of weight decay: decoupled, fixed or coupled")
       ->capture_default_str()
       ->check(CLI::IsMember({"decoupled", "fixed", "coupled"}));
-  group->add_option("--agd-clip", o->agd_clip, "largest step of an element over lr; 0: off")
+  group
+      ->add_option("--agd-clip", o->agd_clip,
+                   "agd: largest step of an element, divided by lr; 0: no limit")
       ->capture_default_str()
       ->check(Real(0.0));
-  group->add_flag("--agd-amsgrad", o->agd_amsgrad, "the largest second moment so far");
-  group->add_flag("--agd-win", o->agd_win, "decay within an accelerated step");
-  group->add_option("--weight-decay", o->weight_decay, "on every parameter")
+  group->add_flag("--agd-amsgrad", o->agd_amsgrad, "agd: use the largest second moment so far");
+  group->add_flag("--agd-win", o->agd_win,
+                  "agd: apply the weight decay within an accelerated step");
+  group->add_option("--weight-decay", o->weight_decay, "weight decay of every parameter")
       ->capture_default_str()
       ->check(Real(0.0));
-  group->add_option("--grad-clip", o->grad_clip, "largest gradient norm of a replica; 0: off")
+  group->add_option("--grad-clip", o->grad_clip, "largest gradient norm of a replica; 0: no limit")
       ->capture_default_str()
       ->check(Real(0.0));
   return group;
@@ -232,29 +261,35 @@ CLI::App* AddInner(CLI::App* app, InnerOptions* o) {
 
 CLI::App* AddWsam(CLI::App* app, WsamOptions* o) {
   auto* group = app->add_option_group("Sharpness-aware steps");
-  group->add_option("--wsam", o->form, "off, coupled or decoupled: two gradients a step")
+  group
+      ->add_option("--wsam", o->form,
+                   "sharpness-aware steps, which compute two gradients: off, coupled or decoupled")
       ->capture_default_str()
       ->check(CLI::IsMember({"off", "coupled", "decoupled"}));
-  group->add_option("--wsam-rho", o->rho, "how far apart they are")
+  group->add_option("--wsam-rho", o->rho, "distance between the points of the two gradients (rho)")
       ->capture_default_str()
       ->check(Real(0.0));
-  group->add_option("--wsam-gamma", o->gamma, "weight of sharpness; 0.5: SAM")
+  group
+      ->add_option("--wsam-gamma", o->gamma,
+                   "weight of the sharpness (gamma); with 0.5 the method is SAM")
       ->capture_default_str()
       ->check(Fraction());
-  group->add_option("--wsam-eps", o->eps, "added to the norm")
+  group->add_option("--wsam-eps", o->eps, "term added to the norm of the first gradient")
       ->capture_default_str()
       ->check(Real(0.0, true));
-  group->add_flag("--wsam-adaptive", o->adaptive, "scaled by the weights");
+  group->add_flag("--wsam-adaptive", o->adaptive,
+                  "scale the distance in each element by its weight");
   group
       ->add_option("--wsam-perturbation", o->perturbation,
-                   "local: by the rank's own gradient; global: by the averaged one")
+                   "gradient that gives the direction. local: the rank's own; global: the average")
       ->capture_default_str()
       ->check(CLI::IsMember({"local", "global"}));
   return group;
 }
 
-// Options of EDiT and of a channel whose flags are not just their names: "" for none, where a flag for all methods, or none, sets
-// them; the names of the Megatron integration, where it has others.
+// The flags of those options of EDiT and of a channel that have other flags than their names. An
+// empty text means that the option has no flag of its own: a flag for all methods sets it, or none
+// does. The longer names are those of the Megatron integration.
 constexpr std::pair<const char*, const char*> kFlags[] = {
     {"use_async", ""},
     {"gradient_accumulation_steps", ""},
@@ -384,51 +419,62 @@ CLI::App* AddConditions(CLI::App* app, ConditionOptions* o) {
   group
       ->add_option(
           "--step-ms", o->step_ms,
-          "milliseconds that a step takes at least, waiting for other replicas not counted; 0: off")
+          "least time of a step in milliseconds, without the wait for other replicas; 0: none")
       ->capture_default_str()
       ->check(Real(0.0));
   group
-      ->add_option("--straggler", o->straggler,
-                   "who is late: none, random (one replica each step) or fixed (always the same)")
+      ->add_option(
+          "--straggler", o->straggler,
+          "slow replica: none, random (another one in each step) or fixed (always the same)")
       ->capture_default_str()
       ->check(CLI::IsMember({"none", "random", "fixed"}));
-  group->add_option("--straggler-ms", o->straggler_ms, "milliseconds that it sleeps in a step")
+  group
+      ->add_option("--straggler-ms", o->straggler_ms,
+                   "time that the slow replica sleeps in a step, in milliseconds")
       ->check(Real(0.0, true));
-  group->add_option("--straggler-replica", o->straggler_replica, "the fixed one (default 0)")
+  group
+      ->add_option("--straggler-replica", o->straggler_replica,
+                   "number of the slow replica with --straggler fixed (default 0)")
       ->check(Whole(0, 1 << 20));
   group
       ->add_option("--shuffle-labels-every", o->shuffle_labels_every,
-                   "one interval between exchanges in so many, a replica learns from shuffled "
-                   "labels; 0: never")
+                   "a replica learns from shuffled labels in one of this many intervals between "
+                   "exchanges; 0: never")
       ->capture_default_str()
       ->check(Whole(0));
-  group->add_option("--shuffle-labels-replica", o->shuffle_labels_replica, "which (default 0)")
+  group
+      ->add_option("--shuffle-labels-replica", o->shuffle_labels_replica,
+                   "number of the replica with shuffled labels (default 0)")
       ->check(Whole(0, 1 << 20));
   return group;
 }
 
 CLI::App* AddOutput(CLI::App* app, Options* o) {
   auto* group = app->add_option_group("Results");
-  group->add_option("--log", o->log, "one JSON record a step and replica");
-  group->add_option("--summary", o->summary, "one JSON object at the end");
-  group->add_option("--eval-interval", o->eval_interval, "steps between evaluations; 0: at the end")
+  group->add_option("--log", o->log, "file for one JSON record per step and replica");
+  group->add_option("--summary", o->summary, "file for one JSON object at the end");
+  group
+      ->add_option("--eval-interval", o->eval_interval,
+                   "number of steps between evaluations; 0: only at the end")
       ->capture_default_str()
       ->check(Whole(0));
   group
       ->add_option("--val-batches", o->val_batches,
-                   "text: batches in the validation subset; digits take all")
+                   "text: number of batches in the validation subset; digits: all are used")
       ->capture_default_str()
       ->check(Whole(1));
   group
       ->add_option("--sharpness-rho", o->sharpness_rho,
-                   "measure after training how far the loss rises so far up its gradient; R,R,...")
+                   "distances along the gradient at which the rise of the loss is measured after "
+                   "training: R,R,...")
       ->delimiter(',')
       ->check(Real(0.0, true));
-  group->add_option("--sample", o->sample, "bytes of text to write after training")
+  group->add_option("--sample", o->sample, "number of bytes of text to write after training")
       ->capture_default_str()
       ->check(Whole(0));
-  group->add_option("--prompt", o->prompt, "what the sample continues (default: validation text)");
-  group->add_option("--sample-temperature", o->sample_temperature, "")
+  group->add_option("--prompt", o->prompt,
+                    "text that the sample continues (default: validation text)");
+  group->add_option("--sample-temperature", o->sample_temperature, "temperature of the sample")
       ->capture_default_str()
       ->check(Real(0.0, true));
   return group;
@@ -437,22 +483,26 @@ CLI::App* AddOutput(CLI::App* app, Options* o) {
 CLI::App* AddCheckpoints(CLI::App* app, Options* o) {
   auto* group = app->add_option_group("Checkpoints");
   group->add_option("--save-dir", o->save_dir,
-                    "directory for checkpoints, of exchanges and of the end");
+                    "directory for checkpoints, which are saved at exchanges and at the end");
   group
-      ->add_option("--save-every", o->save_every,
-                   "save at the first exchange after so many steps; 0: at the end only")
+      ->add_option(
+          "--save-every", o->save_every,
+          "number of steps after which the next exchange saves a checkpoint; 0: only at the "
+          "end")
       ->capture_default_str()
       ->check(Whole(0));
-  group->add_option("--resume", o->resume, "go on from this checkpoint (DIR/step-N.ckpt)");
+  group->add_option("--resume", o->resume, "checkpoint from which to continue (DIR/step-N.ckpt)");
   group
-      ->add_option("--checkpoint-kind", o->checkpoint_kind,
-                   "exact: the same ranks go on with the same bits; portable: any ranks go on")
+      ->add_option(
+          "--checkpoint-kind", o->checkpoint_kind,
+          "kind of checkpoint. exact: the same ranks continue with the same bits; portable: "
+          "any number of ranks may continue")
       ->capture_default_str()
       ->check(CLI::IsMember({"portable", "exact"}));
   group->add_flag("--full-state-dict,!--no-full-state-dict", o->full_state_dict,
-                  "one file (default), or one a rank");
+                  "save one file (default), or one file per rank");
   group->add_flag("--rank0-only,!--no-rank0-only", o->rank0_only,
-                  "rank 0 reads for all (default), or each rank for itself");
+                  "rank 0 reads the files for all ranks (default), or each rank reads them itself");
   return group;
 }
 
