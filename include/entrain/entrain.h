@@ -36,8 +36,8 @@
  *    instead, the waiting ranks receive its error. PEER_LOST, TIMED_OUT, MISMATCH and ABORTED end the communicator:
  *    every later call on it returns the first such error. To recover, create a new communicator; a communicator cannot
  *    be repaired.
- *  8 Counts are numbers of elements, 64 bits wide; 0 is legal. A buffer must be aligned for its element type. For an
- *    in-place call, pass the same pointer where the call allows it. The library refuses buffers that overlap otherwise.
+ *  8 Counts are numbers of elements, 64 bits wide; 0 is legal. A buffer must be aligned for its element type. The
+ *    comment of a call says which buffers make it an in-place call. The library refuses all other overlaps.
  *  9 The library throws no exception, installs no signal handler, and does not return errors in errno. After fork() the
  *    child cannot use the library: its calls return FAILED_PRECONDITION. The child may continue without exec, as
  *    data loaders do. It closes its copies of the library's sockets, so that peers notice the death of the parent even

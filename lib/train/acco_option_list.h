@@ -8,8 +8,8 @@
 // clang-format off
 #define ENTRAIN_ACCO_OPTIONS(X)                                                                                        \
   X(DelayMethod, method, DelayMethod::kAcco, OneOf("ENTRAIN_ACCO*", "acco,dpu,wp,zero1"), true, nullptr, true,         \
-    "gradients of a step: two halves of a batch, those of the round before, the same with a prediction, "              \
-    "or those of its own round")                                                                                       \
+    "gradients of a step: acco: two halves of a batch; dpu: the round before; wp: the round before, with a "           \
+    "prediction; zero1: its own round")                                                                                \
   X(int64_t, min_microbatches, 1, AtLeast(1), true, nullptr, false,                                                    \
     "smallest number of micro-batches of a rank in a round")                                                           \
   X(int64_t, max_microbatches, 0, NotNegative(), true, nullptr, false,                                                 \
@@ -35,7 +35,7 @@
     true, nullptr, true,                                                                                               \
     "unit of the limit: steps, micro-batches or tokens of all ranks")                                                  \
   X(int64_t, limit, 0, NotNegative(), true, nullptr, true,                                                             \
-    "the run ends at the first step that reaches this limit; 0: at stop")                                              \
+    "the run ends at the first step that reaches this limit; 0: it ends at acco_stop")                                 \
   X(int64_t, timeout_ns, 0, NotNegative(), true, nullptr, false,                                                       \
     "time limit of each collective, in nanoseconds; 0: the communicator's default")
 // clang-format on

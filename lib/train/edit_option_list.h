@@ -58,7 +58,7 @@
     "the part that was not sent is added to the next pseudo-gradient")                                                 \
   X(double, error_decay, 1, UpTo(0, 1), o.error_feedback,                                                              \
     "has no effect without error_feedback; set both", true,                                                            \
-    "factor of that part before it is added (beta)")                                                                   \
+    "factor of the part that was not sent, before it is added (beta)")                                                 \
   X(bool, int8_mask, false, Switch(), o.consensus_method != Consensus::kNone,                                          \
     "has no effect without a consensus_method; set both", false,                                                       \
     "accepted with a consensus; has no effect here")                                                                   \

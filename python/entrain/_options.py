@@ -43,7 +43,7 @@ class EditOptions:
     wire_rounding: str = "nearest"
     #: the part that was not sent is added to the next pseudo-gradient
     error_feedback: bool = False
-    #: factor of that part before it is added (beta)
+    #: factor of the part that was not sent, before it is added (beta)
     error_decay: float = 1.0
     #: accepted with a consensus; has no effect here
     int8_mask: bool = False
@@ -105,7 +105,7 @@ class EditOptions:
 
 @dataclasses.dataclass
 class AccoOptions:
-    #: gradients of a step: two halves of a batch, those of the round before, the same with a prediction, or those of its own round; one of acco, dpu, wp, zero1
+    #: gradients of a step: acco: two halves of a batch; dpu: the round before; wp: the round before, with a prediction; zero1: its own round; one of acco, dpu, wp, zero1
     method: str = "acco"
     #: smallest number of micro-batches of a rank in a round
     min_microbatches: int = 1
@@ -127,7 +127,7 @@ class AccoOptions:
     schedule_unit: str = "commits"
     #: unit of the limit: steps, micro-batches or tokens of all ranks; one of commits, gradients, tokens
     limit_unit: str = "commits"
-    #: the run ends at the first step that reaches this limit; 0: at stop
+    #: the run ends at the first step that reaches this limit; 0: it ends at acco_stop
     limit: int = 0
 
 
