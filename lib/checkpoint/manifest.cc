@@ -9,18 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/json.h"
 #include "lib/base/status.h"
-
-// This library is built without exceptions, so its copy of the JSON code differs from a program's
-// copy and gets a namespace of its own. Nothing here calls functions that would throw.
-#define NLOHMANN_JSON_NAMESPACE nlohmann::entrain_noexcept
-#define NLOHMANN_JSON_NAMESPACE_BEGIN \
-  namespace nlohmann {                \
-  inline namespace entrain_noexcept {
-#define NLOHMANN_JSON_NAMESPACE_END \
-  }                                 \
-  }
-#include <nlohmann/json.hpp>
 
 namespace entrain {
 namespace {

@@ -203,6 +203,19 @@ int StopSliceMs(const Stop& stop) {
   return static_cast<int>((left + kMillisecond - 1) / kMillisecond);
 }
 
+Stop Sooner(const Stop& stop, int64_t ns) {
+  return {std::min(stop.deadline, Deadline::After(ns)), stop.cancelled};
+}
+
+bool Pause(int ms, const Stop& stop) {
+  for (int slept = 0; slept < ms && CheckStop(stop, "").ok();) {
+    const int slice = std::max(1, std::min(StopSliceMs(stop), ms - slept));
+    poll(nullptr, 0, slice);
+    slept += slice;
+  }
+  return CheckStop(stop, "").ok();
+}
+
 absl::Status WaitFd(int fd, short events, const Stop& stop, absl::string_view what) {
   while (true) {
     ENTRAIN_RETURN_IF_ERROR(CheckStop(stop, what));

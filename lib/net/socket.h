@@ -120,5 +120,9 @@ absl::Status CheckStop(const Stop& stop, absl::string_view what);
 // Returns how many milliseconds the caller may sleep before it looks at `stop` again: 0..20,
 // rounded up.
 int StopSliceMs(const Stop& stop);
+// Returns a stop that ends when `stop` does, and after `ns` nanoseconds at the latest.
+Stop Sooner(const Stop& stop, int64_t ns);
+// Sleeps, before another attempt. Returns false if `stop` ended the sleep.
+bool Pause(int ms, const Stop& stop);
 
 }  // namespace entrain

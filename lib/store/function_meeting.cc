@@ -17,26 +17,17 @@
 #include "lib/store/function_meeting.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include <poll.h>
-#include <unistd.h>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 
-#include "lib/base/bytes.h"
 #include "lib/base/status.h"
 #include "lib/net/socket.h"
+#include "lib/store/brought.h"
 
 namespace entrain {
 namespace {
@@ -46,60 +37,6 @@ constexpr absl::string_view kFinished = "f";
 constexpr int64_t kLookNs = 200 * kMillisecond, kBeatNs = kSecond, kSilenceNs = 10 * kSecond;
 constexpr size_t kMaxTold = 4096;  // how many absent ranks an error lists
 constexpr int kMaxSleepMs = 20;
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-// Returns the start time of a running process; empty if it has ended or does not exist.
-std::string StartOf(absl::string_view pid) {
-  const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
-  const size_t name_end = stat.rfind(')');  // a name may hold any character
-  const std::vector<absl::string_view> rest =
-      absl::StrSplit(name_end == std::string::npos ? absl::string_view()
-                                                   : absl::string_view(stat).substr(name_end + 1),
-                     ' ', absl::SkipEmpty());
-  constexpr size_t kState = 0, kStart = 19;  // fields 3 and 22 of proc(5)
-  const bool runs = rest.size() > kStart && rest[kState] != "Z" && rest[kState] != "X";
-  return runs ? std::string(rest[kStart]) : std::string();
-}
-
-// Returns "boot id/process namespace". Process numbers are comparable only where this is equal.
-// Empty: unknown.
-std::string NumberSpace() {
-  std::array<char, 64> space{};
-  const std::string boot = ReadAll("/proc/sys/kernel/random/boot_id");
-  return boot.empty() || readlink("/proc/self/ns/pid", space.data(), space.size() - 1) <= 0
-             ? std::string()
-             : absl::StrCat(absl::StripSuffix(boot, "\n"), "/", space.data());
-}
-
-// The name of a process for other processes: number space, number, start time.
-struct ProcessName {
-  std::string space, pid, start;
-  static ProcessName Own() {
-    const std::string pid = absl::StrCat(getpid());
-    return {NumberSpace(), pid, StartOf(pid)};
-  }
-  bool IsHere() const { return !space.empty() && !start.empty() && space == NumberSpace(); }
-  bool HasEnded() const { return StartOf(pid) != start; }
-};
-
-struct Brought {
-  ProcessName process;
-  Entry entry;
-};
-
-std::string Encode(const Brought& brought) {
-  const ProcessName& process = brought.process;
-  return Writer()
-      .PutText(process.space)
-      .PutText(process.pid)
-      .PutText(process.start)
-      .PutText(EncodeEntry(brought.entry))
-      .Take();
-}
 
 class FunctionMeeting final : public StoreMeeting {
  public:
@@ -118,7 +55,7 @@ class FunctionMeeting final : public StoreMeeting {
   absl::Status Join() {
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t claims, calls_->Add(OfRank("place", rank()), 1));
     if (claims == 1) {
-      ENTRAIN_RETURN_IF_ERROR(calls_->Set(OfRank("entry", rank()), Encode(mine_)));
+      ENTRAIN_RETURN_IF_ERROR(calls_->Set(OfRank("entry", rank()), EncodeBrought(mine_)));
     }
     const int64_t one = (int64_t{mine_.entry.size} << kSizeShift) + 1;
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t came, calls_->Add(Key("came"), one));
@@ -258,18 +195,8 @@ class FunctionMeeting final : public StoreMeeting {
 
   absl::StatusOr<Brought> BroughtBy(int32_t rank) const {
     ENTRAIN_ASSIGN_OR_RETURN(const std::string bytes, calls_->Get(OfRank("entry", rank), 0));
-    Reader in(bytes);
-    Brought brought;
-    brought.process.space = std::string(in.GetText());
-    brought.process.pid = std::string(in.GetText());
-    brought.process.start = std::string(in.GetText());
-    auto entry = DecodeEntry(in.GetText(2 * kMaxEntryBytes));
-    if (!entry.ok()) {
-      return absl::DataLossError(absl::StrCat("store ", calls_->url(), ": key \"",
-                                              OfRank("entry", rank), "\" holds no rank's entry"));
-    }
-    brought.entry = *std::move(entry);
-    return brought;
+    return DecodeBrought(
+        bytes, absl::StrCat("store ", calls_->url(), ": key \"", OfRank("entry", rank), "\""));
   }
 
   // Called by the rank that came last, so all entries are there.

@@ -40,20 +40,6 @@ constexpr size_t kMaxIdle = 8;
 
 using Id = std::array<uint8_t, 16>;
 
-Stop Sooner(const Stop& stop, int64_t ns) {
-  return {std::min(stop.deadline, Deadline::After(ns)), stop.cancelled};
-}
-
-// Sleeps before the next attempt. Returns false if `stop` ended the sleep.
-bool Pause(int ms, const Stop& stop) {
-  for (int slept = 0; slept < ms && CheckStop(stop, "").ok();) {
-    const int slice = std::max(1, std::min(StopSliceMs(stop), ms - slept));
-    poll(nullptr, 0, slice);
-    slept += slice;
-  }
-  return CheckStop(stop, "").ok();
-}
-
 // A place to connect to: an address or, if `local` is not empty, that abstract name.
 struct Place {
   Address address;
