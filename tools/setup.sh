@@ -8,6 +8,8 @@
 #   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
 #   tools/setup.sh python [torch] makes a virtual environment, build/python, for tests/python; torch: also
 #                                 for its tests of PyTorch and JAX (CPU builds, hundreds of megabytes)
+#   tools/setup.sh etcd           gets Debian's etcd to build/etcd, for tests. It is not installed, because the
+#                                 package starts a server
 #   tools/setup.sh abseil         gets Debian's source of Abseil to build/abseil, to build it into the library
 #   tools/setup.sh install DIR    builds the library and its programs with Abseil inside, and installs
 #                                 them to DIR
@@ -18,8 +20,8 @@ set -eu
 cd "$(dirname "$0")/.."
 
 deps="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libgtest-dev libgmock-dev libbenchmark-dev libssl-dev
-zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev libucx-dev python3-sklearn
-python3-matplotlib python3-venv"
+zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev libucx-dev libcurl4-openssl-dev
+python3-sklearn python3-matplotlib python3-venv"
 deps_demo="dict-gcide python3-tqdm"
 deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich"
 deps_neon="g++-aarch64-linux-gnu qemu-user"
@@ -121,6 +123,14 @@ abseil() {
   mv "$work"/abseil-*/ build/abseil
 }
 
+etcd() {
+  [ ! -x build/etcd/usr/bin/etcd ] && [ ! -x /usr/bin/etcd ] || return 0
+  rm -rf build/etcd
+  mkdir -p build/etcd
+  (cd build/etcd && apt-get -q download etcd-server && dpkg -x etcd-server_*.deb .) >build/etcd.log 2>&1 ||
+    { cat build/etcd.log >&2; die "no package etcd-server"; }
+}
+
 # auditwheel copies the libraries that the wheel needs besides libc and libstdc++ (libcrypto) into
 # it, and tags it with the oldest libc that it runs with.
 wheel() {
@@ -156,6 +166,9 @@ case "${1:-}" in
   python)
     python_environment "${2:-}"
     ;;
+  etcd)
+    etcd
+    ;;
   abseil)
     abseil
     ;;
@@ -180,7 +193,7 @@ case "${1:-}" in
     build "$@"
     ;;
   *)
-    sed -n '2,16s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,18s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

@@ -137,5 +137,6 @@ absl::StatusOr<std::shared_ptr<Store>> OpenTcpStore(absl::string_view where, abs
                                                     const Stop& stop);
 absl::StatusOr<std::shared_ptr<Store>> OpenLocalStore(absl::string_view name, absl::string_view key,
                                                       const Stop& stop);
+absl::StatusOr<std::shared_ptr<Store>> OpenEtcdStore(absl::string_view where, const Stop& stop);
 
 }  // namespace entrain

@@ -22,9 +22,18 @@ absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, absl::st
   if (absl::ConsumePrefix(&where, "local:")) {
     return OpenLocalStore(where, key, stop);
   }
+  if (absl::ConsumePrefix(&where, "etcd://")) {
+#if ENTRAIN_HAVE_ETCD
+    return OpenEtcdStore(where, stop);
+#else
+    return absl::UnimplementedError(
+        absl::StrCat("store URL \"", url, "\": this library was built without etcd"));
+#endif
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "store URL \"", url,
-      "\": expected mem:NAME, local:NAME, file:DIRECTORY or tcp://HOST:PORT[,HOST:PORT...]"));
+      "\": expected mem:NAME, local:NAME, file:DIRECTORY, tcp://HOST:PORT[,HOST:PORT...] "
+      "or etcd://HOST:PORT[,HOST:PORT...][/PREFIX]"));
 }
 
 }  // namespace entrain

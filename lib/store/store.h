@@ -83,12 +83,13 @@ class Store {
 };
 
 // Opens a store:
-//   "mem:NAME"                        in this process; one store per NAME while it has a holder
-//   "local:NAME"                      a server among this user's processes on this host
-//   "file:DIRECTORY"                  one machine
-//   "tcp://HOST:PORT[,HOST:PORT...]"  a server elsewhere
-// local: and tcp: retry until `stop` ends them; the error then names the addresses tried. `key`:
-// the pre-shared key, empty for none.
+//   "mem:NAME"           in this process; one store per NAME while it has a holder
+//   "local:NAME"         a server among this user's processes on this host
+//   "file:DIRECTORY"     one machine
+//   "tcp://HOST:PORT[,HOST:PORT...]"            a server elsewhere
+//   "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]"  an etcd of one or several members
+// local:, tcp: and etcd: retry until `stop` ends them; the error then names the addresses tried.
+// `key`: the pre-shared key, empty for none; a store of etcd has none.
 absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, absl::string_view key,
                                                  const Stop& stop);
 

@@ -237,12 +237,19 @@ TEST_P(CompareAndSetContract, LongestKeysAndValuesFit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, CompareAndSetContract,
-                         ::testing::Values("mem", "file", "local", "tcp", "prefix"),
+                         ::testing::ValuesIn(KindsHere({"mem", "file", "local", "tcp", "prefix"})),
                          [](const auto& kind) { return std::string(kind.param); });
 
 INSTANTIATE_TEST_SUITE_P(Every, StoreContract,
-                         ::testing::Values("mem", "file", "local", "tcp", "prefix", "functions"),
+                         ::testing::ValuesIn(KindsHere({"mem", "file", "local", "tcp", "prefix",
+                                                        "functions"})),
                          [](const auto& kind) { return std::string(kind.param); });
+
+TEST(EtcdTests, RunHere) {
+  if (const std::string why = WhyNoEtcd(); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+}
 
 TEST(PrefixStore, PartsDoNotSeeEachOther) {
   const auto base = *OpenStore("mem:parts", "", Soon());

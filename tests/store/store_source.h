@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "lib/store/function_store.h"
 #include "lib/store/prefix_store.h"
 #include "lib/store/store.h"
+#include "tests/support/etcd_server.h"
 
 namespace entrain {
 
@@ -52,6 +54,14 @@ inline StoreFunctions FunctionsOver(const std::shared_ptr<Store>& base, bool rem
   return functions;
 }
 
+// Returns the kinds, without "etcd" where there is none (EtcdTests.RunHere says so).
+inline std::vector<const char*> KindsHere(std::vector<const char*> kinds) {
+  if (WhyNoEtcd().empty()) {
+    kinds.push_back("etcd");
+  }
+  return kinds;
+}
+
 // The kind "functions" is over a mem store. "functions_file" is over a file store, for processes.
 class StoreSource {
  public:
@@ -67,6 +77,9 @@ class StoreSource {
     } else if (kind == "local") {
       url_ = "local:contract" + std::to_string(getpid()) + "." + std::to_string(++count);
       served_ = *ServeStore(url_, kKey);
+    } else if (kind == "etcd") {
+      static const EtcdServer etcd;  // for all sources of this process
+      url_ = etcd.url("contract/" + std::to_string(++count));
     } else {
       url_ = "mem:contract" + std::to_string(++count);
     }

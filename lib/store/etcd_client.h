@@ -1,0 +1,140 @@
+// A client of etcd v3, by its JSON gateway. It knows several members, uses one of them, and goes on
+// to the next one when that does not answer or is cut off from the others.
+//
+// A request whose answer is lost is sent again, so etcd may execute it twice. A caller makes a
+// transaction harmless if it is executed again by what it compares (etcd_store.cc, etcd_meeting.cc).
+//
+// Thread safety: any thread may use an EtcdClient. A watch is used by one thread, except for Wake.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/base/clock.h"
+#include "lib/net/socket.h"
+#include "lib/store/http_post.h"
+
+namespace entrain {
+
+// A key as etcd holds it. A revision is the number of a transaction, of all of them in the cluster.
+struct EtcdRow {
+  std::string key, value;
+  int64_t revision = 0;  // of the transaction that wrote the key last
+  int64_t lease = 0;     // the key ends with it; 0: none
+};
+
+// One operation of a transaction.
+struct EtcdStep {
+  enum class Kind { kPut, kRead, kDelete };
+  enum class Rows { kWhole, kKeys, kCount };  // what a read returns
+  Kind kind = Kind::kRead;
+  std::string key, end;  // kRead: the keys from `key` to before `end`; empty: this key alone
+  std::string value;     // kPut
+  int64_t lease = 0;     // kPut
+  Rows rows = Rows::kWhole;
+  int64_t limit = 0;  // kRead: at most as many rows; 0: all
+
+  static EtcdStep Put(std::string key, std::string value, int64_t lease = 0);
+  static EtcdStep Read(std::string key, Rows rows = Rows::kWhole);
+  static EtcdStep ReadRange(std::string key, std::string end, Rows rows, int64_t limit = 0);
+  static EtcdStep Delete(std::string key);
+};
+
+struct EtcdTransaction {
+  // Keys with the revision that each must have; 0: it must not exist.
+  std::vector<std::pair<std::string, int64_t>> compares;
+  std::vector<EtcdStep> then;       // if all keys have these revisions
+  std::vector<EtcdStep> otherwise;  // else
+};
+
+struct EtcdReply {
+  struct Read {
+    std::vector<EtcdRow> rows;  // ordered by key
+    int64_t count = 0;          // of all keys in the range
+    // Returns the first row. Null: none.
+    const EtcdRow* row() const { return rows.empty() ? nullptr : &rows.front(); }
+  };
+  bool compared = false;    // `then` was executed
+  int64_t revision = 0;     // of this transaction, or the last one if it wrote nothing
+  std::vector<Read> reads;  // one for each kRead, in order
+};
+
+class EtcdClient;
+
+// Tells of changes of one key.
+class EtcdWatch {
+ public:
+  enum class News { kNone, kChanged, kEnded };
+  // Begins anew, at the member that the client uses now. `revision`: of the first change that
+  // matters.
+  void Start(const std::string& key, int64_t revision);
+  // Waits up to `ms` milliseconds. kEnded: the member has ended the watch, or the client uses
+  // another one; call Start again.
+  News Step(int ms);
+  void Wake() { post_->Wake(); }
+
+ private:
+  friend class EtcdClient;
+  EtcdWatch(const EtcdClient& client, std::unique_ptr<HttpPost> post)
+      : client_(client), post_(std::move(post)) {}
+
+  const EtcdClient& client_;
+  const std::unique_ptr<HttpPost> post_;
+  size_t member_ = 0;
+  bool ended_ = true;
+};
+
+class EtcdClient {
+ public:
+  EtcdClient(std::string url, std::vector<HostPort> members);
+  EtcdClient(const EtcdClient&) = delete;
+  EtcdClient& operator=(const EtcdClient&) = delete;
+
+  // Each function tries one member after the other until one of them answers or `stop` ends it:
+  // kDeadlineExceeded or kAborted, with what each member said last. Other errors are etcd's own.
+  // They do not name what was asked; the caller does.
+  absl::StatusOr<EtcdReply> Run(const EtcdTransaction& transaction, const Stop& stop) const;
+  absl::StatusOr<EtcdReply> Read(std::vector<EtcdStep> reads, const Stop& stop) const;
+  // Returns a new lease, which ends `seconds` after it was granted or kept alive.
+  absl::StatusOr<int64_t> Grant(int64_t seconds, const Stop& stop) const;
+  // kNotFound: it has ended.
+  absl::Status KeepAlive(int64_t lease, const Stop& stop) const;
+  // Ends a lease and its keys. OK if it has ended before.
+  absl::Status Revoke(int64_t lease, const Stop& stop) const;
+  // The client must outlive the watch.
+  absl::StatusOr<std::unique_ptr<EtcdWatch>> Watch() const;
+
+  const std::string& url() const { return url_; }
+
+ private:
+  friend class EtcdWatch;
+  // Returns the body of the answer of the first member that answers.
+  absl::StatusOr<std::string> Ask(const char* path, const std::string& body,
+                                  const Stop& stop) const;
+  absl::StatusOr<std::string> AskOne(HttpPost* post, size_t member, const char* path,
+                                     const std::string& body, const Stop& stop) const;
+  // Returns the member's addresses as HttpPost::Start takes them. Empty: its host is a number.
+  absl::StatusOr<std::string> Resolved(size_t member, const Stop& stop) const;
+  std::string UrlOf(size_t member, const char* path) const;
+  absl::StatusOr<std::unique_ptr<HttpPost>> Take() const;
+  void Give(std::unique_ptr<HttpPost> post) const;
+
+  const std::string url_;
+  const std::vector<HostPort> members_;
+  mutable std::atomic<size_t> current_{0};  // the member in use
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<HttpPost>> idle_;
+  mutable std::vector<std::optional<std::string>> resolved_;  // by member; unset: not known now
+};
+
+}  // namespace entrain
