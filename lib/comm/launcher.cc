@@ -1,6 +1,8 @@
 #include "lib/comm/launcher.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -46,14 +48,20 @@ const std::vector<Kind>& Kinds() {
        "SLURM_LOCALID",
        {},
        {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}},
+      {"Kubernetes", "JOB_COMPLETION_INDEX", {"WORLD_SIZE"}, nullptr, {}, {}},
   };
   return *kinds;
 }
 
-// Returns a variable as an integer in [low, high], or nullopt when it is unset.
+const Kind& KindOf(absl::string_view launcher) {
+  return *std::find_if(Kinds().begin(), Kinds().end(),
+                       [&](const Kind& kind) { return kind.name == launcher; });
+}
+
+// Returns a variable as an integer in [low, high], or nullopt when it is unset or null.
 absl::StatusOr<std::optional<int>> Integer(const EnvLookUp& env, const char* name, int low,
                                            int high) {
-  const auto text = env(name);
+  const auto text = name == nullptr ? std::nullopt : env(name);
   if (!text.has_value()) {
     return std::optional<int>();
   }
@@ -81,10 +89,17 @@ absl::StatusOr<std::optional<int>> FirstInteger(const EnvLookUp& env,
   return std::optional<int>();
 }
 
+// Each of torchrun's agents counts the restarts that it has begun itself, so the agents of several
+// hosts may have different counts for one start of the job.
+bool DiffersByHost(const EnvLookUp& env, const char* name) {
+  const auto agents = env("GROUP_WORLD_SIZE");
+  return std::strcmp(name, "TORCHELASTIC_RESTART_COUNT") == 0 && agents.value_or("1") != "1";
+}
+
 std::string Incarnation(const EnvLookUp& env, const Kind& kind) {
   std::vector<std::string> parts;
   for (const char* name : kind.incarnation) {
-    if (const auto value = env(name); value.has_value()) {
+    if (const auto value = env(name); value.has_value() && !DiffersByHost(env, name)) {
       parts.push_back(*value);
     }
   }
@@ -125,7 +140,7 @@ absl::Status CheckTorchLocalRank(int rank, int size) {
 }
 
 bool IsTorch(const Launch& launch) {
-  return launch.launcher == Kinds().front().name;
+  return launch.launcher == KindOf("torchrun").name;
 }
 
 // Returns nullopt if this launcher did not start this process.
@@ -176,7 +191,7 @@ absl::Status NothingFound() {
 }
 
 bool IsSlurm(const Launch& launch) {
-  return launch.launcher == Kinds().back().name;
+  return launch.launcher == KindOf("Slurm").name;
 }
 
 // Slurm may have started one launcher per host, which then started the ranks. Slurm's tasks then
@@ -197,6 +212,9 @@ bool Agree(const EnvLookUp& env, const Launch& first, const Launch& second) {
 absl::StatusOr<Launch> DetectOne(const EnvLookUp& env) {
   std::optional<Launch> first;
   for (const Kind& kind : Kinds()) {
+    if (first.has_value() && kind.name == KindOf("Kubernetes").name) {
+      break;  // its index counts pods, and a pod may run another launcher
+    }
     ENTRAIN_ASSIGN_OR_RETURN(auto found, Detect(env, kind));
     if (!found.has_value()) {
       continue;
@@ -218,15 +236,6 @@ absl::StatusOr<Launch> DetectOne(const EnvLookUp& env) {
   return *std::move(first);
 }
 
-const char* RankVariableOf(const Launch& launch) {
-  for (const Kind& kind : Kinds()) {
-    if (launch.launcher == kind.name) {
-      return kind.rank;
-    }
-  }
-  return "";
-}
-
 absl::Status StoreFromMaster(const EnvLookUp& env, Launch* launch) {
   const auto address = env("MASTER_ADDR");
   ENTRAIN_ASSIGN_OR_RETURN(const auto port, Integer(env, "MASTER_PORT", 1, 65534));
@@ -245,7 +254,7 @@ absl::Status StoreFromMaster(const EnvLookUp& env, Launch* launch) {
 }
 
 absl::Status StoreOfThisHost(const ProcessLookUp& launching_process, Launch* launch) {
-  const auto process = launching_process(RankVariableOf(*launch));
+  const auto process = launching_process(KindOf(launch->launcher).rank);
   if (!process.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
         process.status().message(), "; set ENTRAIN_STORE to the URL of one store for all ranks"));
@@ -268,7 +277,7 @@ absl::StatusOr<int> SlurmPort(const EnvLookUp& env) {
     return port;
   }
   uint32_t hash = 2166136261;  // FNV-1a
-  for (const char c : Incarnation(env, Kinds().back())) {
+  for (const char c : Incarnation(env, KindOf("Slurm"))) {
     hash = (hash ^ static_cast<uint8_t>(c)) * 16777619;
   }
   return 20000 + static_cast<int>(hash % 10000);
@@ -276,7 +285,7 @@ absl::StatusOr<int> SlurmPort(const EnvLookUp& env) {
 
 // Whether the ranks are the tasks of a Slurm step.
 bool IsSlurmStep(const EnvLookUp& env, const Launch& launch) {
-  const auto slurm = Detect(env, Kinds().back());
+  const auto slurm = Detect(env, KindOf("Slurm"));
   return InSlurmStep(env) && slurm.ok() && slurm->has_value() && (*slurm)->rank == launch.rank &&
          (*slurm)->size == launch.size;
 }

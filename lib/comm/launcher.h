@@ -1,5 +1,5 @@
 // Finds this process's rank, the size and the store from the variables that a launcher set:
-// torchrun, Open MPI, MPICH (and Intel MPI), Slurm. DetectLaunch is a pure function of two
+// torchrun, Open MPI, MPICH (and Intel MPI), Slurm, Kubernetes. DetectLaunch is a pure function of two
 // look-ups. Nothing here reads the environment itself.
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace entrain {
 
 struct Launch {
-  // "torchrun", "Open MPI", "MPICH" or "Slurm". If several agree: the first of these.
+  // "torchrun", "Open MPI", "MPICH", "Slurm" or "Kubernetes". If several agree: the first of these.
   std::string launcher;
   int rank = -1, size = 0;
   int local_rank = -1, local_size = 0;  // on this host; -1 and 0: unknown
@@ -42,7 +42,9 @@ using ProcessLookUp = std::function<absl::StatusOr<std::string>(const std::strin
 //     and step
 //
 // Slurm may disagree with a launcher inside it in two cases: Slurm's tasks count the hosts of that
-// launcher (tasks times local size is the inner size), or Slurm started no step.
+// launcher (tasks times local size is the inner size), or Slurm started no step. Kubernetes counts
+// only where no other launcher does: an Indexed Job sets JOB_COMPLETION_INDEX in every pod, and the
+// Job's manifest must set WORLD_SIZE.
 //
 //   kFailedPrecondition: no launcher was recognised (the error lists the variables), two launchers
 //     disagree on rank or size (the error lists both), there is no store, or the variables of a

@@ -57,6 +57,12 @@ Env Slurm() {
   return {{"SLURM_PROCID", "3"},  {"SLURM_NTASKS", "8"},  {"SLURM_LOCALID", "1"},
           {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"}, {"ENTRAIN_STORE", "file:/shared/x"}};
 }
+// A pod of an Indexed Job. The Job sets the index; its manifest sets the rest.
+Env Kubernetes() {
+  return {{"JOB_COMPLETION_INDEX", "3"},
+          {"WORLD_SIZE", "8"},
+          {"ENTRAIN_STORE", "etcd://etcd:2379/9be2"}};
+}
 Env Without(Env env, const char* name) {
   env.erase(name);
   return env;
@@ -77,6 +83,18 @@ TEST(Launcher, Torchrun) {
   EXPECT_EQ(launch->local_rank, 1);
   EXPECT_EQ(launch->local_size, 2);
   EXPECT_EQ(launch->incarnation, "job7.2");
+}
+
+// An agent counts the restarts that it has begun itself. When a host joins or leaves, the others
+// restart their ranks without counting.
+TEST(Launcher, TorchrunsCountOfRestartsIsNotTrustedAcrossAgents) {
+  EXPECT_EQ(Detect(With(Torch(), {{"GROUP_WORLD_SIZE", "1"}}))->incarnation, "job7.2");
+  for (const char* count : {"0", "2"}) {
+    EXPECT_EQ(
+        Detect(With(Torch(), {{"GROUP_WORLD_SIZE", "2"}, {"TORCHELASTIC_RESTART_COUNT", count}}))
+            ->incarnation,
+        "job7");
+  }
 }
 
 TEST(Launcher, TorchrunServesOnThePortAfterMasters) {
@@ -169,6 +187,42 @@ TEST(Launcher, SlurmBatchScriptWithoutStepIsExplained) {
   EXPECT_TRUE(Detect(With(batch, {{"SLURM_NTASKS", "1"}})).ok());
 }
 
+TEST(Launcher, Kubernetes) {
+  const auto launch = Detect(Kubernetes());
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->launcher, "Kubernetes");
+  EXPECT_EQ(launch->rank, 3);
+  EXPECT_EQ(launch->size, 8);
+  EXPECT_EQ(launch->local_rank, -1);
+  EXPECT_EQ(launch->local_size, 0);
+  EXPECT_EQ(launch->store_url, "etcd://etcd:2379/9be2");
+  EXPECT_EQ(launch->incarnation, "");
+  // The Job's first pod can serve instead.
+  const auto master = Detect(With(Without(Kubernetes(), "ENTRAIN_STORE"),
+                                  {{"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "4000"}}));
+  EXPECT_EQ(master->store_url, "tcp://train-0.train:4001");
+  EXPECT_FALSE(master->serve);
+}
+
+TEST(Launcher, KubernetesNeedsItsSizeAndAPlaceToMeet) {
+  EXPECT_THAT(Error(Without(Kubernetes(), "WORLD_SIZE")),
+              AllOf(HasSubstr("JOB_COMPLETION_INDEX=3"), HasSubstr("WORLD_SIZE is not")));
+  EXPECT_THAT(Error(With(Kubernetes(), {{"WORLD_SIZE", "3"}})),
+              HasSubstr("JOB_COMPLETION_INDEX=3 is not below WORLD_SIZE=3"));
+  EXPECT_THAT(Error(Without(Kubernetes(), "ENTRAIN_STORE")),
+              AllOf(HasSubstr("Kubernetes"), HasSubstr("MASTER_ADDR"), HasSubstr("ENTRAIN_STORE")));
+}
+
+TEST(Launcher, PodOfKubernetesMayRunAnotherLauncher) {
+  for (const Env& env : {Torch(), OpenMpi()}) {
+    const auto launch = Detect(With(Kubernetes(), env));
+    ASSERT_TRUE(launch.ok()) << launch.status();
+    EXPECT_NE(launch->launcher, "Kubernetes");
+    EXPECT_EQ(launch->rank, 3);
+    EXPECT_TRUE(Detect(With(env, {{"JOB_COMPLETION_INDEX", "0"}})).ok()) << "the pod's number";
+  }
+}
+
 TEST(Launcher, LaunchersThatAgreeAreFine) {
   const auto launch = Detect(With(With(Torch(), OpenMpi()), With(Mpich(), Slurm())));
   ASSERT_TRUE(launch.ok()) << launch.status();
@@ -204,7 +258,8 @@ TEST(Launcher, SlurmMayHaveStartedOneLauncherAHost) {
 TEST(Launcher, NothingRecognisedListsWhatWasLookedFor) {
   const auto launch = Detect({{"ENTRAIN_STORE", "tcp://h:1"}});
   EXPECT_EQ(launch.status().code(), absl::StatusCode::kFailedPrecondition);
-  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+  for (const char* name :
+       {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX"}) {
     EXPECT_THAT(std::string(launch.status().message()), HasSubstr(name));
   }
 }

@@ -25,6 +25,7 @@
 #include "lib/comm/communicator.h"
 #include "lib/comm/runtime.h"
 #include "lib/store/store.h"
+#include "tests/store/store_source.h"
 #include "tests/support/slow_way.h"
 
 namespace entrain {
@@ -33,10 +34,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kLong = 60 * kSecond;
-
-Stop Soon() {
-  return {Deadline::After(20 * kSecond), nullptr};
-}
 
 struct How {
   std::string transports = "tcp";
@@ -152,6 +149,9 @@ class CreationOver : public ::testing::TestWithParam<const char*> {
       directory_ = (std::filesystem::temp_directory_path() / "entrain_XXXXXX").string();
       EXPECT_NE(mkdtemp(directory_.data()), nullptr);
       url_ = "file:" + directory_;
+    } else if (kind == "etcd") {
+      static const EtcdServer etcd;
+      url_ = etcd.url(::testing::UnitTest::GetInstance()->current_test_info()->name());
     } else {
       served_ = *ServeStore(
           kind == "tcp" ? "tcp://127.0.0.1:0" : absl::StrCat("local:creation", getpid()), "");
@@ -205,7 +205,7 @@ class CreationOver : public ::testing::TestWithParam<const char*> {
   int from_child_ = -1;
   int64_t killed_ns_ = 0;
 };
-INSTANTIATE_TEST_SUITE_P(Over, CreationOver, testing::Values("file", "local", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Over, CreationOver, testing::ValuesIn(KindsHere({"file", "local", "tcp"})),
                          [](const auto& kind) { return std::string(kind.param); });
 
 TEST_P(CreationOver, RankThatIsKilledWhileOthersWaitIsNamed) {

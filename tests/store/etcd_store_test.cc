@@ -217,7 +217,6 @@ TEST_F(EtcdStoreTest, CompareAndSetSaysWhoWonAlthoughAnswersAreLost) {
     const std::string theirs = *other->CompareAndSet(key, "", "theirs", Soon());
     EXPECT_EQ(mine.get(), theirs);
     EXPECT_EQ(*other->Get(key, Soon()), theirs);
-    // It was executed, so an add that is executed again would count twice.
     EXPECT_EQ(*through->CompareAndSet(key, theirs, "", Soon()), "");
     EXPECT_EQ(*through->CompareAndSet(key, "", "last", Soon()), "last");
   }
