@@ -38,7 +38,7 @@ def free_ports(count):
 def wait_for(holds, what, seconds=60):
     give_up = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < give_up, f"not in {seconds} s: {what}"
+        assert time.monotonic() < give_up, f"not in {seconds} s: {what() if callable(what) else what}"
         time.sleep(0.02)
 
 
@@ -111,7 +111,7 @@ class Job:
         wanted = re.compile(f"{event} {number}: rank ([0-9]+) of {size}$")
         count = size if count is None else count
         ranks = lambda: {m[1] for m in map(wanted.match, self.news()) if m}
-        wait_for(lambda: len(ranks()) == count, f"{count} ranks of {size}: {event} {number}; there is {self.news()}")
+        wait_for(lambda: len(ranks()) == count, lambda: f"{count} ranks of {size}: {event} {number}; there is {self.news()}")
         self.seen += len(self.news())
 
 
@@ -266,7 +266,10 @@ def torchrun(etcd, job):
              f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job", "--monitor-interval=0.2",
              "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3", "--no-python",
              PROGRAM, "restart", job.folder],
-            env={**CLEAN, "ENTRAIN_TIMEOUT": "60s", "ENTRAIN_STORE": f"etcd://{etcd.hosts()}/torchrun"},
+            # With a shared store, an agent that joins later waits for ever for MASTER_ADDR, which the first has set for an
+            # earlier round (dynamic_rendezvous.py of torch 2.13).
+            env={**CLEAN, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "ENTRAIN_TIMEOUT": "60s",
+                 "ENTRAIN_STORE": f"etcd://{etcd.hosts()}/torchrun"},
             stdout=log, stderr=log, start_new_session=True)
     agents = []
     try:
@@ -274,11 +277,11 @@ def torchrun(etcd, job):
         job.expect("began", 2)
         etcd.kill_leader()
         job.kill(1)
-        job.expect("lost", 2, 1, 1)
         job.expect("began", 2)  # the first agent has counted a restart
         agents.append(agent("second"))  # it has counted none
         job.expect("began", 4)
-        os.killpg(agents.pop().pid, signal.SIGKILL)  # a host is lost
+        os.killpg(agents.pop().pid, signal.SIGKILL)  # a host is lost; its ranks are sessions of their own
+        job.kill(3)
         job.expect("began", 2)
         job.stop()
         assert agents[0].wait(60) == 0
