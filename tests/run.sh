@@ -15,6 +15,7 @@ for argument in "$@"; do
 done
 
 tools/setup.sh deps
+tools/setup.sh etcd
 # Most of that time is the network's, so it passes beside the build.
 tools/setup.sh python $environment &
 python=$!

@@ -21,7 +21,7 @@ cd "$(dirname "$0")/.."
 
 deps="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libgtest-dev libgmock-dev libbenchmark-dev libssl-dev
 zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev libucx-dev libcurl4-openssl-dev
-python3-sklearn python3-matplotlib python3-venv"
+python3-yaml python3-sklearn python3-matplotlib python3-venv"
 deps_demo="dict-gcide python3-tqdm"
 deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich"
 deps_neon="g++-aarch64-linux-gnu qemu-user"

@@ -21,6 +21,10 @@ extern "C" {
  *   "file:DIRECTORY"               for processes of one machine; creates the directory if it does not exist, and
  *                                  keeps its contents: give each run its own directory
  *   "tcp://HOST:PORT[,HOST:PORT]"  a server, which is a process that called entrain_store_serve, or entrain-run
+ *   "etcd://HOST:PORT[,HOST:PORT][/PREFIX]"
+ *                                  an etcd (v3) of these members. No process of the job is needed by the others, and
+ *                                  a member may end while a majority lives. All keys begin with PREFIX ("entrain" if
+ *                                  there is none); values stay in etcd when the job ends. Needs libcurl.so.4
  * Retries the connection for `timeout_ns` (0: 30 s). Then returns PEER_LOST, which names the addresses that were tried.
  * *store belongs to the caller. */
 ENTRAIN_API entrain_status_t entrain_store_open(const char* url, int64_t timeout_ns, entrain_store_t** store);

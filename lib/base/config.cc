@@ -21,7 +21,8 @@ namespace {
 
 constexpr EnvVariable kEnvironment[] = {
     {"ENTRAIN_STORE", "URL",
-     "the rendezvous store: tcp://HOST:PORT, local:NAME, file:DIRECTORY or mem:NAME"},
+     "the rendezvous store: tcp://HOST:PORT, etcd://HOST:PORT, local:NAME, file:DIRECTORY or "
+     "mem:NAME"},
     {"ENTRAIN_TRANSPORTS", "names",
      "the transports that may be used, comma separated; default: all that work"},
     {"ENTRAIN_ALGORITHMS", "overrides",

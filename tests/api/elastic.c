@@ -23,7 +23,8 @@ static const char* path(const char* name) {
 
 static void note(const char* event, int number) {
   char line[128];
-  const int bytes = snprintf(line, sizeof(line), "%s %d: rank %d of %d\n", event, number, (int)rank, (int)size);
+  const int bytes =
+      snprintf(line, sizeof(line), "%s %d: rank %d of %d\n", event, number, (int)rank, (int)size);
   const int file = open(path("log"), O_WRONLY | O_CREAT | O_APPEND, 0600);
   if (file < 0 || write(file, line, (size_t)bytes) != bytes) {
     abort();

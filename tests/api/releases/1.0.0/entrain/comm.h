@@ -182,9 +182,9 @@ static ENTRAIN_INLINE void entrain_comm_config_init(entrain_comm_config_t* confi
 ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* config, entrain_comm_t** comm);
 
 /* Creates a communicator as entrain_comm_create does, but takes rank, size and store from the environment. Reads
- * ENTRAIN_STORE and the variables of torchrun (which entrain-run sets too), Open MPI, MPICH/PMI or Slurm. `config` may
- * be NULL; its rank, world_size and store are ignored. If the variables of two launchers disagree, the call returns
- * FAILED_PRECONDITION and lists both.
+ * ENTRAIN_STORE and the variables of torchrun (which entrain-run sets too), Open MPI, MPICH/PMI, Slurm or Kubernetes
+ * (JOB_COMPLETION_INDEX of an Indexed Job, and WORLD_SIZE). `config` may be NULL; its rank, world_size and store are
+ * ignored. If the variables of two launchers disagree, the call returns FAILED_PRECONDITION and lists both.
  *
  * Without ENTRAIN_STORE, a rank serves the store. The first rule that applies determines the server:
  * - If MASTER_ADDR and MASTER_PORT are set, as by torchrun: rank 0, at MASTER_ADDR on port MASTER_PORT + 1.
