@@ -264,11 +264,10 @@ absl::StatusOr<std::string> EtcdClient::Ask(const char* path, const std::string&
         break;
       }
     }
-    said.erase(std::remove(said.begin(), said.end(), ""), said.end());
     if (!Pause(sleep_ms, stop)) {
+      said.erase(std::remove(said.begin(), said.end(), ""), said.end());
       return CheckStop(stop, absl::StrJoin(said, "; "));
     }
-    said.resize(members_.size());
   }
 }
 

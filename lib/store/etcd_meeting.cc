@@ -47,6 +47,8 @@ constexpr int64_t kLeaseS = 8;
 constexpr int64_t kKeepNs = 2 * kSecond;            // between two signs of life
 constexpr int64_t kReadNs = kSecond;                // between two looks at the keys
 constexpr int64_t kProcessNs = 200 * kMillisecond;  // between two looks at the next rank's process
+// An election of etcd must not make a rank's last word too late. Without it the rank's lease ends.
+constexpr int64_t kLastWordNs = kLeaseS * kSecond;
 constexpr int kStepMs = 20;
 constexpr int64_t kPage = 64;      // entries of at most 64 KiB in one answer
 constexpr size_t kMaxTold = 4096;  // how many absent ranks an error lists
@@ -176,7 +178,7 @@ class EtcdMeeting final : public StoreMeeting {
   // Returns the time for all that the caller's thread still says to the others, from the first call
   // on.
   Stop LastWord() {
-    last_word_ = last_word_.value_or(LastWordBy(by_));
+    last_word_ = last_word_.value_or(LastWordBy(by_, kLastWordNs));
     return {*last_word_};
   }
   std::string Key(absl::string_view name) const { return absl::StrCat(key_, "/", name); }
@@ -334,7 +336,8 @@ class EtcdMeeting final : public StoreMeeting {
     publish.otherwise = {EtcdStep::Read(Key("outcome"))};
     ENTRAIN_ASSIGN_OR_RETURN(const EtcdReply reply, client_->Run(publish, stop));
     const EtcdRow published{Key("outcome"), std::move(bytes), reply.revision, lease};
-    return Learn(reply.compared ? &published : reply.reads[0].row());
+    Learn(reply.compared ? &published : reply.reads[0].row());
+    return absl::OkStatus();
   }
 
   static absl::Status Unheard(int32_t rank, absl::string_view more = "") {
@@ -344,7 +347,7 @@ class EtcdMeeting final : public StoreMeeting {
   // ---- The outcome
 
   // Takes in the outcome as etcd holds it; null: there is none.
-  absl::Status Learn(const EtcdRow* outcome) {
+  void Learn(const EtcdRow* outcome) {
     absl::StatusOr<News> news = absl::NotFoundError("");
     if (outcome != nullptr) {
       news = DecodeNews(outcome->value);
@@ -352,7 +355,7 @@ class EtcdMeeting final : public StoreMeeting {
     std::lock_guard<std::mutex> lock(mutex_);
     // When the last rank has removed the keys, this rank has finished and is stopping.
     if (!failure_.ok() || stopping_) {
-      return absl::OkStatus();
+      return;
     }
     if (outcome == nullptr && has_table_) {
       failure_ = absl::DataLossError(absl::StrCat(What(), ": its keys were removed"));
@@ -367,7 +370,6 @@ class EtcdMeeting final : public StoreMeeting {
     }
     outcome_revision_ = outcome == nullptr ? 0 : outcome->revision;
     changed_.notify_all();
-    return absl::OkStatus();
   }
 
   // Only the first failure counts, for all ranks.
@@ -466,7 +468,7 @@ class EtcdMeeting final : public StoreMeeting {
   void KeepAlive(const Stop& stop) {
     const absl::Status kept = client_->KeepAlive(lease_, stop);
     if (absl::IsNotFound(kept) && !stopping_) {
-      FailBy({LastWordBy(by_), &stopping_}, Unheard(rank(), ", in its own store"));
+      FailBy({LastWordBy(by_, kLastWordNs), &stopping_}, Unheard(rank(), ", in its own store"));
     }
     int64_t table_lease = 0;
     {
@@ -501,9 +503,9 @@ class EtcdMeeting final : public StoreMeeting {
     if (has_table && now != nullptr && now->revision != known) {
       ENTRAIN_ASSIGN_OR_RETURN(const EtcdReply whole,
                                client_->Read({EtcdStep::Read(outcome)}, stop));
-      ENTRAIN_RETURN_IF_ERROR(Learn(whole.reads[0].row()));
+      Learn(whole.reads[0].row());
     } else if (now == nullptr ? known != 0 : now->revision != known) {
-      ENTRAIN_RETURN_IF_ERROR(Learn(now));
+      Learn(now);
     }
     if (Check().ok() && !stopping_) {
       ENTRAIN_RETURN_IF_ERROR(LookAtNeighbours(reply, stop));
@@ -514,7 +516,7 @@ class EtcdMeeting final : public StoreMeeting {
   absl::Status LookAtNeighbours(const EtcdReply& reply, const Stop& stop) {
     const bool is_in = reply.reads[1].row() != nullptr, is_done = reply.reads[2].row() != nullptr;
     if (watched_.rank >= 0 && !is_in && !is_done) {
-      FailBy({LastWordBy(by_), &stopping_},
+      FailBy({LastWordBy(by_, kLastWordNs), &stopping_},
              Unheard(watched_.rank, absl::StrCat(", in store ", client_->url())));
       return absl::OkStatus();
     }
@@ -546,9 +548,9 @@ class EtcdMeeting final : public StoreMeeting {
     }
     const EtcdRow* const row = reply->reads[0].row();
     if (row != nullptr && row->revision == watched_.revision) {
-      FailBy({LastWordBy(by_), &stopping_},
+      FailBy({LastWordBy(by_, kLastWordNs), &stopping_},
              RankLeft(watched_.rank, "has ended while the ranks were meeting"));
-      client_->Revoke(watched_.lease, {LastWordBy(by_), &stopping_}).IgnoreError();
+      client_->Revoke(watched_.lease, {LastWordBy(by_, kLastWordNs), &stopping_}).IgnoreError();
     } else {
       watched_.is_here = false;  // it has finished, or another process has taken its place
     }

@@ -202,7 +202,12 @@ class EtcdStore final : public RequestStore {
       write.otherwise = {EtcdStep::Read(mark), EtcdStep::Read(key)};
       values.push_back(*std::move(value));
       *settled = false;
-      ENTRAIN_ASSIGN_OR_RETURN(const EtcdReply reply, client_->Run(write, stop));
+      const auto ran = client_->Run(write, stop);
+      if (absl::IsNotFound(ran.status())) {
+        return LostMark();
+      }
+      ENTRAIN_RETURN_IF_ERROR(ran.status());
+      const EtcdReply& reply = *ran;
       *settled = true;
       if (reply.compared) {
         writer->revision = reply.revision;
@@ -214,8 +219,7 @@ class EtcdStore final : public RequestStore {
         if (!marked || !absl::SimpleAtoi(marked->value, &number) || number <= before ||
             number > writer->number) {
           *settled = false;
-          return absl::UnavailableError(
-              "the mark of this writer was removed, so the outcome is not known");
+          return LostMark();
         }
         writer->revision = marked->revision;
         return values[static_cast<size_t>(number - before - 1)];
@@ -226,6 +230,11 @@ class EtcdStore final : public RequestStore {
         return CheckStop(stop, "other processes change the key all the time");
       }
     }
+  }
+
+  static absl::Status LostMark() {
+    return absl::UnavailableError(
+        "the mark of this writer was removed, so the outcome is not known");
   }
 
   static std::optional<EtcdRow> RowOf(const EtcdReply::Read& read) {

@@ -223,8 +223,8 @@ absl::StatusOr<std::string> DecodeReply(absl::string_view bytes) {
   return absl::Status(static_cast<absl::StatusCode>(code), CleanText(text));
 }
 
-Deadline LastWordBy(Deadline by) {
-  return std::min(Deadline::After(2 * kSecond), Deadline::From(by.at_ns, 230 * kMillisecond));
+Deadline LastWordBy(Deadline by, int64_t most_ns) {
+  return std::min(Deadline::After(most_ns), Deadline::From(by.at_ns, 230 * kMillisecond));
 }
 
 absl::StatusOr<std::string> RequestStore::Checked(const StoreRequest& request, const Stop& stop) {

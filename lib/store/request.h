@@ -124,8 +124,8 @@ class RequestStore : public Store {
 };
 
 // Returns the deadline for a rank's last message in a meeting that it joined with the deadline
-// `by`: 2 s from now, but at most 230 ms after `by`. If that has passed, the rank tries once.
-Deadline LastWordBy(Deadline by);
+// `by`: `most` from now, but at most 230 ms after `by`. If that has passed, the rank tries once.
+Deadline LastWordBy(Deadline by, int64_t most_ns = 2 * kSecond);
 
 // Returns "store URL: get of key "x"", for messages.
 std::string Describe(absl::string_view url, const StoreRequest& request);

@@ -382,6 +382,63 @@ TEST_F(EtcdProcesses, RankOfAnotherHostIsNoticedByItsLease) {
   std::cout << "noticed after " << took / kMillisecond << " ms\n";
 }
 
+// ---- Limits
+
+TEST_F(EtcdStoreTest, ManyRanksWithLongCardsMeet) {
+  constexpr int kRanks = 80;  // more than one answer of etcd lists, and 4.8 MB
+  const auto store = Open(url());
+  std::vector<std::unique_ptr<StoreMeeting>> all;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const Parts parts = {std::string(60000, 's'), std::to_string(rank)};
+    auto joined = store->Join("m", rank, kRanks, parts, Soon());
+    ASSERT_TRUE(joined.ok()) << joined.status();
+    all.push_back(*std::move(joined));
+  }
+  for (const auto& one : all) {
+    const auto table = one->Wait(Soon());
+    ASSERT_TRUE(table.ok()) << table.status();
+    EXPECT_EQ(table->back()[1], std::to_string(kRanks - 1));
+    one->Finish();
+  }
+  all.clear();
+  EXPECT_THAT(Keys(), IsEmpty());
+}
+
+TEST_F(EtcdStoreTest, TableThatIsTooLongFailsTheMeeting) {
+  constexpr int kRanks = 20;
+  const auto store = Open(url());
+  std::vector<std::unique_ptr<StoreMeeting>> all;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    all.push_back(*store->Join("m", rank, kRanks,
+                               Parts{std::string(60000, static_cast<char>('a' + rank))}, Soon()));
+  }
+  for (const auto& one : all) {
+    const auto table = one->Wait(Soon());
+    EXPECT_TRUE(absl::IsResourceExhausted(table.status())) << table.status();
+    EXPECT_THAT(std::string(table.status().message()),
+                AllOf(HasSubstr("the table of 20 ranks"), HasSubstr("1048576")));
+  }
+}
+
+TEST(StoppedEtcd, HoldsNobodyUp) {
+  if (const std::string why = WhyNoEtcd(); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+  const EtcdServer etcd;
+  const auto store = Open(etcd.url());
+  const int64_t deadline = Clock::Real().Now() + kSecond;
+  {
+    const Stop stop{Deadline{deadline}};
+    const auto zero = *store->Join("m", 0, 2, Parts{}, stop);
+    etcd.Signal(0, SIGSTOP);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(zero->Wait(stop).status()));
+    EXPECT_FALSE(zero->Absent({Deadline{deadline + 200 * kMillisecond}}).ok());
+    zero->Fail(absl::AbortedError("time is up"));
+  }
+  // Its last word ends 230 ms after the deadline; the rest is the machine's load.
+  EXPECT_LT(Clock::Real().Now(), deadline + 230 * kMillisecond + kSecond);
+}
+
 // ---- Three members
 
 class ThreeMembers : public ::testing::Test {
