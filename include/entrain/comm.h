@@ -49,7 +49,7 @@ typedef struct entrain_error {
   int32_t guilty_rank;       /* rank, in this communicator, of the process that caused the error; -1: unknown, or not a
                                 member */
   entrain_peer_id_t peer_id; /* identity of that process, also if it is not a member; all zero: unknown */
-  uint64_t generation;       /* generation of the communicator; always 0 in this version */
+  uint64_t generation;       /* generation of the communicator (entrain_comm_generation) */
   uint64_t sequence;         /* number of the call, from 1. Three kinds of calls have their own count: untagged
                                 collectives of a communicator, calls of one tag, and messages of one pair in one
                                 direction. The number is the same on all ranks of the call. 0: the error belongs to no
@@ -222,6 +222,10 @@ ENTRAIN_API entrain_status_t entrain_comm_split_finish(entrain_work_t* work, ent
 /* Write the rank of this process, or the number of ranks. Local, as are the queries below; any thread. */
 ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank);
 ENTRAIN_API entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size);
+/* Writes to *generation how often the membership was changed: 0 for a communicator that ranks have created, one more than
+ * the parent's for entrain_comm_shrink and entrain_comm_grow, the parent's for a part or a duplicate. The number is equal
+ * on all ranks. */
+ENTRAIN_API entrain_status_t entrain_comm_generation(const entrain_comm_t* comm, uint64_t* generation);
 /* Writes to *name the name of the transport that reaches `peer`; "self" for this rank. Static text. */
 ENTRAIN_API entrain_status_t entrain_comm_transport(const entrain_comm_t* comm, int32_t peer, const char** name);
 /* Writes to *name the algorithm that a call with these arguments uses. `collective`: "all_reduce", "broadcast", and so

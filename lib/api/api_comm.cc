@@ -231,6 +231,15 @@ entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size) {
   });
 }
 
+entrain_status_t entrain_comm_generation(const entrain_comm_t* comm, uint64_t* generation) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(generation, "generation"));
+    *generation = comm->comm->generation();
+    return absl::OkStatus();
+  });
+}
+
 entrain_status_t entrain_comm_transport(const entrain_comm_t* comm, int32_t peer,
                                         const char** name) {
   return Guard(__func__, [&]() -> absl::Status {

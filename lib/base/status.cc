@@ -32,6 +32,7 @@ constexpr CodeRow kCodes[] = {
      "ENTRAIN_RESOURCE_EXHAUSTED"},
     {absl::StatusCode::kUnavailable, ENTRAIN_PEER_LOST, "ENTRAIN_PEER_LOST"},
     {absl::StatusCode::kDataLoss, ENTRAIN_MISMATCH, "ENTRAIN_MISMATCH"},
+    {absl::StatusCode::kOutOfRange, ENTRAIN_STALE_GENERATION, "ENTRAIN_STALE_GENERATION"},
     {absl::StatusCode::kDeadlineExceeded, ENTRAIN_TIMED_OUT, "ENTRAIN_TIMED_OUT"},
     {absl::StatusCode::kAborted, ENTRAIN_ABORTED, "ENTRAIN_ABORTED"},
     {absl::StatusCode::kInternal, ENTRAIN_INTERNAL, "ENTRAIN_INTERNAL"},

@@ -75,7 +75,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       config_(std::move(config)),
       topology_(Topology::FromHostIds(HostIds(config_.members))),
       peers_(config_.name, config_.world, config_.rank, config_.members),
-      words_(config_.name, peers_, engine_.clock()),
+      words_(config_.name, peers_, engine_.clock(), config_.generation),
       ending_(*this, engine_, config_, peers_, words_, open_),
       runner_(
           *this, engine_holder_,

@@ -556,6 +556,9 @@ int Communicator::size() const {
 const std::string& Communicator::name() const {
   return core_->config().name;
 }
+uint64_t Communicator::generation() const {
+  return core_->config().generation;
+}
 int64_t Communicator::timeout_ns() const {
   return core_->funnel().timeout_ns();
 }

@@ -27,6 +27,7 @@
 #include "lib/comm/topology.h"
 #include "lib/engine/work.h"
 #include "lib/memory/shared_regions.h"
+#include "transports/transport.h"
 
 namespace entrain {
 
@@ -51,6 +52,30 @@ struct CommOptions {
   int64_t timeout_ns = kDefaultTimeoutNs;  // default of operations, limit of creation
   Determinism determinism = Determinism::kDefault;  // default of calls; parts inherit it
   CpuShare cpus = CpuShare::OfThisThread();         // the cores that this rank claims to have
+};
+
+// Which side of a communicator goes on if its ranks fall apart into sides that do not reach each other.
+enum class Partition : int32_t {
+  kMajority =
+      0,     // the side with more than half of the ranks that are not proven dead. Of two equal
+             // halves, the one with the lowest rank
+  kAny = 1,  // each side
+};
+
+struct ShrinkOptions {
+  int64_t timeout_ns = 0;    // 0: the communicator's
+  std::vector<int> exclude;  // ranks to leave out, also if they live; united over the callers
+  Partition partition = Partition::kMajority;
+  std::string name;  // of the new communicator; empty: this one's
+};
+
+// What a rank knows of another one.
+struct MemberReport {
+  enum class State : int32_t { kAlive = 0, kLost = 1, kLeft = 2 };
+  PeerId id{};
+  int parent_rank = -1;  // in the communicator that this one was made from; -1: none
+  State state = State::kAlive;
+  absl::Status why;  // of kLost: how the path to the rank ended
 };
 
 class Communicator {
@@ -97,6 +122,16 @@ class Communicator {
   // kInvalidArgument: the work was not started by StartSplit.
   static absl::StatusOr<std::shared_ptr<Communicator>> FinishSplit(Work& split);
 
+  // Makes a communicator of the ranks that are left. Collective over these; also after this
+  // communicator has ended. See entrain_comm_shrink. kOutOfRange: the others have gone on without
+  // this rank.
+  absl::StatusOr<std::shared_ptr<Communicator>> Shrink(const ShrinkOptions& options = {});
+  // *flag becomes the bitwise AND over the ranks that took part, the same on all of them. Also after
+  // the communicator has ended. See entrain_comm_agree. `timeout_ns` 0: the communicator's.
+  absl::Status Agree(uint32_t* flag, int64_t timeout_ns = 0);
+  // What this rank knows of each rank now. Local.
+  std::vector<MemberReport> Members() const;
+
   // Allocates memory that the other processes of this host may read in place, in all communicators
   // of the runtime.
   absl::StatusOr<void*> AllocateMemory(int64_t bytes, SealedMemory::Pages pages);
@@ -129,6 +164,8 @@ class Communicator {
   int rank() const;
   int size() const;
   const std::string& name() const;
+  // See entrain_comm_generation.
+  uint64_t generation() const;
   int64_t timeout_ns() const;
   void SetTimeout(int64_t timeout_ns);  // positive
   // Returns the number of the last untagged collective that was started here. 0: no collective.

@@ -25,6 +25,8 @@ struct CoreConfig {
   // The name of the communicator at the root of all splits. Not split: the communicator's own name.
   std::string world;
   Determinism determinism = Determinism::kDefault;  // default of calls
+  // How often the membership was changed: see entrain_comm_generation.
+  uint64_t generation = 0;
 };
 
 }  // namespace entrain

@@ -139,6 +139,7 @@ Blame FailureWords::BlameFor(const CallWork* work, int guilty, Phase phase) cons
   // Creating is the first call that reaches the peers.
   const bool creating = work != nullptr && work->call().kind == CallKind::kCreate;
   blame.phase = creating && phase == Phase::kTransfer ? Phase::kConnect : phase;
+  blame.generation = generation_;
   blame.rank = guilty;
   if (guilty >= 0) {
     const Member& member = peers_.member(guilty);
@@ -159,6 +160,7 @@ Blame FailureWords::BlameFor(const CallWork* work, int guilty, Phase phase) cons
 
 Blame FailureWords::BlameHere(const absl::Status& why) const {
   Blame blame = BlameOf(why);
+  blame.generation = generation_;
   blame.rank = -1;
   blame.late.clear();  // ranks of the other communicator
   blame.late_ranks = 0;

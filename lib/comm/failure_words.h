@@ -33,9 +33,10 @@ struct Finding {
 
 class FailureWords {
  public:
-  // All arguments must outlive this object. `name`: the communicator's name.
-  FailureWords(const std::string& name, const Peers& peers, const Clock& clock)
-      : name_(name), peers_(peers), clock_(clock) {}
+  // All arguments must outlive this object. `name`, `generation`: the communicator's.
+  FailureWords(const std::string& name, const Peers& peers, const Clock& clock,
+               uint64_t generation = 0)
+      : name_(name), peers_(peers), clock_(clock), generation_(generation) {}
 
   // ---- Statuses that end a communicator
   // A transfer of the call has failed because of `cause`.
@@ -85,6 +86,7 @@ class FailureWords {
   const std::string& name_;
   const Peers& peers_;
   const Clock& clock_;
+  const uint64_t generation_;
 };
 
 }  // namespace entrain

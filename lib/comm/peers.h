@@ -21,10 +21,11 @@ namespace entrain {
 struct Member {
   PeerId id{};
   std::string host_id;
-  Context context = 0;           // the rank's number for this communicator
-  int world_rank = 0;            // the rank in the root of all splits
-  size_t transport = 0;          // index in the engine's transports; unused for this rank
-  std::string address;           // address for that transport
+  Context context = 0;   // the rank's number for this communicator
+  int world_rank = 0;    // the rank in the root of all splits
+  int parent_rank = -1;  // the rank in the communicator that this one was made from; -1: none
+  size_t transport = 0;  // index in the engine's transports; unused for this rank
+  std::string address;   // address for that transport
   Endpoint* endpoint = nullptr;  // null for this rank
   CpuShare cpus;
 };

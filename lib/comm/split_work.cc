@@ -109,10 +109,12 @@ absl::StatusOr<std::shared_ptr<CommCore>> SplitWork::MakePart() {
                     parent_->funnel().paths(),
                     parent_->funnel().timeout_ns(),
                     parent.world,
-                    parent.determinism};
+                    parent.determinism,
+                    parent.generation};
   for (size_t i = 0; i < ranks.size(); ++i) {
     config.rank = ranks[i] == parent_->rank() ? static_cast<int>(i) : config.rank;
     config.members.push_back(parent.members[static_cast<size_t>(ranks[i])]);
+    config.members.back().parent_rank = ranks[i];
     config.members.back().context =
         static_cast<Context>(all_[static_cast<size_t>(ranks[i])].context);
   }

@@ -98,6 +98,10 @@ class Mismatch(Error):
     """Ranks called different things. Ends the communicator."""
 
 
+class StaleGeneration(Error):
+    """The other ranks have gone on without this one, in a newer generation of the communicator. Ends the communicator."""
+
+
 class TimedOut(Error, TimeoutError):
     """A deadline passed. Ends the communicator of the call."""
 
@@ -117,6 +121,7 @@ _CLASSES: Dict[int, Type[Error]] = {
     lib.ENTRAIN_RESOURCE_EXHAUSTED: ResourceExhausted,
     lib.ENTRAIN_PEER_LOST: PeerLost,
     lib.ENTRAIN_MISMATCH: Mismatch,
+    lib.ENTRAIN_STALE_GENERATION: StaleGeneration,
     lib.ENTRAIN_TIMED_OUT: TimedOut,
     lib.ENTRAIN_ABORTED: Aborted,
     lib.ENTRAIN_INTERNAL: Internal,

@@ -20,6 +20,7 @@ constexpr entrain_status_t kCodes[] = {ENTRAIN_OK,
                                        ENTRAIN_RESOURCE_EXHAUSTED,
                                        ENTRAIN_PEER_LOST,
                                        ENTRAIN_MISMATCH,
+                                       ENTRAIN_STALE_GENERATION,
                                        ENTRAIN_TIMED_OUT,
                                        ENTRAIN_ABORTED,
                                        ENTRAIN_INTERNAL};

@@ -43,6 +43,8 @@ enum {
   ENTRAIN_PEER_LOST = -301,          /* a peer or server has died or cannot be reached; ends every communicator of that
                                         peer */
   ENTRAIN_MISMATCH = -302,           /* ranks made different calls; ends the communicator */
+  ENTRAIN_STALE_GENERATION = -303,   /* the other ranks have gone on without this one, in a newer generation of the
+                                        communicator (entrain_comm_shrink); ends the communicator */
   ENTRAIN_TIMED_OUT = -401,          /* a deadline passed; ends the communicator of the operation */
   ENTRAIN_ABORTED = -501,            /* a rank called abort; ends the communicator */
   ENTRAIN_INTERNAL = -901            /* a defect of this library */
