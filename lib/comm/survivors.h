@@ -1,0 +1,247 @@
+// Decides which ranks of a communicator go on after a failure, so that all of them decide the same. A pure machine,
+// (state, event, time) -> messages, without I/O and clock. One machine serves all agreements of a communicator on one rank,
+// one after the other: entrain_comm_agree, entrain_comm_shrink. Each has a number, from 1.
+//
+// What a rank knows of another one only grows:
+//   gone   proven: its process has ended, it has left the communicator, or it has given up. It decides nothing any more.
+//   cut    the two do not reach each other: the path was lost, or one of them was silent for the time that its peer allows.
+//          Nothing that a cut rank sends counts, except that it may tell this rank to give up. What is gone is cut.
+// The `base` is the set of ranks that the agreement before this one has decided; at first all ranks.
+//
+// A rank that has made the call sends a report (what it knows, and what it brings) to all ranks, again when it learns more,
+// and every quarter of the silence that it allows. A rank whose caller has not made the call answers at once, so silence
+// says something of the library, not of the application. The agreement waits for such a rank until the caller's deadline.
+//
+// Each rank follows the lowest rank of the base that it has not cut: its leader. A leader that follows itself waits until
+// every rank that it has not cut has made the call and follows it too; then
+//   1 it chooses: the decision that a report says was accepted from the highest earlier leader; else the ranks that all
+//     reach each other (in the graph of its reports, the rank with most broken edges is dropped until no edge is left; of
+//     equals the higher), their contexts, and the AND of their flags;
+//   2 it proposes this to every rank that it has not cut. A rank accepts a proposal of its leader only, and reports from
+//     then on what it has accepted. If a report brings something new, the leader begins a new attempt;
+//   3 if all have accepted, and they are a quorum, the leader has decided. It tells all ranks, and so does each rank that
+//     learns the decision. A decided rank answers every later message with the decision.
+//
+//     rank 0 (leader)    rank 1            rank 2            rank 3 is gone
+//       report  ───────────>  ───────────────>                        all to all
+//       <──────────── report  <──────── report
+//       proposal ──────────>  ───────────────>                        {0, 1, 2}, contexts, flags
+//       <──────── acceptance  <──── acceptance
+//       decision ──────────>  ───────────────>  ...                   and from all to all
+//
+// Quorum (kMajority): all ranks of the base that are not gone, however few; or more than half of the base; or half of the
+// base with its lowest rank. With kAny every set is a quorum.
+//
+// A rank gives up, for ever, if a decision leaves it out, if a rank excludes it, if it is in no quorum, or if a set without
+// it is better connected and larger.
+//
+// Why two ranks that live never decide differently (kMajority). Let the leader L have decided v, with Q the ranks that
+// accepted, and let M be a leader that decides w later in the order of ranks; the ranks P accepted from M. Each rank of P has
+// cut L before it reported to M, and accepts nothing from L afterwards.
+//   Some x is in Q and in P. x accepted v before it reported to M, so M has seen v, or what a leader between L and M has
+//   proposed, which is v by induction: w = v. (A leader proposes something else at a later attempt only if it has not
+//   decided; no other rank decides for it.)
+//   Q and P are disjoint. Two sets with half of the base or more would meet. If P is all that is not gone, then Q, with L,
+//   is gone. L did not leave: the ranks that learn of that have its decision, which was sent before. L has not given up,
+//   for it has decided. So L is dead, and so is each rank to which its decision came in time: the proposal of M names the
+//   gone, and a rank that accepts it has cut them all, has decided nothing, and will adopt no decision of theirs (it gives
+//   up if such a decision still comes). If Q is all that is not gone, then P is gone: the same with P and Q exchanged.
+// A majority of the ranks that are not proven dead would not do: {0, 3} decide without {1, 2}, which they have cut, then 0
+// dies, and {1, 2} know that: 2 of 3.
+//
+// With kAny, sides that do not reach each other decide differently by design. Two ranks that a decision contains differ only
+// if one of them gives up: the leader waits for all of them.
+//
+// Thread safety: none. Belongs to the communicator's driver.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+#include "lib/base/bytes.h"
+#include "lib/base/clock.h"
+#include "lib/comm/rank_set.h"
+
+namespace entrain {
+
+class Survivors {
+ public:
+  // Of larger communicators a message would not fit into a control message.
+  static constexpr int kMostRanks = 1500;
+
+  enum class Kind : uint8_t { kAgree = 1, kShrink = 2 };
+  // What this rank's caller brings.
+  struct Wish {
+    Kind kind = Kind::kAgree;
+    bool any = false;     // Partition::kAny
+    uint32_t flag = ~0u;  // of kAgree
+    uint16_t context =
+        0;  // of kShrink: this rank's number for the new communicator; 0: it has none left
+    std::vector<int> exclude = {};
+  };
+
+  enum class Error : uint8_t {
+    kNone = 0,
+    kKinds = 1,     // `culprit` has made another call than the leader
+    kPolicies = 2,  // `culprit` has another partition policy
+    kContexts = 3,  // `culprit` has no context number left
+  };
+  struct Decision {
+    Kind kind = Kind::kAgree;
+    Error error = Error::kNone;
+    bool any = false;
+    int culprit = -1;
+    uint32_t flag = 0;
+    RankSet members;
+    std::vector<uint16_t> contexts;  // of the members, in rank order
+    friend bool operator==(const Decision&, const Decision&) = default;
+  };
+
+  // Why this rank has given up.
+  enum class End : uint8_t {
+    kNone,
+    kLeftOut,    // a decision leaves it out, or came too late: see those_who_went_on
+    kExcluded,   // `by` excludes it
+    kMinority,   // too few ranks reach each other
+    kTakenGone,  // `by` takes it for gone
+  };
+
+  struct Message {
+    int to;
+    std::string text;
+  };
+
+  Survivors(int rank, int size);
+
+  // ---- Events
+  // The caller makes the next call; or again, if it gave up waiting for the one that is undecided: then only
+  // `wish.exclude` counts, and is added. `silence_ns`: a rank that says nothing for this time is cut.
+  void Call(const Wish& wish, int64_t now_ns, int64_t silence_ns);
+  void OnMessage(int from, absl::string_view text, int64_t now_ns);
+  // Proven: see `gone`.
+  void OnGone(int rank, int64_t now_ns);
+  void OnCut(int rank, int64_t now_ns);
+  void OnTick(int64_t now_ns);
+  Deadline next_tick() const;
+
+  // ---- Results
+  // Returns the messages to be sent, in this order.
+  std::vector<Message> TakeMessages() { return std::exchange(out_, {}); }
+  // The number of the call that is under way, or comes next.
+  uint32_t number() const { return number_; }
+  // The caller has made the call `number`, and it is not decided.
+  bool pending() const { return called_ && end_ == End::kNone; }
+  Kind pending_kind() const { return wish_.kind; }
+  // The decision about the call number() - 1, if this rank is in it.
+  const std::optional<Decision>& last() const { return last_; }
+  End end() const { return end_; }
+  int by() const { return by_; }
+  // Those of whom this rank knows that they went on without it. Empty: it does not know.
+  const RankSet& those_who_went_on() const { return went_on_; }
+  const RankSet& base() const { return base_; }
+  const RankSet& gone() const { return gone_; }
+  const RankSet& cut() const { return cut_; }
+  // Ranks that this rank reaches and whose caller has not made the call.
+  std::vector<int> not_called() const;
+  int leader() const { return base_.Without(cut_).lowest(); }
+
+ private:
+  enum class Type : uint8_t { kReport = 1, kProposal = 2, kAcceptance = 3, kDecision = 4 };
+  // Later attempts, and higher leaders, are larger.
+  struct Ballot {
+    int32_t leader = -1;  // -1: none
+    uint32_t attempt = 0;
+    friend auto operator<=>(const Ballot&, const Ballot&) = default;
+  };
+  struct Accepted {
+    Ballot ballot;
+    Decision decision;
+  };
+  struct Report {
+    bool called = false, given_up = false, asks = false, any = false;
+    Kind kind = Kind::kAgree;
+    uint32_t flag = 0;
+    uint16_t context = 0;
+    RankSet cut, gone, exclude;
+    Accepted accepted;
+  };
+  struct Proposal {
+    Ballot ballot;
+    Decision decision;
+    RankSet gone, to, accepted_by;
+  };
+
+  // Forgets everything that belongs to one number.
+  void Begin();
+  void NoteTime(int64_t now_ns);
+  // Returns when the rank counts as silent.
+  int64_t SilentAt(int rank) const;
+
+  // Messages.
+  void WriteDecision(const Decision& decision, Writer* out) const;
+  bool ReadDecision(Reader* in, Decision* decision) const;
+  std::string ReportText(bool asks) const;
+  bool ReadReport(Reader* in, Report* report) const;
+  void Send(int to, std::string text);
+  void SendReport(int to) { Send(to, ReportText(false)); }
+  std::string DecisionText(uint32_t number, const Decision& decision) const;
+  void TellAll(bool asks);
+
+  void OnReport(int from, Report report);
+  void OnProposal(int from, Reader* in);
+  void OnAcceptance(int from, Reader* in);
+  void OnDecision(int from, uint32_t number, Reader* in);
+
+  bool AddGone(int rank);
+  bool AddCut(int rank);
+  // What this rank knows has changed: tells all ranks, and goes on.
+  void Changed();
+  void GiveUp(End end, int by);
+  // [leader]
+  void Step();
+  bool AllFollow(const RankSet& reached) const;
+  // The value to propose; nullopt: this rank has given up.
+  std::optional<Decision> Choose(const RankSet& reached);
+  Decision Fresh(const RankSet& reached, const RankSet& members) const;
+  // The largest set of `among` that was found whose ranks all reach each other: drops the rank with most broken edges until
+  // there is none. Of equals the higher; never `keep`.
+  RankSet Connected(RankSet among, int keep) const;
+  bool Broken(int a, int b) const;
+  bool IsQuorum(const RankSet& ranks) const;
+  void Propose(const RankSet& reached, Decision decision);
+  void CountAcceptances();
+  void Decide(const Decision& decision);
+
+  const Report& of(int rank) const { return reports_[static_cast<size_t>(rank)]; }
+
+  const int rank_, size_;
+  uint32_t number_ = 1;
+  RankSet base_, gone_, cut_, exclude_;
+  bool called_ = false;
+  Wish wish_;
+  std::vector<Report> reports_;  // of the call `number_`, by rank
+  Accepted accepted_;
+  Accepted recovered_;  // the best decision of an earlier leader that this leader has seen
+  std::optional<Proposal> proposal_;
+  uint32_t attempts_ = 0;
+
+  int64_t silence_ns_ = 0;
+  int64_t ask_at_ns_ = 0;
+  int64_t awake_since_ns_ = 0;  // this rank has been running without a break
+  int64_t last_event_ns_ = 0;
+  std::vector<int64_t> heard_ns_;  // by rank
+
+  std::optional<Decision> last_;
+  End end_ = End::kNone;
+  int by_ = -1;
+  RankSet went_on_;
+  std::vector<Message> out_;
+};
+
+}  // namespace entrain

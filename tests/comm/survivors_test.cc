@@ -1,0 +1,3 @@
+#include "lib/comm/survivors.h"
+
+#include "gtest/gtest.h"
