@@ -13,7 +13,7 @@
 namespace entrain {
 namespace {
 
-constexpr absl::string_view kBlameUrl = "entrain/blame";
+constexpr absl::string_view kBlameUrl = "entrain/blame", kPeerEndedUrl = "entrain/peer-ended";
 // Longer texts are cut when they are encoded, so that no peer refuses our message.
 constexpr size_t kMaxMessage = 2048, kMaxAddress = 256, kMaxOperation = 64, kMaxBlame = 1024;
 
@@ -173,6 +173,15 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
   // The GNU form returns the text, which may be elsewhere than in the buffer.
   const char* const reason = strerror_r(error, text, sizeof(text));
   return WithBlame(absl::Status(CodeOfErrno(error), absl::StrCat(what, ": ", reason)), blame);
+}
+
+absl::Status AsPeerEnded(absl::Status status) {
+  status.SetPayload(kPeerEndedUrl, absl::Cord());
+  return status;
+}
+
+bool IsPeerEnded(const absl::Status& status) {
+  return status.GetPayload(kPeerEndedUrl).has_value();
 }
 
 entrain_status_t ToCode(const absl::Status& status) {

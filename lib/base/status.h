@@ -94,6 +94,11 @@ absl::Status Annotate(const absl::Status& status, absl::string_view prefix);
 // shortages (memory, descriptors), otherwise kInternal. The blame record keeps the errno.
 absl::Status ErrnoStatus(int error, absl::string_view what);
 
+// Marks the status of a lost path: the process at its other end has ended, or has closed its runtime. That is a proof. (A
+// time-out, or a reset by a network, is none.)
+absl::Status AsPeerEnded(absl::Status status);
+bool IsPeerEnded(const absl::Status& status);
+
 entrain_status_t ToCode(const absl::Status& status);
 absl::StatusCode FromCode(entrain_status_t code);
 // Returns "ENTRAIN_PEER_LOST", for example; "ENTRAIN_?" for unknown values.

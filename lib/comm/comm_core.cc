@@ -85,7 +85,8 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
               InlinePath::Pays(topology_, config_.paths)),
       mismatches_(*this, open_, peers_, engine_.clock()),
       inquiry_(*this, peers_, funnel_, open_, words_, engine_.clock()),
-      respondent_(engine_, peers_, funnel_, open_, words_) {}
+      respondent_(engine_, peers_, funnel_, open_, words_),
+      survivors_(*this, engine_, peers_, words_, config_.name, config_.generation) {}
 
 std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferPool& pool,
                                          CoreConfig config) {
@@ -96,6 +97,31 @@ std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferP
   }
   config.paths.cores = FewestCores(crowds);
   return std::make_shared<CommCore>(std::move(engine), pool, std::move(config));
+}
+
+std::shared_ptr<CommCore> CommCore::MakeFrom(const CommCore& parent, std::string name,
+                                             uint64_t generation,
+                                             const std::vector<std::pair<int, Context>>& members) {
+  const CoreConfig& from = parent.config_;
+  CoreConfig config;
+  config.name = std::move(name);
+  config.overrides = from.overrides;
+  config.tuning = from.tuning;
+  config.paths = parent.funnel_.paths();
+  config.timeout_ns = parent.funnel_.timeout_ns();
+  config.world = from.world;
+  config.determinism = from.determinism;
+  config.generation = generation;
+  for (const auto& [rank, context] : members) {
+    if (rank == from.rank) {
+      config.rank = static_cast<int>(config.members.size());
+      config.context = context;
+    }
+    config.members.push_back(from.members[static_cast<size_t>(rank)]);
+    config.members.back().context = context;
+    config.members.back().parent_rank = rank;
+  }
+  return Make(parent.engine_holder_, parent.pool_, std::move(config));
 }
 
 absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
@@ -152,6 +178,15 @@ bool CommCore::Drain(Deadline give_up) {
   return std::all_of(works.begin(), works.end(), [&](auto& work) { return work->Wait(give_up); });
 }
 
+RefPtr<SurvivorWork> CommCore::StartAgreement(Survivors::Wish wish, int64_t timeout_ns,
+                                              const std::string& name) {
+  auto work = RefPtr<SurvivorWork>::Adopt(
+      new SurvivorWork(engine_, std::move(wish), timeout_ns > 0 ? timeout_ns : funnel_.timeout_ns(),
+                       config_.name, name.empty() ? config_.name : name));
+  engine_.seat().RunInDriver([&] { survivors_.Start(work); });
+  return work;
+}
+
 void CommCore::Refused(const Call& call, const absl::Status& why) {
   const std::optional<Refusal> refusal = funnel_.Refuse(call, why.message());
   if (!refusal) {
@@ -190,6 +225,34 @@ void CommCore::Open() {
   }
 }
 
+void CommCore::Leave(absl::string_view what) {
+  survivors_.Close(absl::AbortedError(absl::StrCat(config_.name, ": this rank ", what)));
+  ending_.Leave(what);
+}
+
+std::vector<MemberReport> CommCore::Members() const {
+  std::vector<MemberReport> reports;
+  for (int r = 0; r < size(); ++r) {
+    MemberReport report;
+    report.id = peers_.member(r).id;
+    report.parent_rank = peers_.member(r).parent_rank;
+    const Endpoint* const endpoint = peers_.endpoint(r);
+    report.why = endpoint == nullptr ? absl::OkStatus() : engine_.PathStatus(endpoint);
+    report.state = inquiry_.left(r)  ? MemberReport::State::kLeft
+                   : report.why.ok() ? MemberReport::State::kAlive
+                                     : MemberReport::State::kLost;
+    reports.push_back(std::move(report));
+  }
+  return reports;
+}
+
+std::shared_ptr<CommCore> CommCore::MakeNext(const std::string& name,
+                                             const std::vector<std::pair<int, Context>>& members) {
+  auto next = MakeFrom(*this, name, config_.generation + 1, members);
+  next->Open();
+  return next;
+}
+
 void CommCore::NeedAttention() {
   if (!attending_) {
     attending_ = true;
@@ -216,7 +279,7 @@ void CommCore::EndCalls(const absl::Status& why) {
 }
 
 void CommCore::OnShutdown() {
-  ending_.Leave("destroyed its runtime");
+  Leave("destroyed its runtime");
 }
 
 // ---- [driver] Members
@@ -224,6 +287,10 @@ void CommCore::OnShutdown() {
 void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
   const int rank = peers_.RankOf(&from);
   if (rank < 0) {
+    return;
+  }
+  survivors_.OnLost(rank, why);
+  if (Over()) {
     return;
   }
   mismatches_.OnGone(rank);
@@ -261,7 +328,8 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
   const int rank = peers_.RankOf(&from);
   Reader reader(message);
   const auto kind = reader.Get<ControlKind>();
-  if (rank < 0 || !reader.ok()) {
+  if (rank < 0 || !reader.ok() ||
+      (Over() && kind != ControlKind::kSurvivors && kind != ControlKind::kLeave)) {
     return;
   }
   switch (kind) {
@@ -277,6 +345,10 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
     case ControlKind::kLeave:
       inquiry_.OnLeft(rank);
       mismatches_.OnGone(rank);
+      survivors_.OnLeft(rank);
+      return;
+    case ControlKind::kSurvivors:
+      survivors_.OnControl(rank, message.substr(1));
       return;
     case ControlKind::kQuery: {
       const std::optional<Query> query = Query::From(reader);
@@ -305,11 +377,18 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
 
 // ---- [driver] Deadlines
 
+bool CommCore::Over() const {
+  return !engine_.Accepts(config_.context);
+}
+
 Deadline CommCore::next_tick() const {
+  if (Over()) {
+    return survivors_.next_tick();
+  }
   if (mismatches_.voting()) {
     return mismatches_.until();  // the verdict of the vote ends all calls
   }
-  const Deadline next = inquiry_.next_tick();
+  const Deadline next = std::min(inquiry_.next_tick(), survivors_.next_tick());
   if (inquiry_.busy()) {
     return next;  // calls that expire meanwhile are asked about afterwards
   }
@@ -317,6 +396,10 @@ Deadline CommCore::next_tick() const {
 }
 
 void CommCore::OnTick(int64_t now_ns) {
+  survivors_.OnTick(now_ns);
+  if (Over()) {
+    return;
+  }
   if (mismatches_.voting()) {
     mismatches_.OnTick(now_ns);
     return;

@@ -19,10 +19,12 @@
 #include "lib/comm/failure_words.h"
 #include "lib/comm/inline_path.h"
 #include "lib/comm/inquiry.h"
+#include "lib/comm/member_report.h"
 #include "lib/comm/mismatch.h"
 #include "lib/comm/open_calls.h"
 #include "lib/comm/peers.h"
 #include "lib/comm/respondent.h"
+#include "lib/comm/survivor_calls.h"
 #include "lib/engine/engine.h"
 
 namespace entrain {
@@ -40,6 +42,7 @@ class CommCore final : public ContextOwner,
                        private InquiryOwner,
                        private MismatchOwner,
                        private RunnerOwner,
+                       private SurvivorCallsOwner,
                        public std::enable_shared_from_this<CommCore> {
  public:
   CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config);
@@ -47,6 +50,11 @@ class CommCore final : public ContextOwner,
   // this rank's host has more ranks than cores.
   static std::shared_ptr<CommCore> Make(std::shared_ptr<Engine> engine, BufferPool& pool,
                                         CoreConfig config);
+
+  // Makes the communicator of these ranks of `parent`, with the numbers by which they know it. The caller opens it.
+  static std::shared_ptr<CommCore> MakeFrom(const CommCore& parent, std::string name,
+                                            uint64_t generation,
+                                            const std::vector<std::pair<int, Context>>& members);
 
   absl::StatusOr<RefPtr<Work>> Start(Call call, bool kick);
   // Runs a blocking call: on the inline path if possible, otherwise by Start and Wait.
@@ -63,6 +71,9 @@ class CommCore final : public ContextOwner,
   CommStats stats() const;
   // Blocks until all calls started so far are over. Returns false if one is not over at `give_up`.
   bool Drain(Deadline give_up);
+  // Agrees with the other ranks on the set of remaining ranks. Works also after the communicator has ended.
+  RefPtr<SurvivorWork> StartAgreement(Survivors::Wish wish, int64_t timeout_ns,
+                                      const std::string& name);
   // Tells the other ranks that this rank's caller could not start this call, and why. Returns when
   // the messages are sent, as far as the peers take them.
   void Refused(const Call& call, const absl::Status& why);
@@ -77,6 +88,10 @@ class CommCore final : public ContextOwner,
 
   // [driver] Opens the communicator's context in the engine. Must be called once, before any call.
   void Open();
+  // [driver] The user lets go of it. `what`: "destroyed the communicator".
+  void Leave(absl::string_view what);
+  // [driver] What this rank knows of the others.
+  std::vector<MemberReport> Members() const;
 
   // ContextOwner [driver]
   void Attend() override;
@@ -91,16 +106,22 @@ class CommCore final : public ContextOwner,
   Deadline FindOut(HeldUpBy then) override;
 
  private:
-  // EndingOwner, InquiryOwner, MismatchOwner and RunnerOwner. All functions but Keep are [driver].
+  // EndingOwner, InquiryOwner, MismatchOwner, RunnerOwner and SurvivorCallsOwner. All functions but
+  // Keep are [driver].
   std::shared_ptr<void> Keep() override { return shared_from_this(); }
   bool left(int rank) const override { return inquiry_.left(rank); }
   void EndCalls(const absl::Status& why) override;
+  // It has ended: only agreements on who goes on are left.
+  bool Over() const;
   absl::Status CauseOf(int rank) const override;
   bool SaysNothing(int rank) const override;
   void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override;
   void NeedFlush() override { engine_.seat().NeedFlush(); }
   void NeedAttention() override;
   void Fail(const absl::Status& why) override { ending_.Fail(why); }
+  void EndAsStale(const absl::Status& why) override { ending_.EndAsStale(why); }
+  std::shared_ptr<CommCore> MakeNext(
+      const std::string& name, const std::vector<std::pair<int, Context>>& members) override;
 
   const std::shared_ptr<Engine> engine_holder_;
   Engine& engine_;
@@ -120,6 +141,7 @@ class CommCore final : public ContextOwner,
   Mismatches mismatches_;
   Inquiry inquiry_;
   Respondent respondent_;
+  SurvivorCalls survivors_;
   int64_t opened_ns_ = 0;
   bool attending_ = false;
 };

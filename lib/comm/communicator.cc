@@ -126,6 +126,18 @@ absl::StatusOr<Preparation> Prepare(const CommOptions& options) {
   return prepared;
 }
 
+absl::Status CheckAgreement(const CommCore& core, int64_t timeout_ns) {
+  if (timeout_ns < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("timeout_ns ", timeout_ns, " is negative"));
+  }
+  return core.size() <= Survivors::kMostRanks
+             ? absl::OkStatus()
+             : absl::UnimplementedError(absl::StrCat(core.size(),
+                                                     " ranks are more than the ",
+                                                     Survivors::kMostRanks,
+                                                     " that can agree in this version"));
+}
+
 }  // namespace
 
 Communicator::Communicator(std::shared_ptr<Runtime> runtime, std::shared_ptr<CommCore> core)
@@ -139,7 +151,7 @@ Communicator::~Communicator() {
                                        " unfinished calls on device memory"));
   }
   core_->engine().seat().RunInDriver(
-      [this] { core_->ending().Leave("destroyed the communicator"); });
+      [this] { core_->Leave("destroyed the communicator"); });
   if (device_calls_ != nullptr) {
     device_calls_->Close();
   }
@@ -470,6 +482,48 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> split, StartSplit(color, key));
   split->Wait(Deadline::Never());  // the call's deadline ends the wait
   return FinishSplit(*split);
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Shrink(const ShrinkOptions& options) {
+  for (const int rank : options.exclude) {
+    if (rank < 0 || rank >= size() || rank == this->rank()) {
+      return absl::InvalidArgumentError(
+          rank == this->rank()
+              ? absl::StrCat("exclude: ", rank, " is this rank")
+              : absl::StrCat("exclude: ", rank, " is not in [0, ", size(), ")"));
+    }
+  }
+  const std::shared_ptr<CommCore> core = core_;
+  const std::shared_ptr<Runtime> runtime = runtime_;
+  ENTRAIN_RETURN_IF_ERROR(CheckAgreement(*core, options.timeout_ns));
+  Survivors::Wish wish;
+  wish.kind = Survivors::Kind::kShrink;
+  wish.any = options.partition == Partition::kAny;
+  wish.exclude = options.exclude;
+  const RefPtr<SurvivorWork> work =
+      core->StartAgreement(std::move(wish), options.timeout_ns, options.name);
+  work->Wait(Deadline::Never());  // the call's deadline ends the wait
+  ENTRAIN_RETURN_IF_ERROR(work->status());
+  return std::shared_ptr<Communicator>(new Communicator(runtime, work->TakeNext()));
+}
+
+absl::Status Communicator::Agree(uint32_t* flag, int64_t timeout_ns) {
+  const std::shared_ptr<CommCore> core = core_;
+  ENTRAIN_RETURN_IF_ERROR(CheckAgreement(*core, timeout_ns));
+  Survivors::Wish wish;
+  wish.kind = Survivors::Kind::kAgree;
+  wish.flag = *flag;
+  const RefPtr<SurvivorWork> work = core->StartAgreement(std::move(wish), timeout_ns, "");
+  work->Wait(Deadline::Never());  // the call's deadline ends the wait
+  ENTRAIN_RETURN_IF_ERROR(work->status());
+  *flag = work->flag();
+  return absl::OkStatus();
+}
+
+std::vector<MemberReport> Communicator::Members() const {
+  std::vector<MemberReport> reports;
+  core_->engine().seat().RunInDriver([&] { reports = core_->Members(); });
+  return reports;
 }
 
 absl::StatusOr<void*> Communicator::AllocateMemory(int64_t bytes, SealedMemory::Pages pages) {

@@ -24,10 +24,10 @@
 #include "lib/base/cpu_share.h"
 #include "lib/comm/call_key.h"
 #include "lib/comm/comm_stats.h"
+#include "lib/comm/member_report.h"
 #include "lib/comm/topology.h"
 #include "lib/engine/work.h"
 #include "lib/memory/shared_regions.h"
-#include "transports/transport.h"
 
 namespace entrain {
 
@@ -67,15 +67,6 @@ struct ShrinkOptions {
   std::vector<int> exclude;  // ranks to leave out, also if they live; united over the callers
   Partition partition = Partition::kMajority;
   std::string name;  // of the new communicator; empty: this one's
-};
-
-// What a rank knows of another one.
-struct MemberReport {
-  enum class State : int32_t { kAlive = 0, kLost = 1, kLeft = 2 };
-  PeerId id{};
-  int parent_rank = -1;  // in the communicator that this one was made from; -1: none
-  State state = State::kAlive;
-  absl::Status why;  // of kLost: how the path to the rank ended
 };
 
 class Communicator {

@@ -25,21 +25,26 @@ void Ending::Abort(absl::string_view reason) {
       absl::StrCat(config_.name, ": aborted by rank ", config_.rank, ": ", reason)));
 }
 
-void Ending::EndHere(const absl::Status& why) {
+void Ending::EndHere(const absl::Status& why, bool leaves) {
   end_.Set(HasBlame(why) ? why : WithBlame(why, Mine(Phase::kNone)));
   class EndJob final : public Job {
    public:
-    EndJob(Ending& ending, std::shared_ptr<void> keep) : ending_(ending), keep_(std::move(keep)) {}
+    EndJob(Ending& ending, std::shared_ptr<void> keep, bool leaves)
+        : ending_(ending), keep_(std::move(keep)), leaves_(leaves) {}
     void Run() override {
       ending_.Fail(ending_.status());
+      if (leaves_) {
+        ending_.Leave("");
+      }
       delete this;
     }
 
    private:
     Ending& ending_;
     const std::shared_ptr<void> keep_;
+    const bool leaves_;
   };
-  engine_.seat().Submit(new EndJob(*this, owner_.Keep()));
+  engine_.seat().Submit(new EndJob(*this, owner_.Keep(), leaves));
   engine_.seat().Kick();
 }
 
@@ -66,21 +71,37 @@ void Ending::Fail(const absl::Status& why) {
   }
   const absl::Status first =
       words_.WithEarlierCause(words_.WithMember(status()), engine_.causes().cause());
-  end_.Complete(first);
-  TellMembers(first);
-  // The members of this process's other communicators are told too, because those may end as a
-  // consequence.
-  engine_.causes().Tell(
-      absl::StartsWith(first.message(), config_.name) ? first : Annotate(first, config_.name));
-  engine_.CloseContext(config_.context);
-  engine_.seat().NeedFlush();
-  if (!open_.empty()) {
-    ENTRAIN_LOG(kInfo, first.message());
-  }
-  owner_.EndCalls(first);
+  Conclude(first, first);
 }
 
-void Ending::TellMembers(const absl::Status& why) {
+void Ending::EndAsStale(const absl::Status& why) {
+  const std::shared_ptr<void> keep = owner_.Keep();
+  end_.Set(why);
+  if (engine_.Accepts(config_.context)) {
+    Conclude(why, WithBlame(absl::AbortedError(absl::StrCat(
+                               config_.name, ": the others go on without rank ", config_.rank)),
+                           Mine(Phase::kNone)));
+  }
+  end_.Complete(why);
+}
+
+void Ending::Conclude(const absl::Status& why, const absl::Status& told) {
+  end_.Complete(why);
+  TellMembers(why, told);
+  // The members of this process's other communicators are told too, because those may end as a
+  // consequence.
+  engine_.causes().Tell(absl::StartsWith(told.message(), config_.name)
+                            ? told
+                            : Annotate(told, config_.name));
+  engine_.RevokeContext(config_.context);
+  engine_.seat().NeedFlush();
+  if (!open_.empty()) {
+    ENTRAIN_LOG(kInfo, why.message());
+  }
+  owner_.EndCalls(why);
+}
+
+void Ending::TellMembers(const absl::Status& why, const absl::Status& told) {
   for (int r = 0; r < peers_.size(); ++r) {
     Endpoint* const endpoint = peers_.endpoint(r);
     if (endpoint == nullptr) {
@@ -88,34 +109,34 @@ void Ending::TellMembers(const absl::Status& why) {
     }
     endpoint->Revoke(config_.context, peers_.context(r), why);
     if (!owner_.left(r)) {
-      peers_.SendTwice(r, ControlKind::kAbort, EncodeStatus(why));
+      peers_.SendTwice(r, ControlKind::kAbort, EncodeStatus(told));
     }
   }
 }
 
 void Ending::Leave(absl::string_view what) {
-  if (!engine_.Accepts(config_.context)) {
+  if (std::exchange(left_, true)) {
     return;
   }
-  if (open_.empty()) {
-    LeaveQuietly();
-    return;
+  if (engine_.Accepts(config_.context) && !open_.empty()) {
+    Fail(WithBlame(absl::AbortedError(absl::StrCat(
+                       config_.name, ": rank ", config_.rank, " ", what, " with ", open_.size(),
+                       " unfinished calls, first ", open_.first()->Name())),
+                   Mine(Phase::kTransfer)));
   }
-  Fail(WithBlame(absl::AbortedError(absl::StrCat(
-                     config_.name, ": rank ", config_.rank, " ", what, " with ", open_.size(),
-                     " unfinished calls, first ", open_.first()->Name())),
-                 Mine(Phase::kTransfer)));
-}
-
-void Ending::LeaveQuietly() {
+  const bool quietly = engine_.Accepts(config_.context);
   const absl::Status why =
       absl::AbortedError(absl::StrCat(config_.name, ": the communicator was destroyed"));
-  end_.Set(why);
+  if (quietly) {
+    end_.Set(why);
+  }
   for (int r = 0; r < peers_.size(); ++r) {
     Endpoint* const endpoint = peers_.endpoint(r);
     if (endpoint != nullptr) {
       peers_.Send(r, ControlKind::kLeave);
-      endpoint->Revoke(config_.context, peers_.context(r), why);
+      if (quietly) {
+        endpoint->Revoke(config_.context, peers_.context(r), why);
+      }
     }
   }
   engine_.CloseContext(config_.context);

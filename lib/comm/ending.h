@@ -44,21 +44,26 @@ class Ending {
   // Ends the communicator on all ranks, because the caller asks for it. Does not wait.
   void Abort(absl::string_view reason);
   // Ends the communicator on all ranks with an error that only this rank knows. Does not wait.
-  void EndHere(const absl::Status& why);
+  // `leaves`: the user of the communicator also releases it.
+  void EndHere(const absl::Status& why, bool leaves = false);
   // Ends the communicator on all ranks with an error that its user has met. Returns when the other
   // ranks have been told.
   void EndWith(const absl::Status& why);
 
   // [driver] Ends the communicator here, and tells the other ranks the error.
   void Fail(const absl::Status& why);
+  // [driver] Ends the communicator because the other ranks go on without this one. If it has ended before, this reason
+  // replaces the earlier one.
+  void EndAsStale(const absl::Status& why);
   // [driver] Called when the user releases the communicator. If calls are open, ends them on all
   // ranks; otherwise leaves without an error. `what` is the phrase for the error: "destroyed the
   // communicator".
   void Leave(absl::string_view what);
 
  private:
-  void TellMembers(const absl::Status& why);
-  void LeaveQuietly();
+  // Ends the context with `why`, and tells the other ranks `told`.
+  void Conclude(const absl::Status& why, const absl::Status& told);
+  void TellMembers(const absl::Status& why, const absl::Status& told);
   // Returns a blame record that names this rank.
   Blame Mine(Phase phase) const;
 
@@ -69,6 +74,7 @@ class Ending {
   const FailureWords& words_;
   const OpenCalls& open_;
   CommEnd end_;
+  bool left_ = false;  // [driver]
 };
 
 }  // namespace entrain

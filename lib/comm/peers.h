@@ -38,6 +38,7 @@ enum class ControlKind : uint8_t {
   kLeave = 4,
   kRefused = 5,
   kBallot = 6,
+  kSurvivors = 7,
 };
 
 class Peers {

@@ -23,9 +23,11 @@ SplitWork::SplitWork(std::shared_ptr<CommCore> parent, std::weak_ptr<Runtime> ru
 SplitWork::~SplitWork() {
   absl::MutexLock lock(&mutex_);
   if (part_ != nullptr && part_->ending().status().ok()) {
-    part_->ending().EndHere(absl::AbortedError(
-        absl::StrCat(part_->config().name, ": rank ", part_->rank(),
-                     " freed the work of the split that made it, and did not take it")));
+    part_->ending().EndHere(
+        absl::AbortedError(
+            absl::StrCat(part_->config().name, ": rank ", part_->rank(),
+                         " freed the work of the split that made it, and did not take it")),
+        /*leaves=*/true);
   }
 }
 
@@ -99,26 +101,12 @@ absl::StatusOr<std::shared_ptr<CommCore>> SplitWork::MakePart() {
   std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
     return all_[static_cast<size_t>(a)].key < all_[static_cast<size_t>(b)].key;
   });
-  const CoreConfig& parent = parent_->config();
-  CoreConfig config{absl::StrCat(parent.name, "/", mine_.color),
-                    0,
-                    static_cast<Context>(mine_.context),
-                    {},
-                    parent.overrides,
-                    parent.tuning,
-                    parent_->funnel().paths(),
-                    parent_->funnel().timeout_ns(),
-                    parent.world,
-                    parent.determinism,
-                    parent.generation};
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    config.rank = ranks[i] == parent_->rank() ? static_cast<int>(i) : config.rank;
-    config.members.push_back(parent.members[static_cast<size_t>(ranks[i])]);
-    config.members.back().parent_rank = ranks[i];
-    config.members.back().context =
-        static_cast<Context>(all_[static_cast<size_t>(ranks[i])].context);
+  std::vector<std::pair<int, Context>> members;
+  for (const int r : ranks) {
+    members.emplace_back(r, static_cast<Context>(all_[static_cast<size_t>(r)].context));
   }
-  return CommCore::Make(parent_->shared_engine(), parent_->pool(), std::move(config));
+  return CommCore::MakeFrom(*parent_, absl::StrCat(parent_->config().name, "/", mine_.color),
+                            parent_->config().generation, members);
 }
 
 absl::StatusOr<std::shared_ptr<CommCore>> SplitWork::Take() {

@@ -5,7 +5,7 @@
 // What a rank knows of another one only grows:
 //   gone   proven: its process has ended, it has left the communicator, or it has given up. It decides nothing any more.
 //   cut    the two do not reach each other: the path was lost, or one of them was silent for the time that its peer allows.
-//          Nothing that a cut rank sends counts, except that it may tell this rank to give up. What is gone is cut.
+//          Nothing that a cut rank sends counts, except a decision that leaves this rank out. What is gone is cut.
 // The `base` is the set of ranks that the agreement before this one has decided; at first all ranks.
 //
 // A rank that has made the call sends a report (what it knows, and what it brings) to all ranks, again when it learns more,
@@ -42,15 +42,15 @@
 //   proposed, which is v by induction: w = v. (A leader proposes something else at a later attempt only if it has not
 //   decided; no other rank decides for it.)
 //   Q and P are disjoint. Two sets with half of the base or more would meet. If P is all that is not gone, then Q, with L,
-//   is gone. L did not leave: the ranks that learn of that have its decision, which was sent before. L has not given up,
-//   for it has decided. So L is dead, and so is each rank to which its decision came in time: the proposal of M names the
-//   gone, and a rank that accepts it has cut them all, has decided nothing, and will adopt no decision of theirs (it gives
-//   up if such a decision still comes). If Q is all that is not gone, then P is gone: the same with P and Q exchanged.
+//   is gone. L did not leave: a rank that learns this has had its decision before, and has adopted it, or has given up, or
+//   is in it and has accepted it. L has not given up, for it has decided. So L is dead, and so is each rank to which its
+//   decision came in time: the proposal of M names the gone, and a rank that accepts it has cut them all, has decided
+//   nothing, and will adopt no decision of theirs. If Q is all that is not gone, then P is gone: the same with P and Q
+//   exchanged.
 // A majority of the ranks that are not proven dead would not do: {0, 3} decide without {1, 2}, which they have cut, then 0
 // dies, and {1, 2} know that: 2 of 3.
 //
-// With kAny, sides that do not reach each other decide differently by design. Two ranks that a decision contains differ only
-// if one of them gives up: the leader waits for all of them.
+// With kAny, ranks that do not reach each other may decide differently, also if each is in the other's set.
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once

@@ -258,8 +258,12 @@ void Engine::RetireWhenUnused(std::shared_ptr<const SharedRegion> region) {
   }
 }
 
-void Engine::CloseContext(Context context) {
+void Engine::RevokeContext(Context context) {
   contexts_.Set(context, kRevoked);
+}
+
+void Engine::CloseContext(Context context) {
+  RevokeContext(context);
   const auto found = owners_.find(context);
   if (found != owners_.end()) {
     closed_owners_.push_back(std::move(found->second));

@@ -96,7 +96,10 @@ class Engine final : public Events, private Polled {
   // Returns the status with which a path ended. OK while it works.
   absl::Status PathStatus(const Endpoint* endpoint) const;
   void OpenContext(Context context, std::shared_ptr<ContextOwner> owner);
-  // Drops messages for the context from now on. Releases the owner after the current turn.
+  // Drops data for the context from now on. Its owner still gets control messages, lost paths and ticks: the ranks of a
+  // communicator that has ended may agree on who goes on (lib/comm/survivors.h).
+  void RevokeContext(Context context);
+  // Revokes the context. Releases the owner after the current turn.
   void CloseContext(Context context);
   // Tells the peers that this region is not needed any more. If a call uses it, does nothing and
   // returns an error that names the call.

@@ -105,7 +105,9 @@ class VirtualNetwork {
   // The node crashes instead of sending its `sends`-th message from now on.
   void CrashInTheMiddle(int node, int sends) { at(node).sends_left = sends; }
   // The node neither runs nor loses messages until then.
-  void Stop(int node, int64_t until_ns) { at(node).stopped_until = until_ns; }
+  void Stop(int node, int64_t until_ns) {
+    at(node).stopped_until = std::max(at(node).stopped_until, until_ns);
+  }
   // Nothing sent from now on arrives, in this direction, and what is under way may be lost. `notice`: both are told, without
   // a proof, each at a time of its own.
   void Cut(int from, int to, bool notice) {

@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/status.h"
+
 namespace entrain {
 namespace {
 
@@ -59,7 +61,7 @@ void InprocEndpoint::Join(Hub::Joined joined) {
   side_ = joined.side;
   connected_ = joined.complete;
   if (!joined.closed.empty()) {
-    Lose(absl::UnavailableError(absl::StrCat("closed by the peer: ", joined.closed)));
+    Lose(AsPeerEnded(absl::UnavailableError(absl::StrCat("closed by the peer: ", joined.closed))));
   } else if (connected_) {
     Send({.kind = Note::Kind::kHello}, {});
   }
@@ -236,7 +238,8 @@ void InprocEndpoint::OnNote(const Note& note, ConstBytes payload) {
       shared_->events->OnControl(*this, AsText(payload));
       return;
     case Note::Kind::kClosed:
-      Lose(absl::UnavailableError(absl::StrCat("closed by the peer: ", AsText(payload))));
+      Lose(AsPeerEnded(
+          absl::UnavailableError(absl::StrCat("closed by the peer: ", AsText(payload)))));
       return;
   }
 }

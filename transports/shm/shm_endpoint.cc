@@ -290,10 +290,12 @@ int ShmEndpoint::Move() {
 
 absl::Status ShmEndpoint::PeerEnded() const {
   if (!rx_.farewell().empty()) {
-    return absl::UnavailableError(absl::StrCat("closed by the peer: ", rx_.farewell()));
+    return AsPeerEnded(
+        absl::UnavailableError(absl::StrCat("closed by the peer: ", rx_.farewell())));
   }
-  return absl::UnavailableError(
-      absl::StrCat(peer_address(), channel_->ClosedByPeer() ? " closed the connection" : " died"));
+  return channel_->ClosedByPeer()
+             ? absl::UnavailableError(absl::StrCat(peer_address(), " closed the connection"))
+             : AsPeerEnded(absl::UnavailableError(absl::StrCat(peer_address(), " died")));
 }
 
 bool ShmEndpoint::Arm() {

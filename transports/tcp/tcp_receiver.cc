@@ -200,8 +200,8 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
     if (const int error = error_ != 0 ? error_ : sender_->error(); error != 0 && error != EPIPE) {
       return ConnectionError(error, "receiving");
     }
-    return absl::UnavailableError(
-        "the connection was closed without a word (its process has ended)");
+    return AsPeerEnded(absl::UnavailableError(
+        "the connection was closed without a word (its process has ended)"));
   }
   *drained = got < rest + static_cast<int64_t>(room);
   end_ += static_cast<size_t>(std::max<int64_t>(got - rest, 0));
@@ -353,7 +353,8 @@ absl::Status TcpReceiver::OnText(const PacketHeader& header) {
                                static_cast<size_t>(header.bytes));
   begin_ += text.size();
   if (header.type == PacketType::kClose) {
-    return absl::UnavailableError(absl::StrCat("closed by the peer: ", CleanText(text)));
+    return AsPeerEnded(
+        absl::UnavailableError(absl::StrCat("closed by the peer: ", CleanText(text))));
   }
   events_->OnControl(*endpoint_, text);
   return absl::OkStatus();

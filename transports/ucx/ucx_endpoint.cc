@@ -126,9 +126,9 @@ void UcxEndpoint::OnHello(ConstBytes hello) {
 void UcxEndpoint::OnPacket(const PacketHeader& header, ConstBytes payload) {
   absl::Status status;
   if (header.type == PacketType::kClose) {
-    status = absl::UnavailableError(
+    status = AsPeerEnded(absl::UnavailableError(
         absl::StrCat("closed by the peer: ",
-                     CleanText({reinterpret_cast<const char*>(payload.data()), payload.size()})));
+                     CleanText({reinterpret_cast<const char*>(payload.data()), payload.size()}))));
   } else if (header.type == PacketType::kProof) {
     status = Consume(payload);
   } else if (!up_) {

@@ -312,7 +312,7 @@ int UcxTransport::TendWires() {
   for (size_t i = 0; i < wires_.size();) {
     Wire* const wire = wires_[i].get();
     if (wire->dead() && !progressed_) {  // its last packets have been handled
-      wire->Fail(absl::UnavailableError("its process died"));
+      wire->Fail(AsPeerEnded(absl::UnavailableError("its process died")));
     }
     if (UcxEndpoint* const owner = wire->owner()) {
       if (!wire->failure().ok()) {

@@ -1,0 +1,129 @@
+// The agreements of a communicator on who goes on: entrain_comm_agree and entrain_comm_shrink. Survivors decides; this class
+// sends its messages, keeps the callers' deadlines, makes the new communicator, and has the words.
+//
+// A caller whose time is up gets TIMED_OUT, but its rank stays in the agreement: the others may decide with it. When it
+// makes the call again it gets that decision.
+//
+// Thread safety: none. Belongs to the communicator's driver. The works: any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/comm/failure_words.h"
+#include "lib/comm/peers.h"
+#include "lib/comm/survivors.h"
+#include "lib/engine/engine.h"
+#include "lib/engine/work.h"
+
+namespace entrain {
+
+class CommCore;
+
+// The communicator, as its agreements need it.
+class SurvivorCallsOwner {
+ public:
+  virtual ~SurvivorCallsOwner() = default;
+  // The member has destroyed its communicator.
+  virtual bool left(int rank) const = 0;
+  // The others go on without this rank.
+  virtual void EndAsStale(const absl::Status& why) = 0;
+  // Makes and opens the communicator of these ranks, with their context numbers for it.
+  virtual std::shared_ptr<CommCore> MakeNext(
+      const std::string& name, const std::vector<std::pair<int, Context>>& members) = 0;
+};
+
+// One call of one caller.
+class SurvivorWork final : public Work {
+ public:
+  // `name`: of the communicator that a shrink makes. The context of `wish` is filled in.
+  SurvivorWork(Engine& engine, Survivors::Wish wish, int64_t timeout_ns, std::string comm,
+               std::string name);
+  ~SurvivorWork() override;
+
+  WorkInfo Info() const override;
+  // When it is over: the flags of all, and the communicator that a shrink has made.
+  uint32_t flag() const { return flag_; }
+  std::shared_ptr<CommCore> TakeNext() { return std::move(next_); }
+
+ private:
+  friend class SurvivorCalls;
+  absl::string_view operation() const;
+
+  const std::string comm_, name_;
+  Survivors::Wish wish_;
+  const int64_t timeout_ns_, started_ns_;
+  uint32_t flag_ = 0;
+  std::shared_ptr<CommCore> next_;
+};
+
+class SurvivorCalls {
+ public:
+  // A rank whose library says nothing for a quarter of the call's time is taken for unreachable, within these limits.
+  static constexpr int64_t kLeastSilenceNs = 500 * kMillisecond, kMostSilenceNs = 5 * kSecond;
+
+  // All arguments must outlive this object.
+  SurvivorCalls(SurvivorCallsOwner& owner, Engine& engine, const Peers& peers,
+                const FailureWords& words, const std::string& name, uint64_t generation);
+
+  void Start(RefPtr<SurvivorWork> work);
+  void OnControl(int rank, absl::string_view body);
+  void OnLost(int rank, const absl::Status& why);
+  void OnLeft(int rank);
+  Deadline next_tick() const;
+  void OnTick(int64_t now_ns);
+  // The communicator is destroyed, or its runtime. A call in progress ends with `why`.
+  void Close(const absl::Status& why);
+
+ private:
+  // A result that its caller has not taken, because its time was up.
+  struct Result {
+    Survivors::Kind kind;
+    absl::Status status;
+    uint32_t flag = 0;
+    std::shared_ptr<CommCore> next;
+  };
+
+  Survivors& machine();
+  // The status proves that the rank's process has ended.
+  bool Proves(int rank, const absl::Status& why) const;
+  void Begin();
+  // Sends what the machine says, and takes its decision.
+  void After();
+  void TakeDecision();
+  void TakeEnd();
+  void Give(Result result);
+  void End(const absl::Status& why);
+  void ReleaseContext();
+  absl::Status TimedOut(int64_t now_ns) const;
+  absl::Status Wrong(const Survivors::Decision& decision, uint32_t number) const;
+  absl::Status Stale() const;
+  absl::Status Say(absl::StatusCode code, absl::string_view operation, uint32_t number, int guilty,
+                   Phase phase, const std::string& text) const;
+
+  SurvivorCallsOwner& owner_;
+  Engine& engine_;
+  const Peers& peers_;
+  const FailureWords& words_;
+  const std::string& name_;
+  const uint64_t generation_;
+  // Made when it is needed first, because most communicators need none.
+  std::optional<Survivors> machine_;
+  uint32_t seen_ = 1;    // the machine's number when After was called last
+  bool ended_ = false;   // the machine has given up, and the communicator has ended because of it
+  bool begun_ = false;   // the machine has got the wish of work_
+  Context context_ = 0;  // reserved for the communicator that is being made; 0: none
+  Survivors::Kind kind_ = Survivors::Kind::kAgree;  // of the agreement that the machine has begun last
+  std::string next_name_;
+  RefPtr<SurvivorWork> work_;
+  std::optional<Result> untaken_;
+};
+
+}  // namespace entrain
