@@ -68,6 +68,14 @@ absl::Status CheckReserved(const char* name, int32_t value) {
                     : absl::InvalidArgumentError(absl::StrCat(name, " ", value, " is not 0"));
 }
 
+absl::Status CheckName(absl::string_view name) {
+  constexpr size_t kMost = 128;
+  return !name.empty() && name.size() <= kMost
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   absl::StrCat("name has ", name.size(), " bytes, allowed are 1 to ", kMost));
+}
+
 absl::Status CheckRank(const char* name, int32_t rank, int size) {
   if (rank < 0 || rank >= size) {
     return absl::InvalidArgumentError(

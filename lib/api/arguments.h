@@ -29,6 +29,8 @@ absl::Status CheckChoice(const char* name, int32_t value, int32_t last, const ch
 absl::StatusOr<Determinism> CheckDeterminism(const char* name, int32_t value);
 // Returns INVALID_ARGUMENT for values other than 0.
 absl::Status CheckReserved(const char* name, int32_t value);
+// Checks the name of a communicator: 1 to 128 bytes.
+absl::Status CheckName(absl::string_view name);
 absl::Status CheckRank(const char* name, int32_t rank, int size);
 
 // Returns `count` as int64_t if `parts` times as many elements can be addressed. That refuses a

@@ -77,10 +77,7 @@ absl::StatusOr<CommOptions> ToCommOptions(const entrain_comm_config_t& config) {
   CommOptions options;
   if (config.name != nullptr) {
     options.name = config.name;
-    if (options.name.empty() || options.name.size() > 128) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("name has ", options.name.size(), " bytes, allowed are 1 to 128"));
-    }
+    ENTRAIN_RETURN_IF_ERROR(CheckName(options.name));
   }
   options.algorithms =
       config.algorithms != nullptr ? config.algorithms : GetEnv("ENTRAIN_ALGORITHMS").value_or("");

@@ -69,7 +69,7 @@ struct Blame {
   std::string operation;              // "all_reduce"
   int64_t tag = -1;                   // user tag; -1: untagged
   uint64_t sequence = 0;              // call number in its communicator, from 1
-  uint64_t generation = 0;  // of the communicator concerned
+  uint64_t generation = 0;            // of the communicator concerned
   Phase phase = Phase::kNone;
   int32_t sys_errno = 0;
   int64_t elapsed_ns = 0;

@@ -120,8 +120,8 @@ class CommCore final : public ContextOwner,
   void NeedAttention() override;
   void Fail(const absl::Status& why) override { ending_.Fail(why); }
   void EndAsStale(const absl::Status& why) override { ending_.EndAsStale(why); }
-  std::shared_ptr<CommCore> MakeNext(
-      const std::string& name, const std::vector<std::pair<int, Context>>& members) override;
+  std::shared_ptr<CommCore> MakeNext(const std::string& name,
+                                     const std::vector<std::pair<int, Context>>& members) override;
 
   const std::shared_ptr<Engine> engine_holder_;
   Engine& engine_;

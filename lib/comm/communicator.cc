@@ -132,8 +132,7 @@ absl::Status CheckAgreement(const CommCore& core, int64_t timeout_ns) {
   }
   return core.size() <= Survivors::kMostRanks
              ? absl::OkStatus()
-             : absl::UnimplementedError(absl::StrCat(core.size(),
-                                                     " ranks are more than the ",
+             : absl::UnimplementedError(absl::StrCat(core.size(), " ranks are more than the ",
                                                      Survivors::kMostRanks,
                                                      " that can agree in this version"));
 }
@@ -150,8 +149,7 @@ Communicator::~Communicator() {
     core_->ending().Abort(absl::StrCat("it destroyed the communicator with ", open,
                                        " unfinished calls on device memory"));
   }
-  core_->engine().seat().RunInDriver(
-      [this] { core_->Leave("destroyed the communicator"); });
+  core_->engine().seat().RunInDriver([this] { core_->Leave("destroyed the communicator"); });
   if (device_calls_ != nullptr) {
     device_calls_->Close();
   }
@@ -488,9 +486,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Shrink(const ShrinkO
   for (const int rank : options.exclude) {
     if (rank < 0 || rank >= size() || rank == this->rank()) {
       return absl::InvalidArgumentError(
-          rank == this->rank()
-              ? absl::StrCat("exclude: ", rank, " is this rank")
-              : absl::StrCat("exclude: ", rank, " is not in [0, ", size(), ")"));
+          rank == this->rank() ? absl::StrCat("exclude: ", rank, " is this rank")
+                               : absl::StrCat("exclude: ", rank, " is not in [0, ", size(), ")"));
     }
   }
   const std::shared_ptr<CommCore> core = core_;

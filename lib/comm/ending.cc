@@ -79,8 +79,8 @@ void Ending::EndAsStale(const absl::Status& why) {
   end_.Set(why);
   if (engine_.Accepts(config_.context)) {
     Conclude(why, WithBlame(absl::AbortedError(absl::StrCat(
-                               config_.name, ": the others go on without rank ", config_.rank)),
-                           Mine(Phase::kNone)));
+                                config_.name, ": the others go on without rank ", config_.rank)),
+                            Mine(Phase::kNone)));
   }
   end_.Complete(why);
 }
@@ -90,9 +90,8 @@ void Ending::Conclude(const absl::Status& why, const absl::Status& told) {
   TellMembers(why, told);
   // The members of this process's other communicators are told too, because those may end as a
   // consequence.
-  engine_.causes().Tell(absl::StartsWith(told.message(), config_.name)
-                            ? told
-                            : Annotate(told, config_.name));
+  engine_.causes().Tell(
+      absl::StartsWith(told.message(), config_.name) ? told : Annotate(told, config_.name));
   engine_.RevokeContext(config_.context);
   engine_.seat().NeedFlush();
   if (!open_.empty()) {

@@ -79,17 +79,17 @@ Survivors& SurvivorCalls::machine() {
 // Between processes of one host no network can break a connection.
 bool SurvivorCalls::Proves(int rank, const absl::Status& why) const {
   const int error = BlameOf(why).sys_errno;
-  return !why.ok() &&
-         (IsPeerEnded(why) || ((error == ECONNRESET || error == EPIPE) &&
-                               peers_.member(rank).host_id == peers_.member(peers_.rank()).host_id));
+  return !why.ok() && (IsPeerEnded(why) ||
+                       ((error == ECONNRESET || error == EPIPE) &&
+                        peers_.member(rank).host_id == peers_.member(peers_.rank()).host_id));
 }
 
 void SurvivorCalls::Start(RefPtr<SurvivorWork> work) {
   engine_.seat().CountOpenWork(1);
   if (work_) {
     const absl::string_view other = work_->operation();
-    work->Finish(absl::FailedPreconditionError(absl::StrCat(
-        work->operation(), ": another thread is in ", other, " of ", name_)));
+    work->Finish(absl::FailedPreconditionError(
+        absl::StrCat(work->operation(), ": another thread is in ", other, " of ", name_)));
     engine_.seat().CountOpenWork(-1);
     return;
   }
@@ -248,9 +248,8 @@ void SurvivorCalls::ReleaseContext() {
 
 // ---- Words
 
-absl::Status SurvivorCalls::Say(absl::StatusCode code, absl::string_view operation,
-                                uint32_t number, int guilty, Phase phase,
-                                const std::string& text) const {
+absl::Status SurvivorCalls::Say(absl::StatusCode code, absl::string_view operation, uint32_t number,
+                                int guilty, Phase phase, const std::string& text) const {
   Blame blame = words_.BlameFor(nullptr, guilty, phase);
   blame.operation = std::string(operation);
   blame.sequence = number;
@@ -270,12 +269,12 @@ absl::Status SurvivorCalls::TimedOut(int64_t now_ns) const {
       !absent.empty() ? absl::StrCat(FailureWords::RankList(absent), " did not make the call")
       : guilty < 0    ? std::string("the other ranks wait for ranks that do not reach this one")
                       : absl::StrCat(peers_.NameOf(guilty), " does not decide");
-  absl::Status status = Say(
-      absl::StatusCode::kDeadlineExceeded, work_->operation(), machine_->number(), guilty,
-      Phase::kTransfer,
-      absl::StrCat("timed out on rank ", peers_.rank(), " after ",
-                   Seconds(now_ns - work_->started_ns_), " (deadline ",
-                   Seconds(work_->timeout_ns_), "): ", why, "; the call may be repeated"));
+  absl::Status status =
+      Say(absl::StatusCode::kDeadlineExceeded, work_->operation(), machine_->number(), guilty,
+          Phase::kTransfer,
+          absl::StrCat("timed out on rank ", peers_.rank(), " after ",
+                       Seconds(now_ns - work_->started_ns_), " (deadline ",
+                       Seconds(work_->timeout_ns_), "): ", why, "; the call may be repeated"));
   Blame blame = BlameOf(status);
   blame.late.assign(absent.begin(), absent.end());
   blame.late.resize(std::min(blame.late.size(), Blame::kMaxLate));
@@ -284,8 +283,7 @@ absl::Status SurvivorCalls::TimedOut(int64_t now_ns) const {
 }
 
 absl::Status SurvivorCalls::Wrong(const Survivors::Decision& decision, uint32_t number) const {
-  const std::string who =
-      decision.culprit < 0 ? std::string() : peers_.NameOf(decision.culprit);
+  const std::string who = decision.culprit < 0 ? std::string() : peers_.NameOf(decision.culprit);
   switch (decision.error) {
     case Survivors::Error::kNone:
       return absl::OkStatus();
@@ -333,13 +331,12 @@ absl::Status SurvivorCalls::Stale() const {
       why = "the others did not hear of it in time, or not all of them reached it";
       break;
   }
-  return Say(absl::StatusCode::kOutOfRange, NameOf(kind_), machine.number(), machine.by(),
-             Phase::kTransfer,
-             absl::StrCat("rank ", peers_.rank(), " is left out of generation ", generation_ + 1,
-                          ": ", why,
-                          others.empty() ? ""
-                                         : absl::StrCat("; ", FailureWords::RankList(others),
-                                                        " went on")));
+  return Say(
+      absl::StatusCode::kOutOfRange, NameOf(kind_), machine.number(), machine.by(),
+      Phase::kTransfer,
+      absl::StrCat(
+          "rank ", peers_.rank(), " is left out of generation ", generation_ + 1, ": ", why,
+          others.empty() ? "" : absl::StrCat("; ", FailureWords::RankList(others), " went on")));
 }
 
 }  // namespace entrain

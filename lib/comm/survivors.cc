@@ -84,7 +84,9 @@ void Survivors::OnMessage(int from, absl::string_view text, int64_t now_ns) {
   }
   heard_ns_[static_cast<size_t>(from)] = now_ns;
   if (number < number_) {
-    Send(from, DecisionText(number_ - 1, *last_));
+    if (last_) {
+      Send(from, DecisionText(number_ - 1, *last_));
+    }
   } else if (number > number_) {
     return;  // its decision about this number comes before
   } else if (reports) {

@@ -24,7 +24,7 @@ namespace entrain {
 namespace {
 
 constexpr absl::string_view kMagic = "ENTRAIN1";
-constexpr uint16_t kVersionLow = 4, kVersionHigh = 4;
+constexpr uint16_t kVersionLow = 5, kVersionHigh = 5;
 constexpr uint16_t kKeyInUse = 1;
 constexpr absl::string_view kSalt = "entrain handshake 3";
 constexpr size_t kPeerIdAt = 16, kPeerIdBytes = 16;

@@ -12,9 +12,9 @@ from ._options import AccoOptions
 from .acco import ACCO, AccoGroup, AccoInfo
 from .arrays import DType
 from .collectives import CallOptions, Received
-from .comm import Batch, Comm, CommStats, Registration, Runtime
+from .comm import Batch, Comm, CommStats, Member, Registration, Runtime
 from .errors import (Aborted, Error, ErrorRecord, FailedPrecondition, Internal, InvalidArgument, Mismatch, PeerLost, Phase,
-                     ResourceExhausted, Scope, TimedOut, Unimplemented)
+                     ResourceExhausted, Scope, StaleGeneration, TimedOut, Unimplemented)
 from .optim import WSAM, Optim, OptimInfo
 from .reductions import Op, Reduction
 from .store import Store
@@ -24,7 +24,7 @@ from .works import Work, WorkInfo
 
 __all__ = [
     "ACCO", "Aborted", "AccoGroup", "AccoInfo", "AccoOptions", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT", "EditConfig", "EditInfo",
-    "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument", "Mesh", "Mismatch", "Op", "Optim",
+    "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument", "Member", "Mesh", "Mismatch", "Op", "Optim",
     "OptimInfo", "PeerLost", "Phase", "Received", "Reduction", "Registration", "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats",
-    "State", "StateEntry", "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "WorkInfo", "__version__", "library_path", "program_path",
+    "StaleGeneration", "State", "StateEntry", "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "WorkInfo", "__version__", "library_path", "program_path",
 ]

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import weakref
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,10 @@ class Runtime(Handle):
         return bytes(identity.bytes)
 
 
+_PARTITIONS = ("majority", "any")  # by ENTRAIN_PARTITION_*
+_STATES = ("alive", "lost", "left")  # by ENTRAIN_MEMBER_*
+
+
 def _text(value: Optional[str]) -> Any:
     return NULL if value is None else ffi.new("char[]", value.encode())
 
@@ -57,6 +61,21 @@ class CommStats:
     #: Payload bytes, without control messages and headers.
     bytes_sent: int
     bytes_received: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """What this rank knows of a rank."""
+
+    rank: int
+    #: Its rank in the communicator that this one was made from by `shrink`, `split` or `duplicate`; -1: not made from one.
+    parent_rank: int
+    #: The identity of its process, 16 bytes, as error records show it.
+    peer_id: bytes
+    #: "alive", "lost" or "left" (it has closed the communicator).
+    state: str
+    #: Of a lost rank: how the path to it ended.
+    text: str
 
 
 class Comm(Collectives):
@@ -140,7 +159,55 @@ class Comm(Collectives):
             lib.entrain_work_free(work[0])  # if a signal handler has raised, the part ends as soon as it exists
         return None if part[0] == NULL else Comm(_owned(part[0]))
 
+    def shrink(self, *, exclude: Sequence[int] = (), partition: str = "majority", timeout: Optional[float] = None,
+               name: Optional[str] = None) -> "Comm":
+        """Makes a communicator of the ranks that are left, in the order of their ranks: a collective of these, also after
+        this communicator has ended. docs/elastic.md says who is left.
+
+        exclude    ranks to leave out although they live; those of all callers together
+        partition  "majority": one side at most goes on if ranks do not reach each other; "any": each side
+        timeout    seconds; None: the communicator's. TimedOut names the ranks that live and did not call; the call may be
+                   repeated
+        name       of the new communicator; None: this one's
+
+        Raises StaleGeneration if the others go on without this rank."""
+        if partition not in _PARTITIONS:
+            raise invalid("shrink", f"partition {partition!r} is neither 'majority' nor 'any'")
+        config, out = new_struct("shrink_config"), ffi.new("entrain_comm_t**")
+        ranks, text = ffi.new("int32_t[]", list(exclude)), _text(name)
+        config.timeout_ns = 0 if timeout is None else nanoseconds(timeout)
+        config.exclude, config.exclude_count, config.name = ranks, len(exclude), text
+        config.partition = _PARTITIONS.index(partition)
+
+        def call(kept: Any = (ranks, text)) -> Life:  # the objects of the config live as long as the call
+            self._call(lib.entrain_comm_shrink, config, out)
+            return _owned(out[0])
+
+        return Comm(interruptible(call, drop))
+
+    def agree(self, flag: int) -> int:
+        """Returns the bitwise AND of the flags (32 bits) of all ranks that are left, equal on all of them: a collective of
+        these, also after the communicator has ended."""
+        value = ffi.new("uint32_t*", flag)
+        interruptible(lambda: self._call(lib.entrain_comm_agree, value))
+        return int(value[0])
+
     # ---- asking --------------------------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """How often the membership was changed: 0 for a communicator that ranks have made, one more for each shrink."""
+        out = ffi.new("uint64_t*")
+        self._call(lib.entrain_comm_generation, out)
+        return int(out[0])
+
+    def members(self) -> List[Member]:
+        """Returns what this rank knows of each rank now, in rank order. Local."""
+        structs, count = ffi.new("entrain_member_t[]", self.size), ffi.new("int32_t*", self.size)
+        for i in range(self.size):
+            lib.entrain_member_init_sized(structs + i, ffi.sizeof("entrain_member_t"))
+        self._call(lib.entrain_comm_members, structs, count)
+        return [Member(s.rank, s.parent_rank, bytes(s.peer_id.bytes), _STATES[s.state], text_of(s.text)) for s in structs]
 
     def __repr__(self) -> str:
         return f"<entrain.Comm rank {self.rank} of {self.size}{', closed' if self.closed else ''}>"

@@ -43,6 +43,27 @@ static void check_error(void) {
   AT(entrain_error_t, text, 256);
 }
 
+static void check_member(void) {
+  SIZE(entrain_member_t, 296);
+  AT(entrain_member_t, size, 0);
+  AT(entrain_member_t, peer_id, 8);
+  AT(entrain_member_t, rank, 24);
+  AT(entrain_member_t, parent_rank, 28);
+  AT(entrain_member_t, state, 32);
+  AT(entrain_member_t, code, 36);
+  AT(entrain_member_t, text, 40);
+}
+
+static void check_shrink_config(void) {
+  SIZE(entrain_shrink_config_t, 40);
+  AT(entrain_shrink_config_t, size, 0);
+  AT(entrain_shrink_config_t, timeout_ns, 8);
+  AT(entrain_shrink_config_t, exclude, 16);
+  AT(entrain_shrink_config_t, exclude_count, 24);
+  AT(entrain_shrink_config_t, partition, 28);
+  AT(entrain_shrink_config_t, name, 32);
+}
+
 static void check_runtime_config(void) {
   SIZE(entrain_runtime_config_t, 72);
   AT(entrain_runtime_config_t, size, 0);
@@ -433,6 +454,8 @@ int main(void) {
   check_store_functions();
   check_comm_config();
   check_comm_stats();
+  check_member();
+  check_shrink_config();
   check_call_options();
   check_gta_config();
   check_optim_config();

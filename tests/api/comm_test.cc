@@ -426,6 +426,88 @@ TEST(Comm, DestroyAbortsWhatIsUnfinished) {
   });
 }
 
+TEST(Comm, MembersAgreeAndShrink) {
+  RunWorld(3, [](const Rank& self) {
+    uint64_t generation = 99;
+    EXPECT_OK(entrain_comm_generation(self.comm, &generation));
+    EXPECT_EQ(generation, 0u);
+    uint32_t flag = 7u & ~(1u << self.rank);
+    EXPECT_OK(entrain_comm_agree(self.comm, &flag));
+    EXPECT_EQ(flag, 0u);
+    entrain_shrink_config_t config;
+    entrain_shrink_config_init(&config);
+    const int32_t exclude = 1;
+    config.exclude = &exclude;
+    config.exclude_count = self.rank == 0 ? 1 : 0;
+    config.name = "rest";
+    entrain_comm_t* next = nullptr;
+    if (self.rank == 1) {
+      EXPECT_FAILS(entrain_comm_shrink(self.comm, nullptr, &next), ENTRAIN_STALE_GENERATION,
+                   "excludes it");
+      entrain_error_t error;
+      entrain_error_init(&error);
+      EXPECT_EQ(entrain_comm_error(self.comm, &error), ENTRAIN_STALE_GENERATION);
+      EXPECT_EQ(error.scope, ENTRAIN_SCOPE_COMM);
+      EXPECT_STREQ(error.operation, "shrink");
+      return;
+    }
+    ASSERT_OK(entrain_comm_shrink(self.comm, &config, &next));
+    EXPECT_OK(entrain_comm_generation(next, &generation));
+    EXPECT_EQ(generation, 1u);
+    int32_t count = 0;
+    EXPECT_OK(entrain_comm_members(next, nullptr, &count));
+    EXPECT_EQ(count, 2);
+    entrain_member_t members[3];
+    for (entrain_member_t& member : members) {
+      entrain_member_init(&member);
+    }
+    count = 3;
+    EXPECT_OK(entrain_comm_members(next, members, &count));
+    EXPECT_EQ(count, 2);
+    EXPECT_EQ(members[1].rank, 1);
+    EXPECT_EQ(members[1].parent_rank, 2);
+    EXPECT_EQ(members[1].code, ENTRAIN_OK);
+    EXPECT_EQ(members[2].parent_rank, -1) << "not written";
+    EXPECT_OK(entrain_barrier(next, nullptr, nullptr));
+    entrain_comm_destroy(next);
+  });
+}
+
+TEST(Comm, WrongArgumentsOfAShrinkAreNamed) {
+  RunWorld(1, [](const Rank& self) {
+    entrain_shrink_config_t config;
+    entrain_comm_t* next = nullptr;
+    const auto fails = [&](const char* part) {
+      EXPECT_FAILS(entrain_comm_shrink(self.comm, &config, &next), ENTRAIN_INVALID_ARGUMENT, part);
+      entrain_shrink_config_init(&config);
+    };
+    entrain_shrink_config_init(&config);
+    config.timeout_ns = -1;
+    fails("timeout_ns");
+    config.exclude_count = -2;
+    fails("exclude_count -2");
+    config.exclude_count = 1;
+    fails("exclude is NULL");
+    const int32_t exclude = 4;
+    config.exclude = &exclude;
+    config.exclude_count = 1;
+    fails("exclude: 4");
+    config.partition = 2;
+    fails("partition 2");
+    config.name = "";
+    fails("name has 0 bytes");
+    EXPECT_FAILS(entrain_comm_shrink(self.comm, &config, nullptr), ENTRAIN_INVALID_ARGUMENT, "next");
+    EXPECT_FAILS(entrain_comm_agree(self.comm, nullptr), ENTRAIN_INVALID_ARGUMENT, "flag");
+    EXPECT_FAILS(entrain_comm_members(self.comm, nullptr, nullptr), ENTRAIN_INVALID_ARGUMENT,
+                 "count");
+    int32_t count = 1;
+    EXPECT_FAILS(entrain_comm_members(self.comm, nullptr, &count), ENTRAIN_INVALID_ARGUMENT,
+                 "members");
+    EXPECT_OK(entrain_comm_shrink(self.comm, &config, &next));
+    entrain_comm_destroy(next);
+  });
+}
+
 TEST(Comm, DrainWaitsForWhatWasStarted) {
   RunWorld(2, [](const Rank& self) {
     float in = static_cast<float>(self.rank), out = 0;

@@ -165,6 +165,18 @@ std::vector<StructCase> StructRules::Cases() {
                                 }),
       Case<entrain_comm_stats_t>("entrain_comm_stats_t", 8, entrain_comm_stats_init_sized,
                                  [this](auto* stats) { return entrain_comm_stats(comm_, stats); }),
+      Case<entrain_member_t>("entrain_member_t", 8, entrain_member_init_sized,
+                             [this](auto* member) {
+                               int32_t count = 1;
+                               return entrain_comm_members(comm_, member, &count);
+                             }),
+      Case<entrain_shrink_config_t>("entrain_shrink_config_t", 8, entrain_shrink_config_init_sized,
+                                    [this](auto* config) {
+                                      entrain_comm_t* next = nullptr;
+                                      const auto code = entrain_comm_shrink(comm_, config, &next);
+                                      entrain_comm_destroy(next);
+                                      return code;
+                                    }),
       Case<entrain_error_t>("entrain_error_t", 8, entrain_error_init_sized,
                             [](auto* error) { return entrain_last_error_record(error); }),
       Case<entrain_error_t>("entrain_error_t", 8, entrain_error_init_sized,

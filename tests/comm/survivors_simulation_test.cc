@@ -280,7 +280,7 @@ class World {
     const int64_t at = network_.Between(0, network_.Chance(0.7) ? 60 * kMillisecond : 6 * kSilence);
     end_ = std::max(end_, at);
     const int a = Pick(), b = Pick();
-    switch (network_.Between(0, 8)) {
+    switch (network_.Between(0, 9)) {
       case 0:
       case 1: {
         const bool notice = network_.Chance(0.8);
@@ -315,6 +315,26 @@ class World {
             }
           }
         }
+        return;
+      }
+      case 9: {  // sides that do not hear each other, and then a death that all learn of
+        const uint64_t side = network_.random()();
+        const int64_t until = at + network_.Between(5 * kSilence, 10 * kSilence);
+        const int64_t death = at + network_.Between(kSilence, 4 * kSilence);
+        for (int x = 0; x < size_; ++x) {
+          for (int y = 0; y < size_; ++y) {
+            if (((side >> x) & 1) != ((side >> y) & 1)) {
+              troubled_.insert(std::minmax(x, y));
+              network_.At(at, [=, this] { network_.Stall(x, y, until); });
+            }
+          }
+        }
+        Touch(a);
+        crashed_.insert(a);
+        end_ = std::max(end_, until);
+        Tell(absl::StrCat(at, ": sides ", side % (uint64_t{1} << size_), " are deaf until ", until,
+                          ", ", a, " crashes at ", death));
+        network_.At(death, [=, this] { network_.Crash(a); });
         return;
       }
       case 6: {

@@ -98,7 +98,7 @@ class VirtualNetwork {
       const int64_t last = std::max(path.last, now_);
       path.ends_ns = std::min(path.ends_ns, Chance(0.5) ? last : Between(now_, last));
       if (notice) {
-        Tell(peer, node, std::min(last, path.ends_ns), Chance(proven));
+        Tell(peer, node, path.ends_ns, Chance(proven));
       }
     }
   }

@@ -200,8 +200,8 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
     if (const int error = error_ != 0 ? error_ : sender_->error(); error != 0 && error != EPIPE) {
       return ConnectionError(error, "receiving");
     }
-    return AsPeerEnded(absl::UnavailableError(
-        "the connection was closed without a word (its process has ended)"));
+    return AsPeerEnded(
+        absl::UnavailableError("the connection was closed without a word (its process has ended)"));
   }
   *drained = got < rest + static_cast<int64_t>(room);
   end_ += static_cast<size_t>(std::max<int64_t>(got - rest, 0));

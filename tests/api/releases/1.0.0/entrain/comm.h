@@ -274,6 +274,83 @@ ENTRAIN_API entrain_status_t entrain_comm_late(const entrain_comm_t* comm, int32
  * `error` may be NULL. */
 ENTRAIN_API entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entrain_error_t* error);
 
+/* ---- Membership: see docs/elastic.md ------------------------------------------------------------------------------- */
+
+enum { /* entrain_member_t.state */
+  ENTRAIN_MEMBER_ALIVE = 0, /* the path to it works, as far as this rank knows */
+  ENTRAIN_MEMBER_LOST = 1,  /* the path to it is lost: its process has ended, or cannot be reached */
+  ENTRAIN_MEMBER_LEFT = 2   /* it has destroyed the communicator */
+};
+
+typedef struct entrain_member {
+  size_t size;
+  entrain_peer_id_t peer_id; /* identity of its process */
+  int32_t rank;              /* its rank in this communicator */
+  int32_t parent_rank;       /* its rank in the communicator that this one was made from by entrain_comm_shrink,
+                                entrain_comm_split or entrain_comm_duplicate; -1: not made from one */
+  int32_t state;             /* ENTRAIN_MEMBER_* */
+  entrain_status_t code;     /* of a lost member: the error of the path; else ENTRAIN_OK */
+  char text[256];            /* and its text, for example "shm pid 812 died"; else empty */
+} entrain_member_t;
+
+ENTRAIN_API void entrain_member_init_sized(entrain_member_t* member, size_t bytes);
+static ENTRAIN_INLINE void entrain_member_init(entrain_member_t* member) {
+  entrain_member_init_sized(member, sizeof(*member));
+}
+/* Writes to `members`, in rank order, what this rank knows of each rank. The caller owns the array and has initialised
+ * each element. On input *count is the capacity of the array, and `members` may be NULL if it is 0. On output *count is
+ * the number of ranks, and at most as many elements as the capacity are written. Local; any thread; also after the
+ * communicator has ended. */
+ENTRAIN_API entrain_status_t entrain_comm_members(const entrain_comm_t* comm, entrain_member_t* members,
+                                                  int32_t* count);
+
+/* Agrees on a flag. *flag becomes the bitwise AND of the flags of all ranks that took part, and is equal on all of them.
+ * A collective of the ranks that are left: it also works after the communicator has ended, and it does not wait for ranks
+ * whose process has ended, that have destroyed the communicator, or that do not answer. Blocks until the ranks agree, at
+ * most for the communicator's default timeout. Any thread; one agree or shrink of a communicator at a time on a rank.
+ * All ranks must make their calls of agree and shrink on a communicator in one order. Errors leave *flag unchanged:
+ * - TIMED_OUT, naming the ranks that live and did not make the call. The call may be repeated; it then continues the same
+ *   agreement, with the flag of the first attempt.
+ * - STALE_GENERATION if the others have gone on without this rank, or if it reaches too few ranks to go on
+ *   (ENTRAIN_PARTITION_MAJORITY below). Ends the communicator on this rank.
+ * - MISMATCH, on all ranks, if one rank calls entrain_comm_shrink. The communicator does not end.
+ * - ABORTED if the communicator is destroyed meanwhile; UNIMPLEMENTED for more than 1,500 ranks. */
+ENTRAIN_API entrain_status_t entrain_comm_agree(entrain_comm_t* comm, uint32_t* flag);
+
+enum { /* entrain_shrink_config_t.partition: the ranks that go on if some do not reach each other */
+  ENTRAIN_PARTITION_MAJORITY = 0, /* all ranks whose process has not ended, however few these are; else, if a rank may
+                                     live that cannot be reached, more than half of the communicator's ranks, or half of
+                                     them with the lowest rank. So at most one side goes on */
+  ENTRAIN_PARTITION_ANY = 1       /* each side. The caller must make sure that two sides do no harm */
+};
+
+typedef struct entrain_shrink_config {
+  size_t size;
+  int64_t timeout_ns;     /* time limit of the call; 0: the communicator's default */
+  const int32_t* exclude; /* ranks to leave out although they live. The call uses the ranks of all callers. NULL: none */
+  int32_t exclude_count;
+  int32_t partition;      /* ENTRAIN_PARTITION_*; the same on all ranks */
+  const char* name;       /* name of the new communicator, 1 to 128 bytes; NULL: the name of `comm` */
+} entrain_shrink_config_t;
+
+ENTRAIN_API void entrain_shrink_config_init_sized(entrain_shrink_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_shrink_config_init(entrain_shrink_config_t* config) {
+  entrain_shrink_config_init_sized(config, sizeof(*config));
+}
+/* Makes a communicator of the ranks that are left of `comm`, in the order of their ranks, over the connections that exist.
+ * Its generation is one more. `config` may be NULL (defaults). A collective of the ranks that are left, as
+ * entrain_comm_agree is; call it when a call on `comm` has failed. `comm` stays as it is: the caller destroys it. *next
+ * belongs to the caller. Every rank that lives, calls in time and is reached by all others is a member. A rank that dies
+ * too late to be left out shows as PEER_LOST in the first call on the new communicator, which can be shrunk again. A rank
+ * that a member of it has not heard for a quarter of timeout_ns (at least 0.5 s, at most 5 s) is left out; with
+ * ENTRAIN_PROGRESS_CALLER a rank answers only inside calls. Errors: those of entrain_comm_agree, and
+ * - INVALID_ARGUMENT, on this rank only, naming the argument and its value.
+ * - RESOURCE_EXHAUSTED, on all ranks, if one has created 65,535 communicators.
+ * A rank that is left out gets STALE_GENERATION from every call on `comm` from then on; the text names the ranks that went
+ * on, if it is known. */
+ENTRAIN_API entrain_status_t entrain_comm_shrink(entrain_comm_t* comm, const entrain_shrink_config_t* config,
+                                                 entrain_comm_t** next);
+
 /* Ends the communicator on all ranks. Returns at once. Any thread may call it, at any time and repeatedly. Within 250
  * ms, calls on the communicator return ABORTED with `reason` on all ranks. Parts and parents keep working. */
 ENTRAIN_API entrain_status_t entrain_comm_abort(entrain_comm_t* comm, const char* reason);
