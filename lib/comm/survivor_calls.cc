@@ -204,6 +204,7 @@ void SurvivorCalls::TakeDecision() {
     }
     result.next = owner_.MakeNext(next_name_, members);
     context_ = 0;
+    engine_.causes().GoneOn();
   }
   ReleaseContext();
   if (work_ && begun_) {

@@ -44,6 +44,13 @@ class Causes {
     }
   }
 
+  // The process has survived the cause: it goes on in a communicator without the ranks that were lost.
+  void GoneOn() {
+    if (told()) {
+      TakeBack();
+    }
+  }
+
   // Takes the text that the peer's TellAll has sent. Ignores a text that is no status.
   void Hear(const Endpoint* from, absl::string_view text);
   // Returns the cause that the peer has told after `since_ns`. OK: it has told none.

@@ -496,7 +496,8 @@ TEST(Comm, WrongArgumentsOfAShrinkAreNamed) {
     fails("partition 2");
     config.name = "";
     fails("name has 0 bytes");
-    EXPECT_FAILS(entrain_comm_shrink(self.comm, &config, nullptr), ENTRAIN_INVALID_ARGUMENT, "next");
+    EXPECT_FAILS(entrain_comm_shrink(self.comm, &config, nullptr), ENTRAIN_INVALID_ARGUMENT,
+                 "next");
     EXPECT_FAILS(entrain_comm_agree(self.comm, nullptr), ENTRAIN_INVALID_ARGUMENT, "flag");
     EXPECT_FAILS(entrain_comm_members(self.comm, nullptr, nullptr), ENTRAIN_INVALID_ARGUMENT,
                  "count");

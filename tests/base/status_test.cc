@@ -72,6 +72,13 @@ TEST(StatusCodes, GoThereAndBack) {
   EXPECT_STREQ(CodeName(ENTRAIN_IN_PROGRESS), "ENTRAIN_IN_PROGRESS");
 }
 
+TEST(StatusCodes, APeersEndIsAProofThatStaysWithTheStatus) {
+  const absl::Status lost = absl::UnavailableError("lost");
+  EXPECT_FALSE(IsPeerEnded(lost));
+  EXPECT_TRUE(IsPeerEnded(Annotate(AsPeerEnded(lost), "tcp")));
+  EXPECT_EQ(AsPeerEnded(lost).code(), lost.code());
+}
+
 TEST(StatusCodes, UnknownOnesAreInternal) {
   EXPECT_EQ(ToCode(absl::CancelledError("x")), ENTRAIN_INTERNAL);
   EXPECT_EQ(ToCode(absl::NotFoundError("x")), ENTRAIN_INTERNAL);

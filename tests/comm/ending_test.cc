@@ -110,6 +110,34 @@ TEST_F(EndingTest, WithoutCallsItLeavesQuietly) {
   EXPECT_TRUE(ends.empty());
 }
 
+TEST_F(EndingTest, ItLeavesAlsoAfterItHasEnded) {
+  ending.Fail(absl::UnavailableError("c: lost somebody"));
+  ending.Leave("destroyed the communicator");
+  ending.Leave("destroyed its runtime");
+  ASSERT_EQ(endpoints[0].sent.size(), 2u);
+  EXPECT_EQ(KindOf(endpoints[0].sent[1]), ControlKind::kLeave);
+  EXPECT_EQ(Message(), "c: lost somebody");
+}
+
+TEST_F(EndingTest, ARankThatIsLeftOutEndsAndTheOthersAreToldOtherwise) {
+  ending.EndAsStale(absl::OutOfRangeError("c: the others went on"));
+  EXPECT_EQ(ending.status().code(), absl::StatusCode::kOutOfRange);
+  ASSERT_EQ(endpoints[0].sent.size(), 1u);
+  const auto told = DecodeStatus(absl::string_view(endpoints[0].sent[0]).substr(3));
+  ASSERT_TRUE(told.has_value());
+  EXPECT_EQ(told->code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(told->message(), "c: the others go on without rank 1");
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_EQ(ends[0].code(), absl::StatusCode::kOutOfRange);
+}
+
+TEST_F(EndingTest, ThatItIsLeftOutReplacesAnEarlierReason) {
+  ending.Fail(absl::UnavailableError("c: lost somebody"));
+  ending.EndAsStale(absl::OutOfRangeError("c: the others went on"));
+  EXPECT_EQ(Message(), "c: the others went on");
+  EXPECT_EQ(endpoints[0].sent.size(), 1u);
+}
+
 TEST_F(EndingTest, UnfinishedCallsEndEverywhere) {
   open.Add(&Started(AllReduce()));
   ending.Leave("destroyed its runtime");

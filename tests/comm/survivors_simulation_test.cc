@@ -167,10 +167,13 @@ class World {
         }
         for (int b = 0; b < a; ++b) {
           const auto other = rank(b).decided().find(number);
+          if (other == rank(b).decided().end() || !goes_on(a) || !goes_on(b)) {
+            continue;
+          }
           const bool apart =
-              any_ && (rank(a).machine().cut().Has(b) || rank(b).machine().cut().Has(a));
-          if (goes_on(a) && goes_on(b) && other != rank(b).decided().end() && !apart &&
-              !(other->second == decision)) {
+              any_ && (rank(a).machine().cut().Has(b) || rank(b).machine().cut().Has(a) ||
+                       !decision.members.Has(b) || !other->second.members.Has(a));
+          if (!apart && !(other->second == decision)) {
             say("ranks ", b, ", ", a, " have decided #", number,
                 " differently: ", Text(other->second), " and ", Text(decision));
           }

@@ -50,10 +50,10 @@ typedef struct entrain_error {
                                 member */
   entrain_peer_id_t peer_id; /* identity of that process, also if it is not a member; all zero: unknown */
   uint64_t generation;       /* generation of the communicator (entrain_comm_generation) */
-  uint64_t sequence;         /* number of the call, from 1. Three kinds of calls have their own count: untagged
+  uint64_t sequence;         /* number of the call, from 1. These have a count of their own: untagged
                                 collectives of a communicator, calls of one tag, and messages of one pair in one
-                                direction. The number is the same on all ranks of the call. 0: the error belongs to no
-                                call */
+                                direction. entrain_comm_agree and entrain_comm_shrink have a fourth. The number is the
+                                same on all ranks of the call. 0: the error belongs to no call */
   int64_t tag;               /* user tag of the call; -1: untagged */
   int64_t elapsed_ns;        /* time since the call started */
   int64_t deadline_ns;       /* time limit of the call */
