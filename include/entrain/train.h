@@ -378,6 +378,12 @@ enum { /* fragment_pattern */
   ENTRAIN_FRAGMENT_SEQUENTIAL = 0, /* each fragment has neighbouring layers that train */
   ENTRAIN_FRAGMENT_STRIDED = 1     /* each fragment has every P-th layer that trains */
 };
+enum { /* on_loss: what happens when a rank is lost, that is, when its process dies or cannot be reached, or does not come
+          to an exchange within timeout_ns */
+  ENTRAIN_ON_LOSS_FAIL = 0,  /* the next call on every rank returns the error */
+  ENTRAIN_ON_LOSS_FINISH = 1 /* the replicas of which no rank is lost finish the exchange and go on. See "After a loss"
+                                below */
+};
 typedef struct entrain_edit_config {
   size_t size;
   entrain_shard_t* shard;              /* the sharded model, already bound. The EDiT object keeps it alive, and uses its
@@ -485,6 +491,11 @@ typedef struct entrain_edit_config {
   double error_decay;                  /* beta in (0, 1], default 1: with error_feedback, the part that was not sent is
                                           multiplied by beta before the layer's next pseudo-gradient is added
                                           (SparseLoCo, arXiv 2508.15706) */
+  int32_t on_loss;                     /* ENTRAIN_ON_LOSS_*; default FAIL. FINISH is refused in plain averaging, with
+                                          error_feedback, with ENTRAIN_OUTER_CALLBACK, with compat, and on device
+                                          memory. With replicas of several ranks FINISH needs a mesh from
+                                          entrain_mesh_create, whose communicator exists until entrain_edit_create
+                                          returns */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
@@ -578,6 +589,20 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * layer, and with overlap_steps at any time except during calls. It may read them at any time except between
  * begin_forward and the layer's wait. */
 
+/* After a loss, with ENTRAIN_ON_LOSS_FINISH. A replica is whole or gone: if one of its ranks is lost, its other ranks get
+ * an error (PEER_LOST), which names the replica and the rank and says that the replica has left. No call returns an
+ * error on the other ranks. They agree on the ranks that are left (entrain_comm_shrink), in a thread of the library,
+ * also while the callers compute. If a replica is lost between exchanges, the next exchange is one of the others. If it
+ * is lost during an exchange, the others finish the exchange: a layer that any of them has finished with the lost
+ * replica's pseudo-gradient counts it on all of them, and the other layers have weights and divisors as if the lost
+ * replica had not come. All replicas then have the same bits. (With several ranks in a replica, each shard of a layer is
+ * a part in this sense.) If ranks are cut off from each other, the side with the majority goes on, as in
+ * entrain_comm_shrink. A rank that was left out, because it was stopped or too late, gets STALE_GENERATION.
+ *
+ * Replicas keep their numbers: those of the mesh. The groups of the mesh and of the shard do not change, so calls over
+ * the sync group fail from then on: the reduction of gradients in warm-up, and entrain_shard_broadcast. A loss during
+ * warm-up, during a save, or during a load ends the run. */
+
 /* On device memory the host waits in entrain_edit_begin_forward for a merge that is due, and with use_async for the
  * rendezvous. The host also waits in entrain_edit_leave, in saves and loads, and, for the exchange, in
  * entrain_edit_layer_report and entrain_edit_layer_score. entrain_edit_create allocates anchors, outer state and the
@@ -661,7 +686,7 @@ static ENTRAIN_INLINE void entrain_edit_replica_init(entrain_edit_replica_t* rep
   entrain_edit_replica_init_sized(replica, sizeof(*replica));
 }
 /* Copies to *out what replica `replica` (0 to N - 1) reported at the last rendezvous. Returns FAILED_PRECONDITION
- * before the first rendezvous. */
+ * before the first rendezvous, and if the replica was lost before the last rendezvous. */
 ENTRAIN_API entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replica,
                                                   entrain_edit_replica_t* out);
 
@@ -683,6 +708,10 @@ typedef struct entrain_edit_info_t {
   int64_t rejections;        /* layers of this replica that were rejected, over all exchanges */
   int64_t rollbacks;         /* layers for which all replicas were rejected: theta returned to the anchor, and the
                                 anchor did not move */
+  int32_t replicas;          /* replicas that are left, as far as this rank knows now */
+  int32_t losses;            /* replicas that are lost: entrain_edit_loss describes them */
+  int64_t short_rounds;      /* exchanges of which some layers were finished without a replica that had taken part in
+                                their rendezvous */
 } entrain_edit_info_t;
 ENTRAIN_API void entrain_edit_info_init_sized(entrain_edit_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
@@ -691,13 +720,27 @@ static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
 /* Describes the state after the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
+typedef struct entrain_edit_loss_t {
+  size_t size;
+  int32_t replica;    /* its number in the mesh */
+  int64_t rendezvous; /* number of rendezvous that were over when this rank learned of the loss */
+} entrain_edit_loss_t;
+ENTRAIN_API void entrain_edit_loss_init_sized(entrain_edit_loss_t* loss, size_t bytes);
+static ENTRAIN_INLINE void entrain_edit_loss_init(entrain_edit_loss_t* loss) {
+  entrain_edit_loss_init_sized(loss, sizeof(*loss));
+}
+/* Writes to *loss which replica was lost, for the losses 0, 1, ... in their order. If `text` is not NULL, also writes up
+ * to `bytes` bytes of the reason to `text`, with a 0 at the end. Returns INVALID_ARGUMENT if there was no such loss. */
+ENTRAIN_API entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32_t index, entrain_edit_loss_t* loss,
+                                               char* text, size_t bytes);
+
 /* Copies this rank's anchors to `anchor`: slab_count elements, laid out as the slab, converted to `dtype` (f32, f64,
  * bf16 or f16; UNIMPLEMENTED for others). `anchor` is device memory if the parameters are. For a frozen layer, copies
  * its live parameters. Returns FAILED_PRECONDITION before the anchors exist, and while an exchange is in progress. */
 ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor, entrain_dtype_t dtype);
 
 /* Writes what the last exchange decided for a layer, which must not be frozen or empty: the norm and the weight of each
- * replica (N elements each), and the factor that clipped the combined pseudo-gradient. Each output may be NULL. */
+ * replica (N elements each; both 0 for a replica that is lost), and the factor that clipped the combined pseudo-gradient. Each output may be NULL. */
 ENTRAIN_API entrain_status_t entrain_edit_layer_report(const entrain_edit_t* edit, int32_t layer, double* norms,
                                                        double* weights, double* clip_factor);
 /* Writes how this replica's detector (skip_anomaly) judged the layer's norm at the last exchange: *z, the z-score, and

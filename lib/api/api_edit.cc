@@ -261,15 +261,7 @@ entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replic
                                       entrain_edit_replica_t* out) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    const std::vector<entrain::Standing> all = edit->edit->standings();
-    if (all.empty()) {
-      return absl::FailedPreconditionError("the replicas have not met yet");
-    }
-    if (replica < 0 || static_cast<size_t>(replica) >= all.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("replica ", replica, " is not one of ",
-                                                     all.size(), " (0 to ", all.size() - 1, ")"));
-    }
-    const entrain::Standing& one = all[static_cast<size_t>(replica)];
+    ENTRAIN_ASSIGN_OR_RETURN(const entrain::Standing one, edit->edit->StandingOf(replica));
     const entrain_edit_replica_t known = {.size = sizeof(known),
                                           .steps = static_cast<int64_t>(one.steps),
                                           .steps_since = static_cast<int64_t>(one.steps_since),
@@ -304,8 +296,38 @@ entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info
                                        .rendezvous = now.rendezvous,
                                        .metric = now.metric,
                                        .rejections = now.rejections,
-                                       .rollbacks = now.rollbacks};
+                                       .rollbacks = now.rollbacks,
+                                       .replicas = now.replicas,
+                                       .losses = static_cast<int32_t>(now.losses),
+                                       .short_rounds = now.short_rounds};
     return WriteStruct(&known, sizeof(known), info, "entrain_edit_info_t");
+  });
+}
+
+void entrain_edit_loss_init_sized(entrain_edit_loss_t* loss, size_t bytes) {
+  entrain_edit_loss_t defaults = {};
+  WriteDefaults(defaults, loss, bytes);
+}
+
+entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32_t index,
+                                   entrain_edit_loss_t* loss, char* text, size_t bytes) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
+    const std::vector<entrain::ReplicaLoss> all = edit->edit->losses();
+    if (index < 0 || static_cast<size_t>(index) >= all.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("index ", index, " is not one of ", all.size(), " losses"));
+    }
+    const entrain::ReplicaLoss& one = all[static_cast<size_t>(index)];
+    const entrain_edit_loss_t known = {
+        .size = sizeof(known), .replica = one.replica, .rendezvous = one.rendezvous};
+    ENTRAIN_RETURN_IF_ERROR(WriteStruct(&known, sizeof(known), loss, "entrain_edit_loss_t"));
+    if (text != nullptr && bytes > 0) {
+      const size_t count = std::min(bytes - 1, one.why.size());
+      std::copy_n(one.why.begin(), count, text);
+      text[count] = 0;
+    }
+    return absl::OkStatus();
   });
 }
 

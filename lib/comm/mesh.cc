@@ -127,6 +127,7 @@ absl::StatusOr<std::shared_ptr<Mesh>> Mesh::Create(std::shared_ptr<Communicator>
   ENTRAIN_ASSIGN_OR_RETURN(const auto lengths, Complete(config.lengths, comm->size()));
   const auto coordinates = Coordinates(comm->rank(), lengths, order);
   auto mesh = std::make_shared<Mesh>();
+  mesh->whole_ = comm;
   std::shared_ptr<Communicator> alone;
   for (size_t group = 0; group <= kAxes; ++group) {
     const bool model = group == Index(Axis::kModel);

@@ -31,6 +31,8 @@ class Mesh {
   // shape, and this rank's place in `shard` must be equal on all ranks of `sync`.
   static absl::StatusOr<std::shared_ptr<Mesh>> CreateFrom(std::shared_ptr<Communicator> shard,
                                                           std::shared_ptr<Communicator> sync);
+  // Returns the communicator that Create has split, if it still exists; otherwise null.
+  std::shared_ptr<Communicator> whole() const { return whole_.lock(); }
   int coordinate(Axis axis) const;
   int length(Axis axis) const;
   // Never returns null. An axis of length 1 has a communicator of one rank.
@@ -39,6 +41,7 @@ class Mesh {
  private:
   std::array<int, kAxes + 1> coordinate_{}, length_{};
   std::array<std::shared_ptr<Communicator>, kAxes + 1> comms_;
+  std::weak_ptr<Communicator> whole_;
 };
 
 }  // namespace entrain

@@ -143,6 +143,9 @@
     OneOf("ENTRAIN_FRAGMENT_*", "sequential,strided"), o.fragments > 1,                                                \
     "has no effect with one fragment; set fragments", false,                                                           \
     "layers of a fragment: neighbours, or every P-th")                                                                 \
+  X(OnLoss, on_loss, OnLoss::kFail, OneOf("ENTRAIN_ON_LOSS_*", "fail,finish"), !o.plain(),                             \
+    "needs an anchor, which plain averaging does not have; set an outer_optimizer or a reducer", true,                 \
+    "when a replica is lost: the run fails, or the others finish the round and go on")                                 \
   X(int64_t, timeout_ns, 0, AtLeast(0), true, nullptr, false,                                                          \
     "time limit of each collective, in nanoseconds; 0: the communicators' default")
 // clang-format on

@@ -102,6 +102,26 @@ absl::Status CheckFragmentNumbers(const EditOptions& o) {
   return absl::OkStatus();
 }
 
+// Each of these has state that the replicas that are left could not repair, or results that differ
+// within a layer.
+absl::Status CheckOnLoss(const EditOptions& o) {
+  const auto refuse = [&](absl::string_view why) {
+    return RefuseOption("on_loss", static_cast<int32_t>(o.on_loss), why);
+  };
+  if (o.on_loss == OnLoss::kFail) {
+    return absl::OkStatus();
+  }
+  if (o.error_feedback) {
+    return refuse(
+        "(finish) does not go with error_feedback: a layer that is sent again would pay twice");
+  }
+  if (o.outer_optimizer == OuterKind::kCallback) {
+    return refuse(
+        "(finish) does not go with outer_optimizer callback, whose state the library cannot send");
+  }
+  return o.compat ? refuse("(finish) does not go with compat") : absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Span<const EditOption> EditOptionTable() {
@@ -117,6 +137,7 @@ absl::Status CheckOptions(const EditOptions& options) {
                         "leaves use_step_weight without effect; set it above 0");
   }
   ENTRAIN_RETURN_IF_ERROR(CheckMerging(options.merging()));
+  ENTRAIN_RETURN_IF_ERROR(CheckOnLoss(options));
   ENTRAIN_RETURN_IF_ERROR(CheckFragmentNumbers(options));
   return CheckOverlap(options);
 }

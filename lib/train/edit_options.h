@@ -22,6 +22,8 @@ enum class ReducerKind : int32_t { kNone = 0, kLinear = 1, kGta = 2 };
 // How a replica merges the result of an exchange with the steps that it made during the exchange;
 // see train.h.
 enum class OverlapMerge : int32_t { kAdd = 0, kMix = 1, kRestart = 2 };
+// What happens when a rank is lost; see train.h.
+enum class OnLoss : int32_t { kFail = 0, kFinish = 1 };
 enum class FragmentPattern : int32_t { kSequential = 0, kStrided = 1 };
 
 // Makes one outer step of `anchor` against `grad`, both elements of one layer's shard on this rank.

@@ -84,7 +84,8 @@ absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
 }
 
 AllRanks EditState::Everybody(int64_t timeout_ns) const {
-  return AllRanks(parts_.exchange.groups().model, parts_.exchange.groups().sync, timeout_ns);
+  const ExchangeGroups groups = parts_.exchange.groups();
+  return AllRanks(groups.model, groups.sync, timeout_ns);
 }
 
 absl::Status EditState::Save(const CheckpointOptions& options) {

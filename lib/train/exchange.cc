@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "absl/base/casts.h"
@@ -123,6 +124,8 @@ Exchange::Exchange(const Slab& slab, const LayerArrays& live, const EditOptions&
       room_(room),
       reducer_(ReducerOf(options)),
       me_(groups_.sync == nullptr ? 0 : groups_.sync->rank()),
+      all_replicas_(groups_.sync == nullptr ? 1 : static_cast<size_t>(groups_.sync->size())),
+      replicas_(all_replicas_),
       anchors_(slab, room, options.cpu_offload),
       outer_(slab, options),
       empty_rounds_(static_cast<size_t>(slab.layers()), 0),
@@ -133,8 +136,11 @@ Exchange::Exchange(const Slab& slab, const LayerArrays& live, const EditOptions&
       finite_(static_cast<size_t>(slab.layers()), 1),
       deltas_(room, slab.largest().shard),
       verdicts_(static_cast<size_t>(slab.layers())),
+      counted_(static_cast<size_t>(slab.layers())),
+      outcomes_(static_cast<size_t>(slab.layers())),
       reports_(static_cast<size_t>(slab.layers())),
       flights_(static_cast<size_t>(slab.layers())) {
+  std::iota(replicas_.begin(), replicas_.end(), 0);
   if (options.skip_anomaly) {
     detectors_.assign(static_cast<size_t>(slab.layers()), AnomalyDetector(DetectorOf(options)));
   }
@@ -233,8 +239,7 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
     const auto layer = static_cast<size_t>(layers[i]);
     bool rejected = false;
     if (!detectors_.empty() && mine->steps_since > 0) {
-      reports_[layer].score = detectors_[layer].Look(norm);
-      rejected = reports_[layer].score.outlier;
+      rejected = detectors_[layer].Look(norm).outlier;
     }
     norms->push_back(rejected ? -norm : norm);
   }
@@ -296,11 +301,17 @@ absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const 
     ENTRAIN_RETURN_IF_ERROR(groups_.sync->AllGather(
         record.data(), records.data(), static_cast<int64_t>(width), DType::kU64, options));
   }
-  standings_.resize(records.size() / width);
-  for (size_t n = 0; n < standings_.size(); ++n) {
-    std::memcpy(static_cast<void*>(&standings_[n]), records.data() + n * width, sizeof(Standing));
+  NormTable table;
+  table.replicas = replicas_;
+  table.layers = layers;
+  for (size_t row = 0; row < records.size(); row += width) {
+    std::memcpy(static_cast<void*>(&table.standings.emplace_back()), records.data() + row,
+                sizeof(Standing));
+    for (size_t i = kHeader; i < width; ++i) {
+      table.norms.push_back(absl::bit_cast<double>(records[row + i]));
+    }
   }
-  const absl::Status same = CheckStandings(standings_);
+  const absl::Status same = CheckStandings(table.standings, table.replicas);
   if (!same.ok()) {
     // All ranks of the group see the same table. They leave together, so that each reports this
     // error and not the abort of another rank.
@@ -308,54 +319,73 @@ absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const 
     groups_.sync->Barrier(Options(slab_.layers())).IgnoreError();
     return same;
   }
-  if (!Exchanges(standings_, options_.least_steps())) {
+  return TakeUp(std::move(table));
+}
+
+bool Exchange::TakeUp(NormTable table) {
+  table_ = std::move(table);
+  if (!exchanges()) {
     return false;
   }
-  const std::vector<double> trained = Trained(standings_, options_.compat);
-  for (size_t i = 0; i < norms.size(); ++i) {
-    std::vector<double> column;
-    for (size_t at = kHeader + i; at < records.size(); at += width) {
-      column.push_back(absl::bit_cast<double>(records[at]));
+  const size_t me = table_.RowOf(me_);
+  for (size_t i = 0; i < table_.layers.size(); ++i) {
+    const auto layer = static_cast<size_t>(table_.layers[i]);
+    const std::vector<Candidate> brought = Weigh(table_, i, /*counts=*/true);
+    const Candidate& own = brought[me];
+    finite_[layer] = std::isfinite(own.norm) ? 1 : 0;
+    reports_[layer].accepted = own.absent || own.accepted();
+    if (!detectors_.empty()) {
+      if (!own.absent) {
+        reports_[layer].score = detectors_[layer].Look(own.norm);
+      }
+      Learn(table_.layers[i], own);
     }
-    Weigh(layers[i], column, trained);
   }
   return true;
 }
 
-void Exchange::Weigh(int layer, const std::vector<double>& signed_norms,
-                     const std::vector<double>& trained) {
-  const auto at = static_cast<size_t>(layer);
+// Weighs one layer of the table's layers. With `counts`, the layer's report and totals change too.
+std::vector<Candidate> Exchange::Weigh(const NormTable& table, size_t index, bool counts) {
+  const auto layer = static_cast<size_t>(table.layers[index]);
+  const std::vector<double> trained = Trained(table.standings, options_.compat);
   std::vector<Candidate> brought;
-  LayerReport& report = reports_[at];
-  report.norms.clear();
-  for (size_t n = 0; n < signed_norms.size(); ++n) {
-    const double norm = std::abs(signed_norms[n]);
-    brought.push_back({.norm = norm,
-                       .rejected = std::signbit(signed_norms[n]),
-                       .absent = standings_[n].steps_since == 0,
-                       .trained = trained[n]});
-    report.norms.push_back(norm);
-    brought_[at] += brought.back().absent ? 0 : 1;
+  for (size_t row = 0; row < table.rows(); ++row) {
+    const double norm = table.norm(row, index);
+    brought.push_back({.norm = std::abs(norm),
+                       .rejected = std::signbit(norm),
+                       .absent = table.standings[row].steps_since == 0,
+                       .trained = trained[row]});
   }
-  verdicts_[at] = entrain::Weigh(WeighingOf(options_), brought);
-  accepted_[at] += verdicts_[at].accepted;
-  report.brought_ever = brought_[at];
-  report.accepted_ever = accepted_[at];
-  report.weights = verdicts_[at].weights;
+  verdicts_[layer] = entrain::Weigh(WeighingOf(options_), brought);
+  if (counts) {
+    Report(table, index, brought);
+  }
+  return brought;
+}
+
+// Shows the verdict about the layer.
+void Exchange::Report(const NormTable& table, size_t index, const std::vector<Candidate>& brought) {
+  const auto layer = static_cast<size_t>(table.layers[index]);
+  LayerReport& report = reports_[layer];
+  report.norms.assign(all_replicas_, 0);
+  report.weights.assign(all_replicas_, 0);
+  for (size_t row = 0; row < table.rows(); ++row) {
+    const auto replica = static_cast<size_t>(table.replicas[row]);
+    report.norms[replica] = brought[row].norm;
+    report.weights[replica] = verdicts_[layer].weights[row];
+  }
+  counted_[layer] = verdicts_[layer];
+  brought_[layer] += counted_[layer].brought;
+  accepted_[layer] += counted_[layer].accepted;
+  report.brought_ever = brought_[layer];
+  report.accepted_ever = accepted_[layer];
   report.clip_factor = report.staleness = 1;
   report.rolled_back = false;
-  finite_[at] = std::isfinite(signed_norms[static_cast<size_t>(me_)]) ? 1 : 0;
-  const Candidate& own = brought[static_cast<size_t>(me_)];
-  report.accepted = own.absent || own.accepted();
-  if (!detectors_.empty()) {
-    Learn(layer, brought);
-  }
 }
 
 // Tells this replica's detector of the layer the decision.
-void Exchange::Learn(int layer, const std::vector<Candidate>& brought) {
+void Exchange::Learn(int layer, const Candidate& own) {
   const auto at = static_cast<size_t>(layer);
-  const Candidate& own = brought[static_cast<size_t>(me_)];
   if (own.absent) {
     // There is no norm.
   } else if (own.accepted()) {
@@ -398,7 +428,8 @@ void Exchange::FillDelta(int layer, float* delta) const {
   const int64_t valid = slab_.layer(layer).valid;
   const std::vector<double>& weights = verdicts_[static_cast<size_t>(layer)].weights;
   const float factor = reducer_->Factor(groups_.sync.get(), weights);
-  if (weights[static_cast<size_t>(me_)] == 0) {
+  const int rank = groups_.sync == nullptr ? 0 : groups_.sync->rank();
+  if (weights[static_cast<size_t>(rank)] == 0) {
     // Assigns zero, because a value that is not finite stays so when multiplied by zero.
     ZeroArray(delta, valid * kFloat);
   } else if (!anchors_.exist()) {
@@ -409,44 +440,53 @@ void Exchange::FillDelta(int layer, float* delta) const {
 }
 
 absl::Status Exchange::Finish(int layer) {
+  return FinishWith(layer, nullptr);
+}
+
+// `known`, if not null, says how another part of the layer has ended.
+absl::Status Exchange::FinishWith(int layer, const LayerOutcome* known) {
   const auto at = static_cast<size_t>(layer);
   if (groups_.model != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(groups_.model->status());  // another rank of this replica gave up
   }
-  if (overlapped(layer) && options_.overlap_merge == OverlapMerge::kRestart) {
-    // The snapshot has been sent. Merge needs the anchor from which this replica continued, to
-    // measure how far the replica has moved from it.
-    RoundAnchor(wide_, layer, Taken(layer));
-  }
   if (verdicts_[at].accepted == 0) {
+    KeepOldAnchor(layer);
     RollBack(layer);
   } else {
     Flight flight = std::move(flights_[at]);
     WorkerThread::Doing(absl::StrCat("layer ", layer, ": the sum of deltas"));
     ENTRAIN_RETURN_IF_ERROR(reducer_->Finish(flight.work));
     WorkerThread::Doing(absl::StrCat("layer ", layer, ": the step"));
-    ENTRAIN_RETURN_IF_ERROR(Combine(layer, flight.delta.data));
+    ENTRAIN_RETURN_IF_ERROR(Combine(layer, flight.delta.data, known));
     deltas_.Give(std::move(flight.delta));
   }
+  outcomes_[at].rolled_back = reports_[at].rolled_back ? 1 : 0;
+  outcomes_[at].outer_steps = outer_.steps(layer);
   ENTRAIN_RETURN_IF_ERROR(CheckDevice());
   if (options_.is_debug && (groups_.model == nullptr || groups_.model->rank() == 0)) {
-    LogDecision(layer, standings_[static_cast<size_t>(me_)].round + 1, me_, reports_[at]);
+    LogDecision(layer, table_.standings[0].round + 1, me_, reports_[at]);
   }
   return absl::OkStatus();
 }
 
 // Ranks whose shard of the layer is all padding take part too, because the others wait for them.
-absl::Status Exchange::Combine(int layer, float* mean) {
+absl::Status Exchange::Combine(int layer, float* mean, const LayerOutcome* known) {
   const SlabLayer& l = slab_.layer(layer);
   OuterScales scales;
-  if (options_.scales_outer()) {
+  bool finite = known == nullptr || known->rolled_back == 0;
+  if (known != nullptr) {
+    scales = known->scales;
+  } else if (options_.scales_outer()) {
     ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> squares, OuterSquares(layer, mean));
-    if (!std::isfinite(squares[0])) {
-      RollBack(layer);
-      return absl::OkStatus();
-    }
-    scales = ScalesOf(layer, squares);
+    finite = std::isfinite(squares[0]);
+    scales = finite ? ScaleOuterStep(options_, squares, gaps_.Gap(layer)) : scales;
   }
+  KeepOldAnchor(layer);
+  if (!finite) {
+    RollBack(layer);
+    return absl::OkStatus();
+  }
+  NoteScales(layer, scales);
   if (!anchors_.exist()) {
     live_.Write(layer, mean, l.valid);
   } else if (options_.compat && options_.skip_anomaly && Vanishes(mean, l.valid, room_)) {
@@ -484,15 +524,22 @@ absl::StatusOr<std::vector<double>> Exchange::OuterSquares(int layer, const floa
   return squares;
 }
 
-OuterScales Exchange::ScalesOf(int layer, const std::vector<double>& squares) {
-  LayerReport& report = reports_[static_cast<size_t>(layer)];
-  const OuterScales scales = ScaleOuterStep(options_, squares, gaps_.Gap(layer));
-  report.clip_factor = scales.clip;
-  report.staleness = scales.staleness;
+void Exchange::NoteScales(int layer, const OuterScales& scales) {
+  const auto at = static_cast<size_t>(layer);
+  outcomes_[at].scales = scales;
+  reports_[at].clip_factor = scales.clip;
+  reports_[at].staleness = scales.staleness;
   if (options_.staleness_penalty) {
     gaps_.Moved(layer, scales.length);
   }
-  return scales;
+}
+
+// With kRestart, Merge needs the anchor from which this replica continued, to measure how far the
+// replica has moved from it. The snapshot, which this overwrites, has been sent by then.
+void Exchange::KeepOldAnchor(int layer) {
+  if (overlapped(layer) && options_.overlap_merge == OverlapMerge::kRestart) {
+    RoundAnchor(wide_, layer, Taken(layer));
+  }
 }
 
 // No replica brought a usable delta: sets theta back to the anchor and leaves a and b unchanged.

@@ -5,6 +5,9 @@
 //   Begin(l)   Delta ← w_n (a - theta); its all-reduce starts                               (eq. 3)
 //   Finish(l)  beta ← min(1, phi / (||mean|| + eps)); a ← outer(a, beta mean); theta ← a    (eq. 4)
 //
+// When a rank is lost, the communicators are replaced, and an exchange under way is finished by the
+// replicas that are left (recovery.h; exchange_recovery.cc has the functions for it).
+//
 // Only layers that train take part, and of those only the layers given to Judge. On the host,
 // collectives carry tags (the layer; for Judge the number of layers), so ranks may interleave Begin
 // and Finish differently. On a device the deltas carry no tags, so their order must be the same on
@@ -22,7 +25,10 @@
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 
 #include "lib/comm/communicator.h"
 #include "lib/memory/buffer.h"
@@ -45,15 +51,30 @@ namespace entrain {
 
 // The decisions of an exchange about a layer.
 struct LayerReport {
-  std::vector<double> norms, weights;  // by replica; weight 0: rejected
-  double clip_factor = 1;              // beta
-  double staleness = 1;                // divisor of the mean, with staleness_penalty
-  bool accepted = true;                // this replica was not rejected
-  AnomalyDetector::Score score;        // score of its norm, with skip_anomaly
-  bool rolled_back = false;            // all were rejected, or the result was not finite
+  // By number of the replica in the mesh. Weight 0: rejected. Both 0: lost.
+  std::vector<double> norms, weights;
+  double clip_factor = 1;        // beta
+  double staleness = 1;          // divisor of the mean, with staleness_penalty
+  bool accepted = true;          // this replica was not rejected
+  AnomalyDetector::Score score;  // score of its norm, with skip_anomaly
+  bool rolled_back = false;      // all were rejected, or the result was not finite
   // Totals over all exchanges of the layer, including those of a loaded run: replicas that brought
   // a delta, and how many of these were accepted. The same on all ranks.
   int64_t brought_ever = 0, accepted_ever = 0;
+};
+
+// How the exchange of a layer has ended on a rank that has finished it, in the format in which it is
+// sent. Equal on all ranks that have finished the layer.
+struct LayerOutcome {
+  int64_t rolled_back = 0;
+  int64_t outer_steps = 0;  // of the layer, so far
+  OuterScales scales;
+};
+static_assert(sizeof(LayerOutcome) == 7 * sizeof(int64_t));
+
+// Bytes that this rank has sent in exchanges.
+struct ExchangeBytes {
+  uint64_t model = 0, sync = 0;
 };
 
 // For parameters that are not f32: a shard of theta in f32, and the same shard of the rounded
@@ -113,10 +134,35 @@ class Exchange final : public LayerExchange {
   bool overlapped(int layer) const { return overlapped_[static_cast<size_t>(layer)] != 0; }
 
   const Anchors& anchors() const { return anchors_; }
-  // Returns the standings by replica, as of the last Judge.
-  const std::vector<Standing>& standings() const { return standings_; }
+  // Returns the table of the last Judge, and what that Judge returned.
+  const NormTable& table() const { return table_; }
+  bool exchanges() const { return Exchanges(table_.standings, options_.least_steps()); }
   const LayerReport& report(int layer) const { return reports_[static_cast<size_t>(layer)]; }
-  const ExchangeGroups& groups() const { return groups_; }
+  // May be called from any thread.
+  ExchangeGroups groups() const ABSL_LOCKS_EXCLUDED(groups_mutex_);
+  ExchangeBytes bytes_sent() const ABSL_LOCKS_EXCLUDED(groups_mutex_);
+  // Returns the number of this replica in the mesh.
+  int replica() const { return me_; }
+
+  // ---- After a loss. The worker calls these functions
+  // Replaces the communicators, which have ended, and drops the deltas under way. `replicas` has
+  // the numbers of the replicas that are left, by rank of `sync`.
+  void Regroup(std::shared_ptr<Communicator> model, std::shared_ptr<Communicator> sync,
+               const std::vector<int>& replicas) ABSL_LOCKS_EXCLUDED(groups_mutex_);
+  // Takes the place of a Judge that has failed here and has succeeded on another rank, which has
+  // sent its table. Returns what that Judge returned.
+  bool TakeUp(NormTable table);
+  // Weighs the layer again, without the replicas that are lost. With `counts`, the totals of the
+  // report change too.
+  void WeighAgain(int layer, bool counts);
+  // Returns how the last exchange of a layer has ended. Valid after Finish of the layer.
+  const LayerOutcome& outcome(int layer) const { return outcomes_[static_cast<size_t>(layer)]; }
+  // Finishes a layer that no rank of the sync group has finished, with the scales of another part
+  // of the layer that is finished.
+  absl::Status FinishLike(int layer, const LayerOutcome& outcome);
+  // Collective over the sync group. Rank `root`, which has finished the layer, sends the result to
+  // the ranks that have not. `finished` says that this rank has.
+  absl::Status Share(int layer, int root, bool finished, const LayerOutcome& outcome);
 
  private:
   // A layer between Begin and Finish.
@@ -129,14 +175,17 @@ class Exchange final : public LayerExchange {
                                   std::vector<double>* norms);
   absl::StatusOr<bool> ShareNorms(const std::vector<int>& layers, const Standing& mine,
                                   const std::vector<double>& norms, int64_t extra_ns);
-  void Weigh(int layer, const std::vector<double>& signed_norms,
-             const std::vector<double>& trained);
-  void Learn(int layer, const std::vector<Candidate>& brought);
+  std::vector<Candidate> Weigh(const NormTable& table, size_t index, bool counts);
+  void Report(const NormTable& table, size_t index, const std::vector<Candidate>& brought);
+  void Learn(int layer, const Candidate& own);
   void FillDelta(int layer, float* delta) const;
-  absl::Status Combine(int layer, float* mean);
+  absl::Status FinishWith(int layer, const LayerOutcome* known);
+  absl::Status Combine(int layer, float* mean, const LayerOutcome* known);
   absl::StatusOr<std::vector<double>> OuterSquares(int layer, const float* mean) const;
-  OuterScales ScalesOf(int layer, const std::vector<double>& squares);
+  void KeepOldAnchor(int layer);
+  void NoteScales(int layer, const OuterScales& scales);
   void RollBack(int layer);
+  void DropFlights();
 
   absl::Status ReserveOnDevice();
   float* Taken(int layer) const { return taken_ + slab_.layer(layer).offset; }
@@ -152,17 +201,22 @@ class Exchange final : public LayerExchange {
   const Slab& slab_;
   const LayerArrays& live_;
   const EditOptions options_;
-  const ExchangeGroups groups_;
+  mutable absl::Mutex groups_mutex_;
+  ExchangeGroups
+      groups_;  // the worker changes it, with groups_mutex_; others read it with the mutex
+  ExchangeBytes sent_before_ ABSL_GUARDED_BY(groups_mutex_);  // by communicators that were replaced
   const ReplicaSums sums_;
   DeviceRoom* const room_;
   const std::unique_ptr<DeltaReducer> reducer_;
-  const int me_;  // this replica
+  const int me_;               // this replica, by its number in the mesh
+  const size_t all_replicas_;  // replicas of the mesh
+  std::vector<int> replicas_;  // numbers of those that are left, by rank of the sync group
   Anchors anchors_;
   OuterOptimizer outer_;
   std::vector<AnomalyDetector> detectors_;  // by layer, of this replica; empty without skip_anomaly
   std::vector<int> empty_rounds_;           // by layer: exchanges in a row that rejected all
   std::vector<int64_t> brought_, accepted_;  // by layer: brought_ever and accepted_ever of reports
-  std::vector<Standing> standings_;
+  NormTable table_;                          // of the last Judge
   StalenessGaps gaps_;
   WideShard wide_, merging_;  // for the running exchange; for merging
   OwnedBuffer snapshot_;      // laid out like the slab; exists after the first Snapshot
@@ -171,9 +225,11 @@ class Exchange final : public LayerExchange {
   // the layer is in use. finite_: its snapshot was finite.
   std::vector<int32_t> overlapped_, finite_;
   DeltaBuffers deltas_;
-  std::vector<Verdict> verdicts_;     // by layer
-  std::vector<LayerReport> reports_;  // by layer
-  std::vector<Flight> flights_;       // by layer
+  std::vector<Verdict> verdicts_;       // by layer; their weights are by rank of the sync group
+  std::vector<Verdict> counted_;        // by layer: the verdict that the totals contain
+  std::vector<LayerOutcome> outcomes_;  // by layer
+  std::vector<LayerReport> reports_;    // by layer
+  std::vector<Flight> flights_;         // by layer
 };
 
 }  // namespace entrain

@@ -1,11 +1,28 @@
 #include "lib/train/exchange_results.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
 namespace entrain {
 
-void ExchangeResults::Met(const std::vector<Standing>& standings, uint64_t rendezvous) {
+void ExchangeResults::Met(const NormTable& table, uint64_t rendezvous) {
   absl::MutexLock lock(&mutex_);
-  standings_ = standings;
+  met_replicas_ = table.replicas;
+  standings_ = table.standings;
   met_ = static_cast<int64_t>(rendezvous) + 1;
+}
+
+void ExchangeResults::Lost(ReplicaLoss loss) {
+  absl::MutexLock lock(&mutex_);
+  losses_.push_back(std::move(loss));
+}
+
+void ExchangeResults::RoundShort(int64_t round) {
+  absl::MutexLock lock(&mutex_);
+  short_rounds_ += std::exchange(last_short_, round) == round ? 0 : 1;
 }
 
 void ExchangeResults::LayerOver(bool accepted, bool rolled_back) {
@@ -57,11 +74,40 @@ void ExchangeResults::Fill(EditInfo* info) const {
     weight += one.metric_weight;
   }
   info->metric = sum / weight;  // 0 / 0 is NaN, as documented
+  info->losses = static_cast<int64_t>(losses_.size());
+  info->replicas = replicas_ - static_cast<int>(losses_.size());
+  info->short_rounds = short_rounds_;
 }
 
 int64_t ExchangeResults::last_sync_step() const {
   absl::MutexLock lock(&mutex_);
   return shown_.last_sync_step;
+}
+
+int64_t ExchangeResults::rendezvous() const {
+  absl::MutexLock lock(&mutex_);
+  return met_;
+}
+
+absl::StatusOr<Standing> ExchangeResults::StandingOf(int replica) const {
+  absl::MutexLock lock(&mutex_);
+  if (standings_.empty()) {
+    return absl::FailedPreconditionError("the replicas have not met yet");
+  }
+  if (replica < 0 || replica >= replicas_) {
+    return absl::InvalidArgumentError(absl::StrCat("replica ", replica, " is not one of ",
+                                                   replicas_, " (0 to ", replicas_ - 1, ")"));
+  }
+  const auto found = std::find(met_replicas_.begin(), met_replicas_.end(), replica);
+  if (found == met_replicas_.end()) {
+    return absl::FailedPreconditionError(absl::StrCat("replica ", replica, " is lost"));
+  }
+  return standings_[static_cast<size_t>(found - met_replicas_.begin())];
+}
+
+std::vector<ReplicaLoss> ExchangeResults::losses() const {
+  absl::MutexLock lock(&mutex_);
+  return losses_;
 }
 
 std::vector<Standing> ExchangeResults::standings() const {

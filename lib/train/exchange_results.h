@@ -7,9 +7,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
 #include "lib/checkpoint/state_visitor.h"
@@ -17,24 +19,40 @@
 
 namespace entrain {
 
+// The loss of a replica.
+struct ReplicaLoss {
+  int replica = 0;         // its number in the mesh
+  int64_t rendezvous = 0;  // finished rendezvous when this rank learned of the loss
+  std::string why;
+};
+
 struct EditInfo {
   int64_t steps = 0, syncs = 0, last_sync_step = -1;
   uint64_t anchor_checksum = 0;
   uint64_t exposed_ns = 0, sync_ns = 0;
   uint64_t bytes_sent_shard = 0, bytes_sent_sync = 0;
   bool in_warmup = false;
-  int64_t rendezvous = 0;  // with or without an exchange
-  uint64_t wishes = 0;     // set by any replica at the last rendezvous
-  double metric = 0;       // mean over replicas at the last rendezvous; NaN: none
-  int64_t rejections = 0;  // rejected layers of this replica, over all exchanges
-  int64_t rollbacks = 0;   // layers that were rolled back
+  int64_t rendezvous = 0;    // with or without an exchange
+  uint64_t wishes = 0;       // set by any replica at the last rendezvous
+  double metric = 0;         // mean over replicas at the last rendezvous; NaN: none
+  int64_t rejections = 0;    // rejected layers of this replica, over all exchanges
+  int64_t rollbacks = 0;     // layers that were rolled back
+  int replicas = 1;          // that are left
+  int64_t losses = 0;        // replicas that are lost
+  int64_t short_rounds = 0;  // rounds that lost a replica after their rendezvous
 };
 
 class ExchangeResults {
  public:
+  explicit ExchangeResults(int replicas) : replicas_(replicas) {}
+
   // ---- Called by a round
-  // Records the standings of rendezvous number `rendezvous`, counted from 0.
-  void Met(const std::vector<Standing>& standings, uint64_t rendezvous);
+  // Records the table of rendezvous number `rendezvous`, counted from 0.
+  void Met(const NormTable& table, uint64_t rendezvous);
+  void Lost(ReplicaLoss loss);
+  // Records that the round after this number of finished rounds has lost a replica after its
+  // rendezvous.
+  void RoundShort(int64_t round);
   void LayerOver(bool accepted, bool rolled_back);
   // Records the end of the exchange's last layer. `begun` is the step at which the exchange began.
   void ExchangeOver(int64_t begun, uint64_t anchor_checksum);
@@ -53,8 +71,15 @@ class ExchangeResults {
   void Fill(EditInfo* info) const;
   // Returns the step at which the last finished exchange began; -1 if there was none.
   int64_t last_sync_step() const;
-  // Returns the standings by replica, as of the last finished rendezvous; empty before the first.
+  // Returns the number of finished rendezvous.
+  int64_t rendezvous() const;
+  // Returns the standings of the replicas that took part in the last finished rendezvous; empty
+  // before the first.
   std::vector<Standing> standings() const;
+  // Returns the standing of a replica, by its number in the mesh, as of the last finished
+  // rendezvous. Returns kFailedPrecondition before the first, and if the replica is lost.
+  absl::StatusOr<Standing> StandingOf(int replica) const;
+  std::vector<ReplicaLoss> losses() const;
 
  private:
   struct Shown {
@@ -66,8 +91,12 @@ class ExchangeResults {
   int64_t syncs_ = 0, rejections_ = 0, rollbacks_ = 0;
   mutable absl::Mutex mutex_;
   Shown shown_ ABSL_GUARDED_BY(mutex_);  // changes when an exchange ends
-  std::vector<Standing> standings_ ABSL_GUARDED_BY(mutex_);
-  int64_t met_ ABSL_GUARDED_BY(mutex_) = 0;  // finished rendezvous
+  std::vector<int> met_replicas_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Standing> standings_ ABSL_GUARDED_BY(mutex_);  // parallel to met_replicas_
+  int64_t met_ ABSL_GUARDED_BY(mutex_) = 0;                  // finished rendezvous
+  const int replicas_;
+  std::vector<ReplicaLoss> losses_ ABSL_GUARDED_BY(mutex_);
+  int64_t short_rounds_ ABSL_GUARDED_BY(mutex_) = 0, last_short_ ABSL_GUARDED_BY(mutex_) = -1;
 };
 
 }  // namespace entrain

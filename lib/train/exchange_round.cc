@@ -32,9 +32,18 @@ absl::Status ExchangeRound::Judge(LayerExchange& exchange, int64_t extra_ns) {
   if (behind_) {
     exchange.UseSnapshot(order_);
   }
-  ENTRAIN_ASSIGN_OR_RETURN(exchanges_, exchange.Judge(order_, standing_, extra_ns));
-  Become(State::kJudged);
+  ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges, exchange.Judge(order_, standing_, extra_ns));
+  SetJudged(exchanges);
   return absl::OkStatus();
+}
+
+void ExchangeRound::SetJudged(bool exchanges) {
+  exchanges_ = exchanges;
+  Become(State::kJudged);
+}
+
+int ExchangeRound::finished() const {
+  return state() == State::kBegun ? -1 : exchanges_ ? next_finish_ : last_turn() + 1;
 }
 
 absl::StatusOr<int> ExchangeRound::RunTurn(LayerExchange& exchange) {
@@ -43,10 +52,13 @@ absl::StatusOr<int> ExchangeRound::RunTurn(LayerExchange& exchange) {
     return kNoLayer;
   }
   Become(State::kUnderWay);
-  ENTRAIN_RETURN_IF_ERROR(BeginAhead(exchange));
-  const int layer = order_[static_cast<size_t>(next_finish_)];
-  ENTRAIN_RETURN_IF_ERROR(Annotate(exchange.Finish(layer), absl::StrCat("layer ", layer)));
-  if (++next_finish_ > last_turn()) {
+  const int layer = order_[static_cast<size_t>(turn_)];
+  if (next_finish_ == turn_) {
+    ENTRAIN_RETURN_IF_ERROR(BeginAhead(exchange));
+    ENTRAIN_RETURN_IF_ERROR(Annotate(exchange.Finish(layer), absl::StrCat("layer ", layer)));
+    ++next_finish_;
+  }
+  if (++turn_ > last_turn()) {
     Become(State::kArrived);
   }
   return layer;

@@ -6,9 +6,9 @@
 // Layers have turns, in ascending order. A layer that has begun travels while the layer before it
 // is finished. The caller limits the turns that may begin.
 //
-// Thread safety: Judge, RunTurn and Merge run on one thread at a time. The thread must have waited
-// for the call before, if that ran on another thread. Allow is called by the caller's thread. state
-// and the constants may be read from any thread.
+// Thread safety: Judge, RunTurn and Merge, and after a loss SetJudged and Restart, run on one thread at a time. The thread
+// must have waited for the call before, if that ran on another thread. Allow is called by the caller's thread. state and
+// the constants may be read from any thread.
 #pragma once
 
 #include <atomic>
@@ -53,6 +53,10 @@ class ExchangeRound {
   // Judge.
   bool exchanges() const { return exchanges_; }
 
+  // Returns how many turns have been finished; -1 before Judge. If there is nothing to exchange, all
+  // are. Called on the thread of Judge.
+  int finished() const;
+
   // Called by the caller's thread: allows all turns up to this one to begin. `turn` must not
   // decrease. Initially no turn may begin.
   void Allow(int turn);
@@ -62,8 +66,13 @@ class ExchangeRound {
   uint64_t last_job() const { return last_job_; }
 
   absl::Status Judge(LayerExchange& exchange, int64_t extra_ns);
+  // Takes the place of a Judge that has failed here and succeeded on other ranks.
+  void SetJudged(bool exchanges);
+  // The first `finished` turns are finished, and no other layer has begun.
+  void Restart(int finished) { next_begin_ = next_finish_ = finished; }
   // Begins the layers ahead that are allowed to begin, and finishes the layer whose turn it is.
-  // Must be called once per turn. Returns the layer, or kNoLayer if there is nothing to exchange.
+  // Must be called once per turn, and again after an error if the round continues. Returns the
+  // layer, or kNoLayer if there is nothing to exchange.
   absl::StatusOr<int> RunTurn(LayerExchange& exchange);
   // Merges the exchanged layers into the live parameters, or drops the snapshot if nothing was
   // exchanged.
@@ -78,7 +87,8 @@ class ExchangeRound {
   const bool behind_;
   const int in_flight_;
   bool exchanges_ = false;                // written before the state becomes kJudged
-  int next_begin_ = 0, next_finish_ = 0;  // turns
+  int turn_ = 0;                          // that of the next RunTurn
+  int next_begin_ = 0, next_finish_ = 0;  // turns; next_finish_ > turn_ only after Restart
   uint64_t last_job_ = 0;
   std::atomic<int> allowed_{-1};
   std::atomic<State> state_{State::kBegun};

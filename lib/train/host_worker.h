@@ -20,8 +20,9 @@ class HostWorker final : public Worker {
  public:
   // The arguments are those of WorkerThread.
   HostWorker(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up,
-             absl::AnyInvocable<void(absl::string_view)> inside = nullptr)
-      : thread_(limit_ns, std::move(give_up), std::move(inside)) {}
+             absl::AnyInvocable<void(absl::string_view)> inside = nullptr,
+             absl::AnyInvocable<absl::Status()> watch = nullptr)
+      : thread_(limit_ns, std::move(give_up), std::move(inside), std::move(watch)) {}
 
   absl::StatusOr<uint64_t> PostThen(Job job, absl::AnyInvocable<void()> then) override;
   void Limit(uint64_t number) override { thread_.Limit(number); }

@@ -108,10 +108,6 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const Edit
   return CheckDensity(options, shards.slab().slots(), counts);
 }
 
-uint64_t BytesSent(const std::shared_ptr<Communicator>& comm) {
-  return comm == nullptr ? 0 : comm->stats().bytes_sent;
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mesh> mesh,
@@ -151,21 +147,57 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> sh
       counter_(options.local_sgd_warmup_steps, options.gradient_accumulation_steps,
                shards_->slab().layers(), schedule_->all(), shards_->stages().begun()),
       behind_(shards_->slab().layers()),
-      exchange_(shards_->slab(), shards_->live(), options, std::move(groups), room_.get()) {
-  base_shard_ = BytesSent(exchange_.groups().model);
-  base_sync_ = BytesSent(exchange_.groups().sync);
+      exchange_(shards_->slab(), shards_->live(), options, std::move(groups), room_.get()),
+      results_(mesh_->length(Axis::kSync)) {}
+
+// Collective. Makes the object that answers losses, if the options ask for it and there are other
+// replicas.
+absl::Status LayerSync::StartRecovery() {
+  const ExchangeGroups groups = exchange_.groups();
+  if (options_.on_loss == OnLoss::kFail || groups.sync == nullptr) {
+    return absl::OkStatus();
+  }
+  const auto refuse = [this](absl::string_view why) {
+    return RefuseOption("on_loss", static_cast<int32_t>(options_.on_loss), why);
+  };
+  if (room_ != nullptr) {
+    return refuse("(finish) does not go with parameters on a device");
+  }
+  const ReplicaPlace mine = {.replica = groups.sync->rank(),
+                             .slot = groups.model == nullptr ? 0 : groups.model->rank()};
+  std::shared_ptr<Communicator> world = groups.sync;
+  if (groups.model != nullptr) {
+    const std::shared_ptr<Communicator> whole = mesh_->whole();
+    if (whole == nullptr) {
+      return refuse(
+          "(finish) needs the communicator of all ranks, with replicas of several ranks; use "
+          "mesh_create, and destroy its communicator after edit_create");
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(world, whole->Split(0, whole->rank()));
+  }
+  const int slots = groups.model == nullptr ? 1 : groups.model->size();
+  ENTRAIN_ASSIGN_OR_RETURN(auto replicas,
+                           ReplicaWorld::Make(std::move(world), mine, slots, options_.timeout_ns));
+  recovery_ =
+      std::make_unique<Recovery>(exchange_, results_, std::move(replicas), options_.timeout_ns);
+  return absl::OkStatus();
 }
 
 absl::Status LayerSync::Start() {
   const int layers = shards_->slab().layers();
+  ENTRAIN_RETURN_IF_ERROR(StartRecovery());
+  base_ = exchange_.bytes_sent();
   ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? StartOnHost() : StartOnDevice());
-  runner_.emplace(*worker_, exchange_, results_, error_);
+  runner_.emplace(*worker_, exchange_, results_, error_, recovery_.get());
   gates_.emplace(*worker_, error_, layers, pace_.prefetch);
   state_.emplace(EditState::Parts{*mesh_, *shards_, options_, *schedule_, *trigger_, exchange_,
                                   counter_, behind_, results_, *gates_, *runner_, error_,
                                   *worker_});
   ENTRAIN_RETURN_IF_ERROR(exchange_.Reserve());
   ENTRAIN_RETURN_IF_ERROR(shards_->SetGate(&*gates_));
+  if (recovery_ != nullptr) {  // starts the thread, which watches
+    ENTRAIN_RETURN_IF_ERROR(worker_->Post([] { return absl::OkStatus(); }).status());
+  }
   return shards_->SetGradients(counter_.in_warmup() ? GradientScope::kGlobal
                                                     : GradientScope::kLocal);
 }
@@ -181,7 +213,9 @@ absl::Status LayerSync::StartOnHost() {
                                                   mesh_->comm(Axis::kModel)->rank(), " of replica ",
                                                   mesh_->coordinate(Axis::kSync))));
       },
-      [this](absl::string_view name) { mesh_->comm(Axis::kModel)->NoteFunction(this, name); });
+      [this](absl::string_view name) { mesh_->comm(Axis::kModel)->NoteFunction(this, name); },
+      recovery_ == nullptr ? absl::AnyInvocable<absl::Status()>()
+                           : [this] { return runner_->Watch(); });
   return absl::OkStatus();
 }
 
@@ -298,7 +332,8 @@ void LayerSync::Refused(const absl::Status& why) const {
   Call call;
   call.kind = CallKind::kAllGather;
   call.options.user_tag = held_back >= 0 ? held_back : shards_->slab().layers();
-  for (const auto& comm : {exchange_.groups().model, exchange_.groups().sync}) {
+  const ExchangeGroups groups = exchange_.groups();
+  for (const auto& comm : {groups.model, groups.sync}) {
     if (comm != nullptr) {
       comm->Refused(call, why);
     }
@@ -313,8 +348,9 @@ EditInfo LayerSync::info() const {
   info.in_warmup = counter_.in_warmup();
   info.exposed_ns = exposed_ns_ + gates_->waited_ns();
   info.sync_ns = runner_->sync_ns();
-  info.bytes_sent_shard = BytesSent(exchange_.groups().model) - base_shard_;
-  info.bytes_sent_sync = BytesSent(exchange_.groups().sync) - base_sync_;
+  const ExchangeBytes sent = exchange_.bytes_sent();
+  info.bytes_sent_shard = sent.model - base_.model;
+  info.bytes_sent_sync = sent.sync - base_.sync;
   results_.Fill(&info);
   return info;
 }

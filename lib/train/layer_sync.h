@@ -11,7 +11,8 @@
 //   SyncTrigger      when replicas meet                          ExchangeRound    one round: turns and states
 //   LayerGates       which job a layer waits for                 Exchange         arithmetic and traffic
 //   RoundsBehind     rounds behind further steps                 ExchangeResults  their results
-//   EditState        checkpoints                                 Worker           host or device
+//   EditState        checkpoints                                 Recovery         after a loss
+//                                                                Worker           host or device
 //
 // In A-EDiT replicas meet when a time is over, not at a step known in advance, and learn only then
 // whether there is enough to exchange. Therefore begin_forward waits for Judge, which waits for the
@@ -56,6 +57,7 @@
 #include "lib/train/layer_gates.h"
 #include "lib/train/layer_shards.h"
 #include "lib/train/open_state.h"
+#include "lib/train/recovery.h"
 #include "lib/train/round_runner.h"
 #include "lib/train/rounds_behind.h"
 #include "lib/train/step_counter.h"
@@ -116,8 +118,10 @@ class LayerSync final {
   // Returns the stream of exchanges on a device; null on the host.
   StreamHandle stream() const { return worker_->stream(); }
   EditInfo info() const;
-  // Returns the standings by replica, as of the last finished rendezvous; empty before the first.
+  // See ExchangeResults.
   std::vector<Standing> standings() const { return results_.standings(); }
+  absl::StatusOr<Standing> StandingOf(int replica) const { return results_.StandingOf(replica); }
+  std::vector<ReplicaLoss> losses() const { return results_.losses(); }
   // Copies slab().count() elements of the anchor, as kF32, kF64, kBF16 or kF16.
   absl::Status CopyAnchor(void* anchor, DType to = DType::kF32) const;
   // Returns the report of a layer that trains. Returns kFailedPrecondition before the first
@@ -132,6 +136,7 @@ class LayerSync final {
   ~LayerSync() = default;
   static void Free(LayerSync* edit);
   absl::Status Start();
+  absl::Status StartRecovery();
   absl::Status StartOnHost();
   absl::Status StartOnDevice();
   bool UnderWay() const { return !behind_.empty() || gates_->FirstPending() >= 0; }
@@ -166,13 +171,14 @@ class LayerSync final {
   RoundsBehind behind_;
   std::shared_ptr<ExchangeRound> round_;  // the last round for which layers wait or waited
   uint64_t exposed_ns_ = 0;
-  uint64_t base_shard_ = 0, base_sync_ = 0;  // bytes sent during Create
+  ExchangeBytes base_;  // bytes sent during Create
 
   // Used by the caller's thread while nothing is under way, otherwise by the worker. exchange.h
   // lists the functions that the caller may call meanwhile.
   Exchange exchange_;
   ExchangeResults results_;
   FirstError error_;
+  std::unique_ptr<Recovery> recovery_;  // null: a loss ends the object
   // These exist after Start.
   std::optional<RoundRunner> runner_;
   std::optional<LayerGates> gates_;

@@ -44,9 +44,7 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
 
 // Tells all ranks: a rank that this one could not ask may be waiting for it elsewhere.
 absl::Status LayerSync::Failed(const absl::Status& status) {
-  const absl::Status why = Annotate(status, "edit");
-  runner_->Fail(why);
-  return why;
+  return runner_->Meet(status);
 }
 
 // The replicas have equal parameters, at the end of warm-up or at the beginning: there is nothing

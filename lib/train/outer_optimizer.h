@@ -62,8 +62,9 @@ class OuterOptimizer {
   // Returns how many arrays of the anchors' length the optimizer keeps: b of sgd with momentum; the
   // state of a rule of lib/optim.
   int arrays() const;
-  // Returns the steps that the layer has taken.
+  // Returns the steps that the layer has taken. SetSteps takes over the steps of another rank.
   int64_t steps(int layer) const { return steps_[static_cast<size_t>(layer)]; }
+  void SetSteps(int layer, int64_t steps) { steps_[static_cast<size_t>(layer)] = steps; }
 
  private:
   // Elements that stay in the cache for all passes over them. On a device a piece is the whole

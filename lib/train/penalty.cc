@@ -104,6 +104,7 @@ Verdict Weigh(const Weighing& how, absl::Span<const Candidate> brought) {
   Verdict verdict;
   verdict.weights = how.compat ? AsPublished(how, brought) : WeightsOf(how, brought);
   for (size_t n = 0; n < brought.size(); ++n) {
+    verdict.brought += brought[n].absent ? 0 : 1;
     if (brought[n].accepted()) {
       ++verdict.accepted;
     } else {

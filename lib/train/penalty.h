@@ -41,6 +41,7 @@ struct Candidate {
 struct Verdict {
   std::vector<double> weights;  // by replica; 0 if not accepted
   int accepted = 0;             // 0: roll back
+  int brought = 0;              // replicas that bring a delta, accepted or not
 };
 // Returns (1 - r) w + r s over the accepted replicas, with w of `kind` and s the replica's share of
 // the training. If no replica has trained, all shares are equal.

@@ -7,17 +7,38 @@
 
 namespace entrain {
 
-absl::Status CheckStandings(absl::Span<const Standing> all) {
+size_t NormTable::RowOf(int replica) const {
+  return static_cast<size_t>(std::find(replicas.begin(), replicas.end(), replica) -
+                             replicas.begin());
+}
+
+NormTable NormTable::Of(absl::Span<const int> kept) const {
+  NormTable table;
+  table.layers = layers;
+  for (size_t row = 0; row < rows(); ++row) {
+    if (std::find(kept.begin(), kept.end(), replicas[row]) == kept.end()) {
+      continue;
+    }
+    table.replicas.push_back(replicas[row]);
+    table.standings.push_back(standings[row]);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      table.norms.push_back(norm(row, i));
+    }
+  }
+  return table;
+}
+
+absl::Status CheckStandings(absl::Span<const Standing> all, absl::Span<const int> replicas) {
   for (size_t n = 1; n < all.size(); ++n) {
     if (all[n].round != all[0].round) {
-      return absl::DataLossError(absl::StrCat("replica 0 is at its rendezvous ", all[0].round + 1,
-                                              ", replica ", n, " at its rendezvous ",
-                                              all[n].round + 1));
+      return absl::DataLossError(absl::StrCat("replica ", replicas[0], " is at its rendezvous ",
+                                              all[0].round + 1, ", replica ", replicas[n],
+                                              " at its rendezvous ", all[n].round + 1));
     }
     if (all[n].anchor_checksum != all[0].anchor_checksum) {
-      return absl::DataLossError(
-          absl::StrFormat("anchors differ: checksum %016x on replica 0, %016x on replica %d",
-                          all[0].anchor_checksum, all[n].anchor_checksum, n));
+      return absl::DataLossError(absl::StrFormat(
+          "anchors differ: checksum %016x on replica %d, %016x on replica %d",
+          all[0].anchor_checksum, replicas[0], all[n].anchor_checksum, replicas[n]));
     }
   }
   return absl::OkStatus();

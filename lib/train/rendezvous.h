@@ -2,6 +2,7 @@
 // functions: every rank has the same table and reaches the same decisions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -29,8 +30,28 @@ struct Standing {
 };
 static_assert(sizeof(Standing) == 64);
 
-// Returns kDataLoss, naming both values and replicas, if rounds or anchors differ.
-absl::Status CheckStandings(absl::Span<const Standing> all);
+// The result of a rendezvous, the same on all ranks: a row for each replica that took part, in
+// ascending order of the replicas' numbers.
+struct NormTable {
+  std::vector<int> replicas;  // their numbers in the mesh
+  std::vector<Standing> standings;
+  std::vector<int> layers;
+  // Row by row, the norm of each layer. Negative: rejected by the replica itself.
+  std::vector<double> norms;
+
+  size_t rows() const { return replicas.size(); }
+  double norm(size_t row, size_t layer_index) const {
+    return norms[row * layers.size() + layer_index];
+  }
+  // Returns the row of a replica; rows() if it did not take part.
+  size_t RowOf(int replica) const;
+  // Returns the table without the rows of other replicas.
+  NormTable Of(absl::Span<const int> replicas) const;
+};
+
+// Returns kDataLoss, naming both values and replicas, if rounds or anchors differ. `replicas` has
+// the replicas' numbers.
+absl::Status CheckStandings(absl::Span<const Standing> all, absl::Span<const int> replicas);
 // Returns true if this rendezvous exchanges: all replicas together have made `least` steps since
 // the last exchange; or a replica insists, or all are leaving, and any step was made.
 bool Exchanges(absl::Span<const Standing> all, int64_t least);

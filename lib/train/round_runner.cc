@@ -16,7 +16,7 @@ Worker::Job RoundRunner::Timed(Worker::Job body) {
     absl::Status status;
     {
       const AddTime stopwatch(&spent);
-      status = body();
+      status = Persist(body);
     }
     sync_ns_.fetch_add(spent, std::memory_order_relaxed);
     if (!status.ok()) {
@@ -25,6 +25,40 @@ Worker::Job RoundRunner::Timed(Worker::Job body) {
     }
     return status;
   };
+}
+
+bool RoundRunner::MustRecover() const {
+  return recovery_ != nullptr && error_.status().ok() && !recovery_->Needed().ok();
+}
+
+// Runs `body`, and again after each loss.
+absl::Status RoundRunner::Persist(Worker::Job& body) {
+  absl::Status status = body();
+  while (!status.ok() && MustRecover()) {
+    ENTRAIN_RETURN_IF_ERROR(recovery_->Run(round_.get()));
+    status = body();
+  }
+  return status;
+}
+
+absl::Status RoundRunner::Watch() {
+  if (!MustRecover()) {
+    return absl::OkStatus();
+  }
+  const absl::Status status = Annotate(recovery_->Run(round_.get()), "edit");
+  if (!status.ok()) {
+    Fail(status);
+  }
+  return status;
+}
+
+absl::Status RoundRunner::Meet(const absl::Status& why) {
+  if (recovery_ == nullptr) {
+    Fail(Annotate(why, "edit"));
+  } else {
+    worker_.Wait(Numbered(worker_.Post(Timed([why] { return why; })))).IgnoreError();
+  }
+  return error_.Or(why);
 }
 
 // Returns the number of the posted job; if there is none, the number of the last job.
@@ -37,7 +71,7 @@ uint64_t RoundRunner::Numbered(const absl::StatusOr<uint64_t>& posted) {
 
 uint64_t RoundRunner::PostJudge(std::shared_ptr<ExchangeRound> round, int64_t extra_ns) {
   return Numbered(worker_.Post(
-      Timed([this, round = std::move(round), extra_ns] { return Judge(*round, extra_ns); })));
+      Timed([this, round = std::move(round), extra_ns] { return Judge(round, extra_ns); })));
 }
 
 uint64_t RoundRunner::PostTurn(std::shared_ptr<ExchangeRound> round) {
@@ -58,10 +92,13 @@ absl::Status RoundRunner::Merge(std::shared_ptr<ExchangeRound> round) {
   return worker_.Hold(Numbered(worker_.Start(after, Timed(merge))));
 }
 
-absl::Status RoundRunner::Judge(ExchangeRound& round, int64_t extra_ns) {
+absl::Status RoundRunner::Judge(const std::shared_ptr<ExchangeRound>& round, int64_t extra_ns) {
   ENTRAIN_RETURN_IF_ERROR(worker_.Sound());
-  ENTRAIN_RETURN_IF_ERROR(Annotate(round.Judge(exchange_, extra_ns), "rendezvous"));
-  results_.Met(exchange_.standings(), round.standing().round);
+  round_ = round;
+  if (round->finished() < 0) {  // always, unless a recovery has brought the result
+    ENTRAIN_RETURN_IF_ERROR(Annotate(round->Judge(exchange_, extra_ns), "rendezvous"));
+    results_.Met(exchange_.table(), round->standing().round);
+  }
   return absl::OkStatus();
 }
 
@@ -90,10 +127,14 @@ absl::Status RoundRunner::SealAnchors() {
 void RoundRunner::Fail(const absl::Status& why) {
   // Tells the other ranks of both groups, so that none waits for this rank. This must precede the
   // return to the own caller, which may exit.
-  for (const auto& comm : {exchange_.groups().model, exchange_.groups().sync}) {
+  const ExchangeGroups groups = exchange_.groups();
+  for (const auto& comm : {groups.model, groups.sync}) {
     if (comm != nullptr) {
       comm->EndWith(why);
     }
+  }
+  if (recovery_ != nullptr) {
+    recovery_->End(why);
   }
   error_.Note(why);
 }

@@ -1,7 +1,9 @@
 // Posts the jobs of rounds to the worker of an EDiT object, and records their results. The first
-// job that fails ends the object on all ranks.
+// job that fails ends the object on all ranks, unless it has failed because of a loss that `recovery`
+// answers. Then the job continues.
 //
 // Thread safety: only the caller's thread posts. Fail and sync_ns may be called from any thread.
+// Watch is called by the worker.
 #pragma once
 
 #include <atomic>
@@ -16,15 +18,21 @@
 #include "lib/train/exchange_results.h"
 #include "lib/train/exchange_round.h"
 #include "lib/train/first_error.h"
+#include "lib/train/recovery.h"
 #include "lib/train/worker.h"
 
 namespace entrain {
 
 class RoundRunner {
  public:
-  // All arguments must outlive this object.
-  RoundRunner(Worker& worker, Exchange& exchange, ExchangeResults& results, FirstError& error)
-      : worker_(worker), exchange_(exchange), results_(results), error_(error) {}
+  // All arguments must outlive this object. `recovery` is null if a loss ends the object.
+  RoundRunner(Worker& worker, Exchange& exchange, ExchangeResults& results, FirstError& error,
+              Recovery* recovery)
+      : worker_(worker),
+        exchange_(exchange),
+        results_(results),
+        error_(error),
+        recovery_(recovery) {}
 
   // PostJudge and PostTurn return the job's number; after an error, the number of the last job.
   uint64_t PostJudge(std::shared_ptr<ExchangeRound> round, int64_t extra_ns);
@@ -35,6 +43,13 @@ class RoundRunner {
   // Merges a round behind further steps, ordered before the caller's next work.
   absl::Status Merge(std::shared_ptr<ExchangeRound> round);
 
+  // Called while no job runs: answers a loss that has happened, so that other ranks, which may be
+  // in the middle of a round, need not wait for this one.
+  absl::Status Watch();
+  // Ends the object because of an error outside of rounds, of a call within the replica. If the
+  // error is a loss, the worker takes part in the recovery first, so that no rank waits for this
+  // one. Returns the object's error.
+  absl::Status Meet(const absl::Status& why);
   // Ends the object with this error on all ranks of both groups. Only the first error counts.
   void Fail(const absl::Status& why);
   // Returns the total time of all jobs.
@@ -43,7 +58,9 @@ class RoundRunner {
  private:
   uint64_t Numbered(const absl::StatusOr<uint64_t>& posted);
   Worker::Job Timed(Worker::Job body);
-  absl::Status Judge(ExchangeRound& round, int64_t extra_ns);
+  bool MustRecover() const;
+  absl::Status Persist(Worker::Job& body);
+  absl::Status Judge(const std::shared_ptr<ExchangeRound>& round, int64_t extra_ns);
   absl::Status RunTurn(ExchangeRound& round);
   absl::Status SealAnchors();
 
@@ -51,6 +68,8 @@ class RoundRunner {
   Exchange& exchange_;
   ExchangeResults& results_;
   FirstError& error_;
+  Recovery* const recovery_;
+  std::shared_ptr<ExchangeRound> round_;  // the last that has begun on the worker
   std::atomic<uint64_t> sync_ns_{0};
 };
 

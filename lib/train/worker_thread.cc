@@ -283,16 +283,41 @@ void WorkerThread::Loop() {
   }
 }
 
+bool WorkerThread::IsCalled() const {
+  return stopping_ || (!waiting_.empty() && done_ < may_begin_);
+}
+
+// Blocks until a job may begin or the worker is stopped.
+void WorkerThread::AwaitCall() {
+  const absl::Duration pause = watch_ ? absl::Nanoseconds(kLookNs) : absl::InfiniteDuration();
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(this, &WorkerThread::IsCalled), pause)) {
+        return;
+      }
+    }
+    if (const absl::Status status = watch_(); !status.ok()) {
+      std::deque<Job> dropped;  // freed outside the lock
+      {
+        absl::MutexLock lock(&mutex_);
+        dropped = Fail(status);
+      }
+      TellWatchers();
+    }
+  }
+}
+
 // Returns false if the worker was stopped.
 bool WorkerThread::RunNext() {
+  AwaitCall();
   std::deque<Job> dropped;  // freed outside the lock
   Job job;
   {
     absl::MutexLock lock(&mutex_);
-    const auto called = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-      return stopping_ || (!waiting_.empty() && done_ < may_begin_);
-    };
-    mutex_.Await(absl::Condition(&called));
+    if (!IsCalled()) {
+      return true;  // a new limit holds the job back
+    }
     if (stopping_) {
       if (!waiting_.empty()) {
         dropped = Fail(absl::AbortedError("the worker thread was stopped before the job began"));

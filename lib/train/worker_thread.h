@@ -44,10 +44,15 @@ class WorkerThread {
   // The first job starts the thread. `give_up` is called once or more, without a lock, by a thread
   // that has waited too long; it must make the running job and the calls of other ranks fail.
   // `inside` is called by any thread with the name of a function of the caller's that a job enters,
-  // and with "" when the function has returned or is abandoned.
+  // and with "" when the function has returned or is abandoned. `watch`, if not null, is called by
+  // the worker's thread every 50 ms while no job runs. It may use Doing; an error ends the work.
   WorkerThread(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up,
-               absl::AnyInvocable<void(absl::string_view)> inside = nullptr)
-      : limit_ns_(limit_ns), give_up_(std::move(give_up)), inside_of_(std::move(inside)) {}
+               absl::AnyInvocable<void(absl::string_view)> inside = nullptr,
+               absl::AnyInvocable<absl::Status()> watch = nullptr)
+      : limit_ns_(limit_ns),
+        give_up_(std::move(give_up)),
+        inside_of_(std::move(inside)),
+        watch_(std::move(watch)) {}
   ~WorkerThread() { Stop(); }
   WorkerThread(const WorkerThread&) = delete;
   WorkerThread& operator=(const WorkerThread&) = delete;
@@ -104,6 +109,8 @@ class WorkerThread {
     Continuation then;
   };
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsCalled() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void AwaitCall() ABSL_LOCKS_EXCLUDED(mutex_);
   bool RunNext() ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls the continuations whose jobs are done.
   void TellWatchers() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -119,6 +126,7 @@ class WorkerThread {
   const int64_t limit_ns_;
   absl::AnyInvocable<void(const absl::Status&)> give_up_;
   absl::AnyInvocable<void(absl::string_view)> inside_of_;
+  absl::AnyInvocable<absl::Status()> watch_;
   mutable absl::Mutex mutex_;
   std::string doing_ ABSL_GUARDED_BY(mutex_);  // current step; then its start and its limit
   int64_t begun_ns_ ABSL_GUARDED_BY(mutex_) = 0, may_take_ns_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -17,7 +17,7 @@ EditInfo InfoOf(const ExchangeResults& results) {
 }
 
 TEST(ExchangeResults, ShowAnExchangeWhenItsLastLayerIsOver) {
-  ExchangeResults results;
+  ExchangeResults results(3);
   EXPECT_EQ(results.last_sync_step(), -1);
   results.Begin(2);
   results.SetAnchorChecksum(11);
@@ -36,26 +36,47 @@ TEST(ExchangeResults, ShowAnExchangeWhenItsLastLayerIsOver) {
 }
 
 TEST(ExchangeResults, ShowTheMeanMetricAndAnybodysWish) {
-  ExchangeResults results;
+  ExchangeResults results(3);
   EXPECT_TRUE(std::isnan(InfoOf(results).metric));
-  results.Met({{.flags = kWantStop | kLeaving, .metric_sum = 6, .metric_weight = 2},
-               {.metric_sum = 2, .metric_weight = 2}},
-              3);
+  NormTable table;
+  table.replicas = {0, 2};
+  table.standings = {{.flags = kWantStop | kLeaving, .metric_sum = 6, .metric_weight = 2},
+                     {.metric_sum = 2, .metric_weight = 2}};
+  results.Met(table, 3);
   const EditInfo info = InfoOf(results);
   EXPECT_EQ(info.rendezvous, 4);
   EXPECT_EQ(info.wishes, kWantStop);
   EXPECT_EQ(info.metric, 2);
   EXPECT_EQ(results.standings().size(), 2u);
+  EXPECT_EQ(results.StandingOf(2)->metric_sum, 2);
+  EXPECT_EQ(results.StandingOf(1).status(), absl::FailedPreconditionError("replica 1 is lost"));
+  EXPECT_EQ(results.StandingOf(3).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ExchangeResults, CountLossesAndTheRoundsThatTheyShorten) {
+  ExchangeResults results(3);
+  EXPECT_EQ(InfoOf(results).replicas, 3);
+  results.Lost({.replica = 1, .rendezvous = 4, .why = "gone"});
+  EXPECT_EQ(InfoOf(results).replicas, 2);
+  EXPECT_EQ(InfoOf(results).losses, 1);
+  EXPECT_EQ(results.losses()[0].rendezvous, 4);
+  results.RoundShort(4);
+  results.RoundShort(4);  // the round lost another replica
+  results.RoundShort(5);
+  EXPECT_EQ(InfoOf(results).short_rounds, 2);
 }
 
 TEST(ExchangeResults, GoOnFromWhatWasLoaded) {
-  ExchangeResults results;
+  ExchangeResults results(3);
   Visited visited;
   results.VisitState(visited);
   EXPECT_THAT(visited.names, testing::ElementsAre("rejections", "rollbacks", "syncs"));
   visited.Value("syncs") = 4;
   visited.Value("rejections") = 3;
-  results.Met({Standing()}, 0);
+  NormTable table;
+  table.replicas = {0};
+  table.standings = {Standing()};
+  results.Met(table, 0);
   results.GoOn(8, 13, 6);
   const EditInfo info = InfoOf(results);
   EXPECT_EQ(info.syncs, 4);

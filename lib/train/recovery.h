@@ -1,0 +1,70 @@
+// Finishes exchanges after a loss (option on_loss): the ranks whose replicas are whole make new
+// communicators, and the round that was under way is finished by them.
+//
+//   1  the communicators of the exchange end, so that no rank waits in them
+//   2  Shrink: who is left; new model and sync groups                      replica_world
+//   3  all tell how far they have come; the same plan on all               recovery_plan
+//   4  the table of the rendezvous goes to ranks that lack it; if no rank has it, the rendezvous
+//      is held again
+//   5  results of layers that only some ranks have finished go to the others. So such a layer
+//      counts the lost replica on all ranks
+//   6  the other layers are weighed again, without the lost replicas
+//
+// If another rank is lost meanwhile, Run begins again with what it has.
+//
+// Thread safety: Needed and Run are called by the worker; End by any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "lib/train/exchange.h"
+#include "lib/train/exchange_results.h"
+#include "lib/train/exchange_round.h"
+#include "lib/train/recovery_plan.h"
+#include "lib/train/replica_world.h"
+
+namespace entrain {
+
+class Recovery {
+ public:
+  // All arguments must outlive this object. Without ranks along the model axis, `world` is the
+  // exchange's sync group.
+  // `timeout_ns` limits each call; 0: the communicator's default.
+  Recovery(Exchange& exchange, ExchangeResults& results, std::unique_ptr<ReplicaWorld> world,
+           int64_t timeout_ns)
+      : exchange_(exchange), results_(results), world_(std::move(world)), timeout_ns_(timeout_ns) {}
+
+  // Returns the loss by which a communicator of the exchange has ended; OK if there is none.
+  absl::Status Needed() const;
+  // `round` is the last round that has begun on the worker, or null. Returns OK if the round can
+  // continue: its rendezvous again, or its next turn. After an error this rank cannot go on.
+  absl::Status Run(ExchangeRound* round);
+  // Ends the communicator of all ranks with the error, so that no rank waits here for this one.
+  void End(const absl::Status& why) { world_->comm()->EndWith(why); }
+
+ private:
+  absl::Status Shrink();
+  absl::Status GoOn(ExchangeRound* round);
+  absl::Status Regroup();
+  absl::StatusOr<std::vector<RoundPlace>> GatherPlaces(const RoundPlace& mine);
+  absl::Status SendTable(int from, ExchangeRound* round);
+  absl::Status FinishLayers(const RecoveryPlan& plan, absl::Span<const RoundPlace> places,
+                            ExchangeRound* round);
+  absl::Status FinishLayer(absl::Span<const RoundPlace> places, int layer, int64_t turn,
+                           bool finished);
+  absl::Status Broadcast(int root, void* data, int64_t bytes);
+
+  Exchange& exchange_;
+  ExchangeResults& results_;
+  const std::unique_ptr<ReplicaWorld> world_;
+  const int64_t timeout_ns_;
+};
+
+}  // namespace entrain

@@ -1,0 +1,54 @@
+// Decides how the replicas that are left finish a round in which ranks were lost. A pure function:
+// every rank has the same places and makes the same plan.
+//
+// Ranks differ only a little in a round, because a rendezvous, and the sum of a layer's deltas,
+// need all of them:
+//
+//   rank 0   round 7: has not met           lacks the table of the rendezvous
+//   rank 1   round 7: finished 2 layers     sends the table, and the result of layer 1
+//   rank 2   round 7: finished 1 layer      lacks the result of layer 1
+//   plan     all have the table; layers 0 and 1 are finished by their results; the others are
+//            weighed again, without the lost replicas
+//
+// A rank that has finished all layers may wait in the next rendezvous, or be anywhere before it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "lib/train/replica_world.h"
+
+namespace entrain {
+
+// How far a rank has come, in the format in which it is sent.
+struct RoundPlace {
+  int64_t over = 0;      // rounds that are over
+  int64_t judged = 0;    // 1: the next round has had its rendezvous
+  int64_t finished = 0;  // turns that are finished in it
+};
+
+struct RecoveryPlan {
+  int64_t round = 0;  // rounds that are over on all ranks
+  // The rank that sends the table of the round's rendezvous; -1: all have it, or no rank has it.
+  int table_from = -1;
+  // False: no rank has the table, so no round has anything to finish.
+  bool met = false;
+  // The turns [first, all) are finished on some ranks only. Before `first` they are finished on
+  // all ranks. kEnd: all turns of the round.
+  static constexpr int64_t kEnd = INT64_MAX;
+  int64_t first = 0, all = 0;
+};
+
+// `places` are by rank. Returns kDataLoss, naming ranks, if they cannot be of one run.
+absl::StatusOr<RecoveryPlan> PlanRecovery(absl::Span<const RoundPlace> places);
+
+// Returns the lowest rank that has finished the turn of the round that the plan is about, of all
+// ranks, or of those in one slot; -1 if there is none. `turn` is in [first, all).
+int FinishedBy(absl::Span<const RoundPlace> places, int64_t turn);
+int FinishedBy(absl::Span<const RoundPlace> places, int64_t turn, absl::Span<const ReplicaPlace> of,
+               int slot);
+
+}  // namespace entrain

@@ -1,0 +1,161 @@
+#include "lib/train/replica_world.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/train/timed_call.h"
+#include "lib/train/worker_thread.h"
+
+namespace entrain {
+namespace {
+
+// Adds the rank of the process that is guilty of an error.
+void AddGuilty(const Communicator& comm, const absl::Status& why, std::vector<int>* ranks) {
+  if (why.code() == absl::StatusCode::kUnavailable) {
+    return;  // a lost path is found without help
+  }
+  const Blame blame = BlameOf(why);
+  const std::vector<MemberReport> members = comm.Members();
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    if (std::equal(blame.peer_id.begin(), blame.peer_id.end(), members[rank].id.begin()) &&
+        static_cast<int>(rank) != comm.rank()) {
+      ranks->push_back(static_cast<int>(rank));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<int> OfBrokenReplicas(absl::Span<const ReplicaPlace> places, int slots) {
+  std::map<int, int> present;
+  for (const ReplicaPlace& place : places) {
+    ++present[place.replica];
+  }
+  std::vector<int> ranks;
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    if (present[places[rank].replica] < slots) {
+      ranks.push_back(static_cast<int>(rank));
+    }
+  }
+  return ranks;
+}
+
+std::vector<int> ReplicasOf(absl::Span<const ReplicaPlace> places) {
+  std::vector<int> replicas;
+  for (const ReplicaPlace& place : places) {
+    replicas.push_back(place.replica);
+  }
+  std::sort(replicas.begin(), replicas.end());
+  replicas.erase(std::unique(replicas.begin(), replicas.end()), replicas.end());
+  return replicas;
+}
+
+absl::Status LossOf(const Communicator* comm) {
+  if (comm == nullptr) {
+    return absl::OkStatus();
+  }
+  const absl::Status why = comm->status();
+  switch (why.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return why;
+    case absl::StatusCode::kAborted: {
+      const int guilty = BlameOf(why).rank;
+      return guilty >= 0 && guilty != comm->rank() ? why : absl::OkStatus();
+    }
+    default:
+      return absl::OkStatus();
+  }
+}
+
+absl::StatusOr<std::unique_ptr<ReplicaWorld>> ReplicaWorld::Make(std::shared_ptr<Communicator> comm,
+                                                                 ReplicaPlace mine, int slots,
+                                                                 int64_t timeout_ns) {
+  const int32_t own[] = {mine.replica, mine.slot};
+  std::vector<int32_t> all(2 * static_cast<size_t>(comm->size()));
+  ENTRAIN_RETURN_IF_ERROR(
+      comm->AllGather(own, all.data(), 2, DType::kI32, TimedCall(timeout_ns, -1, false)));
+  std::vector<ReplicaPlace> places;
+  for (size_t at = 0; at < all.size(); at += 2) {
+    places.push_back({all[at], all[at + 1]});
+  }
+  return std::unique_ptr<ReplicaWorld>(
+      new ReplicaWorld(std::move(comm), mine, slots, timeout_ns, std::move(places)));
+}
+
+std::shared_ptr<Communicator> ReplicaWorld::comm() const {
+  absl::MutexLock lock(&mutex_);
+  return comm_;
+}
+
+absl::Status ReplicaWorld::Shrink(absl::Span<const absl::Status> causes) {
+  const std::vector<ReplicaPlace> before = places_;
+  std::vector<int> exclude;
+  for (const absl::Status& cause : causes) {
+    AddGuilty(*comm(), cause, &exclude);
+  }
+  while (true) {
+    const absl::Status shrunk = ShrinkWithout(exclude);
+    const std::vector<int> broken = OfBrokenReplicas(places_, slots_);
+    const bool mine = std::any_of(broken.begin(), broken.end(), [this](int rank) {
+      return places_[static_cast<size_t>(rank)].replica == mine_.replica;
+    });
+    if (mine && !exclude.empty() && exclude == broken) {
+      return Left(before, causes.empty() ? shrunk : causes[0]);  // the others know it
+    }
+    ENTRAIN_RETURN_IF_ERROR(shrunk);
+    if (broken.empty()) {
+      return absl::OkStatus();
+    }
+    exclude = broken;
+  }
+}
+
+// Ranks that do not come in time are left out too.
+absl::Status ReplicaWorld::ShrinkWithout(std::vector<int> exclude) {
+  const std::shared_ptr<Communicator> parent = comm();
+  ShrinkOptions options;
+  options.timeout_ns = timeout_ns_ > 0 ? timeout_ns_ : parent->timeout_ns();
+  options.exclude = std::move(exclude);
+  WorkerThread::Doing("after a loss: agreeing on the ranks that are left", options.timeout_ns);
+  absl::StatusOr<std::shared_ptr<Communicator>> smaller = parent->Shrink(options);
+  if (!smaller.ok() && smaller.status().code() == absl::StatusCode::kDeadlineExceeded) {
+    const std::vector<int32_t> late = BlameOf(smaller.status()).late;
+    options.exclude.insert(options.exclude.end(), late.begin(), late.end());
+    if (!late.empty()) {
+      WorkerThread::Doing("after a loss: going on without ranks that are late", options.timeout_ns);
+      smaller = parent->Shrink(options);
+    }
+  }
+  ENTRAIN_RETURN_IF_ERROR(smaller.status());
+  std::vector<ReplicaPlace> places;
+  for (const MemberReport& member : (*smaller)->Members()) {
+    places.push_back(places_[static_cast<size_t>(member.parent_rank)]);
+  }
+  places_ = std::move(places);
+  absl::MutexLock lock(&mutex_);
+  comm_ = *std::move(smaller);
+  return absl::OkStatus();
+}
+
+// Returns the error of a rank that leaves because its replica is not whole.
+absl::Status ReplicaWorld::Left(const std::vector<ReplicaPlace>& before,
+                                const absl::Status& why) const {
+  std::string lost;
+  for (size_t rank = 0; rank < before.size(); ++rank) {
+    const bool here = std::find(places_.begin(), places_.end(), before[rank]) != places_.end();
+    if (before[rank].replica == mine_.replica && !here) {
+      absl::StrAppend(&lost, lost.empty() ? "" : " and ", "rank ", before[rank].slot, " of it");
+    }
+  }
+  return WithBlame(absl::UnavailableError(absl::StrCat(
+                       "replica ", mine_.replica, " has left: ", lost,
+                       " was lost, and the other replicas go on without it: ", why.message())),
+                   BlameOf(why));
+}
+
+}  // namespace entrain

@@ -1,0 +1,82 @@
+// The ranks of all replicas in one communicator, for the time when some of them are lost. A replica
+// is whole or gone: when one of its ranks is lost, its other ranks leave too.
+//
+//              sync ->                place of a rank: its replica, and its slot in the replica
+//          0    2    4
+//  model   1   (3)   5                3 is lost, so 2 leaves: 0, 1, 4, 5 go on
+//
+// Thread safety: one thread at a time, except comm.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+
+#include "lib/comm/communicator.h"
+
+namespace entrain {
+
+struct ReplicaPlace {
+  int replica = 0;  // number in the mesh
+  int slot = 0;     // rank in the model group
+  friend bool operator==(const ReplicaPlace&, const ReplicaPlace&) = default;
+};
+
+// Returns the ranks whose replica has fewer than `slots` ranks.
+std::vector<int> OfBrokenReplicas(absl::Span<const ReplicaPlace> places, int slots);
+// Returns the numbers of the replicas in ascending order.
+std::vector<int> ReplicasOf(absl::Span<const ReplicaPlace> places);
+
+// Returns the error by which the communicator has ended if it has ended because another rank was
+// lost, did not come in time, or gave up. Otherwise returns OK. `comm` may be null.
+absl::Status LossOf(const Communicator* comm);
+
+class ReplicaWorld {
+ public:
+  // Collective over `comm`, which must be for this object alone, or also the sync group of replicas
+  // of one rank. `slots` is the number of ranks of a replica. `timeout_ns` limits each step of
+  // Shrink; 0: the communicator's default.
+  static absl::StatusOr<std::unique_ptr<ReplicaWorld>> Make(std::shared_ptr<Communicator> comm,
+                                                            ReplicaPlace mine, int slots,
+                                                            int64_t timeout_ns);
+
+  // Replaces the communicator by one of the ranks whose replicas are whole. Collective over these
+  // ranks; the ranks that leave take part too. `causes` are the errors that made this necessary; a
+  // rank that is guilty in them is left out, even if it lives. Returns kOutOfRange if the others
+  // have gone on without this rank, and kUnavailable if this rank's own replica is not whole. After
+  // an error this rank cannot go on.
+  absl::Status Shrink(absl::Span<const absl::Status> causes);
+
+  // May be called from any thread.
+  std::shared_ptr<Communicator> comm() const ABSL_LOCKS_EXCLUDED(mutex_);
+  const ReplicaPlace& mine() const { return mine_; }
+  int slots() const { return slots_; }
+  // Returns the places by rank of comm().
+  const std::vector<ReplicaPlace>& places() const { return places_; }
+
+ private:
+  ReplicaWorld(std::shared_ptr<Communicator> comm, ReplicaPlace mine, int slots, int64_t timeout_ns,
+               std::vector<ReplicaPlace> places)
+      : mine_(mine),
+        slots_(slots),
+        timeout_ns_(timeout_ns),
+        places_(std::move(places)),
+        comm_(std::move(comm)) {}
+  absl::Status ShrinkWithout(std::vector<int> exclude);
+  absl::Status Left(const std::vector<ReplicaPlace>& before, const absl::Status& why) const;
+
+  const ReplicaPlace mine_;
+  const int slots_;
+  const int64_t timeout_ns_;
+  std::vector<ReplicaPlace> places_;
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<Communicator> comm_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace entrain
