@@ -88,7 +88,7 @@ struct Job {
   // Called by each rank at points of a round: -1 before its beginning, 0 when it has begun, 1 + l
   // when layer l is over.
   std::function<void(int rank, int round, int point)> at = {};
-  std::function<void(Replica& r, int rank)> after = {};
+  bool leaves = false;  // ends with Leave, after which the parameters are the anchor
 };
 
 float Drift(int replica, int round, int layer, int64_t i) {
@@ -102,7 +102,8 @@ absl::Status Round(const Job& job, Replica& r, int rank, int round) {
       job.at(rank, round, number);
     }
   };
-  r.DriftFromAnchor([&](int l, int64_t i) { return Drift(r.replica(), round, l, i); });
+  r.ForEach(r.params(),
+            [&](int l, int64_t i, float& value) { value += Drift(r.replica(), round, l, i); });
   absl::Status status = r.edit().EndStep();
   point(-1);
   status.Update(r.edit().BeginForward(true, true).status());
@@ -144,15 +145,15 @@ void RunRank(const Job& job, const std::shared_ptr<Communicator>& comm,
     if (status.ok()) {
       shown.rounds = round + 1;
       shown.longest_ns = std::max(shown.longest_ns, Clock::Real().Now() - begun);
-      EXPECT_EQ(r.params(), r.Anchor());
+      EXPECT_TRUE(job.leaves || r.params() == r.Anchor());
     }
   }
   absl::SNPrintF(shown.error, sizeof(shown.error), "%s", status.ToString());
+  if (job.leaves && status.ok()) {
+    EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
+  }
   if (status.ok()) {
     Show(r, shown);
-  }
-  if (job.after) {
-    job.after(r, comm->rank());
   }
   // No rank leaves while another still needs it.
   ++shared->ended;
@@ -175,19 +176,22 @@ void Die() {
   raise(SIGKILL);
 }
 
-// Expects that the ranks of these replicas have the same bits, and that each layer is that of a
-// reference in which rounds before `lost_in` were of all replicas, later rounds of those that are
+// Expects that the ranks of these replicas have the same bits in each slot, and that each layer is
+// that of a reference in which rounds before `lost_in` were of all replicas, later rounds of those that are
 // left, and layer l of round `lost_in` of all if l < counted. Negative `counted`: finds it out.
 void ExpectFinished(const Job& job, const SharedMemory& shared, const std::vector<int>& left,
                     int lost_in, int counted) {
   std::vector<int> all(static_cast<size_t>(job.grid.replicas));
   std::iota(all.begin(), all.end(), 0);
-  const Shown& first = shared[left[0]];
-  for (const int rank : left) {
-    const Shown& shown = shared[rank];
-    EXPECT_STREQ(shown.error, "OK") << "rank " << rank;
-    EXPECT_EQ(shown.replicas, static_cast<int>(left.size())) << "rank " << rank;
-    EXPECT_EQ(std::memcmp(shown.params, first.params, sizeof(first.params)), 0) << "rank " << rank;
+  const int slots = job.grid.shards;
+  for (const int replica : left) {
+    for (int slot = 0; slot < slots; ++slot) {
+      const Shown &shown = shared[replica * slots + slot], &first = shared[left[0] * slots + slot];
+      EXPECT_STREQ(shown.error, "OK") << "rank " << replica * slots + slot;
+      EXPECT_EQ(shown.replicas, static_cast<int>(left.size()));
+      EXPECT_EQ(std::memcmp(shown.params, first.params, sizeof(first.params)), 0)
+          << "rank " << replica * slots + slot;
+    }
   }
   for (int layer = 0; layer < kLayerCount; ++layer) {
     double least = 1;
@@ -201,9 +205,12 @@ void ExpectFinished(const Job& job, const SharedMemory& shared, const std::vecto
                       [&](int replica, int64_t i) { return Drift(replica, round, layer, i); });
       }
       double most = 0;
+      const int64_t part = kElements / slots;
       for (int64_t i = 0; i < kElements; ++i) {
-        most = std::max(most, std::abs(first.params[layer * kElements + i] -
-                                       want.anchor(layer)[static_cast<size_t>(i)]));
+        const auto slot = static_cast<int>(i / part);
+        most =
+            std::max(most, std::abs(shared[left[0] * slots + slot].params[layer * part + i % part] -
+                                    want.anchor(layer)[static_cast<size_t>(i)]));
       }
       least = std::min(least, most);
     }
@@ -247,6 +254,202 @@ TEST(Loss, InTheMiddleOfTheLayers) {
   RunJob(job, shared);
   ExpectFinished(job, shared, {1, 2, 3}, 2, 2);
   EXPECT_EQ(shared[1].short_rounds, 1);
+}
+
+// Kills a thread's process after a random time.
+void DieWithin(int64_t most_us, uint64_t seed) {
+  const auto us = static_cast<int64_t>((Noise(static_cast<int64_t>(seed), 77) + 1) / 2 *
+                                       static_cast<float>(most_us));
+  std::thread([us] {
+    usleep(static_cast<useconds_t>(us));
+    Die();
+  }).detach();
+}
+
+// Wherever a replica dies, the others have the same bits, and each layer either counts it or does
+// not.
+TEST(Loss, AtRandomTimes) {
+  constexpr int kKills = 36;
+  int64_t shortened = 0;
+  for (int seed = 0; seed < kKills; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    SharedMemory shared;
+    Job job;
+    job.transports = seed % 3 == 2 ? "tcp" : "shm";
+    job.options = Finishing(seed % 2 == 0 ? Weighed() : Judged());
+    job.rounds = 3;
+    const int victim = seed % 4;
+    job.at = [&](int rank, int round, int point) {
+      if (rank == victim && round == 1 && point == -1) {
+        DieWithin(2500, static_cast<uint64_t>(seed));
+      }
+    };
+    RunJob(job, shared);
+    std::vector<int> left = {0, 1, 2, 3};
+    left.erase(left.begin() + victim);
+    // The victim may have come to the end of the round, and even of the last one.
+    const int lost_in = shared[victim].rounds == 1 ? 1 : 2;
+    ExpectFinished(job, shared, left, lost_in, -1);
+    shortened += shared[left[0]].short_rounds;
+    if (HasFailure()) {
+      break;
+    }
+  }
+  EXPECT_GT(shortened, 0) << "no replica died in the middle of layers";
+}
+
+// A replica of two ranks is whole or gone.
+TEST(Loss, OfARankOfAReplicaOfTwo) {
+  for (const int point : {-1, 2}) {
+    SCOPED_TRACE(absl::StrCat("point ", point));
+    SharedMemory shared;
+    Job job;
+    job.grid = {2, 3};
+    job.survivors = 5;
+    job.options.prefetch = 0;
+    job.at = [point](int rank, int round, int at) {
+      if (rank == 3 && round == 1 && at == point) {
+        usleep(50'000);
+        Die();
+      }
+    };
+    RunJob(job, shared);
+    ExpectFinished(job, shared, {0, 2}, 1, std::max(point, 0));
+    EXPECT_EQ(shared[2].rounds, 1);
+    EXPECT_THAT(shared[2].error, HasSubstr("replica 1 has left: rank 1 of it was lost"));
+    for (const int rank : {0, 1, 4, 5}) {
+      EXPECT_EQ(shared[rank].losses, 1);
+      EXPECT_EQ(shared[rank].lost[0], 1);
+    }
+  }
+}
+
+TEST(Loss, OfTwoReplicasInOneRound) {
+  for (const bool together : {true, false}) {
+    SharedMemory shared;
+    Job job;
+    job.survivors = 2;
+    job.options.prefetch = 0;
+    job.at = [together](int rank, int round, int point) {
+      if (round == 1 && ((rank == 1 && point == 2) || (rank == 2 && point == (together ? 2 : 3)))) {
+        Die();
+      }
+    };
+    RunJob(job, shared);
+    const int third = shared[0].short_rounds == 1 ? 2 : 3;
+    EXPECT_EQ(third, 2);
+    EXPECT_EQ(shared[0].losses, 2);
+    for (const int rank : {0, 3}) {
+      EXPECT_STREQ(shared[rank].error, "OK");
+      EXPECT_EQ(shared[rank].replicas, 2);
+    }
+    EXPECT_EQ(std::memcmp(shared[0].params, shared[3].params, sizeof(shared[0].params)), 0);
+    if (together) {
+      ExpectFinished(job, shared, {0, 3}, 1, 2);
+    }
+  }
+}
+
+// The last replica that is left goes on alone.
+TEST(Loss, OfAllOthers) {
+  SharedMemory shared;
+  Job job;
+  job.survivors = 1;
+  job.at = [](int rank, int round, int point) {
+    if (round == 1 && rank < 3 && point == -1) {
+      Die();
+    }
+  };
+  RunJob(job, shared);
+  ExpectFinished(job, shared, {3}, 1, 0);
+}
+
+// All methods that an anchor makes possible: the replicas that are left stay alike, and the library
+// compares their anchors at each rendezvous.
+TEST(Loss, WithOtherMethods) {
+  EditOptions adamw = Averaging(), lion = Averaging(), diloco = Averaging(), gta, sparse, streaming,
+              restart = Averaging(), by_time = Weighed();
+  adamw.outer_optimizer = OuterKind::kAdamw;
+  adamw.outer_momentum = EditOptions().outer_momentum;
+  adamw.outer_lr = 0.01;
+  lion = adamw;
+  lion.outer_optimizer = OuterKind::kLion;
+  diloco.outer_nesterov = true;
+  diloco.outer_momentum = 0.9;
+  diloco.outer_lr = 0.7;
+  gta.reducer = ReducerKind::kGta;
+  gta.consensus_method = Consensus::kSum;
+  gta.wire_format = WireFormat::kInt8;
+  sparse = gta;
+  sparse.sparsification_method = Sparsification::kRandom;
+  sparse.density = 0.5;
+  streaming = diloco;
+  streaming.fragments = 2;
+  streaming.local_sgd_sync_interval = 2;
+  streaming.overlap_steps = 1;
+  streaming.overlap_merge = OverlapMerge::kMix;
+  restart.overlap_steps = 1;
+  restart.overlap_merge = OverlapMerge::kRestart;
+  restart.outer_momentum = 0.5;
+  restart.staleness_penalty = true;
+  by_time.use_async = true;
+  by_time.local_sgd_sync_time = 1e-3;
+  by_time.min_total_global_steps = 1;
+  struct Method {
+    const char* name;
+    EditOptions options;
+  };
+  for (const Method& method :
+       {Method{"adamw", adamw}, Method{"lion", lion}, Method{"diloco", diloco}, Method{"gta", gta},
+        Method{"sparse", sparse}, Method{"streaming", streaming}, Method{"restart", restart},
+        Method{"by time", by_time}}) {
+    for (int seed = 0; seed < 2; ++seed) {
+      SCOPED_TRACE(absl::StrCat(method.name, ", seed ", seed));
+      SharedMemory shared;
+      Job job;
+      job.options = Finishing(method.options);
+      job.rounds = 8;
+      job.at = [&](int rank, int round, int point) {
+        if (rank == 1 && round == 3 && point == -1) {
+          DieWithin(2000, static_cast<uint64_t>(seed));
+        }
+      };
+      job.leaves = true;
+      RunJob(job, shared);
+      for (const int rank : {0, 2, 3}) {
+        EXPECT_STREQ(shared[rank].error, "OK");
+        EXPECT_EQ(shared[rank].replicas, 3);
+        EXPECT_EQ(std::memcmp(shared[rank].params, shared[0].params, sizeof(shared[0].params)), 0);
+      }
+    }
+  }
+}
+
+// A replica that is stopped is left out after the time limit, and learns it when it comes back.
+TEST(Loss, OfAStoppedReplica) {
+  SharedMemory shared;
+  Job job;
+  job.timeout_ns = 2 * kSecond;
+  job.survivors = 4;
+  job.rounds = 6;
+  std::atomic<int>& ended = shared->ended;
+  job.at = [&ended](int rank, int round, int point) {
+    if (rank == 1 && round == 2 && point == -1) {
+      const pid_t stopped = getpid();
+      if (fork() == 0) {  // wakes it when the others have ended
+        while (ended < 3) {
+          usleep(1000);
+        }
+        kill(stopped, SIGCONT);
+        _exit(0);
+      }
+      raise(SIGSTOP);
+    }
+  };
+  RunJob(job, shared);
+  ExpectFinished(job, shared, {0, 2, 3}, 2, 0);
+  EXPECT_LT(shared[0].longest_ns, 8 * kSecond);
+  EXPECT_THAT(shared[1].error, HasSubstr("OUT_OF_RANGE"));
 }
 
 }  // namespace
