@@ -91,7 +91,7 @@ Summary Books::Sum(int64_t made) {
   double sums[] = {loss, training_.waited_s, static_cast<double>(training_.shard),
                    static_cast<double>(training_.sync)};
   session_->SumOverAll(sums, 4);
-  const double ranks = session_->ranks();
+  const double ranks = session_->ranks_left();
   s.final_train_loss = sums[0] / ranks;
   s.exposed_comm_s = sums[1] / ranks;
   s.bytes_sent_shard = sums[2] / ranks;

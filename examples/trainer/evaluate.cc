@@ -4,14 +4,15 @@ namespace trainer {
 
 Validation Validate(const Task& task, Session* session, Pass* pass,
                     const std::function<void(Pass*)>& forward) {
-  const int64_t ranks = session->ranks();
+  session->LookAround();
+  const int64_t ranks = session->ranks_left();
   const int64_t batches = task.validation_batches();
   double sums[3] = {0.0, 0.0, 0.0};  // loss, hits, targets
   Batch batch;
   // Every rank runs equally many passes, since it holds a part of its replica's parameters. Passes
   // without a batch of their own do not count.
   for (int64_t turn = 0; turn < (batches + ranks - 1) / ranks; ++turn) {
-    const int64_t number = turn * ranks + session->rank();
+    const int64_t number = turn * ranks + session->rank_left();
     task.TakeValidation(number % batches, &batch);
     pass->SetBatch(batch);
     forward(pass);
@@ -34,8 +35,8 @@ void Judge(const Options& options, const Task& task, Session* session, const Com
   summary->val_accuracy = validation.accuracy;
   summary->unigram_entropy = task.Entropy();
   const auto sum = [session](double* values, int count) { session->SumOverAll(values, count); };
-  summary->sharpness =
-      LossRises(options.sharpness_rho, task, {session->rank(), session->ranks(), sum}, on, layers);
+  summary->sharpness = LossRises(options.sharpness_rho, task,
+                                 {session->rank_left(), session->ranks_left(), sum}, on, layers);
   if (session->rank() == 0) {
     summary->sample = task.Sample(layers);
   }

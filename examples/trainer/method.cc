@@ -1,5 +1,6 @@
 #include "examples/trainer/method.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ Method::Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain
   edit_.reset(edit);
   by_time_ = config.use_async != 0;
   late_ = config.overlap_steps > 0;
+  goes_on_after_losses_ = config.on_loss == ENTRAIN_ON_LOSS_FINISH;
   interval_steps_ = config.local_sgd_sync_interval;
   warmup_steps_ = config.local_sgd_warmup_steps;
 }
@@ -94,12 +96,22 @@ void Method::WishCheckpoint() {
 bool Method::CheckpointIsDue(int replicas) const {
   bool due = (Info().wishes & ENTRAIN_WISH_CHECKPOINT) != 0;
   for (int replica = 0; due && replica < replicas; ++replica) {
-    entrain_edit_replica_t said;
-    entrain_edit_replica_init(&said);
-    Check(entrain_edit_replica(edit_.get(), replica, &said));
-    due = said.leaving == 0;
+    const std::optional<entrain_edit_replica_t> said = Said(replica);
+    due = !said.has_value() || said->leaving == 0;
   }
   return due;
+}
+
+// Returns what a replica said at the last rendezvous; nothing if it is lost.
+std::optional<entrain_edit_replica_t> Method::Said(int replica) const {
+  entrain_edit_replica_t said;
+  entrain_edit_replica_init(&said);
+  const entrain_status_t status = entrain_edit_replica(edit_.get(), replica, &said);
+  if (status == ENTRAIN_FAILED_PRECONDITION) {
+    return std::nullopt;
+  }
+  Check(status);
+  return said;
 }
 
 void Method::Save(const Options& options, const std::string& name) {
@@ -126,15 +138,27 @@ int64_t Method::interval() const {
   return 1 + (by_time_ ? exchanges_ : local / interval_steps_);
 }
 
-std::vector<int64_t> Method::StepsWhenMet(int replicas) const {
-  std::vector<int64_t> steps;
-  for (int replica = 0; Info().rendezvous > 0 && replica < replicas; ++replica) {
-    entrain_edit_replica_t said;
-    entrain_edit_replica_init(&said);
-    Check(entrain_edit_replica(edit_.get(), replica, &said));
-    steps.push_back(said.steps);
+Method::Met Method::StepsWhenMet(int replicas, int own) const {
+  Met met;
+  for (int replica = 0; replica < replicas; ++replica) {
+    if (const auto said = Said(replica)) {
+      ++met.replicas;
+      met.steps += said->steps;
+      met.own = replica == own ? said->steps : met.own;
+    }
   }
-  return steps;
+  return met;
+}
+
+std::vector<int> Method::Lost() const {
+  std::vector<int> lost;
+  const int32_t count = edit_ ? Info().losses : 0;
+  for (int32_t index = 0; index < count; ++index) {
+    int32_t replica = 0;
+    Check(entrain_edit_loss(edit_.get(), index, &replica, nullptr, nullptr, 0));
+    lost.push_back(replica);
+  }
+  return lost;
 }
 
 uint64_t Method::anchor_checksum() const {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,17 @@ class Method {
   // Returns the number, from 1, of the interval between exchanges to which a step belongs, after
   // its BeginForward. 0: in warm-up, or ddp.
   int64_t interval() const;
-  // Returns the steps of each replica at the last rendezvous (a-edit); empty before the first.
-  std::vector<int64_t> StepsWhenMet(int replicas) const;
+  // The steps of the replicas that took part in the last rendezvous (a-edit): of all together, and
+  // of this one. No replicas before the first rendezvous.
+  struct Met {
+    int64_t replicas = 0, steps = 0, own = 0;
+  };
+  Met StepsWhenMet(int replicas, int own) const;
+
+  // Returns true if replicas that are lost do not end the run (--on-loss finish).
+  bool goes_on_after_losses() const { return goes_on_after_losses_; }
+  // Returns the numbers of the replicas that are lost, in the order of the losses.
+  std::vector<int> Lost() const;
 
   // Returns the checksum of this rank's anchors after the last exchange; 0: none. On a GPU, where
   // exchanges continue after the call, it waits for an exchange whose layers have all been waited
@@ -72,11 +82,12 @@ class Method {
 
  private:
   entrain_edit_info_t Info() const;
+  std::optional<entrain_edit_replica_t> Said(int replica) const;
   void AwaitExchange() const;
 
   EditHandle edit_;  // null: ddp
   const bool on_gpu_;
-  bool by_time_ = false, late_ = false;
+  bool by_time_ = false, late_ = false, goes_on_after_losses_ = false;
   int64_t interval_steps_ = 0;  // H
   int64_t warmup_steps_ = 0;
   int64_t exchanges_ = 0;  // exchanges that have begun

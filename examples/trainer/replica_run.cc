@@ -44,6 +44,7 @@ class ReplicaRun {
   Validation Evaluate();
   Traffic Meter() const;
   Summary Report();
+  void SayLosses(int64_t step);
   // Returns the number of steps at the next checkpoint after `steps`.
   int64_t NextSave(int64_t steps) const {
     return options_.save_every == 0 ? 0 : (steps / options_.save_every + 1) * options_.save_every;
@@ -63,6 +64,7 @@ class ReplicaRun {
   Batch batch_;
   Books books_;
   double sums_waited_s_ = 0.0;
+  size_t said_lost_ = 0;      // lost replicas of which there was a line
   int64_t made_ = 0;          // steps of this replica
   int64_t steps_before_ = 0;  // of the run that this one resumed
   int64_t next_save_ = 0;     // with --save-every: the next checkpoint is due at this many steps
@@ -88,6 +90,9 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device,
     sharpness_ = std::make_unique<Sharpness>(options.wsam, options.inner.grad_clip, &inner_, device,
                                              sizes, model_.masters().size());
     model_.SetSharpness(sharpness_.get());
+  }
+  if (method_.goes_on_after_losses()) {
+    session_->GoOnAfterLosses();
   }
   session_->Agree([this] { conditions_.CheckReplicas(); });
   books_.OpenFiles();
@@ -237,9 +242,8 @@ bool ReplicaRun::Done(int64_t made) const {
   if (!options_.steps_together) {
     return made >= steps_;
   }
-  const std::vector<int64_t> met = method_.StepsWhenMet(session_->replicas());
-  return std::accumulate(met.begin(), met.end(), int64_t{0}) >= session_->replicas() * steps_ &&
-         !met.empty();
+  const Method::Met met = method_.StepsWhenMet(session_->replicas(), session_->replica());
+  return met.replicas > 0 && met.steps >= met.replicas * steps_;
 }
 
 // Returns the step of the learning-rate schedule for this replica's step `step`. Replicas that
@@ -249,13 +253,11 @@ int64_t ReplicaRun::StepOfSchedule(int64_t step) const {
   if (!options_.steps_together) {
     return step;
   }
-  const std::vector<int64_t> met = method_.StepsWhenMet(session_->replicas());
-  if (met.empty()) {
+  const Method::Met met = method_.StepsWhenMet(session_->replicas(), session_->replica());
+  if (met.replicas == 0) {
     return std::min(step, steps_);
   }
-  const int64_t mean = std::accumulate(met.begin(), met.end(), int64_t{0}) / session_->replicas();
-  const int64_t since = step - met[static_cast<size_t>(session_->replica())];
-  return std::min(mean + since, steps_);
+  return std::min(met.steps / met.replicas + step - met.own, steps_);
 }
 
 Validation ReplicaRun::Evaluate() {
@@ -285,11 +287,30 @@ StepRecord ReplicaRun::Step(int64_t step) {
   return record;
 }
 
+// The first rank that is left has a line for each replica that is lost.
+void ReplicaRun::SayLosses(int64_t step) {
+  const std::vector<int> lost =
+      method_.goes_on_after_losses() ? method_.Lost() : std::vector<int>();
+  int first = 0;
+  while (std::find(lost.begin(), lost.end(), first) != lost.end()) {
+    ++first;
+  }
+  for (; said_lost_ < lost.size(); ++said_lost_) {
+    if (session_->replica() == first && session_->shard() == 0) {
+      std::printf("step %lld: replica %d is lost; %zu of %d replicas go on\n",
+                  static_cast<long long>(step), lost[said_lost_],
+                  static_cast<size_t>(session_->replicas()) - said_lost_ - 1, session_->replicas());
+      std::fflush(stdout);
+    }
+  }
+}
+
 void ReplicaRun::Execute() {
   for (made_ = steps_before_; !Done(made_); ++made_) {
     const int64_t step = made_ + 1;
     const StepRecord record = Step(step);
     books_.Keep(record, record.step);
+    SayLosses(step);
   }
   const Traffic end = books_.Measure([this] {
     if (method_.Finish(task_.layers()) && !options_.save_dir.empty()) {
@@ -308,7 +329,7 @@ Summary ReplicaRun::Report() {
   s.tokens = all * of_step;
   const int64_t before = steps_before_ * session_->replicas();
   s.tokens_per_s = static_cast<double>((all - before) * of_step) / s.wall_s;
-  double sums[] = {static_cast<double>(model_.bytes_sent_init()) / session_->ranks(),
+  double sums[] = {static_cast<double>(model_.bytes_sent_init()) / session_->ranks_left(),
                    // of a replica; each of its ranks counts it
                    static_cast<double>(method_.rejections()) / options_.shard_size};
   session_->SumOverAll(sums, 2);

@@ -32,6 +32,16 @@ void AllReduce(entrain_comm_t* comm, void* values, int count, entrain_dtype_t dt
                            nullptr));
 }
 
+// Returns an all-reduce that leaves `in` as it is, so that it can be repeated.
+std::function<entrain_status_t(entrain_comm_t*)> AllReduceOf(const void* in, void* out, int count,
+                                                             entrain_dtype_t dtype,
+                                                             entrain_op_t op) {
+  return [=](entrain_comm_t* comm) {
+    return entrain_all_reduce(comm, in, out, static_cast<size_t>(count), dtype, op, nullptr,
+                              nullptr);
+  };
+}
+
 entrain_comm_t* MeshComm(entrain_mesh_t* mesh, int32_t axis) {
   entrain_comm_t* comm = nullptr;
   Check(entrain_mesh_comm(mesh, axis, &comm));
@@ -84,6 +94,40 @@ void Session::MakeMesh(int shard_size) {
   own_replica_.reset(part);
 }
 
+void Session::OverAll(const std::function<entrain_status_t(entrain_comm_t*)>& call) {
+  if (!goes_on_) {
+    Check(call(world_.get()));
+    return;
+  }
+  while (true) {
+    // A call in which a rank is lost may succeed on some ranks. All must repeat it, or none.
+    uint32_t done = call(world_.get()) == ENTRAIN_OK ? 1 : 0;
+    Check(entrain_comm_agree(world_.get(), &done));
+    if (done != 0) {
+      return;
+    }
+    entrain_comm_t* smaller = nullptr;
+    Check(entrain_comm_shrink(world_.get(), nullptr, &smaller));
+    world_.reset(smaller);
+  }
+}
+
+void Session::LookAround() {
+  OverAll([](entrain_comm_t* comm) { return entrain_barrier(comm, nullptr, nullptr); });
+}
+
+int Session::ranks_left() const {
+  int32_t size = 0;
+  Check(entrain_comm_size(world_.get(), &size));
+  return size;
+}
+
+int Session::rank_left() const {
+  int32_t rank = 0;
+  Check(entrain_comm_rank(world_.get(), &rank));
+  return rank;
+}
+
 void Session::Agree(const std::function<void()>& work) {
   std::string failure;
   try {
@@ -91,8 +135,9 @@ void Session::Agree(const std::function<void()>& work) {
   } catch (const Error& error) {
     failure = error.what();
   }
-  int64_t first = failure.empty() ? ranks_ : rank_;
-  AllReduce(world_.get(), &first, 1, ENTRAIN_I64, ENTRAIN_MIN);
+  const int64_t mine = failure.empty() ? ranks_ : rank_;
+  int64_t first = 0;
+  OverAll(AllReduceOf(&mine, &first, 1, ENTRAIN_I64, ENTRAIN_MIN));
   if (first < ranks_) {
     throw Error(first == rank_ ? failure : "");
   }
@@ -103,12 +148,14 @@ void Session::SumOverReplica(double* values, int count) {
 }
 
 void Session::SumOverAll(double* values, int count) {
-  AllReduce(world_.get(), values, count, ENTRAIN_F64, ENTRAIN_SUM);
+  const std::vector<double> mine(values, values + count);
+  OverAll(AllReduceOf(mine.data(), values, count, ENTRAIN_F64, ENTRAIN_SUM));
 }
 
 double Session::LargestOfAll(double value) {
-  AllReduce(world_.get(), &value, 1, ENTRAIN_F64, ENTRAIN_MAX);
-  return value;
+  double largest = 0.0;
+  OverAll(AllReduceOf(&value, &largest, 1, ENTRAIN_F64, ENTRAIN_MAX));
+  return largest;
 }
 
 uint64_t Session::CombineOverReplica(uint64_t value) {
@@ -118,6 +165,17 @@ uint64_t Session::CombineOverReplica(uint64_t value) {
 }
 
 void Session::CheckSameInReplicas(uint64_t value, const char* what) {
+  if (goes_on_) {  // the mesh may have lost ranks
+    const uint64_t mine = CombineOverReplica(value);
+    uint64_t least = 0, most = 0;
+    OverAll(AllReduceOf(&mine, &least, 1, ENTRAIN_U64, ENTRAIN_MIN));
+    OverAll(AllReduceOf(&mine, &most, 1, ENTRAIN_U64, ENTRAIN_MAX));
+    if (least != most) {
+      throw Error(std::string(what) + " differ between replicas (" + std::to_string(least) +
+                  " and " + std::to_string(most) + ")");
+    }
+    return;
+  }
   std::vector<uint64_t> all(static_cast<size_t>(replicas_));
   Check(entrain_all_gather(MeshComm(mesh_.get(), ENTRAIN_AXIS_SYNC), &value, all.data(), 1,
                            ENTRAIN_U64, nullptr, nullptr));

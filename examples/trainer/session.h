@@ -25,6 +25,12 @@ class Session {
   // Cuts the world into replicas of `shard_size` ranks. Collective.
   void MakeMesh(int shard_size);
 
+  // From here on the collectives over all ranks below survive the loss of ranks: the ranks that are
+  // left agree on it, make a smaller communicator, and repeat the call.
+  void GoOnAfterLosses() { goes_on_ = true; }
+  // Finds out which ranks are left. Collective.
+  void LookAround();
+
   // Runs `work`, which may throw Error. Collective: if it fails on one rank, all ranks throw, and
   // only the lowest failed rank has a line to print.
   void Agree(const std::function<void()>& work);
@@ -43,6 +49,10 @@ class Session {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
+  // Returns the number of ranks that are left, and this rank's number among them, as of the last
+  // collective over all ranks.
+  int ranks_left() const;
+  int rank_left() const;
   int shard() const { return shard_; }  // this rank's slot in its replica
   int replica() const { return replica_; }
   int replicas() const { return replicas_; }
@@ -52,7 +62,11 @@ class Session {
   uint64_t bytes_sent() const;
 
  private:
-  CommHandle world_;
+  // Makes a call over all ranks, again after each loss.
+  void OverAll(const std::function<entrain_status_t(entrain_comm_t*)>& call);
+
+  bool goes_on_ = false;
+  CommHandle world_;        // of the ranks that are left
   CommHandle own_replica_;  // not the mesh's, so that its traffic is counted separately
   MeshHandle mesh_;
   int rank_ = 0, ranks_ = 1, shard_ = 0, replica_ = 0, replicas_ = 1;

@@ -720,19 +720,11 @@ static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
 /* Describes the state after the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
-typedef struct entrain_edit_loss_t {
-  size_t size;
-  int32_t replica;    /* its number in the mesh */
-  int64_t rendezvous; /* number of rendezvous that were over when this rank learned of the loss */
-} entrain_edit_loss_t;
-ENTRAIN_API void entrain_edit_loss_init_sized(entrain_edit_loss_t* loss, size_t bytes);
-static ENTRAIN_INLINE void entrain_edit_loss_init(entrain_edit_loss_t* loss) {
-  entrain_edit_loss_init_sized(loss, sizeof(*loss));
-}
-/* Writes to *loss which replica was lost, for the losses 0, 1, ... in their order. If `text` is not NULL, also writes up
- * to `bytes` bytes of the reason to `text`, with a 0 at the end. Returns INVALID_ARGUMENT if there was no such loss. */
-ENTRAIN_API entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32_t index, entrain_edit_loss_t* loss,
-                                               char* text, size_t bytes);
+/* Describes loss `index`, from 0 in the order in which this rank learned of them: *replica becomes the number of the lost
+ * replica in the mesh, *rendezvous the number of rendezvous that were over then, and `text` the reason, cut to `bytes`
+ * bytes with a 0 at the end. Each output may be NULL. Returns INVALID_ARGUMENT if there was no such loss. */
+ENTRAIN_API entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32_t index, int32_t* replica,
+                                               int64_t* rendezvous, char* text, size_t bytes);
 
 /* Copies this rank's anchors to `anchor`: slab_count elements, laid out as the slab, converted to `dtype` (f32, f64,
  * bf16 or f16; UNIMPLEMENTED for others). `anchor` is device memory if the parameters are. For a frozen layer, copies

@@ -304,13 +304,8 @@ entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info
   });
 }
 
-void entrain_edit_loss_init_sized(entrain_edit_loss_t* loss, size_t bytes) {
-  entrain_edit_loss_t defaults = {};
-  WriteDefaults(defaults, loss, bytes);
-}
-
-entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32_t index,
-                                   entrain_edit_loss_t* loss, char* text, size_t bytes) {
+entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32_t index, int32_t* replica,
+                                   int64_t* rendezvous, char* text, size_t bytes) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     const std::vector<entrain::ReplicaLoss> all = edit->edit->losses();
@@ -319,9 +314,12 @@ entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32_t index,
           absl::StrCat("index ", index, " is not one of ", all.size(), " losses"));
     }
     const entrain::ReplicaLoss& one = all[static_cast<size_t>(index)];
-    const entrain_edit_loss_t known = {
-        .size = sizeof(known), .replica = one.replica, .rendezvous = one.rendezvous};
-    ENTRAIN_RETURN_IF_ERROR(WriteStruct(&known, sizeof(known), loss, "entrain_edit_loss_t"));
+    if (replica != nullptr) {
+      *replica = one.replica;
+    }
+    if (rendezvous != nullptr) {
+      *rendezvous = one.rendezvous;
+    }
     if (text != nullptr && bytes > 0) {
       const size_t count = std::min(bytes - 1, one.why.size());
       std::copy_n(one.why.begin(), count, text);

@@ -99,17 +99,13 @@ absl::Status ReplicaWorld::Shrink(absl::Span<const absl::Status> causes) {
     AddGuilty(*comm(), cause, &exclude);
   }
   while (true) {
-    const absl::Status shrunk = ShrinkWithout(exclude);
+    ENTRAIN_RETURN_IF_ERROR(ShrinkWithout(exclude));
     const std::vector<int> broken = OfBrokenReplicas(places_, slots_);
-    const bool mine = std::any_of(broken.begin(), broken.end(), [this](int rank) {
-      return places_[static_cast<size_t>(rank)].replica == mine_.replica;
-    });
-    if (mine && !exclude.empty() && exclude == broken) {
-      return Left(before, causes.empty() ? shrunk : causes[0]);  // the others know it
-    }
-    ENTRAIN_RETURN_IF_ERROR(shrunk);
     if (broken.empty()) {
       return absl::OkStatus();
+    }
+    if (std::binary_search(broken.begin(), broken.end(), comm()->rank())) {
+      return Left(before, causes.empty() ? absl::OkStatus() : causes[0]);
     }
     exclude = broken;
   }

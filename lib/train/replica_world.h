@@ -46,8 +46,8 @@ class ReplicaWorld {
                                                             ReplicaPlace mine, int slots,
                                                             int64_t timeout_ns);
 
-  // Replaces the communicator by one of the ranks whose replicas are whole. Collective over these
-  // ranks; the ranks that leave take part too. `causes` are the errors that made this necessary; a
+  // Replaces the communicator by one of the ranks whose replicas are whole. Collective over the
+  // ranks that are left. `causes` are the errors that made this necessary; a
   // rank that is guilty in them is left out, even if it lives. Returns kOutOfRange if the others
   // have gone on without this rank, and kUnavailable if this rank's own replica is not whole. After
   // an error this rank cannot go on.

@@ -18,13 +18,14 @@ from .errors import (Aborted, Error, ErrorRecord, FailedPrecondition, Internal, 
 from .optim import WSAM, Optim, OptimInfo
 from .reductions import Op, Reduction
 from .store import Store
-from .train import EDiT, EditConfig, EditInfo, EditReplica, Mesh, Shard, ShardLayer, ShardStats
+from .train import EDiT, EditConfig, EditInfo, EditLoss, EditReplica, Mesh, Shard, ShardLayer, ShardStats
 from .training import State, StateEntry
 from .works import Work, WorkInfo
 
 __all__ = [
     "ACCO", "Aborted", "AccoGroup", "AccoInfo", "AccoOptions", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT", "EditConfig", "EditInfo",
-    "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument", "Member", "Mesh", "Mismatch", "Op", "Optim",
-    "OptimInfo", "PeerLost", "Phase", "Received", "Reduction", "Registration", "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats",
-    "StaleGeneration", "State", "StateEntry", "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "WorkInfo", "__version__", "library_path", "program_path",
+    "EditLoss", "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument", "Member", "Mesh", "Mismatch", "Op",
+    "Optim", "OptimInfo", "PeerLost", "Phase", "Received", "Reduction", "Registration", "ResourceExhausted", "Runtime", "Scope", "Shard",
+    "ShardLayer", "ShardStats", "StaleGeneration", "State", "StateEntry", "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "WorkInfo",
+    "__version__", "library_path", "program_path",
 ]

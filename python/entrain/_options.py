@@ -101,6 +101,8 @@ class EditOptions:
     fragments: int = 1
     #: layers of a fragment: neighbours, or every P-th; one of sequential, strided
     fragment_pattern: str = "sequential"
+    #: when a replica is lost: the run fails, or the others finish the round and go on; one of fail, finish
+    on_loss: str = "fail"
 
 
 @dataclasses.dataclass
@@ -141,6 +143,7 @@ EDIT_FAMILIES = {
     "outer_optimizer": "OUTER",
     "overlap_merge": "MERGE",
     "fragment_pattern": "FRAGMENT",
+    "on_loss": "ON_LOSS",
 }
 ACCO_FAMILIES = {
     "method": "ACCO",

@@ -356,6 +356,18 @@ class EditInfo:
     metric: float
     rejections: int
     rollbacks: int
+    replicas: int
+    losses: int
+    short_rounds: int
+
+
+@dataclasses.dataclass(frozen=True)
+class EditLoss:
+    """A replica that is lost (entrain_edit_loss)."""
+
+    replica: int
+    rendezvous: int
+    why: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -470,6 +482,14 @@ class EDiT(Checkpointed):
         out = new_struct("edit_replica")
         self._call(lib.entrain_edit_replica, replica, out)
         return _dataclass_of(EditReplica, out)  # type: ignore[no-any-return]
+
+    def losses(self) -> List[EditLoss]:
+        """Returns the replicas that are lost, in the order in which this rank learned of the losses."""
+        replica, rendezvous, text, losses = ffi.new("int32_t*"), ffi.new("int64_t*"), ffi.new("char[]", 2000), []
+        for index in range(self.info().losses):
+            self._call(lib.entrain_edit_loss, index, replica, rendezvous, text, len(text))
+            losses.append(EditLoss(replica[0], rendezvous[0], ffi.string(text).decode(errors="replace")))
+        return losses
 
     def anchor(self, out: Any = None) -> Any:
         """Returns a copy of this rank's anchors, laid out as the slab. `out`: f32, f64, bf16 or f16; None: a new f32

@@ -245,7 +245,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 344);
+  SIZE(entrain_edit_config_t, 352);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -301,6 +301,7 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, fragment_pattern, 328);
   AT(entrain_edit_config_t, sparsify_chunk, 332);
   AT(entrain_edit_config_t, error_decay, 336);
+  AT(entrain_edit_config_t, on_loss, 344);
 }
 
 static void check_edit_option(void) {
@@ -328,7 +329,7 @@ static void check_edit_replica(void) {
 }
 
 static void check_edit_info(void) {
-  SIZE(entrain_edit_info_t, 112);
+  SIZE(entrain_edit_info_t, 128);
   AT(entrain_edit_info_t, size, 0);
   AT(entrain_edit_info_t, steps, 8);
   AT(entrain_edit_info_t, syncs, 16);
@@ -344,6 +345,9 @@ static void check_edit_info(void) {
   AT(entrain_edit_info_t, metric, 88);
   AT(entrain_edit_info_t, rejections, 96);
   AT(entrain_edit_info_t, rollbacks, 104);
+  AT(entrain_edit_info_t, replicas, 112);
+  AT(entrain_edit_info_t, losses, 116);
+  AT(entrain_edit_info_t, short_rounds, 120);
 }
 
 static void check_checkpoint_config(void) {

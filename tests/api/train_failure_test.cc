@@ -1,6 +1,7 @@
 // A rank is killed while layers are gathered, or exchanged by EDiT, or while the others wait for it
 // at a rendezvous of A-EDiT. All others learn of it within 2 s as a lost peer, also those that
-// share no group with it. Ranks are processes. The test itself never uses the library, because its
+// share no group with it. With on_loss, the other replica goes on, and the other rank of the
+// victim's replica learns that this replica has left. Ranks are processes. The test itself never uses the library, because its
 // children could not use it after a fork.
 #include <atomic>
 #include <chrono>
@@ -33,8 +34,8 @@ constexpr int32_t kLayers = 4;
 constexpr size_t kLayerCounts[kLayers] = {1 << 20, 1000, 1 << 20, 1 << 20};
 
 // Four ranks that gather from each other, or two replicas of two ranks that exchange, by steps or
-// by time.
-enum class Work { kGather, kExchange, kRendezvous };
+// by time, or by steps with on_loss.
+enum class Work { kGather, kExchange, kRendezvous, kGoOn };
 
 // The findings of a rank, in memory shared with the test.
 struct Report {
@@ -44,8 +45,10 @@ struct Report {
 struct Shared {
   std::atomic<int> rounds[kRanks] = {};
   std::atomic<int64_t> struck_at{0};
+  std::atomic<int> ended{0};
   entrain_peer_id_t ids[kRanks];
   Report reports[kRanks];
+  int lost[kRanks] = {-1, -1, -1, -1};  // the replica that a rank has lost and survived
 };
 
 int64_t Now() {
@@ -114,6 +117,7 @@ void MakeModel(Work work, Trainer* t) {
     edit.local_sgd_sync_time = 1e-3;
     edit.min_total_global_steps = 1;
   }
+  edit.on_loss = work == Work::kGoOn ? ENTRAIN_ON_LOSS_FINISH : ENTRAIN_ON_LOSS_FAIL;
   Need(entrain_edit_create(t->mesh, &edit, &t->edit));
   int32_t syncing = 0;
   Need(entrain_edit_begin_forward(t->edit, 1, 1, &syncing));  // the anchors
@@ -143,6 +147,24 @@ entrain_status_t ExchangeAll(const Trainer& t) {
   return status;
 }
 
+// Returns true when a replica is lost and the exchange has gone on without it.
+bool HasGoneOn(const Trainer& t, int* lost, int64_t* rendezvous) {
+  entrain_edit_info_t info;
+  entrain_edit_info_init(&info);
+  Need(entrain_edit_info(t.edit, &info));
+  if (info.losses == 0) {
+    *rendezvous = info.rendezvous;
+    return false;
+  }
+  int32_t replica = -1;
+  int64_t when = -1;
+  char text[8] = {};
+  Need(entrain_edit_loss(t.edit, 0, &replica, &when, text, sizeof(text)));
+  *lost =
+      info.replicas == 1 && text[0] != 0 && text[7] == 0 && when <= info.rendezvous ? replica : -2;
+  return info.rendezvous > *rendezvous + 3;
+}
+
 [[noreturn]] void RunRank(Work work, const std::string& store_url, const char* transports, int rank,
                           Shared* shared) {
   Trainer t;
@@ -150,8 +172,16 @@ entrain_status_t ExchangeAll(const Trainer& t) {
   Need(entrain_runtime_peer_id(t.runtime, &shared->ids[rank]));
   MakeModel(work, &t);
   Report& report = shared->reports[rank];
+  int64_t met = 0;
   while ((work == Work::kGather ? GatherAll(t) : ExchangeAll(t)) == ENTRAIN_OK) {
     shared->rounds[rank].fetch_add(1);
+    if (work == Work::kGoOn && HasGoneOn(t, &shared->lost[rank], &met)) {
+      shared->ended.fetch_add(1);
+      while (shared->ended.load() < 2) {  // the other rank of this replica
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      _exit(0);
+    }
   }
   report.after_ns = Now() - shared->struck_at.load();
   entrain_error_init(&report.error);
@@ -252,8 +282,28 @@ TEST_P(KilledRank, IsNamedByAllOthersWithinTwoSeconds) {
   children_.clear();
 }
 
+class LostRank : public KilledRank {};
+
+TEST_P(LostRank, DoesNotEndTheOtherReplica) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(WaitUntilAtWork());
+  shared_->struck_at.store(Now());
+  kill(children_[kVictim], SIGKILL);
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_EQ(Await(rank), 0) << "rank " << rank;
+  }
+  EXPECT_EQ(shared_->lost[0], 1);
+  EXPECT_EQ(shared_->lost[1], 1);
+  const Report& report = shared_->reports[2];
+  EXPECT_EQ(report.error.code, ENTRAIN_PEER_LOST) << report.error.text;
+  EXPECT_THAT(report.error.text, HasSubstr("replica 1 has left: rank 1 of it was lost"));
+  EXPECT_LT(report.after_ns, 5'000'000'000) << report.error.text;
+  EXPECT_EQ(Await(kVictim), SIGKILL);
+  children_.clear();
+}
+
 std::string NameOf(const testing::TestParamInfo<KilledRank::ParamType>& test) {
-  const char* const works[] = {"gather", "exchange", "rendezvous"};
+  const char* const works[] = {"gather", "exchange", "rendezvous", "go_on"};
   return std::string(std::get<0>(test.param)) + "_" +
          works[static_cast<int>(std::get<1>(test.param))];
 }
@@ -262,6 +312,11 @@ INSTANTIATE_TEST_SUITE_P(In, KilledRank,
                          testing::Combine(testing::Values("shm", "tcp"),
                                           testing::Values(Work::kGather, Work::kExchange,
                                                           Work::kRendezvous)),
+                         NameOf);
+
+INSTANTIATE_TEST_SUITE_P(In, LostRank,
+                         testing::Combine(testing::Values("shm", "tcp"),
+                                          testing::Values(Work::kGoOn)),
                          NameOf);
 
 }  // namespace

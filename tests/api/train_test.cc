@@ -634,6 +634,11 @@ TEST(Train, EditBringsReplicasToOneAnchor) {
     EXPECT_EQ(info.last_sync_step, 4);
     EXPECT_EQ(info.in_warmup, 0);
     EXPECT_GT(info.bytes_sent_sync, 0u);
+    EXPECT_EQ(info.replicas, 2);
+    EXPECT_EQ(info.losses, 0);
+    EXPECT_EQ(info.short_rounds, 0);
+    EXPECT_FAILS(entrain_edit_loss(edit, 0, nullptr, nullptr, nullptr, 0), kInvalid,
+                 "index 0 is not one of 0 losses");
     entrain_comm_t* sync = nullptr;
     ASSERT_OK(entrain_mesh_comm(model.mesh(), ENTRAIN_AXIS_SYNC, &sync));
     uint64_t low = info.anchor_checksum, high = info.anchor_checksum;

@@ -247,5 +247,26 @@ TEST(EditOptions, EveryShardKeepsSomethingOfItsLargest) {
                                  "29 over 3 ranks)"));
 }
 
+TEST(EditOptions, OnLossFinishNeedsAnAnchorAndStateThatCanBeSent) {
+  EditOptions options;
+  options.on_loss = OnLoss::kFinish;
+  EXPECT_THAT(std::string(CheckOptions(options).message()),
+              HasSubstr("on_loss: 1 needs an anchor"));
+  options.outer_optimizer = OuterKind::kSgd;
+  EXPECT_EQ(CheckOptions(options), absl::OkStatus());
+  EditOptions feedback = options;
+  feedback.wire_format = WireFormat::kInt8;
+  EXPECT_EQ(CheckOptions(feedback), absl::OkStatus());
+  feedback.error_feedback = true;
+  EXPECT_THAT(std::string(CheckOptions(feedback).message()), HasSubstr("error_feedback"));
+  EditOptions compat = options;
+  compat.compat = true;
+  EXPECT_THAT(std::string(CheckOptions(compat).message()), HasSubstr("compat"));
+  EditOptions callback = options;
+  callback.outer_optimizer = OuterKind::kCallback;
+  callback.outer_step = [](void*, int32_t, int64_t, float*, const float*, size_t) { return 0; };
+  EXPECT_THAT(std::string(CheckOptions(callback).message()), HasSubstr("callback"));
+}
+
 }  // namespace
 }  // namespace entrain

@@ -124,6 +124,40 @@ TEST(ExchangeRound, AFailureNamesItsLayerAndArrivesNowhere) {
   EXPECT_EQ(round->state(), State::kBegun);
 }
 
+TEST(ExchangeRound, AfterALossItGoesOnWhereTheOthersAre) {
+  NotedExchange exchange;
+  const auto round = NewRound();
+  EXPECT_EQ(round->finished(), -1);
+  round->SetJudged(true);
+  round->Allow(2);
+  exchange.fails = "finish 1";
+  EXPECT_FALSE(round->RunTurn(exchange).ok());
+  EXPECT_EQ(round->finished(), 0);
+  round->Restart(2);  // others had finished two layers, and sent them
+  exchange.Calls();
+  EXPECT_EQ(*round->RunTurn(exchange), 1);
+  EXPECT_EQ(*round->RunTurn(exchange), 2);
+  EXPECT_THAT(exchange.Calls(), ElementsAre());
+  EXPECT_FALSE(round->arrived());
+  EXPECT_EQ(*round->RunTurn(exchange), 5);
+  EXPECT_THAT(exchange.Calls(), ElementsAre("begin 5", "finish 5"));
+  EXPECT_TRUE(round->arrived());
+}
+
+TEST(ExchangeRound, LayersThatHadBegunBeginAgain) {
+  NotedExchange exchange;
+  const auto round = NewRound();
+  round->SetJudged(true);
+  round->Allow(2);
+  exchange.fails = "finish 1";
+  EXPECT_FALSE(round->RunTurn(exchange).ok());
+  exchange.fails = "";
+  round->Restart(0);
+  exchange.Calls();
+  EXPECT_EQ(*round->RunTurn(exchange), 1);
+  EXPECT_THAT(exchange.Calls(), ElementsAre("begin 1", "begin 2", "finish 1"));
+}
+
 TEST(ExchangeRound, BehindFurtherStepsItExchangesTheSnapshotAndMerges) {
   NotedExchange exchange;
   const auto round = NewRound(true);

@@ -49,7 +49,8 @@ struct Shown {
   std::atomic<int> rounds;  // that it has finished
   int64_t steps, losses, short_rounds, rendezvous;
   int replicas, lost[kMostRanks];
-  int64_t longest_ns;  // round
+  int64_t longest_ns;    // round
+  int64_t recovered_ns;  // from the first death to the end of the first round after it
   char error[512];
   float params[kMost];  // whole layers in ranks of their own; else the slab
 };
@@ -145,6 +146,9 @@ void RunRank(const Job& job, const std::shared_ptr<Communicator>& comm,
     if (status.ok()) {
       shown.rounds = round + 1;
       shown.longest_ns = std::max(shown.longest_ns, Clock::Real().Now() - begun);
+      if (shown.recovered_ns == 0 && shared->struck_at > 0) {
+        shown.recovered_ns = Clock::Real().Now() - shared->struck_at;
+      }
       EXPECT_TRUE(job.leaves || r.params() == r.Anchor());
     }
   }
@@ -450,6 +454,39 @@ TEST(Loss, OfAStoppedReplica) {
   ExpectFinished(job, shared, {0, 2, 3}, 2, 0);
   EXPECT_LT(shared[0].longest_ns, 8 * kSecond);
   EXPECT_THAT(shared[1].error, HasSubstr("OUT_OF_RANGE"));
+}
+
+// Prints the times of docs/lab/elastic.md.
+TEST(Loss, TheOthersGoOnSoon) {
+  for (const char* transports : {"shm", "tcp"}) {
+    for (const int point : {-1, 2}) {
+      std::vector<double> ms;
+      for (int repetition = 0; repetition < 5; ++repetition) {
+        SharedMemory shared;
+        Job job;
+        job.transports = transports;
+        job.options.prefetch = 0;
+        job.at = [&](int rank, int round, int at) {
+          if (rank == 1 && round == 2 && at == point) {
+            shared->struck_at = Clock::Real().Now();
+            Die();
+          }
+        };
+        RunJob(job, shared);
+        for (const int rank : {0, 2, 3}) {
+          EXPECT_STREQ(shared[rank].error, "OK");
+          ms.push_back(static_cast<double>(shared[rank].recovered_ns) / kMillisecond);
+        }
+      }
+      std::sort(ms.begin(), ms.end());
+      EXPECT_LT(ms.back(), 5000);
+      absl::PrintF(
+          "%s, killed %s: the next round is over after %.0f ms (median of 5 kills, 3 "
+          "ranks), at most %.0f ms\n",
+          transports, point < 0 ? "before the exchange" : "in the middle of layers",
+          ms[ms.size() / 2], ms.back());
+    }
+  }
 }
 
 }  // namespace

@@ -287,5 +287,31 @@ TEST(WorkerThread, EndsWithoutHavingStarted) {
   EXPECT_EQ(worker.Drain(), absl::OkStatus());
 }
 
+TEST(WorkerThread, WatchesWhileNoJobRuns) {
+  std::atomic<int> looks{0};
+  std::atomic<bool> fails{false};
+  WorkerThread worker(
+      10 * kSecond, [](const absl::Status&) {}, nullptr,
+      [&] {
+        ++looks;
+        return fails ? absl::UnavailableError("seen") : absl::OkStatus();
+      });
+  EXPECT_EQ(worker.Wait(worker.Post([] { return absl::OkStatus(); })), absl::OkStatus());
+  while (looks < 2) {
+    std::this_thread::yield();
+  }
+  worker.Limit(1);  // the next job is held back, and the watch goes on
+  const uint64_t held_back = worker.Post([] { return absl::OkStatus(); });
+  const int before = looks;
+  while (looks < before + 2) {
+    std::this_thread::yield();
+  }
+  fails = true;
+  while (worker.status().ok()) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(worker.Wait(held_back), absl::UnavailableError("seen"));
+}
+
 }  // namespace
 }  // namespace entrain
