@@ -83,6 +83,14 @@ absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
       "); save after a begin_forward that exchanges, when all layers are waited for"));
 }
 
+// A mesh that has lost replicas counts as one of those that are left.
+ModelPart EditState::Part() const {
+  ModelPart part = PartOf(parts_.mesh, slab());
+  const ExchangeGroups groups = parts_.exchange.groups();
+  part.mesh[static_cast<size_t>(Axis::kSync)] = groups.sync == nullptr ? 1 : groups.sync->size();
+  return part;
+}
+
 AllRanks EditState::Everybody(int64_t timeout_ns) const {
   const ExchangeGroups groups = parts_.exchange.groups();
   return AllRanks(groups.model, groups.sync, timeout_ns);
@@ -101,7 +109,7 @@ absl::Status EditState::Save(const CheckpointOptions& options) {
     ENTRAIN_RETURN_IF_ERROR(parts_.worker.Drain());
     StateList state(slab(), options.kind, parts_.worker.arrays());
     VisitState(state);
-    return SaveState(all, PartOf(parts_.mesh, slab()), options, parts_.counter.step(), state);
+    return SaveState(all, Part(), options, parts_.counter.step(), state);
   };
   return End(all, save(), "save");
 }
@@ -113,7 +121,7 @@ absl::Status EditState::Load(const CheckpointOptions& options) {
   return Restore(all, "load", options.timeout_ns, CheckOptions(options), &state,
                  [&]() -> absl::Status {
                    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
-                   return LoadState(all, PartOf(parts_.mesh, slab()), options, &state);
+                   return LoadState(all, Part(), options, &state);
                  });
 }
 
@@ -142,7 +150,7 @@ absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) 
     }
     auto list = std::make_unique<StateList>(slab(), kind, parts_.worker.arrays());
     VisitState(*list);
-    return OpenState::Make(this, Everybody(0), PartOf(parts_.mesh, slab()), std::move(list),
+    return OpenState::Make(this, Everybody(0), Part(), std::move(list),
                            parts_.worker.arrays().limit_ns);
   };
   auto opened = open();

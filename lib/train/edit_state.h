@@ -86,6 +86,7 @@ class EditState final : public StateOwner {
                        absl::Status mine, StateList* state, absl::FunctionRef<absl::Status()> fill);
   void GoOnFrom(CheckpointKind kind);
   AllRanks Everybody(int64_t timeout_ns) const;
+  ModelPart Part() const;
   bool LacksAnchors() const {
     return !parts_.options.plain() && !parts_.exchange.anchors().exist();
   }
