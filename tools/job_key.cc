@@ -34,15 +34,15 @@ absl::StatusOr<JobKey> MakeJobKey() {
   JobKey job;
   if (const std::optional<std::string> path = GetEnv("ENTRAIN_KEY_FILE")) {
     job.path = *path;
-    ENTRAIN_ASSIGN_OR_RETURN(job.key, ReadKeyFile(job.path));
+    ENTRAIN_RETURN_IF_ERROR(ReadKeyFile(job.path).status());
     return job;
   }
-  job.key = RandomKey();
+  const std::string key = RandomKey();
   job.file = Fd(memfd_create("entrain-key", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = job.file.get();
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
   if (fd < 0 || fchmod(fd, S_IRUSR) != 0 ||
-      write(fd, job.key.data(), job.key.size()) != static_cast<ssize_t>(job.key.size()) ||
+      write(fd, key.data(), key.size()) != static_cast<ssize_t>(key.size()) ||
       fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
     return ErrnoStatus(errno, "cannot make a memory file for the job's key");
   }

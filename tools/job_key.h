@@ -11,14 +11,13 @@
 namespace entrain {
 
 struct JobKey {
-  std::string key;
   // The value of ENTRAIN_KEY_FILE for the ranks.
   std::string path;
   // Random keys only: the memory file behind `path`. Must stay open while ranks run.
   Fd file;
 };
 
-// Returns the key in the file that ENTRAIN_KEY_FILE names, or else a random key. A random key is in
+// Names the file of ENTRAIN_KEY_FILE, which it checks, or else makes a random key. A random key is in
 // a sealed memory file of mode 400, which ranks open as /proc/PID/fd/N of this process. So it works
 // with programs that close inherited descriptors, as Python's subprocess does, and no other user
 // can open it. Ranks in a PID namespace of their own cannot open it either: they need

@@ -11,6 +11,7 @@
 #include "lib/net/keep_alive.h"
 #include "lib/net/key_file.h"
 #include "lib/net/listener.h"
+#include "lib/net/security.h"
 #include "transports/registry.h"
 #include "transports/tcp/tcp_transport.h"
 
@@ -52,7 +53,7 @@ absl::Status CheckLaunchSettings() {
       ENTRAIN_RETURN_IF_ERROR(Annotate(check.accept(*value), check.name));
     }
   }
-  return absl::OkStatus();
+  return LoadSecurity({}).status();
 }
 
 }  // namespace entrain

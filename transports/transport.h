@@ -40,6 +40,7 @@
 #include "lib/base/call.h"
 #include "lib/base/clock.h"
 #include "lib/memory/shared_regions.h"
+#include "lib/net/security.h"
 
 namespace entrain {
 
@@ -220,7 +221,7 @@ struct TransportConfig {
   std::string host_id;           // boot id + network namespace + IPC namespace, or ENTRAIN_HOST_ID
   std::string interface_filter;  // ENTRAIN_INTERFACE, lib/net/interfaces
   std::string ports;             // ENTRAIN_PORTS: "LOW-HIGH"; empty: the kernel chooses
-  std::string key;               // pre-shared key for the handshake; empty: none
+  Security security;             // the key, TLS
   std::string tcp_streams;       // ENTRAIN_TCP_STREAMS, see transports/tcp/tcp_transport.h
   std::string keep_alive;        // ENTRAIN_KEEPALIVE, lib/net/keep_alive
   // The store's host, to choose the interface that leads there; empty: unknown.

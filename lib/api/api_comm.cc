@@ -161,7 +161,7 @@ entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* confi
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     ENTRAIN_ASSIGN_OR_RETURN(entrain::CommOptions options, ToCommOptions(known));
     ENTRAIN_ASSIGN_OR_RETURN(Place place,
-                             PlaceFromEnvironment(options.runtime->key(), options.timeout_ns));
+                             PlaceFromEnvironment(options.runtime->security(), options.timeout_ns));
     options.store = std::move(place.store);
     options.rank = place.rank;
     options.size = place.size;

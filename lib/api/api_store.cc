@@ -60,10 +60,10 @@ entrain_status_t entrain_store_open(const char* url, int64_t timeout_ns, entrain
     ENTRAIN_RETURN_IF_ERROR(NotNull(url, "url"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(store, "store"));
     ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
-    ENTRAIN_ASSIGN_OR_RETURN(const std::string key, KeyFromEnvironment());
+    ENTRAIN_ASSIGN_OR_RETURN(const entrain::Security security, entrain::LoadSecurity({}));
     const int64_t timeout = timeout_ns > 0 ? timeout_ns : kConnectTimeout;
-    ENTRAIN_ASSIGN_OR_RETURN(auto opened,
-                             entrain::OpenStore(url, key, {.deadline = Deadline::After(timeout)}));
+    ENTRAIN_ASSIGN_OR_RETURN(
+        auto opened, entrain::OpenStore(url, security, {.deadline = Deadline::After(timeout)}));
     Give(std::move(opened), store);
     return absl::OkStatus();
   });
@@ -73,8 +73,8 @@ entrain_status_t entrain_store_serve(const char* url, entrain_store_t** store) {
   return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(url, "url"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(store, "store"));
-    ENTRAIN_ASSIGN_OR_RETURN(const std::string key, KeyFromEnvironment());
-    ENTRAIN_ASSIGN_OR_RETURN(auto served, entrain::ServeStore(url, key));
+    ENTRAIN_ASSIGN_OR_RETURN(const entrain::Security security, entrain::LoadSecurity({}));
+    ENTRAIN_ASSIGN_OR_RETURN(auto served, entrain::ServeStore(url, security));
     Give(std::move(served), store);
     return absl::OkStatus();
   });

@@ -28,15 +28,15 @@ constexpr int64_t kStoreTimeout = 30 * kSecond;
 // The stores that this process serves, by the requested URL.
 class ServedStores {
  public:
-  absl::StatusOr<std::shared_ptr<Store>> Serve(const std::string& url, const std::string& key) {
+  absl::StatusOr<std::shared_ptr<Store>> Serve(const std::string& url, const Security& security) {
     absl::MutexLock lock(&mutex_);
     Served& served = stores_[url];
     if (served.store == nullptr) {
-      ENTRAIN_ASSIGN_OR_RETURN(served.store, ServeStore(url, key));
-      served.key = key;
-    } else if (served.key != key) {
+      ENTRAIN_ASSIGN_OR_RETURN(served.store, ServeStore(url, security));
+      served.security = security;
+    } else if (!(served.security == security)) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "store ", url, " is served by this process with another pre-shared key already"));
+          "store ", url, " is served by this process with another pre-shared key or TLS already"));
     }
     return served.store;
   }
@@ -44,7 +44,7 @@ class ServedStores {
  private:
   struct Served {
     std::shared_ptr<Store> store;
-    std::string key;
+    Security security;
   };
   absl::Mutex mutex_;
   std::map<std::string, Served> stores_ ABSL_GUARDED_BY(mutex_);
@@ -55,13 +55,13 @@ ServedStores& StoresOfThisProcess() {
   return *stores;
 }
 
-absl::StatusOr<std::shared_ptr<Store>> StoreOf(const Launch& launch, const std::string& key,
+absl::StatusOr<std::shared_ptr<Store>> StoreOf(const Launch& launch, const Security& security,
                                                int64_t timeout_ns) {
   if (launch.serve) {
-    return StoresOfThisProcess().Serve(launch.store_url, key);
+    return StoresOfThisProcess().Serve(launch.store_url, security);
   }
   const int64_t timeout = std::min(timeout_ns, kStoreTimeout);
-  auto store = OpenStore(launch.store_url, key, {.deadline = Deadline::After(timeout)});
+  auto store = OpenStore(launch.store_url, security, {.deadline = Deadline::After(timeout)});
   if (store.ok() || launch.store_origin.empty()) {
     return store;
   }
@@ -88,7 +88,7 @@ absl::StatusOr<Place> Alone() {
 
 }  // namespace
 
-absl::StatusOr<Place> PlaceFromEnvironment(const std::string& key, int64_t timeout_ns) {
+absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t timeout_ns) {
   // A job's variables without a rank are an error, not a world of one.
   bool launched = GetEnv("ENTRAIN_STORE").has_value() || GetEnv("WORLD_SIZE").has_value();
   absl::StatusOr<Launch> launch = DetectLaunch([&launched](const char* name) {
@@ -102,7 +102,7 @@ absl::StatusOr<Place> PlaceFromEnvironment(const std::string& key, int64_t timeo
     }
     return launch.status();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreOf(*launch, key, timeout_ns));
+  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreOf(*launch, security, timeout_ns));
   if (!launch->incarnation.empty()) {
     store = WithPrefix(std::move(store), absl::StrCat("start.", launch->incarnation, "/"));
   }

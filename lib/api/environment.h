@@ -19,9 +19,8 @@ struct Place {
 
 // Opens the store, or serves it if the launcher's conventions give this rank that task. A served
 // store stays until the process ends, since other ranks may meet in it after this rank has
-// finished. If no launcher has set its variables: a world of one, with a store of its own. `key`:
-// the pre-shared key, empty for none. Any thread. Blocks for at most `timeout_ns`, and at most 30
-// s.
-absl::StatusOr<Place> PlaceFromEnvironment(const std::string& key, int64_t timeout_ns);
+// finished. If no launcher has set its variables: a world of one, with a store of its own. Any
+// thread. Blocks for at most `timeout_ns`, and at most 30 s.
+absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t timeout_ns);
 
 }  // namespace entrain::api

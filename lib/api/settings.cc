@@ -11,7 +11,6 @@
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/device/calls/factory.h"
-#include "lib/net/key_file.h"
 
 namespace entrain::api {
 namespace {
@@ -36,11 +35,6 @@ absl::Status CheckPositiveTimeout(int64_t timeout_ns) {
                               absl::StrCat("timeout_ns ", timeout_ns, " is not positive"));
 }
 
-absl::StatusOr<std::string> KeyFromEnvironment() {
-  const std::optional<std::string> path = GetEnv("ENTRAIN_KEY_FILE");
-  return path ? ReadKeyFile(*path) : std::string();
-}
-
 absl::StatusOr<RuntimeOptions> ToRuntimeOptions(const entrain_runtime_config_t* config) {
   entrain_runtime_config_t known;
   entrain_runtime_config_init(&known);
@@ -60,7 +54,10 @@ absl::StatusOr<RuntimeOptions> ToRuntimeOptions(const entrain_runtime_config_t* 
   options.transports = TextOrEmpty(known.transports);
   options.interface_filter = TextOrEmpty(known.interface_filter);
   options.ports = TextOrEmpty(known.ports);
-  options.key_file = TextOrEmpty(known.key_file);
+  options.security = {.key_file = TextOrEmpty(known.key_file),
+                      .tls = {.certificate = TextOrEmpty(known.tls_cert),
+                              .key = TextOrEmpty(known.tls_key),
+                              .authorities = TextOrEmpty(known.tls_ca)}};
   options.host_id = TextOrEmpty(known.host_id);
   options.own_thread = known.progress == ENTRAIN_PROGRESS_THREAD;
   options.engines = known.engines;

@@ -19,10 +19,6 @@ absl::Status CheckTimeout(int64_t timeout_ns);
 // Returns INVALID_ARGUMENT for a negative timeout and for 0.
 absl::Status CheckPositiveTimeout(int64_t timeout_ns);
 
-// Returns the pre-shared key in the file that ENTRAIN_KEY_FILE names, or an empty text if that is
-// unset. Only for stores that are opened without a runtime; a runtime has its own key.
-absl::StatusOr<std::string> KeyFromEnvironment();
-
 // Return the settings of the two structs, completed from the environment. Store, rank and size of
 // CommOptions keep their defaults.
 absl::StatusOr<RuntimeOptions> ToRuntimeOptions(const entrain_runtime_config_t* config);

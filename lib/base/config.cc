@@ -48,6 +48,17 @@ constexpr EnvVariable kEnvironment[] = {
      "boot, network and IPC namespace"},
     {"ENTRAIN_KEY_FILE", "path",
      "file with the pre-shared key of the job, 16 bytes to 4 KiB; default: none"},
+    {"ENTRAIN_TLS", "hosts or all",
+     "where tcp uses TLS, by the key or by certificates: between hosts, or also within a host; "
+     "default: hosts"},
+    {"ENTRAIN_TLS_CERT", "path",
+     "PEM file with this process's certificate, for TLS by certificates; default: none"},
+    {"ENTRAIN_TLS_KEY", "path", "PEM file with the private key of ENTRAIN_TLS_CERT"},
+    {"ENTRAIN_TLS_CA", "path",
+     "PEM file with the authorities that sign the certificates of all ranks"},
+    {"ENTRAIN_INSECURE", "0 or 1",
+     "1: a process without a key and certificates may send plain traffic to other hosts; "
+     "default: 0"},
     {"ENTRAIN_NCCL_LIBRARY", "path",
      "the NCCL library for collectives on device memory; default: libnccl.so.2, if installed"},
     {"ENTRAIN_LOG", "level", "error, warning, info or debug; default: warning"},

@@ -12,7 +12,6 @@
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/net/handshake.h"
-#include "lib/net/key_file.h"
 #include "transports/registry.h"
 
 namespace entrain {
@@ -52,10 +51,7 @@ absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Create(const RuntimeOptions& o
   if (runtime->host_id_.empty()) {
     runtime->host_id_ = ThisHostId();
   }
-  const std::string key_file = Setting(options.key_file, "ENTRAIN_KEY_FILE");
-  if (!key_file.empty()) {
-    ENTRAIN_ASSIGN_OR_RETURN(runtime->key_, ReadKeyFile(key_file));
-  }
+  ENTRAIN_ASSIGN_OR_RETURN(runtime->security_, LoadSecurity(options.security));
   const std::string transports = Setting(options.transports, "ENTRAIN_TRANSPORTS");
   runtime->transports_named_ = !transports.empty();
   ENTRAIN_ASSIGN_OR_RETURN(runtime->transport_names_, ParseTransports(transports));
@@ -106,7 +102,7 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
   config.ports = Setting(options_.ports, "ENTRAIN_PORTS");
   config.tcp_streams = GetEnv("ENTRAIN_TCP_STREAMS").value_or("");
   config.keep_alive = GetEnv("ENTRAIN_KEEPALIVE").value_or("");
-  config.key = key_;
+  config.security = security_;
   config.route_to = route_to;
   config.regions = regions_;
   auto engine = std::make_shared<Engine>(SeatOptions{.own_thread = options_.own_thread});

@@ -1,4 +1,4 @@
-// The objects that a process has once: the engine with its transports, the identity, the key, the
+// The objects that a process has once: the engine with its transports, the identity, the key and certificates, the
 // buffer pool. Most processes use the default runtime. Ranks that are threads of one process have a
 // runtime each.
 //
@@ -18,6 +18,7 @@
 #include "lib/engine/engine.h"
 #include "lib/memory/buffer.h"
 #include "lib/memory/shared_regions.h"
+#include "lib/net/security.h"
 #include "transports/fault_plan.h"
 
 namespace entrain {
@@ -27,7 +28,7 @@ struct RuntimeOptions {
   std::string transports;
   std::string interface_filter;
   std::string ports;
-  std::string key_file;
+  SecurityPaths security;
   std::string host_id;
   bool own_thread = true;  // false: progress only inside callers
   int engines = 0;
@@ -60,7 +61,7 @@ class Runtime {
 
   const PeerId& id() const { return id_; }
   const std::string& host_id() const { return host_id_; }
-  const std::string& key() const { return key_; }
+  const Security& security() const { return security_; }
   BufferPool& pool() { return pool_; }
   // Memory of this process that its peers may map. The runtime frees what is left of it.
   SharedRegions& regions() { return *regions_; }
@@ -82,7 +83,8 @@ class Runtime {
 
   const RuntimeOptions options_;
   PeerId id_{};
-  std::string host_id_, key_;
+  std::string host_id_;
+  Security security_;
   std::vector<std::string> transport_names_;
   std::optional<FaultPlan> fault_;
   // The transports were asked for by name, so it is an error if one is not available.

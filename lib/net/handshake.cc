@@ -18,14 +18,14 @@
 
 #include "lib/base/status.h"
 #include "lib/base/text.h"
-#include "lib/net/socket.h"
+#include "lib/net/key_file.h"
 
 namespace entrain {
 namespace {
 
 constexpr absl::string_view kMagic = "ENTRAIN1";
 constexpr uint16_t kVersionLow = 5, kVersionHigh = 5;
-constexpr uint16_t kKeyInUse = 1;
+constexpr uint16_t kKeyInUse = 1, kWantsTls = 2, kHasCertificates = 4;
 constexpr absl::string_view kSalt = "entrain handshake 3";
 constexpr size_t kPeerIdAt = 16, kPeerIdBytes = 16;
 constexpr size_t kNonceAt = 32, kFurtherToAt = 48;
@@ -74,13 +74,26 @@ absl::string_view Label(Purpose purpose) {
   return "";
 }
 
-// Derives a key for one use, so that a proof is worth nothing in another role or for another
-// purpose, and no text that is sent contains the job's key itself.
-absl::StatusOr<std::string> DeriveKey(absl::string_view key, std::string label) {
+// The refusal that a listener sends in place of its proof.
+std::string Refusal() {
+  return std::string(Handshake::kProofBytes, '\0');
+}
+
+std::string Sha256(absl::string_view text) {
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+         reinterpret_cast<unsigned char*>(digest.data()));
+  return digest;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> DeriveKey(absl::string_view key, absl::string_view use) {
   EVP_KDF* const kdf = EVP_KDF_fetch(nullptr, "HKDF", nullptr);
   EVP_KDF_CTX* const context = EVP_KDF_CTX_new(kdf);
   EVP_KDF_free(kdf);
-  std::string digest = "SHA256", secret(key), salt(kSalt), derived(SHA256_DIGEST_LENGTH, '\0');
+  std::string digest = "SHA256", secret(key), salt(kSalt), label(use),
+              derived(SHA256_DIGEST_LENGTH, '\0');
   const OSSL_PARAM settings[] = {
       OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest.data(), digest.size()),
       OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, secret.data(), secret.size()),
@@ -98,13 +111,6 @@ absl::StatusOr<std::string> DeriveKey(absl::string_view key, std::string label) 
   return derived;
 }
 
-// The refusal that a listener sends in place of its proof.
-std::string Refusal() {
-  return std::string(Handshake::kProofBytes, '\0');
-}
-
-}  // namespace
-
 void RandomBytes(void* out, size_t bytes) {
   auto* at = static_cast<char*>(out);
   while (bytes > 0) {
@@ -121,13 +127,15 @@ void RandomBytes(void* out, size_t bytes) {
 }
 
 Handshake::Handshake(bool dialer, Purpose purpose, const std::array<uint8_t, 16>& self,
-                     absl::string_view key, const ConnectionId& further_to)
-    : dialer_(dialer), purpose_(purpose), key_(key) {
+                     absl::string_view key, const ConnectionId& further_to, TlsOffer tls)
+    : dialer_(dialer), purpose_(purpose), offer_(tls), key_(key) {
   ConnectionId nonce;
   RandomBytes(nonce.data(), nonce.size());
   Writer out;
   out.PutRaw(kMagic.data(), kMagic.size());
-  out.Put(kVersionLow).Put(kVersionHigh).Put(purpose).Put(key_.empty() ? uint16_t{0} : kKeyInUse);
+  const uint16_t flags = (key_.empty() ? 0 : kKeyInUse) | (offer_.wanted ? kWantsTls : 0) |
+                         (offer_.certificates ? kHasCertificates : 0);
+  out.Put(kVersionLow).Put(kVersionHigh).Put(purpose).Put(flags);
   out.PutRaw(self.data(), self.size()).PutRaw(nonce.data(), nonce.size());
   out.PutRaw(further_to.data(), further_to.size());
   mine_ = out.Take();
@@ -167,6 +175,7 @@ absl::Status Handshake::Consume(absl::string_view bytes) {
     ENTRAIN_RETURN_IF_ERROR(CheckHello(bytes));
     theirs_ = std::string(bytes);
     std::memcpy(peer_.data(), theirs_.data() + kPeerIdAt, kPeerIdBytes);
+    tls_ = offer_.wanted || (ParseHello(theirs_).flags & kWantsTls) != 0;
   } else {
     const absl::Status proven = CheckProof(bytes);
     if (!proven.ok() && !dialer_) {
@@ -183,20 +192,21 @@ absl::Status Handshake::Consume(absl::string_view bytes) {
   return absl::OkStatus();
 }
 
+std::string Handshake::digest() const {
+  return Sha256(BothHellos());
+}
+
 absl::StatusOr<std::string> Handshake::Proof(bool dialer) const {
   const std::string label = absl::StrCat(dialer ? "dialer " : "listener ", Label(purpose_));
-  const std::string hellos = dialer_ ? mine_ + theirs_ : theirs_ + mine_;
-  std::string digest(SHA256_DIGEST_LENGTH, '\0');
-  auto* const out = reinterpret_cast<unsigned char*>(digest.data());
-  const auto* const bytes = reinterpret_cast<const unsigned char*>(hellos.data());
+  const std::string hellos = BothHellos();
   if (key_.empty()) {
-    const std::string text = label + hellos;
-    SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), out);
-    return digest;
+    return Sha256(label + hellos);
   }
   ENTRAIN_ASSIGN_OR_RETURN(const std::string key, DeriveKey(key_, label));
-  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, hellos.size(), out,
-           nullptr) == nullptr) {
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+           reinterpret_cast<const unsigned char*>(hellos.data()), hellos.size(),
+           reinterpret_cast<unsigned char*>(digest.data()), nullptr) == nullptr) {
     return absl::InternalError("handshake: OpenSSL cannot compute an HMAC-SHA-256");
   }
   return digest;
@@ -238,36 +248,25 @@ absl::Status Handshake::CheckHello(absl::string_view bytes) const {
   if (bytes == mine_) {
     return absl::FailedPreconditionError("handshake: the other side sent this side's own hello");
   }
-  return absl::OkStatus();
+  return CheckTls(theirs.flags);
 }
 
-absl::Status StepHandshake(int fd, Handshake& handshake, const Stop& stop) {
-  const auto write = [&] {
-    const std::string output = handshake.TakeOutput();
-    return Annotate(WriteFull(fd, output.data(), output.size(), stop), "handshake");
-  };
-  ENTRAIN_RETURN_IF_ERROR(write());
-  const size_t wanted = handshake.wanted();
-  if (wanted == 0) {
+absl::Status Handshake::CheckTls(uint16_t theirs) const {
+  if (!offer_.wanted && (theirs & kWantsTls) == 0) {
     return absl::OkStatus();
   }
-  char buffer[Handshake::kHelloBytes];
-  static_assert(Handshake::kHelloBytes >= Handshake::kProofBytes);
-  ENTRAIN_RETURN_IF_ERROR(Annotate(ReadFull(fd, buffer, wanted, stop), "handshake"));
-  const absl::Status status = handshake.Consume({buffer, wanted});
-  if (!status.ok()) {
-    write().IgnoreError();  // the refusal
+  if (offer_.certificates != ((theirs & kHasCertificates) != 0)) {
+    return absl::FailedPreconditionError(
+        offer_.certificates
+            ? "handshake: this side uses certificates for TLS, the other has none"
+            : "handshake: the other side uses certificates for TLS, this side has none");
   }
-  return status;
-}
-
-absl::StatusOr<std::array<uint8_t, 16>> RunHandshake(int fd, Handshake& handshake,
-                                                     const Stop& stop) {
-  while (!handshake.done()) {
-    ENTRAIN_RETURN_IF_ERROR(StepHandshake(fd, handshake, stop));
+  if (!offer_.certificates && key_.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("handshake: ", offer_.wanted ? "this side" : "the other side",
+                     " refuses plain traffic between hosts. ", kHowToSecure));
   }
-  ENTRAIN_RETURN_IF_ERROR(StepHandshake(fd, handshake, stop));  // a listener's proof
-  return handshake.peer();
+  return absl::OkStatus();
 }
 
 }  // namespace entrain

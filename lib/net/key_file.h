@@ -11,6 +11,12 @@ namespace entrain {
 // A shorter key could be guessed. 16 random bytes cannot; `openssl rand -hex 32` writes 64 digits.
 constexpr size_t kMinKeyBytes = 16, kMaxKeyBytes = 4096;
 
+// Says what an operator can do where plain traffic between hosts is refused.
+inline constexpr absl::string_view kHowToSecure =
+    "Make a key with `(umask 077; openssl rand -hex 32 > key)`, copy it to every host and set "
+    "ENTRAIN_KEY_FILE to its path, or set ENTRAIN_TLS_CERT, ENTRAIN_TLS_KEY and ENTRAIN_TLS_CA. "
+    "ENTRAIN_INSECURE=1 permits plain traffic";
+
 // Returns the file's bytes, without one newline at the end. Refuses (FAILED_PRECONDITION naming the
 // path) a file that group or others may read or write, that is shorter than kMinKeyBytes or longer
 // than kMaxKeyBytes, or that is no regular file.

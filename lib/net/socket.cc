@@ -51,14 +51,17 @@ bool IsShortage(int error) {
   return error == ENOMEM || error == ENOBUFS;
 }
 
+}  // namespace
+
 absl::Status TransferError(int error, absl::string_view what) {
   if (IsShortage(error)) {
     return ErrnoStatus(error, what);
   }
+  if (error == EBADMSG) {
+    return absl::UnavailableError(absl::StrCat(what, ": ", kAltered));
+  }
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(error)));
 }
-
-}  // namespace
 
 void Fd::Reset(int fd) {
   if (fd_ >= 0) {

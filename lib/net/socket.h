@@ -109,6 +109,12 @@ absl::StatusOr<Address> RemoteAddress(int fd);
 absl::StatusOr<size_t> ReadSome(int fd, void* out, size_t bytes);
 absl::StatusOr<size_t> WriteSome(int fd, const void* in, size_t bytes);
 
+// Returns the status of an error of a transfer: kUnavailable, unless this process lacks a resource.
+// EBADMSG, of a connection with TLS (tls_session.h): bytes were altered on the way.
+absl::Status TransferError(int error, absl::string_view what);
+inline constexpr absl::string_view kAltered =
+    "a record failed its authentication: its bytes were altered on the way";
+
 // Blocks until one of `events` (POLLIN, POLLOUT) or an error is there. Errors call the wait `what`.
 absl::Status WaitFd(int fd, short events, const Stop& stop, absl::string_view what);
 // Move all bytes, or return an error.

@@ -133,10 +133,10 @@ std::string Describe(absl::string_view url, const StoreRequest& request);
 // Open the stores, one function per kind. `where` is the URL without its scheme.
 absl::StatusOr<std::shared_ptr<Store>> OpenMemStore(absl::string_view where);
 absl::StatusOr<std::shared_ptr<Store>> OpenFileStore(absl::string_view where, const Stop& stop);
-absl::StatusOr<std::shared_ptr<Store>> OpenTcpStore(absl::string_view where, absl::string_view key,
-                                                    const Stop& stop);
-absl::StatusOr<std::shared_ptr<Store>> OpenLocalStore(absl::string_view name, absl::string_view key,
-                                                      const Stop& stop);
+absl::StatusOr<std::shared_ptr<Store>> OpenTcpStore(absl::string_view where,
+                                                    const Security& security, const Stop& stop);
+absl::StatusOr<std::shared_ptr<Store>> OpenLocalStore(absl::string_view name,
+                                                      const Security& security, const Stop& stop);
 absl::StatusOr<std::shared_ptr<Store>> OpenEtcdStore(absl::string_view where, const Stop& stop);
 
 }  // namespace entrain

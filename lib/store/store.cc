@@ -7,7 +7,7 @@
 
 namespace entrain {
 
-absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, absl::string_view key,
+absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, const Security& security,
                                                  const Stop& stop) {
   absl::string_view where = url;
   if (absl::ConsumePrefix(&where, "mem:")) {
@@ -17,10 +17,10 @@ absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, absl::st
     return OpenFileStore(where, stop);
   }
   if (absl::ConsumePrefix(&where, "tcp://")) {
-    return OpenTcpStore(where, key, stop);
+    return OpenTcpStore(where, security, stop);
   }
   if (absl::ConsumePrefix(&where, "local:")) {
-    return OpenLocalStore(where, key, stop);
+    return OpenLocalStore(where, security, stop);
   }
   if (absl::ConsumePrefix(&where, "etcd://")) {
 #if ENTRAIN_HAVE_ETCD

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 
 #include "lib/base/clock.h"
+#include "lib/net/security.h"
 
 namespace entrain {
 
@@ -89,13 +90,13 @@ class Store {
 //   "tcp://HOST:PORT[,HOST:PORT...]"            a server elsewhere
 //   "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]"  an etcd of one or several members
 // local:, tcp: and etcd: retry until `stop` ends them; the error then names the addresses tried.
-// `key`: the pre-shared key, empty for none; a store of etcd has none.
-absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, absl::string_view key,
+// `security`: a text is a pre-shared key, and an empty text is none. It does not concern etcd.
+absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, const Security& security,
                                                  const Stop& stop);
 
 // Serves a tcp or local store from this process, on a thread of its own, until the returned store
 // is destroyed. URL: "local:NAME", or "tcp://HOST:PORT", where port 0 lets the kernel choose and
 // url() returns the result. FAILED_PRECONDITION names a port or name that is in use.
-absl::StatusOr<std::shared_ptr<Store>> ServeStore(absl::string_view url, absl::string_view key);
+absl::StatusOr<std::shared_ptr<Store>> ServeStore(absl::string_view url, const Security& security);
 
 }  // namespace entrain

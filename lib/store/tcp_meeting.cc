@@ -32,8 +32,12 @@ int64_t RoundTripNs(int fd) {
 
 class TcpMeeting final : public StoreMeeting {
  public:
-  TcpMeeting(Fd fd, std::string url, std::string key, bool serves, Deadline by)
-      : fd_(std::move(fd)), url_(std::move(url)), key_(std::move(key)), serves_(serves), by_(by) {}
+  TcpMeeting(Channel channel, std::string url, std::string key, bool serves, Deadline by)
+      : channel_(std::move(channel)),
+        url_(std::move(url)),
+        key_(std::move(key)),
+        serves_(serves),
+        by_(by) {}
 
   absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) override {
     ENTRAIN_RETURN_IF_ERROR(ReadUntil(stop, [this] { return table_.has_value(); }));
@@ -63,7 +67,7 @@ class TcpMeeting final : public StoreMeeting {
   }
 
   absl::StatusOr<std::vector<int>> Absent(const Stop& stop) override {
-    const Stop later{Deadline::From(stop.deadline.at_ns, 2 * RoundTripNs(fd_.get())),
+    const Stop later{Deadline::From(stop.deadline.at_ns, 2 * RoundTripNs(channel_.fd())),
                      stop.cancelled};
     absent_.reset();
     Say(StoreOp::kAbsent, "", later);
@@ -79,7 +83,7 @@ class TcpMeeting final : public StoreMeeting {
     request.key = key_;
     request.value = std::move(value);
     const std::string frame = Writer().PutText(EncodeRequest(request)).Take();
-    WriteFull(fd_.get(), frame.data(), frame.size(), stop).IgnoreError();
+    WriteFull(channel_, frame.data(), frame.size(), stop).IgnoreError();
   }
 
   template <typename Predicate>
@@ -93,7 +97,7 @@ class TcpMeeting final : public StoreMeeting {
       bool more = false;
       Receive(&more);
       if (!more && over_.ok() && !ended_ && !found()) {
-        ENTRAIN_RETURN_IF_ERROR(WaitFd(fd_.get(), POLLIN, stop, what));
+        ENTRAIN_RETURN_IF_ERROR(WaitFd(channel_.fd(), POLLIN, stop, what));
       }
     }
     return absl::OkStatus();
@@ -104,7 +108,7 @@ class TcpMeeting final : public StoreMeeting {
   void Receive(bool* more) {
     const size_t had = in_.size();
     in_.resize(had + kReadStep);
-    const auto got = ReadSome(fd_.get(), in_.data() + had, kReadStep);
+    const auto got = ReadSome(channel_, in_.data() + had, kReadStep);
     in_.resize(had + (got.ok() ? *got : 0));
     *more = got.ok() && *got > 0;
     TakeFrames();
@@ -154,7 +158,7 @@ class TcpMeeting final : public StoreMeeting {
     }
   }
 
-  const Fd fd_;
+  Channel channel_;
   const std::string url_, key_;
   const bool serves_;
   const Deadline by_;
@@ -170,9 +174,10 @@ class TcpMeeting final : public StoreMeeting {
 
 }  // namespace
 
-std::unique_ptr<StoreMeeting> OnConnection(Fd fd, std::string url, std::string key, bool serves,
-                                           Deadline by) {
-  return std::make_unique<TcpMeeting>(std::move(fd), std::move(url), std::move(key), serves, by);
+std::unique_ptr<StoreMeeting> OnConnection(Channel channel, std::string url, std::string key,
+                                           bool serves, Deadline by) {
+  return std::make_unique<TcpMeeting>(std::move(channel), std::move(url), std::move(key), serves,
+                                      by);
 }
 
 }  // namespace entrain

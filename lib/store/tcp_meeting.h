@@ -5,15 +5,15 @@
 #include <memory>
 #include <string>
 
-#include "lib/net/socket.h"
+#include "lib/net/channel.h"
 #include "lib/store/store.h"
 
 namespace entrain {
 
-// The caller has sent a kJoin for `key` on `fd` and received nothing since. `serves`: the server is
+// The caller has sent a kJoin for `key` on `channel` and received nothing since. `serves`: the server is
 // in this process. `by`: the deadline of the join, from which the deadline of the last message
 // follows (LastWordBy).
-std::unique_ptr<StoreMeeting> OnConnection(Fd fd, std::string url, std::string key, bool serves,
-                                           Deadline by);
+std::unique_ptr<StoreMeeting> OnConnection(Channel channel, std::string url, std::string key,
+                                           bool serves, Deadline by);
 
 }  // namespace entrain

@@ -39,30 +39,31 @@ absl::Status AddToEpoll(int epoll, int fd, uint64_t id, uint32_t events) {
 }  // namespace
 
 struct TcpStoreServer::Client {
-  Client(Fd socket, Address from, const std::array<uint8_t, 16>& self, absl::string_view key)
-      : fd(std::move(socket)),
-        address(std::move(from)),
-        handshake(false, Purpose::kStore, self, key),
+  Client(Fd socket, const Address& from, const std::array<uint8_t, 16>& self,
+         const Security& security)
+      : address(from),
+        handshaker(std::make_unique<Handshaker>(std::move(socket), from, false, Purpose::kStore,
+                                                self, security)),
         deadline(Deadline::After(kHandshakeNs)) {}
 
-  // Returns how many more bytes may be read now.
+  // Returns how many more bytes of a request may be read now.
   size_t Wanted() const {
-    if (!handshake.done()) {
-      return handshake.wanted() - in.size();
-    }
     if (in.size() < kLengthBytes) {
       return kLengthBytes - in.size();
     }
     return kLengthBytes + Announced() - in.size() - skipped;
   }
   uint32_t Announced() const { return Reader(in).Get<uint32_t>(); }
-  bool Busy() const { return waiting || !out.empty(); }
+  bool Busy() const { return waiting || !out.empty() || channel.unsent(); }
   bool meets() const { return rank >= 0; }
 
-  Fd fd;
+  int fd() const { return handshaker != nullptr ? handshaker->fd() : channel.fd(); }
+
   Address address;
-  Handshake handshake;
-  Deadline deadline;  // of the handshake
+  std::unique_ptr<Handshaker> handshaker;  // until the handshake is done
+  Channel channel;                         // afterwards
+  std::array<uint8_t, 16> peer{};          // the client's id, afterwards
+  Deadline deadline;                       // of the handshake
   std::string in;
   bool refused = false;  // no room for the request: its rest is read and dropped
   size_t skipped = 0;    // how many bytes were dropped
@@ -76,15 +77,15 @@ struct TcpStoreServer::Client {
 };
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(Listener listener,
-                                                                      absl::string_view key) {
-  std::unique_ptr<TcpStoreServer> server(new TcpStoreServer(std::move(listener), key));
+                                                                      const Security& security) {
+  std::unique_ptr<TcpStoreServer> server(new TcpStoreServer(std::move(listener), security));
   ENTRAIN_RETURN_IF_ERROR(server->Prepare());
   server->thread_ = std::thread(&TcpStoreServer::Run, server.get());
   return server;
 }
 
-TcpStoreServer::TcpStoreServer(Listener listener, absl::string_view key)
-    : listener_(std::move(listener)), key_(key), read_(kReadStep, '\0') {
+TcpStoreServer::TcpStoreServer(Listener listener, const Security& security)
+    : listener_(std::move(listener)), security_(security), read_(kReadStep, '\0') {
   RandomBytes(self_.data(), self_.size());
 }
 
@@ -169,14 +170,13 @@ void TcpStoreServer::AcceptSome() {
     }
     ProbeWhenIdle(fd->get(), keep_alive_);
     const uint64_t id = next_id_++;
-    auto client = std::make_unique<Client>(*std::move(fd), from, self_, key_);
-    if (!AddToEpoll(epoll_.get(), client->fd.get(), id, 0).ok()) {
+    auto client = std::make_unique<Client>(*std::move(fd), from, self_, security_);
+    if (!AddToEpoll(epoll_.get(), client->fd(), id, 0).ok()) {
       continue;  // the kernel has no room: drops this connection only
     }
-    client->out.push_back(MakeFrame(client->handshake.TakeOutput(), &transit_bytes_));
     Client& added = *clients_.emplace(id, std::move(client)).first->second;
     strangers_.insert(id);
-    if (!Flush(added)) {
+    if (!AdvanceHandshake(id, added)) {
       Drop(id);
       continue;
     }
@@ -235,7 +235,7 @@ void TcpStoreServer::Serve(uint64_t id, uint32_t events) {
                     (client.waiting && (events & (EPOLLIN | EPOLLRDHUP)) != 0);
   // A rank that has finished sends that and closes at once, so the request is read before the end
   // is handled.
-  const bool fine = Flush(client) && Advance(id, client);
+  const bool fine = AdvanceHandshake(id, client) && Flush(client) && Advance(id, client);
   if (gone || !fine) {
     Drop(id);
     return;
@@ -246,9 +246,9 @@ void TcpStoreServer::Serve(uint64_t id, uint32_t events) {
 // Reads and handles requests until the socket has no more data or the client must wait. Returns
 // false if the connection is over.
 bool TcpStoreServer::Advance(uint64_t id, Client& client) {
-  while (!client.Busy()) {
+  while (client.handshaker == nullptr && !client.Busy()) {
     const auto got =
-        ReadSome(client.fd.get(), read_.data(), std::min(client.Wanted(), read_.size()));
+        ReadSome(client.channel, read_.data(), std::min(client.Wanted(), read_.size()));
     if (!got.ok()) {
       return false;
     }
@@ -256,9 +256,7 @@ bool TcpStoreServer::Advance(uint64_t id, Client& client) {
       return true;
     }
     Keep(client, {read_.data(), *got});
-    const bool fine =
-        client.handshake.done() ? ConsumeRequest(id, client) : ConsumeHandshake(id, client);
-    if (!fine || !Flush(client)) {
+    if (!ConsumeRequest(id, client) || !Flush(client)) {
       return false;
     }
   }
@@ -281,21 +279,22 @@ void TcpStoreServer::Keep(Client& client, absl::string_view bytes) {
   }
 }
 
-bool TcpStoreServer::ConsumeHandshake(uint64_t id, Client& client) {
-  if (client.in.size() < client.handshake.wanted()) {
+// Continues the handshake, if it is not done. Returns false if the connection is over.
+bool TcpStoreServer::AdvanceHandshake(uint64_t id, Client& client) {
+  if (client.handshaker == nullptr) {
     return true;
   }
-  transit_bytes_ -= client.in.size();
-  const absl::Status status = client.handshake.Consume(std::exchange(client.in, std::string()));
-  client.out.push_back(MakeFrame(client.handshake.TakeOutput(), &transit_bytes_));
-  if (!status.ok()) {
+  const absl::StatusOr<bool> done = client.handshaker->Progress();
+  if (!done.ok()) {
     ENTRAIN_LOG(kInfo, "store server ", name(), ": refused ", client.address.ToString(), ": ",
-                status.message());
-    Flush(client);  // the refusal tells the client the reason
+                done.status().message());
     return false;
   }
-  if (client.handshake.done()) {
+  if (*done) {
     strangers_.erase(id);
+    client.peer = client.handshaker->handshake().peer();
+    client.channel = client.handshaker->Take();
+    client.handshaker.reset();
   }
   return true;
 }
@@ -329,7 +328,7 @@ bool TcpStoreServer::ConsumeRequest(uint64_t id, Client& client) {
 }
 
 void TcpStoreServer::Answer(uint64_t id, Client& client, const StoreRequest& request) {
-  const std::array<uint8_t, 16>& peer = client.handshake.peer();
+  const std::array<uint8_t, 16>& peer = client.peer;
   const absl::string_view name(reinterpret_cast<const char*>(peer.data()), peer.size());
   bool changed = false;
   const auto answer = table_.Apply(request, name, &changed);
@@ -478,11 +477,14 @@ void TcpStoreServer::Send(uint64_t id, Client& client, Frame frame) {
 }
 
 bool TcpStoreServer::Flush(Client& client) {
+  if (!client.channel.Flush()) {
+    return false;
+  }
   while (!client.out.empty()) {
     const std::string& frame = *client.out.front();
     if (client.out_done < frame.size()) {
-      const auto put = WriteSome(client.fd.get(), frame.data() + client.out_done,
-                                 frame.size() - client.out_done);
+      const auto put =
+          WriteSome(client.channel, frame.data() + client.out_done, frame.size() - client.out_done);
       if (!put.ok()) {
         return false;
       }
@@ -500,14 +502,19 @@ bool TcpStoreServer::Flush(Client& client) {
 }
 
 void TcpStoreServer::Watch(uint64_t id, Client& client) {
-  const uint32_t wanted = client.out.empty() ? EPOLLIN | EPOLLRDHUP : uint32_t{EPOLLOUT};
+  const bool unsent = client.handshaker != nullptr ? client.handshaker->unsent()
+                                                   : !client.out.empty() || client.channel.unsent();
+  // A socket that is writable at once makes the server look at bytes that only TLS knows of.
+  const bool look = client.handshaker == nullptr && !client.waiting && client.channel.buffered();
+  uint32_t wanted = client.out.empty() ? EPOLLIN | EPOLLRDHUP : uint32_t{0};
+  wanted |= unsent || look ? uint32_t{EPOLLOUT} : 0;
   if (wanted == client.watched) {
     return;
   }
   epoll_event event{};
   event.events = wanted;
   event.data.u64 = id;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, client.fd.get(), &event);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, client.fd(), &event);
   client.watched = wanted;
 }
 

@@ -2,8 +2,8 @@
 // behind the handshake of lib/net.
 //
 // Invariants:
-//   1 A stranger is a connection that has not proved itself yet. It costs about one kilobyte, lasts
-//     at most kHandshakeNs, and takes one of at most kMaxStrangers places (PlacesForStrangers). If
+//   1 A stranger is a connection that has not proved itself yet. It costs about one kilobyte, and
+//     with TLS about 50 from its proof on (lib/net/handshaker.h). It lasts at most kHandshakeNs, and takes one of at most kMaxStrangers places (PlacesForStrangers). If
 //     all places are taken, the oldest stranger is closed, but not before it had kProofNs to prove
 //     itself. Until then no connection is accepted.
 //   2 The server reads at most one request ahead from a connection, and nothing while that request
@@ -30,9 +30,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-#include "lib/net/handshake.h"
+#include "lib/net/handshaker.h"
 #include "lib/net/keep_alive.h"
 #include "lib/net/listener.h"
+#include "lib/net/security.h"
 #include "lib/store/request.h"
 
 namespace entrain {
@@ -47,7 +48,7 @@ class TcpStoreServer {
 
   // Begins to serve at once, on its own thread.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Start(Listener listener,
-                                                               absl::string_view key);
+                                                               const Security& security);
   // Answers waiting clients with kUnavailable, closes all connections, and ends the thread.
   ~TcpStoreServer();
 
@@ -55,7 +56,7 @@ class TcpStoreServer {
   struct Client;
   using Clients = std::map<uint64_t, std::unique_ptr<Client>>;
 
-  TcpStoreServer(Listener listener, absl::string_view key);
+  TcpStoreServer(Listener listener, const Security& security);
   bool local() const;  // an abstract socket: for this user's processes only
   std::string name() const;
   absl::Status Prepare();
@@ -69,7 +70,7 @@ class TcpStoreServer {
   void Serve(uint64_t id, uint32_t events);
   bool Advance(uint64_t id, Client& client);
   void Keep(Client& client, absl::string_view bytes);
-  bool ConsumeHandshake(uint64_t id, Client& client);
+  bool AdvanceHandshake(uint64_t id, Client& client);
   bool ConsumeRequest(uint64_t id, Client& client);
   void Answer(uint64_t id, Client& client, const StoreRequest& request);
   // For a client that joins a meeting, or has joined one.
@@ -93,7 +94,7 @@ class TcpStoreServer {
   void Farewell();
 
   Listener listener_;
-  const std::string key_;
+  const Security security_;
   std::array<uint8_t, 16> self_{};
   Fd epoll_, stop_event_;
   bool accepting_ = true;

@@ -5,9 +5,10 @@
 // does not block other calls. A connection whose call was cut short is closed, because its answer
 // may still be on the way.
 //
-// The first request of a connection follows this side's proof at once, which saves a round trip.
-// The server's proof is read and checked before its first answer. So a process that has taken the
-// server's address can read one request of each connection, but cannot answer it.
+// The first request of a connection follows this side's part of the handshake at once, which saves
+// a round trip. The server's proof is read and checked before its first answer. So without TLS, a
+// process that has taken the server's address can read one request of each connection, but cannot
+// answer it.
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -23,7 +24,7 @@
 
 #include "lib/base/bytes.h"
 #include "lib/base/status.h"
-#include "lib/net/handshake.h"
+#include "lib/net/handshaker.h"
 #include "lib/net/interfaces.h"
 #include "lib/net/listener.h"
 #include "lib/net/local_socket.h"
@@ -50,10 +51,12 @@ struct Place {
 };
 
 struct Connection {
-  Fd fd;
+  Channel& channel() { return proving != nullptr ? proving->channel() : proved; }
+
   Place place;
   Id self, server;
-  std::unique_ptr<Handshake> proving;  // until the server has proved itself
+  std::unique_ptr<Handshaker> proving;  // until the server has proved itself
+  Channel proved;                       // afterwards
 };
 
 Id NewId() {
@@ -63,19 +66,18 @@ Id NewId() {
 }
 
 // Opens a connection. The server tells its clients apart by `self`.
-absl::StatusOr<Connection> Dial(const Place& place, const Id& self, absl::string_view key,
+absl::StatusOr<Connection> Dial(const Place& place, const Id& self, const Security& security,
                                 const Stop& stop) {
   ENTRAIN_ASSIGN_OR_RETURN(
       Fd fd, place.local.empty() ? Connect(place.address, stop) : ConnectLocal(place.local));
-  auto handshake = std::make_unique<Handshake>(true, Purpose::kStore, self, key);
-  const absl::Status met = StepHandshake(fd.get(), *handshake, stop);
+  auto handshaker = std::make_unique<Handshaker>(std::move(fd), place.address, true,
+                                                 Purpose::kStore, self, security);
+  const absl::Status met = RunUntilProved(*handshaker, stop);
   if (!met.ok()) {
     return Annotate(met, place.ToString());
   }
-  const std::string proof = handshake->TakeOutput();
-  ENTRAIN_RETURN_IF_ERROR(WriteFull(fd.get(), proof.data(), proof.size(), stop));
-  const Id server = handshake->peer();
-  return Connection{std::move(fd), place, self, server, std::move(handshake)};
+  const Id server = handshaker->handshake().peer();
+  return Connection{place, self, server, std::move(handshaker), Channel()};
 }
 
 // A server as the URL names it: host and port, or NAME of local:NAME.
@@ -113,13 +115,13 @@ absl::StatusOr<std::vector<Place>> PlacesOf(const Server& server, const Stop& st
 
 class TcpStore final : public RequestStore {
  public:
-  TcpStore(Server where, Connection first, absl::string_view key,
+  TcpStore(Server where, Connection first, const Security& security,
            std::unique_ptr<TcpStoreServer> server)
       : where_(std::move(where)),
         place_(first.place),
         self_(first.self),
         server_id_(first.server),
-        key_(key),
+        security_(security),
         server_(std::move(server)) {
     idle_.push_back(std::move(first));
   }
@@ -148,7 +150,7 @@ class TcpStore final : public RequestStore {
     if (!asked.ok()) {
       return Annotate(asked.status(), Describe(url(), request));
     }
-    return OnConnection(std::move(asked->fd), url(), key, mine.serves, stop.deadline);
+    return OnConnection(std::move(asked->proved), url(), key, mine.serves, stop.deadline);
   }
 
   absl::StatusOr<std::string> Exchange(const StoreRequest& request, const Stop& stop) {
@@ -178,7 +180,7 @@ class TcpStore final : public RequestStore {
   }
 
   absl::Status Send(Connection* to, absl::string_view frame, const Stop& stop) {
-    const absl::Status sent = WriteFull(to->fd.get(), frame.data(), frame.size(), stop);
+    const absl::Status sent = WriteFull(to->channel(), frame.data(), frame.size(), stop);
     if (to->proving != nullptr) {
       ENTRAIN_RETURN_IF_ERROR(Prove(to, stop));  // after a failed write too: a refusal says more
     }
@@ -187,19 +189,20 @@ class TcpStore final : public RequestStore {
 
   // Waits for the server's proof.
   static absl::Status Prove(Connection* server, const Stop& stop) {
-    ENTRAIN_RETURN_IF_ERROR(StepHandshake(server->fd.get(), *server->proving, stop));
+    ENTRAIN_RETURN_IF_ERROR(RunHandshake(*server->proving, stop));
+    server->proved = server->proving->Take();
     server->proving.reset();
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::string> Receive(Connection from, const Stop& stop) {
     uint32_t bytes = 0;
-    ENTRAIN_RETURN_IF_ERROR(ReadFull(from.fd.get(), &bytes, sizeof(bytes), stop));
+    ENTRAIN_RETURN_IF_ERROR(ReadFull(from.proved, &bytes, sizeof(bytes), stop));
     if (bytes > kMaxReplyBytes) {
       return absl::DataLossError(absl::StrCat("a reply of ", bytes, " bytes is too long"));
     }
     std::string reply(bytes, '\0');
-    ENTRAIN_RETURN_IF_ERROR(ReadFull(from.fd.get(), reply.data(), bytes, stop));
+    ENTRAIN_RETURN_IF_ERROR(ReadFull(from.proved, reply.data(), bytes, stop));
     auto answer = DecodeReply(reply);
     Give(std::move(from));
     return answer;
@@ -221,7 +224,7 @@ class TcpStore final : public RequestStore {
       // Between calls nothing but the server's proof may be readable. Anything else means that the
       // connection has ended.
       const auto readable = [&] {
-        pollfd state{idle->fd.get(), POLLIN, 0};
+        pollfd state{idle->channel().fd(), POLLIN, 0};
         return poll(&state, 1, 0) != 0;
       };
       if (idle->proving != nullptr && readable()) {
@@ -234,7 +237,7 @@ class TcpStore final : public RequestStore {
         return *std::move(idle);
       }
     }
-    ENTRAIN_ASSIGN_OR_RETURN(Connection fresh, Dial(place_, self_, key_, stop));
+    ENTRAIN_ASSIGN_OR_RETURN(Connection fresh, Dial(place_, self_, security_, stop));
     if (fresh.server != server_id_) {
       return absl::UnavailableError(
           "the server was replaced by another one, the contents are lost");
@@ -252,7 +255,7 @@ class TcpStore final : public RequestStore {
   const Server where_;
   const Place place_;
   const Id self_, server_id_;
-  const std::string key_;
+  const Security security_;
   std::mutex mutex_;
   std::vector<Connection> idle_;
   const std::unique_ptr<TcpStoreServer> server_;  // not null if this process serves
@@ -260,7 +263,7 @@ class TcpStore final : public RequestStore {
 
 // Tries all servers once. `tried` collects the errors, one per address.
 absl::StatusOr<std::pair<Server, Connection>> DialAny(const std::vector<Server>& servers,
-                                                      absl::string_view key, const Stop& stop,
+                                                      const Security& security, const Stop& stop,
                                                       std::vector<std::string>* tried) {
   absl::Status worst = absl::UnavailableError("nobody answered");
   tried->clear();
@@ -271,7 +274,7 @@ absl::StatusOr<std::pair<Server, Connection>> DialAny(const std::vector<Server>&
       continue;
     }
     for (const Place& place : *places) {
-      auto connection = Dial(place, NewId(), key, Sooner(stop, kAttemptNs));
+      auto connection = Dial(place, NewId(), security, Sooner(stop, kAttemptNs));
       if (connection.ok()) {
         return std::make_pair(server, *std::move(connection));
       }
@@ -287,11 +290,12 @@ absl::StatusOr<std::pair<Server, Connection>> DialAny(const std::vector<Server>&
 
 absl::StatusOr<std::pair<Server, Connection>> DialUntil(const std::vector<Server>& servers,
                                                         absl::string_view url,
-                                                        absl::string_view key, const Stop& stop) {
+                                                        const Security& security,
+                                                        const Stop& stop) {
   const std::string what = absl::StrCat("cannot reach store ", url);
   std::vector<std::string> tried, last;
   for (int sleep_ms = kRetryFirstMs;; sleep_ms = std::min(2 * sleep_ms, kRetryMostMs)) {
-    auto found = DialAny(servers, key, stop, &tried);
+    auto found = DialAny(servers, security, stop, &tried);
     if (found.ok()) {
       return found;
     }
@@ -355,33 +359,34 @@ std::string PublishedHost(const HostPort& where, const Address& bound) {
 
 // Opens the first server that answers.
 absl::StatusOr<std::shared_ptr<Store>> Open(const std::vector<Server>& servers,
-                                            absl::string_view url, absl::string_view key,
+                                            absl::string_view url, const Security& security,
                                             const Stop& stop) {
-  ENTRAIN_ASSIGN_OR_RETURN(auto found, DialUntil(servers, url, key, stop));
-  return std::shared_ptr<Store>(
-      std::make_shared<TcpStore>(std::move(found.first), std::move(found.second), key, nullptr));
+  ENTRAIN_ASSIGN_OR_RETURN(auto found, DialUntil(servers, url, security, stop));
+  return std::shared_ptr<Store>(std::make_shared<TcpStore>(
+      std::move(found.first), std::move(found.second), security, nullptr));
 }
 
 absl::StatusOr<std::shared_ptr<Store>> Serve(Server where, const Place& place, Listener listener,
-                                             absl::string_view key) {
-  ENTRAIN_ASSIGN_OR_RETURN(auto server, TcpStoreServer::Start(std::move(listener), key));
-  ENTRAIN_ASSIGN_OR_RETURN(Connection own,
-                           Dial(place, NewId(), key, Stop{Deadline::After(kAttemptNs), nullptr}));
+                                             const Security& security) {
+  ENTRAIN_ASSIGN_OR_RETURN(auto server, TcpStoreServer::Start(std::move(listener), security));
+  ENTRAIN_ASSIGN_OR_RETURN(
+      Connection own, Dial(place, NewId(), security, Stop{Deadline::After(kAttemptNs), nullptr}));
   return std::shared_ptr<Store>(
-      std::make_shared<TcpStore>(std::move(where), std::move(own), key, std::move(server)));
+      std::make_shared<TcpStore>(std::move(where), std::move(own), security, std::move(server)));
 }
 
-absl::StatusOr<std::shared_ptr<Store>> ServeLocal(absl::string_view name, absl::string_view key) {
+absl::StatusOr<std::shared_ptr<Store>> ServeLocal(absl::string_view name,
+                                                  const Security& security) {
   ENTRAIN_ASSIGN_OR_RETURN(const std::string whole, LocalName(name));
   auto fd = ListenLocal(whole);
   if (!fd.ok()) {
     return Annotate(fd.status(), absl::StrCat("cannot serve store local:", name));
   }
   return Serve({HostPort(), std::string(name)}, {Address(), whole},
-               Listener{*std::move(fd), Address()}, key);
+               Listener{*std::move(fd), Address()}, security);
 }
 
-absl::StatusOr<std::shared_ptr<Store>> ServeTcp(absl::string_view text, absl::string_view key) {
+absl::StatusOr<std::shared_ptr<Store>> ServeTcp(absl::string_view text, const Security& security) {
   auto where = ParseHostPort(text);
   if (!where.ok()) {
     return BadUrl(text, where.status());
@@ -394,13 +399,14 @@ absl::StatusOr<std::shared_ptr<Store>> ServeTcp(absl::string_view text, absl::st
   ENTRAIN_ASSIGN_OR_RETURN(const Address loopback, Address::FromHost("127.0.0.1", bound.port()));
   const bool v4_any = bound.IsAny() && bound.family() == AF_INET;
   Server published{HostPort{PublishedHost(*where, bound), bound.port()}, ""};
-  return Serve(std::move(published), {v4_any ? loopback : bound, ""}, *std::move(listener), key);
+  return Serve(std::move(published), {v4_any ? loopback : bound, ""}, *std::move(listener),
+               security);
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Store>> OpenTcpStore(absl::string_view where, absl::string_view key,
-                                                    const Stop& stop) {
+absl::StatusOr<std::shared_ptr<Store>> OpenTcpStore(absl::string_view where,
+                                                    const Security& security, const Stop& stop) {
   std::vector<Server> servers;
   for (const absl::string_view part : absl::StrSplit(where, ',')) {
     auto host = ParseHostPort(part);
@@ -412,22 +418,22 @@ absl::StatusOr<std::shared_ptr<Store>> OpenTcpStore(absl::string_view where, abs
     }
     servers.push_back({*std::move(host), ""});
   }
-  return Open(servers, absl::StrCat("tcp://", where), key, stop);
+  return Open(servers, absl::StrCat("tcp://", where), security, stop);
 }
 
-absl::StatusOr<std::shared_ptr<Store>> OpenLocalStore(absl::string_view name, absl::string_view key,
-                                                      const Stop& stop) {
+absl::StatusOr<std::shared_ptr<Store>> OpenLocalStore(absl::string_view name,
+                                                      const Security& security, const Stop& stop) {
   ENTRAIN_RETURN_IF_ERROR(LocalName(name).status());
-  return Open({{HostPort(), std::string(name)}}, absl::StrCat("local:", name), key, stop);
+  return Open({{HostPort(), std::string(name)}}, absl::StrCat("local:", name), security, stop);
 }
 
-absl::StatusOr<std::shared_ptr<Store>> ServeStore(absl::string_view url, absl::string_view key) {
+absl::StatusOr<std::shared_ptr<Store>> ServeStore(absl::string_view url, const Security& security) {
   absl::string_view text = url;
   if (absl::ConsumePrefix(&text, "local:")) {
-    return ServeLocal(text, key);
+    return ServeLocal(text, security);
   }
   if (absl::ConsumePrefix(&text, "tcp://")) {
-    return ServeTcp(text, key);
+    return ServeTcp(text, security);
   }
   return absl::InvalidArgumentError(
       absl::StrCat("store URL \"", url, "\": only tcp://HOST:PORT and local:NAME can be served"));

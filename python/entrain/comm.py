@@ -28,10 +28,12 @@ class Runtime(Handle):
     _what = "runtime"
 
     def __init__(self, *, transports: Optional[str] = None, interface: Optional[str] = None, ports: Optional[str] = None,
-                 key_file: Optional[str] = None, host_id: Optional[str] = None) -> None:
+                 key_file: Optional[str] = None, tls_cert: Optional[str] = None, tls_key: Optional[str] = None,
+                 tls_ca: Optional[str] = None, host_id: Optional[str] = None) -> None:
         config = new_struct("runtime_config")
-        texts = [_text(value) for value in (transports, interface, ports, key_file, host_id)]
-        config.transports, config.interface_filter, config.ports, config.key_file, config.host_id = texts
+        texts = [_text(value) for value in (transports, interface, ports, key_file, tls_cert, tls_key, tls_ca, host_id)]
+        config.transports, config.interface_filter, config.ports, config.key_file = texts[:4]
+        config.tls_cert, config.tls_key, config.tls_ca, config.host_id = texts[4:]
         out = ffi.new("entrain_runtime_t**")
         check(lib.entrain_runtime_create(config, out))
         super().__init__(Life(out[0], lib.entrain_runtime_destroy))

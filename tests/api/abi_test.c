@@ -65,17 +65,20 @@ static void check_shrink_config(void) {
 }
 
 static void check_runtime_config(void) {
-  SIZE(entrain_runtime_config_t, 72);
+  SIZE(entrain_runtime_config_t, 96);
   AT(entrain_runtime_config_t, size, 0);
   AT(entrain_runtime_config_t, transports, 8);
   AT(entrain_runtime_config_t, interface_filter, 16);
   AT(entrain_runtime_config_t, ports, 24);
   AT(entrain_runtime_config_t, key_file, 32);
-  AT(entrain_runtime_config_t, host_id, 40);
-  AT(entrain_runtime_config_t, progress, 48);
-  AT(entrain_runtime_config_t, engines, 52);
-  AT(entrain_runtime_config_t, log, 56);
-  AT(entrain_runtime_config_t, log_user, 64);
+  AT(entrain_runtime_config_t, tls_cert, 40);
+  AT(entrain_runtime_config_t, tls_key, 48);
+  AT(entrain_runtime_config_t, tls_ca, 56);
+  AT(entrain_runtime_config_t, host_id, 64);
+  AT(entrain_runtime_config_t, progress, 72);
+  AT(entrain_runtime_config_t, engines, 76);
+  AT(entrain_runtime_config_t, log, 80);
+  AT(entrain_runtime_config_t, log_user, 88);
 }
 
 static void check_work_info(void) {

@@ -1,6 +1,5 @@
 #include "lib/net/handshake.h"
 
-#include <future>
 #include <random>
 #include <string>
 #include <vector>
@@ -11,8 +10,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-
-#include "lib/net/socket.h"
 
 namespace entrain {
 namespace {
@@ -224,71 +221,6 @@ TEST(Handshake, WrongAmountIsRefused) {
   Handshake listener(false, Purpose::kData, kListener, "");
   EXPECT_FALSE(listener.Consume("short").ok());
   EXPECT_FALSE(listener.done());
-}
-
-struct Pair {
-  Fd a, b;
-};
-Pair MakePair() {
-  int ends[2];
-  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  return {Fd(ends[0]), Fd(ends[1])};
-}
-
-TEST(RunHandshake, MeetsOverASocket) {
-  Pair pair = MakePair();
-  const Stop stop{Deadline::After(10 * kSecond), nullptr};
-  auto listening = std::async(std::launch::async, [&] {
-    Handshake listener(false, Purpose::kShm, kListener, "key");
-    return RunHandshake(pair.b.get(), listener, stop);
-  });
-  Handshake dialer(true, Purpose::kShm, kDialer, "key");
-  const auto met = RunHandshake(pair.a.get(), dialer, stop);
-  ASSERT_TRUE(met.ok()) << met.status();
-  EXPECT_EQ(*met, kListener);
-  const auto other = listening.get();
-  ASSERT_TRUE(other.ok()) << other.status();
-  EXPECT_EQ(*other, kDialer);
-}
-
-TEST(RunHandshake, DialerWithAnotherKeyIsToldSo) {
-  Pair pair = MakePair();
-  const Stop stop{Deadline::After(10 * kSecond), nullptr};
-  auto listening = std::async(std::launch::async, [&] {
-    Handshake listener(false, Purpose::kStore, kListener, "key");
-    const auto met = RunHandshake(pair.b.get(), listener, stop);
-    pair.b.Reset();
-    return met;
-  });
-  Handshake dialer(true, Purpose::kStore, kDialer, "another");
-  const auto met = RunHandshake(pair.a.get(), dialer, stop);
-  EXPECT_THAT(std::string(met.status().message()), HasSubstr("does not hold the same key"));
-  EXPECT_THAT(std::string(listening.get().status().message()),
-              HasSubstr("does not hold the same key"));
-}
-
-TEST(RunHandshake, SilentPeerEndsByTheDeadline) {
-  Pair pair = MakePair();
-  Handshake dialer(true, Purpose::kData, kDialer, "");
-  const int64_t start = Clock::Real().Now();
-  const auto met =
-      RunHandshake(pair.a.get(), dialer, {Deadline::After(50 * kMillisecond), nullptr});
-  EXPECT_EQ(met.status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_LT(Clock::Real().Now() - start, 5 * kSecond);
-}
-
-TEST(RunHandshake, PeerThatLeavesHalfWayIsUnavailable) {
-  for (const size_t sent : {size_t{0}, size_t{10}, Handshake::kHelloBytes}) {
-    Pair pair = MakePair();
-    Handshake leaver(false, Purpose::kData, kListener, "");
-    const std::string hello = leaver.TakeOutput().substr(0, sent);
-    const Stop stop{Deadline::After(10 * kSecond), nullptr};
-    ASSERT_TRUE(WriteFull(pair.b.get(), hello.data(), hello.size(), stop).ok());
-    ASSERT_EQ(shutdown(pair.b.get(), SHUT_WR), 0);
-    Handshake dialer(true, Purpose::kData, kDialer, "");
-    const auto met = RunHandshake(pair.a.get(), dialer, stop);
-    EXPECT_EQ(met.status().code(), absl::StatusCode::kUnavailable) << met.status();
-  }
 }
 
 TEST(RandomBytes, DifferEachTime) {

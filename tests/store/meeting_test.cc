@@ -218,12 +218,13 @@ TEST_P(MeetingContract, LimitsAreNamed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, MeetingContract,
-                         ::testing::ValuesIn(KindsHere({"mem", "file", "local", "tcp", "prefix",
-                                                        "functions"})),
+                         ::testing::ValuesIn(KindsHere({"mem", "file", "local", "tcp", "tcp_tls",
+                                                        "prefix", "functions"})),
                          [](const auto& kind) { return std::string(kind.param); });
 
 INSTANTIATE_TEST_SUITE_P(Every, KeptMeetingContract,
-                         ::testing::Values("mem", "file", "local", "tcp", "prefix", "functions"),
+                         ::testing::Values("mem", "file", "local", "tcp", "tcp_tls", "prefix",
+                                           "functions"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 // ---- Processes
@@ -276,7 +277,8 @@ TEST_P(MeetingOfProcesses, KilledRankIsNamedWithinTwoSeconds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, MeetingOfProcesses,
-                         ::testing::ValuesIn(KindsHere({"file", "local", "tcp", "functions_file"})),
+                         ::testing::ValuesIn(KindsHere({"file", "local", "tcp", "tcp_tls",
+                                                        "functions_file"})),
                          [](const auto& kind) { return std::string(kind.param); });
 
 // ---- Ranks of the serving process

@@ -14,6 +14,7 @@
 #include "lib/store/store.h"
 #include "tests/store/store_source.h"
 #include "tests/support/allocations.h"
+#include "tests/support/plain_handshake.h"
 
 namespace entrain {
 namespace {

@@ -237,12 +237,13 @@ TEST_P(CompareAndSetContract, LongestKeysAndValuesFit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, CompareAndSetContract,
-                         ::testing::ValuesIn(KindsHere({"mem", "file", "local", "tcp", "prefix"})),
+                         ::testing::ValuesIn(KindsHere({"mem", "file", "local", "tcp", "tcp_tls",
+                                                        "prefix"})),
                          [](const auto& kind) { return std::string(kind.param); });
 
 INSTANTIATE_TEST_SUITE_P(Every, StoreContract,
-                         ::testing::ValuesIn(KindsHere({"mem", "file", "local", "tcp", "prefix",
-                                                        "functions"})),
+                         ::testing::ValuesIn(KindsHere({"mem", "file", "local", "tcp", "tcp_tls",
+                                                        "prefix", "functions"})),
                          [](const auto& kind) { return std::string(kind.param); });
 
 TEST(EtcdTests, RunHere) {

@@ -72,11 +72,15 @@ class StoreSource {
       directory_ = mkdtemp(pattern.data());
       url_ = "file:" + directory_;
     } else if (kind == "tcp") {
-      served_ = *ServeStore("tcp://127.0.0.1:0", kKey);
+      served_ = *ServeStore("tcp://127.0.0.1:0", security_);
+      url_ = served_->url();
+    } else if (kind == "tcp_tls") {
+      security_.within_host = true;
+      served_ = *ServeStore("tcp://127.0.0.1:0", security_);
       url_ = served_->url();
     } else if (kind == "local") {
       url_ = "local:contract" + std::to_string(getpid()) + "." + std::to_string(++count);
-      served_ = *ServeStore(url_, kKey);
+      served_ = *ServeStore(url_, security_);
     } else if (kind == "etcd") {
       static const EtcdServer etcd;  // for all sources of this process
       url_ = etcd.url("contract/" + std::to_string(++count));
@@ -91,7 +95,7 @@ class StoreSource {
     }
   }
   std::shared_ptr<Store> Open() const {
-    auto store = OpenStore(url_, kKey, Soon());
+    auto store = OpenStore(url_, security_, Soon());
     EXPECT_TRUE(store.ok()) << store.status();
     return kind_ == "prefix"                  ? WithPrefix(*store, "part/")
            : kind_.rfind("functions", 0) == 0 ? MakeFunctionStore(FunctionsOver(*store), "")
@@ -102,7 +106,7 @@ class StoreSource {
   const std::shared_ptr<Store>& served() const { return served_; }
 
  private:
-  static constexpr const char* kKey = "a key of many bytes";
+  Security security_{"a key of many bytes"};
   std::string kind_, url_, directory_;
   std::shared_ptr<Store> served_, first_;
 };

@@ -27,6 +27,7 @@
 #include "lib/net/socket.h"
 #include "lib/store/request.h"
 #include "lib/store/store.h"
+#include "tests/support/plain_handshake.h"
 #include "tests/support/wait.h"
 
 namespace entrain {

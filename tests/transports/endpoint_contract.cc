@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "tests/support/certificates.h"
+
 namespace entrain {
 namespace {
 
@@ -13,6 +15,22 @@ void SetWay(absl::string_view name) {
     if (absl::EndsWith(name, absl::StrCat("ucx_", way))) {
       setenv("UCX_TLS", way, 1);
     }
+  }
+}
+
+// Sets TLS within the host, if `name` says it.
+void SetTls(absl::string_view name, Security* security) {
+  if (absl::StrContains(name, "_tls")) {
+    if (security->key.empty()) {
+      *security = Security("a key for all nodes");
+    }
+    security->within_host = true;
+  } else if (absl::StrContains(name, "_certificates")) {
+    static Authority authority;
+    static const TlsFiles files = authority.Issue("node");
+    security->files = files;
+    security->tls = TlsContext::ForCertificates(files).value();
+    security->within_host = true;
   }
 }
 
@@ -35,6 +53,7 @@ std::vector<std::string> EveryTransport() {
   for (size_t i = 0, plain = names.size(); i < plain; ++i) {
     names.push_back(absl::StrCat("fault_", names[i]));
   }
+  names.insert(names.end(), {"tcp_tls", "tcp_tls_streams", "tcp_certificates"});
   return names;
 }
 
@@ -58,6 +77,7 @@ Buffer Pattern(int64_t bytes, uint32_t seed) {
 
 void MakeTransport(absl::string_view name, Node& node) {
   SetWay(name);
+  SetTls(name, &node.config.security);
   node.config.tcp_streams = absl::EndsWith(name, "_streams") ? "3" : "";
   // Fast enough for a suite that moves much data, and slow enough that everything waits for a
   // while.
@@ -81,7 +101,7 @@ std::unique_ptr<Node> MakeNode(absl::string_view name, uint8_t index, absl::stri
   auto node = std::make_unique<Node>();
   node->config.self.fill(index);
   node->config.host_id = "contract-test";
-  node->config.key = std::string(key);
+  node->config.security = Security(key);
   node->config.regions = node->regions;
   MakeTransport(name, *node);
   return node;

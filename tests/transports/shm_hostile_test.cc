@@ -64,7 +64,7 @@ class ShmHostile : public testing::Test, public Events {
     TransportConfig config;
     config.self.fill(2);  // larger id: waits for a connection
     config.host_id = "here";
-    config.key = key;
+    config.security.key = key;
     transport = CreateTransport(config, this, options).value();
     const std::vector<std::string> parts = absl::StrSplit(transport->address(), '/');
     name = parts.at(2);

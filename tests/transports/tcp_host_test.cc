@@ -29,6 +29,7 @@ std::unique_ptr<Node> MakePeer(int index, const std::string& interface) {
   node->config.self.fill(static_cast<uint8_t>(index));
   node->config.host_id = absl::StrCat("host ", index);
   node->config.interface_filter = interface;
+  node->config.security = Security("a key of both hosts");
   node->config.keep_alive = std::string(kKeepAlive);
   MakeTransport("tcp", *node);
   return node;

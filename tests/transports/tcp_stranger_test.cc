@@ -47,7 +47,7 @@ class TcpStranger : public testing::Test {
   Fd ConnectRaw() { return entrain::Connect(where, Stop{Deadline::After(5 * kSecond)}).value(); }
 
   // Connects properly to b as peer 1. b has a path to it.
-  Fd EnterAsPeer() {
+  Channel EnterAsPeer() {
     TransportConfig config;
     config.self.fill(1);
     path = b->transport->Connect(config.self, b->transport->address()).value();
@@ -67,11 +67,11 @@ class TcpStranger : public testing::Test {
   }
 
   // Returns whether the other side has ended the connection.
-  static bool Ended(const Fd& fd) {
+  static bool Ended(int fd) {
     char byte[4096];
-    absl::StatusOr<size_t> got = ReadSome(fd.get(), byte, sizeof(byte));
+    absl::StatusOr<size_t> got = ReadSome(fd, byte, sizeof(byte));
     while (got.ok() && *got > 0) {
-      got = ReadSome(fd.get(), byte, sizeof(byte));
+      got = ReadSome(fd, byte, sizeof(byte));
     }
     return !got.ok();
   }
@@ -97,7 +97,7 @@ class TcpStranger : public testing::Test {
 
   std::unique_ptr<Node> a, b;
   std::unique_ptr<Endpoint> path;
-  Fd line;  // connection of the peer from EnterAsPeer
+  Channel line;  // connection of the peer from EnterAsPeer
   Address where;
 };
 
@@ -120,7 +120,7 @@ TEST_F(TcpStranger, WhoeverIsNotAPeerIsTurnedAwayAndOthersAreServed) {
     (void)WriteSome(strangers.back().get(), text.data(), text.size());
   }
   for (const Fd& stranger : strangers) {
-    EXPECT_TRUE(PollUntil([&] { return Ended(stranger); }));
+    EXPECT_TRUE(PollUntil([&] { return Ended(stranger.get()); }));
   }
   ExpectOrdinaryTraffic();
 }
@@ -137,7 +137,7 @@ TEST_F(TcpStranger, HalfOpenAndSilentConnectionsKeepNobodyOut) {
   ExpectOrdinaryTraffic();
   int kept = 0;
   for (const Fd& fd : silent) {
-    kept += Ended(fd) ? 0 : 1;
+    kept += Ended(fd.get()) ? 0 : 1;
   }
   EXPECT_LE(kept, 256);
 }
@@ -155,13 +155,13 @@ TEST_F(TcpStranger, SilentConnectionsAreEndedInTime) {
   for (int i = 0; i < 100; ++i) {
     node.transport->Poll();
   }
-  EXPECT_FALSE(Ended(silent));
+  EXPECT_FALSE(Ended(silent.get()));
   clock.Advance(11 * kSecond);
   for (int i = 0; i < 100; ++i) {
     node.transport->Poll();
   }
-  EXPECT_TRUE(Ended(silent));
-  EXPECT_TRUE(Ended(half));
+  EXPECT_TRUE(Ended(silent.get()));
+  EXPECT_TRUE(Ended(half.get()));
 }
 
 TEST_F(TcpStranger, ADifferentKeyIsRefusedOnBothSidesAndSaidSo) {
@@ -281,7 +281,7 @@ TEST_F(TcpStranger, EveryBreachOfProtocolEndsThePathAndSaysSo) {
     SCOPED_TRACE(name);
     b = MakeNode("tcp", 2);
     where = TcpAddress::Parse(b->transport->address())->address;
-    const Fd peer = EnterAsPeer();
+    const Channel peer = EnterAsPeer();
     Transfer receive;
     Buffer in(8);
     path->PostRecv(Message(5), Of(in), &receive);
@@ -290,10 +290,10 @@ TEST_F(TcpStranger, EveryBreachOfProtocolEndsThePathAndSaysSo) {
       bytes.append(reinterpret_cast<const char*>(&frame), sizeof(frame));
     }
     bytes.append(100, 'x');
-    ASSERT_EQ(WriteSome(peer.get(), bytes.data(), bytes.size()).value(), bytes.size());
+    ASSERT_EQ(WriteSome(peer.fd(), bytes.data(), bytes.size()).value(), bytes.size());
     ASSERT_TRUE(PollUntil([&] { return !b->events.lost.empty() && receive.times == 1; }));
     EXPECT_THAT(std::string(b->events.lost[0].message()), HasSubstr("protocol"));
-    EXPECT_TRUE(PollUntil([&] { return Ended(peer); }));
+    EXPECT_TRUE(PollUntil([&] { return Ended(peer.fd()); }));
     path->Close(absl::AbortedError("next"));
     path.reset();
   }
@@ -308,11 +308,11 @@ TEST_F(TcpStranger, ABreachOfProtocolOnTheControlLineEndsThePathAndSaysSo) {
         absl::StrCat("type ", static_cast<int>(header.type), ", ", header.bytes, " bytes"));
     b = MakeNode("tcp", 2);
     where = TcpAddress::Parse(b->transport->address())->address;
-    const Fd peer = EnterAsPeer();
-    EXPECT_TRUE(WriteSome(line.get(), &header, sizeof(header)).ok());
+    const Channel peer = EnterAsPeer();
+    EXPECT_TRUE(WriteSome(line.fd(), &header, sizeof(header)).ok());
     ASSERT_TRUE(PollUntil([&] { return !b->events.lost.empty(); }));
     EXPECT_THAT(std::string(b->events.lost[0].message()), HasSubstr("protocol"));
-    EXPECT_TRUE(PollUntil([&] { return Ended(peer) && Ended(line); }));
+    EXPECT_TRUE(PollUntil([&] { return Ended(peer.fd()) && Ended(line.fd()); }));
     path->Close(absl::AbortedError("next"));
     path.reset();
   }
@@ -325,10 +325,10 @@ TEST_F(TcpStranger, AResetIsNotTakenForTheEndOfAProcess) {
       SCOPED_TRACE(asks_first);
       b = MakeNode("tcp", 2);
       where = TcpAddress::Parse(b->transport->address())->address;
-      Fd peer = EnterAsPeer();
+      Channel peer = EnterAsPeer();
       const linger reset = {1, 0};
-      for (Fd* fd : {&peer, line_too ? &line : &peer}) {
-        (void)setsockopt(fd->get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+      for (Channel* fd : {&peer, line_too ? &line : &peer}) {
+        (void)setsockopt(fd->fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
         fd->Reset();
       }
       Buffer buffer(8);
@@ -365,13 +365,13 @@ int CountConnectionsWith(int level, int option) {
 // A middlebox may cut the control line. The end of the peer cuts it too, but then the first
 // connection ends as well.
 TEST_F(TcpStranger, WithoutItsControlLineAPathGoesOn) {
-  const Fd peer = EnterAsPeer();
+  const Channel peer = EnterAsPeer();
   ASSERT_TRUE(path->SendUrgent("by the line"));
-  const auto read = [&](const Fd& from, size_t bytes) {
+  const auto read = [&](const Channel& from, size_t bytes) {
     std::string frame(sizeof(PacketHeader) + bytes, '\0');
     size_t have = 0;
     EXPECT_TRUE(PollUntil([&] {
-      have += ReadSome(from.get(), frame.data() + have, frame.size() - have).value();
+      have += ReadSome(from.fd(), frame.data() + have, frame.size() - have).value();
       return have == frame.size();
     }));
     return frame.substr(sizeof(PacketHeader));
@@ -379,7 +379,7 @@ TEST_F(TcpStranger, WithoutItsControlLineAPathGoesOn) {
   EXPECT_EQ(read(line, 11), "by the line");
   EXPECT_EQ(CountConnectionsWith(IPPROTO_TCP, TCP_USER_TIMEOUT), 1);
   const linger reset = {1, 0};
-  ASSERT_EQ(setsockopt(line.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
+  ASSERT_EQ(setsockopt(line.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
   line.Reset();
   // The cut is not noticed yet.
   ASSERT_TRUE(path->SendUrgent("one"));
@@ -396,7 +396,7 @@ TEST_F(TcpStranger, WithoutItsControlLineAPathGoesOn) {
 }
 
 TEST_F(TcpStranger, MoreEagerBytesThanTheCreditEndThePath) {
-  const Fd peer = EnterAsPeer();
+  const Channel peer = EnterAsPeer();
   PacketHeader header{.type = PacketType::kEager,
                       .tag = Message(1).tag.bits(),
                       .descriptor = Message(1).descriptor};
@@ -406,7 +406,7 @@ TEST_F(TcpStranger, MoreEagerBytesThanTheCreditEndThePath) {
   size_t sent = 0;
   ASSERT_TRUE(PollUntil([&] {
     const absl::StatusOr<size_t> wrote =
-        WriteSome(peer.get(), frame.data() + sent, frame.size() - sent);
+        WriteSome(peer.fd(), frame.data() + sent, frame.size() - sent);
     sent = wrote.ok() ? (sent + *wrote) % frame.size() : 0;
     return !b->events.lost.empty();
   }));
@@ -421,7 +421,7 @@ TEST_F(TcpStranger, RandomFramesNeverDoMoreThanEndThePath) {
     std::mt19937 random(seed);
     b = MakeNode("tcp", 2);
     where = TcpAddress::Parse(b->transport->address())->address;
-    const Fd peer = EnterAsPeer();
+    const Channel peer = EnterAsPeer();
     std::vector<Buffer> buffers;
     Transfer transfers[20];
     for (uint32_t i = 0; i < 10; ++i) {
@@ -449,12 +449,12 @@ TEST_F(TcpStranger, RandomFramesNeverDoMoreThanEndThePath) {
       if (random() % 100 == 0) {
         frame[random() % frame.size()] ^= static_cast<char>(1 << random() % 8);
       }
-      (void)WriteSome(peer.get(), frame.data(), frame.size());
+      (void)WriteSome(peer.fd(), frame.data(), frame.size());
       if (random() % 20 == 0) {
-        (void)WriteSome(line.get(), frame.data(), frame.size());
+        (void)WriteSome(line.fd(), frame.data(), frame.size());
       }
       b->transport->Poll();
-      (void)Ended(peer);  // discards what was received
+      (void)Ended(peer.fd());  // discards what was received
     }
     path->Close(absl::AbortedError("next"));
     b->transport->Poll();

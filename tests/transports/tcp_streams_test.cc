@@ -263,8 +263,8 @@ TEST_F(TcpStreamsTest, AStrangersIsNotUsed) {
     shaken = shaken || pending.Progress().value_or(false);
     return shaken;
   }));
-  const Fd fd = pending.Take();
-  ASSERT_EQ(WriteSome(fd.get(), "data", 4).value(), 4u);
+  const Channel fd = pending.Take();
+  ASSERT_EQ(WriteSome(fd.fd(), "data", 4).value(), 4u);
   Exchange(kMiB);
 }
 
@@ -306,7 +306,7 @@ class TcpStreamsOfAPeer : public testing::Test {
       b->transport->Poll();
     }
   }
-  Fd Dial(const ConnectionId& further_to) {
+  Channel Dial(const ConnectionId& further_to) {
     PendingHandshake pending =
         PendingHandshake::Dial(TcpAddress::Parse(b->transport->address())->address, config,
                                Deadline::After(5 * kSecond), further_to)
@@ -322,8 +322,8 @@ class TcpStreamsOfAPeer : public testing::Test {
     }
     return pending.Take();
   }
-  static void Write(const Fd& fd, const void* data, size_t bytes) {
-    EXPECT_EQ(WriteSome(fd.get(), data, bytes).value(), bytes);
+  static void Write(const Channel& to, const void* data, size_t bytes) {
+    EXPECT_EQ(WriteSome(to.fd(), data, bytes).value(), bytes);
   }
   void Say(const PacketHeader& header, const std::string& text = "") {
     Write(first, &header, sizeof(header));
@@ -347,7 +347,7 @@ class TcpStreamsOfAPeer : public testing::Test {
   std::unique_ptr<Node> b;
   std::unique_ptr<Endpoint> to_a;
   ConnectionId connection{};
-  Fd line, first, streams[2];
+  Channel line, first, streams[2];
 };
 
 TEST_F(TcpStreamsOfAPeer, SlicesComeInAnyOrder) {

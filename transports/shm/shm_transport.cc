@@ -61,7 +61,7 @@ class ShmTransport final : public Transport {
     shared_.limits = options.limits;
     shared_.regions = config.regions;
     shared_.self.id = config.self;
-    shared_.self.key = config.key;
+    shared_.self.key = config.security.key;
     shared_.self.ring_bytes = options.limits.ring_bytes;
     shared_.self.pull = options.pull;
     shared_.self.cpus = options.cpus;

@@ -267,9 +267,9 @@ void Acceptor::Greeted(std::unique_ptr<Guest> guest) {
   }
   const PeerId peer = pending.peer();
   const ConnectionId first = pending.further_to();
-  Fd fd = pending.Take();
+  Channel channel = pending.Take();
   const bool is_first = first == ConnectionId();
-  if (!is_first && shared_->OnFurther(peer, first, &fd)) {
+  if (!is_first && shared_->OnFurther(peer, first, &channel)) {
     return;  // a stream
   }
   const auto name = std::pair(peer, is_first ? pending.connection() : first);
@@ -279,7 +279,7 @@ void Acceptor::Greeted(std::unique_ptr<Guest> guest) {
   Arrived& arrived = half_[name];
   arrived.deadline = Deadline::After(kHandshakeTime, *config_.clock);
   arrived.sockets.id = name.second;
-  (is_first ? arrived.sockets.first : arrived.sockets.line) = std::move(fd);
+  (is_first ? arrived.sockets.first : arrived.sockets.line) = std::move(channel);
   if (arrived.sockets.whole()) {
     PathSockets sockets = std::move(arrived.sockets);
     half_.erase(name);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/net/socket.h"
 
 namespace entrain {
 
@@ -28,6 +29,8 @@ absl::Status ConnectionError(int error, absl::string_view doing) {
     case EHOSTUNREACH:
     case ENETUNREACH:
       return say("its host has vanished: nothing answers there any more: ", std::strerror(error));
+    case EBADMSG:
+      return say(kAltered);
     default:
       return ErrnoStatus(error, doing);
   }

@@ -27,9 +27,9 @@ absl::StatusOr<ControlLine::State> Sort(int error) {
 
 }  // namespace
 
-void ControlLine::Attach(Fd fd, const KeepAlive& keep_alive) {
-  fd_ = std::move(fd);
-  ProbeAlways(fd_.get(), keep_alive);
+void ControlLine::Attach(Channel channel, const KeepAlive& keep_alive) {
+  channel_ = std::move(channel);
+  ProbeAlways(fd(), keep_alive);
 }
 
 void ControlLine::Send(absl::string_view text) {
@@ -58,15 +58,18 @@ std::vector<std::string> ControlLine::TakeUnsent() {
 
 absl::StatusOr<ControlLine::State> ControlLine::Write() {
   stuck_ = false;
-  while (pending()) {
-    const ssize_t sent = send(fd_.get(), out_.data() + written_, out_.size() - written_,
-                              MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (written_ < out_.size()) {
+    const ssize_t sent = channel_.Send(out_.data() + written_, out_.size() - written_);
     if (sent < 0) {
       stuck_ = !IsFatal(errno);
       return Sort(errno);
     }
     written_ += static_cast<size_t>(sent);
   }
+  if (!channel_.Flush()) {
+    return Sort(errno);
+  }
+  stuck_ = channel_.unsent();
   out_.clear();
   written_ = 0;
   return State::kGood;
@@ -91,7 +94,7 @@ absl::StatusOr<ControlLine::State> ControlLine::Read(std::string* text) {
       return State::kGood;
     }
     char buffer[sizeof(header) + kMaxControlBytes];
-    const ssize_t got = recv(fd_.get(), buffer, wanted - in_.size(), MSG_DONTWAIT);
+    const ssize_t got = channel_.Receive(buffer, wanted - in_.size());
     if (got == 0) {
       return State::kClosed;
     }

@@ -14,24 +14,24 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
+#include "lib/net/channel.h"
 #include "lib/net/keep_alive.h"
-#include "lib/net/socket.h"
 
 namespace entrain {
 
 class ControlLine {
  public:
   // Must be called when the connection is established.
-  void Attach(Fd fd, const KeepAlive& keep_alive);
-  void Close() { fd_.Reset(); }
-  bool attached() const { return fd_.valid(); }
-  int fd() const { return fd_.get(); }
+  void Attach(Channel channel, const KeepAlive& keep_alive);
+  void Close() { channel_.Reset(); }
+  bool attached() const { return channel_.valid(); }
+  int fd() const { return channel_.fd(); }
 
   // Sends the text at the next Write.
   void Send(absl::string_view text);
   // pending: there is something to write. stuck: the last Write ended because the socket takes no
   // more.
-  bool pending() const { return attached() && written_ < out_.size(); }
+  bool pending() const { return attached() && (written_ < out_.size() || channel_.unsent()); }
   bool stuck() const { return stuck_; }
   // Returns the messages that were not sent as a whole, so that the peer has none of them. For a
   // line that is over.
@@ -47,7 +47,7 @@ class ControlLine {
   absl::StatusOr<State> Read(std::string* text);
 
  private:
-  Fd fd_;
+  Channel channel_;
   std::string out_;
   size_t written_ = 0;  // bytes of it
   bool stuck_ = false;

@@ -3,12 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "absl/status/statusor.h"
 
 #include "lib/base/clock.h"
-#include "lib/net/handshake.h"
+#include "lib/net/handshaker.h"
 #include "lib/net/socket.h"
 #include "transports/timed_wait.h"
 #include "transports/transport.h"
@@ -28,35 +27,27 @@ class PendingHandshake {
   absl::StatusOr<bool> Progress();
   // reached: the connection is established. silent: nothing has been received on it.
   bool reached() const { return !connecting_; }
-  bool silent() const { return !heard_; }
-  bool done() const { return !connecting_ && handshake_.done() && output_.empty(); }
+  bool silent() const { return shake_.silent(); }
   // These must be called only when done.
-  const PeerId& peer() const { return handshake_.peer(); }
-  ConnectionId connection() const { return handshake_.connection(); }
-  ConnectionId further_to() const { return handshake_.further_to(); }
+  const PeerId& peer() const { return shake_.handshake().peer(); }
+  ConnectionId connection() const { return shake_.handshake().connection(); }
+  ConnectionId further_to() const { return shake_.handshake().further_to(); }
   const Address& address() const { return address_; }
   Deadline deadline() const { return deadline_; }
-  int fd() const { return fd_.get(); }
+  int fd() const { return shake_.fd(); }
   // Returns the epoll events for which to wait.
   uint32_t interest() const;
-  // Returns the socket after the handshake.
-  Fd Take() { return std::move(fd_); }
+  // Returns the connection after the handshake.
+  Channel Take() { return shake_.Take(); }
 
  private:
   PendingHandshake(Fd fd, const Address& to, const TransportConfig& config, Deadline deadline,
                    bool dialer, const ConnectionId& further_to);
-  absl::Status Read();
-  absl::Status Write();
 
-  Fd fd_;
   Address address_;
   Deadline deadline_;
-  Handshake handshake_;
+  Handshaker shake_;
   bool connecting_;
-  bool heard_ = false;
-  std::string output_;
-  char input_[64];
-  size_t have_ = 0;
 };
 
 }  // namespace entrain

@@ -83,8 +83,8 @@ absl::Status StreamKeeper::OnStands(uint64_t stream) {
   return absl::OkStatus();
 }
 
-void StreamKeeper::OnDialled(Fd fd) {
-  dialled_ = std::move(fd);
+void StreamKeeper::OnDialled(Channel stream) {
+  dialled_ = std::move(stream);
   AddDialled();
 }
 
@@ -97,12 +97,12 @@ void StreamKeeper::AddDialled() {
   }
 }
 
-bool StreamKeeper::OnAccepted(Fd fd) {
+bool StreamKeeper::OnAccepted(Channel stream) {
   if (!enabled_ || dialer_ || streams_.count() == TcpStreams::kMost) {
     return false;
   }
   sender_.Stands(streams_.count());
-  streams_.Add(std::move(fd));
+  streams_.Add(std::move(stream));
   return true;
 }
 

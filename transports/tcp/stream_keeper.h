@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 
-#include "lib/net/socket.h"
+#include "lib/net/channel.h"
 #include "transports/tcp/stream_choice.h"
 #include "transports/tcp/tcp_sender.h"
 #include "transports/tcp/tcp_streams.h"
@@ -36,10 +36,10 @@ class StreamKeeper {
   absl::Status OnStands(uint64_t stream);
   // Report the result of dialling: the stream is established at this end, or it is not, and no more
   // are tried.
-  void OnDialled(Fd fd);
+  void OnDialled(Channel stream);
   void OnNotDialled() { gave_up_ = true; }
   // Takes a stream that the peer has dialled. Returns false if it is not wanted.
-  bool OnAccepted(Fd fd);
+  bool OnAccepted(Channel stream);
 
  private:
   void Measure(int first);
@@ -53,7 +53,7 @@ class StreamKeeper {
   // The dialer's state.
   bool invited_ = false, dialling_ = false, gave_up_ = false;
   int asked_ = 0;
-  Fd dialled_;           // the new stream, established at this end
+  Channel dialled_;      // the new stream, established at this end
   bool stands_ = false;  // the peer has sent STANDS for it
   // The other side's state.
   int said_ = -1;

@@ -68,13 +68,13 @@ void Shut(int fd) {
 
 }  // namespace
 
-void SayGoodbye(Fd fd, absl::string_view why) {
+void SayGoodbye(Channel channel, absl::string_view why) {
   CompletionList none;
   TcpStreams no_streams;
   TcpSender sender(&none, &no_streams);
   sender.Last(why);
-  if (sender.Flush(fd.get()).ok()) {
-    Shut(fd.get());
+  if (sender.Flush(channel).ok()) {
+    Shut(channel.fd());
   }
 }
 
@@ -109,7 +109,7 @@ void TcpEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* do
 }
 
 Endpoint::Sent TcpEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes, SendRequest*) {
-  const bool sent = connected() && !ended() && sender_.TrySend(fd_.get(), envelope, bytes);
+  const bool sent = connected() && !ended() && sender_.TrySend(first_, envelope, bytes);
   return sent ? Sent::kCopied : Sent::kNo;
 }
 
@@ -122,10 +122,10 @@ Endpoint::Next TcpEndpoint::TryRecv(const Envelope& envelope, Bytes into, const 
   }
   // Writes the rest of an earlier message, or credit, because the caller does not poll meanwhile.
   // An error is left to Poll, which will get it too.
-  if (sender_.pending() && !Write().ok()) {
+  if (writing() && !Write().ok()) {
     return Next::kOther;
   }
-  return connected() ? receiver_.TryRecv(fd_.get(), envelope, into) : Next::kOther;
+  return connected() ? receiver_.TryRecv(first_, envelope, into) : Next::kOther;
 }
 
 void TcpEndpoint::SendControl(absl::string_view message) {
@@ -154,8 +154,7 @@ void TcpEndpoint::Revoke(Context mine, Context theirs, const absl::Status& why) 
 int64_t TcpEndpoint::round_trip_ns() const {
   tcp_info info{};
   socklen_t bytes = sizeof(info);
-  if (!connected() || one_host_ ||
-      getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) {
+  if (!connected() || one_host_ || getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) {
     return 0;
   }
   return std::min(int64_t{info.tcpi_min_rtt} * kMicrosecond, kLongestRoundTrip);
@@ -168,15 +167,15 @@ void TcpEndpoint::End(const absl::Status& why) {
 }
 
 void TcpEndpoint::Disconnect() {
-  if (fd_.valid()) {
+  if (first_.valid()) {
     shared_->OnDisconnected(this);
     for (int i = 0; i < watched_streams_; ++i) {
       shared_->waiter->Remove(streams_.fd(i));
     }
     streams_.CloseAll();
     CloseLine();
-    shared_->waiter->Remove(fd_.get());
-    fd_.Reset();
+    shared_->waiter->Remove(fd());
+    first_.Reset();
   }
 }
 
@@ -200,7 +199,7 @@ void TcpEndpoint::Close(const absl::Status& why) {
     return;
   }
   const absl::Status reason = why.ok() ? absl::AbortedError("closed") : why;
-  const bool early = !fd_.valid();
+  const bool early = !first_.valid();
   End(reason);
   if (early) {
     shared_->OnClosedEarly(this, reason);
@@ -211,11 +210,11 @@ void TcpEndpoint::Close(const absl::Status& why) {
   }
   TakeOver();
   sender_.Last(reason.message());
-  if (sender_.Flush(fd_.get()).ok()) {
+  if (sender_.Flush(first_).ok()) {
     for (int i = 0; i < streams_.count(); ++i) {
       Shut(streams_.fd(i));
     }
-    Shut(fd_.get());
+    Shut(fd());
   }
   Disconnect();
 }
@@ -239,20 +238,20 @@ int TcpEndpoint::Report() {
 }
 
 void TcpEndpoint::Attach(PathSockets sockets) {
-  fd_ = std::move(sockets.first);
+  first_ = std::move(sockets.first);
   connection_ = sockets.id;
   line_.Attach(std::move(sockets.line), settings_.keep_alive);
   // Otherwise a setting of the host may limit unsent bytes, and the socket takes fewer than it has
   // room for.
-  SetOption(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1);
-  one_host_ = OfOneHost(fd_.get());
+  SetOption(fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1);
+  one_host_ = OfOneHost(fd());
   if (one_host_) {
-    SetOption(fd_.get(), SOL_SOCKET, SO_SNDBUF, kSendBuffer);
-    PaceNothing(fd_.get());
+    SetOption(fd(), SOL_SOCKET, SO_SNDBUF, kSendBuffer);
+    PaceNothing(fd());
     PaceNothing(line_.fd());
   }
   watched_ = watched_line_ = EPOLLIN;
-  for (const int fd : {fd_.get(), line_.fd()}) {
+  for (const int fd : {fd(), line_.fd()}) {
     if (const absl::Status status = shared_->waiter->Add(fd, EPOLLIN); !status.ok()) {
       Lose(status);
       return;
@@ -263,18 +262,18 @@ void TcpEndpoint::Attach(PathSockets sockets) {
   TendStreams();
 }
 
-void TcpEndpoint::OnStreamDialled(absl::StatusOr<Fd> fd) {
-  if (fd.ok()) {
-    keeper_.OnDialled(*std::move(fd));
+void TcpEndpoint::OnStreamDialled(absl::StatusOr<Channel> stream) {
+  if (stream.ok()) {
+    keeper_.OnDialled(*std::move(stream));
     TendStreams();
   } else {
-    ENTRAIN_LOG(kInfo, peer_address(), ": no further connection: ", fd.status().message());
+    ENTRAIN_LOG(kInfo, peer_address(), ": no further connection: ", stream.status().message());
     keeper_.OnNotDialled();
   }
 }
 
-void TcpEndpoint::OnStreamAccepted(Fd fd) {
-  if (keeper_.OnAccepted(std::move(fd))) {
+void TcpEndpoint::OnStreamAccepted(Channel stream) {
+  if (keeper_.OnAccepted(std::move(stream))) {
     TendStreams();
   }
 }
@@ -296,7 +295,7 @@ void TcpEndpoint::TendStreams() {
     shared_->OnWatched(this, fd);
   }
   const int before = streams_.in_use();
-  const bool dial = keeper_.Tend(fd_.get());
+  const bool dial = keeper_.Tend(fd());
   if (const int now = streams_.in_use(); now != before) {
     ENTRAIN_LOG(kInfo, peer_address(), ": large payloads by ", std::max(now, 1), " connections");
   }
@@ -319,7 +318,7 @@ bool TcpEndpoint::OnLine(const absl::StatusOr<ControlLine::State>& state) {
   if (!why.ok()) {
     LoseAfterReading(why);
   } else {
-    ProbeWhenIdle(fd_.get(), settings_.keep_alive);
+    ProbeWhenIdle(fd(), settings_.keep_alive);
   }
   return false;
 }
@@ -349,7 +348,7 @@ int TcpEndpoint::Flush() {
   if (line_.pending()) {
     WriteLine();
   }
-  if (!connected() || !sender_.pending()) {
+  if (!connected() || !writing()) {
     return 0;
   }
   const absl::StatusOr<int64_t> written = Write();
@@ -362,15 +361,15 @@ int TcpEndpoint::Flush() {
 }
 
 absl::StatusOr<int64_t> TcpEndpoint::Write() {
-  ENTRAIN_ASSIGN_OR_RETURN(const int64_t written, sender_.Flush(fd_.get()));
-  if (!sender_.framed() && (watched_ & EPOLLOUT) != 0) {
+  ENTRAIN_ASSIGN_OR_RETURN(const int64_t written, sender_.Flush(first_));
+  if (!framed() && (watched_ & EPOLLOUT) != 0) {
     Watch(/*only=*/true);
   }
   return written;
 }
 
 int TcpEndpoint::Read() {
-  const absl::StatusOr<int64_t> bytes = receiver_.Read(fd_.get());
+  const absl::StatusOr<int64_t> bytes = receiver_.Read(first_);
   if (!bytes.ok()) {
     ReadLine();  // the peer's last message there may give the reason
     Lose(bytes.status());
@@ -402,8 +401,7 @@ bool TcpEndpoint::Arm() {
   if (!connected()) {
     return true;
   }
-  if (unparsed() || (sender_.pending() && !sender_.stuck()) ||
-      (line_.pending() && !line_.stuck())) {
+  if (unparsed() || (writing() && !sender_.stuck()) || (line_.pending() && !line_.stuck())) {
     return false;
   }
   Watch(/*only=*/true);
@@ -415,8 +413,8 @@ void TcpEndpoint::Watch(bool only) {
     return;
   }
   const uint32_t in = receiver_.held_back() ? 0 : static_cast<uint32_t>(EPOLLIN);
-  const uint32_t out = sender_.framed() ? static_cast<uint32_t>(EPOLLOUT) : 0;
-  Watch(fd_.get(), in | (only ? out : watched_), &watched_);
+  const uint32_t out = framed() ? static_cast<uint32_t>(EPOLLOUT) : 0;
+  Watch(fd(), in | (only ? out : watched_), &watched_);
   if (line_.attached()) {
     const uint32_t line_out = line_.pending() ? static_cast<uint32_t>(EPOLLOUT) : 0;
     Watch(line_.fd(), EPOLLIN | line_out, &watched_line_);

@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 
+#include "lib/net/channel.h"
 #include "lib/net/handshake.h"
 #include "lib/net/keep_alive.h"
-#include "lib/net/socket.h"
 #include "transports/matching.h"
 #include "transports/tcp/control_line.h"
 #include "transports/tcp/stream_keeper.h"
@@ -26,7 +26,7 @@ class TcpEndpoint;
 // The first two connections of a path, with their handshakes done.
 struct PathSockets {
   ConnectionId id{};  // of the first connection
-  Fd first, line;
+  Channel first, line;
   bool whole() const { return first.valid() && line.valid(); }
 };
 
@@ -44,9 +44,9 @@ class TcpShared {
   virtual ~TcpShared() = default;
   // The endpoint's connections are established.
   virtual void OnConnected(TcpEndpoint* endpoint, PathSockets sockets) = 0;
-  // The peer has dialled a further connection beside `connection`. Returns false, and leaves `fd`,
+  // The peer has dialled a further connection beside `connection`. Returns false, and leaves `channel`,
   // if there is no such path.
-  virtual bool OnFurther(const PeerId& peer, const ConnectionId& connection, Fd* fd) = 0;
+  virtual bool OnFurther(const PeerId& peer, const ConnectionId& connection, Channel* channel) = 0;
   // The endpoint asks for one more stream. OnStreamDialled must report the result.
   virtual void DialStream(TcpEndpoint* endpoint) = 0;
   // Epoll now watches one more socket of the endpoint, or one less.
@@ -86,8 +86,8 @@ class TcpEndpoint final : public Endpoint {
   // ---- For the transport, from Poll.
   void Attach(PathSockets sockets);  // the handshakes are done
   // Report a further connection, dialled by this side or by the peer.
-  void OnStreamDialled(absl::StatusOr<Fd> fd);
-  void OnStreamAccepted(Fd fd);
+  void OnStreamDialled(absl::StatusOr<Channel> stream);
+  void OnStreamAccepted(Channel stream);
   void Lose(const absl::Status& why);  // reported as OnLost by the next Report
   int Report();
   int Flush();
@@ -97,23 +97,27 @@ class TcpEndpoint final : public Endpoint {
 
   const PeerId& peer() const { return peer_; }
   Deadline connect_by() const { return connect_by_; }
-  int fd() const { return fd_.get(); }
+  int fd() const { return first_.fd(); }
   int line() const { return line_.fd(); }
   const TcpStreams& streams() const { return streams_; }
   const Address& address() const { return address_; }
   const ConnectionId& connection() const { return connection_; }
-  bool connected() const { return fd_.valid(); }
+  bool connected() const { return first_.valid(); }
   // Returns true if a read may bring a message for which a caller waits.
   bool expecting() const { return connected() && (receiver_.expecting() || sender_.awaiting()); }
   // Returns true if bytes were read that only Read can handle.
-  bool unparsed() const { return connected() && receiver_.unparsed(); }
-  bool pending() const { return connected() && (sender_.pending() || line_.pending()); }
+  bool unparsed() const { return connected() && receiver_.unparsed(first_); }
+  bool pending() const { return connected() && (writing() || line_.pending()); }
   bool reporting() const { return !failed_.ok(); }
   // Must be called before sleeping. Returns false if Flush can continue now.
   bool Arm();
 
  private:
   bool ended() const { return !end_.ok(); }
+  // Returns true if the sender has something to write.
+  bool writing() const { return sender_.pending() || first_.unsent(); }
+  // Returns true if it waits until the socket is writable.
+  bool framed() const { return sender_.framed() || first_.unsent(); }
   void End(const absl::Status& why);
   void Disconnect();
   // Calls TcpSender::Flush. Causes no events.
@@ -139,10 +143,10 @@ class TcpEndpoint final : public Endpoint {
   const bool dials_;
   const PathSettings settings_;
   const Deadline connect_by_;
-  Fd fd_;
+  Channel first_;
   ConnectionId connection_{};
   bool one_host_ = false;    // both ends are on one host
-  uint32_t watched_ = 0;     // events registered for fd_
+  uint32_t watched_ = 0;     // events registered for it
   int watched_streams_ = 0;  // number of streams registered with epoll
   absl::Status end_;         // reason of the end
   absl::Status failed_;      // to be reported as OnLost
@@ -157,6 +161,6 @@ class TcpEndpoint final : public Endpoint {
 
 // Closes a connection that has no endpoint, or none any more. Tells the peer the reason if that
 // needs no waiting.
-void SayGoodbye(Fd fd, absl::string_view why);
+void SayGoodbye(Channel channel, absl::string_view why);
 
 }  // namespace entrain

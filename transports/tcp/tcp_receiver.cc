@@ -44,19 +44,19 @@ void TcpReceiver::FailAll(const absl::Status& why) {
   keeper_->streams().ForgetExpected();
 }
 
-absl::StatusOr<int64_t> TcpReceiver::Read(int fd) {
+absl::StatusOr<int64_t> TcpReceiver::Read(Channel& from) {
   int64_t total = 0;
   if (!held_back()) {
-    ENTRAIN_ASSIGN_OR_RETURN(total, ReadFrames(fd));
+    ENTRAIN_ASSIGN_OR_RETURN(total, ReadFrames(from));
   }
   if (!queue_.failed() && keeper_->streams().receiving()) {
-    ENTRAIN_ASSIGN_OR_RETURN(const int64_t bytes, ReadStreams(fd));
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t bytes, ReadStreams(from));
     total += bytes;
   }
   return total;
 }
 
-absl::StatusOr<int64_t> TcpReceiver::ReadFrames(int fd) {
+absl::StatusOr<int64_t> TcpReceiver::ReadFrames(Channel& from) {
   int64_t total = 0;
   bool drained = false;
   if (unparsed_) {
@@ -64,7 +64,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadFrames(int fd) {
     ENTRAIN_RETURN_IF_ERROR(Parse());
   }
   while (!drained && !queue_.failed() && !held_back_ && total < kBytesPerRead) {
-    const absl::StatusOr<int64_t> bytes = ReadOnce(fd, &drained);
+    const absl::StatusOr<int64_t> bytes = ReadOnce(from, &drained);
     if (!bytes.ok() && keeper_->streams().receiving()) {
       ended_ = bytes.status();
       break;
@@ -75,7 +75,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadFrames(int fd) {
   return total;
 }
 
-absl::StatusOr<int64_t> TcpReceiver::ReadStreams(int fd) {
+absl::StatusOr<int64_t> TcpReceiver::ReadStreams(Channel& from) {
   TcpStreams& streams = keeper_->streams();
   const absl::StatusOr<int64_t> bytes = streams.Read(&queue_);
   queue_.ReturnCredit();
@@ -91,12 +91,12 @@ absl::StatusOr<int64_t> TcpReceiver::ReadStreams(int fd) {
   }
   if (!bytes.ok()) {
     bool drained = false;  // the peer's last message may give the reason
-    ENTRAIN_RETURN_IF_ERROR(ReadOnce(fd, &drained).status());
+    ENTRAIN_RETURN_IF_ERROR(ReadOnce(from, &drained).status());
   }
   return bytes;
 }
 
-Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into) {
+Endpoint::Next TcpReceiver::TryRecv(Channel& from, const Envelope& envelope, Bytes into) {
   using Next = Endpoint::Next;
   if (const MatchQueue::Kept kept = queue_.matching().TakeKept(envelope, into);
       kept != MatchQueue::Kept::kNothing) {
@@ -112,7 +112,7 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
     if (capacity_ < whole) {
       GrowBuffer(whole);
     }
-    const ssize_t got = recv(fd, buffer_.get() + end_, capacity_ - end_, MSG_DONTWAIT);
+    const ssize_t got = from.Receive(buffer_.get() + end_, capacity_ - end_);
     if (got > 0) {
       end_ += static_cast<size_t>(got);
       unparsed_ = true;
@@ -120,7 +120,7 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
       written_ = sender_->written_bytes();
     } else if (got < 0 && looks_ > 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       if (--looks_ == 0) {
-        AcknowledgeUnlessSent(fd);
+        AcknowledgeUnlessSent(from.fd());
       }
     } else if (got == 0 || IsFatal(errno)) {
       error_ = got == 0 ? 0 : errno;
@@ -166,7 +166,7 @@ void TcpReceiver::AcknowledgeUnlessSent(int fd) {
   }
 }
 
-absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
+absl::StatusOr<int64_t> TcpReceiver::ReadOnce(Channel& from, bool* drained) {
   // A dropped payload goes through the buffer like everything else, and is skipped there. (The
   // buffer is empty while a payload is under way.)
   const bool under_way = current_.incoming != nullptr;
@@ -184,10 +184,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
   parts[0] = {direct ? current_.incoming->writable(current_.at).data() : nullptr,
               static_cast<size_t>(rest)};
   parts[1] = {buffer_.get() + end_, room};
-  msghdr message{};
-  message.msg_iov = direct ? parts : parts + 1;
-  message.msg_iovlen = direct ? 2 : 1;
-  const int64_t got = recvmsg(fd, &message, MSG_DONTWAIT);
+  const int64_t got = from.Receive(direct ? parts : parts + 1, direct ? 2 : 1);
   if (got < 0) {
     *drained = true;
     if (!IsFatal(errno)) {

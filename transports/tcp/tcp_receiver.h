@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "lib/net/channel.h"
 #include "transports/rendezvous_receiver.h"
 #include "transports/tcp/frame.h"
 #include "transports/tcp/stream_keeper.h"
@@ -39,12 +40,15 @@ class TcpReceiver {
   // Reads the available bytes, up to a few MiB, and returns their number. Returns an error if the
   // connection is over (the peer's CLOSE, its end, a breach of protocol). Calls Events; if one of
   // them closes the path, stops at once.
-  absl::StatusOr<int64_t> Read(int fd);
+  absl::StatusOr<int64_t> Read(Channel& from);
   // See Endpoint::TryRecv, without `where`. Reads, and takes the one message. Other bytes stay in
-  // the buffer until Read, which must be called soon while `unparsed` is true.
-  Endpoint::Next TryRecv(int fd, const Envelope& envelope, Bytes into);
-  bool unparsed() const { return unparsed_; }
-  // Returns true if frames wait for streams. Nothing more is read from `fd` until these have
+  // the buffer until Read, which must be called soon while `unparsed` is true:
+  // the socket does not report these bytes.
+  Endpoint::Next TryRecv(Channel& from, const Envelope& envelope, Bytes into);
+  bool unparsed(const Channel& from) const {
+    return unparsed_ || (from.buffered() && !held_back()) || keeper_->streams().buffered();
+  }
+  // Returns true if frames wait for streams. Nothing more is read from the connection until these have
   // delivered their slices.
   bool held_back() const { return held_back_ || !ended_.ok(); }
   // Returns true if a receive waits for something that can be read.
@@ -54,9 +58,9 @@ class TcpReceiver {
   static constexpr size_t kFirstBuffer = 4 << 10, kBuffer = 64 << 10;
 
   // Handle the first connection and the bytes read from it before.
-  absl::StatusOr<int64_t> ReadFrames(int fd);
-  absl::StatusOr<int64_t> ReadStreams(int fd);
-  absl::StatusOr<int64_t> ReadOnce(int fd, bool* drained);
+  absl::StatusOr<int64_t> ReadFrames(Channel& from);
+  absl::StatusOr<int64_t> ReadStreams(Channel& from);
+  absl::StatusOr<int64_t> ReadOnce(Channel& from, bool* drained);
   void AcknowledgeUnlessSent(int fd);
   absl::Status Parse();
   void Compact();

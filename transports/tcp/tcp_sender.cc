@@ -37,15 +37,15 @@ int64_t RoomIn(int fd) {
 
 }  // namespace
 
-bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
+bool TcpSender::TrySend(Channel& to, const Envelope& envelope, ConstBytes bytes) {
   const auto size = static_cast<int64_t>(bytes.size());
-  if (count_ > 0 || !urgent_.empty() || !outgoing_.empty() || size > kAtOnceBytes ||
+  if (count_ > 0 || to.unsent() || !urgent_.empty() || !outgoing_.empty() || size > kAtOnceBytes ||
       !outgoing_.HasCredit(size)) {
     return false;
   }
   const int64_t room = RoomFor(static_cast<int64_t>(sizeof(PacketHeader)) + size);
   if (room > room_) {
-    room_ = RoomIn(fd);
+    room_ = RoomIn(to.fd());
     if (room > room_) {
       return false;
     }
@@ -57,7 +57,7 @@ bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
   header.bytes = size;
   Frame& frame = NewFrame(header, nullptr, bytes.data());
   const int64_t asked = frame.size();
-  const int64_t written = WriteFrame(fd, frame);
+  const int64_t written = WriteFrame(to, frame);
   if (written < 0) {
     error_ = IsFatal(errno) ? errno : 0;
     count_ = 0;
@@ -175,14 +175,14 @@ void TcpSender::FramePayload(const PacketHeader& header, Outgoing* send, const s
   }
 }
 
-absl::StatusOr<int64_t> TcpSender::Flush(int fd) {
+absl::StatusOr<int64_t> TcpSender::Flush(Channel& to) {
   int64_t total = 0;
   stuck_ = false;
   while (total < kBytesPerFlush && !stuck_) {
     Fill();
     int64_t asked = 0, written = 0;
     if (count_ > 0) {
-      written = WriteFrames(fd, &asked);
+      written = WriteFrames(to, &asked);
       if (written < 0) {
         if (IsFatal(errno)) {
           error_ = errno;
@@ -192,18 +192,21 @@ absl::StatusOr<int64_t> TcpSender::Flush(int fd) {
       } else {
         Written(written);
       }
+    } else if (!to.Flush()) {
+      error_ = errno;
+      return ConnectionError(errno, "sending");
     }
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t carried, streams_->Write(&outgoing_));
     total += written + carried;
-    if (!pending()) {
+    if (!pending() && !to.unsent()) {
       break;
     }
-    stuck_ = written < asked || written + carried == 0;
+    stuck_ = written < asked || to.unsent() || written + carried == 0;
   }
   return total;
 }
 
-int64_t TcpSender::WriteFrames(int fd, int64_t* asked) {
+int64_t TcpSender::WriteFrames(Channel& to, int64_t* asked) {
   iovec parts[2 * kFrames];
   size_t used = 0;
   int64_t skip = first_written_;  // of the first frame
@@ -221,26 +224,23 @@ int64_t TcpSender::WriteFrames(int fd, int64_t* asked) {
       }
     }
   }
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = used;
-  return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return to.Send(parts, used);
 }
 
 // Writes a whole frame. Copying a tiny one is cheaper than describing its parts to the kernel.
-int64_t TcpSender::WriteFrame(int fd, const Frame& frame) {
+int64_t TcpSender::WriteFrame(Channel& to, const Frame& frame) {
   constexpr size_t kTiny = 512;
   std::byte tiny[sizeof(PacketHeader) + kTiny];
   const auto size = static_cast<size_t>(PayloadOf(frame.header));
   if (size > kTiny) {
     int64_t asked = 0;
-    return WriteFrames(fd, &asked);
+    return WriteFrames(to, &asked);
   }
   std::memcpy(tiny, &frame.header, sizeof(PacketHeader));
   if (size > 0) {
     std::memcpy(tiny + sizeof(PacketHeader), frame.data(), size);
   }
-  return send(fd, tiny, sizeof(PacketHeader) + size, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return to.Send(tiny, sizeof(PacketHeader) + size);
 }
 
 void TcpSender::Written(int64_t bytes) {

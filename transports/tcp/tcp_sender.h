@@ -3,7 +3,7 @@
 //
 // Order on the wire: urgent frames (control, CTS, WITHDRAW) between any two others, then the
 // messages whose turn it is. Nothing is staged: headers and the callers' memory go to the kernel in
-// one gathering write.
+// one gathering write, or to TLS, which copies what it encrypts.
 #pragma once
 
 #include <array>
@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "lib/net/channel.h"
 #include "transports/rendezvous_receiver.h"
 #include "transports/rendezvous_sender.h"
 #include "transports/tcp/frame.h"
@@ -33,7 +34,7 @@ class TcpSender final : public Answers {
   // See Endpoint::TrySend: returns true if the message is copied. Also returns false if the socket
   // might take only a part, because Flush may not be called for long. If the socket takes a part
   // nevertheless (the kernel has no memory), the rest is copied for the next Flush.
-  bool TrySend(int fd, const Envelope& envelope, ConstBytes bytes);
+  bool TrySend(Channel& to, const Envelope& envelope, ConstBytes bytes);
   void Control(absl::string_view text) { Urgent({.type = PacketType::kControl}, text); }
   void ClearToSend(uint64_t message) override {
     Urgent({.type = PacketType::kCts, .message = message}, {});
@@ -51,10 +52,10 @@ class TcpSender final : public Answers {
   }
 
   // Writes as much as the sockets take, up to a few MiB. Returns the bytes written.
-  absl::StatusOr<int64_t> Flush(int fd);
+  absl::StatusOr<int64_t> Flush(Channel& to);
   // Returns true if there is something to write.
   bool pending() const;
-  // Returns true if the last Flush ended because the sockets take no more, `fd` among them.
+  // Returns true if the last Flush ended because the sockets take no more, `to` among them.
   bool stuck() const { return stuck_; }
   // Returns the error of a write, or 0. The kernel reports it once, and afterwards only that the
   // connection is closed.
@@ -108,8 +109,8 @@ class TcpSender final : public Answers {
   bool ChooseStreams(PacketHeader* header);
   // Makes a frame with a payload of a message.
   void FramePayload(const PacketHeader& header, Outgoing* send, const std::byte* payload);
-  int64_t WriteFrames(int fd, int64_t* asked);
-  int64_t WriteFrame(int fd, const Frame& frame);
+  int64_t WriteFrames(Channel& to, int64_t* asked);
+  int64_t WriteFrame(Channel& to, const Frame& frame);
   void Written(int64_t bytes);
   void FrameDone(const Frame& frame);
   void TakeBack(Outgoing* send, const absl::Status& why);

@@ -33,9 +33,9 @@ void ForSlices(unsigned streams, int64_t payload, Each each) {
 
 }  // namespace
 
-void TcpStreams::Add(Fd fd) {
+void TcpStreams::Add(Channel channel) {
   streams_.push_back(std::make_unique<Stream>());
-  streams_.back()->fd = std::move(fd);
+  streams_.back()->channel = std::move(channel);
 }
 
 void TcpStreams::CloseAll() {
@@ -51,7 +51,7 @@ uint16_t TcpStreams::For(int64_t payload) const {
   Free free[kMost];
   int count = 0;
   for (int i = 0; i < in_use_; ++i) {
-    if (At(i).slice.empty()) {
+    if (At(i).slice.empty() && !At(i).channel.unsent()) {
       int on_its_way = 0;
       (void)ioctl(fd(i), SIOCOUTQ, &on_its_way);  // if this fails, the next write will tell
       free[count++] = {on_its_way, i};
@@ -86,19 +86,22 @@ void TcpStreams::Start(uint16_t streams) {
 }
 
 bool TcpStreams::sending() const {
-  return std::any_of(streams_.begin(), streams_.end(),
-                     [](const auto& stream) { return !stream->slice.empty(); });
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) {
+    return !stream->slice.empty() || stream->channel.unsent();
+  });
 }
 
 absl::StatusOr<int64_t> TcpStreams::Write(RendezvousSender* queue) {
   int64_t total = 0;
   for (const std::unique_ptr<Stream>& each : streams_) {
     Stream& stream = *each;
+    if (!stream.channel.Flush()) {
+      return ConnectionError(errno, "sending by a stream");
+    }
     if (stream.slice.empty() || !stream.started) {
       continue;
     }
-    const ssize_t written = send(stream.fd.get(), stream.slice.data(), stream.slice.size(),
-                                 MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t written = stream.channel.Send(stream.slice.data(), stream.slice.size());
     if (written < 0) {
       if (!IsFatal(errno)) {
         continue;
@@ -145,10 +148,9 @@ absl::StatusOr<int64_t> TcpStreams::Read(RendezvousReceiver* queue) {
     while (!stream.expected.empty() && total < kBytesPerRead) {
       PayloadPart& part = stream.expected.front();
       const Bytes into = part.incoming->writable(part.at);
-      // A dropped slice is read to nowhere (MSG_TRUNC).
-      const ssize_t got =
-          recv(stream.fd.get(), into.data(), static_cast<size_t>(part.left),
-               MSG_DONTWAIT | (part.incoming->dropped() ? static_cast<int>(MSG_TRUNC) : 0));
+      const auto left = static_cast<size_t>(part.left);
+      const ssize_t got = part.incoming->dropped() ? stream.channel.Discard(left)
+                                                   : stream.channel.Receive(into.data(), left);
       if (got < 0) {
         if (!IsFatal(errno)) {
           break;
@@ -176,6 +178,12 @@ absl::StatusOr<int64_t> TcpStreams::Read(RendezvousReceiver* queue) {
   return total;
 }
 
+bool TcpStreams::buffered() const {
+  return receiving() && std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) {
+           return !stream->expected.empty() && stream->channel.buffered();
+         });
+}
+
 void TcpStreams::ForgetExpected() {
   for (const std::unique_ptr<Stream>& stream : streams_) {
     stream->expected.clear();
@@ -192,7 +200,9 @@ bool TcpStreams::IsOver(int stream) const {
 uint32_t TcpStreams::Interest(int stream) const {
   const Stream& of = At(stream);
   return (of.expected.empty() ? 0 : static_cast<uint32_t>(EPOLLIN)) |
-         (of.slice.empty() || !of.started ? 0 : static_cast<uint32_t>(EPOLLOUT));
+         ((of.slice.empty() || !of.started) && !of.channel.unsent()
+              ? 0
+              : static_cast<uint32_t>(EPOLLOUT));
 }
 
 TcpStreams::Progress TcpStreams::Measure(int first, int streams) const {

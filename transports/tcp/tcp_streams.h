@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 
 #include "lib/base/bytes.h"
-#include "lib/net/socket.h"
+#include "lib/net/channel.h"
 #include "transports/rendezvous_receiver.h"
 #include "transports/rendezvous_sender.h"
 
@@ -30,9 +30,9 @@ class TcpStreams {
   static constexpr int64_t kLeastPayload = 32 << 10;
 
   int count() const { return static_cast<int>(streams_.size()); }
-  int fd(int stream) const { return At(stream).fd.get(); }
+  int fd(int stream) const { return At(stream).channel.fd(); }
   // There must be at most kMost.
-  void Add(Fd fd);
+  void Add(Channel channel);
   void CloseAll();
 
   // ---- Sending
@@ -48,7 +48,7 @@ class TcpStreams {
   // the memory.
   void Give(uint16_t streams, Outgoing* send, ConstBytes payload);
   void Start(uint16_t streams);
-  // Returns true if a stream has a slice to write.
+  // Returns true if a stream has bytes to write.
   bool sending() const;
   // Writes what the sockets take, and returns the number of bytes. Tells `queue` which bytes the
   // sockets have taken.
@@ -65,6 +65,8 @@ class TcpStreams {
   // Reads the available bytes, up to a few MiB, and returns their number. Returns an error if a
   // stream has ended.
   absl::StatusOr<int64_t> Read(RendezvousReceiver* queue);
+  // Returns true if a stream has bytes to deliver that its socket does not report.
+  bool buffered() const;
   void ForgetExpected();
   // Called when epoll reports a stream that has no slice to deliver: returns true if it has ended.
   bool IsOver(int stream) const;
@@ -85,7 +87,7 @@ class TcpStreams {
 
  private:
   struct Stream {
-    Fd fd;
+    Channel channel;
     // The slice to write. Empty: none.
     ConstBytes slice;
     int64_t whole = 0;         // length of the whole slice

@@ -50,7 +50,7 @@ class TcpTransport final : public Transport, public TcpShared {
   void OnConnected(TcpEndpoint* endpoint, PathSockets sockets) override {
     endpoint->Attach(std::move(sockets));
   }
-  bool OnFurther(const PeerId& peer, const ConnectionId& connection, Fd* fd) override;
+  bool OnFurther(const PeerId& peer, const ConnectionId& connection, Channel* channel) override;
   void DialStream(TcpEndpoint* endpoint) override { acceptor_.DialStream(endpoint); }
   void OnWatched(TcpEndpoint* endpoint, int fd) override { by_fd_[fd] = endpoint; }
   void OnUnwatched(int fd) override { by_fd_.erase(fd); }
@@ -91,11 +91,11 @@ absl::StatusOr<std::unique_ptr<Endpoint>> TcpTransport::Connect(const PeerId& pe
   return endpoint;
 }
 
-bool TcpTransport::OnFurther(const PeerId& peer, const ConnectionId& connection, Fd* fd) {
+bool TcpTransport::OnFurther(const PeerId& peer, const ConnectionId& connection, Channel* channel) {
   for (TcpEndpoint* endpoint : endpoints_) {
     if (endpoint != nullptr && endpoint->connected() && endpoint->peer() == peer &&
         endpoint->connection() == connection) {
-      endpoint->OnStreamAccepted(std::move(*fd));
+      endpoint->OnStreamAccepted(std::move(*channel));
       return true;
     }
   }

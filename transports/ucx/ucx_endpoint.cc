@@ -18,7 +18,7 @@ UcxEndpoint::UcxEndpoint(Shared* shared, const TransportConfig& config, const Pe
       peer_name_(std::move(peer_name)),
       self_(config.self),
       connect_by_(Deadline::After(config.connect_timeout_ns, *config.clock)),
-      handshake_(/*dialer=*/config.self < peer, Purpose::kData, config.self, config.key),
+      handshake_(/*dialer=*/config.self < peer, Purpose::kData, config.self, config.security.key),
       sender_(&shared->completions),
       receiver_(this, shared->engine, &shared->completions, &sender_) {}
 

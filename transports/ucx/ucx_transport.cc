@@ -15,6 +15,7 @@
 #include "lib/base/config.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/net/key_file.h"
 #include "transports/timed_wait.h"
 #include "transports/ucx/devices.h"
 #include "transports/ucx/ucx_address.h"
@@ -154,6 +155,11 @@ absl::StatusOr<std::unique_ptr<Endpoint>> UcxTransport::Connect(const PeerId& pe
     return absl::InvalidArgumentError(
         absl::StrCat("ucx: ", peer == config_.self ? "this process itself" : "connected before",
                      ": ", parsed.process()));
+  }
+  if (parsed.host != address_.host && !config_.security.MayLeaveHostPlain()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("ucx: plain traffic to another host (", parsed.process(),
+                     ") is refused without a key. ", kHowToSecure));
   }
   auto endpoint = std::make_unique<UcxEndpoint>(this, config_, peer, parsed.process());
   endpoints_.push_back(endpoint.get());

@@ -102,8 +102,12 @@ typedef struct entrain_runtime_config {
                                    address of the route to the store */
   const char* ports;            /* port range to listen on, "LOW-HIGH"; NULL: ENTRAIN_PORTS, else the kernel chooses */
   const char* key_file;         /* file with a pre-shared key of 16 bytes to 4 KiB. The key protects connections between
-                                   ranks, and to the store that entrain_comm_create_from_env opens or serves. NULL:
-                                   ENTRAIN_KEY_FILE, else no key */
+                                   ranks, and to the store that entrain_comm_create_from_env opens or serves: between
+                                   hosts by TLS. NULL: ENTRAIN_KEY_FILE, else no key */
+  const char* tls_cert;         /* PEM file with this process's certificate, for TLS by certificates in place of the key; NULL:
+                                   ENTRAIN_TLS_CERT, else none. All three or none of these files are given */
+  const char* tls_key;          /* PEM file with the certificate's private key; NULL: ENTRAIN_TLS_KEY */
+  const char* tls_ca;           /* PEM file with the authorities that sign the ranks' certificates; NULL: ENTRAIN_TLS_CA */
   const char* host_id;          /* identity of the host; NULL: ENTRAIN_HOST_ID, else boot id + network namespace + IPC
                                    namespace */
   int32_t progress;             /* ENTRAIN_PROGRESS_* */

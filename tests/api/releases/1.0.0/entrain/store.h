@@ -2,8 +2,10 @@
  * communicators are created. Any thread may call the functions of this header.
  *
  * Keys of tcp and local stores: entrain_store_open and entrain_store_serve have no config. Both use the pre-shared key
- * in the file that ENTRAIN_KEY_FILE names, or no key if the variable is not set. entrain_comm_create_from_env uses the
- * key of its runtime (entrain_runtime_config_t.key_file, else ENTRAIN_KEY_FILE) for the store that it opens or serves.
+ * in the file that ENTRAIN_KEY_FILE names, or no key if the variable is not set, and the certificates of
+ * ENTRAIN_TLS_CERT. entrain_comm_create_from_env uses the key and the certificates of its runtime
+ * (entrain_runtime_config_t) for the store that it opens or serves. A tcp store on another host uses TLS. It is refused
+ * (FAILED_PRECONDITION) without a key and certificates, unless ENTRAIN_INSECURE=1 (SECURITY.md).
  * A server and its clients need the same key. If only one side has a key, entrain_store_open returns
  * FAILED_PRECONDITION; if the keys differ, the first operation does. */
 #ifndef ENTRAIN_STORE_H_

@@ -1,0 +1,79 @@
+// A connection after its handshake: a socket, plain or with TLS. Both kinds are used alike, as a
+// non-blocking socket. A plain one costs nothing more than the system calls.
+//
+// Thread safety: none.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "absl/status/statusor.h"
+
+#include "lib/base/clock.h"
+#include "lib/net/socket.h"
+#include "lib/net/tls_session.h"
+
+namespace entrain {
+
+class Channel {
+ public:
+  Channel() = default;
+  explicit Channel(Fd fd) : fd_(std::move(fd)) {}
+
+  int fd() const { return fd_.get(); }
+  bool valid() const { return fd_.valid(); }
+  // Closes the connection.
+  void Reset() {
+    tls_.reset();
+    fd_.Reset();
+  }
+  // Begins TLS. Null: none. Send and Receive may be used once TlsSession::Shake has returned true.
+  void Use(std::unique_ptr<TlsSession> tls) { tls_ = std::move(tls); }
+  TlsSession* tls() const { return tls_.get(); }
+
+  // Like recv and recvmsg, send and sendmsg: return the number of bytes, 0 at the end of the
+  // connection, or -1 with errno (tls_session.h has those of TLS).
+  ssize_t Receive(void* into, size_t bytes) {
+    if (tls_ == nullptr) {
+      return recv(fd_.get(), into, bytes, MSG_DONTWAIT);
+    }
+    const iovec part{into, bytes};
+    return tls_->Receive(&part, 1);
+  }
+  ssize_t Receive(iovec* parts, size_t count);
+  ssize_t Send(const void* from, size_t bytes) {
+    if (tls_ == nullptr) {
+      return send(fd_.get(), from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    const iovec part{const_cast<void*>(from), bytes};
+    return tls_->Send(&part, 1);
+  }
+  ssize_t Send(iovec* parts, size_t count);
+  // Receives at most this many bytes and drops them.
+  ssize_t Discard(size_t bytes);
+
+  // With TLS, bytes wait in memory. buffered: Receive may return something although the socket is
+  // not readable, so it must be called again before waiting for the socket. unsent: bytes that Send
+  // took are yet to be written by Flush, when the socket is writable.
+  bool buffered() const { return tls_ != nullptr && tls_->buffered(); }
+  bool unsent() const { return tls_ != nullptr && tls_->unsent(); }
+  // Returns false, with errno, if the connection is over.
+  bool Flush() { return tls_ == nullptr || tls_->Flush(); }
+
+ private:
+  Fd fd_;
+  std::unique_ptr<TlsSession> tls_;  // points to the descriptor; null: plain
+};
+
+// As the functions of socket.h for descriptors. WriteFull returns when nothing is unsent.
+absl::StatusOr<size_t> ReadSome(Channel& from, void* out, size_t bytes);
+absl::StatusOr<size_t> WriteSome(Channel& to, const void* in, size_t bytes);
+absl::Status ReadFull(Channel& from, void* out, size_t bytes, const Stop& stop);
+absl::Status WriteFull(Channel& to, const void* in, size_t bytes, const Stop& stop);
+
+}  // namespace entrain

@@ -1,0 +1,81 @@
+// Runs the handshake (handshake.h) over a non-blocking connection, and TLS if the two sides use it.
+//
+//   dialer                                         listener
+//     | hello ------------------\ /----------------- hello |   plain
+//     | proof, TLS: ClientHello --------------------------> |   the listener checks the proof, then
+//     | <------------------ TLS: ServerHello ... Finished   |   reads what follows
+//     | TLS: Finished  -----------------------------------> |
+//     | <----------------------- in TLS: proof              |
+//
+// TLS is bound to both hellos. Until the dialer's proof was checked, a listener reads the bytes of
+// the handshake only, and makes nothing of TLS.
+//
+// Thread safety: none.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "lib/base/clock.h"
+#include "lib/net/channel.h"
+#include "lib/net/handshake.h"
+#include "lib/net/security.h"
+#include "lib/net/socket.h"
+
+namespace entrain {
+
+class Handshaker {
+ public:
+  // `peer`: the address of the other end, or the default address for a local socket.
+  Handshaker(Fd fd, const Address& peer, bool dialer, Purpose purpose,
+             const std::array<uint8_t, 16>& self, const Security& security,
+             const ConnectionId& further_to = {});
+
+  // Continues as far as possible without blocking. Returns true once the handshake is done; an
+  // error is final.
+  absl::StatusOr<bool> Progress();
+  // Returns true if Progress waits until the socket is writable. It always waits until it is
+  // readable.
+  bool unsent() const { return !output_.empty() || channel_.unsent(); }
+  // Returns true if nothing has been received.
+  bool silent() const { return !heard_; }
+  // Returns true if a dialer lacks only the listener's proof. It may send by channel() already; but
+  // without TLS the listener is not known yet.
+  bool proved() const;
+  const Handshake& handshake() const { return handshake_; }
+  int fd() const { return channel_.fd(); }
+  Channel& channel() { return channel_; }
+  // Returns the connection after the handshake.
+  Channel Take() { return std::move(channel_); }
+
+ private:
+  // Reads what the machine wants next. Returns false if not all of it has arrived.
+  absl::StatusOr<bool> Read();
+  absl::Status Write();
+  absl::Status Consume();
+  absl::Status BeginTls();
+  absl::StatusOr<bool> Shake();
+
+  const bool dialer_;
+  Handshake handshake_;
+  Channel channel_;
+  std::shared_ptr<const TlsContext> tls_;
+  bool answered_ = false;  // the listener's first record has come
+  bool shaken_ = false;    // the handshake of TLS is done
+  bool heard_ = false;
+  std::string output_;
+  char input_[Handshake::kHelloBytes];
+  size_t have_ = 0;
+};
+
+// Blocks until the handshake is done, or `stop` ends it.
+absl::Status RunHandshake(Handshaker& handshaker, const Stop& stop);
+// Blocks until the dialer may send: `proved`, or done.
+absl::Status RunUntilProved(Handshaker& handshaker, const Stop& stop);
+
+}  // namespace entrain

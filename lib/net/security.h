@@ -1,0 +1,62 @@
+// How a process protects its connections: the pre-shared key, TLS, and where each is used.
+//
+// Connections between hosts use TLS if the process has a key or certificates, and are refused
+// otherwise unless `insecure`. Connections within a host stay in the kernel's memory; they use TLS
+// only if `within_host`. A key also guards every connection's handshake (handshake.h).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/net/handshake.h"
+#include "lib/net/socket.h"
+#include "lib/net/tls_context.h"
+
+namespace entrain {
+
+struct Security {
+  Security() = default;
+  // Security by a key alone; an empty key: none.
+  template <typename Text,
+            typename = std::enable_if_t<std::is_convertible_v<const Text&, absl::string_view>>>
+  Security(const Text& the_key) : key(absl::string_view(the_key)) {  // NOLINT(runtime/explicit)
+    UseKey();
+  }
+
+  // Two values are equal if connections of the two can meet.
+  friend bool operator==(const Security& a, const Security& b) {
+    return a.key == b.key && a.files == b.files && a.within_host == b.within_host &&
+           a.insecure == b.insecure;
+  }
+  // Returns what this side's hello says to the other end of a connection. `peer`: its address; the
+  // default address (0.0.0.0:0) stands for a local socket, which never uses TLS.
+  TlsOffer OfferTo(const Address& peer) const;
+  // Returns true if plain traffic may go to another host. For transports that TLS cannot protect.
+  bool MayLeaveHostPlain() const { return !key.empty() || insecure; }
+
+  std::string key;  // empty: none
+  TlsFiles files;   // of certificates; empty: none
+  // By certificates if there are any, otherwise by the key. Null: neither.
+  std::shared_ptr<const TlsContext> tls;
+  bool within_host = false;  // ENTRAIN_TLS=all
+  bool insecure = false;     // ENTRAIN_INSECURE=1
+
+ private:
+  void UseKey();
+};
+
+// The paths of the key and of the certificates, as a program gives them. Empty: the environment's.
+struct SecurityPaths {
+  std::string key_file;  // ENTRAIN_KEY_FILE
+  TlsFiles tls;          // ENTRAIN_TLS_CERT, ENTRAIN_TLS_KEY, ENTRAIN_TLS_CA
+};
+// Reads the files, and ENTRAIN_TLS and ENTRAIN_INSECURE. kFailedPrecondition names a file that
+// cannot be used; kInvalidArgument names a setting that is malformed, or certificates of which only
+// a part is given.
+absl::StatusOr<Security> LoadSecurity(const SecurityPaths& given);
+
+}  // namespace entrain

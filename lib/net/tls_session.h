@@ -1,0 +1,107 @@
+// TLS 1.3 on one connection (an SSL object of OpenSSL). It moves bytes between the caller and a
+// non-blocking socket, like recvmsg and sendmsg, and encrypts and authenticates them on the way.
+//
+// Records are gathered: many are written by one system call, and many are read by one. So bytes may
+// wait here, in both directions, without the socket's knowledge: see buffered and unsent.
+//
+// The handshake is bound to a text that both sides must have alike (by ALPN, which the transcript
+// covers). There is no close_notify: the protocols inside say when they end, and the end of the
+// connection without that is a failure.
+//
+// Thread safety: none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <openssl/types.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/net/tls_context.h"
+
+namespace entrain {
+
+class TlsSession {
+ public:
+  // `fd` must be open during all calls. `binding`: at most 255 bytes. `first`: plain bytes that are
+  // sent before those of the handshake.
+  static absl::StatusOr<std::unique_ptr<TlsSession>> Create(
+      std::shared_ptr<const TlsContext> context, bool dialer, int fd, absl::string_view binding,
+      std::string first);
+  // Installs what the sessions of a new context share. For TlsContext.
+  static void PrepareContext(SSL_CTX* context);
+  ~TlsSession();
+  TlsSession(const TlsSession&) = delete;
+  TlsSession& operator=(const TlsSession&) = delete;
+
+  // Continues the handshake as far as possible. Returns true once the other side has proved itself
+  // and the keys are there. kFailedPrecondition: the handshake failed, with the reason.
+  // kUnavailable: the connection is over.
+  absl::StatusOr<bool> Shake();
+
+  // Receive like recvmsg and send like sendmsg: return the number of bytes, 0 at the end of the
+  // connection, or -1 with errno. EAGAIN: nothing can be moved now. EBADMSG: bytes were altered on
+  // the way, or the other side says so. Bytes that are received are authentic. Receive fills the
+  // parts as far as bytes are there.
+  ssize_t Receive(const iovec* parts, int count);
+  // The caller may change the memory afterwards. Some of the bytes may still wait here (unsent).
+  ssize_t Send(const iovec* parts, int count);
+  // Sends what waits here. Returns false, with errno, if the connection is over.
+  bool Flush();
+  bool unsent() const { return sent_ < out_.size(); }
+  // Returns true if Receive may return something although the socket is not readable.
+  bool buffered() const { return more_; }
+
+  // Returns OpenSSL's reason for EBADMSG, or an empty text.
+  const std::string& why() const { return why_; }
+
+  // Sets how many records are sent by one key; then the next one follows. For tests.
+  void set_records_per_key(int64_t records) { records_per_key_ = records; }
+
+ private:
+  struct Basic;  // the functions of the BIO: how OpenSSL reads and writes
+
+  static constexpr size_t kRecord = 16 << 10;                       // the largest, of plain bytes
+  static constexpr size_t kFirstIn = 4 << 10, kMostIn = 128 << 10;  // bytes read at once
+  static constexpr size_t kMostOut = 128 << 10;                     // bytes that wait to be sent
+  // AES-GCM is safe for 2^24.5 full records by one key (RFC 8446, 5.5).
+  static constexpr int64_t kRecordsPerKey = int64_t{1} << 22;
+
+  TlsSession(std::shared_ptr<const TlsContext> context, int fd, absl::string_view binding,
+             std::string first);
+  absl::Status Prepare(bool dialer);
+  absl::Status CheckShaken() const;
+  absl::Status ShakeError() const;
+  size_t ReadRecord(char* into, size_t bytes);
+  // Encrypts bytes, at most one record, into out_.
+  bool WriteRecord(const char* from, size_t bytes);
+  // Records why OpenSSL's last function failed.
+  void Note(int what);
+  ssize_t Fill();
+
+  const std::shared_ptr<const TlsContext> context_;
+  const int fd_;
+  const std::string binding_;
+  SSL* ssl_ = nullptr;
+  // Encrypted bytes that were read from the socket.
+  std::unique_ptr<char[]> in_;
+  size_t in_size_ = 0, in_begin_ = 0, in_end_ = 0;
+  // Encrypted bytes to write, and how many of them are sent.
+  std::string out_;
+  size_t sent_ = 0;
+  std::string gathered_;  // plain bytes of a record, of several parts
+  bool more_ = false;
+  bool ended_ = false;  // the socket's end was read
+  int read_error_ = 0;  // errno of the socket
+  int error_ = 0;       // errno for Receive; final
+  std::string why_;     // OpenSSL's reason for EBADMSG
+  int64_t records_ = 0, records_per_key_ = kRecordsPerKey;
+};
+
+}  // namespace entrain
