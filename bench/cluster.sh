@@ -10,6 +10,7 @@
 # limit, so smaller messages are not limited, and 1 MiB is limited a little less than the rate says. --connection: limits
 # each connection, as clouds do (a connection has one of 256 classes by the sum of its ports, so two of many may share a
 # class). --delay: adds MS milliseconds to the round trip between any two nodes (delay_frames.cc; needs no netem).
+# Traffic is plain (ENTRAIN_INSECURE=1), unless ENTRAIN_KEY_FILE names a key.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -116,6 +117,7 @@ shape() { # RATE
   done
 }
 
+export ENTRAIN_INSECURE=${ENTRAIN_INSECURE:-1}
 exec 3>&1 4> /dev/null
 run() { # COMMAND...; only rank 0 may speak on stdout. Fails if a rank does.
   ranks=()

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What is given to others: installs the library with Abseil inside (tools/setup.sh install), and looks at it as a stranger would.
-# The library may need nothing but libc, libstdc++ and libcrypto; README.md's example, compiled and run by README.md's own
+# The library may need nothing but libc, libstdc++, libcrypto and libssl; README.md's example, compiled and run by README.md's own
 # line, must work out of a prefix that was moved. Takes minutes the first time.
 set -eu
 cd "$(dirname "$0")/.."
@@ -22,7 +22,7 @@ library=$(find "$prefix" -name 'libentrain.so')
 needed=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort | tr '\n' ' ')
 for name in $needed; do
   case $name in
-    libc.so.* | libm.so.* | libgcc_s.so.* | ld-linux* | libstdc++.so.* | libcrypto.so.*) ;;
+    libc.so.* | libm.so.* | libgcc_s.so.* | ld-linux* | libstdc++.so.* | libcrypto.so.* | libssl.so.*) ;;
     *) die "libentrain.so needs $name" ;;
   esac
 done

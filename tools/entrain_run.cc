@@ -263,7 +263,7 @@ absl::StatusOr<int> Launch(const Options& options) {
   ENTRAIN_ASSIGN_OR_RETURN(Fd signals, TakeOverSignals());
   ENTRAIN_ASSIGN_OR_RETURN(Guardian guardian, Guardian::Start());
   ENTRAIN_ASSIGN_OR_RETURN(const JobKey key, MakeJobKey());
-  ENTRAIN_ASSIGN_OR_RETURN(const Security security, LoadSecurity({.key_file = key.path}));
+  ENTRAIN_ASSIGN_OR_RETURN(const Security security, LoadSecurity({key.path, {}}));
   ENTRAIN_ASSIGN_OR_RETURN(const auto store, ServeStore("tcp://127.0.0.1:0", security));
   ENTRAIN_ASSIGN_OR_RETURN(const uint16_t master_port, FreePort());
   Job job(deadline, options.timeout, std::move(signals), std::move(guardian));

@@ -23,7 +23,7 @@ deps="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libgtest-dev lib
 zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev libucx-dev libcurl4-openssl-dev
 python3-yaml python3-sklearn python3-matplotlib python3-venv"
 deps_demo="dict-gcide python3-tqdm"
-deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich"
+deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich openssl"
 deps_neon="g++-aarch64-linux-gnu qemu-user"
 
 die() {
@@ -131,7 +131,7 @@ etcd() {
     { cat build/etcd.log >&2; die "no package etcd-server"; }
 }
 
-# auditwheel copies the libraries that the wheel needs besides libc and libstdc++ (libcrypto) into
+# auditwheel copies the libraries that the wheel needs besides libc and libstdc++ (libcrypto, libssl) into
 # it, and tags it with the oldest libc that it runs with.
 wheel() {
   if [ ! -x build/wheel-tools/bin/auditwheel ]; then

@@ -59,6 +59,9 @@ constexpr EnvVariable kEnvironment[] = {
     {"ENTRAIN_INSECURE", "0 or 1",
      "1: a process without a key and certificates may send plain traffic to other hosts; "
      "default: 0"},
+    {"ENTRAIN_CRC", "0 or 1",
+     "1: tcp adds CRC32C to each frame where TLS is not used; one rank of a pair is enough; "
+     "default: 0"},
     {"ENTRAIN_NCCL_LIBRARY", "path",
      "the NCCL library for collectives on device memory; default: libnccl.so.2, if installed"},
     {"ENTRAIN_LOG", "level", "error, warning, info or debug; default: warning"},

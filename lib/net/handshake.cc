@@ -25,7 +25,7 @@ namespace {
 
 constexpr absl::string_view kMagic = "ENTRAIN1";
 constexpr uint16_t kVersionLow = 5, kVersionHigh = 5;
-constexpr uint16_t kKeyInUse = 1, kWantsTls = 2, kHasCertificates = 4;
+constexpr uint16_t kKeyInUse = 1, kWantsTls = 2, kHasCertificates = 4, kWantsChecksums = 8;
 constexpr absl::string_view kSalt = "entrain handshake 3";
 constexpr size_t kPeerIdAt = 16, kPeerIdBytes = 16;
 constexpr size_t kNonceAt = 32, kFurtherToAt = 48;
@@ -127,14 +127,15 @@ void RandomBytes(void* out, size_t bytes) {
 }
 
 Handshake::Handshake(bool dialer, Purpose purpose, const std::array<uint8_t, 16>& self,
-                     absl::string_view key, const ConnectionId& further_to, TlsOffer tls)
-    : dialer_(dialer), purpose_(purpose), offer_(tls), key_(key) {
+                     absl::string_view key, const ConnectionId& further_to, Offer offer)
+    : dialer_(dialer), purpose_(purpose), offer_(offer), key_(key) {
   ConnectionId nonce;
   RandomBytes(nonce.data(), nonce.size());
   Writer out;
   out.PutRaw(kMagic.data(), kMagic.size());
-  const uint16_t flags = (key_.empty() ? 0 : kKeyInUse) | (offer_.wanted ? kWantsTls : 0) |
-                         (offer_.certificates ? kHasCertificates : 0);
+  const uint16_t flags = (key_.empty() ? 0 : kKeyInUse) | (offer_.tls ? kWantsTls : 0) |
+                         (offer_.certificates ? kHasCertificates : 0) |
+                         (offer_.checksums ? kWantsChecksums : 0);
   out.Put(kVersionLow).Put(kVersionHigh).Put(purpose).Put(flags);
   out.PutRaw(self.data(), self.size()).PutRaw(nonce.data(), nonce.size());
   out.PutRaw(further_to.data(), further_to.size());
@@ -175,7 +176,9 @@ absl::Status Handshake::Consume(absl::string_view bytes) {
     ENTRAIN_RETURN_IF_ERROR(CheckHello(bytes));
     theirs_ = std::string(bytes);
     std::memcpy(peer_.data(), theirs_.data() + kPeerIdAt, kPeerIdBytes);
-    tls_ = offer_.wanted || (ParseHello(theirs_).flags & kWantsTls) != 0;
+    const uint16_t flags = ParseHello(theirs_).flags;
+    tls_ = offer_.tls || (flags & kWantsTls) != 0;
+    checksums_ = offer_.checksums || (flags & kWantsChecksums) != 0;
   } else {
     const absl::Status proven = CheckProof(bytes);
     if (!proven.ok() && !dialer_) {
@@ -252,7 +255,7 @@ absl::Status Handshake::CheckHello(absl::string_view bytes) const {
 }
 
 absl::Status Handshake::CheckTls(uint16_t theirs) const {
-  if (!offer_.wanted && (theirs & kWantsTls) == 0) {
+  if (!offer_.tls && (theirs & kWantsTls) == 0) {
     return absl::OkStatus();
   }
   if (offer_.certificates != ((theirs & kHasCertificates) != 0)) {
@@ -263,7 +266,7 @@ absl::Status Handshake::CheckTls(uint16_t theirs) const {
   }
   if (!offer_.certificates && key_.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("handshake: ", offer_.wanted ? "this side" : "the other side",
+        absl::StrCat("handshake: ", offer_.tls ? "this side" : "the other side",
                      " refuses plain traffic between hosts. ", kHowToSecure));
   }
   return absl::OkStatus();

@@ -3,9 +3,10 @@
 // purpose, and hold the same key.
 //
 //   hello   (64 bytes)  magic "ENTRAIN1", u16 version low, u16 version high, u16 purpose, u16 flags
-//                       (1: key in use, 2: wants TLS, 4: TLS by certificates), 16 bytes sender's
-//                       peer id, 16 bytes nonce, 16 bytes "further to": zero, or the dialer's nonce
-//                       of an earlier connection of the two, beside which the dialer opens this one
+//                       (1: key in use, 2: wants TLS, 4: TLS by certificates, 8: wants checksums),
+//                       16 bytes sender's peer id, 16 bytes nonce, 16 bytes "further to": zero, or
+//                       the dialer's nonce of an earlier connection of the two, beside which the
+//                       dialer opens this one
 //   proof   (32 bytes)  HMAC-SHA-256(K, dialer's hello || listener's hello), where
 //                       K = HKDF-SHA-256(key, salt "entrain handshake 3", info "ROLE PURPOSE"),
 //                       32 bytes. ROLE is the prover's: "dialer" or "listener". PURPOSE is
@@ -41,10 +42,11 @@ enum class Purpose : uint16_t { kStore = 1, kData = 2, kShm = 3 };
 // The name of a connection at both its ends: the dialer's nonce. All zero: no connection.
 using ConnectionId = std::array<uint8_t, 16>;
 
-// What a side's hello says about TLS.
-struct TlsOffer {
-  bool wanted = false;        // this side refuses a connection without TLS
+// What a side's hello says about the bytes behind the handshake.
+struct Offer {
+  bool tls = false;           // this side refuses a connection without TLS
   bool certificates = false;  // TLS by certificates; otherwise by the pre-shared key
+  bool checksums = false;     // without TLS, frames have checksums (for Purpose::kData)
 };
 
 // Derives a key for one use from the pre-shared key by HKDF-SHA-256: 32 bytes. So a proof is worth
@@ -58,7 +60,7 @@ class Handshake {
   static constexpr size_t kHelloBytes = 64, kProofBytes = 32;
 
   Handshake(bool dialer, Purpose purpose, const std::array<uint8_t, 16>& self,
-            absl::string_view key, const ConnectionId& further_to = {}, TlsOffer tls = {});
+            absl::string_view key, const ConnectionId& further_to = {}, Offer offer = {});
   // Returns the bytes to send now. Empty: there is nothing to send until more has arrived.
   std::string TakeOutput();
   // Returns how many bytes the next Consume needs, 0 when done. The caller must not read more than
@@ -74,9 +76,11 @@ class Handshake {
   // the other side's hello was consumed.
   ConnectionId connection() const;
   ConnectionId further_to() const;
-  // Return whether TLS is used, and the digest of both hellos, to which TLS is bound. Valid once the
-  // other side's hello was consumed.
+  // Return whether TLS is used; whether frames have checksums, which either side may want, and which
+  // TLS makes needless; and the digest of both hellos, to which TLS is bound. Valid once the other
+  // side's hello was consumed.
   bool tls() const { return tls_; }
+  bool checksums() const { return checksums_ && !tls_; }
   std::string digest() const;
 
  private:
@@ -89,7 +93,8 @@ class Handshake {
 
   bool dialer_;
   Purpose purpose_;
-  TlsOffer offer_;
+  Offer offer_;
+  bool checksums_ = false;
   bool tls_ = false;
   std::string key_, mine_, theirs_, output_;
   int step_ = 0;  // 0: wants hello, 1: wants proof, 2: done

@@ -45,14 +45,15 @@ void Security::UseKey() {
   }
 }
 
-TlsOffer Security::OfferTo(const Address& peer) const {
+Offer Security::OfferTo(const Address& peer) const {
   if (peer.IsAny()) {
     return {};
   }
   const bool able = !key.empty() || !files.empty();
   const bool leaves = !OnThisHost(peer);
-  return {.wanted = able ? leaves || within_host : leaves && !insecure,
-          .certificates = !files.empty()};
+  return {.tls = able ? leaves || within_host : leaves && !insecure,
+          .certificates = !files.empty(),
+          .checksums = checksums};
 }
 
 absl::StatusOr<Security> LoadSecurity(const SecurityPaths& given) {
@@ -69,6 +70,7 @@ absl::StatusOr<Security> LoadSecurity(const SecurityPaths& given) {
   }
   ENTRAIN_ASSIGN_OR_RETURN(security.within_host, Flag("ENTRAIN_TLS", "hosts", "all"));
   ENTRAIN_ASSIGN_OR_RETURN(security.insecure, Flag("ENTRAIN_INSECURE", "0", "1"));
+  ENTRAIN_ASSIGN_OR_RETURN(security.checksums, Flag("ENTRAIN_CRC", "0", "1"));
   return security;
 }
 

@@ -34,7 +34,7 @@ struct Security {
   }
   // Returns what this side's hello says to the other end of a connection. `peer`: its address; the
   // default address (0.0.0.0:0) stands for a local socket, which never uses TLS.
-  TlsOffer OfferTo(const Address& peer) const;
+  Offer OfferTo(const Address& peer) const;
   // Returns true if plain traffic may go to another host. For transports that TLS cannot protect.
   bool MayLeaveHostPlain() const { return !key.empty() || insecure; }
 
@@ -44,6 +44,7 @@ struct Security {
   std::shared_ptr<const TlsContext> tls;
   bool within_host = false;  // ENTRAIN_TLS=all
   bool insecure = false;     // ENTRAIN_INSECURE=1
+  bool checksums = false;    // ENTRAIN_CRC=1
 
  private:
   void UseKey();
@@ -54,7 +55,7 @@ struct SecurityPaths {
   std::string key_file;  // ENTRAIN_KEY_FILE
   TlsFiles tls;          // ENTRAIN_TLS_CERT, ENTRAIN_TLS_KEY, ENTRAIN_TLS_CA
 };
-// Reads the files, and ENTRAIN_TLS and ENTRAIN_INSECURE. kFailedPrecondition names a file that
+// Reads the files, and ENTRAIN_TLS, ENTRAIN_INSECURE and ENTRAIN_CRC. kFailedPrecondition names a file that
 // cannot be used; kInvalidArgument names a setting that is malformed, or certificates of which only
 // a part is given.
 absl::StatusOr<Security> LoadSecurity(const SecurityPaths& given);

@@ -1,7 +1,8 @@
 // A tcp proxy that delays. It has an address of its own. Bytes to and from the server behind it
-// arrive later by a given time.
+// arrive later by a given time. It can also alter a byte.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -33,6 +34,8 @@ class SlowWay {
     thread_.join();
   }
   const Address& address() const { return listener_.address; }
+  // Changes one bit of the next bytes that come from either side.
+  void AlterOnce() { alter_.store(true); }
 
  private:
   struct Piece {
@@ -105,7 +108,7 @@ class SlowWay {
     }
   }
 
-  void Read(Way& way) const {
+  void Read(Way& way) {
     char bytes[16 << 10];
     while (!way.ended) {
       const auto got = ReadSome(way.from, bytes, sizeof(bytes));
@@ -113,6 +116,9 @@ class SlowWay {
         return;
       }
       way.ended = !got.ok();
+      if (got.ok() && alter_.exchange(false)) {
+        bytes[*got / 2] ^= 1;
+      }
       way.pieces.push_back(
           {Clock::Real().Now() + one_way_ns_, std::string(bytes, got.ok() ? *got : 0)});
     }
@@ -130,6 +136,7 @@ class SlowWay {
   const int64_t one_way_ns_;
   Listener listener_;
   Fd stop_;
+  std::atomic<bool> alter_{false};
   std::vector<std::unique_ptr<Pair>> pairs_;
   std::thread thread_;
 };

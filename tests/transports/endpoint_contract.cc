@@ -18,8 +18,9 @@ void SetWay(absl::string_view name) {
   }
 }
 
-// Sets TLS within the host, if `name` says it.
+// Sets checksums, or TLS within the host, if `name` says it.
 void SetTls(absl::string_view name, Security* security) {
+  security->checksums = absl::StrContains(name, "_crc");
   if (absl::StrContains(name, "_tls")) {
     if (security->key.empty()) {
       *security = Security("a key for all nodes");
@@ -53,7 +54,7 @@ std::vector<std::string> EveryTransport() {
   for (size_t i = 0, plain = names.size(); i < plain; ++i) {
     names.push_back(absl::StrCat("fault_", names[i]));
   }
-  names.insert(names.end(), {"tcp_tls", "tcp_tls_streams", "tcp_certificates"});
+  names.insert(names.end(), {"tcp_crc", "tcp_tls", "tcp_tls_streams", "tcp_certificates"});
   return names;
 }
 

@@ -84,7 +84,7 @@ inline Envelope Message(uint32_t user_tag, Context context = kContext, int64_t c
 }
 
 // Returns the transports over which the suite runs: those of the registry that are available. tcp
-// runs also with further connections as "tcp_streams", and with TLS by a key and by certificates as
+// runs also with further connections as "tcp_streams", with checksums as "tcp_crc", and with TLS by a key and by certificates as
 // "tcp_tls", "tcp_tls_streams" and "tcp_certificates". ucx runs as "ucx_tcp" and "ucx_sm", by the
 // UCX transport that is used. Each without TLS runs also behind an emulated link as "fault_NAME".
 std::vector<std::string> EveryTransport();
@@ -94,6 +94,7 @@ std::vector<std::string> EveryTransportOfProcesses();
 inline std::string Beneath(absl::string_view name) {
   absl::ConsumePrefix(&name, "fault_");
   absl::ConsumeSuffix(&name, "_streams");
+  absl::ConsumeSuffix(&name, "_crc");
   absl::ConsumeSuffix(&name, "_tls");
   absl::ConsumeSuffix(&name, "_certificates");
   return std::string(absl::StartsWith(name, "ucx_") ? "ucx" : name);

@@ -66,8 +66,8 @@ TEST(TcpSocket, AControlLineKnowsWhatHasNotLeft) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
   ControlLine line, other;
-  line.Attach(Channel(Fd(ends[0])), KeepAlive());
-  other.Attach(Channel(Fd(ends[1])), KeepAlive());
+  line.Attach(Channel(Fd(ends[0])), false, KeepAlive());
+  other.Attach(Channel(Fd(ends[1])), false, KeepAlive());
   std::vector<std::string> sent;
   while (!line.stuck()) {
     // The size is such that the socket's buffer is no multiple of it.

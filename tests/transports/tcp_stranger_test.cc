@@ -76,8 +76,8 @@ class TcpStranger : public testing::Test {
     return !got.ok();
   }
 
-  void ExpectOrdinaryTraffic() {
-    a = MakeNode("tcp", 1);
+  void ExpectOrdinaryTraffic(absl::string_view name = "tcp") {
+    a = MakeNode(name, 1);
     auto to_b = a->transport->Connect(b->config.self, b->transport->address()).value();
     auto to_a = b->transport->Connect(a->config.self, a->transport->address()).value();
     const Buffer out = Pattern(1 << 20, 1);
@@ -162,6 +162,36 @@ TEST_F(TcpStranger, SilentConnectionsAreEndedInTime) {
   }
   EXPECT_TRUE(Ended(silent.get()));
   EXPECT_TRUE(Ended(half.get()));
+}
+
+// With certificates, everybody can pass the proof and begin TLS.
+TEST_F(TcpStranger, ConnectionsThatBeginTlsAndStallKeepNobodyOut) {
+  b = MakeNode("tcp_certificates", 2);
+  where = TcpAddress::Parse(b->transport->address())->address;
+  std::vector<Fd> stalled;
+  for (int i = 0; i < 400; ++i) {  // more than are kept
+    stalled.push_back(ConnectRaw());
+    Handshake stranger(true, Purpose::kData, {9}, "", {}, {.tls = true, .certificates = true});
+    const std::string mine = stranger.TakeOutput();
+    ASSERT_EQ(WriteSome(stalled.back().get(), mine.data(), mine.size()).value_or(0), mine.size());
+    char theirs[Handshake::kHelloBytes];
+    size_t have = 0;
+    if (i < 100) {  // the others do not even wait for the listener's hello
+      ASSERT_TRUE(PollUntil([&] {
+        have += ReadSome(stalled.back().get(), theirs + have, sizeof(theirs) - have).value_or(0);
+        return have == sizeof(theirs);
+      }));
+      ASSERT_TRUE(stranger.Consume({theirs, sizeof(theirs)}).ok());
+      const std::string begin = stranger.TakeOutput() + std::string("\x16\x03\x01\x02\x00\x01", 6);
+      (void)WriteSome(stalled.back().get(), begin.data(), begin.size());
+    }
+    b->transport->Poll();
+  }
+  ExpectOrdinaryTraffic("tcp_certificates");
+  const auto kept =
+      std::count_if(stalled.begin(), stalled.end(), [](const Fd& fd) { return !Ended(fd.get()); });
+  EXPECT_LE(kept, 256);
+  EXPECT_GT(kept, 0);
 }
 
 TEST_F(TcpStranger, ADifferentKeyIsRefusedOnBothSidesAndSaidSo) {

@@ -279,6 +279,7 @@ void Acceptor::Greeted(std::unique_ptr<Guest> guest) {
   Arrived& arrived = half_[name];
   arrived.deadline = Deadline::After(kHandshakeTime, *config_.clock);
   arrived.sockets.id = name.second;
+  arrived.sockets.checksums = pending.checksums();
   (is_first ? arrived.sockets.first : arrived.sockets.line) = std::move(channel);
   if (arrived.sockets.whole()) {
     PathSockets sockets = std::move(arrived.sockets);
@@ -296,6 +297,7 @@ void Acceptor::EndHandshakeOutward(Outward* outward, PendingHandshake* pending) 
   }
   PathSockets& sockets = outward->sockets;
   const bool is_line = pending->connection() != sockets.id;
+  sockets.checksums = pending->checksums();
   (is_line ? sockets.line : sockets.first) = pending->Take();
   if (!outward->further && !sockets.whole()) {
     return;
@@ -303,7 +305,7 @@ void Acceptor::EndHandshakeOutward(Outward* outward, PendingHandshake* pending) 
   const std::unique_ptr<Outward> over = TakeOutward(outward);
   if (over->endpoint == nullptr) {
     if (!over->further) {
-      SayGoodbye(std::move(over->sockets.first), over->farewell);
+      SayGoodbye(std::move(over->sockets), over->farewell);
     }
   } else if (over->further) {
     over->endpoint->OnStreamDialled(std::move(over->sockets.first));
@@ -315,7 +317,7 @@ void Acceptor::EndHandshakeOutward(Outward* outward, PendingHandshake* pending) 
 // Admits a peer that has dialled and proved its identity on both connections.
 void Acceptor::Admit(const PeerId& peer, PathSockets sockets) {
   if (const auto farewell = farewells_.find(peer); farewell != farewells_.end()) {
-    SayGoodbye(std::move(sockets.first), farewell->second);
+    SayGoodbye(std::move(sockets), farewell->second);
     farewells_.erase(farewell);
   } else if (const auto expected = expected_.find(peer); expected != expected_.end()) {
     TcpEndpoint* endpoint = expected->second;

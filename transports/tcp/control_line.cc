@@ -8,6 +8,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include "lib/base/crc32c.h"
 #include "transports/rendezvous_sender.h"
 #include "transports/tcp/connection_error.h"
 #include "transports/tcp/frame.h"
@@ -27,8 +28,9 @@ absl::StatusOr<ControlLine::State> Sort(int error) {
 
 }  // namespace
 
-void ControlLine::Attach(Channel channel, const KeepAlive& keep_alive) {
+void ControlLine::Attach(Channel channel, bool checksums, const KeepAlive& keep_alive) {
   channel_ = std::move(channel);
+  checksums_ = checksums;
   ProbeAlways(fd(), keep_alive);
 }
 
@@ -36,6 +38,10 @@ void ControlLine::Send(absl::string_view text) {
   PacketHeader header;
   header.type = PacketType::kControl;
   header.bytes = static_cast<int64_t>(text.size());
+  if (checksums_) {
+    const FrameSums sums = FrameSums::Of(header, text.data());
+    out_.append(reinterpret_cast<const char*>(&sums), sizeof(sums));
+  }
   out_.append(reinterpret_cast<const char*>(&header), sizeof(header));
   out_.append(text.data(), text.size());
 }
@@ -44,8 +50,8 @@ std::vector<std::string> ControlLine::TakeUnsent() {
   std::vector<std::string> unsent;
   PacketHeader header;
   for (size_t begin = 0, end = 0; begin < out_.size(); begin = end) {
-    std::memcpy(&header, out_.data() + begin, sizeof(header));
-    begin += sizeof(header);
+    begin += LeadBytes(checksums_);
+    std::memcpy(&header, out_.data() + begin - sizeof(header), sizeof(header));
     end = begin + static_cast<size_t>(header.bytes);
     if (end > written_) {
       unsent.push_back(out_.substr(begin, end - begin));
@@ -79,9 +85,17 @@ absl::StatusOr<ControlLine::State> ControlLine::Read(std::string* text) {
   text->clear();
   while (true) {
     PacketHeader header;
-    size_t wanted = sizeof(header);
+    FrameSums sums;
+    const size_t lead = LeadBytes(checksums_);
+    size_t wanted = lead;
     if (in_.size() >= wanted) {
-      std::memcpy(&header, in_.data(), sizeof(header));
+      std::memcpy(&header, in_.data() + lead - sizeof(header), sizeof(header));
+      if (checksums_) {
+        std::memcpy(&sums, in_.data(), sizeof(sums));
+        if (Crc32c(&header, sizeof(header)) != sums.header) {
+          return WrongChecksum();
+        }
+      }
       if (!CheckFrame(header).ok() || header.type != PacketType::kControl || header.bytes == 0) {
         return BreachOfProtocol(
             "a frame that is no control message, beside the path's first connection");
@@ -89,11 +103,14 @@ absl::StatusOr<ControlLine::State> ControlLine::Read(std::string* text) {
       wanted += static_cast<size_t>(header.bytes);
     }
     if (in_.size() == wanted) {
-      *text = in_.substr(sizeof(header));
+      *text = in_.substr(lead);
+      if (checksums_ && Crc32c(text->data(), text->size()) != sums.payload) {
+        return WrongChecksum();
+      }
       in_.clear();
       return State::kGood;
     }
-    char buffer[sizeof(header) + kMaxControlBytes];
+    char buffer[LeadBytes(true) + kMaxControlBytes];
     const ssize_t got = channel_.Receive(buffer, wanted - in_.size());
     if (got == 0) {
       return State::kClosed;

@@ -22,7 +22,7 @@ namespace entrain {
 class ControlLine {
  public:
   // Must be called when the connection is established.
-  void Attach(Channel channel, const KeepAlive& keep_alive);
+  void Attach(Channel channel, bool checksums, const KeepAlive& keep_alive);
   void Close() { channel_.Reset(); }
   bool attached() const { return channel_.valid(); }
   int fd() const { return channel_.fd(); }
@@ -48,6 +48,7 @@ class ControlLine {
 
  private:
   Channel channel_;
+  bool checksums_ = false;
   std::string out_;
   size_t written_ = 0;  // bytes of it
   bool stuck_ = false;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/crc32c.h"
 #include "lib/base/status.h"
 
 namespace entrain {
@@ -17,6 +18,15 @@ absl::Status CheckFrame(const PacketHeader& header) {
                                          std::popcount(header.streams), " streams"));
   }
   return absl::OkStatus();
+}
+
+FrameSums FrameSums::Of(const PacketHeader& header, const void* payload) {
+  return {Crc32c(&header, sizeof(header)), Crc32c(payload, static_cast<size_t>(PayloadOf(header)))};
+}
+
+absl::Status WrongChecksum() {
+  return absl::UnavailableError(
+      "receiving: a frame's checksum is wrong: its bytes were altered on the way");
 }
 
 int64_t PayloadOf(const PacketHeader& header) {

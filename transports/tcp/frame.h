@@ -17,6 +17,18 @@ namespace entrain {
 
 constexpr int64_t kFrameBytes = 256 << 10;  // the largest payload
 
+// With checksums (Handshake::checksums), this is before each header: CRC32C of the header, and of
+// the payload that follows it. Such a path has no streams.
+struct FrameSums {
+  uint32_t header = 0, payload = 0;
+  static FrameSums Of(const PacketHeader& header, const void* payload);
+};
+constexpr size_t LeadBytes(bool checksums) {
+  return (checksums ? sizeof(FrameSums) : 0) + sizeof(PacketHeader);
+}
+// Returns the error of a frame whose bytes do not have its checksum.
+absl::Status WrongChecksum();
+
 // Checks everything about a header that does not depend on earlier frames.
 absl::Status CheckFrame(const PacketHeader& header);
 // Returns the bytes that follow a checked header on its connection.

@@ -31,6 +31,7 @@ class PendingHandshake {
   // These must be called only when done.
   const PeerId& peer() const { return shake_.handshake().peer(); }
   ConnectionId connection() const { return shake_.handshake().connection(); }
+  bool checksums() const { return shake_.handshake().checksums(); }
   ConnectionId further_to() const { return shake_.handshake().further_to(); }
   const Address& address() const { return address_; }
   Deadline deadline() const { return deadline_; }

@@ -68,13 +68,14 @@ void Shut(int fd) {
 
 }  // namespace
 
-void SayGoodbye(Channel channel, absl::string_view why) {
+void SayGoodbye(PathSockets sockets, absl::string_view why) {
   CompletionList none;
   TcpStreams no_streams;
   TcpSender sender(&none, &no_streams);
+  sender.Begin(sockets.checksums);
   sender.Last(why);
-  if (sender.Flush(channel).ok()) {
-    Shut(channel.fd());
+  if (sender.Flush(sockets.first).ok()) {
+    Shut(sockets.first.fd());
   }
 }
 
@@ -240,7 +241,9 @@ int TcpEndpoint::Report() {
 void TcpEndpoint::Attach(PathSockets sockets) {
   first_ = std::move(sockets.first);
   connection_ = sockets.id;
-  line_.Attach(std::move(sockets.line), settings_.keep_alive);
+  line_.Attach(std::move(sockets.line), sockets.checksums, settings_.keep_alive);
+  sender_.Begin(sockets.checksums);
+  receiver_.Begin(sockets.checksums);
   // Otherwise a setting of the host may limit unsent bytes, and the socket takes fewer than it has
   // room for.
   SetOption(fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1);
@@ -258,7 +261,7 @@ void TcpEndpoint::Attach(PathSockets sockets) {
     }
     shared_->OnWatched(this, fd);
   }
-  keeper_.Begin(dials_, settings_.streams, one_host_);
+  keeper_.Begin(dials_, sockets.checksums ? 1 : settings_.streams, one_host_);
   TendStreams();
 }
 

@@ -27,6 +27,7 @@ class TcpEndpoint;
 struct PathSockets {
   ConnectionId id{};  // of the first connection
   Channel first, line;
+  bool checksums = false;  // of frames on both
   bool whole() const { return first.valid() && line.valid(); }
 };
 
@@ -161,6 +162,6 @@ class TcpEndpoint final : public Endpoint {
 
 // Closes a connection that has no endpoint, or none any more. Tells the peer the reason if that
 // needs no waiting.
-void SayGoodbye(Channel channel, absl::string_view why);
+void SayGoodbye(PathSockets sockets, absl::string_view why);
 
 }  // namespace entrain

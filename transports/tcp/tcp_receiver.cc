@@ -103,7 +103,8 @@ Endpoint::Next TcpReceiver::TryRecv(Channel& from, const Envelope& envelope, Byt
     queue_.ReturnCredit();
     return kept == MatchQueue::Kept::kWhole ? Next::kThis : Next::kOther;
   }
-  const size_t whole = sizeof(PacketHeader) + into.size();
+  const size_t lead = LeadBytes(checksums_);
+  const size_t whole = lead + into.size();
   if (current_.incoming != nullptr || held_back() || whole > kBuffer) {
     return Next::kOther;
   }
@@ -127,12 +128,11 @@ Endpoint::Next TcpReceiver::TryRecv(Channel& from, const Envelope& envelope, Byt
       return Next::kOther;
     }
   }
-  if (end_ - begin_ < sizeof(PacketHeader)) {
+  if (end_ - begin_ < lead) {
     return Next::kNothing;
   }
   PacketHeader header;
-  std::memcpy(&header, buffer_.get() + begin_, sizeof(header));
-  if (header.type != PacketType::kEager || header.streams != 0 ||
+  if (!ParseHeader(&header) || header.type != PacketType::kEager || header.streams != 0 ||
       header.tag != envelope.tag.bits() || header.descriptor != envelope.descriptor ||
       header.bytes != static_cast<int64_t>(into.size()) || !CheckFrame(header).ok()) {
     return Next::kOther;
@@ -140,11 +140,13 @@ Endpoint::Next TcpReceiver::TryRecv(Channel& from, const Envelope& envelope, Byt
   if (end_ - begin_ < whole) {
     return Next::kNothing;
   }
-  if (!sender_->outgoing().OnCredit(header.credit).ok()) {
-    return Next::kOther;  // a breach, which Read will find
+  // Read will find a wrong sum and a breach.
+  if (!HasSum(buffer_.get() + begin_ + lead, into.size()) ||
+      !sender_->outgoing().OnCredit(header.credit).ok()) {
+    return Next::kOther;
   }
   if (!into.empty()) {
-    std::memcpy(into.data(), buffer_.get() + begin_ + sizeof(header), into.size());
+    std::memcpy(into.data(), buffer_.get() + begin_ + lead, into.size());
   }
   begin_ += whole;
   unparsed_ = begin_ < end_;
@@ -177,7 +179,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(Channel& from, bool* drained) {
   }
   // After a large payload few bytes follow, and after a large message another one is likely. Then
   // it pays to read its header alone, and to read its payload directly into its place.
-  const bool at_header = !under_way && end_ < sizeof(PacketHeader);
+  const bool at_header = !under_way && end_ < LeadBytes(checksums_);
   const bool large = direct ? rest > kLargeRest : at_header && last_bytes_ > kLargeRest;
   const size_t room = large ? kBesideLarge : capacity_ - end_;
   iovec parts[2];
@@ -205,7 +207,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(Channel& from, bool* drained) {
   if (under_way) {
     const int64_t moved = std::min(got, current_.left);
     begin_ += direct ? 0 : static_cast<size_t>(moved);
-    Moved(moved);
+    ENTRAIN_RETURN_IF_ERROR(Moved(moved));
   }
   ENTRAIN_RETURN_IF_ERROR(Parse());
   queue_.ReturnCredit();
@@ -215,14 +217,28 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(Channel& from, bool* drained) {
   return got;
 }
 
-void TcpReceiver::Moved(int64_t bytes) {
+absl::Status TcpReceiver::Moved(int64_t bytes) {
   current_.at += bytes;
   current_.left -= bytes;
   Incoming* const incoming = current_.incoming;
   if (current_.left == 0) {
     current_ = PayloadPart();
+    if (!incoming->dropped() &&
+        !HasSum(incoming->writable(whole_.at).data(), static_cast<size_t>(whole_.left))) {
+      return WrongChecksum();
+    }
   }
   queue_.Advance(incoming, bytes);
+  return absl::OkStatus();
+}
+
+bool TcpReceiver::ParseHeader(PacketHeader* header) {
+  const std::byte* const at = buffer_.get() + begin_ + LeadBytes(checksums_) - sizeof(*header);
+  std::memcpy(header, at, sizeof(*header));
+  if (checksums_) {
+    std::memcpy(&sums_, at - sizeof(sums_), sizeof(sums_));
+  }
+  return !checksums_ || Crc32c(header, sizeof(*header)) == sums_.header;
 }
 
 absl::Status TcpReceiver::Parse() {
@@ -260,21 +276,24 @@ void TcpReceiver::GrowBuffer(size_t least) {
 }
 
 absl::StatusOr<bool> TcpReceiver::ParseFrame() {
-  if (current_.incoming != nullptr || end_ - begin_ < sizeof(PacketHeader)) {
+  const size_t lead = LeadBytes(checksums_);
+  if (current_.incoming != nullptr || end_ - begin_ < lead) {
     return false;
   }
   PacketHeader header;
-  std::memcpy(&header, buffer_.get() + begin_, sizeof(header));
+  if (!ParseHeader(&header)) {
+    return WrongChecksum();
+  }
   ENTRAIN_RETURN_IF_ERROR(CheckFrame(header));
   const bool text = header.type == PacketType::kControl || header.type == PacketType::kClose;
-  if (text && end_ - begin_ - sizeof(header) < static_cast<size_t>(header.bytes)) {
+  if (text && end_ - begin_ - lead < static_cast<size_t>(header.bytes)) {
     return false;  // texts are delivered whole; the buffer grows to fit them
   }
   held_back_ = (text || header.type == PacketType::kWithdraw) && keeper_->streams().receiving();
   if (held_back_) {
     return false;
   }
-  begin_ += sizeof(header);
+  begin_ += lead;
   ENTRAIN_RETURN_IF_ERROR(sender_->outgoing().OnCredit(header.credit));
   last_bytes_ = header.bytes > 0 ? header.bytes : last_bytes_;
   switch (header.type) {
@@ -306,6 +325,9 @@ absl::Status TcpReceiver::OnMessage(const PacketHeader& header) {
   if (header.streams == 0 && end_ - begin_ >= bytes) {
     const ConstBytes payload(buffer_.get() + begin_, bytes);
     begin_ += bytes;
+    if (!HasSum(payload.data(), payload.size())) {
+      return WrongChecksum();
+    }
     return queue_.matching().Deliver(envelope, payload);
   }
   ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, queue_.matching().Begin(envelope, header.bytes));
@@ -333,14 +355,14 @@ absl::Status TcpReceiver::Expect(const PacketHeader& header, const PayloadPart& 
     streams.Expect(header.streams, part);
     return absl::OkStatus();
   }
-  current_ = part;
+  current_ = whole_ = part;
   const size_t here = std::min(end_ - begin_, static_cast<size_t>(part.left));
   if (here > 0 && !part.incoming->dropped()) {
     std::memcpy(part.incoming->writable(part.at).data(), buffer_.get() + begin_, here);
   }
   begin_ += here;
   if (here > 0 || part.left == 0) {
-    Moved(static_cast<int64_t>(here));
+    return Moved(static_cast<int64_t>(here));
   }
   return absl::OkStatus();
 }
@@ -349,6 +371,9 @@ absl::Status TcpReceiver::OnText(const PacketHeader& header) {
   const absl::string_view text(reinterpret_cast<const char*>(buffer_.get() + begin_),
                                static_cast<size_t>(header.bytes));
   begin_ += text.size();
+  if (!HasSum(text.data(), text.size())) {
+    return WrongChecksum();
+  }
   if (header.type == PacketType::kClose) {
     return AsPeerEnded(
         absl::UnavailableError(absl::StrCat("closed by the peer: ", CleanText(text))));

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "lib/base/crc32c.h"
 #include "lib/net/channel.h"
 #include "transports/rendezvous_receiver.h"
 #include "transports/tcp/frame.h"
@@ -30,6 +31,8 @@ class TcpReceiver {
   TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* completions, TcpSender* sender,
               StreamKeeper* keeper);
 
+  // Must be called when the connection is established. `checksums`: frames have them (frame.h).
+  void Begin(bool checksums) { checksums_ = checksums; }
   void Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint) {
     queue_.Post(envelope, into, done, hint);
   }
@@ -74,15 +77,25 @@ class TcpReceiver {
   // Begins the payload of the frame whose header was parsed last.
   absl::Status Expect(const PacketHeader& header, const PayloadPart& part);
   absl::Status OnText(const PacketHeader& header);
-  // Records that `bytes` bytes of the payload under way are in their place.
-  void Moved(int64_t bytes);
+  // Records that `bytes` bytes of the payload under way are in their place. With checksums, the last
+  // bytes count only if the whole payload has its sum.
+  absl::Status Moved(int64_t bytes);
+  // Returns true if these bytes are the payload of the frame whose header was parsed last.
+  bool HasSum(const void* payload, size_t bytes) const {
+    return !checksums_ || Crc32c(payload, bytes) == sums_.payload;
+  }
+  // Copies the header at begin_, and its sums. Returns false if the header does not have its sum.
+  bool ParseHeader(PacketHeader* header);
 
   Endpoint* const endpoint_;
   Events* const events_;
   TcpSender* const sender_;
   RendezvousReceiver queue_;
   StreamKeeper* const keeper_;
+  bool checksums_ = false;
+  FrameSums sums_;          // of the frame whose header was parsed last
   PayloadPart current_;     // payload under way; without message: none
+  PayloadPart whole_;       // the same payload, from its first byte
   int64_t last_bytes_ = 0;  // length of the last message
   std::unique_ptr<std::byte[]> buffer_;
   size_t capacity_ = kFirstBuffer;  // size of the buffer

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include <linux/sock_diag.h>
@@ -17,6 +18,7 @@ namespace {
 
 constexpr int64_t kBytesPerFlush = 4 << 20;  // keeps one turn of the loop short
 constexpr int64_t kAtOnceBytes = 32 << 10;
+constexpr int64_t kSummedAtOnce = 256 << 10;
 
 // Returns an upper bound of what a write takes of a send buffer. The kernel counts its own
 // structures too: about 1 KiB per segment, and a segment on Ethernet has 1.4 KiB.
@@ -56,7 +58,7 @@ bool TcpSender::TrySend(Channel& to, const Envelope& envelope, ConstBytes bytes)
   header.descriptor = envelope.descriptor;
   header.bytes = size;
   Frame& frame = NewFrame(header, nullptr, bytes.data());
-  const int64_t asked = frame.size();
+  const int64_t asked = SizeOf(frame);
   const int64_t written = WriteFrame(to, frame);
   if (written < 0) {
     error_ = IsFatal(errno) ? errno : 0;
@@ -90,7 +92,8 @@ TcpSender::Frame& TcpSender::NewFrame(const PacketHeader& header, Outgoing* send
   frame.header.credit = outgoing_.SayCredit();
   frame.send = send;
   frame.payload = payload;
-  framed_bytes_ += frame.size();
+  frame.summed = false;
+  framed_bytes_ += SizeOf(frame);
   return frame;
 }
 
@@ -207,13 +210,20 @@ absl::StatusOr<int64_t> TcpSender::Flush(Channel& to) {
 }
 
 int64_t TcpSender::WriteFrames(Channel& to, int64_t* asked) {
-  iovec parts[2 * kFrames];
+  iovec parts[3 * kFrames];
   size_t used = 0;
   int64_t skip = first_written_;  // of the first frame
-  for (size_t i = 0; i < count_; ++i) {
+  // With checksums, a system call takes few frames, whose bytes are then still in a cache.
+  const int64_t most = checksums_ ? kSummedAtOnce : std::numeric_limits<int64_t>::max();
+  for (size_t i = 0; i < count_ && *asked < most; ++i) {
     Frame& frame = At(i);
-    const std::pair<const void*, int64_t> pieces[] = {{&frame.header, sizeof(PacketHeader)},
-                                                      {frame.data(), PayloadOf(frame.header)}};
+    if (checksums_ && !std::exchange(frame.summed, true)) {
+      frame.sums = FrameSums::Of(frame.header, frame.data());
+    }
+    const std::pair<const void*, int64_t> pieces[] = {
+        {&frame.sums, checksums_ ? sizeof(FrameSums) : 0},
+        {&frame.header, sizeof(PacketHeader)},
+        {frame.data(), PayloadOf(frame.header)}};
     for (const auto& [data, size] : pieces) {
       const int64_t skipped = std::min(skip, size);
       skip -= skipped;
@@ -232,7 +242,7 @@ int64_t TcpSender::WriteFrame(Channel& to, const Frame& frame) {
   constexpr size_t kTiny = 512;
   std::byte tiny[sizeof(PacketHeader) + kTiny];
   const auto size = static_cast<size_t>(PayloadOf(frame.header));
-  if (size > kTiny) {
+  if (size > kTiny || checksums_) {
     int64_t asked = 0;
     return WriteFrames(to, &asked);
   }
@@ -247,10 +257,10 @@ void TcpSender::Written(int64_t bytes) {
   written_bytes_ += bytes;
   room_ -= RoomFor(bytes);
   first_written_ += bytes;
-  while (count_ > 0 && first_written_ >= frames_[first_].size()) {
+  while (count_ > 0 && first_written_ >= SizeOf(frames_[first_])) {
     Frame& frame = frames_[first_];
-    first_written_ -= frame.size();
-    framed_bytes_ -= frame.size();
+    first_written_ -= SizeOf(frame);
+    framed_bytes_ -= SizeOf(frame);
     FrameDone(frame);
     frame.owned.clear();
     first_ = (first_ + 1) % kFrames;
@@ -282,7 +292,7 @@ bool TcpSender::TakeFrames(Outgoing* send) {
         outgoing_.PutCreditBack(frame.header.bytes);
       }
       outgoing_.ReturnCredit(frame.header.credit);
-      framed_bytes_ -= frame.size();
+      framed_bytes_ -= SizeOf(frame);
       continue;
     }
     if (frame.send == send) {

@@ -28,6 +28,8 @@ class TcpSender final : public Answers {
   TcpSender(CompletionList* completions, TcpStreams* streams)
       : outgoing_(completions), streams_(streams) {}
 
+  // Must be called when the connection is established. `checksums`: frames have them (frame.h).
+  void Begin(bool checksums) { checksums_ = checksums; }
   // Returns the messages: to post one, and to report answers of the peer.
   RendezvousSender& outgoing() { return outgoing_; }
   bool awaiting() const { return outgoing_.awaiting(); }
@@ -80,6 +82,8 @@ class TcpSender final : public Answers {
  private:
   // A frame that is written next.
   struct Frame {
+    FrameSums sums;  // with checksums, from the first attempt to write the frame
+    bool summed = false;
     PacketHeader header;
     const std::byte* payload = nullptr;  // the caller's memory, unless owned
     Outgoing* send = nullptr;            // message of the payload or RTS
@@ -87,7 +91,6 @@ class TcpSender final : public Answers {
     const void* data() const {
       return owned.empty() ? static_cast<const void*>(payload) : owned.data();
     }
-    int64_t size() const { return static_cast<int64_t>(sizeof(header)) + PayloadOf(header); }
   };
   struct UrgentFrame {
     PacketHeader header;
@@ -95,6 +98,9 @@ class TcpSender final : public Answers {
   };
   static constexpr size_t kFrames = 32;
 
+  int64_t SizeOf(const Frame& frame) const {
+    return static_cast<int64_t>(LeadBytes(checksums_)) + PayloadOf(frame.header);
+  }
   void Urgent(const PacketHeader& header, absl::string_view payload);
   Frame& NewFrame(const PacketHeader& header, Outgoing* send, const std::byte* payload);
   Frame& At(size_t i) { return frames_[(first_ + i) % kFrames]; }
@@ -125,6 +131,7 @@ class TcpSender final : public Answers {
   size_t first_ = 0, count_ = 0;
   int64_t first_written_ = 0;  // bytes of the first frame, with header
   int64_t framed_bytes_ = 0;
+  bool checksums_ = false;
   bool stuck_ = false;
   int error_ = 0;
   int64_t large_bytes_ = 0, written_bytes_ = 0;
