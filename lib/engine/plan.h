@@ -1,6 +1,6 @@
-// A plan gives the transfers and local operations of a schedule their places and sizes in bytes. A
-// binding adds the buffers of one call, and runs the local operations. An executor or the inline
-// path (inline_call.h) moves the messages.
+// A plan is a schedule with sizes: it says where every region lies. A binding adds the buffers of
+// one call, and runs the local operations. The executor or the inline path (inline_call.h) moves
+// the messages.
 #pragma once
 
 #include <cstddef>
@@ -18,53 +18,52 @@
 
 namespace entrain {
 
-// A region in bytes. `offset` counts from the beginning of the caller's buffer (kIn, kOut) or of
-// the lane's scratch.
+// A region in bytes. `offset` counts from the beginning of the caller's buffer, or of the lane's
+// scratch.
 struct Place {
   Slot slot = Slot::kIn;
   int64_t offset = 0, bytes = 0;
 };
 
-// The longest message on the inline path. No transport sends or receives a longer one without
-// waiting.
+// The largest message on the inline path.
 constexpr int64_t kMaxInlineBytes = 2 << 20;
 
-// A schedule with sizes. It holds everything that is the same for all calls of one shape. Immutable
-// once made.
+// What all calls of one shape have in common. Does not change after Make.
 struct Plan {
   std::shared_ptr<const Schedule> schedule;
   const char* algorithm = "";
   int64_t element_bytes = 1;
   int window = 1;
-  // By operation of the schedule: the place of its destination.
-  std::vector<Place> ops;
-  // By transfer and by operand of the schedule: their places. `places` serves every call. `apart`
-  // serves calls whose input and output do not overlap: a message that is received only to be
-  // combined into the result is received at the place of the result. `apart` is empty if no message
-  // could be received there.
+  std::vector<Place> ops;  // the result of each operation of the schedule
+  // The places of the schedule's transfers and operands.
   struct Places {
     std::vector<Place> transfers, operands;
   };
-  Places places, apart;
+  Places places;
+  // The places for calls whose input and output do not overlap: for each combination into the
+  // output, one message is received into its result instead of into scratch. Empty if this changes
+  // nothing.
+  Places apart;
   int64_t slot_bytes = 0;  // scratch of the largest lane
-  // Scratch for Binding::SetAside: the copies that the largest combination needs if the caller's
-  // own function computes it.
+  // Additional scratch for the copies on which the caller's own function works, see
+  // Binding::SetAside.
   int64_t aside_bytes = 0;
   bool fits_inline = false;  // see inline_call.h
-  // Per round: whether its operations write nothing that it sends, so that they need not wait for its sends.
+  // By round. The operations write nothing that the round sends, so they need not wait for its
+  // sends.
   std::vector<bool> ops_before_sends;
-  // Per round: whether its operations only copy, and do not wait for its messages: of an exchange, where others copy
-  // as much at the same time. Then who moves messages himself copies first, and they have time to come.
+  // By round. The round is an exchange in which the operations only copy, and need none of its
+  // messages. The inline path copies first, while the peers' messages arrive.
   std::vector<bool> copies_first;
-  // Per transfer: whether it receives what is only read, by the operations of its own round, and so
-  // need not lie in the scratch.
+  // By transfer. The message is only read, and only by the operations of its own round, so it need
+  // not be copied to scratch.
   std::vector<bool> read_once;
-  // Per transfer: read_once, and those operations need not wait for its round's sends: so that it may
-  // be lent. (Two ranks that lend each other something and wait for their sends first would wait for
-  // ever.)
+  // By transfer. The message is read_once, and the operations do not wait for the round's sends, so
+  // the sender may lend it. (Two ranks that lent to each other and waited for their sends first
+  // would wait forever.)
   std::vector<bool> may_be_lent;
 
-  // Returns the bytes of scratch that one window slot needs for a call with this reduction.
+  // Returns the bytes of scratch of a window slot, for a call with this reduction.
   int64_t SlotBytes(const Reduction& reduction) const {
     return slot_bytes + (reduction.op == ReduceOp::kCustom ? aside_bytes : 0);
   }
@@ -73,21 +72,22 @@ struct Plan {
                    const Layout& in, const Layout& out, int64_t element_bytes, int window);
 };
 
-// A place in scratch whose bytes lie at `data` instead (Loan in transports/transport.h).
+// A place in scratch whose bytes are at `data` instead, see Loan in transports/transport.h.
 struct Lent {
   Place place;
   const std::byte* data;
 };
 
-// How the messages of one call reach its ranks: endpoints, and the parts of their tags.
+// How a call reaches its ranks.
 struct Wiring {
   absl::Span<Endpoint* const> endpoints;  // by rank; null for this rank
   absl::Span<const Context> contexts;     // by rank: its number for this communicator
   Context mine = 0;
   uint32_t user_tag = Tag::kUntagged;
-  uint64_t sequence = 0;        // number among the calls of this tag, from 0; equal on all ranks
-  uint32_t call_number = 0;     // the bits of `sequence` that a message's tag carries
-  bool point_to_point = false;  // all messages use the lane of send and recv
+  // The number of the call among those of its user tag, from 0. It is the same on all ranks.
+  uint64_t sequence = 0;
+  uint32_t call_number = 0;     // the part of the sequence that a tag carries
+  bool point_to_point = false;  // all messages are in the lane of send and recv
   uint8_t LaneOf(int lane) const {
     return point_to_point ? Tag::kPointToPoint : static_cast<uint8_t>(lane);
   }
@@ -99,20 +99,19 @@ struct Wiring {
   }
 };
 
-// One combination for the caller's own function: result = result ⊕ sources[0] ⊕ sources[1] ⊕ ...
+// The arguments of the caller's own function: result = result ⊕ sources[0] ⊕ sources[1] ⊕ ...
 struct Combination {
   std::byte* result = nullptr;
   absl::InlinedVector<const std::byte*, 4> sources;
   int64_t count = 0;
 };
 
-// A plan with the buffers of one call. The plan and the call must outlive this object.
+// The plan and the call must outlive this object.
 class Binding {
  public:
   Binding(const Plan& plan, const Call& call, const Kernels& kernels);
 
-  // Returns the address of a place. `scratch` is the scratch of the lane's window slot, here and in
-  // the functions below.
+  // `scratch`: that of the lane's window slot.
   std::byte* Address(std::byte* scratch, const Place& place) const {
     return (place.slot == Slot::kScratch ? scratch
             : place.slot == Slot::kIn    ? in_
@@ -122,20 +121,20 @@ class Binding {
   Bytes Span(std::byte* scratch, const Place& place) const {
     return {Address(scratch, place), static_cast<size_t>(place.bytes)};
   }
-  // Returns the place of the transfer's bytes.
+  // Returns the place of a transfer's message.
   const Place& PlaceOf(uint32_t transfer) const { return places_.transfers[transfer]; }
-  // Does the operations of the round from number `op` on, counted within the round. Stops before an
-  // operation that needs the caller's own function, and returns its number. Returns round.ops if
-  // all operations are done. Reads the places in `lent` from where their bytes lie.
+  // Runs the round's operations, beginning with number `op`. Returns the number of the first
+  // operation that needs the caller's own function, which is not run. Returns round.ops if there is
+  // none.
   uint32_t RunOps(std::byte* scratch, const Round& round, uint32_t op = 0,
                   absl::Span<const Lent> lent = {}) const;
-  // Prepares operation `op` of the schedule for the caller's own function. Copies the operands that
-  // lie in the caller's buffers to the scratch, so that the function works only on the library's
-  // memory. The result must be copied to Span(scratch, plan.ops[op]) afterwards.
+  // Returns the arguments of that function for operation `op` of the schedule. The parts that are
+  // in the caller's buffers are copied to scratch. The result must then be copied to
+  // Span(scratch, plan.ops[op]).
   Combination SetAside(std::byte* scratch, uint32_t op) const;
 
  private:
-  // Returns the address of an operand's bytes.
+  // Returns the address of an operand.
   const std::byte* Source(std::byte* scratch, const Place& place,
                           absl::Span<const Lent> lent) const;
   void Combine(std::byte* scratch, uint32_t op, absl::Span<const Lent> lent) const;

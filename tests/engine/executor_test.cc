@@ -347,52 +347,6 @@ TEST(Executor, WhatIsLentToACallThatIsStoppedIsGivenBack) {
   EXPECT_EQ(stage.End(0, 1)->ended.size(), 1u);
 }
 
-// For a call on rank 1 of `size` with buffers apart: returns 'o' for each receive, in the order of
-// the schedule, that goes to the result into which it is combined, and '-' for each other receive.
-std::string ApartOf(CallKind kind, const char* algorithm, int size) {
-  const std::vector<int> hosts(static_cast<size_t>(size), 0);
-  const Spec spec{kind, 1, size, 1, 1};
-  const Plan plan = Plan::Make(
-      std::make_shared<const Schedule>(FindAlgorithm(kind, algorithm).value()->build(spec, hosts)),
-      algorithm, UniformLayout(spec, 64), UniformLayout(spec, 64), 8, 1);
-  std::string apart;
-  for (size_t t = 0; t < plan.schedule->transfers.size(); ++t) {
-    if (plan.schedule->transfers[t].direction == Direction::kRecv) {
-      const bool moves = !plan.apart.transfers.empty() &&
-                         plan.apart.transfers[t].slot != plan.places.transfers[t].slot;
-      EXPECT_TRUE(!moves || plan.apart.transfers[t].slot == Slot::kOut);
-      apart += moves ? 'o' : '-';
-    }
-  }
-  return apart;
-}
-
-TEST(Plan, WhatOneResultTakesComesThereOnce) {
-  EXPECT_EQ(ApartOf(CallKind::kReduce, "direct", 4), "o--");
-  EXPECT_EQ(ApartOf(CallKind::kReduceScatter, "direct", 3), "o-");
-  EXPECT_EQ(ApartOf(CallKind::kAllReduce, "direct", 2), "o");
-  EXPECT_EQ(ApartOf(CallKind::kAllReduce, "two_step", 3), "o---") << "the others' sums come last";
-  EXPECT_EQ(ApartOf(CallKind::kAllGather, "ring", 3), "--") << "nothing is combined";
-}
-
-bool CopiesFirst(CallKind kind, const char* algorithm, int64_t count) {
-  const std::vector<int> hosts(3, 0);
-  const Spec spec{kind, 1, 3, 1, 1};
-  return Plan::Make(std::make_shared<const Schedule>(
-                        FindAlgorithm(kind, algorithm).value()->build(spec, hosts)),
-                    algorithm, UniformLayout(spec, count), UniformLayout(spec, count), 8, 1)
-      .copies_first[0];
-}
-
-TEST(Plan, CopiesComeFirstInExchangesThatDoNotWait) {
-  EXPECT_TRUE(CopiesFirst(CallKind::kAllGather, "direct", 128));
-  EXPECT_TRUE(CopiesFirst(CallKind::kAllToAll, "direct", 128));
-  EXPECT_FALSE(CopiesFirst(CallKind::kAllGather, "direct", 127)) << "less than 1 KiB";
-  EXPECT_FALSE(CopiesFirst(CallKind::kGather, "direct", 128)) << "the others wait for the root";
-  EXPECT_FALSE(CopiesFirst(CallKind::kScatter, "direct", 128)) << "nothing comes";
-  EXPECT_FALSE(CopiesFirst(CallKind::kReduceScatter, "direct", 128)) << "combines what comes";
-}
-
 TEST(Executor, NeverHasMoreLanesUnderWayThanTheWindow) {
   Stage stage(2, "ring", CallKind::kAllReduce, 64, 8, 2);
   stage.executors()[0]->Start();

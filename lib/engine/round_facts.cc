@@ -1,0 +1,154 @@
+#include "lib/engine/round_facts.h"
+
+#include <algorithm>
+
+#include "collectives/schedule.h"
+#include "lib/engine/plan.h"
+
+namespace entrain {
+namespace {
+
+enum class Buffers { kInPlace, kApart };
+
+bool Share(const Region& a, const Region& b, Buffers buffers) {
+  const bool one_slot = a.slot == b.slot || (buffers == Buffers::kInPlace &&
+                                             a.slot != Slot::kScratch && b.slot != Slot::kScratch);
+  return one_slot && std::max(a.first, b.first) < std::min(a.first + a.blocks, b.first + b.blocks);
+}
+
+bool Inside(const Region& inner, const Region& outer) {
+  return inner.slot == outer.slot && inner.first >= outer.first &&
+         inner.first + inner.blocks <= outer.first + outer.blocks;
+}
+
+// Returns true if the operation does nothing in a call in place.
+bool CopiesToItself(const Schedule& schedule, const LocalOp& op) {
+  const Region& from = schedule.operands[op.first_operand];
+  return op.kind == LocalKind::kCopy && from.slot != Slot::kScratch &&
+         op.dst.slot != Slot::kScratch && from.first == op.dst.first &&
+         from.blocks == op.dst.blocks;
+}
+
+// What one round does with the memory of a region.
+struct Uses {
+  bool transferred = false;
+  bool overwritten = false;       // one receive writes all of it
+  bool written = false;           // by an operation
+  bool changed = false;           // by an operation that does not only copy memory to itself
+  int operands = 0;               // that share memory with the region
+  bool operand_outside = false;   // one of them is not inside the region
+  int64_t operand = -1, op = -1;  // the last of them, and its operation
+
+  bool none() const { return !transferred && !written && operands == 0; }
+};
+
+// `region` is a transfer's or an operation's of the schedule, which is not counted.
+Uses UsesIn(const Schedule& schedule, const Round& round, const Region& region, Buffers buffers) {
+  Uses uses;
+  for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+    const Transfer& transfer = schedule.transfers[t];
+    if (&transfer.region != &region && Share(transfer.region, region, buffers)) {
+      uses.transferred = true;
+      uses.overwritten |= transfer.direction == Direction::kRecv && Inside(region, transfer.region);
+    }
+  }
+  for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
+    const LocalOp& op = schedule.ops[o];
+    if (&op.dst != &region && Share(op.dst, region, buffers)) {
+      uses.written = true;
+      uses.changed |= !CopiesToItself(schedule, op);
+    }
+    for (uint32_t i = op.first_operand; i < op.first_operand + op.operands; ++i) {
+      if (Share(schedule.operands[i], region, buffers)) {
+        ++uses.operands;
+        uses.operand_outside |= !Inside(schedule.operands[i], region);
+        uses.operand = i;
+        uses.op = o;
+      }
+    }
+  }
+  return uses;
+}
+
+// `round`: the index of the transfer's round.
+TransferFacts FactsOfReceive(const Schedule& schedule, const Lane& lane, uint32_t round,
+                             const Region& region, const Uses& uses) {
+  TransferFacts facts;
+  // No other transfer uses memory that the round receives (invariant 2 of schedules).
+  facts.only_read = !uses.written && !uses.operand_outside;
+  if (uses.operands == 1) {
+    facts.operand = uses.operand;
+    facts.op = uses.op;
+  }
+  Uses later;
+  for (uint32_t r = round + 1; r < lane.first_round + lane.rounds && later.none(); ++r) {
+    later = UsesIn(schedule, schedule.rounds[r], region, Buffers::kInPlace);
+  }
+  // Operations run after the transfers of their round, so they see what overwrites the message.
+  facts.ends_with_round = later.none() || later.overwritten;
+  return facts;
+}
+
+bool AloneAtResult(const Schedule& schedule, const Round& round, const LocalOp& op) {
+  return op.kind == LocalKind::kCombine && op.dst.slot == Slot::kOut &&
+         UsesIn(schedule, round, op.dst, Buffers::kApart).none();
+}
+
+// Adds to `of_round` what a transfer does.
+void Add(const Transfer& transfer, const Uses& uses, int64_t bytes, RoundFacts* of_round) {
+  of_round->longest = std::max(of_round->longest, bytes);
+  if (transfer.direction == Direction::kSend) {
+    ++of_round->sends;
+    of_round->writes_sent |= uses.written;
+    of_round->changes_sent |= uses.changed;
+    return;
+  }
+  ++of_round->receives;
+  of_round->longest_received = std::max(of_round->longest_received, bytes);
+  of_round->only_to_result &= transfer.region.slot == Slot::kOut;
+  of_round->uses_received |= uses.written || uses.operands > 0;
+}
+
+bool RepeatsPeer(const Schedule& schedule, const Round& round) {
+  std::vector<int> peers;
+  for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+    if (schedule.transfers[t].direction == Direction::kRecv) {
+      peers.push_back(schedule.transfers[t].peer);
+    }
+  }
+  std::sort(peers.begin(), peers.end());
+  return std::adjacent_find(peers.begin(), peers.end()) != peers.end();
+}
+
+}  // namespace
+
+Facts FactsOf(const Plan& plan) {
+  const Schedule& schedule = *plan.schedule;
+  Facts facts;
+  facts.rounds.resize(schedule.rounds.size());
+  facts.transfers.resize(schedule.transfers.size());
+  facts.ops.resize(schedule.ops.size());
+  for (const Lane& lane : schedule.lanes) {
+    for (uint32_t r = lane.first_round; r < lane.first_round + lane.rounds; ++r) {
+      const Round& round = schedule.rounds[r];
+      RoundFacts& of_round = facts.rounds[r];
+      of_round.repeats_peer = RepeatsPeer(schedule, round);
+      for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+        const Transfer& transfer = schedule.transfers[t];
+        const Uses uses = UsesIn(schedule, round, transfer.region, Buffers::kInPlace);
+        Add(transfer, uses, plan.places.transfers[t].bytes, &of_round);
+        if (transfer.direction == Direction::kRecv && transfer.region.slot == Slot::kScratch) {
+          facts.transfers[t] = FactsOfReceive(schedule, lane, r, transfer.region, uses);
+        }
+      }
+      of_round.first_op_bytes = round.ops > 0 ? plan.ops[round.first_op].bytes : 0;
+      for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
+        of_round.only_copies &= schedule.ops[o].kind == LocalKind::kCopy;
+        facts.ops[o].alone_at_result = AloneAtResult(schedule, round, schedule.ops[o]);
+      }
+    }
+  }
+  return facts;
+}
+
+}  // namespace entrain

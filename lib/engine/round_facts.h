@@ -1,0 +1,56 @@
+// What the transfers and operations of a schedule do with each other's memory, round by round. Plan
+// derives its flags from these facts.
+//
+// Two regions share memory if they have a block of one slot in common. If a call is in place, equal
+// blocks of kIn and kOut are the same memory too.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace entrain {
+
+struct Plan;
+
+struct RoundFacts {
+  uint32_t sends = 0, receives = 0;
+  int64_t longest = 0, longest_received = 0;  // messages, in bytes
+  bool repeats_peer = false;                  // two of the receives are from the same peer
+  bool only_to_result = true;                 // all receives are into kOut
+  bool only_copies = true;                    // all operations are copies
+  int64_t first_op_bytes = 0;                 // 0: no operations
+  // In a call in place:
+  bool writes_sent = false;    // an operation writes to memory that the round sends
+  bool changes_sent = false;   // such an operation is not a copy of this memory to itself
+  bool uses_received = false;  // an operation reads or writes memory that the round receives
+};
+
+// A receive into scratch. Other transfers have the initial values.
+struct TransferFacts {
+  // In its round, the only use of its memory is that operands lie inside it.
+  bool only_read = false;
+  // No later round of the lane uses the message: nothing touches its memory before a receive that
+  // overwrites all of it.
+  bool ends_with_round = false;
+  // The operand that shares the memory, and its operation, if there is exactly one such operand in
+  // the round. -1: there are none or several.
+  int64_t operand = -1, op = -1;
+};
+
+struct OpFacts {
+  // The operation combines into kOut, and in a call that is not in place nothing else in the round
+  // uses the memory of the result.
+  bool alone_at_result = false;
+};
+
+struct Facts {
+  std::vector<RoundFacts> rounds;
+  std::vector<TransferFacts> transfers;
+  std::vector<OpFacts> ops;
+};
+
+// `plan`: with its schedule, and the places of transfers and operations. Takes time in proportion
+// to the squares of the numbers of transfers and operations of a round.
+Facts FactsOf(const Plan& plan);
+
+}  // namespace entrain
