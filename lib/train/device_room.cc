@@ -8,7 +8,6 @@
 #include "lib/base/status.h"
 #include "lib/device/arrays.h"
 #include "lib/device/registry.h"
-#include "lib/train/placed_array.h"
 
 namespace entrain {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "lib/base/status.h"
-#include "lib/train/placed_array.h"
+#include "lib/train/device_waits.h"
 
 namespace entrain {
 
@@ -52,13 +52,13 @@ absl::StatusOr<uint64_t> DeviceWorker::PostThen(Job job, absl::AnyInvocable<void
 
 absl::Status DeviceWorker::Run(const DeviceMark& mark, Job& job) {
   WorkerThread::Doing("what the caller's stream does before it");
-  ENTRAIN_RETURN_IF_ERROR(Annotate(AwaitMark(mark, room_->limit(), [this] { return status(); }),
+  ENTRAIN_RETURN_IF_ERROR(Annotate(WaitForMark(mark, room_->limit(), [this] { return status(); }),
                                    "where the caller's stream was"));
   WorkerThread::Doing("");
   const KernelStream on(room_->device(), stream_, room_->limit_ns());
   ENTRAIN_RETURN_IF_ERROR(job());
   WorkerThread::Doing("what it has enqueued on the device");
-  return FinishKernels(room_->limit());
+  return WaitForKernels(room_->limit());
 }
 
 absl::Status DeviceWorker::Hold(uint64_t number) {
@@ -89,7 +89,7 @@ absl::Status DeviceWorker::RunHere(absl::FunctionRef<absl::Status()> body) {
 absl::Status DeviceWorker::ComeToRest(int64_t timeout_ns) {
   ENTRAIN_RETURN_IF_ERROR(Drain());
   ENTRAIN_RETURN_IF_ERROR(
-      FinishStream(arrays(), timeout_ns > 0 ? Deadline::After(timeout_ns) : room_->limit()));
+      WaitForStream(arrays(), timeout_ns > 0 ? Deadline::After(timeout_ns) : room_->limit()));
   return Sound();
 }
 

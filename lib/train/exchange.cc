@@ -14,7 +14,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
-#include "lib/train/placed_array.h"
+#include "lib/train/device_waits.h"
 #include "lib/train/timed_call.h"
 #include "lib/train/worker_thread.h"
 
@@ -89,7 +89,7 @@ bool Vanishes(const float* mean, int64_t count, DeviceRoom* room) {
   if (room != nullptr) {
     here.resize(static_cast<size_t>(count));
     CopyArray(here.data(), mean, count * kFloat);
-    KernelStream::Current()->Note(FinishKernels(room->limit()));
+    KernelStream::Current()->Note(WaitForKernels(room->limit()));
     mean = here.data();
   }
   double sum = 0;
@@ -415,7 +415,7 @@ absl::Status Exchange::Begin(int layer) {
   ENTRAIN_ASSIGN_OR_RETURN(flight.delta, deltas_.Take(valid));
   FillDelta(layer, flight.delta.data);
   if (room_ != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(FinishKernels(room_->limit()));
+    ENTRAIN_RETURN_IF_ERROR(WaitForKernels(room_->limit()));
   }
   ENTRAIN_ASSIGN_OR_RETURN(
       flight.work, reducer_->Begin(groups_.sync.get(), verdicts_[at].weights,

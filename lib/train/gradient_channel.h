@@ -36,6 +36,7 @@
 #include "lib/base/dtype.h"
 #include "lib/checkpoint/state_visitor.h"
 #include "lib/comm/communicator.h"
+#include "lib/device/arrays.h"
 #include "lib/train/callers_arrays.h"
 #include "lib/train/channel_record.h"
 #include "lib/train/checkpoint.h"
@@ -44,7 +45,6 @@
 #include "lib/train/gradient_round.h"
 #include "lib/train/microbatch_quota.h"
 #include "lib/train/open_state.h"
-#include "lib/train/placed_array.h"
 #include "lib/train/slab.h"
 #include "lib/train/worker_thread.h"
 

@@ -12,10 +12,10 @@
 
 #include "lib/base/dtype.h"
 #include "lib/comm/agree.h"
+#include "lib/device/arrays.h"
 #include "lib/optim/optimizer.h"
 #include "lib/train/acco_option_list.h"
 #include "lib/train/option_list.h"
-#include "lib/train/placed_array.h"
 
 namespace entrain {
 

@@ -9,6 +9,7 @@
 #include "lib/base/status.h"
 #include "lib/device/device.h"
 #include "lib/kernels/kernels.h"
+#include "lib/train/device_waits.h"
 #include "lib/train/penalty.h"
 #include "lib/train/timed_call.h"
 #include "lib/train/worker_thread.h"
@@ -194,7 +195,7 @@ absl::Status GradientRound::Allocate() {
   const int64_t widest = std::max(SizeOf(params), SizeOf(options_.wire_dtype));
   ENTRAIN_ASSIGN_OR_RETURN(com_, PlacedArray::Allocate(device, layer_.padded * widest));
   ENTRAIN_RETURN_IF_ERROR(shard_.Allocate());
-  ENTRAIN_RETURN_IF_ERROR(FinishStream(options_.at, Deadline::After(options_.at.limit_ns)));
+  ENTRAIN_RETURN_IF_ERROR(WaitForStream(options_.at, Deadline::After(options_.at.limit_ns)));
   ENTRAIN_RETURN_IF_ERROR(
       comm_->Broadcast(options_.params, layer_.full, params, 0, Options(/*on_stream=*/false)));
   if (device != nullptr) {

@@ -22,11 +22,11 @@
 
 #include "lib/base/call.h"
 #include "lib/comm/communicator.h"
+#include "lib/device/arrays.h"
 #include "lib/train/channel_progress.h"
 #include "lib/train/delay_rule.h"
 #include "lib/train/gradient_channel_options.h"
 #include "lib/train/own_stream.h"
-#include "lib/train/placed_array.h"
 #include "lib/train/shard_step.h"
 #include "lib/train/slab.h"
 

@@ -9,7 +9,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
-#include "lib/train/placed_array.h"
+#include "lib/train/device_waits.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -295,7 +295,7 @@ absl::Status LayerGather::SendFromDevice(int layer, uint64_t begun, std::byte* b
   if (comm_ == nullptr) {
     return KernelStream::Current()->status();
   }
-  ENTRAIN_RETURN_IF_ERROR(FinishKernels(room_->limit()));
+  ENTRAIN_RETURN_IF_ERROR(WaitForKernels(room_->limit()));
   return comm_->Run(AllGather(l, buffer));
 }
 

@@ -14,7 +14,7 @@
 #include "lib/comm/agree.h"
 #include "lib/device/registry.h"
 #include "lib/kernels/kernels.h"
-#include "lib/train/placed_array.h"
+#include "lib/train/device_waits.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -344,7 +344,7 @@ absl::Status LayerShards::LoadToDevice(int at, const void* full, DType from) {
       CopyArray(live_.param(at), values.data(), bytes);
       ENTRAIN_RETURN_IF_ERROR(on.status());
     }
-    return FinishStream({&room_->device(), stream}, room_->limit(), [this] { return broken(); });
+    return WaitForStream({&room_->device(), stream}, room_->limit(), [this] { return broken(); });
   }
   if (place.device != &room_->device()) {
     return absl::InvalidArgumentError(

@@ -3,7 +3,7 @@
 // group of elements or the caller's step function.
 //
 // A step works on the shard in pieces that stay in the cache. On a device everything is enqueued on
-// the bound stream (ComputeAt, placed_array.h). SumOfSquares is enqueued too, and waits for its
+// the bound stream (ComputeAt, lib/device/arrays.h). SumOfSquares is enqueued too, and waits for its
 // result.
 //
 // Thread safety: one thread at a time.
@@ -18,9 +18,9 @@
 #include "absl/status/statusor.h"
 
 #include "lib/checkpoint/state_visitor.h"
+#include "lib/device/arrays.h"
 #include "lib/optim/optimizer.h"
 #include "lib/train/gradient_channel_options.h"
-#include "lib/train/placed_array.h"
 #include "lib/train/slab.h"
 
 namespace entrain {

@@ -85,7 +85,7 @@ absl::StatusOr<ConstBytes> StateList::Read(const StateItem& item, std::byte* sta
   }
   absl::Status status = at_.device->Copy(staged, item.live, item.bytes(), at_.stream);
   if (status.ok()) {
-    status = FinishStream(at_, give_up);
+    status = WaitForStream(at_, give_up);
   }
   ENTRAIN_RETURN_IF_ERROR(Annotate(status, item.name));
   return ConstBytes(staged, bytes);

@@ -19,7 +19,7 @@
 #include "lib/base/clock.h"
 #include "lib/checkpoint/state_visitor.h"
 #include "lib/memory/buffer.h"
-#include "lib/train/placed_array.h"
+#include "lib/train/device_waits.h"
 #include "lib/train/slab.h"
 
 namespace entrain {
@@ -57,7 +57,7 @@ class StateList final : public StateVisitor {
 
   // Blocks until the stream has finished all changes of the state, or the time is up. Must be
   // called before Read.
-  absl::Status Settle(Deadline give_up) const { return FinishStream(at_, give_up); }
+  absl::Status Settle(Deadline give_up) const { return WaitForStream(at_, give_up); }
   // Returns the size of the largest item that Read copies.
   int64_t staged_bytes() const;
   // Returns the live bytes of an item. An item on a device is copied to `staged`.

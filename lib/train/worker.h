@@ -25,8 +25,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "lib/device/arrays.h"
 #include "lib/device/device.h"
-#include "lib/train/placed_array.h"
 
 namespace entrain {
 

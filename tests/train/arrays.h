@@ -10,8 +10,8 @@
 
 #include "gtest/gtest.h"
 
+#include "lib/train/device_waits.h"
 #include "lib/train/gradient_channel.h"
-#include "lib/train/placed_array.h"
 
 #ifdef FAKE_CUDA_LIBRARY
 #include "tests/device/cuda/on_device.h"
@@ -47,7 +47,7 @@ class Arrays {
       std::memcpy(to, from, static_cast<size_t>(bytes));
     } else {
       EXPECT_EQ(at.device->Copy(to, from, bytes, at.stream), absl::OkStatus());
-      EXPECT_EQ(FinishStream(at, Deadline::After(30 * kSecond)), absl::OkStatus());
+      EXPECT_EQ(WaitForStream(at, Deadline::After(30 * kSecond)), absl::OkStatus());
     }
   }
   template <typename T>

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/status.h"
-#include "lib/train/placed_array.h"
+#include "lib/train/device_waits.h"
 #include "tests/device/cuda/on_device.h"
 
 namespace entrain {
@@ -113,12 +113,12 @@ TEST_F(ImpatientWorkers, AJobThatTheDeviceIsNotThroughWithIsATimeout) {
 TEST_F(ImpatientWorkers, WhoWaitsForAStreamMayBeToldToGiveUp) {
   ASSERT_EQ(Hold(stream_.get()), absl::OkStatus());
   const ArraysAt at{&TestDevice(), stream_.get()};
-  EXPECT_TRUE(absl::IsDeadlineExceeded(FinishStream(at, room_->limit())));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(WaitForStream(at, room_->limit())));
   const absl::Status told =
-      FinishStream(at, Deadline::Never(), [] { return absl::AbortedError("enough"); });
+      WaitForStream(at, Deadline::Never(), [] { return absl::AbortedError("enough"); });
   EXPECT_TRUE(absl::IsAborted(told)) << told;
   word_.Set(1);
-  EXPECT_EQ(FinishStream(at, Deadline::After(10 * kSecond)), absl::OkStatus());
+  EXPECT_EQ(WaitForStream(at, Deadline::After(10 * kSecond)), absl::OkStatus());
 }
 
 }  // namespace

@@ -254,7 +254,7 @@ TEST(ChannelOnDevice, TheInstallThatEndsTheRunHasTheErrorOfTheLastRoundsParamete
       EXPECT_EQ(run.channel->Stop(), status);
       ASSERT_EQ(comm->Barrier(), absl::OkStatus());
       gate->Open();
-      ASSERT_EQ(FinishStream(run.where.at(), Deadline::After(10 * kSecond)), absl::OkStatus());
+      ASSERT_EQ(WaitForStream(run.where.at(), Deadline::After(10 * kSecond)), absl::OkStatus());
       ASSERT_EQ(comm->Barrier(), absl::OkStatus());
     });
   }

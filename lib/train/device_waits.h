@@ -1,5 +1,4 @@
-// Lets a training object wait for computations on its arrays (lib/device/arrays.h), which a device
-// runs later.
+// The waits of training objects for work that they have enqueued on a device.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -14,14 +13,14 @@ namespace entrain {
 
 // Blocks until the mark is reached. Returns early with the error of `may_go_on`, if it returns one.
 // Returns kDeadlineExceeded when the time is up.
-absl::Status AwaitMark(const DeviceMark& mark, Deadline give_up,
-                       absl::FunctionRef<absl::Status()> may_go_on);
+absl::Status WaitForMark(const DeviceMark& mark, Deadline give_up,
+                         absl::FunctionRef<absl::Status()> may_go_on);
 // Blocks in the same way until the stream has finished its present work. Returns at once on the
 // host.
-absl::Status FinishStream(const ArraysAt& at, Deadline give_up,
-                          absl::FunctionRef<absl::Status()> may_go_on = absl::OkStatus);
+absl::Status WaitForStream(const ArraysAt& at, Deadline give_up,
+                           absl::FunctionRef<absl::Status()> may_go_on = absl::OkStatus);
 // Blocks in the same way for the stream that the calling thread has bound (KernelStream). Returns
 // the stream's first error.
-absl::Status FinishKernels(Deadline give_up);
+absl::Status WaitForKernels(Deadline give_up);
 
 }  // namespace entrain

@@ -1,4 +1,4 @@
-#include "lib/train/placed_array.h"
+#include "lib/train/device_waits.h"
 
 #include "absl/strings/str_cat.h"
 
@@ -6,8 +6,8 @@
 
 namespace entrain {
 
-absl::Status AwaitMark(const DeviceMark& mark, Deadline give_up,
-                       absl::FunctionRef<absl::Status()> may_go_on) {
+absl::Status WaitForMark(const DeviceMark& mark, Deadline give_up,
+                         absl::FunctionRef<absl::Status()> may_go_on) {
   const Clock& clock = Clock::Real();
   const int64_t begun = clock.Now();
   for (;;) {
@@ -25,21 +25,21 @@ absl::Status AwaitMark(const DeviceMark& mark, Deadline give_up,
   }
 }
 
-absl::Status FinishStream(const ArraysAt& at, Deadline give_up,
-                          absl::FunctionRef<absl::Status()> may_go_on) {
+absl::Status WaitForStream(const ArraysAt& at, Deadline give_up,
+                           absl::FunctionRef<absl::Status()> may_go_on) {
   if (at.device == nullptr) {
     return absl::OkStatus();
   }
   DeviceMark mark(*at.device);
   absl::Status status = mark.Record(at.stream);
-  status.Update(status.ok() ? AwaitMark(mark, give_up, may_go_on) : status);
+  status.Update(status.ok() ? WaitForMark(mark, give_up, may_go_on) : status);
   return Annotate(status, absl::StrCat("the stream on device ", at.device->ordinal()));
 }
 
-absl::Status FinishKernels(Deadline give_up) {
+absl::Status WaitForKernels(Deadline give_up) {
   const KernelStream& on = *KernelStream::Current();
   ENTRAIN_RETURN_IF_ERROR(on.status());
-  return FinishStream({&on.device(), on.stream()}, give_up);
+  return WaitForStream({&on.device(), on.stream()}, give_up);
 }
 
 }  // namespace entrain
