@@ -2,7 +2,7 @@
 """Compares two builds of entrain-perf in alternation on the same cores: the ratio of the second's times to the
 first's.
 
-  bench/two_builds.py OLD NEW [--rounds 9] [--collectives ...] [--op sum] [--transports shm,tcp] [--ranks 2,4] [--factor 16]
+  bench/two_builds.py OLD NEW [--rounds 9] [--collectives ...] [--op sum] [--transports shm,tcp] [--ranks 2,4] [--factor 16] [--cells 10]
 
 OLD, NEW: build folders, for example of a worktree of an earlier commit and of this one, both of the preset release.
 In every round both measure each collective, in alternating order. A cell is a transport, a number of ranks, a
@@ -53,6 +53,7 @@ def main():
     parser.add_argument("--max-bytes", default="8M")
     parser.add_argument("--factor", default="16")
     parser.add_argument("--budget", type=float, default=0.04, help="seconds for each size")
+    parser.add_argument("--cells", type=int, default=10, help="how many of the slowest cells are printed")
     options = parser.parse_args()
 
     times = collections.defaultdict(lambda: ([], []))
@@ -75,7 +76,7 @@ def main():
     for name, ratios in groups.items():
         print(f"| {name} | {summary(ratios)} |")
     print("\n| slowest | old (us) | new (us) | ratio |\n|---|---|---|---|")
-    for cell in sorted(ratio, key=ratio.get, reverse=True)[:10]:
+    for cell in sorted(ratio, key=ratio.get, reverse=True)[:options.cells]:
         transport, ranks, collective, size = cell
         print(f"| {transport}, {ranks} ranks, {collective} of {size} B | {cells[cell][0]:.2f} | {cells[cell][1]:.2f} | "
               f"{ratio[cell]:.3f} |")

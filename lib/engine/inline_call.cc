@@ -44,15 +44,11 @@ InlineEnd InlineCall::RunRound(uint32_t index, InlineBackoff& backoff) {
   if (const InlineEnd end = SendAll(round); end != InlineEnd::kDone) {
     return end;
   }
-  if (plan_.copies_first[index]) {
-    binding_.RunOps(scratch_, round);
-    progress_.ops_done = true;
-  }
   if (const InlineEnd end = ReceiveAll(round, backoff); end != InlineEnd::kDone) {
     Keep();
     return end;
   }
-  if (round.ops > 0 && !progress_.ops_done) {
+  if (round.ops > 0) {
     if (!progress_.lent.empty() && !plan_.ops_before_sends[index]) {
       // AwaitTaken polls the endpoint again, which may overwrite the messages.
       Keep();

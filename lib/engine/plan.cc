@@ -62,13 +62,6 @@ bool FitsInline(const RoundFacts& round) {
          !round.repeats_peer && (round.receives < 2 || round.longest_received < kLongOfSeveral);
 }
 
-// A smaller copy gains nothing, because the messages arrive as soon.
-bool CopiesFirst(const RoundFacts& round) {
-  constexpr int64_t kLeastBytes = 1024;
-  return round.sends > 0 && round.receives > 0 && round.only_to_result && round.only_copies &&
-         round.first_op_bytes >= kLeastBytes && !round.uses_received && !round.changes_sent;
-}
-
 bool ReadOnce(const TransferFacts& transfer) {
   return transfer.only_read && transfer.ends_with_round;
 }
@@ -103,7 +96,6 @@ void SetFlags(Plan* plan) {
   for (size_t r = 0; r < facts.rounds.size(); ++r) {
     const Round& round = schedule.rounds[r];
     plan->ops_before_sends.push_back(!facts.rounds[r].writes_sent);
-    plan->copies_first.push_back(CopiesFirst(facts.rounds[r]));
     for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
       plan->read_once[t] = ReadOnce(facts.transfers[t]);
       plan->may_be_lent[t] = plan->read_once[t] && plan->ops_before_sends[r];

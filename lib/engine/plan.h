@@ -52,9 +52,6 @@ struct Plan {
   // By round. The operations write nothing that the round sends, so they need not wait for its
   // sends.
   std::vector<bool> ops_before_sends;
-  // By round. The round is an exchange in which the operations only copy, and need none of its
-  // messages. The inline path copies first, while the peers' messages arrive.
-  std::vector<bool> copies_first;
   // By transfer. The message is only read, and only by the operations of its own round, so it need
   // not be copied to scratch.
   std::vector<bool> read_once;

@@ -21,20 +21,11 @@ bool Inside(const Region& inner, const Region& outer) {
          inner.first + inner.blocks <= outer.first + outer.blocks;
 }
 
-// Returns true if the operation does nothing in a call in place.
-bool CopiesToItself(const Schedule& schedule, const LocalOp& op) {
-  const Region& from = schedule.operands[op.first_operand];
-  return op.kind == LocalKind::kCopy && from.slot != Slot::kScratch &&
-         op.dst.slot != Slot::kScratch && from.first == op.dst.first &&
-         from.blocks == op.dst.blocks;
-}
-
 // What one round does with the memory of a region.
 struct Uses {
   bool transferred = false;
   bool overwritten = false;       // one receive writes all of it
   bool written = false;           // by an operation
-  bool changed = false;           // by an operation that does not only copy memory to itself
   int operands = 0;               // that share memory with the region
   bool operand_outside = false;   // one of them is not inside the region
   int64_t operand = -1, op = -1;  // the last of them, and its operation
@@ -54,10 +45,7 @@ Uses UsesIn(const Schedule& schedule, const Round& round, const Region& region, 
   }
   for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
     const LocalOp& op = schedule.ops[o];
-    if (&op.dst != &region && Share(op.dst, region, buffers)) {
-      uses.written = true;
-      uses.changed |= !CopiesToItself(schedule, op);
-    }
+    uses.written |= &op.dst != &region && Share(op.dst, region, buffers);
     for (uint32_t i = op.first_operand; i < op.first_operand + op.operands; ++i) {
       if (Share(schedule.operands[i], region, buffers)) {
         ++uses.operands;
@@ -100,13 +88,10 @@ void Add(const Transfer& transfer, const Uses& uses, int64_t bytes, RoundFacts* 
   if (transfer.direction == Direction::kSend) {
     ++of_round->sends;
     of_round->writes_sent |= uses.written;
-    of_round->changes_sent |= uses.changed;
     return;
   }
   ++of_round->receives;
   of_round->longest_received = std::max(of_round->longest_received, bytes);
-  of_round->only_to_result &= transfer.region.slot == Slot::kOut;
-  of_round->uses_received |= uses.written || uses.operands > 0;
 }
 
 bool RepeatsPeer(const Schedule& schedule, const Round& round) {
@@ -141,9 +126,7 @@ Facts FactsOf(const Plan& plan) {
           facts.transfers[t] = FactsOfReceive(schedule, lane, r, transfer.region, uses);
         }
       }
-      of_round.first_op_bytes = round.ops > 0 ? plan.ops[round.first_op].bytes : 0;
       for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
-        of_round.only_copies &= schedule.ops[o].kind == LocalKind::kCopy;
         facts.ops[o].alone_at_result = AloneAtResult(schedule, round, schedule.ops[o]);
       }
     }

@@ -16,13 +16,8 @@ struct RoundFacts {
   uint32_t sends = 0, receives = 0;
   int64_t longest = 0, longest_received = 0;  // messages, in bytes
   bool repeats_peer = false;                  // two of the receives are from the same peer
-  bool only_to_result = true;                 // all receives are into kOut
-  bool only_copies = true;                    // all operations are copies
-  int64_t first_op_bytes = 0;                 // 0: no operations
-  // In a call in place:
-  bool writes_sent = false;    // an operation writes to memory that the round sends
-  bool changes_sent = false;   // such an operation is not a copy of this memory to itself
-  bool uses_received = false;  // an operation reads or writes memory that the round receives
+  // In a call in place, an operation writes to memory that the round sends.
+  bool writes_sent = false;
 };
 
 // A receive into scratch. Other transfers have the initial values.

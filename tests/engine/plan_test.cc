@@ -36,7 +36,7 @@ struct Cell {
 
 // What a run of a lane does differently from the schedule.
 struct Variation {
-  enum class Order { kOfSchedule, kOpsBeforeSends, kOpsFirst };
+  enum class Order { kOfSchedule, kOpsBeforeSends };
   bool in_place = false;
   // The order of one round.
   uint32_t round = 0;
@@ -163,11 +163,6 @@ class Machine {
         Operate(round);
         Send(round);
         break;
-      case Variation::Order::kOpsFirst:
-        Operate(round);
-        Send(round);
-        Receive(round);
-        break;
     }
   }
 
@@ -222,16 +217,6 @@ Schedule Contrived(const Spec& spec, absl::Span<const int>) {
   builder.AddScratch(0);
   builder.AddScratch(1);
   builder.BeginRound();
-  // Copies a message of the round.
-  builder.Send(next, in(0));
-  builder.Recv(next, out(1));
-  builder.Copy(out(2), out(1));
-  end_round();
-  // Copies to memory that is sent.
-  builder.Send(next, out(1));
-  builder.Recv(next, out(0));
-  builder.Copy(out(1), in(2));
-  end_round();
   // Reads a message twice.
   builder.Recv(next, scratch(0));
   builder.Combine(out(0), {scratch(0), scratch(0)}, false);
@@ -277,7 +262,7 @@ std::vector<Algorithm> AlgorithmsAndContrived() {
 }
 
 constexpr int64_t kElementBytes = 8;
-constexpr int64_t kPart = 128;  // elements of 1 KiB
+constexpr int64_t kPart = 128;  // elements
 
 // Returns plans of the algorithm: 2 to 5 ranks, hosts, ranks, roots, lanes, in place and not, even
 // and uneven.
@@ -326,8 +311,8 @@ class PlanTest : public testing::TestWithParam<Algorithm> {
  protected:
   // Calls `body` with each plan, each of its lanes, and the index of each round of the lane.
   template <typename Body>
-  void ForEachRound(const Body& body, int64_t part = kPart) {
-    for (const Trial& trial : PlansOf(GetParam(), part)) {
+  void ForEachRound(const Body& body) {
+    for (const Trial& trial : PlansOf(GetParam(), kPart)) {
       SCOPED_TRACE(trial.name);
       for (const Lane& lane : trial.plan.schedule->lanes) {
         for (uint32_t r = lane.first_round; r < lane.first_round + lane.rounds; ++r) {
@@ -378,31 +363,6 @@ TEST_P(PlanTest, OperationsComeBeforeSendsIfTheyWriteNothingThatIsSent) {
     const Variation late{.round = r, .order = Variation::Order::kOpsBeforeSends};
     EXPECT_TRUE(!plan.ops_before_sends[r] || Same(plan, lane, late)) << "round " << r;
   });
-}
-
-TEST_P(PlanTest, CopiesComeFirstInExchangesThatDoNotNeedTheirMessages) {
-  for (const int64_t part : {kPart, kPart - 1}) {
-    ForEachRound(
-        [&](const Plan& plan, const Lane& lane, uint32_t r) {
-          const Schedule& schedule = *plan.schedule;
-          const Round& round = schedule.rounds[r];
-          bool sends = false, receives = false, to_result = true, copies = round.ops > 0;
-          for (uint32_t i = 0; i < round.transfers; ++i) {
-            const Transfer& transfer = schedule.transfers[round.first_transfer + i];
-            const bool receive = transfer.direction == Direction::kRecv;
-            (receive ? receives : sends) = true;
-            to_result &= !receive || transfer.region.slot == Slot::kOut;
-          }
-          for (uint32_t i = 0; i < round.ops; ++i) {
-            copies &= schedule.ops[round.first_op + i].kind == LocalKind::kCopy;
-          }
-          const bool expected =
-              sends && receives && to_result && copies && plan.ops[round.first_op].bytes >= 1024 &&
-              Same(plan, lane, {.round = r, .order = Variation::Order::kOpsFirst});
-          EXPECT_EQ(plan.copies_first[r], expected) << "round " << r;
-        },
-        part);
-  }
 }
 
 // Only messages to scratch stay with the sender, and only if no operation of the round writes to
@@ -519,18 +479,6 @@ TEST(Plan, OneMessageIsReceivedIntoEachResult) {
   EXPECT_EQ(ApartOf(CallKind::kAllReduce, "direct", 2), "o");
   EXPECT_EQ(ApartOf(CallKind::kAllReduce, "two_step", 3), "o---") << "the others' sums come last";
   EXPECT_EQ(ApartOf(CallKind::kAllGather, "ring", 3), "--") << "nothing is combined";
-}
-
-TEST(Plan, CopiesComeFirstInExchangesThatDoNotWait) {
-  const auto first = [](CallKind kind, int64_t count) -> bool {
-    return PlanOf(kind, "direct", 3, count).copies_first[0];
-  };
-  EXPECT_TRUE(first(CallKind::kAllGather, 128));
-  EXPECT_TRUE(first(CallKind::kAllToAll, 128));
-  EXPECT_FALSE(first(CallKind::kAllGather, 127)) << "less than 1 KiB";
-  EXPECT_FALSE(first(CallKind::kGather, 128)) << "the others wait for the root";
-  EXPECT_FALSE(first(CallKind::kScatter, 128)) << "the root receives nothing";
-  EXPECT_FALSE(first(CallKind::kReduceScatter, 128)) << "combines what comes";
 }
 
 }  // namespace
