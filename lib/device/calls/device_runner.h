@@ -3,15 +3,14 @@
 // which are ordinary calls on host memory under these numbers (as in packed_call.h). There are four
 // ways, chosen from values that are equal on all ranks:
 //
-//   offloaded    a library does the whole collective (NCCL); it is enqueued and then polled
-//                (offload_way.cc)
-//   node groups   the library inside each host, the hosts' transports between them (node_groups_way.cc)
-//   direct        the ranks share a host: each opens the others' memory and reads it with kernels of its own
-//                 (direct_way.cc)
-//   staged       through page-locked memory, piece by piece, copies and transfers overlapped;
-//   serves
-//                every call
-//                 (staged_way.cc)
+//   offloaded     a library does the whole collective (NCCL); it is enqueued and then polled
+//                 (offload_way.cc)
+//   node groups   the library inside each host, the hosts' transports between them
+//                 (node_groups_way.cc)
+//   direct        the ranks share a host: each opens the others' memory and reads it with kernels
+//                 of its own (direct_way.cc)
+//   staged        through page-locked memory, piece by piece, copies and transfers overlapped;
+//                 serves every call (staged_way.cc)
 //
 // The first untagged collective begins with a meeting (meeting.cc), in which the ranks determine
 // which of the first three ways all of them can go. Tagged calls, send and recv are always staged.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -571,6 +572,52 @@ TEST(DeviceCalls, WaitForAStreamNoLongerThanTheirTime) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("waiting for what its stream had to do"));
     std::atomic_ref<uint32_t>(*open).store(1);
     stream.Finish();  // nothing waits for the call any more
+    device.FreePinned(*word);
+  });
+}
+
+// The runner naps for longer the longer nothing happens. A time without calls does not count: naps
+// of the full millisecond, 40 of them, would take 40 ms.
+TEST(DeviceCalls, BeginWithShortNapsAfterATimeWithoutCalls) {
+  ENTRAIN_NEEDS_FAKE();
+  TestDevices();
+  RunRanks(1, [&](const Comm& comm) {
+    Device& device = TestDevice();
+    TestStream stream(device);
+    const auto word = device.AllocatePinned(64);
+    ASSERT_TRUE(word.ok());
+    auto* const open = static_cast<uint32_t*>(*word);
+    *open = 0;
+    TestMemory memory(device, 400);
+    ASSERT_TRUE(device.Fill(memory.get(), 0, 400, stream.get()).ok());
+    Call call;
+    call.kind = CallKind::kAllReduce;
+    call.dtype = DType::kF32;
+    call.count = 100;
+    call.in = call.out = {memory.get(), 400, MemoryKind::kDevice};
+    call.options.device = call.options.on_stream = true;
+    call.options.stream = stream.get();
+    ASSERT_EQ(comm->Run(call), absl::OkStatus());
+    // Other load may delay the runner, but not every time.
+    bool quick = false;
+    for (uint32_t round = 1; round <= 100 && !quick; ++round) {
+      // The time without calls.
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      ASSERT_TRUE(device.AwaitWord(stream.get(), open, round).ok());
+      const auto work = comm->Start(call);
+      ASSERT_TRUE(work.ok()) << work.status();
+      const int looks = CallsOf("cuEventQuery") + 40;
+      const int64_t begun = Clock::Real().Now();
+      while (CallsOf("cuEventQuery") < looks && !(*work)->done()) {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+      quick = !(*work)->done() && Clock::Real().Now() - begun < 20 * kMillisecond;
+      std::atomic_ref<uint32_t>(*open).store(round);
+      EXPECT_TRUE((*work)->Wait(Deadline::After(20 * kSecond)));
+      EXPECT_EQ((*work)->status(), absl::OkStatus());
+    }
+    EXPECT_TRUE(quick);
+    stream.Finish();
     device.FreePinned(*word);
   });
 }
