@@ -18,6 +18,7 @@
 #include "lib/base/dtype.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/comm/flight_log.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::Communicator;
@@ -376,6 +377,18 @@ void entrain_comm_destroy(entrain_comm_t* comm) {
   if (comm == nullptr || Forked() || !NotNull(comm, "comm").ok() || !comm->lent) {
     Destroy(__func__, comm, Does::kStart);
   }
+}
+
+entrain_status_t entrain_flight_dump(const char* path) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    if (path != nullptr && *path == '\0') {
+      return absl::InvalidArgumentError("path: the text is empty");
+    }
+    const absl::Status status = entrain::FlightLog::Get()
+                                    .DumpTo(path == nullptr ? "" : path, "entrain_flight_dump")
+                                    .status();
+    return entrain::Annotate(status, "path");
+  });
 }
 
 }  // extern "C"

@@ -7,9 +7,13 @@ namespace {
 
 class MonotonicClock final : public Clock {
  public:
-  int64_t Now() const override {
+  int64_t Now() const override { return Read(CLOCK_MONOTONIC); }
+  int64_t Roughly() const override { return Read(CLOCK_MONOTONIC_COARSE); }
+
+ private:
+  static int64_t Read(clockid_t id) {
     timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(id, &t);
     return int64_t{t.tv_sec} * kSecond + t.tv_nsec;
   }
 };

@@ -14,11 +14,14 @@ constexpr int64_t kSecond = 1000 * kMillisecond;
 // The time limit of a wait for which the caller gives none.
 constexpr int64_t kDefaultTimeoutNs = 1800 * kSecond;
 
-// Monotonic nanoseconds. Thread safety: Now() may be called from any thread.
+// Monotonic nanoseconds. Thread safety: any thread.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual int64_t Now() const = 0;
+  // Returns an instant at most 10 ms before Now(), in a few nanoseconds. For records of what
+  // happened, not for deadlines.
+  virtual int64_t Roughly() const { return Now(); }
   // CLOCK_MONOTONIC. Never destroyed.
   static const Clock& Real();
 };

@@ -65,6 +65,14 @@ constexpr EnvVariable kEnvironment[] = {
     {"ENTRAIN_NCCL_LIBRARY", "path",
      "the NCCL library for collectives on device memory; default: libnccl.so.2, if installed"},
     {"ENTRAIN_LOG", "level", "error, warning, info or debug; default: warning"},
+    {"ENTRAIN_FLIGHT_CALLS", "0 to 65536",
+     "the number of calls that the flight recorder of a communicator keeps, rounded up to a power "
+     "of two; 0: no recorder; default: 256"},
+    {"ENTRAIN_FLIGHT_DIR", "directory",
+     "where flight dumps are written when a communicator fails and on ENTRAIN_FLIGHT_SIGNAL; "
+     "default: none are written"},
+    {"ENTRAIN_FLIGHT_SIGNAL", "USR1 or USR2",
+     "the signal on which a process writes a flight dump; default: none"},
     {"ENTRAIN_CUDA_LIBRARY", "path", "the CUDA driver; default: libcuda.so.1"},
     {"ENTRAIN_LIBRARY", "path",
      "the libentrain.so that the Python package loads; default: its own"},

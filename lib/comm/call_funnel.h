@@ -100,6 +100,7 @@ class CallFunnel final : public InlineFunnel {
   // Returns the number of the last untagged collective that this rank has started. 0: no
   // collective.
   uint64_t last_sequence() const { return numbers_.Next(CallNumbers::Collectives(Tag::kUntagged)); }
+  std::vector<CallNumbers::Count> counts() const { return numbers_.Counts(); }
   // Returns the number that the peer gives this call. For a receive in line: the number of the
   // peer's next message.
   CallId CallIdWith(const CallWork& work, int peer) const;

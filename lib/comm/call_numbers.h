@@ -60,6 +60,16 @@ class CallNumbers {
   // Returns the next number of the series and does not use it up.
   uint64_t Next(Series series) const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // How many numbers of a series were used up.
+  struct Count {
+    int64_t tag = -1;    // -1: untagged
+    int peer = -1;       // of messages; -1: collectives
+    bool sends = false;  // messages to the peer, else from it
+    uint64_t used = 0;
+  };
+  // Returns the series of which a number was used up, sorted by tag.
+  std::vector<Count> Counts() const ABSL_LOCKS_EXCLUDED(mutex_);
+
   static uint32_t OnWire(uint64_t number) { return static_cast<uint32_t>(number) & Tag::kCallMask; }
   // Returns whether `on_wire` was given out before `next`. Correct as long as ranks are not further
   // apart than half of the numbers on the wire.
@@ -68,6 +78,7 @@ class CallNumbers {
   }
 
  private:
+  static Count CountOf(Series series, uint64_t used);
   uint64_t TakeTagged(Series series) ABSL_LOCKS_EXCLUDED(mutex_);
   // Element 0 belongs to the collectives, the others to the messages, by `way`.
   const std::atomic<uint64_t>& Untagged(Series series) const {

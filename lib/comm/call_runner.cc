@@ -22,6 +22,7 @@ void Add(std::atomic<uint64_t>& sum, int64_t more) {
 RefPtr<CallWork> CallRunner::Prepare(Admitted admitted, CallWork::Begin begin) {
   auto work = RefPtr<CallWork>::Adopt(new CallWork(
       *engine_, {owner_.Keep(), this}, with_.config.name, std::move(admitted), std::move(begin)));
+  work->flight = with_.flight.Begin(work->flight_call());
   work->AddRef();  // the engine's reference, released when the work is over
   engine_->seat().CountOpenWork(1);
   return work;
@@ -58,6 +59,7 @@ void CallRunner::StartWork(CallWork* work) {
          std::make_shared<const std::string>(with_.words.ReductionOf(*work))});
   }
   work->executor().Start(work->from());
+  Record(work, work->flight_state());
   work->ready = true;  // the call may be over already
   NeedAttention();
 }
@@ -134,6 +136,8 @@ void CallRunner::TendLines() {
   with_.open.LeftLine(begun.size());
   for (CallWork* work : begun) {
     work->executor().Start();
+    with_.flight.Number(work->flight, work->number(), work->peer());
+    Record(work, work->flight_state());
     work->ready = true;
   }
   // A receive that has just begun may get a message that its sender sent before it left.
@@ -168,7 +172,10 @@ void CallRunner::CompleteReady() {
   // Finish removes the call at index i, so the next call moves there. A failure removes all calls.
   for (size_t i = 0; i < with_.open.size();) {
     CallWork* const work = with_.open[i];
-    if (!std::exchange(work->ready, false) || !work->executor().Advance()) {
+    if (!std::exchange(work->ready, false)) {
+      ++i;
+    } else if (!work->executor().Advance()) {
+      Record(work, work->flight_state());
       ++i;
     } else if (work->executor().status().ok() && work->executor().reduction_failed() == 0) {
       Finish(work, absl::OkStatus());
@@ -205,6 +212,7 @@ void CallRunner::OnBroken(const CallWork& work) {
 
 void CallRunner::Finish(CallWork* work, const absl::Status& status) {
   with_.open.Remove(work);
+  Record(work, status.ok() ? FlightState::kDone : FlightState::kFailed);
   if (work->waits()) {
     with_.funnel.LeaveLine(work);
   }
@@ -227,6 +235,12 @@ void CallRunner::Finish(CallWork* work, const absl::Status& status) {
   work->GiveBuffers(with_.pool);
   work->Finish(status);
   work->Release();
+}
+
+void CallRunner::Record(CallWork* work, FlightState state) {
+  if (std::exchange(work->recorded, state) != state) {
+    with_.flight.Enter(work->flight, state, engine_->clock().Roughly());
+  }
 }
 
 void CallRunner::Stop(const absl::Status& why) {

@@ -18,6 +18,7 @@
 #include "lib/comm/comm_end.h"
 #include "lib/comm/core_config.h"
 #include "lib/comm/failure_words.h"
+#include "lib/comm/flight_recorder.h"
 #include "lib/comm/inline_path.h"
 #include "lib/comm/inquiry.h"
 #include "lib/comm/mismatch.h"
@@ -52,6 +53,7 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
     const FailureWords& words;
     Inquiry& inquiry;
     Mismatches& mismatches;
+    FlightRecorder& flight;
   };
   CallRunner(RunnerOwner& owner, std::shared_ptr<Engine> engine, const Parts& parts)
       : owner_(owner), engine_(std::move(engine)), with_(parts) {}
@@ -92,6 +94,8 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
   // [driver] Handles the failure of a transfer, or of the caller's own reduction.
   void OnBroken(const CallWork& work);
   void Finish(CallWork* work, const absl::Status& status);
+  // Tells the flight recorder of the call's state, if it has changed.
+  void Record(CallWork* work, FlightState state);
 
   RunnerOwner& owner_;
   const std::shared_ptr<Engine> engine_;

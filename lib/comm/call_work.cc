@@ -1,5 +1,6 @@
 #include "lib/comm/call_work.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -43,6 +44,33 @@ int CallWork::WaitingFor() const {
   return begin_.among == nullptr || place < 0
              ? place
              : begin_.among->group.ranks[static_cast<size_t>(place)];
+}
+
+FlightCall CallWork::flight_call() const {
+  return {begin_.call.kind, executor_->descriptor(),      number(),
+          peer(),           begin_.call.options.user_tag, executor_->algorithm(),
+          started_ns()};
+}
+
+FlightState CallWork::flight_state() const {
+  return !started                            ? FlightState::kPlanned
+         : executor_->combining()            ? FlightState::kReducing
+         : waits() || executor_->receiving() ? FlightState::kReceiving
+                                             : FlightState::kSending;
+}
+
+FlightOpen CallWork::flight_open() const {
+  FlightOpen open{flight, flight_call(), flight_state(), {}, {}};
+  executor_->EachOpenTransfer([&](int place, Direction direction) {
+    const int rank =
+        begin_.among == nullptr ? place : begin_.among->group.ranks[static_cast<size_t>(place)];
+    (direction == Direction::kRecv ? open.receives_from : open.sends_to).push_back(rank);
+  });
+  for (std::vector<int>* ranks : {&open.receives_from, &open.sends_to}) {
+    std::sort(ranks->begin(), ranks->end());
+    ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+  }
+  return open;
 }
 
 WorkInfo CallWork::Info() const {

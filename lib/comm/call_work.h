@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/base/call.h"
+#include "lib/comm/flight_recorder.h"
 #include "lib/comm/inline_path.h"
 #include "lib/comm/planner.h"
 #include "lib/engine/engine.h"
@@ -31,6 +32,15 @@ class CallOwner {
   virtual void StartWork(CallWork* work) = 0;
   // A call has become ready.
   virtual void NeedAttention() = 0;
+};
+
+// A call under way, with what only the driver knows (docs/flight.md).
+struct FlightOpen {
+  uint64_t mark = 0;
+  FlightCall call;
+  FlightState state = FlightState::kPlanned;
+  // The ranks of the transfers that are posted and have not completed, in increasing order.
+  std::vector<int> receives_from, sends_to;
 };
 
 // A group of ranks that exchange parts of calls among themselves, under numbers that all ranks have
@@ -80,6 +90,10 @@ class CallWork final : public Work, public Job {
   const Executor& executor() const { return *executor_; }
   // Returns the rank that the call waits for. -1: no rank.
   int WaitingFor() const;
+  // Returns the values for the flight recorder.
+  FlightCall flight_call() const;
+  FlightState flight_state() const;
+  FlightOpen flight_open() const;
   // Ends the wait in line: the work becomes the receive of one message from `peer`.
   void Take(Admitted admitted, int peer);
   // Gives the call's buffers back. No transfer of the call may be under way.
@@ -88,6 +102,8 @@ class CallWork final : public Work, public Job {
   bool started = false;
   bool ready = false;     // the executor has something to do
   bool inquired = false;  // expired, and the other ranks are being asked
+  uint64_t flight = 0;    // its mark in the flight recorder
+  FlightState recorded = FlightState::kPlanned;
 
  private:
   void MakeExecutor(Admitted admitted);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/comm/flight_log.h"
 #include "lib/comm/packed_call.h"
 
 namespace entrain {
@@ -20,6 +21,14 @@ std::vector<std::string> HostIds(const std::vector<Member>& members) {
     ids.push_back(member.host_id);
   }
   return ids;
+}
+
+std::vector<std::string> TransportNames(const Engine& engine) {
+  std::vector<std::string> names;
+  for (const auto& transport : engine.transports()) {
+    names.emplace_back(transport->traits().name);
+  }
+  return names;
 }
 
 // Returns the CPU shares of the members, by host.
@@ -74,14 +83,16 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       pool_(pool),
       config_(std::move(config)),
       topology_(Topology::FromHostIds(HostIds(config_.members))),
+      transport_names_(TransportNames(engine_)),
       peers_(config_.name, config_.world, config_.rank, config_.members),
       words_(config_.name, peers_, engine_.clock(), config_.generation),
+      flight_(FlightLog::Get().calls(), engine_.clock().Now()),
       ending_(*this, engine_, config_, peers_, words_, open_),
-      runner_(
-          *this, engine_holder_,
-          {config_, peers_, pool_, ending_.end(), funnel_, open_, words_, inquiry_, mismatches_}),
+      runner_(*this, engine_holder_,
+              {config_, peers_, pool_, ending_.end(), funnel_, open_, words_, inquiry_, mismatches_,
+               flight_}),
       funnel_(runner_, config_, topology_, peers_, ending_.end(), pool_),
-      inline_(engine_.seat(), pool_, funnel_, runner_, size(),
+      inline_(engine_.seat(), pool_, funnel_, runner_, flight_, size(),
               InlinePath::Pays(topology_, config_.paths)),
       mismatches_(*this, open_, peers_, engine_.clock()),
       inquiry_(*this, peers_, funnel_, open_, words_, engine_.clock()),
@@ -96,7 +107,9 @@ std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferP
     engine->seat().SetCrowded(true);
   }
   config.paths.cores = FewestCores(crowds);
-  return std::make_shared<CommCore>(std::move(engine), pool, std::move(config));
+  auto core = std::make_shared<CommCore>(std::move(engine), pool, std::move(config));
+  FlightLog::Get().Add(core);
+  return core;
 }
 
 std::shared_ptr<CommCore> CommCore::MakeFrom(const CommCore& parent, std::string name,
@@ -166,6 +179,19 @@ CommStats CommCore::stats() const {
   }
   return {funnel_.calls() + inlined, runner_.bytes_sent() + inline_.bytes_sent(),
           runner_.bytes_received() + inline_.bytes_received()};
+}
+
+std::vector<FlightOpen> CommCore::flight_open() const {
+  std::vector<FlightOpen> calls;
+  for (const CallWork* work : open_.works()) {
+    calls.push_back(work->flight_open());
+  }
+  return calls;
+}
+
+absl::string_view CommCore::transport_to(int rank) const {
+  return rank == this->rank() ? absl::string_view("self")
+                              : transport_names_[peers_.member(rank).transport];
 }
 
 bool CommCore::Drain(Deadline give_up) {
@@ -272,6 +298,7 @@ std::string CommCore::UserOf(ConstBytes bytes) const {
 }
 
 void CommCore::EndCalls(const absl::Status& why) {
+  FlightLog::Get().OnFailure(*this);  // while it is known what the calls wait for
   inquiry_.Stop(
       why);  // first: the end of a call would tell the asking ranks that nothing holds it up
   runner_.Stop(why);

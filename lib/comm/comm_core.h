@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lib/base/status.h"
 #include "lib/comm/call_funnel.h"
@@ -17,6 +18,7 @@
 #include "lib/comm/core_config.h"
 #include "lib/comm/ending.h"
 #include "lib/comm/failure_words.h"
+#include "lib/comm/flight_recorder.h"
 #include "lib/comm/inline_path.h"
 #include "lib/comm/inquiry.h"
 #include "lib/comm/member_report.h"
@@ -69,6 +71,13 @@ class CommCore final : public ContextOwner,
   void SetPaths(const Paths& paths);
   void SetProbed(const CostModel& model);
   CommStats stats() const;
+  const FlightRecorder& flight() const { return flight_; }
+  absl::Status end_status() const { return ending_.status(); }
+  std::vector<CallNumbers::Count> started_counts() const { return funnel_.counts(); }
+  // [driver] Returns the calls under way.
+  std::vector<FlightOpen> flight_open() const;
+  // Returns the name of the transport to a member. "self" for this rank itself.
+  absl::string_view transport_to(int rank) const;
   // Blocks until all calls started so far are over. Returns false if one is not over at `give_up`.
   bool Drain(Deadline give_up);
   // Agrees with the other ranks on the set of remaining ranks. Works also after the communicator has ended.
@@ -128,10 +137,13 @@ class CommCore final : public ContextOwner,
   BufferPool& pool_;
   const CoreConfig config_;
   const Topology topology_;
+  // By Member::transport. The engine's transports end before this object may.
+  const std::vector<std::string> transport_names_;
   const Peers peers_;
   const FailureWords words_;
 
   OpenCalls open_;  // [driver]
+  FlightRecorder flight_;
   Ending ending_;
   CallRunner runner_;
   CallFunnel funnel_;

@@ -49,7 +49,7 @@ std::optional<absl::Status> InlinePath::RunAgain(const CallKey& key, const void*
                   scratch_.data());
   const InlineEnd end = call.Run(seat_);
   if (end == InlineEnd::kDone) {
-    return Finish(cached->descriptor, cached->wiring, call.progress());
+    return Finish(cached->call, *cached->plan, cached->descriptor, cached->wiring, call.progress());
   }
   return HandOver(end, cached->call, {cached->plan, std::move(scratch_), cached->wiring},
                   call.progress());
@@ -79,7 +79,7 @@ std::optional<absl::Status> InlinePath::Run(const Call& call) {
     return HandOver(end, call, std::move(admitted), inlined.progress());
   }
   scratch_ = std::move(admitted.scratch);
-  return Finish(descriptor, admitted.wiring, inlined.progress());
+  return Finish(call, *admitted.plan, descriptor, admitted.wiring, inlined.progress());
 }
 
 bool InlinePath::ReserveScratch(int64_t bytes) {
@@ -95,8 +95,10 @@ bool InlinePath::ReserveScratch(int64_t bytes) {
   return true;
 }
 
-absl::Status InlinePath::Finish(const Descriptor& descriptor, const Wiring& wiring,
-                                const Progress& progress) {
+absl::Status InlinePath::Finish(const Call& call, const Plan& plan, const Descriptor& descriptor,
+                                const Wiring& wiring, const Progress& progress) {
+  flight_.Inline(call.kind, descriptor, wiring.sequence + 1, call.root, wiring.user_tag,
+                 plan.algorithm);
   if (scratch_.size() > kMaxKeptScratch) {
     pool_.Give(std::move(scratch_));
   }

@@ -21,6 +21,7 @@
 
 #include "lib/base/call.h"
 #include "lib/comm/cost_model.h"
+#include "lib/comm/flight_recorder.h"
 #include "lib/comm/plan_cache.h"
 #include "lib/comm/topology.h"
 #include "lib/engine/driver_seat.h"
@@ -65,8 +66,14 @@ class InlinePath {
  public:
   // `ranks` is the size of the communicator. All arguments must outlive this object.
   InlinePath(DriverSeat& seat, BufferPool& pool, InlineFunnel& funnel, InlineOwner& owner,
-             int ranks, bool pays)
-      : seat_(seat), pool_(pool), funnel_(funnel), owner_(owner), ranks_(ranks), pays_(pays) {}
+             FlightRecorder& flight, int ranks, bool pays)
+      : seat_(seat),
+        pool_(pool),
+        funnel_(funnel),
+        owner_(owner),
+        flight_(flight),
+        ranks_(ranks),
+        pays_(pays) {}
 
   // Returns whether it is cheap to poll every peer again and again. In shared memory it is. With
   // sockets each poll is a system call, and epoll serves many sockets better.
@@ -97,7 +104,8 @@ class InlinePath {
   bool MayTry(const Call& call) const;
   // [driver] Enlarges the scratch if necessary. Returns false if there is no memory.
   bool ReserveScratch(int64_t bytes);
-  absl::Status Finish(const Descriptor& descriptor, const Wiring& wiring, const Progress& progress);
+  absl::Status Finish(const Call& call, const Plan& plan, const Descriptor& descriptor,
+                      const Wiring& wiring, const Progress& progress);
   absl::Status HandOver(InlineEnd why, const Call& call, Admitted admitted,
                         const Progress& progress);
 
@@ -105,6 +113,7 @@ class InlinePath {
   BufferPool& pool_;
   InlineFunnel& funnel_;
   InlineOwner& owner_;
+  FlightRecorder& flight_;
   const int ranks_;
   std::atomic<bool> pays_;
   std::atomic<uint64_t> plans_made_{0};  // how often Forget was called

@@ -11,6 +11,7 @@
 #include "lib/base/config.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/comm/flight_log.h"
 #include "lib/net/handshake.h"
 #include "transports/registry.h"
 
@@ -41,6 +42,7 @@ std::string ThisHostId() {
 absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(CheckEnvironment());
   ENTRAIN_RETURN_IF_ERROR(ApplyLogLevel());
+  ENTRAIN_RETURN_IF_ERROR(FlightLog::Get().Configure());
   if (options.engines > 1 || options.engines < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "engines: ", options.engines, " is not 0 or 1; this version has one loop a runtime"));
@@ -83,10 +85,15 @@ absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Default(DeviceCallsFactory dev
   return runtime;
 }
 
+Runtime::Runtime(const RuntimeOptions& options) : options_(options), pool_(int64_t{256} << 20) {
+  FlightLog::Get().Retain();
+}
+
 Runtime::~Runtime() {
   if (engine_ != nullptr) {
     engine_->Shutdown();
   }
+  FlightLog::Get().Release();
 }
 
 absl::Status Runtime::EnsureStarted(const std::string& route_to, int rank) {

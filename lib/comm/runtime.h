@@ -78,7 +78,7 @@ class Runtime {
   }
 
  private:
-  explicit Runtime(const RuntimeOptions& options) : options_(options), pool_(int64_t{256} << 20) {}
+  explicit Runtime(const RuntimeOptions& options);
   absl::Status Start(const std::string& route_to, int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RuntimeOptions options_;

@@ -279,6 +279,20 @@ void Executor::OnDone(Completion* self, const absl::Status& status, int64_t byte
   }
 }
 
+bool Executor::receiving() const {
+  return std::any_of(runs_.begin(), runs_.end(),
+                     [](const LaneRun& run) { return run.lane >= 0 && run.receives > 0; });
+}
+
+void Executor::EachOpenTransfer(absl::FunctionRef<void(int, Direction)> each) const {
+  for (const Pending& slot : slots_) {
+    if (slot.posted) {
+      const Transfer& transfer = schedule_.transfers[slot.transfer];
+      each(transfer.peer, transfer.direction);
+    }
+  }
+}
+
 int Executor::WaitingFor() const {
   if (failed_peer_ >= 0) {
     return failed_peer_;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 
 #include "collectives/schedule.h"
@@ -62,6 +63,8 @@ class Executor {
   void Stop(absl::Status why);
 
   const absl::Status& status() const { return status_; }
+  const Descriptor& descriptor() const { return descriptor_; }
+  const char* algorithm() const { return plan_->algorithm; }
   // Number of posted transfers whose completions have not run, and of combinations by the caller's
   // function that have not returned. The executor must live until this is 0.
   int pending() const { return pending_; }
@@ -76,6 +79,10 @@ class Executor {
   int64_t combining_since_ns() const;
   // Returns the rank of the first transfer that failed or has not completed. -1: none.
   int WaitingFor() const;
+  // Calls `each` for each transfer that is posted and has not completed, with its peer.
+  void EachOpenTransfer(absl::FunctionRef<void(int peer, Direction direction)> each) const;
+  // Returns whether a receive is posted and has not completed, as far as the lanes have noticed.
+  bool receiving() const;
   // Returns the scratch. Must be called once, when pending() is 0. Empty if the caller's own
   // function may still use the scratch.
   OwnedBuffer TakeScratch();

@@ -15,6 +15,7 @@ from .collectives import CallOptions, Received
 from .comm import Batch, Comm, CommStats, Member, Registration, Runtime
 from .errors import (Aborted, Error, ErrorRecord, FailedPrecondition, Internal, InvalidArgument, Mismatch, PeerLost, Phase,
                      ResourceExhausted, Scope, StaleGeneration, TimedOut, Unimplemented)
+from .flight import flight_dump
 from .optim import WSAM, Optim, OptimInfo
 from .reductions import Op, Reduction
 from .store import Store
@@ -27,5 +28,5 @@ __all__ = [
     "EditLoss", "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument", "Member", "Mesh", "Mismatch", "Op",
     "Optim", "OptimInfo", "PeerLost", "Phase", "Received", "Reduction", "Registration", "ResourceExhausted", "Runtime", "Scope", "Shard",
     "ShardLayer", "ShardStats", "StaleGeneration", "State", "StateEntry", "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "WorkInfo",
-    "__version__", "library_path", "program_path",
+    "__version__", "flight_dump", "library_path", "program_path",
 ]

@@ -59,8 +59,10 @@ class CallRunnerTest : public PlayedComm,
   const FailureWords words{config.name, *peers, clock};
   Mismatches mismatches{*this, open, *peers, clock};
   Inquiry inquiry{*this, *peers, *funnel, open, words, clock};
-  CallRunner runner{
-      *this, engine, {config, *peers, pool, end, *funnel, open, words, inquiry, mismatches}};
+  FlightRecorder flight{16, engine->clock().Now()};
+  CallRunner runner{*this,
+                    engine,
+                    {config, *peers, pool, end, *funnel, open, words, inquiry, mismatches, flight}};
   bool wants_attention = false;
   std::vector<absl::Status> failures;
 };
@@ -75,6 +77,32 @@ TEST_F(CallRunnerTest, ACallIsOverWhenItsTransfersAre) {
   EXPECT_TRUE(open.empty());
   EXPECT_EQ(runner.bytes_sent(), 32u);
   EXPECT_EQ(runner.bytes_received(), 0u);
+}
+
+TEST_F(CallRunnerTest, TheFlightRecorderFollowsACall) {
+  const auto state = [&] { return flight.Read().back().state; };
+  CallWork& work = Submitted(Message(CallKind::kRecv, 2, /*tag=*/9));
+  EXPECT_EQ(state(), FlightState::kPlanned);
+  engine->seat().PollOnce();
+  Attend();
+  EXPECT_EQ(state(), FlightState::kReceiving);
+  const FlightOpen known = work.flight_open();
+  EXPECT_EQ(known.mark, flight.Read().back().mark);
+  EXPECT_EQ(known.receives_from, std::vector<int>{2});
+  EXPECT_TRUE(known.sends_to.empty());
+  EXPECT_EQ(known.call.tag, 9);
+  Complete(2, absl::OkStatus());
+  EXPECT_EQ(state(), FlightState::kDone);
+  const FlightCall call = flight.Read().back().call;
+  EXPECT_EQ(call.kind, CallKind::kRecv);
+  EXPECT_EQ(call.peer, 2);
+  EXPECT_EQ(call.number, 1u);
+
+  CallWork& lost = Started(Message(CallKind::kSend, 0));
+  EXPECT_EQ(state(), FlightState::kSending);
+  EXPECT_EQ(lost.flight_open().sends_to, std::vector<int>{0});
+  Fail(absl::AbortedError("over"));
+  EXPECT_EQ(state(), FlightState::kFailed);
 }
 
 TEST_F(CallRunnerTest, ACallKeepsTheCommunicator) {

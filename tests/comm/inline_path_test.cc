@@ -144,7 +144,8 @@ class InlinePathTest : public testing::Test, protected InlineFunnel, protected I
   absl::Status refusal;
   std::function<void()> during_furnish = [] {};
   std::vector<Progress> gone_on;
-  InlinePath path{engine->seat(), pool, *this, *this, 2, /*pays=*/true};
+  FlightRecorder flight{16, 0};
+  InlinePath path{engine->seat(), pool, *this, *this, flight, 2, /*pays=*/true};
 };
 
 TEST_F(InlinePathTest, TheSecondCallOfAKeyNeedsNoOwner) {
@@ -162,6 +163,15 @@ TEST_F(InlinePathTest, TheSecondCallOfAKeyNeedsNoOwner) {
     EXPECT_EQ(peer.tags[i].call(), i) << "every call has a number of its own";
   }
   EXPECT_EQ(path.count(InlineEnd::kDone), 6u);
+  // The flight recorder has the calls of both ways.
+  const auto recorded = flight.Read();
+  ASSERT_EQ(recorded.size(), 6u);
+  EXPECT_EQ(recorded[1].call.kind, CallKind::kSend);
+  EXPECT_EQ(recorded[1].call.number, 2u);
+  EXPECT_EQ(recorded[4].call.kind, CallKind::kRecv);
+  EXPECT_EQ(recorded[4].call.number, 5u);
+  EXPECT_EQ(recorded[4].call.peer, 1);
+  EXPECT_STREQ(recorded[4].call.algorithm, "point_to_point");
   EXPECT_EQ(path.bytes_sent(), 3u * 32);
   EXPECT_EQ(path.bytes_received(), 3u * 32);
   EXPECT_TRUE(EngineIsFree());

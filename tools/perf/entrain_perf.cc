@@ -1,4 +1,5 @@
 // entrain-perf COLLECTIVE [options]: measures how fast a collective is, and checks its results.
+// entrain-perf --flight FILES: says which rank holds a job up.
 // --help has the details.
 #include <cstdio>
 #include <string>
@@ -6,6 +7,7 @@
 
 #include "entrain/entrain.h"
 #include "tools/perf/entrain_subject.h"
+#include "tools/perf/flight.h"
 #include "tools/perf/local_job.h"
 #include "tools/perf/measure_rank.h"
 #include "tools/perf/options.h"
@@ -18,6 +20,12 @@ int Main(int argc, char** argv) {
   Options options;
   if (const auto code = ParseOptions(argc, argv, &options); code.has_value()) {
     return *code;
+  }
+  if (options.flight_of > 0) {
+    return PrintFlightOf(options.flight_of);
+  }
+  if (!options.flight.empty()) {
+    return PrintFlights(options.flight, options.json);
   }
   if (options.local_ranks > 0 && options.local_rank < 0) {
     return RunLocalJobs(options, std::vector<std::string>(argv, argv + argc));

@@ -109,6 +109,14 @@ void Declare(CLI::App& app, Words& words, Options& options) {
          "instead of COLLECTIVE: measure all of them by every algorithm, and put figures of the "
          "links and choices into FILE, for ENTRAIN_TUNING")
       ->option_text("FILE");
+  app.add_option("--flight", options.flight,
+                 "instead of COLLECTIVE: merge the flight dumps of the ranks into one page that "
+                 "names the culprit (docs/flight.md); --json FILE gets the same as JSON")
+      ->option_text("FILES");
+  app.add_option("--flight-of", options.flight_of,
+                 "instead of COLLECTIVE: print the flight dump of a running process of this user")
+      ->option_text("PID")
+      ->check(CLI::PositiveNumber);
   app.add_flag("--pin", words.pin,
                "with -n: a core for each rank, taken in turn where ranks are more (default)");
   app.add_flag("--no-pin", words.no_pin, "with -n: let ranks wander between cores");
@@ -237,7 +245,25 @@ absl::Status UnderstandTune(const Words& words, const Options& options) {
   return absl::OkStatus();
 }
 
+// The options that ask for flight dumps stand alone.
+absl::Status UnderstandFlight(const Words& words, const Options& options) {
+  const char* const name = options.flight_of > 0 ? "--flight-of" : "--flight";
+  for (const auto& [other, given] :
+       {std::pair("COLLECTIVE", !words.collective.empty()),
+        std::pair("--tune", !options.tune.empty()), std::pair("-n", options.local_ranks > 0),
+        std::pair("--flight", options.flight_of > 0 && !options.flight.empty()),
+        std::pair("--json", options.flight_of > 0 && !options.json.empty())}) {
+    if (given) {
+      return absl::InvalidArgumentError(absl::StrCat(other, ": not with ", name));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Understand(const Words& words, Options& options) {
+  if (options.flight_of > 0 || !options.flight.empty()) {
+    return UnderstandFlight(words, options);
+  }
   ENTRAIN_ASSIGN_OR_RETURN(options.memory, MemoryFromName(words.memory));
   ENTRAIN_RETURN_IF_ERROR(UnderstandTune(words, options));
   if (options.tune.empty()) {

@@ -25,6 +25,9 @@ struct Options {
   std::string json;
   std::string tune;  // the file to write; empty: measure `like`
   bool append = false, explain = false, list = false;
+  // The files to merge, or the process to ask, instead of a measurement.
+  std::vector<std::string> flight;
+  int64_t flight_of = 0;
   int local_ranks = 0;  // 0: a launcher has started the ranks
   std::optional<bool> pin;
 

@@ -367,6 +367,16 @@ ENTRAIN_API entrain_status_t entrain_comm_drain(entrain_comm_t* comm, int64_t ti
  * may begin on a freed handle. */
 ENTRAIN_API void entrain_comm_destroy(entrain_comm_t* comm);
 
+/* ---- Flight recorder (docs/flight.md) ------------------------------------------------------------------------- */
+
+/* Writes the last calls of all communicators of this process to a new file, in JSON: each call with its number, tag,
+ * operation, state and times, and the ranks that a call under way waits for. `entrain-perf --flight FILES` merges the
+ * files of the ranks and names the culprit. `path`: the file to create; NULL: a file in ENTRAIN_FLIGHT_DIR. Any thread
+ * may call it, at any time, also while another thread hangs in a call: it waits for the engine for 200 ms at most.
+ * FAILED_PRECONDITION: the file exists, or `path` is NULL and ENTRAIN_FLIGHT_DIR is not set. RESOURCE_EXHAUSTED: `path`
+ * is NULL and this process has written 16 files there, or the disk is full. */
+ENTRAIN_API entrain_status_t entrain_flight_dump(const char* path);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

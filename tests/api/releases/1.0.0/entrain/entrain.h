@@ -39,10 +39,10 @@
  *    others have gone on without this rank.
  *  8 Counts are numbers of elements, 64 bits wide; 0 is legal. A buffer must be aligned for its element type. The
  *    comment of a call says which buffers make it an in-place call. The library refuses all other overlaps.
- *  9 The library throws no exception, installs no signal handler, and does not return errors in errno. After fork() the
- *    child cannot use the library: its calls return FAILED_PRECONDITION. The child may continue without exec, as
- *    data loaders do. It closes its copies of the library's sockets, so that peers notice the death of the parent even
- *    if children survive.
+ *  9 The library throws no exception, does not return errors in errno, and installs no signal handler unless
+ *    ENTRAIN_FLIGHT_SIGNAL asks for one. After fork() the child cannot use the library: its calls return
+ *    FAILED_PRECONDITION. The child may continue without exec, as data loaders do. It closes its copies of the
+ *    library's sockets, so that peers notice the death of the parent even if children survive.
  *
  * A setting is taken from the first of these sources that has it: the call, the config struct, ENTRAIN_* environment
  * variables, the launcher's variables, the default. */

@@ -1,0 +1,203 @@
+#include "lib/comm/flight_recorder.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "transports/transport.h"
+
+namespace entrain {
+namespace {
+
+constexpr int kTicketShift = 48, kStateShift = 44;
+constexpr uint64_t kTimeMask = (uint64_t{1} << kStateShift) - 1;
+constexpr int kAttempts = 4;  // of a reader, at an entry that is being written
+
+uint64_t MaskOf(int calls) {
+  return calls <= 0 ? 0 : std::bit_ceil(static_cast<uint64_t>(std::max(calls, 2))) - 1;
+}
+
+uint64_t WhoOf(CallKind kind, int peer, uint32_t wire_tag) {
+  return uint64_t{static_cast<uint32_t>(peer)} << 32 | uint64_t{wire_tag} << 8 |
+         static_cast<uint8_t>(kind);
+}
+
+void TakeWho(uint64_t who, FlightCall* call) {
+  const uint32_t tag = static_cast<uint32_t>(who >> 8) & Tag::kUntagged;
+  call->peer = static_cast<int>(static_cast<uint32_t>(who >> 32));
+  call->tag = tag == Tag::kUntagged ? -1 : int64_t{tag};
+  call->kind = static_cast<CallKind>(who & 0xff);
+}
+
+}  // namespace
+
+absl::string_view NameOf(FlightState state) {
+  constexpr absl::string_view kNames[] = {"planned",  "sending", "receiving",
+                                          "reducing", "done",    "failed"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+FlightRecorder::FlightRecorder(int calls, int64_t now_ns)
+    : mask_(MaskOf(calls)),
+      base_ns_(now_ns),
+      submitted_(on() ? new Entry[mask_ + 1] : nullptr),
+      inlined_(on() ? new Entry[mask_ + 1] : nullptr) {}
+
+uint64_t FlightRecorder::Pack(uint64_t ticket, FlightState state, int64_t at_ns) const {
+  const auto us = static_cast<uint64_t>(std::max<int64_t>(at_ns - base_ns_, 0) / kMicrosecond);
+  return ticket << kTicketShift | uint64_t{static_cast<uint8_t>(state)} << kStateShift |
+         std::min(us, kTimeMask);
+}
+
+void FlightRecorder::Write(Entry& entry, uint64_t state, const Descriptor& descriptor,
+                           uint64_t number, uint64_t who, int64_t started_ns,
+                           const char* algorithm) {
+  const auto words = std::bit_cast<std::array<uint64_t, 2>>(descriptor);
+  entry.state.store(state, std::memory_order_relaxed);
+  entry.descriptor[0].store(words[0], std::memory_order_relaxed);
+  entry.descriptor[1].store(words[1], std::memory_order_relaxed);
+  entry.number.store(number, std::memory_order_relaxed);
+  entry.who.store(who, std::memory_order_relaxed);
+  entry.started.store(static_cast<uint64_t>(started_ns), std::memory_order_relaxed);
+  entry.algorithm.store(algorithm, std::memory_order_relaxed);
+}
+
+uint64_t FlightRecorder::Begin(const FlightCall& call) {
+  if (!on()) {
+    return 0;
+  }
+  const uint64_t ticket = submitted_next_.fetch_add(1, std::memory_order_relaxed);
+  Entry& entry = submitted_[ticket & mask_];
+  // A thread that was stopped between the two lines may find its entry taken by a later call.
+  uint64_t version = entry.version.load(std::memory_order_relaxed);
+  if (version % 2 != 0 || version > 2 * ticket ||
+      !entry.version.compare_exchange_strong(version, 2 * ticket + 1, std::memory_order_relaxed)) {
+    return 0;
+  }
+  // A reader that sees one of the words that follow sees the odd version too.
+  std::atomic_thread_fence(std::memory_order_release);
+  const uint32_t tag = call.tag < 0 ? Tag::kUntagged : static_cast<uint32_t>(call.tag);
+  Write(entry, Pack(ticket, FlightState::kPlanned, call.started_ns), call.descriptor, call.number,
+        WhoOf(call.kind, call.peer, tag), call.started_ns, call.algorithm);
+  entry.version.store(2 * ticket + 2, std::memory_order_release);
+  return ticket + 1;
+}
+
+void FlightRecorder::Enter(uint64_t mark, FlightState state, int64_t now_ns) {
+  if (mark == 0) {
+    return;
+  }
+  const uint64_t next = Pack(mark - 1, state, now_ns);
+  std::atomic<uint64_t>& word = submitted_[(mark - 1) & mask_].state;
+  uint64_t before = word.load(std::memory_order_relaxed);
+  if (before >> kTicketShift == next >> kTicketShift) {
+    // Fails if a later call has taken the entry: nothing else changes the word meanwhile.
+    word.compare_exchange_strong(before, next, std::memory_order_relaxed);
+  }
+}
+
+void FlightRecorder::Number(uint64_t mark, uint64_t number, int peer) {
+  if (mark == 0) {
+    return;
+  }
+  Entry& entry = submitted_[(mark - 1) & mask_];
+  uint64_t version = 2 * mark;
+  if (!entry.version.compare_exchange_strong(version, 2 * mark - 1, std::memory_order_relaxed)) {
+    return;
+  }
+  std::atomic_thread_fence(std::memory_order_release);
+  const uint64_t who = entry.who.load(std::memory_order_relaxed);
+  entry.number.store(number, std::memory_order_relaxed);
+  entry.who.store(uint64_t{static_cast<uint32_t>(peer)} << 32 | (who & 0xffffffff),
+                  std::memory_order_relaxed);
+  entry.version.store(2 * mark, std::memory_order_release);
+}
+
+void FlightRecorder::Inline(CallKind kind, const Descriptor& descriptor, uint64_t number, int peer,
+                            uint32_t wire_tag, const char* algorithm) {
+  if (!on()) {
+    return;
+  }
+  const uint64_t ticket = inlined_next_.load(std::memory_order_relaxed);
+  Entry& entry = inlined_[ticket & mask_];
+  entry.version.store(2 * ticket + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  Write(entry, submitted(), descriptor, number, WhoOf(kind, peer, wire_tag), 0, algorithm);
+  entry.version.store(2 * ticket + 2, std::memory_order_release);
+  inlined_next_.store(ticket + 1, std::memory_order_relaxed);
+}
+
+bool FlightRecorder::Copy(const Entry& entry, uint64_t ticket, FlightEntry* out,
+                          uint64_t* state) const {
+  if (entry.version.load(std::memory_order_acquire) != 2 * ticket + 2) {
+    return false;
+  }
+  FlightCall& call = out->call;
+  *state = entry.state.load(std::memory_order_relaxed);
+  const std::array<uint64_t, 2> words{entry.descriptor[0].load(std::memory_order_relaxed),
+                                      entry.descriptor[1].load(std::memory_order_relaxed)};
+  call.number = entry.number.load(std::memory_order_relaxed);
+  const uint64_t who = entry.who.load(std::memory_order_relaxed);
+  call.started_ns = static_cast<int64_t>(entry.started.load(std::memory_order_relaxed));
+  call.algorithm = entry.algorithm.load(std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (entry.version.load(std::memory_order_relaxed) != 2 * ticket + 2) {
+    return false;
+  }
+  call.descriptor = std::bit_cast<Descriptor>(words);
+  TakeWho(who, &call);
+  return true;
+}
+
+std::vector<std::pair<FlightEntry, uint64_t>> FlightRecorder::ReadRing(
+    const std::unique_ptr<Entry[]>& ring, uint64_t next) const {
+  std::vector<std::pair<FlightEntry, uint64_t>> entries;
+  for (uint64_t ticket = next - std::min(next, mask_ + 1); ticket < next; ++ticket) {
+    FlightEntry entry;
+    uint64_t state = 0;
+    bool whole = false;
+    for (int i = 0; i < kAttempts && !whole; ++i) {
+      whole = Copy(ring[ticket & mask_], ticket, &entry, &state);
+    }
+    if (!whole) {
+      entry = {};
+      entry.torn = true;
+    }
+    entries.emplace_back(entry, state);
+  }
+  return entries;
+}
+
+std::vector<FlightEntry> FlightRecorder::Read() const {
+  std::vector<FlightEntry> all;
+  if (!on()) {
+    return all;
+  }
+  // A call that is handed over is never in both rings, so the order of the two reads is free.
+  const uint64_t inlined_next = inlined();
+  auto inlined = ReadRing(inlined_, inlined_next);
+  const uint64_t next = submitted();
+  const auto submitted = ReadRing(submitted_, next);
+  auto inline_call = inlined.begin();
+  const auto take_inlined = [&](uint64_t before) {
+    for (;
+         inline_call != inlined.end() && (inline_call->first.torn || inline_call->second <= before);
+         ++inline_call) {
+      all.push_back(inline_call->first);
+    }
+  };
+  uint64_t ticket = next - submitted.size();
+  for (auto [entry, state] : submitted) {
+    take_inlined(ticket++);
+    if (!entry.torn) {
+      entry.mark = ticket;
+      entry.state = static_cast<FlightState>(state >> kStateShift & 0xf);
+      entry.since_ns = base_ns_ + static_cast<int64_t>(state & kTimeMask) * kMicrosecond;
+    }
+    all.push_back(entry);
+  }
+  take_inlined(~uint64_t{0});
+  return all;
+}
+
+}  // namespace entrain

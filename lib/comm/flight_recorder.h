@@ -1,0 +1,116 @@
+// The last calls of a communicator, in fixed memory. The page docs/flight.md says what a dump of
+// them shows.
+//
+// There are two rings of entries. The calls of the executor are written when they are submitted,
+// when their stage changes and when they are over. The calls of the inline path are written once,
+// when they are over, because such a call ends or goes to the executor within about a millisecond.
+// Writing takes no lock, allocates nothing and reads no clock.
+//
+// Readers may be slower than writers. Each entry has a version, which is odd while the entry is
+// being written. Read compares the version before and after it copies an entry, and reports an
+// entry as torn if it was written meanwhile.
+//
+// Thread safety: any thread, except for functions marked [driver].
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+#include "lib/base/call.h"
+
+namespace entrain {
+
+enum class FlightState : uint8_t {
+  kPlanned = 0,    // submitted; the driver has not come to it
+  kSending = 1,    // every posted receive is done, and a send is not
+  kReceiving = 2,  // a posted receive is not done
+  kReducing = 3,   // the caller's own reduction is running
+  kDone = 4,
+  kFailed = 5,
+};
+absl::string_view NameOf(FlightState state);  // "planned"
+
+// The values of a call that do not change while it is under way.
+struct FlightCall {
+  CallKind kind = CallKind::kBarrier;
+  Descriptor descriptor;
+  uint64_t number = 0;         // as Blame::sequence; 0: a receive in line
+  int peer = -1;               // of a send or receive; the root of other calls
+  int64_t tag = -1;            // -1: untagged
+  const char* algorithm = "";  // lives for ever
+  int64_t started_ns = 0;
+};
+
+// An entry, as Read finds it.
+struct FlightEntry {
+  FlightCall call;
+  uint64_t mark = 0;  // 0: a call of the inline path
+  FlightState state = FlightState::kDone;
+  int64_t since_ns = 0;  // when the state began. Inline calls: unknown, 0
+  bool torn = false;     // was written meanwhile: the other members mean nothing
+};
+
+class FlightRecorder {
+ public:
+  static constexpr int kDefaultCalls = 256, kMostCalls = 1 << 16;
+
+  // Keeps the last `calls` calls of each path, rounded up to a power of two. 0: keeps nothing.
+  // `now_ns`: the times that follow must not be before it, nor more than 200 days after it.
+  FlightRecorder(int calls, int64_t now_ns);
+
+  // A call is submitted. Returns the mark by which it is known from now on. 0: it is not kept.
+  uint64_t Begin(const FlightCall& call);
+  // [driver] The state of the call changes. No effect if later calls have taken its entry.
+  void Enter(uint64_t mark, FlightState state, int64_t now_ns);
+  // [driver] A receive in line has got its message.
+  void Number(uint64_t mark, uint64_t number, int peer);
+  // [driver] A call of the inline path is over. `wire_tag`: Tag::kUntagged for an untagged call.
+  void Inline(CallKind kind, const Descriptor& descriptor, uint64_t number, int peer,
+              uint32_t wire_tag, const char* algorithm);
+
+  // Returns the entries in the order in which the calls came, as far as this is known: a call of
+  // the inline path stands behind the submitted calls that had begun when it was over.
+  std::vector<FlightEntry> Read() const;
+  bool on() const { return mask_ != 0; }
+  // Returns how many calls were submitted, and how many the inline path has finished.
+  uint64_t submitted() const { return submitted_next_.load(std::memory_order_relaxed); }
+  uint64_t inlined() const { return inlined_next_.load(std::memory_order_relaxed); }
+
+ private:
+  // All words are atomic, so that a reader may see a mixture of two calls, but no undefined value.
+  struct alignas(64) Entry {
+    std::atomic<uint64_t> version{0};  // of ticket t: 2t + 1 while it is written, then 2t + 2
+    // Submitted: see Pack. Inline: how many calls had been submitted.
+    std::atomic<uint64_t> state{0};
+    std::array<std::atomic<uint64_t>, 2> descriptor{};
+    std::atomic<uint64_t> number{0};
+    std::atomic<uint64_t> who{0};  // peer, tag and kind
+    std::atomic<uint64_t> started{0};
+    std::atomic<const char*> algorithm{nullptr};
+  };
+
+  // Ticket (16 bits), state (4 bits) and the microseconds since base_ns_ (44 bits) in one word, so
+  // that one exchange changes the state of a call and leaves that of a later call alone.
+  uint64_t Pack(uint64_t ticket, FlightState state, int64_t at_ns) const;
+  static void Write(Entry& entry, uint64_t state, const Descriptor& descriptor, uint64_t number,
+                    uint64_t who, int64_t started_ns, const char* algorithm);
+  // Returns false if the entry of the ticket is being written, or is another call's.
+  bool Copy(const Entry& entry, uint64_t ticket, FlightEntry* out, uint64_t* state) const;
+  // Returns the entries of a ring, the last of which has the ticket before `next`.
+  std::vector<std::pair<FlightEntry, uint64_t>> ReadRing(const std::unique_ptr<Entry[]>& ring,
+                                                         uint64_t next) const;
+
+  const uint64_t mask_;
+  const int64_t base_ns_;
+  const std::unique_ptr<Entry[]> submitted_, inlined_;
+  std::atomic<uint64_t> submitted_next_{0};
+  std::atomic<uint64_t> inlined_next_{0};  // only the driver writes it
+};
+
+}  // namespace entrain
