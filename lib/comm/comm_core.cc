@@ -181,12 +181,15 @@ CommStats CommCore::stats() const {
           runner_.bytes_received() + inline_.bytes_received()};
 }
 
-std::vector<FlightOpen> CommCore::flight_open() const {
-  std::vector<FlightOpen> calls;
+FlightLook CommCore::flight_look() const {
+  FlightLook look{true};
   for (const CallWork* work : open_.works()) {
-    calls.push_back(work->flight_open());
+    look.open.push_back(work->flight_open());
   }
-  return calls;
+  for (const Member& member : config_.members) {
+    look.addresses.push_back(member.endpoint == nullptr ? "" : member.endpoint->peer_address());
+  }
+  return look;
 }
 
 absl::string_view CommCore::transport_to(int rank) const {

@@ -18,6 +18,7 @@
 #include "lib/comm/core_config.h"
 #include "lib/comm/ending.h"
 #include "lib/comm/failure_words.h"
+#include "lib/comm/flight_dump.h"
 #include "lib/comm/flight_recorder.h"
 #include "lib/comm/inline_path.h"
 #include "lib/comm/inquiry.h"
@@ -74,8 +75,8 @@ class CommCore final : public ContextOwner,
   const FlightRecorder& flight() const { return flight_; }
   absl::Status end_status() const { return ending_.status(); }
   std::vector<CallNumbers::Count> started_counts() const { return funnel_.counts(); }
-  // [driver] Returns the calls under way.
-  std::vector<FlightOpen> flight_open() const;
+  // [driver] Returns what a flight dump needs of the driver.
+  FlightLook flight_look() const;
   // Returns the name of the transport to a member. "self" for this rank itself.
   absl::string_view transport_to(int rank) const;
   // Blocks until all calls started so far are over. Returns false if one is not over at `give_up`.

@@ -189,7 +189,7 @@ FlightComm Describe(const CommCore& core, const FlightLook& look) {
     const Member& member = config.members[r];
     comm.members.push_back({Hex(member.id.data(), member.id.size()), member.world_rank,
                             member.host_id, std::string(core.transport_to(static_cast<int>(r))),
-                            member.address});
+                            r < look.addresses.size() ? look.addresses[r] : member.address});
   }
   // A process uses a context number once, and all members know the first member's.
   comm.id = absl::StrCat(comm.members[0].process, "-", config.members[0].context);

@@ -26,10 +26,12 @@ struct FlightMember {
   std::string host, transport, address;
 };
 
-// The calls under way, as the driver of the communicator's engine knows them.
+// What the driver of the communicator's engine knows.
 struct FlightLook {
   bool answered = false;  // false: the driver has not answered in time
-  std::vector<FlightOpen> open;
+  std::vector<FlightOpen> open = {};
+  // By rank, as in errors: "shm pid 12". Empty: for this rank, or all unknown.
+  std::vector<std::string> addresses = {};
 };
 
 struct FlightComm {

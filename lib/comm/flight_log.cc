@@ -90,14 +90,14 @@ std::string HostName() {
 class LookJob final : public Job {
  public:
   struct Answer {
-    std::vector<std::vector<FlightOpen>> open;  // by core
+    std::vector<FlightLook> looks;  // by core
     absl::Notification given;
   };
   LookJob(std::vector<std::shared_ptr<CommCore>> cores, std::shared_ptr<Answer> answer)
       : cores_(std::move(cores)), answer_(std::move(answer)) {}
   void Run() override {
     for (const auto& core : cores_) {
-      answer_->open.push_back(core->flight_open());
+      answer_->looks.push_back(core->flight_look());
     }
     answer_->given.Notify();
     delete this;
@@ -133,7 +133,7 @@ std::map<const CommCore*, FlightLook> LookAt(const std::vector<std::shared_ptr<C
     }
     const auto& of_engine = by_engine[engine];
     for (size_t i = 0; i < of_engine.size(); ++i) {
-      looks[of_engine[i].get()] = {true, std::move(answer->open[i])};
+      looks[of_engine[i].get()] = std::move(answer->looks[i]);
     }
   }
   return looks;
@@ -337,9 +337,8 @@ void FlightLog::OnFailure(const CommCore& core) {
       files_ + static_cast<int>(requests_.size()) >= kMostFiles) {
     return;
   }
-  requests_.push_back({absl::StrCat("failure of ", core.config().name),
-                       core.shared_from_this(),
-                       {true, core.flight_open()}});
+  requests_.push_back({absl::StrCat("failure of ", core.config().name), core.shared_from_this(),
+                       core.flight_look()});
   Wake();
 }
 

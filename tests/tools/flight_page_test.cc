@@ -48,7 +48,7 @@ class PlayedJob {
       for (const int process : processes) {
         comm.members.push_back({absl::StrCat("aaaaaaaa", process), process,
                                 absl::StrCat("host", process / 2), "tcp",
-                                absl::StrCat("10.0.0.", process, ":7")});
+                                absl::StrCat("tcp 10.0.0.", process, ":7")});
       }
       comm.members[rank].address = "";
       dumps_[static_cast<size_t>(processes[rank])].comms.push_back(comm);
@@ -126,14 +126,14 @@ TEST(FlightPageTest, ARankWithoutADumpIsNamed) {
   job.Add("world", 3, CallKind::kAllReduce, kReceiving, 9, {1});
   EXPECT_EQ(job.Page({0, 1, 3}),
             R"(flight dumps of 3 processes in 3 files, 1 communicators
-culprit: rank 2 of world (host host1, 10.0.0.2:7, process aaaaaaaa): it has left no dump, and others wait for it: it is dead, stopped, or was not asked
+culprit: rank 2 of world (host host1, tcp 10.0.0.2:7, process aaaaaaaa): it has left no dump, and others wait for it: it is dead, stopped, or was not asked
 
 world: 4 ranks, no dump of rank 2
   all_reduce #2: all_reduce sum of 1000 f32, ring
     receiving for 12.0 s: ranks 0, 1; receives from rank 2
     no dump: rank 2
     receiving for 9.0 s: rank 3; receives from rank 1
-  culprit: rank 2 of world (host host1, 10.0.0.2:7, process aaaaaaaa): it has left no dump, and others wait for it: it is dead, stopped, or was not asked
+  culprit: rank 2 of world (host host1, tcp 10.0.0.2:7, process aaaaaaaa): it has left no dump, and others wait for it: it is dead, stopped, or was not asked
 )");
 }
 
@@ -146,7 +146,7 @@ TEST(FlightPageTest, ADeadRankThatAnErrorBlamesIsNamedBeforeOthersWithoutADump) 
   job.Add("world", 0, CallKind::kAllReduce, kReceiving, 12, {1});
   const std::string page = job.Page({0});
   EXPECT_THAT(page,
-              HasSubstr("culprit: rank 3 of world (host host1, 10.0.0.3:7, process aaaaaaaa): "
+              HasSubstr("culprit: rank 3 of world (host host1, tcp 10.0.0.3:7, process aaaaaaaa): "
                         "it has left no dump, and the error of rank 0 blames it: "
                         "ENTRAIN_PEER_LOST: world: rank 3 is lost"));
   EXPECT_THAT(page, HasSubstr("  ended on rank 0: ENTRAIN_PEER_LOST: world: rank 3 is lost\n"));
@@ -160,13 +160,13 @@ TEST(FlightPageTest, ARankThatHasNotCalledIsNamed) {
   }
   EXPECT_EQ(job.Page({0, 1, 2, 3}),
             R"(flight dumps of 4 processes in 4 files, 1 communicators
-culprit: rank 3 of world (host host1, 10.0.0.3:7, process aaaaaaaa): it has not called barrier #2, and no other call is under way there; its last call here, create #1, is done
+culprit: rank 3 of world (host host1, pid 103, tcp 10.0.0.3:7, process aaaaaaaa): it has not called barrier #2, and no other call is under way there; its last call here, create #1, is done
 
 world: 4 ranks
   barrier #2: barrier
     receiving for 5.0 s: ranks 0-2; receives from rank 3
     not started: rank 3; last call create #1, done
-  culprit: rank 3 of world (host host1, 10.0.0.3:7, process aaaaaaaa): it has not called barrier #2, and no other call is under way there; its last call here, create #1, is done
+  culprit: rank 3 of world (host host1, pid 103, tcp 10.0.0.3:7, process aaaaaaaa): it has not called barrier #2, and no other call is under way there; its last call here, create #1, is done
 )");
 }
 
@@ -179,7 +179,7 @@ TEST(FlightPageTest, ARankThatCalledSomethingElseIsNamed) {
   job.Add("world", 3, CallKind::kAllReduce, kReceiving, 5, {1});
   EXPECT_EQ(job.Page({0, 1, 2, 3}),
             R"(flight dumps of 4 processes in 4 files, 1 communicators
-culprit: rank 1 of world (host host0, 10.0.0.1:7, process aaaaaaaa): it called barrier where ranks 0, 2, 3 called all_reduce sum of 1000 f32
+culprit: rank 1 of world (host host0, pid 101, tcp 10.0.0.1:7, process aaaaaaaa): it called barrier where ranks 0, 2, 3 called all_reduce sum of 1000 f32
 
 world: 4 ranks
   all_reduce #2
@@ -187,7 +187,7 @@ world: 4 ranks
     called barrier: rank 1
     receiving for 5.0 s: ranks 0, 2, 3; receives from rank 1
     receiving for 6.0 s: rank 1; receives from ranks 0, 3
-  culprit: rank 1 of world (host host0, 10.0.0.1:7, process aaaaaaaa): it called barrier where ranks 0, 2, 3 called all_reduce sum of 1000 f32
+  culprit: rank 1 of world (host host0, pid 101, tcp 10.0.0.1:7, process aaaaaaaa): it called barrier where ranks 0, 2, 3 called all_reduce sum of 1000 f32
 )");
 }
 
@@ -210,21 +210,21 @@ TEST(FlightPageTest, AChainOverTwoCommunicatorsLeadsToItsEnd) {
   job.Add("world/1", 2, CallKind::kBarrier, kReceiving, 40, {1});
   EXPECT_EQ(job.Page({0, 1, 2, 3}),
             R"(flight dumps of 4 processes in 4 files, 2 communicators
-culprit: rank 1 of world/1 (host host1, 10.0.0.3:7, process aaaaaaaa): it has not called barrier #2, and no other call is under way there; its last call here, create #1, is done
+culprit: rank 1 of world/1 (host host1, pid 103, tcp 10.0.0.3:7, process aaaaaaaa): it has not called barrier #2, and no other call is under way there; its last call here, create #1, is done
 
 world: 4 ranks
   all_reduce #2: all_reduce sum of 1000 f32, ring
     receiving for 30.0 s: ranks 0, 1; receives from rank 2
     not started: rank 2; last call create #1, done
     done: rank 3
-  culprit: rank 1 of world/1 (host host1, 10.0.0.3:7, process aaaaaaaa): it has not called barrier #2, and no other call is under way there; its last call here, create #1, is done
+  culprit: rank 1 of world/1 (host host1, pid 103, tcp 10.0.0.3:7, process aaaaaaaa): it has not called barrier #2, and no other call is under way there; its last call here, create #1, is done
     rank 2 of world has not called all_reduce #2: it is in barrier #2 of world/1 as rank 0
 
 world/1: 2 ranks
   barrier #2: barrier
     receiving for 40.0 s: rank 0; receives from rank 1
     not started: rank 1; last call create #1, done
-  culprit: rank 1 of world/1 (host host1, 10.0.0.3:7, process aaaaaaaa): it has not called barrier #2, and no other call is under way there; its last call here, create #1, is done
+  culprit: rank 1 of world/1 (host host1, pid 103, tcp 10.0.0.3:7, process aaaaaaaa): it has not called barrier #2, and no other call is under way there; its last call here, create #1, is done
 )");
 }
 
@@ -235,8 +235,9 @@ TEST(FlightPageTest, RanksThatWaitForEachOtherInTwoCommunicatorsAreACircle) {
   job.Add("a", 0, CallKind::kBarrier, kReceiving, 9, {1});
   job.Add("b", 1, CallKind::kBarrier, kReceiving, 8, {0});
   const std::string page = job.Page({0, 1});
-  EXPECT_THAT(page, HasSubstr("ranks wait for each other in a circle, which comes back to barrier "
-                              "#2 of a"));
+  EXPECT_THAT(page, HasSubstr("culprit: rank 1 of a (host host0, pid 101, tcp 10.0.0.1:7, process "
+                              "aaaaaaaa): ranks wait for each other in a circle, which comes back "
+                              "to barrier #2 of a"));
   EXPECT_THAT(page, HasSubstr("rank 1 of a has not called barrier #2: it is in barrier #2 of b"));
   EXPECT_THAT(page, HasSubstr("rank 0 of b has not called barrier #2: it is in barrier #2 of a"));
 }
@@ -251,14 +252,14 @@ TEST(FlightPageTest, ASlowLinkIsNamed) {
   job.Add("world", 2, CallKind::kAllReduce, kReceiving, 5, {1});
   EXPECT_EQ(job.Page({0, 1, 2}),
             R"(flight dumps of 3 processes in 3 files, 1 communicators
-culprit: rank 1 of world (host host0, 10.0.0.1:7, process aaaaaaaa): its message to rank 2 has not come, and both have made the call: the link from rank 1 (host0) to rank 2 (host1) is slow or broken
+culprit: rank 1 of world (host host0, pid 101, tcp 10.0.0.1:7, process aaaaaaaa): its message to rank 2 has not come, and both have made the call: the link from rank 1 (host0) to rank 2 (host1) is slow or broken
 
 world: 3 ranks
   all_reduce #2: all_reduce sum of 1000 f32, ring
     receiving for 5.0 s: rank 0; receives from rank 2
     sending for 5.0 s: rank 1; sends to rank 2
     receiving for 5.0 s: rank 2; receives from rank 1
-  culprit: rank 1 of world (host host0, 10.0.0.1:7, process aaaaaaaa): its message to rank 2 has not come, and both have made the call: the link from rank 1 (host0) to rank 2 (host1) is slow or broken
+  culprit: rank 1 of world (host host0, pid 101, tcp 10.0.0.1:7, process aaaaaaaa): its message to rank 2 has not come, and both have made the call: the link from rank 1 (host0) to rank 2 (host1) is slow or broken
 )");
 }
 
@@ -267,8 +268,9 @@ TEST(FlightPageTest, AMessageOfARankThatIsDoneWithTheCallIsOnALink) {
   job.Create("world", {0, 1});
   job.Add("world", 0, CallKind::kBroadcast, kDone, 5);
   job.Add("world", 1, CallKind::kBroadcast, kReceiving, 5, {0});
-  EXPECT_THAT(job.Page({0, 1}), HasSubstr("culprit: rank 0 of world (host host0, 10.0.0.0:7, "
-                                          "process aaaaaaaa): its message to rank 1 has not come"));
+  EXPECT_THAT(job.Page({0, 1}),
+              HasSubstr("culprit: rank 0 of world (host host0, pid 100, tcp 10.0.0.0:7, "
+                        "process aaaaaaaa): its message to rank 1 has not come"));
 }
 
 TEST(FlightPageTest, AStuckEngineIsNamed) {
@@ -277,9 +279,11 @@ TEST(FlightPageTest, AStuckEngineIsNamed) {
   job.Add("world", 0, CallKind::kAllReduce, kReceiving, 5, {1});
   job.Add("world", 1, CallKind::kAllReduce, FlightState::kPlanned, 5);
   job.Of("world", 1).driver_answers = false;
-  EXPECT_THAT(job.Page({0, 1, 2}),
-              HasSubstr("culprit: rank 1 of world (host host0, 10.0.0.1:7, process aaaaaaaa): its "
-                        "engine did not answer"));
+  EXPECT_THAT(
+      job.Page({0, 1, 2}),
+      HasSubstr(
+          "culprit: rank 1 of world (host host0, pid 101, tcp 10.0.0.1:7, process aaaaaaaa): its "
+          "engine did not answer"));
 }
 
 TEST(FlightPageTest, AReductionOfTheCallersThatDoesNotReturnIsNamed) {
@@ -294,9 +298,11 @@ TEST(FlightPageTest, AMessageWithoutItsSendNamesTheSender) {
   PlayedJob job(3);
   job.Create("world", {0, 1, 2});
   job.Message("world", 0, CallKind::kRecv, kReceiving, 2, 7);
-  EXPECT_THAT(job.Page({0, 1, 2}),
-              HasSubstr("culprit: rank 2 of world (host host1, 10.0.0.2:7, process aaaaaaaa): it "
-                        "has not made the send that matches recv #1 of rank 0"));
+  EXPECT_THAT(
+      job.Page({0, 1, 2}),
+      HasSubstr(
+          "culprit: rank 2 of world (host host1, pid 102, tcp 10.0.0.2:7, process aaaaaaaa): it "
+          "has not made the send that matches recv #1 of rank 0"));
   EXPECT_THAT(job.Page({0, 1}), HasSubstr("culprit: rank 2 of world"));
   job.Message("world", 2, CallKind::kSend, FlightState::kDone, 0, 7);
   EXPECT_THAT(job.Page({0, 1, 2}), HasSubstr("the link from rank 2 (host1) to rank 0 (host0)"));

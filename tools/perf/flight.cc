@@ -18,7 +18,7 @@ namespace entrain::perf {
 namespace {
 
 // A process answers within 0.2 s, and has a large job's dump to write.
-constexpr int64_t kAnswerNs = 10 * kSecond;
+constexpr int64_t kAnswerNs = 5 * kSecond;
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "entrain-perf: %s\n", std::string(status.message()).c_str());

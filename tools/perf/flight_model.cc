@@ -52,14 +52,16 @@ void TakeStarted(const Json& json, RankDump* dump) {
       json.at("messages").get<uint64_t>();
 }
 
-RankDump DumpFrom(const Json& json, int64_t unix_ms) {
+RankDump DumpFrom(const Json& process, const Json& json) {
   RankDump dump;
+  dump.host = Text(process, "host");
+  dump.pid = process.at("pid").get<int64_t>();
+  dump.unix_ms = process.at("unix_ms").get<int64_t>();
   dump.id = Text(json, "id");
   dump.name = Text(json, "name");
   dump.rank = json.at("rank").get<int>();
   dump.size = json.at("size").get<int>();
   dump.driver_answers = json.at("driver_answers").get<bool>();
-  dump.unix_ms = unix_ms;
   if (const Json& ended = json.at("ended"); !ended.is_null()) {
     dump.ended =
         RankError{Text(ended, "code"), Text(ended, "message"), NumberOr(ended, "rank", -1)};
@@ -169,6 +171,24 @@ const JobComm& Job::CommOf(const RankDump& dump) const {
                        [&](const JobComm& comm) { return comm.id == dump.id; });
 }
 
+std::string Job::HostOf(const RankMember& member) const {
+  for (const RankDump& dump : dumps) {
+    if (dump.members[static_cast<size_t>(dump.rank)].host_id == member.host_id) {
+      return dump.host;
+    }
+  }
+  return member.host_id;
+}
+
+std::string Job::NameOf(const JobComm& comm, int rank) const {
+  const RankMember& member = comm.members[static_cast<size_t>(rank)];
+  const RankDump* const dump = comm.ranks[static_cast<size_t>(rank)];
+  return absl::StrCat("rank ", rank, " of ", comm.name, " (host ", HostOf(member), ", ",
+                      dump == nullptr ? "" : absl::StrCat("pid ", dump->pid, ", "),
+                      member.address.empty() ? "" : absl::StrCat(member.address, ", "), "process ",
+                      member.process.substr(0, 8), ")");
+}
+
 absl::StatusOr<Job> ReadJob(const std::vector<FlightFile>& files) {
   Job job;
   for (const FlightFile& file : files) {
@@ -180,7 +200,7 @@ absl::StatusOr<Job> ReadJob(const std::vector<FlightFile>& files) {
                                                        " of the format, known is 1"));
       }
       for (const Json& comm : json.at("communicators")) {
-        job.dumps.push_back(DumpFrom(comm, json.at("unix_ms").get<int64_t>()));
+        job.dumps.push_back(DumpFrom(json, comm));
         Place(job.dumps.back(), &job);
       }
     } catch (const std::exception& error) {

@@ -32,7 +32,7 @@ struct RankCall {
 };
 
 struct RankMember {
-  std::string process, host, transport, address;
+  std::string process, host_id, transport, address;
 };
 
 struct RankError {
@@ -43,6 +43,8 @@ struct RankError {
 // One communicator in one process.
 struct RankDump {
   std::string id, name;
+  std::string host;  // of the process
+  int64_t pid = 0;
   int rank = 0, size = 0;
   bool driver_answers = true;
   std::optional<RankError> ended;
@@ -77,6 +79,10 @@ struct Job {
   // The communicators of a process, by its identity.
   std::map<std::string, std::vector<const RankDump*>> processes;
   const JobComm& CommOf(const RankDump& dump) const;
+  // Returns the name of the member's host, as far as a dump of that host tells it.
+  std::string HostOf(const RankMember& member) const;
+  // Returns "rank 2 of world (host a, pid 7, tcp 10.0.0.1:5, process 3f81a2c0)".
+  std::string NameOf(const JobComm& comm, int rank) const;
 };
 
 absl::StatusOr<Job> ReadJob(const std::vector<FlightFile>& files);

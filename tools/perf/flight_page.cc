@@ -21,29 +21,25 @@ using Json = nlohmann::ordered_json;
 // Calls of one communicator that the page shows in full.
 constexpr size_t kMostCalls = 8;
 
-std::string RankOf(const JobComm& comm, int rank) {
-  const RankMember& member = comm.members[static_cast<size_t>(rank)];
-  return absl::StrCat("rank ", rank, " of ", comm.name, " (host ", member.host, ", ",
-                      member.address.empty() ? "" : absl::StrCat(member.address, ", "), "process ",
-                      member.process.substr(0, 8), ")");
-}
-
-std::string Line(const Culprit& culprit) {
+std::string Line(const Job& job, const Culprit& culprit) {
   return culprit.rank < 0
              ? absl::StrCat("none that stands out in ", culprit.comm->name, ": ", culprit.why)
-             : absl::StrCat(RankOf(*culprit.comm, culprit.rank), ": ", culprit.why);
+             : absl::StrCat(job.NameOf(*culprit.comm, culprit.rank), ": ", culprit.why);
 }
 
-Json ToJson(const Culprit& culprit) {
+Json ToJson(const Job& job, const Culprit& culprit) {
   Json json{{"communicator", culprit.comm->name},
             {"id", culprit.comm->id},
             {"rank", culprit.rank < 0 ? Json() : Json(culprit.rank)},
             {"why", culprit.why},
             {"chain", culprit.chain}};
   if (culprit.rank >= 0) {
-    const RankMember& member = culprit.comm->members[static_cast<size_t>(culprit.rank)];
+    const auto rank = static_cast<size_t>(culprit.rank);
+    const RankMember& member = culprit.comm->members[rank];
+    const RankDump* const dump = culprit.comm->ranks[rank];
     json["process"] = member.process;
-    json["host"] = member.host;
+    json["host"] = job.HostOf(member);
+    json["pid"] = dump == nullptr ? Json() : Json(dump->pid);
     json["address"] = member.address;
   }
   return json;
@@ -164,15 +160,15 @@ class Page {
     for (const JobComm& comm : job_.comms) {
       Add(comm, &comms, &list);
     }
-    std::string text = absl::StrCat(
-        "flight dumps of ", job_.processes.size(), " processes in ", files, " files, ",
-        job_.comms.size(),
-        " communicators\nculprit: ", worst_ ? Line(*worst_) : "none: no call is under way", "\n");
+    std::string text =
+        absl::StrCat("flight dumps of ", job_.processes.size(), " processes in ", files, " files, ",
+                     job_.comms.size(), " communicators\nculprit: ",
+                     worst_ ? Line(job_, *worst_) : "none: no call is under way", "\n");
     for (const std::string& step : worst_ ? worst_->chain : std::vector<std::string>()) {
       absl::StrAppend(&text, "  ", step, "\n");
     }
     Json json{{"processes", job_.processes.size()},
-              {"culprit", worst_ ? ToJson(*worst_) : Json()},
+              {"culprit", worst_ ? ToJson(job_, *worst_) : Json()},
               {"communicators", std::move(list)}};
     return {absl::StrCat(text, comms), absl::StrCat(json.dump(1), "\n")};
   }
@@ -206,11 +202,11 @@ class Page {
               {"ended", std::move(errors)}, {"calls", std::move(json_calls)}};
     if (!calls.empty()) {
       const Culprit culprit = FindCulprit(job_, calls.front());
-      absl::StrAppend(text, "  culprit: ", Line(culprit), "\n");
+      absl::StrAppend(text, "  culprit: ", Line(job_, culprit), "\n");
       for (const std::string& step : culprit.chain) {
         absl::StrAppend(text, "    ", step, "\n");
       }
-      json["culprit"] = ToJson(culprit);
+      json["culprit"] = ToJson(job_, culprit);
       // A culprit counts more than none, and then the call that waits for longest.
       const std::pair<bool, double> weight(culprit.rank >= 0, calls.front().age_s);
       if (!worst_ || weight > weight_) {

@@ -10,7 +10,12 @@
 namespace entrain::perf {
 namespace {
 
-using Visited = std::set<std::tuple<std::string, int64_t, uint64_t, int>>;
+// The calls on the way, each with the rank that leads on from it.
+using Visited = std::map<std::tuple<std::string, int64_t, uint64_t, int>, int>;
+
+std::tuple<std::string, int64_t, uint64_t, int> KeyOf(const OpenCall& call) {
+  return {call.comm->id, call.tag, call.number, call.rank};
+}
 
 const RankDump* DumpOf(const JobComm& comm, int rank) {
   return comm.ranks[static_cast<size_t>(rank)];
@@ -68,8 +73,9 @@ class Finder {
   explicit Finder(const Job& job) : job_(job) {}
 
   Culprit Find(const OpenCall& call) {
-    if (!visited_.insert({call.comm->id, call.tag, call.number, call.rank}).second) {
-      return Named(call, call.rank < 0 ? LowestWaiting(call) : call.rank,
+    const auto [visited, is_new] = visited_.emplace(KeyOf(call), -1);
+    if (!is_new) {
+      return Named(call, visited->second,
                    absl::StrCat("ranks wait for each other in a circle, which comes back to ",
                                 call.name, " of ", call.comm->name));
     }
@@ -103,6 +109,7 @@ class Finder {
                                                       ", is ", last->state)));
     }
     const JobComm& other = job_.CommOf(*elsewhere->dump);
+    visited_[KeyOf(call)] = rank;
     chain_.push_back(absl::StrCat("rank ", rank, " of ", call.comm->name, " ", what, ": it is in ",
                                   elsewhere->call->Name(), " of ", other.name, " as rank ",
                                   elsewhere->dump->rank));
@@ -280,11 +287,11 @@ class Finder {
   Culprit Link(const OpenCall& call, int from, int to) {
     const RankMember& sender = call.comm->members[static_cast<size_t>(from)];
     const RankMember& receiver = call.comm->members[static_cast<size_t>(to)];
-    return Named(
-        call, from,
-        absl::StrCat("its message to rank ", to,
-                     " has not come, and both have made the call: the link from rank ", from, " (",
-                     sender.host, ") to rank ", to, " (", receiver.host, ") is slow or broken"));
+    return Named(call, from,
+                 absl::StrCat("its message to rank ", to,
+                              " has not come, and both have made the call: the link from rank ",
+                              from, " (", job_.HostOf(sender), ") to rank ", to, " (",
+                              job_.HostOf(receiver), ") is slow or broken"));
   }
 
   Culprit FollowWaits(const OpenCall& call, const std::vector<RankStanding>& standings) {
