@@ -33,6 +33,9 @@ if(ENTRAIN_SANITIZE)
   target_compile_options(entrain_flags INTERFACE
                          "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds;-Wno-maybe-uninitialized;-Wno-stringop-overflow>")
 endif()
+if(ENTRAIN_FUZZ)
+  target_compile_options(entrain_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 if(ENTRAIN_SANITIZE MATCHES "thread")
   # GCC warns that the sanitizer does not see fences. Ours order wake-ups only; data is handed over by acquire and release.
   target_compile_options(entrain_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-tsan>)

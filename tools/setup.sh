@@ -6,6 +6,7 @@
 #                                 learn, a progress bar
 #   tools/setup.sh deps-bench     as deps, and those for bench/compare.sh: peers to measure
 #   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
+#   tools/setup.sh deps-fuzz      as deps, and the compiler for tests/fuzz.sh
 #   tools/setup.sh python [torch] makes a virtual environment, build/python, for tests/python; torch: also
 #                                 for its tests of PyTorch and JAX (CPU builds, hundreds of megabytes)
 #   tools/setup.sh etcd           gets Debian's etcd to build/etcd, for tests. It is not installed, because the
@@ -25,6 +26,7 @@ python3-yaml python3-sklearn python3-matplotlib python3-venv"
 deps_demo="dict-gcide python3-tqdm"
 deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich openssl"
 deps_neon="g++-aarch64-linux-gnu qemu-user"
+deps_fuzz="clang-16 libclang-rt-16-dev llvm-16"
 
 die() {
   echo "setup.sh: $*" >&2
@@ -163,6 +165,10 @@ case "${1:-}" in
     # shellcheck disable=SC2086
     install_absent $deps_neon
     ;;
+  deps-fuzz)
+    # shellcheck disable=SC2086
+    install_absent $deps $deps_fuzz
+    ;;
   python)
     python_environment "${2:-}"
     ;;
@@ -193,7 +199,7 @@ case "${1:-}" in
     build "$@"
     ;;
   *)
-    sed -n '2,18s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,19s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

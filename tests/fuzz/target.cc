@@ -1,0 +1,73 @@
+// What all targets have besides their own file: the entry points of libFuzzer, and random bytes that depend on nothing.
+#include "tests/fuzz/target.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <sys/random.h>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/log.h"
+#include "tests/fuzz/replay.h"
+
+namespace entrain::fuzz {
+namespace {
+
+uint64_t random_state = 0;
+
+uint8_t NextRandomByte() {  // splitmix64
+  uint64_t z = random_state += 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return static_cast<uint8_t>(z ^ (z >> 31));
+}
+
+}  // namespace
+
+void Prepare() {
+  SetLogLevel(LogLevel::kError);
+}
+
+void RunOne(absl::string_view input) {
+  random_state = 0;
+  FuzzOne(input);
+}
+
+int WriteSeeds(const char* directory) {
+  std::filesystem::create_directories(directory);
+  int number = 0;
+  for (const std::string& seed : FuzzSeeds()) {
+    std::ofstream file(absl::StrCat(directory, "/seed-", number++), std::ios::binary);
+    file.write(seed.data(), static_cast<std::streamsize>(seed.size()));
+    if (!file.flush()) {
+      std::fprintf(stderr, "cannot write to %s\n", directory);
+      return 1;
+    }
+  }
+  return 0;
+}
+
+}  // namespace entrain::fuzz
+
+// Replaces the C library's function: nonces and numbers of paths, which an input may have to repeat, are then the same in
+// every run of the input.
+extern "C" ssize_t getrandom(void* buffer, size_t bytes, unsigned) {
+  for (size_t i = 0; i < bytes; ++i) {
+    static_cast<uint8_t*>(buffer)[i] = entrain::fuzz::NextRandomByte();
+  }
+  return static_cast<ssize_t>(bytes);
+}
+
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  if (*argc == 3 && std::strcmp((*argv)[1], "--seeds") == 0) {
+    std::exit(entrain::fuzz::WriteSeeds((*argv)[2]));
+  }
+  entrain::fuzz::Prepare();
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  entrain::fuzz::RunOne({reinterpret_cast<const char*>(data), bytes});
+  return 0;
+}
