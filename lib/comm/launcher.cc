@@ -169,6 +169,10 @@ absl::StatusOr<std::optional<Launch>> Detect(const EnvLookUp& env, const Kind& k
   ENTRAIN_ASSIGN_OR_RETURN(const auto local_size,
                            FirstInteger(env, kind.local_size, &local_size_name));
   launch.local_size = local_size.value_or(0);
+  if (launch.local_size > launch.size) {
+    return absl::InvalidArgumentError(absl::StrCat(local_size_name, "=", launch.local_size,
+                                                   " is above ", size_name, "=", launch.size));
+  }
   if (local_rank.has_value() && local_size.has_value()) {
     ENTRAIN_RETURN_IF_ERROR(CheckRank(kind.local_rank, *local_rank, local_size_name, *local_size));
   }

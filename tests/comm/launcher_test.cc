@@ -413,6 +413,13 @@ TEST(Launcher, RankBeyondSizeIsNamed) {
               HasSubstr("LOCAL_RANK=2 is not below LOCAL_WORLD_SIZE=2"));
 }
 
+TEST(Launcher, MoreRanksOfThisHostThanRanksAreNamed) {
+  EXPECT_THAT(Error(With(Torch(), {{"LOCAL_WORLD_SIZE", "9"}})),
+              HasSubstr("LOCAL_WORLD_SIZE=9 is above WORLD_SIZE=8"));
+  EXPECT_THAT(Error(With(OpenMpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "9"}})),
+              HasSubstr("OMPI_COMM_WORLD_LOCAL_SIZE=9 is above OMPI_COMM_WORLD_SIZE=8"));
+}
+
 TEST(Launcher, MissingSizeIsNamed) {
   EXPECT_THAT(Error(Without(Torch(), "WORLD_SIZE")), HasSubstr("WORLD_SIZE is not"));
   EXPECT_THAT(Error(Without(Slurm(), "SLURM_NTASKS")),
