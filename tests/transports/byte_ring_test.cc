@@ -240,6 +240,7 @@ TEST_F(ByteRing, AWriterRefusesImpossibleHeads) {
     their_head = bad;
     EXPECT_EQ(victim.Reserve(500), nullptr) << bad;
     EXPECT_TRUE(victim.broken()) << bad;
+    EXPECT_EQ(victim.Reserve(1), nullptr) << "there was room, but the ring is broken";
   }
 }
 

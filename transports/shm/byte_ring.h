@@ -163,7 +163,7 @@ class RingWriter {
 
   bool HasRoom(size_t lines) {
     const size_t needed = lines + RingFormat::kLine;  // with the next state
-    if (needed <= bytes_ - static_cast<size_t>(tail_ - known_head_)) {
+    if (!broken_ && needed <= bytes_ - static_cast<size_t>(tail_ - known_head_)) {
       return true;
     }
     const uint64_t head = head_->load(std::memory_order_seq_cst);  // pairs with RingReader::Release
