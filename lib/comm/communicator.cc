@@ -554,10 +554,9 @@ absl::StatusOr<std::shared_ptr<SharedRegion>> Communicator::TakeBack(void* memor
     const auto region = runtime_->regions().At(memory);
     if (region == nullptr || region->registered != registered) {
       status = absl::InvalidArgumentError(absl::StrFormat(
-          registered ? "memory: %p is not registered for communicators of this runtime"
-                     : "memory: %p was not allocated for communicators of this runtime, or has "
-                       "been freed",
-          memory));
+          "memory: %p %s", memory,
+          registered ? "is not registered for communicators of this runtime"
+                     : "was not allocated for communicators of this runtime, or has been freed"));
       return;
     }
     if (registered) {
