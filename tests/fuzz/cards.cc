@@ -1,5 +1,6 @@
-// The table of cards that a rank gets at a meeting: lib/comm/bootstrap takes it apart and compares the ranks. Also the
-// addresses in the cards, by which the transports decide whether they reach a peer.
+// The table of cards that a rank gets at a meeting: lib/comm/bootstrap takes it apart and compares
+// the ranks. Also the addresses in the cards, by which transports decide whether they reach a peer.
+#include "lib/base/status.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/topology.h"
 #include "lib/store/gathering.h"

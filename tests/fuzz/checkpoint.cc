@@ -1,4 +1,5 @@
-// A checkpoint that cannot be trusted: the text of its manifest, the bytes of its file, and what a killed save has left.
+// A checkpoint that cannot be trusted: the text of its manifest, the bytes of its file, and the
+// bytes that a killed save has left.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -83,7 +84,8 @@ void ReadFile(const std::string& bytes) {
   }
 }
 
-// Enters the right sizes and digests, which no mutation finds, so that what lies behind them is reached.
+// Enters the right sizes and digests, which no mutation finds, so that the code behind these checks
+// is reached.
 std::string Repaired(std::string bytes, size_t manifest_bytes) {
   if (bytes.size() < kHeader) {
     return bytes;

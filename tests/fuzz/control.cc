@@ -1,5 +1,5 @@
-// What peers tell a communicator besides data: control messages (lib/comm, lib/engine/causes.h), early messages and losses,
-// while calls are under way. The endpoints and the clock are played.
+// A communicator whose peers send any control messages (lib/comm, lib/engine/causes.h) and early
+// messages, and are lost, while calls are under way. The endpoints and the clock are played.
 #include <deque>
 
 #include <sys/eventfd.h>

@@ -1,5 +1,5 @@
-// Packed slices of contributions from a peer (lib/kernels/packing), and the saved state of a task-arithmetic reduction
-// (lib/comm/merge_state).
+// Packed slices of contributions from a peer (lib/kernels/packing), and the saved state of a
+// task-arithmetic reduction (lib/comm/merge_state).
 #include "lib/kernels/packing.h"
 
 #include <memory>

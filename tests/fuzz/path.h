@@ -1,5 +1,5 @@
-// What the targets of paths share: the user of an endpoint, that is, the engine. It posts, takes back and closes as the input
-// says, and checks the contract of transports/transport.h.
+// The user of an endpoint, for the targets of paths: it posts, takes back and closes as the input
+// says, as the engine does, and checks the contract of transports/transport.h.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@ inline Envelope EnvelopeOf(uint8_t choice) {
       {.kind = CallKind::kSend, .count = 1 + (choice >> 6 & 1)}};
 }
 
-// A transfer with memory of its own. The memory is freed as soon as the endpoint may no longer touch it, so that a sanitizer
-// sees a later access.
+// A transfer with memory of its own. The memory is freed as soon as the endpoint may no longer
+// touch it, so that a sanitizer sees a later access.
 struct Transfer final : Completion {
   Transfer(const Envelope& its_envelope, int64_t its_bytes, bool does_receive)
       : envelope(its_envelope),
@@ -188,7 +188,8 @@ enum UserAction : uint8_t {
   kClose = 8
 };
 
-// Reads a packet header whose fields are mostly plausible. `known` has numbers of messages that the other side has given.
+// Reads a packet header whose fields are mostly plausible. `known`: numbers of messages that the
+// other side has given.
 inline PacketHeader TakeHeader(Input& in, const std::vector<uint64_t>& known) {
   PacketHeader header;
   header.type = static_cast<PacketType>(in.Byte() % 15);

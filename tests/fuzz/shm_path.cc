@@ -1,5 +1,5 @@
-// The transport shm whose peer is hostile: it introduces itself in any way, writes any records and any bytes into the shared
-// rings, changes the words beside them, and offers any memory.
+// The transport shm whose peer is hostile: it introduces itself in any way, writes any records and
+// any bytes into the shared rings, changes the words beside them, and offers any memory.
 #include <optional>
 
 #include <sys/eventfd.h>

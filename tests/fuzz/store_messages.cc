@@ -1,4 +1,5 @@
-// The encodings of lib/store: requests to a server, which are executed as a server does; entries, replies and news.
+// The encodings of lib/store: requests to a server, which are executed as a server does; entries,
+// replies and news.
 #include <map>
 #include <optional>
 

@@ -1,5 +1,6 @@
-// A live server of a store (lib/store/tcp_server.h) on a local socket. Its clients send any bytes, before and after the
-// handshake. At the end it must have closed every connection that has ended, must still answer an honest client, and must end.
+// A live server of a store (lib/store/tcp_server.h) on a local socket. Its clients send any bytes,
+// before and after the handshake. At the end the server must have closed every connection that has
+// ended, must still answer an honest client, and must end.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,10 +1,12 @@
-// What all targets have besides their own file: the entry points of libFuzzer, and random bytes that depend on nothing.
+// What all targets have besides their own file: the entry points of libFuzzer, and random bytes
+// that begin anew with each input.
 #include "tests/fuzz/target.h"
 
 #include <filesystem>
 #include <fstream>
 
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 
@@ -30,7 +32,8 @@ void Prepare() {
 }
 
 void RunOne(absl::string_view input) {
-  random_state = 0;
+  // Names of sockets must differ between processes.
+  random_state = static_cast<uint64_t>(getpid()) << 32;
   FuzzOne(input);
 }
 
@@ -50,8 +53,8 @@ int WriteSeeds(const char* directory) {
 
 }  // namespace entrain::fuzz
 
-// Replaces the C library's function: nonces and numbers of paths, which an input may have to repeat, are then the same in
-// every run of the input.
+// Replaces the C library's function: nonces and numbers of paths are then equal in every run of an
+// input by one process, so that its coverage does not change.
 extern "C" ssize_t getrandom(void* buffer, size_t bytes, unsigned) {
   for (size_t i = 0; i < bytes; ++i) {
     static_cast<uint8_t*>(buffer)[i] = entrain::fuzz::NextRandomByte();

@@ -1,5 +1,6 @@
-// A fuzz target is one file of this folder. It defines FuzzOne, which feeds an input to the code under test, and FuzzSeeds.
-// target.cc connects them to libFuzzer, and replay.cc runs kept inputs without it.
+// A fuzz target is one file of this folder. It defines FuzzOne, which feeds an input to the code
+// under test, and FuzzSeeds. target.cc connects them to libFuzzer, and replay.cc runs kept inputs
+// without it.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +17,15 @@
 
 namespace entrain::fuzz {
 
-// Ends the process with SIGABRT if the code under test does something wrong that no sanitizer sees. Must not depend on
-// anything but the input: the random bytes of lib/net begin anew with every input (target.cc).
+// Ends the process with SIGABRT if the code under test does something wrong that no sanitizer sees.
+// Must not depend on anything but the input. The random bytes of lib/net begin anew with each input
+// (target.cc).
 void FuzzOne(absl::string_view input);
 // Returns inputs that honest peers and users produce, made with the library's own encoders.
 std::vector<std::string> FuzzSeeds();
 
-// Reads decisions from an input, in the encoding of Script. Behind the end, numbers are zero and texts are empty.
+// Reads decisions from an input, in the encoding of Script. Behind the end, numbers are zero and
+// texts are empty.
 class Input {
  public:
   explicit Input(absl::string_view bytes) : bytes_(bytes) {}

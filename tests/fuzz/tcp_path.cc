@@ -1,5 +1,6 @@
-// A whole path of tcp (transports/tcp) whose peer sends any bytes on the first connection, on the control line and on the
-// streams: frames, matching, credit, rendezvous and streams. The handshake is over; target handshake has it.
+// A whole path of tcp (transports/tcp) whose peer sends any bytes on the first connection, on the
+// control line and on the streams: frames, matching, credit, rendezvous and streams. The handshake
+// is over; the target handshake has it.
 #include <sys/socket.h>
 
 #include "tests/fuzz/path.h"

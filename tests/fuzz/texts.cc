@@ -1,10 +1,13 @@
-// The grammars of settings, addresses and variables. The first byte of an input selects the grammar, the rest is the text.
+// The grammars of settings, addresses and variables. The first byte of an input selects the
+// grammar, the rest is the text.
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 #include "lib/base/call.h"
 #include "lib/base/config.h"

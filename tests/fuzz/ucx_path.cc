@@ -1,11 +1,12 @@
-// The transport ucx on a library that this file plays: the peer and strangers send any packets, in any order, before and
-// after the handshake; sends stay under way as long as the input says.
+// The transport ucx on a library that this file plays: the peer and strangers send any packets, in
+// any order, before and after the handshake; sends stay under way as long as the input says.
 #include <deque>
 #include <map>
 
 #include <sys/eventfd.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 #include "lib/net/handshake.h"
