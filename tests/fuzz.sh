@@ -38,7 +38,8 @@ for target in $targets; do
     tail -n 60 "$log" >&2
   fi
   # Adds the fewest inputs with which every edge is reached.
-  "$program" -set_cover_merge=1 -use_counters=0 -timeout=10 -max_len=2048 "$kept" "$found" "$seeds" >"$log.merge" 2>&1 ||
+  "$program" -set_cover_merge=1 -use_counters=0 -timeout=10 -max_len=2048 -artifact_prefix="$build/faults/$target-" \
+    "$kept" "$found" "$seeds" >"$log.merge" 2>&1 ||
     { failed=1; echo "fuzz.sh: merging the inputs of $target failed; see $log.merge" >&2; }
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1)
   rate=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log" | tail -n 1)
