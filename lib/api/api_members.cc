@@ -13,6 +13,7 @@
 #include "lib/api/boundary.h"
 #include "lib/api/handles.h"
 #include "lib/api/settings.h"
+#include "lib/base/config.h"
 #include "lib/base/status.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
