@@ -79,7 +79,8 @@ def measure(options, case, level, hosts, folder):
                    "--min-bytes", options.bytes, "--max-bytes", options.bytes, "--budget", str(options.budget)]
         if rank == 0:
             command += ["--json", str(result)]
-        variables = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "ENTRAIN_STORE": f"file:{store}", **level}
+        variables = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0" if hosts else str(rank), "ENTRAIN_STORE": f"file:{store}",
+                     **({"ENTRAIN_INTERFACE": "10.78.0.0/24"} if hosts else {}), **level}
         ranks.append(subprocess.Popen((hosts.prefix(rank) if hosts else []) + command, env=variables, stdout=subprocess.DEVNULL,
                                       stderr=subprocess.PIPE, text=True))
     for rank in ranks:

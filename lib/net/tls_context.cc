@@ -55,6 +55,9 @@ TlsContext::~TlsContext() {
 }
 
 absl::Status TlsContext::Prepare() {
+  // Without this OpenSSL frees its tables when main returns, while a thread of the library may still
+  // use a connection.
+  OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, nullptr);
   ERR_clear_error();
   context_ = SSL_CTX_new(TLS_method());
   if (context_ == nullptr || SSL_CTX_set_min_proto_version(context_, TLS1_3_VERSION) != 1 ||
