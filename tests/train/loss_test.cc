@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -35,6 +36,7 @@ using testing::HasSubstr;
 constexpr int kLayerCount = 5;
 constexpr int kMostRanks = 8;
 constexpr int64_t kElements = 30'000;
+constexpr int kStruckRound = 2;  // for the time that a death takes
 constexpr int64_t kMost = kLayerCount * kElements;
 
 ShardConfig Model(int prefetch = 1) {
@@ -50,7 +52,7 @@ struct Shown {
   int64_t steps, losses, short_rounds, rendezvous;
   int replicas, lost[kMostRanks];
   int64_t longest_ns;    // round
-  int64_t recovered_ns;  // from the first death to the end of the first round after it
+  int64_t recovered_ns;  // from the death in kStruckRound to the end of that round
   char error[512];
   float params[kMost];  // whole layers in ranks of their own; else the slab
 };
@@ -146,7 +148,7 @@ void RunRank(const Job& job, const std::shared_ptr<Communicator>& comm,
     if (status.ok()) {
       shown.rounds = round + 1;
       shown.longest_ns = std::max(shown.longest_ns, Clock::Real().Now() - begun);
-      if (shown.recovered_ns == 0 && shared->struck_at > 0) {
+      if (round == kStruckRound && shared->struck_at > 0) {
         shown.recovered_ns = Clock::Real().Now() - shared->struck_at;
       }
       EXPECT_TRUE(job.leaves || r.params() == r.Anchor());
@@ -265,7 +267,7 @@ void DieWithin(int64_t most_us, uint64_t seed) {
   const auto us = static_cast<int64_t>((Noise(static_cast<int64_t>(seed), 77) + 1) / 2 *
                                        static_cast<float>(most_us));
   std::thread([us] {
-    usleep(static_cast<useconds_t>(us));
+    usleep(static_cast<useconds_t>(us));  // the random time
     Die();
   }).detach();
 }
@@ -313,7 +315,7 @@ TEST(Loss, OfARankOfAReplicaOfTwo) {
     job.options.prefetch = 0;
     job.at = [point](int rank, int round, int at) {
       if (rank == 3 && round == 1 && at == point) {
-        usleep(50'000);
+        usleep(50'000);  // the others come to where they wait for this rank
         Die();
       }
     };
@@ -467,7 +469,7 @@ TEST(Loss, TheOthersGoOnSoon) {
         job.transports = transports;
         job.options.prefetch = 0;
         job.at = [&](int rank, int round, int at) {
-          if (rank == 1 && round == 2 && at == point) {
+          if (rank == 1 && round == kStruckRound && at == point) {
             shared->struck_at = Clock::Real().Now();
             Die();
           }
@@ -481,10 +483,11 @@ TEST(Loss, TheOthersGoOnSoon) {
       std::sort(ms.begin(), ms.end());
       EXPECT_LT(ms.back(), 5000);
       absl::PrintF(
-          "%s, killed %s: the next round is over after %.0f ms (median of 5 kills, 3 "
+          "%s, killed %s: the round is over after %.0f ms (median of 5 kills, 3 "
           "ranks), at most %.0f ms\n",
           transports, point < 0 ? "before the exchange" : "in the middle of layers",
           ms[ms.size() / 2], ms.back());
+      std::fflush(stdout);  // before the next fork
     }
   }
 }
