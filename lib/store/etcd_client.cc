@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -115,7 +116,9 @@ EtcdReply::Read ReadFrom(const Json& range) {
 // Returns the error of an answer that is not 200. kUnavailable: another member may do better.
 absl::Status ErrorOf(int http, const std::string& body) {
   const Json json = Json::parse(body, nullptr, false);
-  const std::string text = CleanText(TextAt(json, "error"));
+  const Json& error = At(json, "error");  // a text, or the error of a stream
+  const std::string text =
+      CleanText(error.is_object() ? TextAt(error, "message") : TextAt(json, "error"));
   if (text.empty()) {
     return absl::UnavailableError(absl::StrCat("HTTP status ", http));
   }
@@ -242,8 +245,10 @@ absl::StatusOr<std::string> EtcdClient::AskOne(HttpPost* post, size_t member, co
     resolved_[member].reset();  // the host may have got another address
     return post->status();
   }
-  return post->code() == 200 ? absl::StatusOr<std::string>(std::move(post->answer()))
-                             : ErrorOf(post->code(), post->answer());
+  // An answer that is a stream (of a keep-alive) begins with 200 also if it is an error.
+  return post->code() == 200 && !absl::StartsWith(post->answer(), R"({"error":)")
+             ? absl::StatusOr<std::string>(std::move(post->answer()))
+             : ErrorOf(post->code(), post->answer());
 }
 
 absl::StatusOr<std::string> EtcdClient::Ask(const char* path, const std::string& body,

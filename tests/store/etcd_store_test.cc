@@ -551,8 +551,14 @@ TEST_F(ThreeMembers, MemberThatIsKilledOrStoppedIsLeftForTheNext) {
 TEST_F(ThreeMembers, WithoutAMajorityRequestsEndByTheirDeadlines) {
   const auto store = Open(etcd_->url("x"));
   ASSERT_TRUE(store->Set("k", "v", Soon()).ok());
+  const EtcdClient client("", {*ParseHostPort(etcd_->http(0).substr(7))});
+  const int64_t lease = *client.Grant(60, Soon());
+  EXPECT_TRUE(client.KeepAlive(lease, Soon()).ok());
   etcd_->Kill(1);
   etcd_->Kill(2);
+  // An error within the stream of answers is no end of the lease.
+  const absl::Status kept = client.KeepAlive(lease, {Deadline::After(8 * kSecond)});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(kept)) << kept;
   for (const bool writes : {false, true}) {
     const int64_t start = Clock::Real().Now();
     const Stop brief{Deadline::After(700 * kMillisecond)};
