@@ -67,7 +67,7 @@ constexpr EnvVariable kEnvironment[] = {
     {"ENTRAIN_LOG", "level", "error, warning, info or debug; default: warning"},
     {"ENTRAIN_FLIGHT_CALLS", "0 to 65536",
      "the number of calls that the flight recorder of a communicator keeps, rounded up to a power "
-     "of two; 0: no recorder; default: 256"},
+     "of two; 0: no recorder; default: 64"},
     {"ENTRAIN_FLIGHT_DIR", "directory",
      "where flight dumps are written when a communicator fails and on ENTRAIN_FLIGHT_SIGNAL; "
      "default: none are written"},

@@ -31,6 +31,12 @@ void TakeWho(uint64_t who, FlightCall* call) {
 
 }  // namespace
 
+FlightRecorder::Found FlightRecorder::Torn() {
+  Found found;
+  found.entry.torn = true;
+  return found;
+}
+
 absl::string_view NameOf(FlightState state) {
   constexpr absl::string_view kNames[] = {"planned",  "sending", "receiving",
                                           "reducing", "done",    "failed"};
@@ -50,15 +56,13 @@ uint64_t FlightRecorder::Pack(uint64_t ticket, FlightState state, int64_t at_ns)
 }
 
 void FlightRecorder::Write(Entry& entry, uint64_t state, const Descriptor& descriptor,
-                           uint64_t number, uint64_t who, int64_t started_ns,
-                           const char* algorithm) {
+                           uint64_t number, uint64_t who, const char* algorithm) {
   const auto words = std::bit_cast<std::array<uint64_t, 2>>(descriptor);
   entry.state.store(state, std::memory_order_relaxed);
   entry.descriptor[0].store(words[0], std::memory_order_relaxed);
   entry.descriptor[1].store(words[1], std::memory_order_relaxed);
   entry.number.store(number, std::memory_order_relaxed);
   entry.who.store(who, std::memory_order_relaxed);
-  entry.started.store(static_cast<uint64_t>(started_ns), std::memory_order_relaxed);
   entry.algorithm.store(algorithm, std::memory_order_relaxed);
 }
 
@@ -78,7 +82,8 @@ uint64_t FlightRecorder::Begin(const FlightCall& call) {
   std::atomic_thread_fence(std::memory_order_release);
   const uint32_t tag = call.tag < 0 ? Tag::kUntagged : static_cast<uint32_t>(call.tag);
   Write(entry, Pack(ticket, FlightState::kPlanned, call.started_ns), call.descriptor, call.number,
-        WhoOf(call.kind, call.peer, tag), call.started_ns, call.algorithm);
+        WhoOf(call.kind, call.peer, tag), call.algorithm);
+  entry.started.store(static_cast<uint64_t>(call.started_ns), std::memory_order_relaxed);
   entry.version.store(2 * ticket + 2, std::memory_order_release);
   return ticket + 1;
 }
@@ -119,53 +124,45 @@ void FlightRecorder::Inline(CallKind kind, const Descriptor& descriptor, uint64_
     return;
   }
   const uint64_t ticket = inlined_next_.load(std::memory_order_relaxed);
-  Entry& entry = inlined_[ticket & mask_];
-  entry.version.store(2 * ticket + 1, std::memory_order_relaxed);
+  // A reader that sees one of the words that follow sees this ticket as the next one too.
   std::atomic_thread_fence(std::memory_order_release);
-  Write(entry, submitted(), descriptor, number, WhoOf(kind, peer, wire_tag), 0, algorithm);
-  entry.version.store(2 * ticket + 2, std::memory_order_release);
-  inlined_next_.store(ticket + 1, std::memory_order_relaxed);
+  Write(inlined_[ticket & mask_], submitted(), descriptor, number, WhoOf(kind, peer, wire_tag),
+        algorithm);
+  inlined_next_.store(ticket + 1, std::memory_order_release);
 }
 
-bool FlightRecorder::Copy(const Entry& entry, uint64_t ticket, FlightEntry* out,
-                          uint64_t* state) const {
-  if (entry.version.load(std::memory_order_acquire) != 2 * ticket + 2) {
-    return false;
-  }
+void FlightRecorder::Copy(const Entry& entry, FlightEntry* out, uint64_t* state) {
   FlightCall& call = out->call;
   *state = entry.state.load(std::memory_order_relaxed);
-  const std::array<uint64_t, 2> words{entry.descriptor[0].load(std::memory_order_relaxed),
-                                      entry.descriptor[1].load(std::memory_order_relaxed)};
+  call.descriptor =
+      std::bit_cast<Descriptor>(std::array{entry.descriptor[0].load(std::memory_order_relaxed),
+                                           entry.descriptor[1].load(std::memory_order_relaxed)});
   call.number = entry.number.load(std::memory_order_relaxed);
-  const uint64_t who = entry.who.load(std::memory_order_relaxed);
+  TakeWho(entry.who.load(std::memory_order_relaxed), &call);
   call.started_ns = static_cast<int64_t>(entry.started.load(std::memory_order_relaxed));
   call.algorithm = entry.algorithm.load(std::memory_order_relaxed);
+  // What is read next is not older than these words.
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (entry.version.load(std::memory_order_relaxed) != 2 * ticket + 2) {
-    return false;
-  }
-  call.descriptor = std::bit_cast<Descriptor>(words);
-  TakeWho(who, &call);
-  return true;
 }
 
-std::vector<std::pair<FlightEntry, uint64_t>> FlightRecorder::ReadRing(
-    const std::unique_ptr<Entry[]>& ring, uint64_t next) const {
-  std::vector<std::pair<FlightEntry, uint64_t>> entries;
-  for (uint64_t ticket = next - std::min(next, mask_ + 1); ticket < next; ++ticket) {
-    FlightEntry entry;
-    uint64_t state = 0;
-    bool whole = false;
-    for (int i = 0; i < kAttempts && !whole; ++i) {
-      whole = Copy(ring[ticket & mask_], ticket, &entry, &state);
+FlightRecorder::Found FlightRecorder::ReadSubmitted(uint64_t ticket) const {
+  const Entry& entry = submitted_[ticket & mask_];
+  for (int i = 0; i < kAttempts; ++i) {
+    Found found;
+    const uint64_t version = entry.version.load(std::memory_order_acquire);
+    Copy(entry, &found.entry, &found.state);
+    if (version == 2 * ticket + 2 && entry.version.load(std::memory_order_relaxed) == version) {
+      return found;
     }
-    if (!whole) {
-      entry = {};
-      entry.torn = true;
-    }
-    entries.emplace_back(entry, state);
   }
-  return entries;
+  return Torn();
+}
+
+FlightRecorder::Found FlightRecorder::ReadInlined(uint64_t ticket) const {
+  Found found;
+  Copy(inlined_[ticket & mask_], &found.entry, &found.state);
+  // The writer may have begun to write this call over it.
+  return inlined_next_.load(std::memory_order_relaxed) <= ticket + mask_ ? found : Torn();
 }
 
 std::vector<FlightEntry> FlightRecorder::Read() const {
@@ -173,24 +170,27 @@ std::vector<FlightEntry> FlightRecorder::Read() const {
   if (!on()) {
     return all;
   }
-  // A call that is handed over is never in both rings, so the order of the two reads is free.
-  const uint64_t inlined_next = inlined();
-  auto inlined = ReadRing(inlined_, inlined_next);
-  const uint64_t next = submitted();
-  const auto submitted = ReadRing(submitted_, next);
-  auto inline_call = inlined.begin();
+  // A call that is handed over is never in both rings, so the order of the two reads is free. The
+  // inline path may be writing over its oldest entry, which is left out.
+  std::vector<Found> inlined;
+  const uint64_t inlined_next = inlined_next_.load(std::memory_order_acquire);
+  for (uint64_t t = inlined_next - std::min(inlined_next, mask_); t < inlined_next; ++t) {
+    inlined.push_back(ReadInlined(t));
+  }
+  auto next_inlined = inlined.begin();
   const auto take_inlined = [&](uint64_t before) {
-    for (;
-         inline_call != inlined.end() && (inline_call->first.torn || inline_call->second <= before);
-         ++inline_call) {
-      all.push_back(inline_call->first);
+    for (; next_inlined != inlined.end() &&
+           (next_inlined->entry.torn || next_inlined->state <= before);
+         ++next_inlined) {
+      all.push_back(next_inlined->entry);
     }
   };
-  uint64_t ticket = next - submitted.size();
-  for (auto [entry, state] : submitted) {
-    take_inlined(ticket++);
+  const uint64_t next = submitted();
+  for (uint64_t ticket = next - std::min(next, mask_ + 1); ticket < next; ++ticket) {
+    take_inlined(ticket);
+    auto [entry, state] = ReadSubmitted(ticket);
     if (!entry.torn) {
-      entry.mark = ticket;
+      entry.mark = ticket + 1;
       entry.state = static_cast<FlightState>(state >> kStateShift & 0xf);
       entry.since_ns = base_ns_ + static_cast<int64_t>(state & kTimeMask) * kMicrosecond;
     }

@@ -6,9 +6,10 @@
 // when they are over, because such a call ends or goes to the executor within about a millisecond.
 // Writing takes no lock, allocates nothing and reads no clock.
 //
-// Readers may be slower than writers. Each entry has a version, which is odd while the entry is
-// being written. Read compares the version before and after it copies an entry, and reports an
-// entry as torn if it was written meanwhile.
+// Readers may be slower than writers. An entry of a submitted call has a version, which is odd while
+// the entry is being written. Read compares the version before and after it copies an entry, and
+// reports an entry as torn if it was written meanwhile. Calls of the inline path have one writer, so
+// its count of calls shows which entries it may have written meanwhile.
 //
 // Thread safety: any thread, except for functions marked [driver].
 #pragma once
@@ -17,7 +18,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -58,7 +58,7 @@ struct FlightEntry {
 
 class FlightRecorder {
  public:
-  static constexpr int kDefaultCalls = 256, kMostCalls = 1 << 16;
+  static constexpr int kDefaultCalls = 64, kMostCalls = 1 << 16;
 
   // Keeps the last `calls` calls of each path, rounded up to a power of two. 0: keeps nothing.
   // `now_ns`: the times that follow must not be before it, nor more than 200 days after it.
@@ -85,7 +85,8 @@ class FlightRecorder {
  private:
   // All words are atomic, so that a reader may see a mixture of two calls, but no undefined value.
   struct alignas(64) Entry {
-    std::atomic<uint64_t> version{0};  // of ticket t: 2t + 1 while it is written, then 2t + 2
+    // Submitted calls only. Of ticket t: 2t + 1 while it is written, then 2t + 2.
+    std::atomic<uint64_t> version{0};
     // Submitted: see Pack. Inline: how many calls had been submitted.
     std::atomic<uint64_t> state{0};
     std::array<std::atomic<uint64_t>, 2> descriptor{};
@@ -98,13 +99,19 @@ class FlightRecorder {
   // Ticket (16 bits), state (4 bits) and the microseconds since base_ns_ (44 bits) in one word, so
   // that one exchange changes the state of a call and leaves that of a later call alone.
   uint64_t Pack(uint64_t ticket, FlightState state, int64_t at_ns) const;
+  // Writes all words but the version and the time of the start.
   static void Write(Entry& entry, uint64_t state, const Descriptor& descriptor, uint64_t number,
-                    uint64_t who, int64_t started_ns, const char* algorithm);
-  // Returns false if the entry of the ticket is being written, or is another call's.
-  bool Copy(const Entry& entry, uint64_t ticket, FlightEntry* out, uint64_t* state) const;
-  // Returns the entries of a ring, the last of which has the ticket before `next`.
-  std::vector<std::pair<FlightEntry, uint64_t>> ReadRing(const std::unique_ptr<Entry[]>& ring,
-                                                         uint64_t next) const;
+                    uint64_t who, const char* algorithm);
+  struct Found {
+    FlightEntry entry;
+    uint64_t state = 0;  // the word
+  };
+  static Found Torn();
+  // Copies the words of an entry, which may be written meanwhile.
+  static void Copy(const Entry& entry, FlightEntry* out, uint64_t* state);
+  // Return the entry of a ticket, or Torn() if it was written meanwhile or has another ticket.
+  Found ReadSubmitted(uint64_t ticket) const;
+  Found ReadInlined(uint64_t ticket) const;
 
   const uint64_t mask_;
   const int64_t base_ns_;
