@@ -117,7 +117,7 @@ TEST(FlightRecorderTest, AReceiveInLineGetsItsNumber) {
 }
 
 TEST(FlightRecorderTest, CallsOfTheInlinePathStandBetweenTheOthers) {
-  FlightRecorder recorder(4, kBase);
+  FlightRecorder recorder(8, kBase);
   const auto inlined = [&](uint64_t number) {
     const FlightCall call = AllReduce(number);
     recorder.Inline(call.kind, call.descriptor, number, 0, Tag::kUntagged, "direct");
@@ -136,6 +136,14 @@ TEST(FlightRecorderTest, CallsOfTheInlinePathStandBetweenTheOthers) {
   EXPECT_EQ(entries[0].call.tag, -1);
   EXPECT_STREQ(entries[0].call.algorithm, "direct");
   EXPECT_EQ(recorder.inlined(), 4u);
+}
+
+TEST(FlightRecorderTest, TheOldestCallOfAFullInlineRingIsLeftOut) {
+  FlightRecorder recorder(4, kBase);
+  for (uint64_t i = 1; i <= 9; ++i) {
+    recorder.Inline(CallKind::kBarrier, {}, i, 0, Tag::kUntagged, "x");
+  }
+  EXPECT_THAT(Numbers(recorder.Read()), ElementsAre(7, 8, 9));
 }
 
 TEST(FlightRecorderTest, ZeroCallsKeepNothing) {
