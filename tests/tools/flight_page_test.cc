@@ -228,6 +228,19 @@ world/1: 2 ranks
 )");
 }
 
+// Rank 1 is done with the gather and waits in the barrier for longer than rank 0 in the gather.
+TEST(FlightPageTest, TheEarlierCollectiveComesFirst) {
+  PlayedJob job(3);
+  job.Create("world", {0, 1, 2});
+  job.Add("world", 0, CallKind::kGather, kReceiving, 1, {2});
+  job.Add("world", 1, CallKind::kGather, kDone, 9);
+  job.Add("world", 1, CallKind::kBarrier, kReceiving, 8, {0, 2});
+  const std::string page = job.Page({0, 1, 2});
+  EXPECT_THAT(page, HasSubstr("culprit: rank 2 of world")) << page;
+  EXPECT_THAT(page, HasSubstr("it has not called gather #2"));
+  EXPECT_LT(page.find("  gather #2"), page.find("  barrier #3"));
+}
+
 TEST(FlightPageTest, RanksThatWaitForEachOtherInTwoCommunicatorsAreACircle) {
   PlayedJob job(2);
   job.Create("a", {0, 1});

@@ -397,12 +397,24 @@ std::vector<OpenCall> OpenCallsOf(const JobComm& comm) {
       }
     }
   }
-  std::vector<OpenCall> calls;
-  for (const auto& [key, call] : found) {
-    calls.push_back(call);
+  // A rank that has done its part of a collective may be in a later one for longer than another
+  // rank is in the earlier one. The earlier one comes first all the same.
+  std::map<int64_t, double> later_s;  // by tag
+  std::vector<std::pair<double, OpenCall>> by_age;
+  for (auto call = found.rbegin(); call != found.rend(); ++call) {
+    double age_s = call->second.age_s;
+    if (call->second.message == nullptr) {
+      age_s = later_s[call->second.tag] = std::max(later_s[call->second.tag], age_s);
+    }
+    by_age.emplace_back(age_s, call->second);
   }
-  std::stable_sort(calls.begin(), calls.end(),
-                   [](const OpenCall& a, const OpenCall& b) { return a.age_s > b.age_s; });
+  std::reverse(by_age.begin(), by_age.end());
+  std::stable_sort(by_age.begin(), by_age.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<OpenCall> calls;
+  for (auto& [age_s, call] : by_age) {
+    calls.push_back(std::move(call));
+  }
   return calls;
 }
 
