@@ -7,7 +7,6 @@
 
 #include "lib/base/status.h"
 #include "lib/train/exchange.h"
-#include "lib/train/placed_array.h"
 #include "lib/train/worker_thread.h"
 
 namespace entrain {
