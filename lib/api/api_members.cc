@@ -1,11 +1,13 @@
 // comm.h: the membership of a communicator: members, agree, shrink.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 
 #include "include/entrain/comm.h"
