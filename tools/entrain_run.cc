@@ -1,6 +1,6 @@
 // entrain-run -n N [--] PROGRAM ARGS...: starts N ranks of a program on this machine, as torchrun
-// does, and serves the store in which they meet. If one rank fails, it ends the others. --help has
-// the details.
+// does, and serves the store in which they meet. If one rank fails, it ends the others, or restarts
+// the rank (--elastic). --help has the details.
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -19,6 +19,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
+#include "lib/comm/launcher.h"
 #include "lib/net/listener.h"
 #include "lib/net/security.h"
 #include "lib/store/store.h"
@@ -26,12 +27,13 @@
 #include "tools/job_output.h"
 #include "tools/launch_settings.h"
 #include "tools/rank_process.h"
+#include "tools/restarts.h"
 #include <CLI/CLI.hpp>
 
 namespace entrain {
 namespace {
 
-constexpr int kMostRanks = 4096;
+constexpr int kMostRanks = 4096, kMostRestarts = 1'000'000;
 // After one rank has failed, the others get this time to report their own errors and to end by
 // themselves.
 constexpr int64_t kLastWordsNs = 2 * kSecond;
@@ -39,12 +41,15 @@ constexpr int64_t kGraceNs = 5 * kSecond;  // between the request to end and the
 // After all ranks have ended: the rest of their output is lost if nobody reads for this long. Long
 // after a success, because a person may be reading the output page by page.
 constexpr int64_t kReaderNs = 60 * kSecond, kReaderOfFailureNs = 2 * kSecond;
+constexpr int64_t kAskStoreNs = kSecond;  // for a question to this process's own store
 constexpr int kTimedOut = 124, kCannotRun = 127, kBadUsage = 2;
 
 struct Options {
   int ranks = 0;
   std::string timeout;
   bool no_label = false;
+  bool elastic = false;
+  ElasticLimits limits;
   std::vector<std::string> program;
 };
 
@@ -55,29 +60,45 @@ void Say(const std::string& text) {
 
 class Job {
  public:
-  Job(Deadline deadline, std::string timeout, Fd signals, Guardian guardian)
-      : deadline_(deadline),
-        timeout_(std::move(timeout)),
+  Job(const Options& options, Deadline deadline, std::shared_ptr<Store> store, Variables of_job,
+      Fd signals, Guardian guardian)
+      : options_(options),
+        deadline_(deadline),
+        store_(std::move(store)),
+        of_job_(std::move(of_job)),
         signals_(std::move(signals)),
-        guardian_(std::move(guardian)) {}
+        guardian_(std::move(guardian)),
+        restarts_(options.ranks, options.limits) {}
 
-  absl::Status Start(const Options& options, const Variables& of_job);
+  absl::Status Start();
   // Runs until all ranks have ended. Returns the exit code.
   int Run();
 
  private:
   void WaitForNews();
   void TakeSignals();
+  absl::StatusOr<RankProcess> StartOne(int rank);
   void Reap();
-  void Blame(size_t guilty);
+  // The failures of --elastic, one after the other.
+  void Replace(const std::vector<size_t>& failed);
+  bool Restart(size_t rank);
+  bool IsMember(size_t rank) const;
+  bool MembersRun() const;
+  void EndNewcomers();
+  void Blame(size_t guilty, const std::string& why = "");
   void End(int signal, int code);
   void CheckTime();
-  bool AllEnded() const;
+  int Running() const;
+  bool AllEnded() const { return Running() == 0; }
 
+  const Options& options_;
   const Deadline deadline_;
-  const std::string timeout_;
+  const std::shared_ptr<Store> store_;
+  const Variables of_job_;
   const Fd signals_;
   const Guardian guardian_;
+  Restarts restarts_;
+  bool finished_ = false;  // a rank has exited with 0
   std::vector<RankProcess> ranks_;
   JobOutput output_;
   // The three steps of an early end, and the current one.
@@ -102,17 +123,25 @@ Variables VariablesOf(int rank, int size, const Variables& of_job) {
   return all;
 }
 
-absl::Status Job::Start(const Options& options, const Variables& of_job) {
-  for (int i = 0; i < options.ranks; ++i) {
-    auto process = StartRank(options.program, VariablesOf(i, options.ranks, of_job));
+absl::StatusOr<RankProcess> Job::StartOne(int rank) {
+  Variables all = VariablesOf(rank, options_.ranks, of_job_);
+  // A job inside an elastic one is not elastic because of that.
+  all.emplace_back(kRestarts, options_.elastic ? absl::StrCat(restarts_.count(rank)) : "");
+  ENTRAIN_ASSIGN_OR_RETURN(RankProcess process, StartRank(options_.program, all));
+  guardian_.Watch(process.pid);
+  output_.Add(std::move(process.out), std::move(process.err),
+              options_.no_label ? "" : absl::StrCat("[", rank, "] "));
+  return process;
+}
+
+absl::Status Job::Start() {
+  for (int i = 0; i < options_.ranks; ++i) {
+    auto process = StartOne(i);
     if (!process.ok()) {
       End(SIGKILL, kCannotRun);
       Run();
       return process.status();
     }
-    guardian_.Watch(process->pid);
-    output_.Add(std::move(process->out), std::move(process->err),
-                options.no_label ? "" : absl::StrCat("[", i, "] "));
     ranks_.push_back(*std::move(process));
   }
   return absl::OkStatus();
@@ -132,13 +161,9 @@ int Job::Run() {
   return code_;
 }
 
-bool Job::AllEnded() const {
-  for (const RankProcess& rank : ranks_) {
-    if (!rank.ended) {
-      return false;
-    }
-  }
-  return true;
+int Job::Running() const {
+  return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(),
+                                        [](const RankProcess& rank) { return !rank.ended; }));
 }
 
 void Job::WaitForNews() {
@@ -172,28 +197,95 @@ void Job::TakeSignals() {
 }
 
 void Job::Reap() {
-  std::optional<size_t> guilty;
+  std::vector<size_t> failed;
+  bool any = false;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     RankProcess& process = ranks_[i];
     if (!ReapRank(&process)) {
       continue;
     }
+    any = true;
     guardian_.Forget(process.pid);
-    // If several ranks ended at once, one that was killed is the likelier cause: ranks that lose a
-    // peer exit by themselves.
-    const bool better = !guilty.has_value() || (process.signal != 0 && ranks_[*guilty].signal == 0);
-    if (process.Failed() && better) {
-      guilty = i;
+    if (process.Failed()) {
+      failed.push_back(i);
+    } else {
+      finished_ = true;
     }
   }
-  if (guilty.has_value() && ending_ == Ending::kNone) {
-    Blame(*guilty);
+  if (!any || ending_ != Ending::kNone) {
+    return;
+  }
+  // If several ranks ended at once, one that was killed is the likelier cause: ranks that lose a
+  // peer exit by themselves.
+  std::stable_partition(failed.begin(), failed.end(),
+                        [this](size_t i) { return ranks_[i].signal != 0; });
+  if (options_.elastic) {
+    Replace(failed);
+    EndNewcomers();
+  } else if (!failed.empty()) {
+    Blame(failed.front());
   }
 }
 
-void Job::Blame(size_t guilty) {
+void Job::Replace(const std::vector<size_t>& failed) {
+  for (const size_t i : failed) {
+    const auto decision = restarts_.OnFailure(static_cast<int>(i), {.running = Running(),
+                                                                    .members = MembersRun(),
+                                                                    .finished = finished_,
+                                                                    .joined = IsMember(i)});
+    if (decision.verdict == Restarts::Verdict::kEnd) {
+      Blame(i, decision.text);
+      return;
+    }
+    output_.Say(absl::StrCat("rank ", i, " (pid ", ranks_[i].pid, ") ", HowItEnded(ranks_[i]), "; ",
+                             decision.text));
+    if (decision.verdict == Restarts::Verdict::kRestart && !Restart(i)) {
+      return;
+    }
+  }
+}
+
+bool Job::Restart(size_t rank) {
+  auto process = StartOne(static_cast<int>(rank));
+  if (!process.ok()) {
+    Blame(rank, absl::StrCat("it cannot be restarted: ", process.status().message()));
+    return false;
+  }
+  ranks_[rank] = *std::move(process);
+  return true;
+}
+
+// Whether the last process of the rank has got a communicator.
+bool Job::IsMember(size_t rank) const {
+  const int number = static_cast<int>(rank);
+  const auto said = store_->TryGet(MemberKey(number), {Deadline::After(kAskStoreNs)});
+  return said.ok() && *said == absl::StrCat(restarts_.count(number));
+}
+
+bool Job::MembersRun() const {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (!ranks_[i].ended && IsMember(i)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// After the ranks have finished, nobody takes in newcomers that still wait.
+void Job::EndNewcomers() {
+  if (ending_ != Ending::kNone || !finished_ || AllEnded() || MembersRun()) {
+    return;
+  }
+  output_.Say(absl::StrCat("the ranks have finished; ending ", Running(),
+                           " restarted ranks that they did not take in"));
+  ending_ = Ending::kLastWords;
+  next_step_ = Deadline::After(kLastWordsNs);
+}
+
+void Job::Blame(size_t guilty, const std::string& why) {
   const RankProcess& process = ranks_[guilty];
   output_.Say(absl::StrCat("rank ", guilty, " (pid ", process.pid, ") ", HowItEnded(process),
+                           why.empty() ? "" : "; ", why,
                            AllEnded() ? "" : "; ending the other ranks"));
   code_ = process.signal != 0 ? 128 + process.signal : process.code;
   ending_ = Ending::kLastWords;
@@ -216,7 +308,7 @@ void Job::CheckTime() {
   const int64_t now = Clock::Real().Now();
   if (ending_ == Ending::kNone) {
     if (deadline_.Passed(now)) {
-      output_.Say(absl::StrCat("the time of ", timeout_, " is up; ending all ranks"));
+      output_.Say(absl::StrCat("the time of ", options_.timeout, " is up; ending all ranks"));
       End(SIGTERM, kTimedOut);
     }
   } else if (next_step_.Passed(now)) {
@@ -266,10 +358,12 @@ absl::StatusOr<int> Launch(const Options& options) {
   ENTRAIN_ASSIGN_OR_RETURN(const Security security, LoadSecurity({key.path, {}}));
   ENTRAIN_ASSIGN_OR_RETURN(const auto store, ServeStore("tcp://127.0.0.1:0", security));
   ENTRAIN_ASSIGN_OR_RETURN(const uint16_t master_port, FreePort());
-  Job job(deadline, options.timeout, std::move(signals), std::move(guardian));
-  ENTRAIN_RETURN_IF_ERROR(job.Start(options, {{"MASTER_PORT", absl::StrCat(master_port)},
-                                              {"ENTRAIN_STORE", store->url()},
-                                              {"ENTRAIN_KEY_FILE", key.path}}));
+  Job job(options, deadline, store,
+          {{"MASTER_PORT", absl::StrCat(master_port)},
+           {"ENTRAIN_STORE", store->url()},
+           {"ENTRAIN_KEY_FILE", key.path}},
+          std::move(signals), std::move(guardian));
+  ENTRAIN_RETURN_IF_ERROR(job.Start());
   return job.Run();
 }
 
@@ -286,18 +380,27 @@ Ranks whose output nobody reads wait as soon as 1 MiB is left unread; the time l
 
 If a rank fails, the others have 2 s for their last words: to report what they saw of it and end by themselves. Those
 that are left are asked to end (SIGTERM), and killed 5 s later. SIGINT, SIGTERM and SIGHUP are passed on to the ranks at
-once; a second one kills them. What the ranks started is ended with them.)";
+once; a second one kills them. What the ranks started is ended with them.
+
+With --elastic, a rank that fails is restarted while the others go on. ENTRAIN_RESTARTS tells a process how often its rank
+was restarted. In a restarted process entrain_comm_create_from_env joins the communicator of the others, as soon as they
+call entrain_comm_grow; they learn of the failure by their calls, and call entrain_comm_shrink. The store is in
+entrain-run, so any rank may fail. Not covered, so that the job ends as without --elastic: a failure while no other running
+rank has its communicator; the failure of a rank with a communicator after another one has exited with 0; and what
+--max-restarts and --min-ranks exclude. Restarted ranks that still wait when all others have finished are ended, and the job
+has succeeded.)";
 
 constexpr char kFooter[] =
-    R"(Exit code: 0 when every rank exits with 0; otherwise that of the rank that failed first, 128 + the signal's number
-when a signal killed it; 124 when the time was up; 127 when PROGRAM cannot be run; 2 for wrong options and
+    R"(Exit code: 0 when every rank exits with 0; otherwise that of the rank that failed first (with --elastic: first
+without being covered), 128 + the signal's number when a signal killed it; 124 when the time was up; 127 when PROGRAM cannot be run; 2 for wrong options and
 ENTRAIN_* variables.)";
 
 class HelpFormatter final : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string name) const override {
     return absl::StrCat("Usage: ", name,
-                        " -n N [--timeout TIME] [--no-label] [--] PROGRAM [ARGS...]\n");
+                        " -n N [--timeout TIME] [--no-label] [--elastic [--max-restarts R] "
+                        "[--min-ranks M]] [--] PROGRAM [ARGS...]\n");
   }
 };
 
@@ -311,11 +414,29 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, kMostRanks));
   app.add_option("--timeout", options.timeout, "end everything after TIME: 90, 90s, 5m, 1h");
   app.add_flag("--no-label", options.no_label, "print the lines as they are, without their ranks");
+  CLI::Option* const elastic =
+      app.add_flag("--elastic", options.elastic, "restart ranks that fail, while the others go on");
+  app.add_option("--max-restarts", options.limits.max_restarts,
+                 "how often each rank is restarted; a rank that fails once more stays away "
+                 "(default 3)")
+      ->check(CLI::Range(0, kMostRestarts))
+      ->needs(elastic);
+  app.add_option(
+         "--min-ranks", options.limits.min_ranks,
+         "how many ranks must run, the restarted one included, for the job to go on after a "
+         "failure (default 1)")
+      ->check(CLI::Range(1, kMostRanks))
+      ->needs(elastic);
   app.prefix_command();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kBadUsage;
+  }
+  if (options.limits.min_ranks > options.ranks) {
+    Say(absl::StrCat("--min-ranks: ", options.limits.min_ranks, " is more than the ", options.ranks,
+                     " ranks of -n"));
+    return kBadUsage;
   }
   options.program = app.remaining();
   if (!options.program.empty() && options.program.front() == "--") {

@@ -33,6 +33,13 @@ absl::Status Create(const entrain::CommOptions& options, entrain_comm_t** comm) 
   return absl::OkStatus();
 }
 
+absl::Status Join(const entrain::CommOptions& options, entrain_comm_t** comm) {
+  ENTRAIN_ASSIGN_OR_RETURN(auto joined, Communicator::Join({.comm = options}));
+  entrain::SetLogRank(joined->rank());
+  *comm = new entrain_comm{.comm = std::move(joined)};
+  return absl::OkStatus();
+}
+
 absl::Status CheckSplit(const entrain_comm_t* comm, int32_t color) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
   return color >= -1
@@ -163,11 +170,14 @@ entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* confi
     ENTRAIN_ASSIGN_OR_RETURN(entrain::CommOptions options, ToCommOptions(known));
     ENTRAIN_ASSIGN_OR_RETURN(Place place,
                              PlaceFromEnvironment(options.runtime->security(), options.timeout_ns));
-    options.store = std::move(place.store);
+    options.store = place.store;
     options.rank = place.rank;
     options.size = place.size;
     entrain::SetLogRank(place.rank);
-    return Create(options, comm);
+    ENTRAIN_RETURN_IF_ERROR(place.restarts.value_or(0) > 0 ? Join(options, comm)
+                                                           : Create(options, comm));
+    TellLauncher(place);
+    return absl::OkStatus();
   });
 }
 

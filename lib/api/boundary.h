@@ -71,9 +71,9 @@ void WriteDefaults(const Struct& defaults, Struct* to, size_t bytes) {
 }
 
 // Runs `body`, which returns absl::Status, unless the thread is inside a callback that forbids this
-// kind of function.
+// kind of function. `reach` is read after the body, which may change it.
 template <typename Body>
-entrain_status_t Guard(const char* function, Reach reach, Does does, const Body& body) {
+entrain_status_t Guard(const char* function, const Reach& reach, Does does, const Body& body) {
   absl::Status status = CheckProcess();
   if (status.ok()) {
     status = CallbackScope::Check(does);

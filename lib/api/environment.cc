@@ -86,9 +86,27 @@ absl::StatusOr<Place> Alone() {
   return place;
 }
 
+// Opens the part of the store that belongs to this start of the job.
+absl::StatusOr<std::shared_ptr<Store>> PartOf(const Launch& launch, const Security& security,
+                                              int64_t timeout_ns) {
+  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreOf(launch, security, timeout_ns));
+  return launch.incarnation.empty()
+             ? store
+             : WithPrefix(std::move(store), absl::StrCat("start.", launch.incarnation, "/"));
+}
+
+absl::StatusOr<std::optional<int64_t>> Restarts() {
+  ENTRAIN_ASSIGN_OR_RETURN(const std::optional<int64_t> restarts, GetEnvInt(kRestarts));
+  if (restarts.has_value() && *restarts < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(kRestarts, ": ", *restarts, " is negative"));
+  }
+  return restarts;
+}
+
 }  // namespace
 
 absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t timeout_ns) {
+  ENTRAIN_ASSIGN_OR_RETURN(const std::optional<int64_t> restarts, Restarts());
   // A job's variables without a rank are an error, not a world of one.
   bool launched = GetEnv("ENTRAIN_STORE").has_value() || GetEnv("WORLD_SIZE").has_value();
   absl::StatusOr<Launch> launch = DetectLaunch([&launched](const char* name) {
@@ -102,11 +120,37 @@ absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t tim
     }
     return launch.status();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreOf(*launch, security, timeout_ns));
-  if (!launch->incarnation.empty()) {
-    store = WithPrefix(std::move(store), absl::StrCat("start.", launch->incarnation, "/"));
+  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, PartOf(*launch, security, timeout_ns));
+  return Place{
+      .rank = launch->rank, .size = launch->size, .store = std::move(store), .restarts = restarts};
+}
+
+absl::StatusOr<std::shared_ptr<Store>> StoreFromEnvironment(const Security& security,
+                                                            const Stop& stop) {
+  const absl::StatusOr<Launch> launch = DetectLaunch(GetEnv);
+  if (launch.ok()) {
+    return PartOf(*launch, security, stop.deadline.Left(Clock::Real().Now()));
   }
-  return Place{.rank = launch->rank, .size = launch->size, .store = std::move(store)};
+  const std::optional<std::string> url = GetEnv("ENTRAIN_STORE");
+  if (!url.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "store: none is given, and the environment names none: ", launch.status().message(),
+        ". Or set ENTRAIN_STORE to the store's URL"));
+  }
+  const Stop sooner{std::min(stop.deadline, Deadline::After(kStoreTimeout)), stop.cancelled};
+  return OpenStore(*url, security, sooner);
+}
+
+void TellLauncher(const Place& place) {
+  if (!place.restarts.has_value()) {
+    return;
+  }
+  const absl::Status told = place.store->Set(MemberKey(place.rank), absl::StrCat(*place.restarts),
+                                             {Deadline::After(kStoreTimeout)});
+  if (!told.ok()) {
+    ENTRAIN_LOG(kWarning,
+                "entrain-run does not learn that this rank has its communicator: ", told.message());
+  }
 }
 
 }  // namespace entrain::api

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -15,6 +16,9 @@ namespace entrain::api {
 struct Place {
   int rank = 0, size = 1;
   std::shared_ptr<Store> store;  // a part of the job's store that belongs to this start of the job
+  // How often entrain-run --elastic has restarted this rank; from 1 on, this process is a newcomer.
+  // nullopt: the job is not elastic.
+  std::optional<int64_t> restarts;
 };
 
 // Opens the store, or serves it if the launcher's conventions give this rank that task. A served
@@ -22,5 +26,13 @@ struct Place {
 // finished. If no launcher has set its variables: a world of one, with a store of its own. Any
 // thread. Blocks for at most `timeout_ns`, and at most 30 s.
 absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t timeout_ns);
+
+// Opens the same store in a process whose rank the environment need not say: ENTRAIN_STORE
+// suffices.
+absl::StatusOr<std::shared_ptr<Store>> StoreFromEnvironment(const Security& security,
+                                                            const Stop& stop);
+
+// Tells entrain-run --elastic that this process has a communicator.
+void TellLauncher(const Place& place);
 
 }  // namespace entrain::api

@@ -64,6 +64,8 @@ struct entrain_comm {
   entrain::Mark<entrain::MarkOf("comm")> mark = {};
   std::shared_ptr<entrain::Communicator> comm;
   bool lent = false;  // belongs to a mesh, which destroys it
+  // The environment's store, from the first entrain_comm_grow that needs it.
+  std::shared_ptr<entrain::Store> store = nullptr;
 };
 
 struct entrain_reduction {

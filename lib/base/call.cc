@@ -83,6 +83,8 @@ absl::string_view NameOf(CallKind kind) {
       return "exclusive_scan";
     case CallKind::kRecvAny:
       return "recv_any";
+    case CallKind::kGrow:
+      return "grow";
   }
   return "unknown call";
 }

@@ -40,10 +40,11 @@ enum class CallKind : uint8_t {
   kScan = 14,
   kExclusiveScan = 15,
   kRecvAny = 16,  // receives from the first peer whose message comes; matches kSend
+  kGrow = 17,     // an all-gather of entrain_comm_grow
 };
 absl::string_view NameOf(CallKind kind);  // "all_reduce"
 // Finds the collective to which NameOf gives this name. Returns nullopt for send, recv, recv_any,
-// split and create.
+// split, create and grow.
 std::optional<CallKind> CollectiveFromName(absl::string_view name);
 // Returns "barrier, broadcast, all_reduce, ...".
 std::string CollectiveNames();

@@ -76,6 +76,10 @@ constexpr EnvVariable kEnvironment[] = {
     {"ENTRAIN_CUDA_LIBRARY", "path", "the CUDA driver; default: libcuda.so.1"},
     {"ENTRAIN_LIBRARY", "path",
      "the libentrain.so that the Python package loads; default: its own"},
+    {"ENTRAIN_RESTARTS", "count",
+     "set by entrain-run --elastic: how often this rank has been restarted; from 1 on, "
+     "entrain_comm_create_from_env joins the communicator of the other ranks; default: the "
+     "program is not elastic"},
     {"ENTRAIN_FAULT", "NAME=VALUE,...",
      "a slower network, emulated for tests: rate=12.5MB/s, latency=200us, jitter=50us, "
      "seed=1, cut=30s, ranks=0,3, transports=tcp; see transports/fault/README.md; default: "

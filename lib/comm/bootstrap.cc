@@ -152,8 +152,13 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
   return cards;
 }
 
-absl::Status ForOthers(const absl::Status& why, int rank) {
+absl::Status ForOthers(const absl::Status& why, int rank, bool newcomer) {
   // An error that all ranks share, or that names the guilty rank, is passed on unchanged.
+  if (newcomer) {
+    return BlameRank(absl::AbortedError(absl::StrCat("creating the communicator: newcomer rank ",
+                                                     rank, " gave up: ", why.message())),
+                     rank, Phase::kBootstrap);
+  }
   if (absl::IsDataLoss(why) || absl::IsDeadlineExceeded(why) || BlameOf(why).rank >= 0) {
     return why;
   }

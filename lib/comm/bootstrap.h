@@ -41,8 +41,9 @@ struct Card {
 // disagree.
 absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Stop& stop);
 
-// Returns the error that the other ranks are told when creating fails on `rank` because of `why`.
-absl::Status ForOthers(const absl::Status& why, int rank);
+// Returns the error that the other ranks are told when creating fails on `rank` because of `why`. A
+// newcomer (joining.cc) is always to blame itself, since the members reach each other.
+absl::Status ForOthers(const absl::Status& why, int rank, bool newcomer = false);
 
 // Connects to the other ranks. Returns the members as this rank sees them. For each pair, the first
 // common transport that reaches the peer is used.

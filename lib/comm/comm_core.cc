@@ -125,6 +125,7 @@ std::shared_ptr<CommCore> CommCore::MakeFrom(const CommCore& parent, std::string
   config.world = from.world;
   config.determinism = from.determinism;
   config.generation = generation;
+  config.probed = from.probed;
   for (const auto& [rank, context] : members) {
     if (rank == from.rank) {
       config.rank = static_cast<int>(config.members.size());

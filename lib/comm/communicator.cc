@@ -2,128 +2,21 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
-#include <limits>
-#include <map>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-#include "lib/base/config.h"
-#include "lib/base/log.h"
 #include "lib/base/status.h"
-#include "lib/comm/bootstrap.h"
 #include "lib/comm/comm_core.h"
 #include "lib/comm/device_calls.h"
-#include "lib/comm/probe.h"
 #include "lib/comm/runtime.h"
 #include "lib/comm/split_work.h"
-#include "lib/store/store.h"
 
 namespace entrain {
-
-// The objects that this rank prepares before it meets the others.
-struct Preparation {
-  std::vector<Override> overrides;
-  std::shared_ptr<const Tuning> tuning;
-  Card card;
-};
-
-// The record that ranks exchange when they meet: the slowest links to ranks of this host, and to
-// ranks of other hosts. `link`: a Link.
-struct MeetRecord {
-  struct Side {
-    uint64_t link;
-    LinkSpeed speed;
-  };
-  Side inside, across;
-};
-
 namespace {
 
 BufferView View(const void* data, int64_t bytes) {
   return {const_cast<void*>(data), bytes, MemoryKind::kHost};
-}
-
-constexpr absl::string_view kProbe = "probe", kCreating = "creating the communicator";
-// Interval at which a connecting rank checks whether another rank has failed.
-constexpr int64_t kLookNs = 50 * kMillisecond;
-// Time to tell the others that this rank has failed.
-constexpr int64_t kTellNs = 2 * kSecond;
-
-Link LinkOf(Medium medium, bool apart) {
-  switch (medium) {
-    case Medium::kProcess:
-      return Link::kInproc;
-    case Medium::kHostMemory:
-      return Link::kShm;
-    case Medium::kFabric:
-      return apart ? Link::kFabricAcross : Link::kFabricInside;
-    case Medium::kNetwork:
-      break;
-  }
-  return apart ? Link::kTcpAcross : Link::kTcpInside;
-}
-
-// The record of a rank without such a link.
-constexpr LinkSpeed kFastest{0, 1e9, 1e9};
-
-void Worsen(const MeetRecord::Side& other, MeetRecord::Side* side) {
-  side->link = std::max(side->link, other.link);
-  side->speed.Worsen(other.speed);
-}
-
-bool Known(const MeetRecord::Side& side, Link least, Link most) {
-  const LinkSpeed& speed = side.speed;
-  return side.link >= static_cast<uint64_t>(least) && side.link <= static_cast<uint64_t>(most) &&
-         speed.latency_us >= 0 && speed.latency_us < 1e9 && speed.gbs > 0 && speed.host_gbs > 0;
-}
-
-// Checks the texts that travel in a card.
-absl::Status CheckTexts(const CommOptions& options) {
-  constexpr size_t kMaxText = 1000;
-  for (const auto& [name, text] :
-       {std::pair("algorithms", &options.algorithms), std::pair("tuning", &options.tuning),
-        std::pair("host_id", &options.runtime->host_id())}) {
-    if (text->size() > kMaxText) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": longer than ", kMaxText, " bytes"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// On an error no context number was taken.
-absl::StatusOr<Preparation> Prepare(const CommOptions& options) {
-  ENTRAIN_RETURN_IF_ERROR(CheckTexts(options));
-  Preparation prepared;
-  auto overrides = ParseOverrides(options.algorithms);
-  if (!overrides.ok()) {
-    return Annotate(overrides.status(), "algorithms");
-  }
-  prepared.overrides = *std::move(overrides);
-  const bool probe = options.tuning == kProbe;
-  ENTRAIN_ASSIGN_OR_RETURN(prepared.tuning, LoadTuning(probe ? "" : options.tuning));
-  ENTRAIN_RETURN_IF_ERROR(options.runtime->EnsureStarted(options.store->host(), options.rank));
-  Engine& engine = options.runtime->engine();
-  Card& card = prepared.card;
-  card.rank = options.rank;
-  card.id = options.runtime->id();
-  card.host_id = options.runtime->host_id();
-  card.settings =
-      absl::StrCat("algorithms=", options.algorithms, "; determinism=", NameOf(options.determinism),
-                   "; tuning=", prepared.tuning->Fingerprint(), probe ? " probed" : "");
-  card.tuning = prepared.tuning->source;
-  card.cpus = options.cpus;
-  for (const auto& transport : engine.transports()) {
-    card.addresses.emplace_back(transport->traits().name, transport->address());
-  }
-  card.context = engine.ReserveContext();
-  if (card.context == 0) {
-    return absl::ResourceExhaustedError(
-        "this process has created 65535 communicators, which is the limit");
-  }
-  return prepared;
 }
 
 absl::Status CheckAgreement(const CommCore& core, int64_t timeout_ns) {
@@ -155,137 +48,11 @@ Communicator::~Communicator() {
   }
 }
 
-absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOptions& options) {
-  if (options.size < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("world_size: ", options.size, " is not positive"));
-  }
-  if (options.rank < 0 || options.rank >= options.size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank: ", options.rank, " is not in [0, ",
-                                                   options.size, "), the world's size"));
-  }
-  // Count the use before anything can fail on this rank alone, so that a repeated attempt meets the
-  // other ranks' repeated attempts.
-  const std::string key = absl::StrCat(
-      "entrain/", options.name, "#", options.runtime->NextUse(options.store->url(), options.name));
-  const Stop stop{Deadline::After(options.timeout_ns)};
-  auto prepared = Prepare(options);
-  if (!prepared.ok()) {
-    const absl::Status told = ForOthers(prepared.status(), options.rank);
-    const Stop brief{std::min(stop.deadline, Deadline::After(kTellNs))};
-    options.store->Join(key, options.rank, options.size, told, brief).status().IgnoreError();
-    return prepared.status();
-  }
-  const Context context = prepared->card.context;
-  auto meeting =
-      options.store->Join(key, options.rank, options.size, prepared->card.ToParts(), stop);
-  auto comm = meeting.ok() ? Meet(options, *std::move(prepared), **meeting, stop)
-                           : absl::StatusOr<std::shared_ptr<Communicator>>(meeting.status());
-  if (!meeting.ok()) {
-    options.runtime->engine().ReleaseContext(context);
-  } else if (comm.ok()) {
-    (*meeting)->Finish();
-  } else {
-    (*meeting)->Fail(ForOthers(comm.status(), options.rank));
-  }
-  return comm;
-}
-
-absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Meet(const CommOptions& options,
-                                                                 Preparation prepared,
-                                                                 StoreMeeting& meeting,
-                                                                 const Stop& stop) {
-  const Context context = prepared.card.context;
-  const auto cards = ExchangeCards(meeting, stop);
-  auto members = cards.ok() ? MembersFromCards(*options.runtime, *cards, options.rank)
-                            : absl::StatusOr<std::vector<Member>>(cards.status());
-  if (!members.ok()) {
-    options.runtime->engine().ReleaseContext(context);
-    return members.status();
-  }
-  auto comm = Open(options.runtime, {options.name, options.rank, context, *std::move(members),
-                                     std::move(prepared.overrides), prepared.tuning, Paths(),
-                                     options.timeout_ns, options.name, options.determinism});
-  // Every pair exchanges a message, so a rank that returns from here can reach all others.
-  CallOptions barrier;
-  barrier.deadline = stop.deadline;
-  barrier.timeout_ns = options.timeout_ns;
-  if (const absl::Status met = comm->MeetAll(barrier, meeting); !met.ok()) {
-    return absl::StartsWith(met.message(), kCreating) ? met : Annotate(met, kCreating);
-  }
-  if (options.tuning == kProbe) {
-    const CallFunnel& funnel = comm->core_->funnel();
-    const auto probed = ProbeLinks(*comm, funnel.model(), funnel.paths(), barrier);
-    ENTRAIN_RETURN_IF_ERROR(Annotate(probed.status(), "probing links"));
-    comm->core_->SetProbed(*probed);
-  }
-  return comm;
-}
-
 std::shared_ptr<Communicator> Communicator::Open(std::shared_ptr<Runtime> runtime,
                                                  CoreConfig config) {
   auto core = CommCore::Make(runtime->shared_engine(), runtime->pool(), std::move(config));
   core->engine().seat().RunInDriver([&] { core->Open(); });
   return std::shared_ptr<Communicator>(new Communicator(std::move(runtime), std::move(core)));
-}
-
-MeetRecord Communicator::OwnLinks() const {
-  MeetRecord mine{{static_cast<uint64_t>(Link::kInproc), kFastest},
-                  {static_cast<uint64_t>(Link::kFabricAcross), kFastest}};
-  for (const Member& member : core_->config().members) {
-    if (member.endpoint == nullptr) {
-      continue;
-    }
-    const bool apart = member.host_id != runtime_->host_id();
-    const Traits traits = core_->engine().transports()[member.transport]->traits();
-    Worsen({static_cast<uint64_t>(LinkOf(traits.medium, apart)),
-            {static_cast<double>(traits.latency_ns) * 1e-3, traits.bytes_per_second * 1e-9,
-             traits.host_bytes_per_second * 1e-9}},
-           apart ? &mine.across : &mine.inside);
-  }
-  return mine;
-}
-
-absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& meeting) {
-  // The direct all-gather sends one message between every two ranks.
-  MeetRecord mine = OwnLinks();
-  std::vector<MeetRecord> all(static_cast<size_t>(size()));
-  Call call;
-  call.kind = CallKind::kCreate;
-  call.in = View(&mine, sizeof(mine));
-  call.out = View(all.data(), static_cast<int64_t>(all.size() * sizeof(mine)));
-  call.count = sizeof(mine);
-  call.options = options;
-  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core_->Start(call, /*kick=*/true));
-  // If a rank ends before it has connected, there is no path that reports this.
-  while (!work->Wait(Deadline::After(kLookNs))) {
-    absl::Status failed = meeting.Check();
-    if (!failed.ok()) {
-      Blame blame = BlameOf(failed);
-      if (blame.rank >= 0 && blame.rank < size()) {
-        blame.peer_id = core_->config().members[static_cast<size_t>(blame.rank)].id;
-      }
-      failed = WithBlame(std::move(failed), blame);
-      core_->ending().EndWith(failed);
-      work->Wait(Deadline::Never());  // ended by the line before
-      return failed;
-    }
-  }
-  ENTRAIN_RETURN_IF_ERROR(work->status());
-  for (const MeetRecord& one : all) {
-    if (!Known(one.inside, Link::kInproc, Link::kTcpInside) ||
-        !Known(one.across, Link::kFabricAcross, Link::kTcpAcross)) {
-      return absl::DataLossError("a rank tells of paths that this version does not know");
-    }
-    Worsen(one.inside, &mine.inside);
-    Worsen(one.across, &mine.across);
-  }
-  core_->SetPaths({.inside = static_cast<Link>(mine.inside.link),
-                   .cores = core_->funnel().paths().cores,
-                   .across = static_cast<Link>(mine.across.link),
-                   .inside_speed = mine.inside.speed,
-                   .across_speed = mine.across.speed});
-  return absl::OkStatus();
 }
 
 absl::StatusOr<DeviceCalls*> Communicator::OnDevice() {

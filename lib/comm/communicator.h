@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,7 @@ class Store;
 struct CoreConfig;
 struct Member;
 struct MeetRecord;
+struct MeetingSeat;
 struct Preparation;
 enum class Link : uint8_t;
 
@@ -67,6 +69,23 @@ struct ShrinkOptions {
   std::vector<int> exclude;  // ranks to leave out, also if they live; united over the callers
   Partition partition = Partition::kMajority;
   std::string name;  // of the new communicator; empty: this one's
+};
+
+struct GrowOptions {
+  // Returns the store in which newcomers apply. Called on rank 0, and on the other ranks if there
+  // are newcomers.
+  std::function<absl::StatusOr<std::shared_ptr<Store>>(const Stop& stop)> store = nullptr;
+  int min_newcomers = 0;   // fewer: none is taken in
+  int max_newcomers = 0;   // 0: any number
+  int64_t wait_ns = 0;     // how long to wait for min_newcomers
+  int64_t timeout_ns = 0;  // limit of everything else; 0: the communicator's
+};
+
+struct JoinOptions {
+  // `name`: of the communicator to join. `size` is not used, and `rank` only as in
+  // Runtime::EnsureStarted.
+  CommOptions comm;
+  int64_t wait_ns = 0;  // how long to wait to be taken in; 0: comm.timeout_ns
 };
 
 class Communicator {
@@ -120,6 +139,11 @@ class Communicator {
   // *flag becomes the bitwise AND over the ranks that took part, the same on all of them. Also after
   // the communicator has ended. See entrain_comm_agree. `timeout_ns` 0: the communicator's.
   absl::Status Agree(uint32_t* flag, int64_t timeout_ns = 0);
+  // Makes a communicator of these ranks and of newcomers, which call Join. Collective; this
+  // communicator goes on. Null: fewer than min_newcomers could be taken in. See entrain_comm_grow.
+  absl::StatusOr<std::shared_ptr<Communicator>> Grow(const GrowOptions& options);
+  // Waits until the ranks of a communicator take this process in. See entrain_comm_join.
+  static absl::StatusOr<std::shared_ptr<Communicator>> Join(const JoinOptions& options);
   // What this rank knows of each rank now. Local.
   std::vector<MemberReport> Members() const;
 
@@ -172,12 +196,18 @@ class Communicator {
   Runtime& runtime() const;
 
  private:
+  friend class Growth;   // growth.cc
+  friend class Joining;  // joining.cc
   Communicator(std::shared_ptr<Runtime> runtime, std::shared_ptr<CommCore> core);
   static std::shared_ptr<Communicator> Open(std::shared_ptr<Runtime> runtime, CoreConfig config);
-  // Does the part of Create that begins with this rank's card. If this part fails, the other ranks
-  // are told.
-  static absl::StatusOr<std::shared_ptr<Communicator>> Meet(const CommOptions& options,
-                                                            Preparation prepared,
+  // Joins a meeting in the store, and makes the communicator of the ranks that meet there. If this
+  // rank fails, or if it was not prepared, the other ranks are told.
+  static absl::StatusOr<std::shared_ptr<Communicator>> MeetIn(Store& store, const MeetingSeat& seat,
+                                                              absl::StatusOr<Preparation> prepared,
+                                                              const Stop& stop);
+  // Does the part of creation that begins with this rank's card. If this part fails, the caller
+  // tells the other ranks.
+  static absl::StatusOr<std::shared_ptr<Communicator>> Meet(Preparation prepared,
                                                             StoreMeeting& meeting,
                                                             const Stop& stop);
   absl::Status MeetAll(const CallOptions& options, StoreMeeting& meeting);

@@ -27,6 +27,7 @@ struct CoreConfig {
   Determinism determinism = Determinism::kDefault;  // default of calls
   // How often the membership was changed: see entrain_comm_generation.
   uint64_t generation = 0;
+  bool probed = false;  // the ranks have measured their links, see tuning.h
 };
 
 }  // namespace entrain

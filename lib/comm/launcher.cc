@@ -355,6 +355,10 @@ absl::Status FindStore(const EnvLookUp& env, const ProcessLookUp& launching_proc
 
 }  // namespace
 
+std::string MemberKey(int rank) {
+  return absl::StrCat("entrain/launcher/member/", rank);
+}
+
 absl::StatusOr<Launch> DetectLaunch(const EnvLookUp& env, const ProcessLookUp& launching_process) {
   ENTRAIN_ASSIGN_OR_RETURN(Launch launch, DetectOne(env));
   ENTRAIN_RETURN_IF_ERROR(FindStore(env, launching_process, &launch));

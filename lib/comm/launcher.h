@@ -26,6 +26,13 @@ struct Launch {
   std::string incarnation;  // changes when the job is started again; empty: unknown
 };
 
+// A job of entrain-run --elastic. The launcher gives each rank kRestarts, the number of times that it
+// has restarted the rank. A process in which it is not 0 joins the communicator of the others. A
+// process that has got a communicator sets MemberKey(RANK) in the store to its number of restarts,
+// so that the launcher knows whether a rank is left that can take newcomers in.
+inline constexpr char kRestarts[] = "ENTRAIN_RESTARTS";
+std::string MemberKey(int rank);
+
 // Returns the value of a variable, or nullopt when it is unset or empty.
 using EnvLookUp = std::function<std::optional<std::string>(const char* name)>;
 // Returns a name of the process that started the ranks of this host, as LaunchingProcess does.

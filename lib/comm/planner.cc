@@ -272,7 +272,8 @@ Order Planner::OrderOf(const Call& call) const {
 }
 
 Planner::Shape Planner::ShapeOf(const Call& call) const {
-  return {call.kind == CallKind::kSplit ? CallKind::kAllGather : call.kind,
+  const bool gathers = call.kind == CallKind::kSplit || call.kind == CallKind::kGrow;
+  return {gathers ? CallKind::kAllGather : call.kind,
           SizeOf(call.dtype),
           call.count,
           IsMessage(call.kind) || HasRoot(call.kind) ? call.root : 0,

@@ -1,5 +1,5 @@
-// A store: meetings of ranks, and a small shared map, by which ranks find each other. Once they
-// have, they do not use the store any more.
+// A store: meetings of ranks, and a small shared map, by which ranks find each other. Ranks do not use the store after that,
+// until they look for newcomers (lib/comm/applications.h).
 //
 // Thread safety: any thread may use a Store. The Stop of a blocking call ends it: the deadline with
 // TIMED_OUT naming the key, the cancel flag with ABORTED.

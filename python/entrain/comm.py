@@ -81,8 +81,8 @@ class Member:
 
 
 class Comm(Collectives):
-    """A communicator: ranks 0 to size - 1 that call collectives together. Made by `from_env`, `create`, `split`,
-    `duplicate`. Any thread may call. Threads that make untagged calls on one communicator must agree on their order
+    """A communicator: ranks 0 to size - 1 that call collectives together. Made by `from_env`, `create`, `join`,
+    `grow`, `split`, `duplicate`. Any thread may call. Threads that make untagged calls on one communicator must agree on their order
     themselves. After fork the child cannot use it."""
 
     _what = "communicator"
@@ -137,6 +137,46 @@ class Comm(Collectives):
             return _owned(out[0])
 
         return cls(interruptible(call, drop))
+
+    @classmethod
+    def join(cls, store: Optional[Store] = None, *, name: Optional[str] = None, wait: Optional[float] = None,
+             timeout: Optional[float] = None, algorithms: Optional[str] = None, tuning: Optional[str] = None,
+             determinism: Optional[str] = None, runtime: Optional[Runtime] = None) -> "Comm":
+        """Joins a communicator that works: applies in the store, and blocks until its ranks call `grow` and take this
+        process in. At the time limit, TimedOut says what was missing.
+
+        store        the store that the ranks give to `grow`; None: the one of `from_env`, where ENTRAIN_STORE suffices
+        name         the communicator's name; None: "world"
+        wait         seconds until it gives up; None: `timeout`
+        The other arguments are those of `from_env`; algorithms, tuning and determinism must agree with the ranks'."""
+        config, kept = _comm_config(name, timeout, algorithms, tuning, determinism, "join_config")
+        config.wait_ns = nanoseconds(wait)
+        return cls._made(lib.entrain_comm_join, config, kept, store, runtime)
+
+    def grow(self, store: Optional[Store] = None, *, min_newcomers: int = 0, max_newcomers: int = 0, wait: float = 0,
+             timeout: Optional[float] = None) -> "Optional[Comm]":
+        """Collective: returns a communicator of these ranks and of the processes that have called `join`, which get the
+        ranks behind these. Returns None if fewer than `min_newcomers` could be taken in, or none. This communicator
+        works as before in any case. A newcomer that dies meanwhile is left out.
+
+        store          where newcomers apply; None: the store of `from_env`
+        min_newcomers  with fewer, none is taken in
+        max_newcomers  further ones wait for the next call; 0: no limit
+        wait           seconds to wait for `min_newcomers`
+        timeout        seconds for everything else; None: the communicator's"""
+        config, out = new_struct("grow_config"), ffi.new("entrain_comm_t**")
+        config.min_newcomers, config.max_newcomers = min_newcomers, max_newcomers
+        config.wait_ns, config.timeout_ns = nanoseconds(wait), nanoseconds(timeout)
+
+        def call() -> Optional[Life]:
+            with inside(self, store) as (comm, config.store):
+                status = lib.entrain_comm_grow(comm, config, out)
+                if status != OK:
+                    raise self._blame(last_error(status))
+            return None if out[0] == NULL else _owned(out[0])
+
+        life = interruptible(call, lambda life: None if life is None else drop(life))
+        return None if life is None else Comm(life)
 
     def split(self, color: int, key: int = 0) -> "Optional[Comm]":
         """Collective: ranks that give the same color >= 0 form a part, numbered by (key, rank). Color -1: in no part,
@@ -384,8 +424,8 @@ def _deregister(comm: Life, statuses: List[int], pointer: Any) -> bool:
 
 
 def _comm_config(name: Optional[str], timeout: Optional[float], algorithms: Optional[str], tuning: Optional[str],
-                 determinism: Optional[str]) -> Tuple[Any, Any]:
-    config = new_struct("comm_config")
+                 determinism: Optional[str], struct: str = "comm_config") -> Tuple[Any, Any]:
+    config = new_struct(struct)
     texts = [_text(value) for value in (name, algorithms, tuning)]
     config.name, config.algorithms, config.tuning = texts
     config.timeout_ns = nanoseconds(timeout)

@@ -106,6 +106,30 @@ static void check_store_functions(void) {
   AT(entrain_store_functions_t, host, 56);
 }
 
+static void check_grow_config(void) {
+  SIZE(entrain_grow_config_t, 40);
+  AT(entrain_grow_config_t, size, 0);
+  AT(entrain_grow_config_t, store, 8);
+  AT(entrain_grow_config_t, min_newcomers, 16);
+  AT(entrain_grow_config_t, max_newcomers, 20);
+  AT(entrain_grow_config_t, wait_ns, 24);
+  AT(entrain_grow_config_t, timeout_ns, 32);
+}
+
+static void check_join_config(void) {
+  SIZE(entrain_join_config_t, 72);
+  AT(entrain_join_config_t, size, 0);
+  AT(entrain_join_config_t, runtime, 8);
+  AT(entrain_join_config_t, store, 16);
+  AT(entrain_join_config_t, name, 24);
+  AT(entrain_join_config_t, algorithms, 32);
+  AT(entrain_join_config_t, timeout_ns, 40);
+  AT(entrain_join_config_t, tuning, 48);
+  AT(entrain_join_config_t, wait_ns, 56);
+  AT(entrain_join_config_t, determinism, 64);
+  AT(entrain_join_config_t, reserved, 68);
+}
+
 static void check_comm_config(void) {
   SIZE(entrain_comm_config_t, 72);
   AT(entrain_comm_config_t, size, 0);
@@ -460,6 +484,8 @@ int main(void) {
   check_work_info();
   check_store_functions();
   check_comm_config();
+  check_grow_config();
+  check_join_config();
   check_comm_stats();
   check_member();
   check_shrink_config();

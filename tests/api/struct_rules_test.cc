@@ -1,5 +1,6 @@
 // The rules of size-first structs, for every struct that a call takes or fills: an uninitialised
 // struct is refused, an unknown tail must be zero, and a shorter struct is accepted.
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -107,6 +109,31 @@ class StructRules : public testing::Test {
     }
     return code;
   }
+  // Joins comm_ with this config, while a thread takes newcomers in.
+  entrain_status_t JoinThis(entrain_join_config_t* config) {
+    entrain_runtime_t* runtime = nullptr;
+    EXPECT_OK(entrain_runtime_create(nullptr, &runtime));
+    config->runtime = runtime;
+    config->store = store_;
+    std::atomic<bool> over{false};
+    std::thread member([&] {
+      entrain_grow_config_t grow;
+      entrain_grow_config_init(&grow);
+      grow.store = store_;
+      entrain_comm_t* grown = nullptr;
+      while (!over && grown == nullptr) {
+        ASSERT_OK(entrain_comm_grow(comm_, &grow, &grown));
+      }
+      entrain_comm_destroy(grown);
+    });
+    entrain_comm_t* joined = nullptr;
+    const entrain_status_t code = entrain_comm_join(config, &joined);
+    over = true;
+    member.join();
+    entrain_comm_destroy(joined);
+    entrain_runtime_destroy(runtime);
+    return code;
+  }
   std::vector<StructCase> Cases();
 
   static constexpr size_t kLayerCount = 4;
@@ -142,6 +169,17 @@ std::vector<StructCase> StructRules::Cases() {
                                     entrain_comm_destroy(comm);
                                     return code;
                                   }),
+      Case<entrain_grow_config_t>("entrain_grow_config_t",
+                                  offsetof(entrain_grow_config_t, min_newcomers),
+                                  entrain_grow_config_init_sized,
+                                  [this](auto* config) {
+                                    config->store = store_;
+                                    entrain_comm_t* grown = nullptr;
+                                    return entrain_comm_grow(comm_, config, &grown);
+                                  }),
+      Case<entrain_join_config_t>("entrain_join_config_t", offsetof(entrain_join_config_t, name),
+                                  entrain_join_config_init_sized,
+                                  [this](auto* config) { return JoinThis(config); }),
       Case<entrain_store_functions_t>(
           "entrain_store_functions_t", offsetof(entrain_store_functions_t, remove),
           entrain_store_functions_init_sized,

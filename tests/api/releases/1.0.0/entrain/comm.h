@@ -196,6 +196,9 @@ ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* co
  * - In a Slurm step: the first task of its first node.
  * - Otherwise the call returns FAILED_PRECONDITION.
  *
+ * In a process that entrain-run --elastic has restarted (ENTRAIN_RESTARTS is greater than 0), the call joins instead, as
+ * entrain_comm_join does with this name and these settings: it blocks until the other ranks call entrain_comm_grow.
+ *
  * If none of these variables is set, the process becomes a communicator of one rank. The store must answer within 30 s,
  * or within the timeout if that is shorter; otherwise the call returns PEER_LOST and names the address of the store. */
 ENTRAIN_API entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* config, entrain_comm_t** comm);
@@ -222,6 +225,78 @@ ENTRAIN_API entrain_status_t entrain_comm_duplicate_start(entrain_comm_t* comm, 
  * new communicator as soon as it exists: calls on it return ABORTED on all ranks and name this rank. Returns ABORTED
  * unless the parent, or another communicator of the same runtime, still exists. */
 ENTRAIN_API entrain_status_t entrain_comm_split_finish(entrain_work_t* work, entrain_comm_t** part);
+
+/* ---- Growing: newcomers join a communicator that works -------------------------------------------------------------- */
+
+typedef struct entrain_grow_config {
+  size_t size;
+  entrain_store_t* store; /* where newcomers apply; the same store on all ranks and newcomers. NULL: the store that
+                             entrain_comm_create_from_env finds, which the communicator then keeps open */
+  int32_t min_newcomers;  /* with fewer newcomers, none is taken in; 0: any number, also none */
+  int32_t max_newcomers;  /* further newcomers wait for the next call; 0: no limit */
+  int64_t wait_ns;        /* how long to wait for min_newcomers; 0: does not wait */
+  int64_t timeout_ns;     /* limit of everything else; 0: the communicator's default deadline */
+} entrain_grow_config_t;
+
+ENTRAIN_API void entrain_grow_config_init_sized(entrain_grow_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_grow_config_init(entrain_grow_config_t* config) {
+  entrain_grow_config_init_sized(config, sizeof(*config));
+}
+
+typedef struct entrain_join_config {
+  size_t size;
+  entrain_runtime_t* runtime; /* as in entrain_comm_config_t */
+  entrain_store_t* store;     /* the store that the ranks give to entrain_comm_grow. NULL: the store that
+                                 entrain_comm_create_from_env finds; ENTRAIN_STORE suffices */
+  const char* name;           /* name of the communicator, 1 to 128 bytes. NULL: "world" */
+  const char* algorithms;     /* must agree with the ranks; see entrain_comm_config_t */
+  int64_t timeout_ns;         /* default deadline of operations; 0: ENTRAIN_TIMEOUT, else 30 min */
+  const char* tuning;         /* must agree with the ranks; see entrain_comm_config_t. The ranks decide whether links are
+                                 measured */
+  int64_t wait_ns;            /* how long to wait until the ranks take this process in; 0: timeout_ns */
+  int32_t determinism;        /* ENTRAIN_DETERMINISM_*; must agree with the ranks */
+  int32_t reserved;           /* must be 0 */
+} entrain_join_config_t;
+
+ENTRAIN_API void entrain_join_config_init_sized(entrain_join_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_join_config_init(entrain_join_config_t* config) {
+  entrain_join_config_init_sized(config, sizeof(*config));
+}
+
+/* Makes a communicator of the ranks of `comm` and of newcomers, which are processes that call entrain_comm_join with the
+ * name of `comm`. An untagged collective over `comm`; blocks. `config` may be NULL (defaults: all newcomers that have
+ * applied, without waiting). Newcomers disturb the ranks only during this call.
+ *
+ * The ranks of `comm` keep their numbers; newcomers get the numbers behind them, in the order in which they applied. The
+ * new communicator has the name and the settings of `comm`, and the next generation. *grown belongs to the caller. It
+ * becomes NULL if fewer than min_newcomers could be taken in, or none: newcomers that have applied go on waiting. This is
+ * not an error.
+ *
+ * `comm` works as before, after success, after NULL and after errors of this call. A newcomer that dies or that the ranks
+ * cannot reach while it is taken in costs one more attempt, which the other newcomers and the ranks make without it. (If
+ * it dies after all ranks have connected, it is a lost rank of the new communicator, whose calls return PEER_LOST.) Once
+ * all ranks have come, the call takes at most wait_ns plus the shortest timeout_ns of the ranks. All ranks get the same
+ * result. To replace a lost rank, call entrain_comm_shrink first. Errors; entrain_error_t.scope is CALL unless `comm` has
+ * ended:
+ * - MISMATCH if ranks differ in min_newcomers, max_newcomers or wait_ns. The text names both ranks and values.
+ * - PEER_LOST if the store cannot be reached, or naming the rank of `comm` that was lost.
+ * - TIMED_OUT if a rank did not come to the call, or if the time is not enough for another attempt.
+ * - The error of a rank that could not take part for a local reason, naming the rank. */
+ENTRAIN_API entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entrain_grow_config_t* config,
+                                               entrain_comm_t** grown);
+
+/* Joins the communicator `config->name`: applies in the store and blocks until its ranks take this process in
+ * (entrain_comm_grow), at most wait_ns. `config` may be NULL. Any thread. *comm belongs to the caller. A process whose
+ * application fails because of others (a rank has died, too few newcomers came) applies again. Errors:
+ * - TIMED_OUT after wait_ns. The text says what was missing: no communicator of this name has called entrain_comm_grow,
+ *   its ranks have not called it since, or they took in others.
+ * - MISMATCH if algorithms, tuning or determinism differ from the ranks'. The text names both values.
+ * - FAILED_PRECONDITION if this runtime is a rank already or applies twice at the same time, or if the ranks could not take
+ *   this process in, with their reason.
+ * - PEER_LOST if the store cannot be reached. */
+ENTRAIN_API entrain_status_t entrain_comm_join(const entrain_join_config_t* config, entrain_comm_t** comm);
+
+/* ---- Queries, ends -------------------------------------------------------------------------------------------------- */
 
 /* Write the rank of this process, or the number of ranks. Local, as are the queries below; any thread. */
 ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank);

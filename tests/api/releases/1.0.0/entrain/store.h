@@ -1,5 +1,5 @@
 /* Rendezvous stores: small shared maps through which ranks find each other. The library uses a store only while
- * communicators are created. Any thread may call the functions of this header.
+ * communicators are created, grown or joined. Any thread may call the functions of this header.
  *
  * Keys of tcp and local stores: entrain_store_open and entrain_store_serve have no config. Both use the pre-shared key
  * in the file that ENTRAIN_KEY_FILE names, or no key if the variable is not set, and the certificates of
@@ -40,8 +40,8 @@ ENTRAIN_API entrain_status_t entrain_store_serve(const char* url, entrain_store_
  * MPI. Each function returns ENTRAIN_OK or an error, with which the calling library function fails. A negative
  * ENTRAIN_* code is kept; any other number becomes PEER_LOST with the number in the text.
  *
- * Threads: the functions are called only by threads inside entrain_comm_create or an entrain_store_* function with this
- * store, never by a thread of the library. Several such threads may call at the same time. A function must not use its
+ * Threads: the functions are called only by threads inside entrain_comm_create, entrain_comm_grow, entrain_comm_join or an
+ * entrain_store_* function with this store, never by a thread of the library. Several such threads may call at the same time. A function must not use its
  * own store, but may use other stores. Inside it, calls that need the engine return FAILED_PRECONDITION
  * ("entrain_barrier: called from the store function get, which must not use the engine").
  *
@@ -87,7 +87,8 @@ static ENTRAIN_INLINE void entrain_store_functions_init(entrain_store_functions_
  * communicator NAME begin with "entrain/NAME#N/", where N counts the communicators of this name that this handle has
  * made. The keys of entrain_store_set, _get and _add are used unchanged. If `remove` is given, a communicator that has
  * been created leaves no keys. A communicator that could not be created leaves the keys that tell late ranks the
- * reason.
+ * reason. entrain_comm_grow and entrain_comm_join use keys that begin with "entrain/NAME#grow/"; three counters among
+ * them stay.
  *
  * If a rank's process ends while a communicator is created, the other ranks get PEER_LOST, which names the rank: ranks
  * on the same host within 2 s, ranks on other hosts within 15 s, because these learn of it only through the functions.

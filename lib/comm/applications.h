@@ -1,0 +1,136 @@
+// How processes that are not members ask to be taken into a communicator: the keys in the store,
+// the records behind them, and the side of the member that reads them (growth.cc). joining.cc is
+// the side of the newcomer.
+//
+// An application is a meeting of two in the store (lib/store/store.h): the newcomer is rank 1 and
+// waits, a member comes as rank 0 when it wants to take the newcomer in. So the store tells the
+// member of a newcomer that has died, and tells the newcomer of a member that has died or that
+// refuses it. The two stay in this meeting until the newcomer is a member.
+//
+// Keys, which begin with "entrain/NAME#grow/":
+//   calls            counter: calls of Grow
+//   tickets          counter: applications. The newcomer that makes it T has ticket T
+//   seen             counter: applications that members have looked at, in the order of tickets
+//   apply/T          the meeting of the newcomer with ticket T and a member
+//   B                the base of the keys of one call of Grow, which the newcomer learns from rank 0
+//   B/here/T         the newcomer with ticket T lives. Only then is it put on a roster
+//   B/A/roster       of attempt A: the newcomers and their ranks
+//   B/A              the meeting of attempt A, of all ranks of the new communicator
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/store/store.h"
+#include "transports/transport.h"
+
+namespace entrain {
+
+// The time that an invited newcomer has to answer. A newcomer that waits in the store answers within
+// milliseconds.
+constexpr int64_t kAnswerInvitationNs = 2 * kSecond;
+
+class GrowKeys {
+ public:
+  explicit GrowKeys(absl::string_view comm);
+  std::string Calls() const { return prefix_ + "calls"; }
+  std::string Tickets() const { return prefix_ + "tickets"; }
+  std::string Seen() const { return prefix_ + "seen"; }
+  std::string Application(int64_t ticket) const;
+  // Returns the base of the keys of one call of Grow: `call` is its number in the process `id`.
+  std::string Base(const PeerId& id, uint64_t call) const;
+  static std::string Here(absl::string_view base, int64_t ticket);
+  static std::string Attempt(absl::string_view base, int attempt);
+  static std::string Roster(absl::string_view base, int attempt);
+
+ private:
+  const std::string prefix_;
+};
+
+// What a newcomer says of itself.
+struct Application {
+  PeerId id{};
+  std::string settings;  // SharedSettings::ToText; the members decide whether links are probed
+  std::string tuning;    // the tuning's source, for errors
+
+  Parts ToParts() const;
+  static absl::StatusOr<Application> FromParts(const Parts& parts);
+};
+
+// The newcomers of one attempt. Rank members + i is the newcomer with tickets[i].
+struct Roster {
+  uint64_t generation = 0;  // of the new communicator
+  int32_t members = 0;
+  bool probe = false;    // the ranks measure their links
+  int64_t limit_ns = 0;  // of the attempt
+  std::vector<int64_t> tickets = {};
+
+  int size() const { return members + static_cast<int>(tickets.size()); }
+  int RankOf(int64_t ticket) const;  // -1: not on the roster
+  std::string Encode() const;
+  static absl::StatusOr<Roster> Decode(absl::string_view bytes);
+};
+
+// What the members expect of a newcomer.
+struct Terms {
+  std::string comm;             // the communicator's name
+  std::vector<PeerId> members;  // by rank
+  Application own;              // a member's own settings
+};
+// Returns the refusal of an application, or OK. `others`: the newcomers that have been accepted.
+absl::Status Judge(const Application& application, const Terms& terms,
+                   const std::vector<PeerId>& others);
+// Returns true if a newcomer that got this error must not apply again.
+bool IsRefusal(const absl::Status& status);
+
+// Waits for a key while it watches a meeting. Returns the meeting's failure if that comes first.
+absl::StatusOr<std::string> AwaitBeside(StoreMeeting& meeting, Store& store, const std::string& key,
+                                        const Stop& stop);
+
+// The newcomers that a member takes in, in one call of Grow. When it is destroyed, newcomers that
+// were not taken in learn it and apply again. One thread at a time.
+class Intake {
+ public:
+  Intake(std::shared_ptr<Store> store, Terms terms, std::string base);
+
+  // Waits until `until` for `min` newcomers, invites up to `max`, and keeps those that answer. With
+  // fewer than `min` applications it invites none. Errors are the store's.
+  absl::Status Collect(int min, int max, Deadline until, const Stop& stop);
+  int size() const { return static_cast<int>(newcomers_.size()); }
+  // Publishes the roster of an attempt; fills in the tickets.
+  absl::Status Announce(int attempt, Roster roster, const Stop& stop);
+  // Returns an error that blames the rank of a newcomer which has died, or OK. Never blocks.
+  absl::Status Check() const;
+  // Refuses the newcomer that has this rank.
+  void Refuse(int rank, const absl::Status& why);
+  // The newcomers are members. Removes the keys of this call.
+  void Finish(const Stop& stop);
+
+ private:
+  struct Newcomer {
+    int64_t ticket;
+    PeerId id;
+    std::unique_ptr<StoreMeeting> meeting;
+  };
+  // Returns how many applications no member has looked at.
+  absl::StatusOr<int64_t> Waiting(const Stop& stop) const;
+  absl::Status Invite(int64_t count, const Stop& stop);
+  // Returns the newcomer's application, or why it is not taken in, which the newcomer has been told.
+  absl::StatusOr<Application> Hear(StoreMeeting& meeting, const Stop& stop) const;
+  std::vector<PeerId> ids() const;
+
+  const std::shared_ptr<Store> store_;
+  const Terms terms_;
+  const GrowKeys keys_;
+  const std::string base_;
+  std::vector<Newcomer> newcomers_;
+  std::vector<std::string> used_keys_;
+};
+
+}  // namespace entrain

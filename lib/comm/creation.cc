@@ -1,0 +1,273 @@
+#include "lib/comm/creation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/comm/comm_core.h"
+#include "lib/comm/probe.h"
+#include "lib/comm/watched_meeting.h"
+#include "lib/store/store.h"
+
+namespace entrain {
+
+// The record that ranks exchange when they meet: the slowest links to ranks of this host, and to
+// ranks of other hosts. `link`: a Link.
+struct MeetRecord {
+  struct Side {
+    uint64_t link;
+    LinkSpeed speed;
+  };
+  Side inside, across;
+};
+
+namespace {
+
+constexpr absl::string_view kProbe = "probe", kCreating = "creating the communicator";
+// Time to tell the others that this rank has failed.
+constexpr int64_t kTellNs = 2 * kSecond;
+
+Link LinkOf(Medium medium, bool apart) {
+  switch (medium) {
+    case Medium::kProcess:
+      return Link::kInproc;
+    case Medium::kHostMemory:
+      return Link::kShm;
+    case Medium::kFabric:
+      return apart ? Link::kFabricAcross : Link::kFabricInside;
+    case Medium::kNetwork:
+      break;
+  }
+  return apart ? Link::kTcpAcross : Link::kTcpInside;
+}
+
+// The record of a rank without such a link.
+constexpr LinkSpeed kFastest{0, 1e9, 1e9};
+
+void Worsen(const MeetRecord::Side& other, MeetRecord::Side* side) {
+  side->link = std::max(side->link, other.link);
+  side->speed.Worsen(other.speed);
+}
+
+bool Known(const MeetRecord::Side& side, Link least, Link most) {
+  const LinkSpeed& speed = side.speed;
+  return side.link >= static_cast<uint64_t>(least) && side.link <= static_cast<uint64_t>(most) &&
+         speed.latency_us >= 0 && speed.latency_us < 1e9 && speed.gbs > 0 && speed.host_gbs > 0;
+}
+
+// Checks the texts that travel in a card.
+absl::Status CheckTexts(const CommOptions& options) {
+  constexpr size_t kMaxText = 1000;
+  for (const auto& [name, text] :
+       {std::pair("algorithms", &options.algorithms), std::pair("tuning", &options.tuning),
+        std::pair("host_id", &options.runtime->host_id())}) {
+    if (text->size() > kMaxText) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": longer than ", kMaxText, " bytes"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// On an error no context number was taken.
+absl::StatusOr<Preparation> Prepare(const CommOptions& options) {
+  ENTRAIN_ASSIGN_OR_RETURN(SharedSettings settings, SettingsOf(options));
+  ENTRAIN_RETURN_IF_ERROR(options.runtime->EnsureStarted(options.store->host(), options.rank));
+  ENTRAIN_ASSIGN_OR_RETURN(Card card,
+                           MakeCard(*options.runtime, settings, options.rank, options.cpus));
+  return Preparation{.runtime = options.runtime,
+                     .name = options.name,
+                     .settings = std::move(settings),
+                     .card = std::move(card),
+                     .timeout_ns = options.timeout_ns,
+                     .limit_ns = options.timeout_ns};
+}
+
+}  // namespace
+
+std::string SharedSettings::ToText() const {
+  return absl::StrCat("algorithms=", entrain::ToText(overrides),
+                      "; determinism=", NameOf(determinism), "; tuning=", tuning->Fingerprint(),
+                      probe ? " probed" : "");
+}
+
+absl::StatusOr<SharedSettings> SettingsOf(const CommOptions& options) {
+  ENTRAIN_RETURN_IF_ERROR(CheckTexts(options));
+  SharedSettings settings;
+  auto overrides = ParseOverrides(options.algorithms);
+  if (!overrides.ok()) {
+    return Annotate(overrides.status(), "algorithms");
+  }
+  settings.overrides = *std::move(overrides);
+  settings.probe = options.tuning == kProbe;
+  ENTRAIN_ASSIGN_OR_RETURN(settings.tuning, LoadTuning(settings.probe ? "" : options.tuning));
+  settings.determinism = options.determinism;
+  return settings;
+}
+
+SharedSettings SettingsOf(const CoreConfig& config) {
+  return {config.overrides, config.tuning, config.determinism, config.probed};
+}
+
+absl::StatusOr<Card> MakeCard(Runtime& runtime, const SharedSettings& settings, int rank,
+                              const CpuShare& cpus) {
+  Engine& engine = runtime.engine();
+  Card card;
+  card.rank = rank;
+  card.id = runtime.id();
+  card.host_id = runtime.host_id();
+  card.settings = settings.ToText();
+  card.tuning = settings.tuning->source;
+  card.cpus = cpus;
+  for (const auto& transport : engine.transports()) {
+    card.addresses.emplace_back(transport->traits().name, transport->address());
+  }
+  card.context = engine.ReserveContext();
+  if (card.context == 0) {
+    return absl::ResourceExhaustedError(
+        "this process has created 65535 communicators, which is the limit");
+  }
+  return card;
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOptions& options) {
+  if (options.size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("world_size: ", options.size, " is not positive"));
+  }
+  if (options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank: ", options.rank, " is not in [0, ",
+                                                   options.size, "), the world's size"));
+  }
+  // Count the use before anything can fail on this rank alone, so that a repeated attempt meets the
+  // other ranks' repeated attempts.
+  const std::string key = absl::StrCat(
+      "entrain/", options.name, "#", options.runtime->NextUse(options.store->url(), options.name));
+  const Stop stop{Deadline::After(options.timeout_ns)};
+  return MeetIn(*options.store, {.key = key, .rank = options.rank, .size = options.size},
+                Prepare(options), stop);
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::MeetIn(
+    Store& store, const MeetingSeat& seat, absl::StatusOr<Preparation> prepared, const Stop& stop) {
+  if (!prepared.ok()) {
+    const absl::Status told = ForOthers(prepared.status(), seat.rank);
+    const Stop brief{std::min(stop.deadline, Deadline::After(kTellNs))};
+    store.Join(seat.key, seat.rank, seat.size, told, brief).status().IgnoreError();
+    return prepared.status();
+  }
+  const std::shared_ptr<Runtime> runtime = prepared->runtime;
+  const Context context = prepared->card.context;
+  const bool newcomer = seat.rank >= prepared->parents && prepared->parents > 0;
+  auto meeting = store.Join(seat.key, seat.rank, seat.size, prepared->card.ToParts(), stop);
+  if (!meeting.ok()) {
+    runtime->engine().ReleaseContext(context);
+    return meeting.status();
+  }
+  WatchedMeeting watched(**meeting, seat.watch);
+  auto comm = Meet(*std::move(prepared), seat.watch ? watched : **meeting, stop);
+  if (comm.ok()) {
+    (*meeting)->Finish();
+  } else {
+    (*meeting)->Fail(ForOthers(comm.status(), seat.rank, newcomer));
+  }
+  return comm;
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Meet(Preparation prepared,
+                                                                 StoreMeeting& meeting,
+                                                                 const Stop& stop) {
+  const Card& card = prepared.card;
+  const auto cards = ExchangeCards(meeting, stop);
+  auto members = cards.ok() ? MembersFromCards(*prepared.runtime, *cards, card.rank)
+                            : absl::StatusOr<std::vector<Member>>(cards.status());
+  if (!members.ok()) {
+    prepared.runtime->engine().ReleaseContext(card.context);
+    return members.status();
+  }
+  for (int rank = 0; rank < prepared.parents; ++rank) {
+    (*members)[static_cast<size_t>(rank)].parent_rank = rank;
+  }
+  SharedSettings& settings = prepared.settings;
+  auto comm = Open(prepared.runtime,
+                   {prepared.name, card.rank, card.context, *std::move(members),
+                    std::move(settings.overrides), settings.tuning, Paths(), prepared.timeout_ns,
+                    prepared.name, settings.determinism, prepared.generation, settings.probe});
+  // Every pair exchanges a message, so a rank that returns from here can reach all others.
+  CallOptions barrier;
+  barrier.deadline = stop.deadline;
+  barrier.timeout_ns = prepared.limit_ns;
+  if (const absl::Status met = comm->MeetAll(barrier, meeting); !met.ok()) {
+    return absl::StartsWith(met.message(), kCreating) ? met : Annotate(met, kCreating);
+  }
+  if (settings.probe) {
+    const CallFunnel& funnel = comm->core_->funnel();
+    const auto probed = ProbeLinks(*comm, funnel.model(), funnel.paths(), barrier);
+    ENTRAIN_RETURN_IF_ERROR(Annotate(probed.status(), "probing links"));
+    comm->core_->SetProbed(*probed);
+  }
+  return comm;
+}
+
+MeetRecord Communicator::OwnLinks() const {
+  MeetRecord mine{{static_cast<uint64_t>(Link::kInproc), kFastest},
+                  {static_cast<uint64_t>(Link::kFabricAcross), kFastest}};
+  for (const Member& member : core_->config().members) {
+    if (member.endpoint == nullptr) {
+      continue;
+    }
+    const bool apart = member.host_id != runtime_->host_id();
+    const Traits traits = core_->engine().transports()[member.transport]->traits();
+    Worsen({static_cast<uint64_t>(LinkOf(traits.medium, apart)),
+            {static_cast<double>(traits.latency_ns) * 1e-3, traits.bytes_per_second * 1e-9,
+             traits.host_bytes_per_second * 1e-9}},
+           apart ? &mine.across : &mine.inside);
+  }
+  return mine;
+}
+
+absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& meeting) {
+  // The direct all-gather sends one message between every two ranks.
+  MeetRecord mine = OwnLinks();
+  std::vector<MeetRecord> all(static_cast<size_t>(size()));
+  Call call;
+  call.kind = CallKind::kCreate;
+  call.in = {&mine, sizeof(mine)};
+  call.out = {all.data(), static_cast<int64_t>(all.size() * sizeof(mine))};
+  call.count = sizeof(mine);
+  call.options = options;
+  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core_->Start(call, /*kick=*/true));
+  // If a rank ends before it has connected, there is no path that reports this.
+  while (!work->Wait(Deadline::After(kLookNs))) {
+    absl::Status failed = meeting.Check();
+    if (!failed.ok()) {
+      Blame blame = BlameOf(failed);
+      if (blame.rank >= 0 && blame.rank < size()) {
+        blame.peer_id = core_->config().members[static_cast<size_t>(blame.rank)].id;
+      }
+      failed = WithBlame(std::move(failed), blame);
+      core_->ending().EndWith(failed);
+      work->Wait(Deadline::Never());  // ended by the line before
+      return failed;
+    }
+  }
+  ENTRAIN_RETURN_IF_ERROR(work->status());
+  for (const MeetRecord& one : all) {
+    if (!Known(one.inside, Link::kInproc, Link::kTcpInside) ||
+        !Known(one.across, Link::kFabricAcross, Link::kTcpAcross)) {
+      return absl::DataLossError("a rank tells of paths that this version does not know");
+    }
+    Worsen(one.inside, &mine.inside);
+    Worsen(one.across, &mine.across);
+  }
+  core_->SetPaths({.inside = static_cast<Link>(mine.inside.link),
+                   .cores = core_->funnel().paths().cores,
+                   .across = static_cast<Link>(mine.across.link),
+                   .inside_speed = mine.inside.speed,
+                   .across_speed = mine.across.speed});
+  return absl::OkStatus();
+}
+
+}  // namespace entrain

@@ -1,0 +1,65 @@
+// How a communicator begins: its ranks meet in a store, compare what must be equal, and connect.
+// Create and Grow begin in this way; a split needs no store. The private parts of
+// Communicator::Create, Meet and MeetAll are in creation.cc.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "lib/base/clock.h"
+#include "lib/comm/bootstrap.h"
+#include "lib/comm/communicator.h"
+#include "lib/comm/core_config.h"
+#include "lib/comm/overrides.h"
+#include "lib/comm/runtime.h"
+#include "lib/comm/tuning.h"
+
+namespace entrain {
+
+// Interval at which a rank that waits for others checks whether one of them has failed.
+constexpr int64_t kLookNs = 50 * kMillisecond;
+
+// The settings that must be equal on all ranks of a communicator.
+struct SharedSettings {
+  std::vector<Override> overrides;
+  std::shared_ptr<const Tuning> tuning;
+  Determinism determinism = Determinism::kDefault;
+  bool probe = false;  // the ranks measure their links when they have connected
+
+  // Returns the text that ranks compare, and that errors show.
+  std::string ToText() const;
+};
+// Errors name the option.
+absl::StatusOr<SharedSettings> SettingsOf(const CommOptions& options);
+SharedSettings SettingsOf(const CoreConfig& config);
+
+// The objects that this rank prepares before it meets the others.
+struct Preparation {
+  std::shared_ptr<Runtime> runtime;
+  std::string name;
+  SharedSettings settings;
+  Card card;                               // its context number is reserved
+  int64_t timeout_ns = kDefaultTimeoutNs;  // default of operations
+  int64_t limit_ns = kDefaultTimeoutNs;    // of the meeting, for messages
+  uint64_t generation = 0;
+  int parents = 0;  // the ranks below this number have the same number in the parent
+};
+
+// The place of this rank in a meeting.
+struct MeetingSeat {
+  std::string key;
+  int rank = 0, size = 1;
+  std::function<absl::Status()> watch = nullptr;  // see WatchedMeeting; null: nothing to watch
+};
+
+// Returns this rank's card. The runtime must have started. kResourceExhausted: no context number is
+// left.
+absl::StatusOr<Card> MakeCard(Runtime& runtime, const SharedSettings& settings, int rank,
+                              const CpuShare& cpus);
+
+}  // namespace entrain

@@ -1,0 +1,364 @@
+// Communicator::Grow: the members' side of taking in newcomers. applications.h has the keys and
+// records, joining.cc the newcomers' side.
+//
+//   all     compare what they want (an all-gather)
+//   rank 0  collects newcomers from the store
+//   rank 0  broadcasts how many there are; none: the call is over
+//   all     and the newcomers meet in the store and connect, as when a communicator is created
+//   all     tell each other, over the old communicator, how that went (an all-gather)
+//     well  rank 0 broadcasts over the new communicator that it stands, which the newcomers wait for
+//     ill   all drop the new communicator, rank 0 refuses the newcomers that are to blame, and the
+//           ranks begin again at "rank 0 broadcasts". So each newcomer costs one attempt at most
+//
+// The old communicator is not touched by what happens to newcomers. Its calls get limits that the
+// members can keep, whatever the newcomers do: see Growth::Limits.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+#include "lib/base/text.h"
+#include "lib/comm/applications.h"
+#include "lib/comm/comm_core.h"
+#include "lib/comm/communicator.h"
+#include "lib/comm/creation.h"
+#include "lib/comm/watched_meeting.h"
+#include "lib/store/gathering.h"
+
+namespace entrain {
+namespace {
+
+constexpr int64_t kMaxAttemptNs = 30 * kSecond;
+
+// What a rank wants.
+struct Wish {
+  int64_t min_newcomers, max_newcomers, wait_ns;  // must be equal on all ranks
+  int64_t timeout_ns;                             // the shortest counts
+};
+
+using Text = std::array<char, 240>;
+
+void Write(absl::string_view from, Text* to) {
+  to->fill(0);
+  std::copy_n(from.data(), std::min(from.size(), to->size() - 1), to->data());
+}
+std::string Read(const Text& from) {
+  return CleanText({from.data(), strnlen(from.data(), from.size())});
+}
+
+// What rank 0 tells the others before an attempt.
+struct Word {
+  int32_t code = ENTRAIN_OK;  // of the failure of rank 0, which ends the call on all ranks
+  int32_t newcomers = 0;      // 0: none, the call is over
+  uint64_t call = 0;          // for GrowKeys::Base
+  Text text{};
+};
+
+// How an attempt went on a rank.
+struct Outcome {
+  int32_t code = ENTRAIN_OK;
+  int32_t culprit = -1;  // rank in the new communicator
+  Text text{};
+};
+
+}  // namespace
+
+class Growth {
+ public:
+  Growth(Communicator& comm, const GrowOptions& options)
+      : comm_(comm), config_(comm.core_->config()), options_(options) {}
+
+  absl::StatusOr<std::shared_ptr<Communicator>> Run();
+
+ private:
+  // Instants of a call, counted from the moment at which the ranks have agreed on their wishes and,
+  // after it, the wait for newcomers. A quarter of the timeout is for the store, a half for attempts,
+  // a quarter for the exchange of outcomes. So a rank that waits in a call on the old communicator
+  // never reaches its limit because of a newcomer.
+  struct Limits {
+    int64_t attempt_ns = 0;
+    Deadline wait, collect, last_attempt, all;
+  };
+
+  bool leads() const { return comm_.rank() == 0; }
+  CallOptions Limited() const;
+  absl::Status Gather(const void* mine, void* all, int64_t bytes, const CallOptions& limit);
+  absl::Status AgreeOnWishes();
+  absl::Status OpenStore(const Stop& stop);
+  absl::Status Collect();
+  Word Speak(int attempt);
+  absl::StatusOr<Preparation> Prepare() const;
+  absl::StatusOr<std::shared_ptr<Communicator>> Attempt(int attempt, const Word& word);
+  // Returns the newcomers to blame, by rank; none if the attempt went well on all ranks. Returns an
+  // error if no newcomer is to blame.
+  absl::StatusOr<std::set<int>> Compare(const absl::Status& made, int newcomers);
+  void Dismiss(const std::set<int>& culprits);
+  void Conclude(Communicator& grown);
+
+  Communicator& comm_;
+  const CoreConfig& config_;
+  const GrowOptions& options_;
+  int64_t timeout_ns_ = 0;
+  Limits limits_;
+  std::shared_ptr<Store> store_;
+  std::string reason_;  // of the first rank on which the last attempt failed
+  // Rank 0 only:
+  uint64_t call_ = 0;
+  absl::Status collected_;
+  std::unique_ptr<Intake> intake_;
+};
+
+CallOptions Growth::Limited() const {
+  CallOptions limit;
+  limit.deadline = limits_.all;
+  limit.timeout_ns = options_.wait_ns + timeout_ns_;
+  return limit;
+}
+
+absl::Status Growth::Gather(const void* mine, void* all, int64_t bytes, const CallOptions& limit) {
+  Call call;
+  call.kind = CallKind::kGrow;
+  call.in = {const_cast<void*>(mine), bytes};
+  call.out = {all, bytes * comm_.size()};
+  call.count = bytes;
+  call.options = limit;
+  return comm_.Run(call);
+}
+
+absl::Status Growth::AgreeOnWishes() {
+  const Wish mine{options_.min_newcomers, options_.max_newcomers, options_.wait_ns,
+                  options_.timeout_ns > 0 ? options_.timeout_ns : comm_.timeout_ns()};
+  std::vector<Wish> all(static_cast<size_t>(comm_.size()));
+  CallOptions limit;
+  limit.timeout_ns = mine.timeout_ns;
+  limit.deadline = Deadline::After(mine.timeout_ns);
+  ENTRAIN_RETURN_IF_ERROR(Gather(&mine, all.data(), sizeof(mine), limit));
+  timeout_ns_ = mine.timeout_ns;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    for (const auto& [name, wish] :
+         {std::pair("min_newcomers", &Wish::min_newcomers),
+          std::pair("max_newcomers", &Wish::max_newcomers), std::pair("wait_ns", &Wish::wait_ns)}) {
+      if (all[rank].*wish != all[0].*wish) {
+        return absl::DataLossError(absl::StrCat(config_.name, ": grow: ", name, ": ", all[0].*wish,
+                                                " on rank 0, ", all[rank].*wish, " on rank ",
+                                                rank));
+      }
+    }
+    timeout_ns_ = std::min(timeout_ns_, all[rank].timeout_ns);
+  }
+  const int64_t quarter = std::max<int64_t>(timeout_ns_ / 4, 1);
+  limits_.attempt_ns = std::min(quarter, kMaxAttemptNs);
+  limits_.wait = Deadline::After(options_.wait_ns);
+  limits_.collect = Deadline::From(limits_.wait.at_ns, quarter);
+  limits_.last_attempt = Deadline::From(limits_.wait.at_ns, 3 * quarter - limits_.attempt_ns);
+  limits_.all = Deadline::From(limits_.wait.at_ns, timeout_ns_);
+  return absl::OkStatus();
+}
+
+absl::Status Growth::OpenStore(const Stop& stop) {
+  if (store_ == nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(store_, options_.store(stop));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Growth::Collect() {
+  static std::atomic<uint64_t> calls{0};
+  call_ = calls.fetch_add(1);
+  const Stop stop{limits_.collect};
+  ENTRAIN_RETURN_IF_ERROR(OpenStore(stop));
+  Terms terms;
+  terms.comm = config_.name;
+  for (const Member& member : config_.members) {
+    terms.members.push_back(member.id);
+  }
+  SharedSettings settings = SettingsOf(config_);
+  settings.probe = false;
+  terms.own = {comm_.runtime().id(), settings.ToText(), settings.tuning->source};
+  const int room = kMaxMeetingSize - comm_.size();
+  const int most = options_.max_newcomers > 0 ? std::min(options_.max_newcomers, room) : room;
+  intake_ = std::make_unique<Intake>(store_, std::move(terms),
+                                     GrowKeys(config_.name).Base(comm_.runtime().id(), call_));
+  return intake_->Collect(options_.min_newcomers, most, limits_.wait, stop);
+}
+
+Word Growth::Speak(int attempt) {
+  Word word;
+  word.call = call_;
+  absl::Status status = collected_;
+  if (status.ok() && intake_->size() < std::max(options_.min_newcomers, 1)) {
+    return word;
+  }
+  if (status.ok() && attempt > 1 && limits_.last_attempt.Passed(Clock::Real().Now())) {
+    status = absl::DeadlineExceededError(absl::StrCat("no time is left to take the remaining ",
+                                                      intake_->size(), " newcomers in: ", reason_));
+  }
+  if (status.ok()) {
+    const Roster roster{
+        config_.generation + 1, comm_.size(), config_.probed, limits_.attempt_ns, {}};
+    status = intake_->Announce(attempt, roster, {Deadline::After(limits_.attempt_ns)});
+  }
+  if (status.ok()) {
+    word.newcomers = intake_->size();
+  } else {
+    word.code = ToCode(status);
+    Write(status.message(), &word.text);
+  }
+  return word;
+}
+
+absl::StatusOr<Preparation> Growth::Prepare() const {
+  SharedSettings settings = SettingsOf(config_);
+  ENTRAIN_ASSIGN_OR_RETURN(Card card,
+                           MakeCard(comm_.runtime(), settings, comm_.rank(),
+                                    config_.members[static_cast<size_t>(comm_.rank())].cpus));
+  return Preparation{.runtime = comm_.runtime_,
+                     .name = config_.name,
+                     .settings = std::move(settings),
+                     .card = std::move(card),
+                     .timeout_ns = comm_.timeout_ns(),
+                     .limit_ns = limits_.attempt_ns,
+                     .generation = config_.generation + 1,
+                     .parents = comm_.size()};
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Growth::Attempt(int attempt, const Word& word) {
+  const Stop stop{Deadline::After(limits_.attempt_ns)};
+  ENTRAIN_RETURN_IF_ERROR(OpenStore(stop));
+  const std::string base = GrowKeys(config_.name).Base(config_.members[0].id, word.call);
+  // A newcomer that has died before it came to the meeting is known only to rank 0, and a member
+  // that has died only to the old communicator.
+  const auto watch = [this] {
+    const absl::Status ended = comm_.status();
+    return ended.ok() && intake_ != nullptr ? intake_->Check() : ended;
+  };
+  return Communicator::MeetIn(*store_,
+                              {.key = GrowKeys::Attempt(base, attempt),
+                               .rank = comm_.rank(),
+                               .size = comm_.size() + word.newcomers,
+                               .watch = watch},
+                              Prepare(), stop);
+}
+
+absl::StatusOr<std::set<int>> Growth::Compare(const absl::Status& made, int newcomers) {
+  Outcome mine;
+  if (!made.ok()) {
+    mine.code = ToCode(made);
+    mine.culprit = BlameOf(made).rank;
+    Write(made.message(), &mine.text);
+  }
+  std::vector<Outcome> all(static_cast<size_t>(comm_.size()));
+  ENTRAIN_RETURN_IF_ERROR(Gather(&mine, all.data(), sizeof(mine), Limited()));
+  std::set<int> culprits;
+  int failed = -1;  // the first rank that has, of those that blame a newcomer if any does
+  for (int rank = 0; rank < comm_.size(); ++rank) {
+    const Outcome& one = all[static_cast<size_t>(rank)];
+    const bool newcomer = one.culprit >= comm_.size() && one.culprit < comm_.size() + newcomers;
+    if (one.code != ENTRAIN_OK && (failed < 0 || (newcomer && culprits.empty()))) {
+      failed = rank;
+    }
+    if (one.code != ENTRAIN_OK && newcomer) {
+      culprits.insert(one.culprit);
+    }
+  }
+  if (failed < 0) {
+    return culprits;
+  }
+  const Outcome& first = all[static_cast<size_t>(failed)];
+  reason_ = Read(first.text);
+  if (!culprits.empty()) {
+    return culprits;
+  }
+  Blame blame;
+  blame.rank = failed;
+  blame.peer_id = config_.members[static_cast<size_t>(failed)].id;
+  blame.phase = Phase::kConnect;
+  blame.operation = "grow";
+  blame.generation = config_.generation;
+  return WithBlame(absl::Status(FromCode(first.code),
+                                absl::StrCat(config_.name, ": grow: rank ", failed,
+                                             " could not take the newcomers in: ", reason_)),
+                   blame);
+}
+
+void Growth::Dismiss(const std::set<int>& culprits) {
+  ENTRAIN_LOG(kInfo, config_.name, ": grow: ", culprits.size(),
+              " newcomers could not be taken in, going on without them: ", reason_);
+  if (intake_ == nullptr) {
+    return;
+  }
+  for (auto rank = culprits.rbegin(); rank != culprits.rend(); ++rank) {  // ranks move up
+    intake_->Refuse(
+        *rank, absl::FailedPreconditionError(absl::StrCat(
+                   "the ranks of ", config_.name, " could not take this process in: ", reason_)));
+  }
+}
+
+void Growth::Conclude(Communicator& grown) {
+  uint64_t generation = config_.generation + 1;
+  const absl::Status told = grown.Broadcast(&generation, 1, DType::kU64, /*root=*/0, Limited());
+  if (!told.ok()) {
+    // The members have decided. The caller finds the reason in the first call, as always when a rank
+    // is lost.
+    ENTRAIN_LOG(kInfo, config_.name, ": grow: ", told.message());
+  }
+  if (intake_ != nullptr) {
+    intake_->Finish({Deadline::After(limits_.attempt_ns)});
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Growth::Run() {
+  ENTRAIN_RETURN_IF_ERROR(AgreeOnWishes());
+  if (leads()) {
+    collected_ = Collect();
+  }
+  for (int attempt = 1;; ++attempt) {
+    Word word = leads() ? Speak(attempt) : Word();
+    ENTRAIN_RETURN_IF_ERROR(
+        comm_.Broadcast(&word, sizeof(word), DType::kU8, /*root=*/0, Limited()));
+    if (word.code != ENTRAIN_OK) {
+      return absl::Status(FromCode(word.code),
+                          absl::StrCat(config_.name, ": grow: rank 0: ", Read(word.text)));
+    }
+    if (word.newcomers == 0) {
+      return nullptr;
+    }
+    auto made = Attempt(attempt, word);
+    const auto culprits = Compare(made.status(), word.newcomers);
+    if (culprits.ok() && culprits->empty()) {
+      Conclude(**made);
+      return made;
+    }
+    if (made.ok()) {
+      // Returns when the others have been told: newcomers wait for a word over this communicator.
+      (*made)->EndWith(absl::AbortedError(culprits.ok() ? reason_ : culprits.status().message()));
+    }
+    ENTRAIN_RETURN_IF_ERROR(culprits.status());
+    Dismiss(*culprits);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Grow(const GrowOptions& options) {
+  for (const auto& [name, value] :
+       {std::pair("min_newcomers", int64_t{options.min_newcomers}),
+        std::pair("max_newcomers", int64_t{options.max_newcomers}),
+        std::pair("wait_ns", options.wait_ns), std::pair("timeout_ns", options.timeout_ns)}) {
+    if (value < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " is negative"));
+    }
+  }
+  if (options.max_newcomers > 0 && options.max_newcomers < options.min_newcomers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_newcomers: ", options.max_newcomers,
+                     " is less than min_newcomers: ", options.min_newcomers));
+  }
+  return Growth(*this, options).Run();
+}
+
+}  // namespace entrain

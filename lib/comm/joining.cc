@@ -1,0 +1,219 @@
+// Communicator::Join: the newcomer's side of Grow. applications.h has the keys and records,
+// growth.cc the members' side.
+//
+// The newcomer applies, waits for an invitation, answers it, and takes part in attempts until one
+// succeeds. If the members drop it for a reason that is not its own (a member has died, too few
+// newcomers came), it applies again, until its time is up.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+#include "lib/comm/applications.h"
+#include "lib/comm/communicator.h"
+#include "lib/comm/creation.h"
+#include "lib/store/store.h"
+
+namespace entrain {
+namespace {
+
+// The time in which the store must say what was missing.
+constexpr int64_t kAskNs = 200 * kMillisecond;
+constexpr size_t kMemberRank = 0, kNewcomerRank = 1;  // in the meeting of two
+
+absl::Status AboutJoin(const absl::Status& status, Phase phase) {
+  Blame blame = BlameOf(status);
+  blame.operation = "join";
+  blame.phase = phase;
+  return WithBlame(status, blame);
+}
+
+}  // namespace
+
+class Joining {
+ public:
+  Joining(const JoinOptions& options, SharedSettings settings, const Stop& stop)
+      : options_(options),
+        comm_(options.comm),
+        store_(*options.comm.store),
+        settings_(std::move(settings)),
+        keys_(options.comm.name),
+        stop_(stop) {}
+
+  absl::StatusOr<std::shared_ptr<Communicator>> Run();
+
+ private:
+  using Made = absl::StatusOr<std::shared_ptr<Communicator>>;
+  // Applies once. Null: the application came to nothing because of others, `last_` says why.
+  Made Apply();
+  // Returns null, or the error if it is final.
+  Made Again(const absl::Status& why);
+  Made TakePart(StoreMeeting& application, int64_t ticket, const std::string& base);
+  absl::StatusOr<Preparation> Prepare(const Roster& roster, int rank) const;
+  Made Attempt(StoreMeeting& application, const std::string& base, int attempt,
+               const Roster& roster, int rank);
+  // Returns the error of a newcomer whose time is up: what was missing.
+  absl::Status TimeIsUp() const;
+
+  const JoinOptions& options_;
+  const CommOptions& comm_;
+  Store& store_;
+  const SharedSettings settings_;
+  const GrowKeys keys_;
+  const Stop stop_;
+  int64_t calls_before_ = 0;  // of Grow, when this newcomer applied first
+  absl::Status last_;
+};
+
+Joining::Made Joining::Run() {
+  ENTRAIN_ASSIGN_OR_RETURN(calls_before_, store_.Add(keys_.Calls(), 0, stop_));
+  while (true) {
+    Made made = Apply();
+    if (!made.ok() || *made != nullptr) {
+      return made;
+    }
+    ENTRAIN_LOG(kInfo, "joining ", comm_.name, ": applying again: ", last_.message());
+    if (stop_.deadline.Passed(Clock::Real().Now())) {
+      return TimeIsUp();
+    }
+  }
+}
+
+Joining::Made Joining::Again(const absl::Status& why) {
+  // Only the deadline of this call has no blame: those of ranks have.
+  if (absl::IsDeadlineExceeded(why) && !HasBlame(why)) {
+    return TimeIsUp();
+  }
+  if (IsRefusal(why)) {
+    return AboutJoin(absl::Status(why.code(), absl::StrCat("joining ", comm_.name,
+                                                           ": refused: ", why.message())),
+                     Phase::kCheck);
+  }
+  last_ = why;
+  return nullptr;
+}
+
+Joining::Made Joining::Apply() {
+  ENTRAIN_ASSIGN_OR_RETURN(const int64_t ticket, store_.Add(keys_.Tickets(), 1, stop_));
+  const Application mine{comm_.runtime->id(), settings_.ToText(), settings_.tuning->source};
+  ENTRAIN_ASSIGN_OR_RETURN(
+      const auto application,
+      store_.Join(keys_.Application(ticket), kNewcomerRank, 2, mine.ToParts(), stop_));
+  const auto table = application->Wait(stop_);
+  if (!table.ok()) {
+    return Again(table.status());
+  }
+  const Parts& invitation = (*table)[kMemberRank];
+  if (invitation.size() != 1) {
+    return absl::DataLossError(
+        absl::StrCat("joining ", comm_.name, ": the invitation is malformed"));
+  }
+  const std::string& base = invitation[0];
+  ENTRAIN_RETURN_IF_ERROR(store_.Set(GrowKeys::Here(base, ticket), "", stop_));
+  Made made = TakePart(*application, ticket, base);
+  if (made.ok() && *made != nullptr) {
+    application->Finish();
+  }
+  return made;
+}
+
+Joining::Made Joining::TakePart(StoreMeeting& application, int64_t ticket,
+                                const std::string& base) {
+  for (int attempt = 1;; ++attempt) {
+    const auto text = AwaitBeside(application, store_, GrowKeys::Roster(base, attempt), stop_);
+    if (!text.ok()) {
+      return Again(text.status());
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const Roster roster, Roster::Decode(*text));
+    const int rank = roster.RankOf(ticket);
+    if (rank < 0) {  // refused, which may not have been known when the roster came; or too late
+      const absl::Status refused = application.Check();
+      return Again(refused.ok() ? absl::AbortedError("the answer to the invitation came too late")
+                                : refused);
+    }
+    Made made = Attempt(application, base, attempt, roster, rank);
+    if (made.ok()) {
+      return made;
+    }
+    last_ = made.status();
+  }
+}
+
+absl::StatusOr<Preparation> Joining::Prepare(const Roster& roster, int rank) const {
+  SharedSettings settings = settings_;
+  settings.probe = roster.probe;
+  ENTRAIN_ASSIGN_OR_RETURN(Card card, MakeCard(*comm_.runtime, settings, rank, comm_.cpus));
+  return Preparation{.runtime = comm_.runtime,
+                     .name = comm_.name,
+                     .settings = std::move(settings),
+                     .card = std::move(card),
+                     .timeout_ns = comm_.timeout_ns,
+                     .limit_ns = roster.limit_ns,
+                     .generation = roster.generation,
+                     .parents = roster.members};
+}
+
+Joining::Made Joining::Attempt(StoreMeeting& application, const std::string& base, int attempt,
+                               const Roster& roster, int rank) {
+  const Stop stop{std::min(stop_.deadline, Deadline::After(roster.limit_ns)), stop_.cancelled};
+  // Rank 0 may die before it comes to the meeting.
+  const auto watch = [&application] { return application.Check(); };
+  ENTRAIN_ASSIGN_OR_RETURN(auto comm, Communicator::MeetIn(store_,
+                                                           {.key = GrowKeys::Attempt(base, attempt),
+                                                            .rank = rank,
+                                                            .size = roster.size(),
+                                                            .watch = watch},
+                                                           Prepare(roster, rank), stop));
+  // The members compare how the attempt went on all of them. Rank 0 then says that the communicator
+  // stands, or they abort it.
+  uint64_t generation = 0;
+  CallOptions limit;
+  limit.deadline = stop_.deadline;
+  limit.timeout_ns = options_.wait_ns;
+  ENTRAIN_RETURN_IF_ERROR(comm->Broadcast(&generation, 1, DType::kU64, /*root=*/0, limit));
+  return comm;
+}
+
+absl::Status Joining::TimeIsUp() const {
+  const auto calls = store_.Add(keys_.Calls(), 0, {Deadline::After(kAskNs)});
+  std::string missing;
+  if (!calls.ok()) {
+    missing = absl::StrCat("the store does not answer: ", calls.status().message());
+  } else if (*calls == 0) {
+    missing = absl::StrCat("no communicator of this name has called entrain_comm_grow in store ",
+                           store_.url());
+  } else if (*calls == calls_before_) {
+    missing = absl::StrCat("its ranks have called entrain_comm_grow ", *calls, " times in store ",
+                           store_.url(), ", the last time before this process applied");
+  } else {
+    missing = absl::StrCat("its ranks have called entrain_comm_grow ", *calls - calls_before_,
+                           " times meanwhile in store ", store_.url(),
+                           ", and did not take this process in");
+  }
+  if (!last_.ok()) {
+    absl::StrAppend(&missing, "; the last attempt failed: ", last_.message());
+  }
+  Blame blame;
+  blame.deadline_ns = options_.wait_ns > 0 ? options_.wait_ns : comm_.timeout_ns;
+  return AboutJoin(WithBlame(absl::DeadlineExceededError(
+                                 absl::StrCat("joining ", comm_.name, ": not taken in within ",
+                                              blame.deadline_ns / kMillisecond, " ms: ", missing)),
+                             blame),
+                   Phase::kBootstrap);
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Join(const JoinOptions& options) {
+  if (options.wait_ns < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("wait_ns: ", options.wait_ns, " is negative"));
+  }
+  const CommOptions& comm = options.comm;
+  const Stop stop{Deadline::After(options.wait_ns > 0 ? options.wait_ns : comm.timeout_ns)};
+  ENTRAIN_ASSIGN_OR_RETURN(SharedSettings settings, SettingsOf(comm));
+  settings.probe = false;  // the members decide
+  ENTRAIN_RETURN_IF_ERROR(comm.runtime->EnsureStarted(comm.store->host(), comm.rank));
+  return Joining(options, std::move(settings), stop).Run();
+}
+
+}  // namespace entrain

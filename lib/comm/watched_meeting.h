@@ -1,0 +1,38 @@
+// A meeting of a store that ends also for a reason which the store does not know.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "lib/store/store.h"
+
+namespace entrain {
+
+class WatchedMeeting final : public StoreMeeting {
+ public:
+  // `watch` returns the reason why the meeting cannot succeed, or OK. It must not block. It is
+  // called by Check, and by Wait at least every kLookNs (creation.h). `base` must outlive this
+  // object.
+  WatchedMeeting(StoreMeeting& base, std::function<absl::Status()> watch)
+      : base_(base), watch_(std::move(watch)) {}
+
+  absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) override;
+  absl::Status Check() override;
+  void Fail(const absl::Status& why) override { base_.Fail(why); }
+  void Finish() override { base_.Finish(); }
+  absl::StatusOr<std::vector<int>> Absent(const Stop& stop) override { return base_.Absent(stop); }
+
+ private:
+  // Fails the meeting with the reason of `watch`, if there is one.
+  absl::Status Look();
+
+  StoreMeeting& base_;
+  const std::function<absl::Status()> watch_;
+};
+
+}  // namespace entrain

@@ -1,0 +1,364 @@
+// Processes die, or are stopped, while a communicator takes newcomers in. The members lose one
+// attempt at most, and not their communicator.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/base/status.h"
+#include "tests/comm/newcomers.h"
+
+namespace entrain {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The steps of a newcomer after which a process may end.
+enum class Step {
+  kNone,
+  kApplied,    // it waits for an invitation
+  kInvited,    // it must still answer
+  kAnswered,   // it is on the roster, and must still come to the meeting
+  kComing,     // it is about to join the meeting
+  kJoined,     // it has joined the meeting
+  kMet,        // it has the cards of all, and has not connected
+  kConnected,  // it has connected, and its communicator is not in use yet
+};
+constexpr const char* kStepNames[] = {"none",   "applied", "invited", "answered",
+                                      "coming", "joined",  "met",     "connected"};
+
+struct Death {
+  Step step;
+  int signal = SIGKILL;
+  void At(Step now) const {
+    static bool happened = false;  // a stopped process goes on later
+    if (now == step && !std::exchange(happened, true)) {
+      raise(signal);
+    }
+  }
+};
+
+// A meeting at which its process ends.
+class LastMeeting final : public StoreMeeting {
+ public:
+  LastMeeting(std::unique_ptr<StoreMeeting> base, const Death& death, bool application)
+      : base_(std::move(base)), death_(death), application_(application) {}
+  absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) override {
+    auto table = base_->Wait(stop);
+    if (table.ok()) {
+      death_.At(application_ ? Step::kInvited : Step::kMet);
+    }
+    return table;
+  }
+  absl::Status Check() override { return base_->Check(); }
+  void Fail(const absl::Status& why) override { base_->Fail(why); }
+  void Finish() override {
+    if (!application_) {
+      death_.At(Step::kConnected);
+    }
+    base_->Finish();
+  }
+  absl::StatusOr<std::vector<int>> Absent(const Stop& stop) override { return base_->Absent(stop); }
+
+ private:
+  const std::unique_ptr<StoreMeeting> base_;
+  const Death death_;
+  const bool application_;
+};
+
+class LastStore final : public Store {
+ public:
+  LastStore(std::shared_ptr<Store> base, const Death& death)
+      : base_(std::move(base)), death_(death) {}
+  absl::Status Set(absl::string_view key, absl::string_view value, const Stop& stop) override {
+    const absl::Status set = base_->Set(key, value, stop);
+    if (absl::StrContains(key, "/here/")) {
+      death_.At(Step::kAnswered);
+    }
+    return set;
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, const Stop& stop) override {
+    return base_->Get(key, stop);
+  }
+  absl::StatusOr<std::string> TryGet(absl::string_view key, const Stop& stop) override {
+    return base_->TryGet(key, stop);
+  }
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, const Stop& stop) override {
+    return base_->Add(key, delta, stop);
+  }
+  absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
+                                            absl::string_view desired, const Stop& stop) override {
+    return base_->CompareAndSet(key, expected, desired, stop);
+  }
+  absl::Status Delete(absl::string_view key, const Stop& stop) override {
+    return base_->Delete(key, stop);
+  }
+  absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank, int size,
+                                                     const absl::StatusOr<Parts>& mine,
+                                                     const Stop& stop) override {
+    const bool application = absl::StrContains(key, "/apply/");
+    const bool creation = !absl::StrContains(key, "#grow/");
+    if (!application && !creation) {
+      death_.At(Step::kComing);
+    }
+    auto joined = base_->Join(key, rank, size, mine, stop);
+    if (!joined.ok() || creation) {
+      return joined;
+    }
+    death_.At(application ? Step::kApplied : Step::kJoined);
+    return std::unique_ptr<StoreMeeting>(
+        std::make_unique<LastMeeting>(*std::move(joined), death_, application));
+  }
+  std::string url() const override { return base_->url(); }
+  std::string host() const override { return base_->host(); }
+
+ private:
+  const std::shared_ptr<Store> base_;
+  const Death death_;
+};
+
+// Runs `body` in a process of its own.
+pid_t Start(const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    body();
+    std::fflush(nullptr);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  return child;
+}
+
+int End(pid_t child) {
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+class Dying : public testing::TestWithParam<std::tuple<const char*, const char*, Step>> {
+ protected:
+  HowToRun How() const { return {.transports = std::get<0>(GetParam())}; }
+  Step step() const { return std::get<2>(GetParam()); }
+  std::shared_ptr<Store> Open(const Death& death = {Step::kNone}) const {
+    return std::make_shared<LastStore>(stores_.Open(), death);
+  }
+  pid_t Newcomer(const Death& death = {Step::kNone}) const {
+    return Start([&] {
+      const int64_t begin = Clock::Real().Now();
+      const MaybeComm joined = JoinAsNewcomer(Open(death), How());
+      ASSERT_TRUE(joined.ok()) << joined.status();
+      ExpectWorks(*joined);
+      std::cout << "newcomer rank " << (*joined)->rank() << ": first all_reduce "
+                << (Clock::Real().Now() - begin) / kMicrosecond << " us after its start\n";
+    });
+  }
+  const StoreOfKind stores_{std::get<1>(GetParam())};
+};
+const auto kDyingName = [](const auto& info) {
+  return absl::StrCat(std::get<0>(info.param), "_", std::get<1>(info.param), "_",
+                      kStepNames[static_cast<int>(std::get<2>(info.param))]);
+};
+INSTANTIATE_TEST_SUITE_P(
+    At, Dying,
+    testing::Combine(testing::Values("shm", "tcp"), testing::Values("tcp", "file", "functions"),
+                     testing::Values(Step::kApplied, Step::kInvited, Step::kAnswered, Step::kComing,
+                                     Step::kJoined, Step::kMet, Step::kConnected)),
+    kDyingName);
+
+TEST_P(Dying, NewcomerThatIsKilledIsLeftOut) {
+  const pid_t victim = Newcomer({step()});
+  AwaitApplications(*stores_.Open(), 1);
+  if (step() == Step::kApplied) {
+    EXPECT_TRUE(WIFSIGNALED(End(victim)));  // before the members look
+  }
+  const pid_t other = Newcomer();
+  AwaitApplications(*stores_.Open(), 2);
+  std::vector<pid_t> members;
+  for (int rank = 0; rank < 2; ++rank) {
+    members.push_back(Start([&] {
+      const auto store = Open();
+      const MaybeComm comm = CreateMember(store, rank, 2, How());
+      ASSERT_TRUE(comm.ok()) << comm.status();
+      const int64_t begin = Clock::Real().Now();
+      const MaybeComm grown = Grow(*comm, store, {.min_newcomers = 1});
+      const int64_t took = Clock::Real().Now() - begin;
+      ASSERT_TRUE(grown.ok()) << grown.status();
+      ASSERT_NE(*grown, nullptr);
+      EXPECT_EQ((*grown)->size(), 3);
+      EXPECT_LT(took, 5 * kSecond);
+      if (rank == 0) {
+        std::cout << "members: " << took / kMicrosecond << " us with a newcomer that died\n";
+      }
+      ExpectWorks(*grown);
+      ExpectWorks(*comm);
+    }));
+  }
+  for (const pid_t member : members) {
+    EXPECT_EQ(End(member), 0);
+  }
+  EXPECT_EQ(End(other), 0);
+  if (step() != Step::kApplied) {
+    const int status = End(victim);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  }
+}
+
+// Once all ranks have connected, a newcomer that dies is a lost rank like any other, unless the
+// members have not decided yet. Their old communicator goes on in both cases.
+class DyingLate : public Dying {};
+INSTANTIATE_TEST_SUITE_P(At, DyingLate,
+                         testing::Combine(testing::Values("shm", "tcp"),
+                                          testing::Values("tcp", "file"),
+                                          testing::Values(Step::kConnected)),
+                         kDyingName);
+
+TEST_P(DyingLate, NewcomerIsALostRankOfTheNewCommunicator) {
+  const pid_t victim = Newcomer({step()});
+  AwaitApplications(*stores_.Open(), 1);
+  std::vector<pid_t> members;
+  for (int rank = 0; rank < 2; ++rank) {
+    members.push_back(Start([&] {
+      const auto store = Open();
+      const MaybeComm comm = CreateMember(store, rank, 2, How());
+      ASSERT_TRUE(comm.ok()) << comm.status();
+      const MaybeComm grown = Grow(*comm, store, {.min_newcomers = 1});
+      ASSERT_TRUE(grown.ok()) << grown.status();
+      if (*grown != nullptr) {
+        const absl::Status lost = (*grown)->Barrier();
+        EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable) << lost;
+        EXPECT_EQ(BlameOf(lost).rank, 2) << lost;
+      }
+      ExpectWorks(*comm);
+    }));
+  }
+  for (const pid_t member : members) {
+    EXPECT_EQ(End(member), 0);
+  }
+  EXPECT_TRUE(WIFSIGNALED(End(victim)));
+}
+
+class DyingMember : public Dying {};
+INSTANTIATE_TEST_SUITE_P(
+    At, DyingMember,
+    testing::Combine(testing::Values("shm", "tcp"), testing::Values("tcp", "file"),
+                     testing::Values(Step::kComing, Step::kJoined, Step::kMet, Step::kConnected)),
+    kDyingName);
+
+TEST_P(DyingMember, IsNamedToTheOthersAndTheNewcomerGoesOnWaiting) {
+  for (const int guilty : {0, 1}) {
+    const StoreOfKind stores(std::get<1>(GetParam()));
+    const auto open = [&](const Death& death) {
+      return std::make_shared<LastStore>(stores.Open(), death);
+    };
+    HowToRun how = How();
+    how.wait_ns = 4 * kSecond;
+    const pid_t newcomer = Start([&] {
+      const MaybeComm joined = JoinAsNewcomer(stores.Open(), how);
+      EXPECT_EQ(joined.status().code(), absl::StatusCode::kDeadlineExceeded) << joined.status();
+      EXPECT_THAT(std::string(joined.status().message()), HasSubstr("the last attempt failed: "));
+    });
+    AwaitApplications(*stores.Open(), 1);
+    std::vector<pid_t> members;
+    for (int rank = 0; rank < 3; ++rank) {
+      members.push_back(Start([&] {
+        const auto store = open({rank == guilty ? step() : Step::kNone});
+        const MaybeComm comm = CreateMember(store, rank, 3, How());
+        ASSERT_TRUE(comm.ok()) << comm.status();
+        const int64_t begin = Clock::Real().Now();
+        const MaybeComm grown = Grow(*comm, store, {.min_newcomers = 1});
+        EXPECT_EQ(grown.status().code(), absl::StatusCode::kUnavailable) << grown.status();
+        EXPECT_EQ(BlameOf(grown.status()).rank, guilty) << grown.status();
+        EXPECT_LT(Clock::Real().Now() - begin, 2 * kSecond) << grown.status();
+      }));
+    }
+    for (int rank = 0; rank < 3; ++rank) {
+      const int status = End(members[static_cast<size_t>(rank)]);
+      if (rank == guilty) {
+        EXPECT_TRUE(WIFSIGNALED(status)) << status;
+      } else {
+        EXPECT_EQ(status, 0);
+      }
+    }
+    EXPECT_EQ(End(newcomer), 0);
+  }
+}
+
+// Processes of 3 + 1 ranks, as jobs have them, and the time until the newcomer takes part.
+class Healthy : public Dying {};
+INSTANTIATE_TEST_SUITE_P(Over, Healthy,
+                         testing::Combine(testing::Values("shm", "tcp"),
+                                          testing::Values("tcp", "file", "local"),
+                                          testing::Values(Step::kNone)),
+                         kDyingName);
+
+TEST_P(Healthy, ThreeProcessesTakeInOneWhileTheyAreBusy) {
+  std::vector<pid_t> processes;
+  for (int rank = 0; rank < 3; ++rank) {
+    processes.push_back(Start([&] {
+      const auto store = Open();
+      const MaybeComm comm = CreateMember(store, rank, 3, How());
+      ASSERT_TRUE(comm.ok()) << comm.status();
+      MaybeComm grown = nullptr;
+      int rounds = 0;
+      for (; rounds < 100000 && grown.ok() && *grown == nullptr; ++rounds) {
+        ExpectWorks(*comm);
+        if (rounds % 10 == 0) {
+          grown = Grow(*comm, store, {});
+        }
+      }
+      ASSERT_TRUE(grown.ok() && *grown != nullptr) << grown.status();
+      ExpectWorks(*grown);
+      ExpectWorks(*comm);
+    }));
+  }
+  processes.push_back(Newcomer());
+  for (const pid_t process : processes) {
+    EXPECT_EQ(End(process), 0);
+  }
+}
+
+// A newcomer that is stopped does not answer: it costs the time of an answer. When it goes on, it
+// applies again.
+TEST_P(Healthy, AStoppedNewcomerIsLeftOutAndTakenInLater) {
+  const pid_t stopped = Newcomer({Step::kInvited, SIGSTOP});
+  AwaitApplications(*stores_.Open(), 1);
+  std::vector<pid_t> members;
+  for (int rank = 0; rank < 2; ++rank) {
+    members.push_back(Start([&] {
+      const auto store = Open();
+      const MaybeComm comm = CreateMember(store, rank, 2, How());
+      ASSERT_TRUE(comm.ok()) << comm.status();
+      const int64_t begin = Clock::Real().Now();
+      const MaybeComm none = Grow(*comm, store, {});
+      ASSERT_TRUE(none.ok() && *none == nullptr) << none.status();
+      EXPECT_LT(Clock::Real().Now() - begin, kAnswerInvitationNs + kSecond);
+      if (rank == 0) {
+        kill(stopped, SIGCONT);
+      }
+      const MaybeComm grown = Grow(*comm, store, {.min_newcomers = 1, .wait_ns = kLong});
+      ASSERT_TRUE(grown.ok() && *grown != nullptr) << grown.status();
+      ExpectWorks(*grown);
+    }));
+  }
+  for (const pid_t member : members) {
+    EXPECT_EQ(End(member), 0);
+  }
+  EXPECT_EQ(End(stopped), 0);
+}
+
+}  // namespace
+}  // namespace entrain

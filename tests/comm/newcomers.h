@@ -1,0 +1,163 @@
+// Ranks that grow a communicator, and newcomers that join it. Each has a runtime of its own, so they
+// may be threads of one process.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+#include "lib/comm/applications.h"
+#include "lib/comm/communicator.h"
+#include "lib/comm/runtime.h"
+#include "lib/store/function_store.h"
+#include "lib/store/store.h"
+#include "tests/support/wait.h"
+
+namespace entrain {
+
+using Comm = std::shared_ptr<Communicator>;
+using MaybeComm = absl::StatusOr<Comm>;
+
+constexpr int64_t kLong = 30 * kSecond;
+
+inline Stop Soon() {
+  return {Deadline::After(kLong), nullptr};
+}
+
+struct HowToRun {
+  std::string transports = "inproc", key_file = {}, algorithms = {}, tuning = {};
+  std::string name = "world";
+  int64_t timeout_ns = kLong;
+  int64_t wait_ns = kLong;             // of a newcomer
+  std::shared_ptr<Runtime> runtime{};  // null: a new one
+};
+
+inline std::shared_ptr<Runtime> NewRuntime(const HowToRun& how) {
+  RuntimeOptions options;
+  options.transports = how.transports;
+  options.key_file = how.key_file;
+  return *Runtime::Create(options);
+}
+
+inline CommOptions ToOptions(const std::shared_ptr<Store>& store, const HowToRun& how) {
+  CommOptions options;
+  options.runtime = how.runtime != nullptr ? how.runtime : NewRuntime(how);
+  options.store = store;
+  options.name = how.name;
+  options.algorithms = how.algorithms;
+  options.tuning = how.tuning;
+  options.timeout_ns = how.timeout_ns;
+  return options;
+}
+
+inline MaybeComm CreateMember(const std::shared_ptr<Store>& store, int rank, int size,
+                              const HowToRun& how) {
+  CommOptions options = ToOptions(store, how);
+  options.rank = rank;
+  options.size = size;
+  return Communicator::Create(options);
+}
+
+inline MaybeComm JoinAsNewcomer(const std::shared_ptr<Store>& store, const HowToRun& how) {
+  return Communicator::Join({.comm = ToOptions(store, how), .wait_ns = how.wait_ns});
+}
+
+// `options` without a store.
+inline MaybeComm Grow(const Comm& comm, const std::shared_ptr<Store>& store, GrowOptions options) {
+  options.store = [store](const Stop&) { return store; };
+  return comm->Grow(options);
+}
+
+// Every rank of the communicator reaches every other one.
+inline void ExpectWorks(const Comm& comm) {
+  const int64_t mine = comm->rank() + 1, size = comm->size();
+  int64_t sum = 0;
+  const absl::Status status = comm->AllReduce(&mine, &sum, 1, DType::kI64, ReduceOp::kSum);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(sum, size * (size + 1) / 2);
+}
+
+inline void AwaitApplications(Store& store, int64_t count, const std::string& name = "world") {
+  EXPECT_TRUE(Becomes(
+      [&] { return store.Add(GrowKeys(name).Tickets(), 0, Soon()).value_or(-1) >= count; }));
+}
+
+// A store of functions over another store.
+inline std::shared_ptr<Store> MakeStoreOfFunctions(std::shared_ptr<Store> base) {
+  StoreFunctions functions;
+  functions.user = new std::shared_ptr<Store>(std::move(base));
+  functions.set = [](void* user, const char* key, const void* value, size_t bytes) -> int32_t {
+    Store& store = **static_cast<std::shared_ptr<Store>*>(user);
+    return store.Set(key, {static_cast<const char*>(value), bytes}, Soon()).raw_code();
+  };
+  functions.get = [](void* user, const char* key, int64_t, void* value, size_t* bytes) -> int32_t {
+    Store& store = **static_cast<std::shared_ptr<Store>*>(user);
+    const auto got = store.TryGet(key, Soon());
+    if (!got.ok()) {
+      return absl::IsNotFound(got.status()) ? ENTRAIN_TIMED_OUT : got.status().raw_code();
+    }
+    got->copy(static_cast<char*>(value), *bytes);
+    *bytes = got->size();
+    return 0;
+  };
+  functions.add = [](void* user, const char* key, int64_t delta, int64_t* sum) -> int32_t {
+    Store& store = **static_cast<std::shared_ptr<Store>*>(user);
+    const auto added = store.Add(key, delta, Soon());
+    *sum = added.value_or(0);
+    return added.status().raw_code();
+  };
+  functions.remove = [](void* user, const char* key) -> int32_t {
+    Store& store = **static_cast<std::shared_ptr<Store>*>(user);
+    return store.Delete(key, Soon()).raw_code();
+  };
+  functions.release = [](void* user) { delete static_cast<std::shared_ptr<Store>*>(user); };
+  return MakeFunctionStore(functions, "");
+}
+
+// A store of one kind, and handles of it for ranks.
+class StoreOfKind {
+ public:
+  explicit StoreOfKind(const std::string& kind) : functions_(kind == "functions") {
+    static int count = 0;
+    const std::string name = absl::StrCat("growth", getpid(), "-", count++);
+    if (kind == "file" || functions_) {
+      directory_ = (std::filesystem::temp_directory_path() / "entrain_XXXXXX").string();
+      EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+      url_ = "file:" + directory_;
+    } else if (kind == "mem") {
+      url_ = "mem:" + name;
+      served_ = *OpenStore(url_, "", Soon());
+    } else {
+      served_ = *ServeStore(kind == "tcp" ? "tcp://127.0.0.1:0" : "local:" + name, "");
+      url_ = served_->url();
+    }
+  }
+  ~StoreOfKind() {
+    if (!directory_.empty()) {
+      std::filesystem::remove_all(directory_);
+    }
+  }
+  StoreOfKind(const StoreOfKind&) = delete;
+  StoreOfKind& operator=(const StoreOfKind&) = delete;
+
+  std::shared_ptr<Store> Open() const {
+    auto store = *OpenStore(url_, "", Soon());
+    return functions_ ? MakeStoreOfFunctions(std::move(store)) : store;
+  }
+  // Ends the server.
+  void Close() { served_.reset(); }
+
+ private:
+  const bool functions_;
+  std::string directory_, url_;
+  std::shared_ptr<Store> served_;
+};
+
+}  // namespace entrain
