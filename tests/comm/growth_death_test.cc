@@ -325,6 +325,10 @@ TEST_P(Healthy, ThreeProcessesTakeInOneWhileTheyAreBusy) {
       ExpectWorks(*comm);
     }));
   }
+  const auto store = Open();
+  EXPECT_TRUE(Becomes([&] {  // they look for newcomers already
+    return store->Add(GrowKeys("world").Calls(), 0, Soon()).value_or(0) > 0;
+  }));
   processes.push_back(Newcomer());
   for (const pid_t process : processes) {
     EXPECT_EQ(End(process), 0);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -158,10 +159,17 @@ TEST(Elastic, AFailureBeforeTheRanksHaveMetIsNotCovered) {
   EXPECT_THAT(ended.err, Not(HasSubstr("restarting")));
 }
 
-// The two other ranks finish without the third, which waits to be taken in.
+// The two other ranks finish without the third, which waits to be taken in. They exit when it has
+// been started again.
 TEST(Elastic, NewcomersThatNobodyTakesInAreEndedWithTheOthers) {
-  const Ended ended =
-      Execute({"-n", "3", "--elastic", "--", ELASTIC_RANK, "50000", "2", "kill", "1", "5"});
+  std::string directory = testing::TempDir() + "entrain-elastic-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const std::string mark = directory + "/restarted";
+  const Ended ended = Execute(
+      {"-n", "3", "--elastic", "--", "sh", "-c",
+       absl::StrCat("[ $ENTRAIN_RESTARTS -gt 0 ] && touch ", mark, "; ", ELASTIC_RANK,
+                    " 30 2 kill 1 0 || exit 9; while [ ! -e ", mark, " ]; do sleep 0.05; done")});
+  std::filesystem::remove_all(directory);
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_EQ(ended.Count("finished as rank"), 2) << ended.out;
   EXPECT_THAT(ended.err, HasSubstr("the ranks have finished; ending 1 restarted ranks"));
