@@ -77,7 +77,8 @@ def test_survivors_of_a_killed_rank_go_on():
     with tempfile.TemporaryDirectory() as folder:
         running = []
         for rank in range(3):
-            environment = dict(os.environ, RANK=str(rank), WORLD_SIZE="3", ENTRAIN_STORE=f"file:{folder}")
+            environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="3", LOCAL_WORLD_SIZE="3",
+                               ENTRAIN_STORE=f"file:{folder}")
             running.append(subprocess.Popen([sys.executable, "-c", KILLED], env=environment, stdout=subprocess.PIPE,
                                             stderr=subprocess.STDOUT, text=True))
         texts = [process.communicate(timeout=60)[0] for process in running]
