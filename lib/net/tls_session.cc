@@ -341,7 +341,7 @@ ssize_t TlsSession::Send(const iovec* parts, int count) {
       at = 0;
     }
     if (bytes > 0 && !WriteRecord(record, bytes)) {
-      errno = error_ != 0 ? error_ : EIO;
+      errno = error_ != 0 ? error_ : EPIPE;  // OpenSSL sends nothing behind the other side's end
       return -1;
     }
     total += bytes;

@@ -190,8 +190,9 @@ class BetweenHosts : public testing::Test {
     if (!hosts_.made()) {
       GTEST_SKIP() << "no network namespaces here";
     }
-    reports_ = static_cast<Report*>(mmap(nullptr, 2 * sizeof(Report), PROT_READ | PROT_WRITE,
-                                         MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    void* const memory = mmap(nullptr, 2 * sizeof(Report), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    reports_ = new (memory) Report[2];
   }
   // Runs a rank on each host.
   template <typename Rank>
@@ -258,7 +259,7 @@ TEST_F(BetweenHosts, AStoreElsewhereIsRefusedWithoutAKey) {
     const std::string url = absl::StrCat("tcp://", TwoHosts::AddressOf(0), ":29400");
     if (rank == 0) {
       const auto store = ServeStore(url, "");
-      while (reports_[1].code < 0 && store.ok()) {
+      while (static_cast<volatile Report*>(reports_)[1].code < 0 && store.ok()) {
         usleep(1000);
       }
       return store.status();
@@ -267,8 +268,8 @@ TEST_F(BetweenHosts, AStoreElsewhereIsRefusedWithoutAKey) {
   });
   EXPECT_EQ(reports_[0].code, 0) << reports_[0].text;
   EXPECT_EQ(reports_[1].code, static_cast<int>(absl::StatusCode::kFailedPrecondition));
-  EXPECT_THAT(reports_[1].text, HasSubstr("refuses plain traffic between hosts"));
-  EXPECT_THAT(reports_[1].text, HasSubstr("openssl rand -hex 32"));
+  EXPECT_THAT(std::string(reports_[1].text), HasSubstr("refuses plain traffic between hosts"));
+  EXPECT_THAT(std::string(reports_[1].text), HasSubstr("openssl rand -hex 32"));
 }
 
 TEST_F(BetweenHosts, RanksElsewhereAreRefusedWithoutAKey) {
