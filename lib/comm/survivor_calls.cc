@@ -197,7 +197,8 @@ void SurvivorCalls::After() {
 void SurvivorCalls::TakeDecision() {
   const Survivors::Decision& decision = *machine_->last();
   Result result{kind_, Wrong(decision, seen_ - 1), decision.flag, nullptr};
-  if (kind_ == Kind::kShrink && result.status.ok()) {
+  kind_ = Kind::kShrink;
+  if (result.kind == Kind::kShrink && result.status.ok()) {
     std::vector<std::pair<int, Context>> members;
     for (const int r : decision.members.ranks()) {
       members.emplace_back(r, decision.contexts[members.size()]);

@@ -120,8 +120,8 @@ class SurvivorCalls {
   bool ended_ = false;   // the machine has given up, and the communicator has ended because of it
   bool begun_ = false;   // the machine has got the wish of work_
   Context context_ = 0;  // reserved for the communicator that is being made; 0: none
-  Survivors::Kind kind_ =
-      Survivors::Kind::kAgree;  // of the agreement that the machine has begun last
+  // The agreement under way on this rank; if there is none, the one that the others may have begun.
+  Survivors::Kind kind_ = Survivors::Kind::kShrink;
   std::string next_name_;
   RefPtr<SurvivorWork> work_;
   std::optional<Result> untaken_;
