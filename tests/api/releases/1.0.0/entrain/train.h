@@ -592,8 +592,8 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
 /* After a loss, with ENTRAIN_ON_LOSS_FINISH. A replica is whole or gone: if one of its ranks is lost, its other ranks get
  * an error (PEER_LOST), which names the replica and the rank and says that the replica has left. No call returns an
  * error on the other ranks. They agree on the ranks that are left (entrain_comm_shrink), in a thread of the library,
- * also while the callers compute. If a replica is lost between exchanges, the next exchange is one of the others. If it
- * is lost during an exchange, the others finish the exchange: a layer that any of them has finished with the lost
+ * also while the callers compute (with ENTRAIN_PROGRESS_CALLER only while some call of the library waits). If a replica
+ * is lost between exchanges, the next exchange is one of the others. If it is lost during an exchange, the others finish the exchange: a layer that any of them has finished with the lost
  * replica's pseudo-gradient counts it on all of them, and the other layers have weights and divisors as if the lost
  * replica had not come. All replicas then have the same bits. (With several ranks in a replica, each shard of a layer is
  * a part in this sense.) If ranks are cut off from each other, the side with the majority goes on, as in
