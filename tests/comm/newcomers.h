@@ -42,7 +42,7 @@ struct HowToRun {
 inline std::shared_ptr<Runtime> NewRuntime(const HowToRun& how) {
   RuntimeOptions options;
   options.transports = how.transports;
-  options.key_file = how.key_file;
+  options.security.key_file = how.key_file;
   return *Runtime::Create(options);
 }
 

@@ -10,6 +10,8 @@
 namespace entrain {
 namespace {
 
+using testing::HasSubstr;
+
 EditOptions Whole() {
   EditOptions options;
   options.reducer = ReducerKind::kLinear;

@@ -55,7 +55,10 @@ struct Parts {
   // Records an exchange at this step, as LayerSync does.
   void Exchanged() {
     const Standing standing = counter.TakeStanding(schedule.all());
-    results.Met({standing}, standing.round);
+    NormTable table;
+    table.replicas = {0};
+    table.standings = {standing};
+    results.Met(table, standing.round);
     results.ExchangeOver(counter.step(), exchange.anchors().checksum());
   }
   void Step() { counter.EndStep(r.shards().stages().begun()); }
@@ -79,10 +82,10 @@ struct Parts {
   StepCounter counter;
   RoundsBehind behind;
   Exchange exchange;
-  ExchangeResults results;
+  ExchangeResults results{1};
   FirstError error;
   PlayedWorker worker;
-  RoundRunner runner{worker, exchange, results, error};
+  RoundRunner runner{worker, exchange, results, error, nullptr};
   LayerGates gates{worker, error, slab.layers(), 0};
   EditState state{{*r.mesh(), r.shards(), options, schedule, trigger, exchange, counter, behind,
                    results, gates, runner, error, worker}};

@@ -50,10 +50,10 @@ struct Stage {
   std::vector<float> params{1, 2, 3, 4, 5}, grads{0, 0, 0, 0, 0};
   const LayerArrays live = LayerArrays::OfSlab(slab, params.data(), grads.data(), DType::kF32);
   Exchange exchange;
-  ExchangeResults results;
+  ExchangeResults results{1};
   FirstError error;
   PlayedWorker worker;
-  RoundRunner runner{worker, exchange, results, error};
+  RoundRunner runner{worker, exchange, results, error, nullptr};
 };
 
 TEST(RoundRunner, ARendezvousAndItsTurnsAreRecordedWhenTheirJobsRun) {
