@@ -253,11 +253,11 @@ TEST_P(DyingLate, NewcomerIsALostRankOfTheNewCommunicator) {
 }
 
 class DyingMember : public Dying {};
-INSTANTIATE_TEST_SUITE_P(
-    At, DyingMember,
-    testing::Combine(testing::Values("shm", "tcp"), testing::Values("tcp", "file"),
-                     testing::Values(Step::kComing, Step::kJoined, Step::kMet, Step::kConnected)),
-    kDyingName);
+INSTANTIATE_TEST_SUITE_P(At, DyingMember,
+                         testing::Combine(testing::Values("shm", "tcp"), testing::Values("tcp"),
+                                          testing::Values(Step::kComing, Step::kJoined, Step::kMet,
+                                                          Step::kConnected)),
+                         kDyingName);
 
 TEST_P(DyingMember, IsNamedToTheOthersAndTheNewcomerGoesOnWaiting) {
   for (const int guilty : {0, 1}) {
