@@ -55,7 +55,7 @@ const std::vector<std::byte>& Heap() {
   return heap;
 }
 const SealedMemory& Shareable() {
-  static const auto& memory = *new SealedMemory(SealedMemory::Create(1 << 20).value());
+  static const auto& memory = *new SealedMemory(SealedMemory::Create(128 << 10).value());
   return memory;
 }
 template <typename Wire>
@@ -586,7 +586,11 @@ std::vector<std::string> FuzzSeeds() {
         .Byte(0)
         .Number(RingFormat::StateOf(2, 40, 0))
         .Byte(kTurn);
-    for (Script* script : {&eager, &pulls, &sends, &offers, &words}) {
+    Script beyond;  // the message is longer than the memory that was offered
+    beyond.Byte(settings).Byte(kOffer).Byte(0).Byte(1).Byte(kTurn);
+    user(beyond, kPostRecv, 0, 9);
+    record(beyond, kRts).Byte(1).Byte(0).Byte(9).Byte(1).Number(uint16_t(64)).Byte(1).Byte(kTurn);
+    for (Script* script : {&eager, &pulls, &sends, &offers, &words, &beyond}) {
       seeds.push_back(script->Take());
     }
   }
