@@ -320,7 +320,7 @@ bool WorkerThread::RunNext() {
     }
     if (stopping_) {
       if (!waiting_.empty()) {
-        dropped = Fail(absl::AbortedError("the worker thread was stopped before the job began"));
+        dropped = Fail(absl::AbortedError("destroyed before the worker began the job"));
       }
       return false;
     }

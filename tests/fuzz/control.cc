@@ -224,7 +224,7 @@ class Conversation {
   // A message of the right form for its kind.
   static std::string Structured(Input& in) {
     Writer out;
-    const auto kind = static_cast<ControlKind>(1 + in.Byte() % 6);
+    const auto kind = static_cast<ControlKind>(1 + in.Byte() % 7);
     const uint32_t tag = in.Byte() % 2 == 0 ? Tag::kUntagged : in.Byte();
     const uint32_t number = in.Byte() % 4;
     const auto put = [&](const Descriptor& descriptor) {
@@ -261,6 +261,12 @@ class Conversation {
         out.Put(static_cast<int32_t>(in.Byte() % 5) - 1);
         put(DescriptorOf(in));
         break;
+      case ControlKind::kSurvivors: {
+        out.Put(uint32_t{in.Byte() % 3u}).Put(static_cast<uint8_t>(in.Byte() % 5));
+        const absl::string_view rest = in.Take(in.Byte());
+        out.PutRaw(rest.data(), rest.size());
+        break;
+      }
     }
     return out.Take();
   }

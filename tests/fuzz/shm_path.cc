@@ -77,7 +77,7 @@ class Path {
     TransportConfig config;
     config.self.fill(victim_dials_ ? 1 : 3);
     config.host_id = "here";
-    config.key = (settings & 2) != 0 ? "the key" : "";
+    config.security = (settings & 2) != 0 ? "the key" : "";
     config.clock = &clock_;
     shm::Options options;
     options.cpus = CpuSet::First(8);
@@ -92,7 +92,7 @@ class Path {
     name_ = parts.at(2);
     doorbell_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     self_.id.fill(2);
-    self_.key = config.key;
+    self_.key = config.security.key;
     self_.doorbell = doorbell_.get();
     self_.ring_bytes = kRingBytesOfAll;
     self_.pull = options.pull;

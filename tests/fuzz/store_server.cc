@@ -12,6 +12,7 @@
 #include "lib/net/local_socket.h"
 #include "lib/store/tcp_server.h"
 #include "tests/fuzz/target.h"
+#include "tests/support/plain_handshake.h"
 
 namespace entrain::fuzz {
 namespace {

@@ -53,8 +53,8 @@ class Path final : public TcpShared {
     line_ = std::move(line.peers);
     PathSockets sockets;
     sockets.id.fill(7);
-    sockets.first = std::move(first.ours);
-    sockets.line = std::move(line.ours);
+    sockets.first = Channel(std::move(first.ours));
+    sockets.line = Channel(std::move(line.ours));
     endpoint_->Attach(std::move(sockets));
   }
   ~Path() override {
@@ -112,9 +112,9 @@ class Path final : public TcpShared {
           Pair stream = Connect();
           if (dialling_) {
             dialling_ = false;
-            endpoint_->OnStreamDialled(std::move(stream.ours));
+            endpoint_->OnStreamDialled(Channel(std::move(stream.ours)));
           } else {
-            endpoint_->OnStreamAccepted(std::move(stream.ours));
+            endpoint_->OnStreamAccepted(Channel(std::move(stream.ours)));
           }
           streams_.push_back(std::move(stream.peers));
         }
@@ -134,7 +134,7 @@ class Path final : public TcpShared {
  private:
   // TcpShared
   void OnConnected(TcpEndpoint*, PathSockets) override {}
-  bool OnFurther(const PeerId&, const ConnectionId&, Fd*) override { return false; }
+  bool OnFurther(const PeerId&, const ConnectionId&, Channel*) override { return false; }
   void DialStream(TcpEndpoint*) override { dialling_ = true; }
   void OnWatched(TcpEndpoint*, int) override {}
   void OnUnwatched(int) override {}

@@ -259,9 +259,9 @@ class Path {
     TransportConfig config;
     config.self = self_;
     config.host_id = "host";
-    config.key = (settings & 2) != 0 ? "the key" : "";
+    config.security = (settings & 2) != 0 ? "the key" : "";
     config.clock = &clock_;
-    handshake_ = std::make_unique<Handshake>(peer_ < self_, Purpose::kData, peer_, config.key);
+    handshake_ = std::make_unique<Handshake>(peer_ < self_, Purpose::kData, peer_, config.security.key);
     early_ = (settings & 8) != 0;
     if (early_) {  // the peer's HELLO comes before Connect
       transport_ = CreateUcxTransport(config, &user_).value();
