@@ -167,6 +167,8 @@ TEST_F(CallRunnerTest, AnyOtherErrorEndsAllCalls) {
   EXPECT_EQ(failures[0].code(), absl::StatusCode::kInternal);
   EXPECT_FALSE(broken.status().ok());
   EXPECT_FALSE(other.status().ok());
+  Complete(0, absl::AbortedError("over"));
+  Complete(2, absl::AbortedError("over"));  // now the work is freed
 }
 
 TEST_F(CallRunnerTest, ADifferenceInACollectiveIsPutToTheVote) {
