@@ -17,7 +17,7 @@ static_assert(Handshake::kHelloBytes >= Handshake::kProofBytes, "both fit in Han
 
 absl::Status Run(Handshaker& handshaker, bool until_proved, const Stop& stop) {
   while (true) {
-    ENTRAIN_ASSIGN_OR_RETURN(const bool done, handshaker.Progress());
+    ENTRAIN_ASSIGN_OR_RETURN(const bool done, handshaker.Progress(until_proved));
     if (done || (until_proved && handshaker.proved())) {
       return absl::OkStatus();
     }
@@ -42,7 +42,7 @@ bool Handshaker::proved() const {
   return dialer_ && sent && (channel_.tls() == nullptr || shaken_);
 }
 
-absl::StatusOr<bool> Handshaker::Progress() {
+absl::StatusOr<bool> Handshaker::Progress(bool until_proved) {
   while (true) {
     if (channel_.tls() != nullptr && !shaken_) {
       ENTRAIN_ASSIGN_OR_RETURN(shaken_, Shake());
@@ -53,6 +53,9 @@ absl::StatusOr<bool> Handshaker::Progress() {
     ENTRAIN_RETURN_IF_ERROR(Write());
     if (handshake_.done()) {
       return !unsent();
+    }
+    if (until_proved && proved()) {
+      return false;
     }
     ENTRAIN_ASSIGN_OR_RETURN(const bool whole, Read());
     if (!whole) {

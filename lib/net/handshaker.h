@@ -37,8 +37,9 @@ class Handshaker {
              const ConnectionId& further_to = {});
 
   // Continues as far as possible without blocking. Returns true once the handshake is done; an
-  // error is final.
-  absl::StatusOr<bool> Progress();
+  // error is final. `until_proved`: reads nothing once `proved` is true, so that the end of the
+  // connection after that is an error of what the caller does next.
+  absl::StatusOr<bool> Progress(bool until_proved = false);
   // Returns true if Progress waits until the socket is writable. It always waits until it is
   // readable.
   bool unsent() const { return !output_.empty() || channel_.unsent(); }
