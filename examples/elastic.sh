@@ -53,7 +53,7 @@ start() {
   mkdir "$out/$1.store"
   : > "$out/$1.pids"
   for rank in 0 1 2 3; do
-    RANK=$rank ENTRAIN_STORE="file:$PWD/$out/$1.store" "$train" --method edit --on-loss finish --data "$data" \
+    RANK=$rank LOCAL_RANK=$rank ENTRAIN_STORE="file:$PWD/$out/$1.store" "$train" --method edit --on-loss finish --data "$data" \
       --steps "$steps" --local-sgd-sync-interval 8 --local-sgd-warmup-steps 8 --hidden-size 64 --layers 2 --heads 2 \
       --seq-length 64 --batch-size 8 --lr 0.004 --seed 1 --val-batches 16 --eval-interval $((steps / 8)) \
       --log "$out/$1.jsonl" --summary "$out/$1.json" &
