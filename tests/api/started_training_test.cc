@@ -701,7 +701,8 @@ TEST(StartedTrainingCalls, ARoundThatEndsBadlyIsWhatItsWorkSays) {
       ASSERT_OK(entrain_acco_work(channel.acco, &work));
       EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
       entrain_acco_destroy(std::exchange(channel.acco, nullptr));
-      EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_ABORTED, "destroyed ");  // during a round, or before it began
+      EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_ABORTED,
+                   "destroyed ");  // during a round, or before it began
       entrain_work_free(work);
     }
     EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));

@@ -261,7 +261,8 @@ class Path {
     config.host_id = "host";
     config.security = (settings & 2) != 0 ? "the key" : "";
     config.clock = &clock_;
-    handshake_ = std::make_unique<Handshake>(peer_ < self_, Purpose::kData, peer_, config.security.key);
+    handshake_ =
+        std::make_unique<Handshake>(peer_ < self_, Purpose::kData, peer_, config.security.key);
     early_ = (settings & 8) != 0;
     if (early_) {  // the peer's HELLO comes before Connect
       transport_ = CreateUcxTransport(config, &user_).value();
