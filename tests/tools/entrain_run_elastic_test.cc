@@ -129,11 +129,12 @@ TEST(Elastic, TwoRanksAreReplacedAtOnceAndOneAfterTheOther) {
 }
 
 // A rank that fails in each life stays away when its restarts are used up, and the others go on. It
-// leaves the others at step 5 and then fails before it has a communicator.
+// leaves the others at step 0 and then fails before it has a communicator. The others must not finish before its last
+// failure, so they make many steps.
 TEST(Elastic, ARankWhoseRestartsAreUsedUpStaysAway) {
   const Ended ended = Execute({"-n", "3", "--elastic", "--max-restarts", "2", "--", "sh", "-c",
                                absl::StrCat("[ $ENTRAIN_RESTARTS -gt 0 ] && exit 7; exec ",
-                                            ELASTIC_RANK, " 30 2 exit 1 0")});
+                                            ELASTIC_RANK, " 20000 2 exit 1 0")});
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_EQ(ended.Count("of 2 after 0 restarts"), 2) << ended.out;
 }
