@@ -79,5 +79,5 @@ start killed
 kill_at killed 2 $((steps / 3))
 kill_at killed 1 $((steps * 2 / 3))
 wait
-examples/plot_loss.py "$out/elastic.png" "$out/whole" "$out/killed"
+/usr/bin/python3 examples/plot_loss.py "$out/elastic.png" "$out/whole" "$out/killed"
 echo "picture: $out/elastic.png"
