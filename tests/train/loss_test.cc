@@ -31,6 +31,7 @@
 namespace entrain {
 namespace {
 
+using testing::AnyOf;
 using testing::HasSubstr;
 
 constexpr int kLayerCount = 5;
@@ -455,7 +456,9 @@ TEST(Loss, OfAStoppedReplica) {
   RunJob(job, shared);
   ExpectFinished(job, shared, {0, 2, 3}, 2, 0);
   EXPECT_LT(shared[0].longest_ns, 8 * kSecond);
-  EXPECT_THAT(shared[1].error, HasSubstr("OUT_OF_RANGE"));
+  // When it wakes, it hears first that the others went on, or how their call with it ended.
+  EXPECT_THAT(shared[1].error,
+              AnyOf(HasSubstr("OUT_OF_RANGE"), HasSubstr("waiting for rank 1")));
 }
 
 // Prints the times of docs/lab/elastic.md.
