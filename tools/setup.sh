@@ -129,7 +129,8 @@ etcd() {
   [ ! -x build/etcd/usr/bin/etcd ] && [ ! -x /usr/bin/etcd ] || return 0
   rm -rf build/etcd
   mkdir -p build/etcd
-  (cd build/etcd && apt-get -q download etcd-server && dpkg -x etcd-server_*.deb .) >build/etcd.log 2>&1 ||
+  (cd build/etcd && { apt-get -q download etcd-server || { apt-get -q update && apt-get -q download etcd-server; }; } &&
+    dpkg -x etcd-server_*.deb .) >build/etcd.log 2>&1 ||
     { cat build/etcd.log >&2; die "no package etcd-server"; }
 }
 

@@ -53,7 +53,7 @@ class GrowKeys {
   const std::string prefix_;
 };
 
-// What a newcomer says of itself.
+// The record that a newcomer publishes about itself.
 struct Application {
   PeerId id{};
   std::string settings;  // SharedSettings::ToText; the members decide whether links are probed
@@ -77,7 +77,7 @@ struct Roster {
   static absl::StatusOr<Roster> Decode(absl::string_view bytes);
 };
 
-// What the members expect of a newcomer.
+// The values that a newcomer must have in common with the members.
 struct Terms {
   std::string comm;             // the communicator's name
   std::vector<PeerId> members;  // by rank

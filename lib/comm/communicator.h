@@ -144,7 +144,7 @@ class Communicator {
   absl::StatusOr<std::shared_ptr<Communicator>> Grow(const GrowOptions& options);
   // Waits until the ranks of a communicator take this process in. See entrain_comm_join.
   static absl::StatusOr<std::shared_ptr<Communicator>> Join(const JoinOptions& options);
-  // What this rank knows of each rank now. Local.
+  // Returns this rank's knowledge of each rank, in rank order. Local.
   std::vector<MemberReport> Members() const;
 
   // Allocates memory that the other processes of this host may read in place, in all communicators

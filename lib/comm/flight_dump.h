@@ -26,7 +26,7 @@ struct FlightMember {
   std::string host, transport, address;
 };
 
-// What the driver of the communicator's engine knows.
+// The part of a dump that only the driver of the communicator's engine can read.
 struct FlightLook {
   bool answered = false;  // false: the driver has not answered in time
   std::vector<FlightOpen> open = {};

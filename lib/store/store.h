@@ -30,7 +30,7 @@ using Parts = std::vector<std::string>;
 // all. A failure of a meeting is final, and all ranks learn the first reason: two processes claimed
 // one rank, sizes differ, a rank failed the meeting, or a rank's process has ended before its
 // Finish, by kill -9 too. The store notices such an end within one second if the rank's host still
-// answers, otherwise within ten. One thread at a time. Must not outlive the store.
+// answers (etcd: if it is this rank's host), otherwise within ten. One thread at a time. Must not outlive the store.
 class StoreMeeting {
  public:
   // If Finish was not called, the rank gives up, and the meeting fails.

@@ -457,8 +457,7 @@ TEST(Loss, OfAStoppedReplica) {
   ExpectFinished(job, shared, {0, 2, 3}, 2, 0);
   EXPECT_LT(shared[0].longest_ns, 8 * kSecond);
   // When it wakes, it hears first that the others went on, or how their call with it ended.
-  EXPECT_THAT(shared[1].error,
-              AnyOf(HasSubstr("OUT_OF_RANGE"), HasSubstr("waiting for rank 1")));
+  EXPECT_THAT(shared[1].error, AnyOf(HasSubstr("OUT_OF_RANGE"), HasSubstr("waiting for rank 1")));
 }
 
 // Prints the times of docs/lab/elastic.md.
