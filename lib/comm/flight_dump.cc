@@ -140,6 +140,7 @@ std::string ToJson(const FlightComm& comm, int64_t now_ns) {
       .Put("id", Text(comm.id))
       .Put("name", Text(comm.name))
       .Put("world", Text(comm.world))
+      .Put("generation", absl::StrCat(comm.generation))
       .Put("rank", absl::StrCat(comm.rank))
       .Put("size", absl::StrCat(comm.members.size()))
       .Put("driver_answers", Bool(comm.driver_answers))
@@ -184,6 +185,7 @@ FlightComm Describe(const CommCore& core, const FlightLook& look) {
   FlightComm comm;
   comm.name = config.name;
   comm.world = config.world;
+  comm.generation = config.generation;
   comm.rank = config.rank;
   for (size_t r = 0; r < config.members.size(); ++r) {
     const Member& member = config.members[r];

@@ -37,6 +37,7 @@ struct FlightLook {
 struct FlightComm {
   std::string id;  // equal on all ranks, and no other communicator's
   std::string name, world;
+  uint64_t generation = 0;
   int rank = 0;
   std::vector<FlightMember> members;
   absl::Status ended;

@@ -229,6 +229,7 @@ FlightComm Comm() {
   comm.id = "00ff-1";
   comm.name = "wor\"ld\\";
   comm.world = comm.name;
+  comm.generation = 3;
   comm.rank = 1;
   comm.members = {{"00ff", 0, "a host", "tcp", "1.2.3.4:5"}, {"11ee", 1, "h", "self", ""}};
   comm.started = {{-1, -1, false, 3}, {7, 0, true, 2}};
@@ -259,6 +260,7 @@ TEST(FlightDumpTest, IsJsonWithEverythingThatIsKnown) {
   EXPECT_EQ(dump["pid"], 42);
   const json& read = dump["communicators"][0];
   EXPECT_EQ(read["name"], comm.name);
+  EXPECT_EQ(read["generation"], 3);
   EXPECT_EQ(read["size"], 2);
   EXPECT_EQ(read["ended"]["code"], "ENTRAIN_PEER_LOST");
   EXPECT_EQ(read["ended"]["message"], "lost \"it\" ? ?");

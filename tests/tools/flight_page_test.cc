@@ -329,6 +329,15 @@ TEST(FlightPageTest, AJobWithoutCallsUnderWayHasNoCulprit) {
             "culprit: none: no call is under way\n\nworld: 2 ranks, no call is under way\n");
 }
 
+TEST(FlightPageTest, ACommunicatorAfterAShrinkHasItsGeneration) {
+  PlayedJob job(2);
+  job.Create("world", {0, 1});
+  for (const int process : {0, 1}) {
+    job.Of("world", process).generation = 2;
+  }
+  EXPECT_THAT(job.Page({0, 1}), HasSubstr("\nworld: 2 ranks, generation 2, no call is under way"));
+}
+
 TEST(FlightPageTest, TheJsonSaysTheSame) {
   PlayedJob job(4);
   job.Create("world", {0, 1, 2, 3});

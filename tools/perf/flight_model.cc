@@ -59,6 +59,7 @@ RankDump DumpFrom(const Json& process, const Json& json) {
   dump.unix_ms = process.at("unix_ms").get<int64_t>();
   dump.id = Text(json, "id");
   dump.name = Text(json, "name");
+  dump.generation = json.at("generation").get<uint64_t>();
   dump.rank = json.at("rank").get<int>();
   dump.size = json.at("size").get<int>();
   dump.driver_answers = json.at("driver_answers").get<bool>();
@@ -102,7 +103,7 @@ void Place(const RankDump& dump, Job* job) {
   auto comm = std::find_if(job->comms.begin(), job->comms.end(),
                            [&](const JobComm& one) { return one.id == dump.id; });
   if (comm == job->comms.end()) {
-    job->comms.push_back({dump.id, dump.name, dump.size, dump.members,
+    job->comms.push_back({dump.id, dump.name, dump.generation, dump.size, dump.members,
                           std::vector<const RankDump*>(static_cast<size_t>(dump.size))});
     comm = job->comms.end() - 1;
   }

@@ -45,6 +45,7 @@ struct RankDump {
   std::string id, name;
   std::string host;  // of the process
   int64_t pid = 0;
+  uint64_t generation = 0;
   int rank = 0, size = 0;
   bool driver_answers = true;
   std::optional<RankError> ended;
@@ -67,6 +68,7 @@ struct RankDump {
 
 struct JobComm {
   std::string id, name;
+  uint64_t generation = 0;
   int size = 0;
   std::vector<RankMember> members;
   std::vector<const RankDump*> ranks;  // null: no dump

@@ -179,6 +179,7 @@ class Page {
     const std::vector<OpenCall> calls = OpenCallsOf(comm);
     Json errors = Json::array(), json_calls = Json::array();
     absl::StrAppend(text, "\n", comm.name, ": ", comm.size, " ranks",
+                    comm.generation == 0 ? "" : absl::StrCat(", generation ", comm.generation),
                     missing.empty() ? "" : absl::StrCat(", no dump of ", RankList(missing)),
                     calls.empty() ? ", no call is under way" : "", "\n");
     for (const auto& [error, ranks] : ErrorsOf(comm)) {
@@ -197,9 +198,13 @@ class Page {
     if (calls.size() > kMostCalls) {
       absl::StrAppend(text, "  and ", calls.size() - kMostCalls, " later calls\n");
     }
-    Json json{{"name", comm.name},          {"id", comm.id},
-              {"size", comm.size},          {"no_dump", missing},
-              {"ended", std::move(errors)}, {"calls", std::move(json_calls)}};
+    Json json{{"name", comm.name},
+              {"id", comm.id},
+              {"generation", comm.generation},
+              {"size", comm.size},
+              {"no_dump", missing},
+              {"ended", std::move(errors)},
+              {"calls", std::move(json_calls)}};
     if (!calls.empty()) {
       const Culprit culprit = FindCulprit(job_, calls.front());
       absl::StrAppend(text, "  culprit: ", Line(job_, culprit), "\n");
