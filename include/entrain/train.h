@@ -38,6 +38,7 @@
  *   |                                        | TIMED_OUT the shard can only be destroyed                              |
  *   | shard_bind, shard_load                 | none. On device memory they wait for the stream, at most the           |
  *   |                                        | shard's timeout_ns                                                     |
+ *   | edit_join                              | none. wait_ns bounds the wait for the others                           |
  *   | mesh_create, mesh_create_from,         | none. The communicators' default (entrain_comm_set_timeout)            |
  *   | shard_create, edit_create, acco_create | bounds each collective inside. After TIMED_OUT no object exists,       |
  *   |                                        | and the communicator on which the collective ran has ended             |
@@ -384,6 +385,10 @@ enum { /* on_loss: what happens when a rank is lost, that is, when its process d
   ENTRAIN_ON_LOSS_FINISH = 1 /* the replicas of which no rank is lost finish the exchange and go on. See "After a loss"
                                 below */
 };
+enum { /* admit: when newcomers become replicas */
+  ENTRAIN_ADMIT_NONE = 0,    /* never */
+  ENTRAIN_ADMIT_EXCHANGE = 1 /* after an exchange, behind the steps that follow. See "Newcomers" below */
+};
 typedef struct entrain_edit_config {
   size_t size;
   entrain_shard_t* shard;              /* the sharded model, already bound. The EDiT object keeps it alive, and uses its
@@ -496,6 +501,15 @@ typedef struct entrain_edit_config {
                                           memory. With replicas of several ranks FINISH needs a mesh from
                                           entrain_mesh_create, whose communicator exists until entrain_edit_create
                                           returns */
+  int32_t admit;                       /* ENTRAIN_ADMIT_*; default NONE. EXCHANGE needs ON_LOSS_FINISH */
+  int32_t most_replicas;               /* for admit: replicas are numbered below this, and no more are taken in; 0
+                                          (default): N of the mesh, so that only lost replicas are replaced */
+  entrain_store_t* admit_store;        /* for admit: where newcomers apply, the same store on all ranks, not one of
+                                          functions of the caller. Kept open by the EDiT object. NULL (default): the
+                                          store that entrain_comm_create_from_env finds */
+  const char* admit_name;              /* for admit: the name under which newcomers apply, 1 to 128 bytes; copied. NULL
+                                          (default): "edit". EDiT objects that live together in one store need
+                                          different names */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
@@ -546,6 +560,18 @@ ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_conf
  * or reducer; a temperature without norm weights; outer_* values other than the defaults without outer optimizer. */
 ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                  entrain_edit_t** edit);
+/* Creates an EDiT object that joins replicas which train already; they have set ENTRAIN_ADMIT_EXCHANGE. `mesh` has the
+ * ranks of this replica alone: it is made on a communicator of as many ranks as the others' replicas have. `config` is
+ * as on the others; admit must be set. Blocks until they have taken this replica in, at most wait_ns; 0: the
+ * communicator's default deadline. Collective over the ranks of this replica. *edit belongs to the caller. See
+ * "Newcomers" below. Errors:
+ * - TIMED_OUT after wait_ns. The text says what was missing, as that of entrain_comm_join does.
+ * - MISMATCH if an option or a layer differs from the others'; the text names it and both values. Also if what was received
+ *   is not what the others have, by its hash.
+ * - FAILED_PRECONDITION if the others' replicas have another number of ranks.
+ * - PEER_LOST if the store cannot be reached. */
+ENTRAIN_API entrain_status_t entrain_edit_join(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
+                                               int64_t wait_ns, entrain_edit_t** edit);
 /* Frees the object. Ends an exchange in progress, on all ranks. Waits for a running outer step, but at most 1 s. If the
  * step does not return, for example because it waits for a lock that the caller of destroy holds, the library leaves
  * the step to one of its threads and logs a warning. outer_user must stay valid until the step returns. The arrays of
@@ -599,9 +625,29 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * a part in this sense.) If ranks are cut off from each other, the side with the majority goes on, as in
  * entrain_comm_shrink. A rank that was left out, because it was stopped or too late, gets STALE_GENERATION.
  *
- * Replicas keep their numbers: those of the mesh. The groups of the mesh and of the shard do not change, so calls over
+ * Replicas keep their numbers. The groups of the mesh and of the shard do not change, so calls over
  * the sync group fail from then on: the reduction of gradients in warm-up, and entrain_shard_broadcast. A loss during
  * warm-up, during a save, or during a load ends the run. */
+
+/* Newcomers, with ENTRAIN_ADMIT_EXCHANGE. A process, or the M ranks of a replica, calls entrain_edit_join. The first rank of
+ * the replicas looks into the store before each rendezvous, which costs two requests. After the exchange, a thread of the
+ * library takes the newcomers in on all ranks, while the callers train: it connects them, compares the options, and sends
+ * them anchors, outer state, detectors (those of the first replica) and counters. Each replica sends its share. The
+ * newcomers check hashes. From the next rendezvous on they are replicas. A rendezvous that becomes due meanwhile begins
+ * when they have the state.
+ *
+ * entrain_edit_join returns with theta = a and with entrain_edit_info_t.steps where the others are, but not beyond their
+ * next exchange, so that the newcomer reaches that exchange when they do. In this exchange it counts with the steps that
+ * it has made, and not at all if it has made none. The arrays of entrain_edit_add_state are not sent: they keep what the
+ * newcomer has. Layers that do not train are sent.
+ *
+ * A newcomer gets the lowest number that no replica has, so a replacement gets the number of the replica that was lost.
+ * entrain_edit_info_t.replica says which. Numbers are below entrain_edit_info_t.most_replicas. The mesh of a newcomer does
+ * not know the others.
+ *
+ * A newcomer that dies or stands still while it is taken in costs the others this attempt, at most 10 s beyond the time
+ * for the data of one layer. If a replica is lost meanwhile, the newcomers apply again by themselves. Nobody is taken in
+ * at a requested exchange, or when a replica leaves or wishes to stop. */
 
 /* On device memory the host waits in entrain_edit_begin_forward for a merge that is due, and with use_async for the
  * rendezvous. The host also waits in entrain_edit_leave, in saves and loads, and, for the exchange, in
@@ -708,10 +754,14 @@ typedef struct entrain_edit_info_t {
   int64_t rejections;        /* layers of this replica that were rejected, over all exchanges */
   int64_t rollbacks;         /* layers for which all replicas were rejected: theta returned to the anchor, and the
                                 anchor did not move */
-  int32_t replicas;          /* replicas that are left, as far as this rank knows now */
-  int32_t losses;            /* replicas that are lost: entrain_edit_loss describes them */
+  int32_t replicas;          /* replicas that are there, as far as this rank knows now */
+  int32_t losses;            /* replicas that were lost: entrain_edit_loss describes them */
   int64_t short_rounds;      /* exchanges of which some layers were finished without a replica that had taken part in
                                 their rendezvous */
+  int64_t joins;             /* how often newcomers have become replicas; on a newcomer, its own admission is the first */
+  int32_t replica;           /* the number of this rank's replica */
+  int32_t most_replicas;     /* numbers of replicas are below this: N of the mesh, or the option most_replicas. The same
+                                as long as the object lives */
 } entrain_edit_info_t;
 ENTRAIN_API void entrain_edit_info_init_sized(entrain_edit_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
@@ -721,7 +771,7 @@ static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
 /* Describes loss `index`, from 0 in the order in which this rank learned of them: *replica becomes the number of the lost
- * replica in the mesh, *rendezvous the number of rendezvous that were over then, and `text` the reason, cut to `bytes`
+ * replica, *rendezvous the number of rendezvous that were over then, and `text` the reason, cut to `bytes`
  * bytes with a 0 at the end. Each output may be NULL. Returns INVALID_ARGUMENT if there was no such loss. */
 ENTRAIN_API entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32_t index, int32_t* replica,
                                                int64_t* rendezvous, char* text, size_t bytes);
@@ -732,7 +782,7 @@ ENTRAIN_API entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32
 ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor, entrain_dtype_t dtype);
 
 /* Writes what the last exchange decided for a layer, which must not be frozen or empty: the norm and the weight of each
- * replica (N elements each; both 0 for a replica that is lost), and the factor that clipped the combined pseudo-gradient. Each output may be NULL. */
+ * replica (most_replicas elements each, see entrain_edit_info_t; both 0 for a replica that is lost or did not take part), and the factor that clipped the combined pseudo-gradient. Each output may be NULL. */
 ENTRAIN_API entrain_status_t entrain_edit_layer_report(const entrain_edit_t* edit, int32_t layer, double* norms,
                                                        double* weights, double* clip_factor);
 /* Writes how this replica's detector (skip_anomaly) judged the layer's norm at the last exchange: *z, the z-score, and

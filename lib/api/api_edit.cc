@@ -10,6 +10,7 @@
 #include "include/entrain/train.h"
 #include "lib/api/arguments.h"
 #include "lib/api/boundary.h"
+#include "lib/api/environment.h"
 #include "lib/api/handles.h"
 #include "lib/api/option_rows.h"
 #include "lib/api/settings.h"
@@ -20,6 +21,7 @@ using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::DType;
 using entrain::EditOptions;
 using entrain::LayerSync;
+using entrain::Stop;
 using entrain::WorkerThread;
 
 namespace {
@@ -33,15 +35,59 @@ std::vector<T> Copy(const T* values, int32_t count) {
 ENTRAIN_OPTION_ROWS(EditRows, ENTRAIN_EDIT_OPTIONS, entrain_edit_config_t, EditOptions,
                     entrain::EditOptionTable);
 
+// Fills in where newcomers apply.
+absl::Status SetAdmission(const entrain_edit_config_t& config, const entrain::Mesh& mesh,
+                          EditOptions* options) {
+  if (config.admit_name != nullptr) {
+    options->admit_name = config.admit_name;
+    ENTRAIN_RETURN_IF_ERROR(entrain::Annotate(CheckName(options->admit_name), "admit_name"));
+  }
+  if (config.admit_store != nullptr) {
+    if (config.admit_store->store->IsOfFunctions()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("admit_store: ", config.admit_store->store->url(),
+                       " is made of functions, which no thread of the library may call"));
+    }
+    options->admit_store = [store = config.admit_store->store](const Stop&) { return store; };
+    return absl::OkStatus();
+  }
+  options->admit_store = [security = mesh.comm(entrain::Axis::kModel)->runtime().security()](
+                             const Stop& stop) { return StoreFromEnvironment(security, stop); };
+  return absl::OkStatus();
+}
+
 // LayerSync checks what follows from several options.
-absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
+absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
+                                          const entrain::Mesh& mesh) {
   ENTRAIN_ASSIGN_OR_RETURN(EditOptions options, NumbersOf<EditRows>(config));
   options.outer_step = config.outer_step;
   options.outer_user = config.outer_user;
   options.fragment_of_layer = Copy(config.fragment_of_layer, config.shard->shards->slab().layers());
   options.fragment_intervals = Copy(config.fragment_intervals, config.fragments);
   options.fragment_offsets = Copy(config.fragment_offsets, config.fragments);
+  ENTRAIN_RETURN_IF_ERROR(SetAdmission(config, mesh, &options));
   return options;
+}
+
+// `make` returns a LayerSync.
+template <typename MakeSync>
+absl::Status MakeEdit(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
+                      entrain_edit_t** edit, const MakeSync& make) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
+  entrain_edit_config_t known;
+  entrain_edit_config_init(&known);
+  ENTRAIN_RETURN_IF_ERROR(
+      entrain::CopyStruct(config, &known, sizeof(known), "entrain_edit_config_t"));
+  ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+  ENTRAIN_RETURN_IF_ERROR(CheckIdle(known.shard, "config.shard"));
+  ENTRAIN_ASSIGN_OR_RETURN(const EditOptions options, ToEditOptions(known, *mesh->mesh));
+  const std::shared_ptr<entrain::LayerShards> shards = known.shard->shards;
+  ENTRAIN_ASSIGN_OR_RETURN(auto made, make(mesh->mesh, shards, options));
+  *edit = new entrain_edit{.edit = std::move(made),
+                           .layers = shards->slab().layers(),
+                           .slab_count = shards->slab().count(),
+                           .calls = known.shard->calls};
+  return absl::OkStatus();
 }
 
 absl::Status CheckLayer(const entrain_edit_t* edit, int32_t layer) {
@@ -136,22 +182,19 @@ entrain_status_t entrain_edit_option_matters(const entrain_edit_config_t* config
 
 entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                      entrain_edit_t** edit) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
-    entrain_edit_config_t known;
-    entrain_edit_config_init(&known);
-    ENTRAIN_RETURN_IF_ERROR(
-        entrain::CopyStruct(config, &known, sizeof(known), "entrain_edit_config_t"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(known.shard, "config.shard"));
-    ENTRAIN_ASSIGN_OR_RETURN(const EditOptions options, ToEditOptions(known));
-    const std::shared_ptr<entrain::LayerShards> shards = known.shard->shards;
-    ENTRAIN_ASSIGN_OR_RETURN(auto made, LayerSync::Create(mesh->mesh, shards, options));
-    *edit = new entrain_edit{.edit = std::move(made),
-                             .layers = shards->slab().layers(),
-                             .slab_count = shards->slab().count(),
-                             .calls = known.shard->calls};
-    return absl::OkStatus();
+  return Guard(__func__, Does::kWait,
+               [&] { return MakeEdit(mesh, config, edit, LayerSync::Create); });
+}
+
+entrain_status_t entrain_edit_join(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
+                                   int64_t wait_ns, entrain_edit_t** edit) {
+  return Guard(__func__, Does::kWait, [&] {
+    return MakeEdit(
+        mesh, config, edit,
+        [wait_ns](const std::shared_ptr<entrain::Mesh>& on,
+                  const std::shared_ptr<entrain::LayerShards>& shards, const EditOptions& options) {
+          return LayerSync::Join(on, shards, options, wait_ns);
+        });
   });
 }
 
@@ -299,7 +342,10 @@ entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info
                                        .rollbacks = now.rollbacks,
                                        .replicas = now.replicas,
                                        .losses = static_cast<int32_t>(now.losses),
-                                       .short_rounds = now.short_rounds};
+                                       .short_rounds = now.short_rounds,
+                                       .joins = now.joins,
+                                       .replica = now.replica,
+                                       .most_replicas = now.most_replicas};
     return WriteStruct(&known, sizeof(known), info, "entrain_edit_info_t");
   });
 }

@@ -152,25 +152,26 @@ absl::StatusOr<std::string> AwaitBeside(StoreMeeting& meeting, Store& store, con
 
 // ---- Intake
 
+absl::StatusOr<int64_t> CountApplications(Store& store, absl::string_view comm, const Stop& stop) {
+  const GrowKeys keys(comm);
+  ENTRAIN_ASSIGN_OR_RETURN(const int64_t tickets, store.Add(keys.Tickets(), 0, stop));
+  if (tickets == 0) {
+    return 0;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const int64_t seen, store.Add(keys.Seen(), 0, stop));
+  return tickets - seen;
+}
+
 Intake::Intake(std::shared_ptr<Store> store, Terms terms, std::string base)
     : store_(std::move(store)),
       terms_(std::move(terms)),
       keys_(terms_.comm),
       base_(std::move(base)) {}
 
-absl::StatusOr<int64_t> Intake::Waiting(const Stop& stop) const {
-  ENTRAIN_ASSIGN_OR_RETURN(const int64_t tickets, store_->Add(keys_.Tickets(), 0, stop));
-  if (tickets == 0) {
-    return 0;
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(const int64_t seen, store_->Add(keys_.Seen(), 0, stop));
-  return tickets - seen;
-}
-
 absl::Status Intake::Collect(int min, int max, Deadline until, const Stop& stop) {
   ENTRAIN_RETURN_IF_ERROR(store_->Add(keys_.Calls(), 1, stop).status());
   for (int sleep_ms = 1;; sleep_ms = std::min(2 * sleep_ms, kMaxSleepMs)) {
-    ENTRAIN_ASSIGN_OR_RETURN(const int64_t waiting, Waiting(stop));
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t waiting, CountApplications(*store_, terms_.comm, stop));
     if (waiting > 0 && size() + waiting >= min) {
       ENTRAIN_RETURN_IF_ERROR(Invite(std::min<int64_t>(waiting, max - size()), stop));
       sleep_ms = 1;

@@ -89,6 +89,10 @@ absl::Status Judge(const Application& application, const Terms& terms,
 // Returns true if a newcomer that got this error must not apply again.
 bool IsRefusal(const absl::Status& status);
 
+// Returns how many processes have applied to the communicator `comm` and have not been looked at.
+// Counts processes that have died meanwhile.
+absl::StatusOr<int64_t> CountApplications(Store& store, absl::string_view comm, const Stop& stop);
+
 // Waits for a key while it watches a meeting. Returns the meeting's failure if that comes first.
 absl::StatusOr<std::string> AwaitBeside(StoreMeeting& meeting, Store& store, const std::string& key,
                                         const Stop& stop);
@@ -118,8 +122,6 @@ class Intake {
     PeerId id;
     std::unique_ptr<StoreMeeting> meeting;
   };
-  // Returns how many applications no member has looked at.
-  absl::StatusOr<int64_t> Waiting(const Stop& stop) const;
   absl::Status Invite(int64_t count, const Stop& stop);
   // Returns the newcomer's application, or why it is not taken in, which the newcomer has been told.
   absl::StatusOr<Application> Hear(StoreMeeting& meeting, const Stop& stop) const;

@@ -79,6 +79,10 @@ struct GrowOptions {
   int max_newcomers = 0;   // 0: any number
   int64_t wait_ns = 0;     // how long to wait for min_newcomers
   int64_t timeout_ns = 0;  // limit of everything else; 0: the communicator's
+  // Limit of one attempt to connect newcomers; 0: a quarter of timeout_ns, at most 30 s.
+  int64_t attempt_ns = 0;
+  // The name by which newcomers apply, and that of the new communicator; empty: this one's.
+  std::string name = {};
 };
 
 struct JoinOptions {
@@ -144,6 +148,10 @@ class Communicator {
   absl::StatusOr<std::shared_ptr<Communicator>> Grow(const GrowOptions& options);
   // Waits until the ranks of a communicator take this process in. See entrain_comm_join.
   static absl::StatusOr<std::shared_ptr<Communicator>> Join(const JoinOptions& options);
+  // Does the same for the process of this communicator, with this communicator's settings. `stop`
+  // limits the wait.
+  absl::StatusOr<std::shared_ptr<Communicator>> JoinOther(std::shared_ptr<Store> store,
+                                                          const std::string& name, int64_t wait_ns);
   // Returns this rank's knowledge of each rank, in rank order. Local.
   std::vector<MemberReport> Members() const;
 

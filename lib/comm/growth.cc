@@ -72,7 +72,10 @@ struct Outcome {
 class Growth {
  public:
   Growth(Communicator& comm, const GrowOptions& options)
-      : comm_(comm), config_(comm.core_->config()), options_(options) {}
+      : comm_(comm),
+        config_(comm.core_->config()),
+        options_(options),
+        name_(options.name.empty() ? config_.name : options.name) {}
 
   absl::StatusOr<std::shared_ptr<Communicator>> Run();
 
@@ -104,6 +107,7 @@ class Growth {
   Communicator& comm_;
   const CoreConfig& config_;
   const GrowOptions& options_;
+  const std::string name_;
   int64_t timeout_ns_ = 0;
   Limits limits_;
   std::shared_ptr<Store> store_;
@@ -153,7 +157,8 @@ absl::Status Growth::AgreeOnWishes() {
     timeout_ns_ = std::min(timeout_ns_, all[rank].timeout_ns);
   }
   const int64_t quarter = std::max<int64_t>(timeout_ns_ / 4, 1);
-  limits_.attempt_ns = std::min(quarter, kMaxAttemptNs);
+  limits_.attempt_ns =
+      std::min(quarter, options_.attempt_ns > 0 ? options_.attempt_ns : kMaxAttemptNs);
   limits_.wait = Deadline::After(options_.wait_ns);
   limits_.collect = Deadline::From(limits_.wait.at_ns, quarter);
   limits_.last_attempt = Deadline::From(limits_.wait.at_ns, 3 * quarter - limits_.attempt_ns);
@@ -174,7 +179,7 @@ absl::Status Growth::Collect() {
   const Stop stop{limits_.collect};
   ENTRAIN_RETURN_IF_ERROR(OpenStore(stop));
   Terms terms;
-  terms.comm = config_.name;
+  terms.comm = name_;
   for (const Member& member : config_.members) {
     terms.members.push_back(member.id);
   }
@@ -184,7 +189,7 @@ absl::Status Growth::Collect() {
   const int room = kMaxMeetingSize - comm_.size();
   const int most = options_.max_newcomers > 0 ? std::min(options_.max_newcomers, room) : room;
   intake_ = std::make_unique<Intake>(store_, std::move(terms),
-                                     GrowKeys(config_.name).Base(comm_.runtime().id(), call_));
+                                     GrowKeys(name_).Base(comm_.runtime().id(), call_));
   return intake_->Collect(options_.min_newcomers, most, limits_.wait, stop);
 }
 
@@ -219,7 +224,7 @@ absl::StatusOr<Preparation> Growth::Prepare() const {
                            MakeCard(comm_.runtime(), settings, comm_.rank(),
                                     config_.members[static_cast<size_t>(comm_.rank())].cpus));
   return Preparation{.runtime = comm_.runtime_,
-                     .name = config_.name,
+                     .name = name_,
                      .settings = std::move(settings),
                      .card = std::move(card),
                      .timeout_ns = comm_.timeout_ns(),
@@ -231,7 +236,7 @@ absl::StatusOr<Preparation> Growth::Prepare() const {
 absl::StatusOr<std::shared_ptr<Communicator>> Growth::Attempt(int attempt, const Word& word) {
   const Stop stop{Deadline::After(limits_.attempt_ns)};
   ENTRAIN_RETURN_IF_ERROR(OpenStore(stop));
-  const std::string base = GrowKeys(config_.name).Base(config_.members[0].id, word.call);
+  const std::string base = GrowKeys(name_).Base(config_.members[0].id, word.call);
   // A newcomer that has died before it came to the meeting is known only to rank 0, and a member
   // that has died only to the old communicator.
   const auto watch = [this] {
@@ -348,7 +353,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Grow(const GrowOptio
   for (const auto& [name, value] :
        {std::pair("min_newcomers", int64_t{options.min_newcomers}),
         std::pair("max_newcomers", int64_t{options.max_newcomers}),
-        std::pair("wait_ns", options.wait_ns), std::pair("timeout_ns", options.timeout_ns)}) {
+        std::pair("wait_ns", options.wait_ns), std::pair("timeout_ns", options.timeout_ns),
+        std::pair("attempt_ns", options.attempt_ns)}) {
     if (value < 0) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " is negative"));
     }

@@ -12,6 +12,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/comm/applications.h"
+#include "lib/comm/comm_core.h"
 #include "lib/comm/communicator.h"
 #include "lib/comm/creation.h"
 #include "lib/store/store.h"
@@ -213,6 +214,22 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Join(const JoinOptio
   ENTRAIN_ASSIGN_OR_RETURN(SharedSettings settings, SettingsOf(comm));
   settings.probe = false;  // the members decide
   ENTRAIN_RETURN_IF_ERROR(comm.runtime->EnsureStarted(comm.store->host(), comm.rank));
+  return Joining(options, std::move(settings), stop).Run();
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::JoinOther(std::shared_ptr<Store> store,
+                                                                      const std::string& name,
+                                                                      int64_t wait_ns) {
+  JoinOptions options;
+  options.comm.runtime = runtime_;
+  options.comm.store = std::move(store);
+  options.comm.name = name;
+  options.comm.timeout_ns = timeout_ns();
+  options.comm.cpus = core_->config().members[static_cast<size_t>(rank())].cpus;
+  options.wait_ns = wait_ns;
+  SharedSettings settings = SettingsOf(core_->config());
+  settings.probe = false;
+  const Stop stop{Deadline::After(wait_ns > 0 ? wait_ns : timeout_ns())};
   return Joining(options, std::move(settings), stop).Run();
 }
 

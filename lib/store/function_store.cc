@@ -27,6 +27,7 @@ class FunctionStore final : public RequestStore {
   FunctionStore(std::shared_ptr<const FunctionCalls> calls, std::string host)
       : calls_(std::move(calls)), host_(std::move(host)) {}
   std::string url() const override { return calls_->url(); }
+  bool IsOfFunctions() const override { return true; }
   std::string host() const override { return host_; }
 
  private:

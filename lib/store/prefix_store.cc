@@ -18,6 +18,7 @@ class PrefixStore final : public RequestStore {
   PrefixStore(std::shared_ptr<Store> base, absl::string_view prefix)
       : base_(std::move(base)), prefix_(prefix) {}
   std::string url() const override { return base_->url(); }
+  bool IsOfFunctions() const override { return base_->IsOfFunctions(); }
   std::string host() const override { return base_->host(); }
 
  private:

@@ -78,6 +78,9 @@ class Store {
                                                              const Stop& stop) = 0;
   // Returns the URL by which other processes open this store. A mem: store returns its own URL.
   virtual std::string url() const = 0;
+  // Returns true if the store consists of functions of the caller, which no thread of the library may
+  // call.
+  virtual bool IsOfFunctions() const { return false; }
   // Returns the server's host, by which a rank chooses the interface that leads there. Empty: no
   // server.
   virtual std::string host() const { return {}; }

@@ -146,6 +146,12 @@
   X(OnLoss, on_loss, OnLoss::kFail, OneOf("ENTRAIN_ON_LOSS_*", "fail,finish"), !o.plain(),                             \
     "needs an anchor, which plain averaging does not have; set an outer_optimizer or a reducer", true,                 \
     "when a replica is lost: the run fails, or the others finish the round and go on")                                 \
+  X(Admit, admit, Admit::kNone, OneOf("ENTRAIN_ADMIT_*", "none,exchange"), o.on_loss == OnLoss::kFinish,               \
+    "has no effect without on_loss finish; set both", true,                                                            \
+    "newcomers: none, or taken in after an exchange, behind further steps")                                            \
+  X(int32_t, most_replicas, 0, AtLeast(0), o.admit != Admit::kNone,                                                    \
+    "has no effect without admit; set both", true,                                                                     \
+    "largest number of replicas, with newcomers; 0: that of the mesh")                                                 \
   X(int64_t, timeout_ns, 0, AtLeast(0), true, nullptr, false,                                                          \
     "time limit of each collective, in nanoseconds; 0: the communicators' default")
 // clang-format on

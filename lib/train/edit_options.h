@@ -3,14 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
 #include "lib/base/clock.h"
 #include "lib/base/merging.h"
 #include "lib/comm/agree.h"
+#include "lib/store/store.h"
 #include "lib/train/edit_option_list.h"
 #include "lib/train/option_list.h"
 
@@ -24,6 +29,8 @@ enum class ReducerKind : int32_t { kNone = 0, kLinear = 1, kGta = 2 };
 enum class OverlapMerge : int32_t { kAdd = 0, kMix = 1, kRestart = 2 };
 // What happens when a rank is lost; see train.h.
 enum class OnLoss : int32_t { kFail = 0, kFinish = 1 };
+// When newcomers are taken in; see train.h.
+enum class Admit : int32_t { kNone = 0, kExchange = 1 };
 enum class FragmentPattern : int32_t { kSequential = 0, kStrided = 1 };
 
 // Makes one outer step of `anchor` against `grad`, both elements of one layer's shard on this rank.
@@ -38,6 +45,9 @@ struct EditOptions {
   std::vector<int32_t> fragment_of_layer;   // by layer, in place of the pattern; or empty
   std::vector<int64_t> fragment_intervals;  // by fragment, in place of H; or empty
   std::vector<int64_t> fragment_offsets;    // by fragment; empty: evenly over the interval
+  // Of admit: the store in which newcomers apply, and the name under which they do.
+  std::function<absl::StatusOr<std::shared_ptr<Store>>(const Stop& stop)> admit_store = nullptr;
+  std::string admit_name = "edit";
   // These are not in the C ABI.
   bool ewma_as_published = false;       // detector uses published moments; for comparisons
   const Clock* clock = &Clock::Real();  // for use_async

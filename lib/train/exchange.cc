@@ -211,6 +211,7 @@ void Exchange::Adopt(bool live) {
 absl::StatusOr<bool> Exchange::Judge(const std::vector<int>& layers, Standing mine,
                                      int64_t extra_ns) {
   std::vector<double> norms;
+  mine.flags |= std::exchange(announced_, 0);
   ENTRAIN_RETURN_IF_ERROR(JudgeWithinReplica(layers, &mine, &norms));
   mine.anchor_checksum = anchors_.checksum();
   return ShareNorms(layers, mine, norms, extra_ns);

@@ -51,7 +51,7 @@ namespace entrain {
 
 // The decisions of an exchange about a layer.
 struct LayerReport {
-  // By number of the replica in the mesh. Weight 0: rejected. Both 0: lost.
+  // By number of the replica. Weight 0: rejected. Both 0: lost, or not there.
   std::vector<double> norms, weights;
   double clip_factor = 1;        // beta
   double staleness = 1;          // divisor of the mean, with staleness_penalty
@@ -141,7 +141,7 @@ class Exchange final : public LayerExchange {
   // May be called from any thread.
   ExchangeGroups groups() const ABSL_LOCKS_EXCLUDED(groups_mutex_);
   ExchangeBytes bytes_sent() const ABSL_LOCKS_EXCLUDED(groups_mutex_);
-  // Returns the number of this replica in the mesh.
+  // Returns the number of this replica.
   int replica() const { return me_; }
 
   // ---- After a loss. The worker calls these functions
@@ -149,6 +149,15 @@ class Exchange final : public LayerExchange {
   // the numbers of the replicas that are left, by rank of `sync`.
   void Regroup(std::shared_ptr<Communicator> model, std::shared_ptr<Communicator> sync,
                const std::vector<int>& replicas) ABSL_LOCKS_EXCLUDED(groups_mutex_);
+  // Says that this replica has the number `me` of at most `most` replicas. Before it, these are the
+  // replicas of the mesh.
+  void SetNumbers(int me, int most);
+  int most_replicas() const { return static_cast<int>(all_replicas_); }
+  // Adds flags to the next standing of this rank.
+  void Announce(uint64_t flags) { announced_ = flags; }
+  // Forgets that processes have applied (kApplied): after a loss, nobody is taken in before the
+  // next rendezvous.
+  void DropApplications();
   // Takes the place of a Judge that has failed here and has succeeded on another rank, which has
   // sent its table. Returns what that Judge returned.
   bool TakeUp(NormTable table);
@@ -208,8 +217,9 @@ class Exchange final : public LayerExchange {
   const ReplicaSums sums_;
   DeviceRoom* const room_;
   const std::unique_ptr<DeltaReducer> reducer_;
-  const int me_;               // this replica, by its number in the mesh
-  const size_t all_replicas_;  // replicas of the mesh
+  int me_;               // the number of this replica
+  size_t all_replicas_;  // numbers are below this
+  uint64_t announced_ = 0;
   std::vector<int> replicas_;  // numbers of those that are left, by rank of the sync group
   Anchors anchors_;
   OuterOptimizer outer_;

@@ -54,6 +54,17 @@ void Exchange::Regroup(std::shared_ptr<Communicator> model, std::shared_ptr<Comm
   groups_.sync = std::move(sync);
 }
 
+void Exchange::SetNumbers(int me, int most) {
+  me_ = me;
+  all_replicas_ = static_cast<size_t>(most);
+}
+
+void Exchange::DropApplications() {
+  for (Standing& one : table_.standings) {
+    one.flags &= ~kApplied;
+  }
+}
+
 void Exchange::WeighAgain(int layer, bool counts) {
   const auto at = static_cast<size_t>(layer);
   const auto found = std::find(table_.layers.begin(), table_.layers.end(), layer);

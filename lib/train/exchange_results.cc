@@ -18,6 +18,19 @@ void ExchangeResults::Met(const NormTable& table, uint64_t rendezvous) {
 void ExchangeResults::Lost(ReplicaLoss loss) {
   absl::MutexLock lock(&mutex_);
   losses_.push_back(std::move(loss));
+  --replicas_;
+}
+
+void ExchangeResults::Joined(int replicas, int most) {
+  absl::MutexLock lock(&mutex_);
+  replicas_ = replicas;
+  most_ = most;
+  ++joins_;
+}
+
+void ExchangeResults::SetMost(int most) {
+  absl::MutexLock lock(&mutex_);
+  most_ = most;
 }
 
 void ExchangeResults::RoundShort(int64_t round) {
@@ -75,7 +88,9 @@ void ExchangeResults::Fill(EditInfo* info) const {
   }
   info->metric = sum / weight;  // 0 / 0 is NaN, as documented
   info->losses = static_cast<int64_t>(losses_.size());
-  info->replicas = replicas_ - static_cast<int>(losses_.size());
+  info->replicas = replicas_;
+  info->joins = joins_;
+  info->most_replicas = most_;
   info->short_rounds = short_rounds_;
 }
 
@@ -94,13 +109,17 @@ absl::StatusOr<Standing> ExchangeResults::StandingOf(int replica) const {
   if (standings_.empty()) {
     return absl::FailedPreconditionError("the replicas have not met yet");
   }
-  if (replica < 0 || replica >= replicas_) {
-    return absl::InvalidArgumentError(absl::StrCat("replica ", replica, " is not one of ",
-                                                   replicas_, " (0 to ", replicas_ - 1, ")"));
+  if (replica < 0 || replica >= most_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("replica ", replica, " is not one of ", most_, " (0 to ", most_ - 1, ")"));
   }
   const auto found = std::find(met_replicas_.begin(), met_replicas_.end(), replica);
   if (found == met_replicas_.end()) {
-    return absl::FailedPreconditionError(absl::StrCat("replica ", replica, " is lost"));
+    const auto lost = std::find_if(losses_.begin(), losses_.end(),
+                                   [&](const auto& loss) { return loss.replica == replica; });
+    return absl::FailedPreconditionError(absl::StrCat(
+        "replica ", replica,
+        joins_ == 0 || lost != losses_.end() ? " is lost" : " has not met the others"));
   }
   return standings_[static_cast<size_t>(found - met_replicas_.begin())];
 }

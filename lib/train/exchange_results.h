@@ -21,7 +21,7 @@ namespace entrain {
 
 // The loss of a replica.
 struct ReplicaLoss {
-  int replica = 0;         // its number in the mesh
+  int replica = 0;         // its number
   int64_t rendezvous = 0;  // finished rendezvous when this rank learned of the loss
   std::string why;
 };
@@ -37,19 +37,27 @@ struct EditInfo {
   double metric = 0;         // mean over replicas at the last rendezvous; NaN: none
   int64_t rejections = 0;    // rejected layers of this replica, over all exchanges
   int64_t rollbacks = 0;     // layers that were rolled back
-  int replicas = 1;          // that are left
-  int64_t losses = 0;        // replicas that are lost
+  int replicas = 1;          // that are there
+  int64_t losses = 0;        // replicas that were lost
+  int64_t joins = 0;         // admissions that have brought replicas
+  int replica = 0;           // the number of this one
+  int most_replicas = 1;     // numbers are below this
   int64_t short_rounds = 0;  // rounds that lost a replica after their rendezvous
 };
 
 class ExchangeResults {
  public:
-  explicit ExchangeResults(int replicas) : replicas_(replicas) {}
+  // `replicas` begin, with these numbers from 0.
+  explicit ExchangeResults(int replicas) : replicas_(replicas), most_(replicas) {}
 
   // ---- Called by a round
   // Records the table of rendezvous number `rendezvous`, counted from 0.
   void Met(const NormTable& table, uint64_t rendezvous);
   void Lost(ReplicaLoss loss);
+  // Records that replicas have joined: `replicas` are there, and numbers are below `most`.
+  void Joined(int replicas, int most);
+  // Says that numbers of replicas are below `most`.
+  void SetMost(int most);
   // Records that the round after this number of finished rounds has lost a replica after its
   // rendezvous.
   void RoundShort(int64_t round);
@@ -63,6 +71,8 @@ class ExchangeResults {
   void Begin(int64_t step);
   void SetAnchorChecksum(uint64_t checksum);
   void VisitState(StateVisitor& visitor);
+  // Begins in a run that has made this number of exchanges.
+  void SetSyncs(int64_t syncs) { syncs_ = syncs; }
   // Continues from loaded state.
   void GoOn(int64_t last_sync_step, uint64_t anchor_checksum, int64_t rendezvous);
 
@@ -94,7 +104,9 @@ class ExchangeResults {
   std::vector<int> met_replicas_ ABSL_GUARDED_BY(mutex_);
   std::vector<Standing> standings_ ABSL_GUARDED_BY(mutex_);  // parallel to met_replicas_
   int64_t met_ ABSL_GUARDED_BY(mutex_) = 0;                  // finished rendezvous
-  const int replicas_;
+  int replicas_ ABSL_GUARDED_BY(mutex_);                     // that are there
+  int most_ ABSL_GUARDED_BY(mutex_);                         // numbers are below this
+  int64_t joins_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<ReplicaLoss> losses_ ABSL_GUARDED_BY(mutex_);
   int64_t short_rounds_ ABSL_GUARDED_BY(mutex_) = 0, last_short_ ABSL_GUARDED_BY(mutex_) = -1;
 };

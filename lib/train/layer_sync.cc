@@ -113,6 +113,13 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const Edit
 absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mesh> mesh,
                                                              std::shared_ptr<LayerShards> shards,
                                                              const EditOptions& options) {
+  return Make(std::move(mesh), std::move(shards), options, std::nullopt);
+}
+
+absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Make(std::shared_ptr<Mesh> mesh,
+                                                           std::shared_ptr<LayerShards> shards,
+                                                           const EditOptions& options,
+                                                           std::optional<int64_t> wait_ns) {
   const auto create = [&]() -> absl::StatusOr<std::shared_ptr<LayerSync>> {
     ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
     ENTRAIN_RETURN_IF_ERROR(CheckShards(*mesh, *shards, options));
@@ -127,7 +134,7 @@ absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
         new LayerSync(std::move(mesh), std::move(shards), options, std::move(groups),
                       std::move(schedule), std::move(trigger), std::move(room)),
         Free);
-    ENTRAIN_RETURN_IF_ERROR(edit->Start());
+    ENTRAIN_RETURN_IF_ERROR(edit->Start(wait_ns));
     return edit;
   };
   auto edit = create();
@@ -150,50 +157,19 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> sh
       exchange_(shards_->slab(), shards_->live(), options, std::move(groups), room_.get()),
       results_(mesh_->length(Axis::kSync)) {}
 
-// Collective. Makes the object that answers losses, if the options ask for it and there are other
-// replicas.
-absl::Status LayerSync::StartRecovery() {
-  const ExchangeGroups groups = exchange_.groups();
-  if (options_.on_loss == OnLoss::kFail || groups.sync == nullptr) {
-    return absl::OkStatus();
-  }
-  const auto refuse = [this](absl::string_view why) {
-    return RefuseOption("on_loss", static_cast<int32_t>(options_.on_loss), why);
-  };
-  if (room_ != nullptr) {
-    return refuse("(finish) does not go with parameters on a device");
-  }
-  const ReplicaPlace mine = {.replica = groups.sync->rank(),
-                             .slot = groups.model == nullptr ? 0 : groups.model->rank()};
-  std::shared_ptr<Communicator> world = groups.sync;
-  if (groups.model != nullptr) {
-    const std::shared_ptr<Communicator> whole = mesh_->whole();
-    if (whole == nullptr) {
-      return refuse(
-          "(finish) needs the communicator of all ranks, with replicas of several ranks; use "
-          "mesh_create, and destroy its communicator after edit_create");
-    }
-    ENTRAIN_ASSIGN_OR_RETURN(world, whole->Split(0, whole->rank()));
-  }
-  const int slots = groups.model == nullptr ? 1 : groups.model->size();
-  ENTRAIN_ASSIGN_OR_RETURN(auto replicas,
-                           ReplicaWorld::Make(std::move(world), mine, slots, options_.timeout_ns));
-  recovery_ =
-      std::make_unique<Recovery>(exchange_, results_, std::move(replicas), options_.timeout_ns);
-  return absl::OkStatus();
-}
-
-absl::Status LayerSync::Start() {
+// `wait_ns`: this replica joins others.
+absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   const int layers = shards_->slab().layers();
-  ENTRAIN_RETURN_IF_ERROR(StartRecovery());
+  ENTRAIN_RETURN_IF_ERROR(exchange_.Reserve());
+  ENTRAIN_RETURN_IF_ERROR(wait_ns.has_value() ? JoinMembers(*wait_ns) : StartRecovery());
+  StartAdmission();
   base_ = exchange_.bytes_sent();
   ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? StartOnHost() : StartOnDevice());
-  runner_.emplace(*worker_, exchange_, results_, error_, recovery_.get());
+  runner_.emplace(*worker_, exchange_, results_, error_, recovery_.get(), admission_.get());
   gates_.emplace(*worker_, error_, layers, pace_.prefetch);
   state_.emplace(EditState::Parts{*mesh_, *shards_, options_, *schedule_, *trigger_, exchange_,
                                   counter_, behind_, results_, *gates_, *runner_, error_,
                                   *worker_});
-  ENTRAIN_RETURN_IF_ERROR(exchange_.Reserve());
   ENTRAIN_RETURN_IF_ERROR(shards_->SetGate(&*gates_));
   if (recovery_ != nullptr) {  // starts the thread, which watches
     ENTRAIN_RETURN_IF_ERROR(worker_->Post([] { return absl::OkStatus(); }).status());
@@ -312,6 +288,9 @@ absl::Status LayerSync::EndStep() {
       Annotate(shards_->stages().CheckReduced(), absl::StrCat("edit: end_step ", counter_.step())));
   shards_->stages().BeginStep();
   counter_.EndStep(shards_->stages().begun());
+  if (admission_ != nullptr) {
+    admission_->NoteStep(counter_.step());
+  }
   return absl::OkStatus();
 }
 
@@ -352,6 +331,7 @@ EditInfo LayerSync::info() const {
   info.bytes_sent_shard = sent.model - base_.model;
   info.bytes_sent_sync = sent.sync - base_.sync;
   results_.Fill(&info);
+  info.replica = exchange_.replica();
   return info;
 }
 
@@ -388,7 +368,8 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  ENTRAIN_RETURN_IF_ERROR(worker_->Drain());  // on a device no other thread has waited for it
+  // On a device no other thread has waited for it. Newcomers are not waited for.
+  ENTRAIN_RETURN_IF_ERROR(worker_->Wait(gates_->BegunSoFar(layer)));
   if (exchange_.report(layer).norms.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("edit: there was no exchange of layer ", layer, " yet"));

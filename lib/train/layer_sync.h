@@ -45,7 +45,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
+#include "lib/comm/agree.h"
 #include "lib/comm/mesh.h"
+#include "lib/train/admission.h"
 #include "lib/train/checkpoint.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/edit_state.h"
@@ -74,6 +76,12 @@ class LayerSync final {
   static absl::StatusOr<std::shared_ptr<LayerSync>> Create(std::shared_ptr<Mesh> mesh,
                                                            std::shared_ptr<LayerShards> shards,
                                                            const EditOptions& options);
+  // Joins replicas that train (option admit), in place of Create. `mesh` has this replica alone.
+  // Blocks until they have taken this replica in, at most `wait_ns`; 0: the time limit of calls.
+  static absl::StatusOr<std::shared_ptr<LayerSync>> Join(std::shared_ptr<Mesh> mesh,
+                                                         std::shared_ptr<LayerShards> shards,
+                                                         const EditOptions& options,
+                                                         int64_t wait_ns);
   // Returns true if an exchange has begun.
   absl::StatusOr<bool> BeginForward(bool training, bool first_microbatch);
   absl::Status WaitLayer(int layer);
@@ -135,8 +143,16 @@ class LayerSync final {
             std::unique_ptr<DeviceRoom> room);
   ~LayerSync() = default;
   static void Free(LayerSync* edit);
-  absl::Status Start();
+  static absl::StatusOr<std::shared_ptr<LayerSync>> Make(std::shared_ptr<Mesh> mesh,
+                                                         std::shared_ptr<LayerShards> shards,
+                                                         const EditOptions& options,
+                                                         std::optional<int64_t> wait_ns);
+  absl::Status Start(std::optional<int64_t> wait_ns);
   absl::Status StartRecovery();
+  absl::Status JoinMembers(int64_t wait_ns);
+  void StartAdmission();
+  NamedGroups Alike() const;
+  int64_t StepOfNewcomer(int64_t met, int64_t members) const;
   absl::Status StartOnHost();
   absl::Status StartOnDevice();
   bool UnderWay() const { return !behind_.empty() || gates_->FirstPending() >= 0; }
@@ -178,7 +194,8 @@ class LayerSync final {
   Exchange exchange_;
   ExchangeResults results_;
   FirstError error_;
-  std::unique_ptr<Recovery> recovery_;  // null: a loss ends the object
+  std::unique_ptr<Recovery> recovery_;    // null: a loss ends the object
+  std::unique_ptr<Admission> admission_;  // null: nobody is taken in
   // These exist after Start.
   std::optional<RoundRunner> runner_;
   std::optional<LayerGates> gates_;

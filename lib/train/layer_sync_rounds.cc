@@ -39,6 +39,7 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   }
   runner_->PostJudge(round_, 0);
   gates_->Begin(round_, [this] { return runner_->PostTurn(round_); });
+  runner_->PostAdmission();
   return true;
 }
 
@@ -83,6 +84,7 @@ absl::StatusOr<bool> LayerSync::Meet(int64_t extra_ns) {
     return false;
   }
   gates_->Begin(round_, [this] { return runner_->PostTurn(round_); });
+  runner_->PostAdmission();
   return true;
 }
 
@@ -97,6 +99,7 @@ absl::Status LayerSync::StartBehind(std::vector<int> layers) {
   for (int turn = 0; turn <= round->last_turn(); ++turn) {
     round->set_last_job(runner_->PostTurn(round));
   }
+  runner_->PostAdmission();
   behind_.Add(round);
   return absl::OkStatus();
 }

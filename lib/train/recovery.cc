@@ -36,6 +36,7 @@ absl::Status Recovery::Run(ExchangeRound* round) {
   while (true) {
     ENTRAIN_RETURN_IF_ERROR(Shrink());
     const absl::Status status = GoOn(round);
+    exchange_.DropApplications();
     if (status.ok() || Needed().ok() || status.code() == absl::StatusCode::kDataLoss) {
       return status;
     }
@@ -93,10 +94,12 @@ absl::Status Recovery::GoOn(ExchangeRound* round) {
 absl::Status Recovery::Regroup() {
   const std::shared_ptr<Communicator> world = world_->comm();
   std::shared_ptr<Communicator> model, sync = world;
+  const ReplicaPlace& mine = world_->mine();
+  WorkerThread::Doing("after a loss: making the groups", world->timeout_ns());
   if (world_->slots() > 1) {
-    WorkerThread::Doing("after a loss: making the groups", world->timeout_ns());
-    const ReplicaPlace& mine = world_->mine();
     ENTRAIN_ASSIGN_OR_RETURN(model, world->Split(mine.replica, mine.slot));
+  }
+  if (!world_->IsSyncGroup()) {
     ENTRAIN_ASSIGN_OR_RETURN(sync, world->Split(mine.slot, mine.replica));
   }
   exchange_.Regroup(std::move(model), std::move(sync), ReplicasOf(world_->places()));

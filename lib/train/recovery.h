@@ -47,7 +47,8 @@ class Recovery {
   // continue: its rendezvous again, or its next turn. After an error this rank cannot go on.
   absl::Status Run(ExchangeRound* round);
   // Ends the communicator of all ranks with the error, so that no rank waits here for this one.
-  void End(const absl::Status& why) { world_->comm()->EndWith(why); }
+  void End(const absl::Status& why) { world_->End(why); }
+  ReplicaWorld& world() { return *world_; }
 
  private:
   absl::Status Shrink();

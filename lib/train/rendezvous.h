@@ -13,9 +13,10 @@ namespace entrain {
 
 // Flags of Standing::flags.
 constexpr uint64_t kWantCheckpoint = 1, kWantStop = 2;
-constexpr uint64_t kLeaving = 4;   // this replica has finished training and waits for the others
-constexpr uint64_t kInsist = 8;    // exchange even if little was trained
-constexpr uint64_t kCounted = 16;  // tokens_since was counted, even if it is 0
+constexpr uint64_t kLeaving = 4;    // this replica has finished training and waits for the others
+constexpr uint64_t kInsist = 8;     // exchange even if little was trained
+constexpr uint64_t kCounted = 16;   // tokens_since was counted, even if it is 0
+constexpr uint64_t kApplied = 256;  // rank 0: processes have applied to become replicas
 
 // The record of one replica, in the format in which it is sent.
 struct Standing {

@@ -87,6 +87,54 @@ absl::StatusOr<std::unique_ptr<ReplicaWorld>> ReplicaWorld::Make(std::shared_ptr
       new ReplicaWorld(std::move(comm), mine, slots, timeout_ns, std::move(places)));
 }
 
+std::unique_ptr<ReplicaWorld> ReplicaWorld::Of(std::shared_ptr<Communicator> comm, int slots,
+                                               int64_t timeout_ns,
+                                               std::vector<ReplicaPlace> places) {
+  const ReplicaPlace mine = places[static_cast<size_t>(comm->rank())];
+  return std::unique_ptr<ReplicaWorld>(
+      new ReplicaWorld(std::move(comm), mine, slots, timeout_ns, std::move(places)));
+}
+
+bool ReplicaWorld::IsSyncGroup() const {
+  return slots_ == 1 && std::is_sorted(places_.begin(), places_.end(),
+                                       [](const ReplicaPlace& a, const ReplicaPlace& b) {
+                                         return a.replica < b.replica;
+                                       });
+}
+
+void ReplicaWorld::Adopt(std::shared_ptr<Communicator> larger, std::vector<ReplicaPlace> places) {
+  places_ = std::move(places);
+  absl::MutexLock lock(&mutex_);
+  former_ = std::exchange(comm_, std::move(larger));
+  considered_ = nullptr;
+}
+
+void ReplicaWorld::Consider(std::shared_ptr<Communicator> larger) {
+  absl::Status ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    considered_ = larger;
+    ended = ended_;
+  }
+  if (larger != nullptr && !ended.ok()) {
+    larger->EndWith(ended);
+  }
+}
+
+void ReplicaWorld::End(const absl::Status& why) {
+  std::shared_ptr<Communicator> comm, considered;
+  {
+    absl::MutexLock lock(&mutex_);
+    ended_.Update(why);
+    comm = comm_;
+    considered = considered_;
+  }
+  if (considered != nullptr) {
+    considered->EndWith(why);
+  }
+  comm->EndWith(why);
+}
+
 std::shared_ptr<Communicator> ReplicaWorld::comm() const {
   absl::MutexLock lock(&mutex_);
   return comm_;
@@ -119,6 +167,10 @@ absl::Status ReplicaWorld::ShrinkWithout(std::vector<int> exclude) {
   options.exclude = std::move(exclude);
   WorkerThread::Doing("after a loss: agreeing on the ranks that are left", options.timeout_ns);
   absl::StatusOr<std::shared_ptr<Communicator>> smaller = parent->Shrink(options);
+  if (smaller.status().code() == absl::StatusCode::kDataLoss) {
+    // Other ranks were asking whether newcomers have come (Admission), which is over with this.
+    smaller = parent->Shrink(options);
+  }
   if (!smaller.ok() && smaller.status().code() == absl::StatusCode::kDeadlineExceeded) {
     const std::vector<int32_t> late = BlameOf(smaller.status()).late;
     options.exclude.insert(options.exclude.end(), late.begin(), late.end());

@@ -45,6 +45,9 @@ class ReplicaWorld {
   static absl::StatusOr<std::unique_ptr<ReplicaWorld>> Make(std::shared_ptr<Communicator> comm,
                                                             ReplicaPlace mine, int slots,
                                                             int64_t timeout_ns);
+  // Makes the object of a newcomer. `places` are by rank of `comm`.
+  static std::unique_ptr<ReplicaWorld> Of(std::shared_ptr<Communicator> comm, int slots,
+                                          int64_t timeout_ns, std::vector<ReplicaPlace> places);
 
   // Replaces the communicator by one of the ranks whose replicas are whole. Collective over the
   // ranks that are left. `causes` are the errors that made this necessary; a
@@ -53,10 +56,21 @@ class ReplicaWorld {
   // an error this rank cannot go on.
   absl::Status Shrink(absl::Span<const absl::Status> causes);
 
+  // Replaces the communicator by a larger one, with newcomers. `places` are by rank of it.
+  void Adopt(std::shared_ptr<Communicator> larger, std::vector<ReplicaPlace> places)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the communicator, and the larger one that may be about to replace it (Consider), with the
+  // error. May be called from any thread.
+  void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Says which communicator may replace this one; null: none.
+  void Consider(std::shared_ptr<Communicator> larger) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // May be called from any thread.
   std::shared_ptr<Communicator> comm() const ABSL_LOCKS_EXCLUDED(mutex_);
   const ReplicaPlace& mine() const { return mine_; }
   int slots() const { return slots_; }
+  // Returns true if comm() is also a sync group: replicas of one rank, by ascending number.
+  bool IsSyncGroup() const;
   // Returns the places by rank of comm().
   const std::vector<ReplicaPlace>& places() const { return places_; }
 
@@ -77,6 +91,11 @@ class ReplicaWorld {
   std::vector<ReplicaPlace> places_;
   mutable absl::Mutex mutex_;
   std::shared_ptr<Communicator> comm_ ABSL_GUARDED_BY(mutex_);
+  // The communicator before Adopt. It lives on, because another rank may still be asking in it how
+  // the admission went.
+  std::shared_ptr<Communicator> former_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Communicator> considered_ ABSL_GUARDED_BY(mutex_);
+  absl::Status ended_ ABSL_GUARDED_BY(mutex_);  // End was called
 };
 
 }  // namespace entrain

@@ -19,12 +19,16 @@ Worker::Job RoundRunner::Timed(Worker::Job body) {
       status = Persist(body);
     }
     sync_ns_.fetch_add(spent, std::memory_order_relaxed);
-    if (!status.ok()) {
-      status = Annotate(status, absl::StrCat("edit: exchange ", results_.syncs() + 1));
-      Fail(status);
-    }
-    return status;
+    return Finish(std::move(status));
   };
+}
+
+absl::Status RoundRunner::Finish(absl::Status status) {
+  if (!status.ok()) {
+    status = Annotate(status, absl::StrCat("edit: exchange ", results_.syncs() + 1));
+    Fail(status);
+  }
+  return status;
 }
 
 bool RoundRunner::MustRecover() const {
@@ -79,6 +83,16 @@ uint64_t RoundRunner::PostTurn(std::shared_ptr<ExchangeRound> round) {
       worker_.Post(Timed([this, round = std::move(round)] { return RunTurn(*round); })));
 }
 
+void RoundRunner::PostAdmission() {
+  if (admission_ == nullptr) {
+    return;
+  }
+  Numbered(worker_.Post([this] {
+    Worker::Job run = [this] { return admission_->Run(); };
+    return Finish(Persist(run));
+  }));
+}
+
 void RoundRunner::Seal() {
   Numbered(worker_.Start(0, Timed([this] { return SealAnchors(); })));
 }
@@ -96,6 +110,9 @@ absl::Status RoundRunner::Judge(const std::shared_ptr<ExchangeRound>& round, int
   ENTRAIN_RETURN_IF_ERROR(worker_.Sound());
   round_ = round;
   if (round->finished() < 0) {  // always, unless a recovery has brought the result
+    if (admission_ != nullptr) {
+      admission_->Look();
+    }
     ENTRAIN_RETURN_IF_ERROR(Annotate(round->Judge(exchange_, extra_ns), "rendezvous"));
     results_.Met(exchange_.table(), round->standing().round);
   }

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "lib/train/admission.h"
 #include "lib/train/exchange.h"
 #include "lib/train/exchange_results.h"
 #include "lib/train/exchange_round.h"
@@ -25,19 +26,24 @@ namespace entrain {
 
 class RoundRunner {
  public:
-  // All arguments must outlive this object. `recovery` is null if a loss ends the object.
+  // All arguments must outlive this object. `recovery` is null if a loss ends the object,
+  // `admission` if nobody is taken in.
   RoundRunner(Worker& worker, Exchange& exchange, ExchangeResults& results, FirstError& error,
-              Recovery* recovery)
+              Recovery* recovery, Admission* admission = nullptr)
       : worker_(worker),
         exchange_(exchange),
         results_(results),
         error_(error),
-        recovery_(recovery) {}
+        recovery_(recovery),
+        admission_(admission) {}
 
   // PostJudge and PostTurn return the job's number; after an error, the number of the last job.
   uint64_t PostJudge(std::shared_ptr<ExchangeRound> round, int64_t extra_ns);
   // Must be called once for each turn of the round.
   uint64_t PostTurn(std::shared_ptr<ExchangeRound> round);
+  // Posts the job that takes newcomers in, after the last turn of a round. Nothing of the round waits
+  // for it.
+  void PostAdmission();
   // Posts the sealing of anchors that have just been created.
   void Seal();
   // Merges a round behind further steps, ordered before the caller's next work.
@@ -58,6 +64,7 @@ class RoundRunner {
  private:
   uint64_t Numbered(const absl::StatusOr<uint64_t>& posted);
   Worker::Job Timed(Worker::Job body);
+  absl::Status Finish(absl::Status status);
   bool MustRecover() const;
   absl::Status Persist(Worker::Job& body);
   absl::Status Judge(const std::shared_ptr<ExchangeRound>& round, int64_t extra_ns);
@@ -69,6 +76,7 @@ class RoundRunner {
   ExchangeResults& results_;
   FirstError& error_;
   Recovery* const recovery_;
+  Admission* const admission_;
   std::shared_ptr<ExchangeRound> round_;  // the last that has begun on the worker
   std::atomic<uint64_t> sync_ns_{0};
 };

@@ -178,6 +178,12 @@ absl::Status StepCounter::CheckLoaded(int64_t steps, int64_t last, int64_t base,
   return absl::OkStatus();
 }
 
+void StepCounter::Join(int64_t step, int64_t met, int64_t rendezvous) {
+  step_ = base_step_ = step;
+  last_rendezvous_step_ = met;
+  rendezvous_ = rendezvous;
+}
+
 void StepCounter::GoOn(bool exchanged) {
   if (exchanged) {
     Begin();

@@ -78,6 +78,9 @@ class StepCounter {
                            int64_t rendezvous) const;
   // Continues from loaded state. `exchanged` says that the replicas had just exchanged.
   void GoOn(bool exchanged);
+  // Begins in a run that others have brought to its rendezvous number `rendezvous`, which they made
+  // at step `met`. `step` is at least `met`.
+  void Join(int64_t step, int64_t met, int64_t rendezvous);
   int64_t base_step() const { return base_step_; }
   int64_t rendezvous() const { return rendezvous_; }  // begun rendezvous
 

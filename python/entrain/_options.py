@@ -103,6 +103,10 @@ class EditOptions:
     fragment_pattern: str = "sequential"
     #: when a replica is lost: the run fails, or the others finish the round and go on; one of fail, finish
     on_loss: str = "fail"
+    #: newcomers: none, or taken in after an exchange, behind further steps; one of none, exchange
+    admit: str = "none"
+    #: largest number of replicas, with newcomers; 0: that of the mesh
+    most_replicas: int = 0
 
 
 @dataclasses.dataclass
@@ -144,6 +148,7 @@ EDIT_FAMILIES = {
     "overlap_merge": "MERGE",
     "fragment_pattern": "FRAGMENT",
     "on_loss": "ON_LOSS",
+    "admit": "ADMIT",
 }
 ACCO_FAMILIES = {
     "method": "ACCO",

@@ -17,6 +17,7 @@ from .comm import Comm, end_calls
 from .errors import check, invalid
 from .lifetime import Life, drop, inside, interruptible, nothing
 from .reductions import Callback, constant, view
+from .store import Store
 from .training import Checkpointed, Trained, fill
 
 
@@ -333,6 +334,9 @@ class EditConfig(EditOptions):
     fragment_of_layer: Optional[Sequence[int]] = None
     fragment_intervals: Optional[Sequence[int]] = None
     fragment_offsets: Optional[Sequence[int]] = None
+    #: Where newcomers apply (admit); None: the store of the launcher.
+    admit_store: Optional[Store] = None
+    admit_name: Optional[str] = None
 
 
 _EDIT_ARRAYS = {"fragment_of_layer": "int32_t[]", "fragment_intervals": "int64_t[]", "fragment_offsets": "int64_t[]"}
@@ -359,11 +363,14 @@ class EditInfo:
     replicas: int
     losses: int
     short_rounds: int
+    joins: int
+    replica: int
+    most_replicas: int
 
 
 @dataclasses.dataclass(frozen=True)
 class EditLoss:
-    """A replica that is lost (entrain_edit_loss)."""
+    """A replica that was lost (entrain_edit_loss)."""
 
     replica: int
     rendezvous: int
@@ -393,15 +400,21 @@ class EDiT(Checkpointed):
     _what = "EDiT object"
     _kind = "edit"
 
-    def __init__(self, mesh: Mesh, shard: Shard, config: Optional[EditConfig] = None, **options: Any) -> None:
-        """Takes options as a config, or one by one: EDiT(mesh, shard, local_sgd_sync_interval=16). Collective."""
+    def __init__(self, mesh: Mesh, shard: Shard, config: Optional[EditConfig] = None, *,
+                 join: Optional[float] = None, **options: Any) -> None:
+        """Takes options as a config, or one by one: EDiT(mesh, shard, local_sgd_sync_interval=16). Collective.
+
+        With `join`, this replica joins others that train with admit="exchange": the call waits until they take it in, at
+        most so many seconds (entrain_edit_join). The mesh then has the ranks of this replica alone."""
         given = dataclasses.replace(config or EditConfig(), **options)
         struct = new_struct("edit_config")
         arrays = {name: ffi.new(kind, list(getattr(given, name))) for name, kind in _EDIT_ARRAYS.items()
                   if getattr(given, name) is not None}
+        if given.admit_name is not None:
+            arrays["admit_name"] = ffi.new("char[]", given.admit_name.encode())
         callbacks = []
         plain = dataclasses.replace(given, outer_step=None, fragment_of_layer=None, fragment_intervals=None,
-                                    fragment_offsets=None)
+                                    fragment_offsets=None, admit_store=None, admit_name=None)
         fill(struct, plain, EDIT_FAMILIES)
         for name, array in arrays.items():
             setattr(struct, name, array)
@@ -417,14 +430,17 @@ class EDiT(Checkpointed):
         out = ffi.new("entrain_edit_t**")
 
         def call(kept: Any = arrays) -> Life:  # they live as long as the call
-            with inside(mesh, shard) as (handle, struct.shard):
-                check(lib.entrain_edit_create(handle, struct, out))
+            with inside(mesh, shard, given.admit_store) as (handle, struct.shard, struct.admit_store):
+                if join is None:
+                    check(lib.entrain_edit_create(handle, struct, out))
+                else:
+                    check(lib.entrain_edit_join(handle, struct, nanoseconds(join), out))
                 return Life(out[0], lib.entrain_edit_destroy, mesh._life, shard._life, held=callbacks, stop=_ending(mesh._life))
 
         super().__init__(interruptible(call, drop), callbacks)
         # Calls of the shard also raise the error of a failed exchange.
         shard._callbacks += callbacks
-        self._replicas = mesh.coordinate("sync")[1]
+        self._replicas = self.info().most_replicas
         self._begin_waits = bool(struct.use_async or struct.overlap_steps)
         self._slab_count = shard.slab_count
 
@@ -478,13 +494,13 @@ class EDiT(Checkpointed):
         return _dataclass_of(EditInfo, out)  # type: ignore[no-any-return]
 
     def replica(self, replica: int) -> EditReplica:
-        """Returns the record of each replica, 0 to N - 1, from the last rendezvous."""
+        """Returns the record of a replica, 0 to info().most_replicas - 1, from the last rendezvous."""
         out = new_struct("edit_replica")
         self._call(lib.entrain_edit_replica, replica, out)
         return _dataclass_of(EditReplica, out)  # type: ignore[no-any-return]
 
     def losses(self) -> List[EditLoss]:
-        """Returns the replicas that are lost, in the order in which this rank learned of the losses."""
+        """Returns the replicas that were lost, in the order in which this rank learned of the losses."""
         replica, rendezvous, text, losses = ffi.new("int32_t*"), ffi.new("int64_t*"), ffi.new("char[]", 2000), []
         for index in range(self.info().losses):
             self._call(lib.entrain_edit_loss, index, replica, rendezvous, text, len(text))

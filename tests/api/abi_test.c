@@ -272,7 +272,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 352);
+  SIZE(entrain_edit_config_t, 376);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -329,6 +329,10 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, sparsify_chunk, 332);
   AT(entrain_edit_config_t, error_decay, 336);
   AT(entrain_edit_config_t, on_loss, 344);
+  AT(entrain_edit_config_t, admit, 348);
+  AT(entrain_edit_config_t, most_replicas, 352);
+  AT(entrain_edit_config_t, admit_store, 360);
+  AT(entrain_edit_config_t, admit_name, 368);
 }
 
 static void check_edit_option(void) {
@@ -356,7 +360,7 @@ static void check_edit_replica(void) {
 }
 
 static void check_edit_info(void) {
-  SIZE(entrain_edit_info_t, 128);
+  SIZE(entrain_edit_info_t, 144);
   AT(entrain_edit_info_t, size, 0);
   AT(entrain_edit_info_t, steps, 8);
   AT(entrain_edit_info_t, syncs, 16);
@@ -375,6 +379,9 @@ static void check_edit_info(void) {
   AT(entrain_edit_info_t, replicas, 112);
   AT(entrain_edit_info_t, losses, 116);
   AT(entrain_edit_info_t, short_rounds, 120);
+  AT(entrain_edit_info_t, joins, 128);
+  AT(entrain_edit_info_t, replica, 136);
+  AT(entrain_edit_info_t, most_replicas, 140);
 }
 
 static void check_checkpoint_config(void) {

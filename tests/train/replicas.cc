@@ -202,6 +202,15 @@ LayerSync& Replica::Edit(const EditOptions& options) {
   return *edit_;
 }
 
+absl::Status Replica::Join(const EditOptions& options, int64_t wait_ns) {
+  Push();
+  auto edit = LayerSync::Join(mesh_, shards_, options, wait_ns);
+  if (edit.ok()) {
+    edit_ = *std::move(edit);
+  }
+  return edit.status();
+}
+
 void Replica::ForEach(std::vector<float>& slab, const Visit& visit) const {
   for (int l = 0; l < shards_->slab().layers(); ++l) {
     const SlabLayer& layer = shards_->slab().layer(l);

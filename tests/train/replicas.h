@@ -66,6 +66,8 @@ class Replica {
   void* params_memory() const { return params_.memory; }
   // Creates the EDiT object. The test fails if this fails.
   LayerSync& Edit(const EditOptions& options);
+  // Creates the EDiT object by joining others.
+  absl::Status Join(const EditOptions& options, int64_t wait_ns);
   LayerSync& edit() {
     Push();
     return *edit_;

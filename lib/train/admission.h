@@ -1,0 +1,83 @@
+// The members' side of taking in newcomers (option admit): replicas that come while the others
+// train. It runs on the worker, after an exchange and behind the steps that follow.
+//
+//   rendezvous k   rank 0 says in its standing that processes have applied (Look)
+//   exchange k
+//   after it       Run:   Grow             the newcomers are connected
+//                         MeetNewcomers    numbers, groups, options          admission_meeting
+//                         TransferState    from all members                  state_transfer
+//                         Agree            on the old communicator: has it gone well on all members?
+//                  yes    the larger communicator and new groups replace the old ones
+//                  no     the larger communicator is dropped, and nothing has changed
+//   rendezvous k + 1      the newcomers take part
+//
+// Until Agree the members' state and groups are the old ones, so whatever happens to a newcomer
+// costs the members only this attempt. Agree has the same result on all members that live, also if
+// one of them dies meanwhile.
+//
+// Thread safety: the worker calls Look and Run. NoteStep may be called from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "lib/comm/agree.h"
+#include "lib/comm/communicator.h"
+#include "lib/store/store.h"
+#include "lib/train/admission_meeting.h"
+#include "lib/train/edit_options.h"
+#include "lib/train/exchange.h"
+#include "lib/train/exchange_results.h"
+#include "lib/train/replica_world.h"
+
+namespace entrain {
+
+class Admission {
+ public:
+  // All must outlive this object.
+  struct Parts {
+    const EditOptions& options;
+    const Slab& slab;
+    const LayerArrays& live;
+    Exchange& exchange;
+    ExchangeResults& results;
+    ReplicaWorld& world;
+  };
+  // `alike` are the values that newcomers must have too.
+  Admission(const Parts& parts, NamedGroups alike) : parts_(parts), alike_(std::move(alike)) {}
+
+  // Called before a rendezvous. On rank 0 of the world: announces in the next standing that
+  // processes have applied. Takes the store's answer, at most kLookNs.
+  void Look();
+  // Called after the exchange of the last rendezvous, on all ranks. Takes newcomers in, if rank 0 has
+  // announced some. Returns an error only if a member is lost, or this rank cannot go on.
+  absl::Status Run();
+  // The caller has made this number of steps.
+  void NoteStep(int64_t step) { step_.store(step, std::memory_order_relaxed); }
+
+ private:
+  static constexpr int64_t kLookNs = 500 * kMillisecond;
+
+  bool Wanted() const;
+  int Room() const;
+  absl::StatusOr<std::shared_ptr<Store>> Open(const Stop& stop);
+  absl::StatusOr<std::shared_ptr<Communicator>> Grow(Communicator& from);
+  absl::Status TakeIn(std::shared_ptr<Communicator> grown, int members, EnlargedWorld* enlarged);
+  absl::Status Conclude(Communicator& from, EnlargedWorld enlarged, const absl::Status& taken,
+                        const std::shared_ptr<Communicator>& grown);
+  void Adopt(const EnlargedWorld& enlarged);
+  AdmissionCard MyCard() const;
+
+  const Parts parts_;
+  const NamedGroups alike_;
+  std::shared_ptr<Store> store_;
+  bool silent_ = false;  // the store did not answer, which was logged
+  std::atomic<int64_t> step_{0};
+};
+
+}  // namespace entrain

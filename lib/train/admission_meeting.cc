@@ -1,0 +1,173 @@
+#include "lib/train/admission_meeting.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/base/text.h"
+#include "lib/train/timed_call.h"
+#include "lib/train/worker_thread.h"
+
+namespace entrain {
+namespace {
+
+// How the admission went on a rank.
+struct Outcome {
+  int64_t code = ENTRAIN_OK;
+  int64_t step = 0;
+  std::array<char, 240> text{};
+};
+
+CallOptions Limited(absl::string_view doing, int64_t limit_ns = kAdmissionNs) {
+  WorkerThread::Doing(doing, limit_ns);
+  return TimedCall(limit_ns, -1, true);
+}
+
+// A newcomer's replica is known by the number of its group.
+struct Arrival {
+  int first_rank = 0;
+  std::set<int64_t> slots = {};
+};
+
+absl::Status CheckWhole(const std::map<uint64_t, Arrival>& arrivals, int64_t slots) {
+  for (const auto& [group, arrival] : arrivals) {
+    if (static_cast<int64_t>(arrival.slots.size()) != slots) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("newcomers: ", arrival.slots.size(), " of the ", slots,
+                       " ranks of the replica of rank ", arrival.first_rank, " have come"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Returns the numbers of the newcomers' replicas, by group.
+absl::StatusOr<std::map<uint64_t, int>> Number(const std::map<uint64_t, Arrival>& arrivals,
+                                               const std::set<int64_t>& taken, int64_t most) {
+  std::vector<std::pair<int, uint64_t>> in_order;
+  for (const auto& [group, arrival] : arrivals) {
+    in_order.emplace_back(arrival.first_rank, group);
+  }
+  std::sort(in_order.begin(), in_order.end());
+  std::map<uint64_t, int> numbers;
+  int64_t next = 0;
+  for (const auto& [rank, group] : in_order) {
+    while (taken.count(next) > 0) {
+      ++next;
+    }
+    if (next >= most) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("newcomers: most_replicas: there are ", most, " replicas already"));
+    }
+    numbers[group] = static_cast<int>(next++);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ReplicaPlace>> PlacesOf(absl::Span<const AdmissionCard> cards) {
+  std::map<uint64_t, Arrival> arrivals;
+  std::set<int64_t> taken;
+  const int64_t slots = cards[0].slots;
+  for (size_t rank = 0; rank < cards.size(); ++rank) {
+    const AdmissionCard& card = cards[rank];
+    if (card.slots != slots || card.slot < 0 || card.slot >= slots) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("newcomers: rank ", rank, " is of a replica of ", card.slots,
+                       " ranks, and the members' replicas have ", slots));
+    }
+    if (card.replica >= 0) {
+      taken.insert(card.replica);
+      continue;
+    }
+    Arrival& arrival =
+        arrivals.emplace(card.group, Arrival{.first_rank = static_cast<int>(rank)}).first->second;
+    arrival.slots.insert(card.slot);
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckWhole(arrivals, slots));
+  ENTRAIN_ASSIGN_OR_RETURN(const auto numbers, Number(arrivals, taken, cards[0].most_replicas));
+  std::vector<ReplicaPlace> places;
+  for (const AdmissionCard& card : cards) {
+    places.push_back(
+        {.replica = card.replica >= 0 ? static_cast<int>(card.replica) : numbers.at(card.group),
+         .slot = static_cast<int>(card.slot)});
+  }
+  return places;
+}
+
+absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
+                                            const AdmissionCard& mine, const NamedGroups& alike) {
+  EnlargedWorld enlarged;
+  enlarged.cards.resize(static_cast<size_t>(world->size()));
+  constexpr int64_t kNumbers = sizeof(AdmissionCard) / sizeof(int64_t);
+  ENTRAIN_RETURN_IF_ERROR(world->AllGather(&mine, enlarged.cards.data(), kNumbers, DType::kI64,
+                                           Limited("newcomers: their cards")));
+  ENTRAIN_ASSIGN_OR_RETURN(enlarged.places, PlacesOf(enlarged.cards));
+  enlarged.world = std::move(world);
+  const ReplicaPlace here = enlarged.mine();
+  WorkerThread::Doing("newcomers: making the groups", 2 * enlarged.world->timeout_ns());
+  if (mine.slots > 1) {
+    ENTRAIN_ASSIGN_OR_RETURN(enlarged.model, enlarged.world->Split(here.replica, here.slot));
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(enlarged.sync, enlarged.world->Split(here.slot, here.replica));
+  for (const std::vector<NamedValue>& group : alike) {
+    ENTRAIN_RETURN_IF_ERROR(AgreeOn(*enlarged.sync, "the replicas", group,
+                                    Limited("newcomers: comparing the options")));
+  }
+  std::map<int, bool> by_replica;  // true: a newcomer
+  for (size_t rank = 0; rank < enlarged.places.size(); ++rank) {
+    by_replica[enlarged.places[rank].replica] = enlarged.cards[rank].replica < 0;
+  }
+  int rank = 0;  // of sync
+  for (const auto& [replica, newcomer] : by_replica) {
+    (newcomer ? enlarged.parties.newcomers : enlarged.parties.donors).push_back(rank++);
+    enlarged.parties.replicas.push_back(replica);
+  }
+  return enlarged;
+}
+
+std::vector<TransferItem> StateInCommon(Exchange& exchange, const Slab& slab,
+                                        const LayerArrays& live, StateList* list) {
+  exchange.VisitState(*list);
+  for (int l = 0; l < slab.layers(); ++l) {
+    const SlabLayer& layer = slab.layer(l);
+    if (layer.full > 0 && !layer.trains()) {
+      list->Layer("params", l, live.param(l), live.dtype);
+    }
+  }
+  return ItemsOf(*list);
+}
+
+absl::Status CompareOutcomes(Communicator& world, int members, const absl::Status& mine,
+                             int64_t* step) {
+  Outcome own = {.code = ToCode(mine), .step = *step};
+  const absl::string_view text = mine.message();
+  std::copy_n(text.data(), std::min(text.size(), own.text.size() - 1), own.text.data());
+  std::vector<Outcome> all(static_cast<size_t>(world.size()));
+  ENTRAIN_RETURN_IF_ERROR(world.AllGather(&own, all.data(), sizeof(own), DType::kU8,
+                                          Limited("newcomers: how it went on the others")));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const Outcome& one = all[rank];
+    if (one.code != ENTRAIN_OK) {
+      return absl::Status(FromCode(static_cast<entrain_status_t>(one.code)),
+                          CleanText({one.text.data(), strnlen(one.text.data(), one.text.size())}));
+    }
+    *step = static_cast<int>(rank) < members ? std::max(*step, one.step) : *step;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Welcome(Communicator& world, int64_t limit_ns) {
+  uint8_t word = 1;
+  return world.Broadcast(&word, 1, DType::kU8, /*root=*/0,
+                         Limited("newcomers: the members' last word", limit_ns));
+}
+
+}  // namespace entrain

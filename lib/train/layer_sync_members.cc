@@ -1,0 +1,140 @@
+// EDiT's membership: the objects that answer losses and take newcomers in, and how this replica
+// joins others.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/train/layer_sync.h"
+#include "lib/train/newcomer.h"
+#include "lib/train/timed_call.h"
+
+namespace entrain {
+
+// Collective. Makes the object that answers losses, if the options ask for it and there are other
+// replicas.
+absl::Status LayerSync::StartRecovery() {
+  const ExchangeGroups groups = exchange_.groups();
+  if (options_.on_loss == OnLoss::kFail || groups.sync == nullptr) {
+    return absl::OkStatus();
+  }
+  const auto refuse = [this](absl::string_view why) {
+    return RefuseOption("on_loss", static_cast<int32_t>(options_.on_loss), why);
+  };
+  if (room_ != nullptr) {
+    return refuse("(finish) does not go with parameters on a device");
+  }
+  const ReplicaPlace mine = {.replica = groups.sync->rank(),
+                             .slot = groups.model == nullptr ? 0 : groups.model->rank()};
+  std::shared_ptr<Communicator> world = groups.sync;
+  if (groups.model != nullptr) {
+    const std::shared_ptr<Communicator> whole = mesh_->whole();
+    if (whole == nullptr) {
+      return refuse(
+          "(finish) needs the communicator of all ranks, with replicas of several ranks; use "
+          "mesh_create, and destroy its communicator after edit_create");
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(world, whole->Split(0, whole->rank()));
+  }
+  const int slots = groups.model == nullptr ? 1 : groups.model->size();
+  ENTRAIN_ASSIGN_OR_RETURN(auto replicas,
+                           ReplicaWorld::Make(std::move(world), mine, slots, options_.timeout_ns));
+  const int most = std::max(options_.most_replicas, groups.sync->size());
+  if (options_.most_replicas > 0 && most > options_.most_replicas) {
+    return RefuseOption(
+        "most_replicas", options_.most_replicas,
+        absl::StrCat("is less than the ", groups.sync->size(), " replicas of the mesh"));
+  }
+  exchange_.SetNumbers(groups.sync->rank(), most);
+  results_.SetMost(most);
+  recovery_ =
+      std::make_unique<Recovery>(exchange_, results_, std::move(replicas), options_.timeout_ns);
+  return absl::OkStatus();
+}
+
+// Makes the object that takes newcomers in, if the options ask for it.
+void LayerSync::StartAdmission() {
+  if (recovery_ != nullptr && options_.admit == Admit::kExchange) {
+    admission_ =
+        std::make_unique<Admission>(Admission::Parts{options_, shards_->slab(), shards_->live(),
+                                                     exchange_, results_, recovery_->world()},
+                                    Alike());
+    admission_->NoteStep(counter_.step());
+  }
+}
+
+// Returns the values that newcomers and members compare, in groups of a length that is known when
+// the groups before it are alike.
+NamedGroups LayerSync::Alike() const {
+  const Slab& slab = shards_->slab();
+  std::vector<NamedValue> numbers = SharedOptions(options_);
+  numbers.push_back({"bound parameters' type", static_cast<double>(shards_->live().dtype)});
+  numbers.push_back({"layers", static_cast<double>(slab.layers())});
+  std::vector<NamedValue> of_layers;
+  for (int l = 0; l < slab.layers(); ++l) {
+    of_layers.push_back(
+        {absl::StrCat("elements of layer ", l), static_cast<double>(slab.layer(l).full)});
+    of_layers.push_back({absl::StrCat("layer ", l, " trains"), slab.layer(l).trains() ? 1.0 : 0.0});
+  }
+  return {std::move(numbers), std::move(of_layers), schedule_->Named()};
+}
+
+absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Join(std::shared_ptr<Mesh> mesh,
+                                                           std::shared_ptr<LayerShards> shards,
+                                                           const EditOptions& options,
+                                                           int64_t wait_ns) {
+  absl::Status status;
+  if (wait_ns < 0) {
+    status = RefuseOption("wait_ns", wait_ns, "is negative");
+  } else if (options.admit == Admit::kNone) {
+    status = RefuseOption("admit", 0, "(none) takes nobody in; set exchange, as the members do");
+  } else if (mesh->length(Axis::kSync) > 1) {
+    status = RefuseOption("mesh", mesh->length(Axis::kSync),
+                          "replicas; a mesh that joins has the ranks of one replica");
+  }
+  ENTRAIN_RETURN_IF_ERROR(Annotate(status, "edit"));
+  return Make(std::move(mesh), std::move(shards), options, wait_ns);
+}
+
+// Joins, and continues at the members' last rendezvous.
+absl::Status LayerSync::JoinMembers(int64_t wait_ns) {
+  if (room_ != nullptr) {
+    return RefuseOption("on_loss", static_cast<int32_t>(options_.on_loss),
+                        "(finish) does not go with parameters on a device");
+  }
+  Newcomer newcomer(
+      {options_, shards_->slab(), shards_->live(), exchange_, *mesh_->comm(Axis::kModel)}, Alike());
+  ENTRAIN_ASSIGN_OR_RETURN(const Newcomer::Joined joined, newcomer.Join(wait_ns));
+  const AdmissionCard& member = joined.member();
+  const EnlargedWorld& enlarged = joined.enlarged;
+  counter_.Join(StepOfNewcomer(member.met_step, joined.step), member.met_step, member.rendezvous);
+  results_.SetSyncs(member.syncs);
+  results_.GoOn(member.met_step, exchange_.anchors().checksum(), member.rendezvous);
+  results_.Joined(static_cast<int>(ReplicasOf(enlarged.places).size()),
+                  static_cast<int>(member.most_replicas));
+  trigger_->Met();
+  recovery_ =
+      std::make_unique<Recovery>(exchange_, results_,
+                                 ReplicaWorld::Of(enlarged.world, mesh_->comm(Axis::kModel)->size(),
+                                                  options_.timeout_ns, enlarged.places),
+                                 options_.timeout_ns);
+  return absl::OkStatus();
+}
+
+// Returns the step at which a newcomer begins: where the members are, so that it comes to the next
+// rendezvous when they do, but not later than that rendezvous. `met` is the step of the last
+// rendezvous.
+int64_t LayerSync::StepOfNewcomer(int64_t met, int64_t members) const {
+  int64_t step = met;
+  while (step < members) {
+    ++step;
+    if (!options_.use_async && !schedule_->Due(step - options_.local_sgd_warmup_steps).empty()) {
+      break;
+    }
+  }
+  return step;
+}
+
+}  // namespace entrain

@@ -1,0 +1,55 @@
+// The newcomer's side of joining replicas that train. admission.h has the members' side.
+//
+// Thread safety: one thread at a time; calls block.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "lib/comm/agree.h"
+#include "lib/comm/communicator.h"
+#include "lib/store/store.h"
+#include "lib/train/admission_meeting.h"
+#include "lib/train/edit_options.h"
+#include "lib/train/exchange.h"
+
+namespace entrain {
+
+class Newcomer {
+ public:
+  // All must outlive this object. `own` is the communicator of this replica's ranks, or of this
+  // process alone.
+  struct Parts {
+    const EditOptions& options;
+    const Slab& slab;
+    const LayerArrays& live;
+    Exchange& exchange;
+    Communicator& own;
+  };
+  Newcomer(const Parts& parts, NamedGroups alike) : parts_(parts), alike_(std::move(alike)) {}
+
+  struct Joined {
+    EnlargedWorld enlarged;
+    int64_t step = 0;  // the largest number of steps that a member has made
+    // Returns the card of a member.
+    const AdmissionCard& member() const { return enlarged.cards[0]; }
+  };
+  // Blocks until the members have taken this replica in, at most `wait_ns`. Then the exchange has
+  // the members' state and groups, and theta is the anchor. Applies again after an attempt that has
+  // failed because of another rank.
+  absl::StatusOr<Joined> Join(int64_t wait_ns);
+
+ private:
+  absl::StatusOr<uint64_t> Group();
+  absl::StatusOr<Joined> Attempt(std::shared_ptr<Communicator> world, uint64_t group,
+                                 int64_t limit_ns);
+  absl::Status Receive(const EnlargedWorld& enlarged);
+
+  const Parts parts_;
+  const NamedGroups alike_;
+};
+
+}  // namespace entrain

@@ -1,0 +1,205 @@
+#include "lib/train/state_transfer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "lib/base/status.h"
+#include "lib/train/anchors.h"
+#include "lib/train/timed_call.h"
+#include "lib/train/worker_thread.h"
+
+namespace entrain {
+namespace {
+
+// The slowest rates that do not count as a standstill, in bytes per second: of a network, and of
+// hashing.
+constexpr int64_t kSlowestNetwork = 4 << 20, kSlowestHash = 64 << 20;
+constexpr int64_t kWhole = 4096;  // an item of at most this size is sent by one donor
+constexpr int64_t kAligned = 64;
+
+int64_t TimeFor(int64_t bytes, int64_t rate) {
+  return bytes / rate * kSecond + kSecond;
+}
+
+int64_t SizeOfAll(absl::Span<const TransferItem> items) {
+  int64_t bytes = 0;
+  for (const TransferItem& item : items) {
+    bytes += static_cast<int64_t>(item.bytes.size());
+  }
+  return bytes;
+}
+
+bool Has(const std::vector<int>& ranks, int rank) {
+  return std::binary_search(ranks.begin(), ranks.end(), rank);
+}
+
+class Transfer {
+ public:
+  Transfer(Communicator& comm, const TransferParties& parties, absl::Span<const TransferItem> items,
+           int64_t limit_ns)
+      : comm_(comm), parties_(parties), items_(items), limit_ns_(limit_ns) {}
+
+  // Gathers the hashes of all donors. They must be equal.
+  absl::Status CompareDonors();
+  // Sends or receives one item.
+  absl::Status Move(size_t index);
+  // On a newcomer: compares the item with the donors' hash.
+  absl::Status Verify(size_t index) const;
+
+ private:
+  uint64_t Hash(int rank, size_t index) const {
+    return hashes_[static_cast<size_t>(rank) * items_.size() + index];
+  }
+  int ReplicaOf(int rank) const { return parties_.replicas[static_cast<size_t>(rank)]; }
+  absl::StatusOr<RefPtr<Work>> Start(CallKind kind, size_t index, const ItemRange& range, int peer);
+
+  Communicator& comm_;
+  const TransferParties& parties_;
+  const absl::Span<const TransferItem> items_;
+  const int64_t limit_ns_;
+  std::vector<uint64_t> hashes_;  // by rank and item
+};
+
+absl::Status Transfer::CompareDonors() {
+  std::vector<uint64_t> mine(items_.size(), 0);
+  const int64_t limit_ns = limit_ns_ + TimeFor(SizeOfAll(items_), kSlowestHash);
+  WorkerThread::Doing("newcomers: hashes of the state", 2 * limit_ns);
+  if (Has(parties_.donors, comm_.rank())) {
+    std::transform(items_.begin(), items_.end(), mine.begin(),
+                   [](const TransferItem& item) { return HashOf(item.bytes); });
+  }
+  hashes_.resize(mine.size() * static_cast<size_t>(comm_.size()));
+  ENTRAIN_RETURN_IF_ERROR(comm_.AllGather(mine.data(), hashes_.data(),
+                                          static_cast<int64_t>(mine.size()), DType::kU64,
+                                          TimedCall(limit_ns, -1, true)));
+  const int first = parties_.donors[0];
+  for (size_t i = 0; i < items_.size(); ++i) {
+    for (const int donor : parties_.donors) {
+      if (!items_[i].of_replica && Hash(donor, i) != Hash(first, i)) {
+        return absl::DataLossError(absl::StrFormat(
+            "newcomers: %s has hash %016x on replica %d and %016x on replica %d", items_[i].name,
+            Hash(first, i), ReplicaOf(first), Hash(donor, i), ReplicaOf(donor)));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RefPtr<Work>> Transfer::Start(CallKind kind, size_t index, const ItemRange& range,
+                                             int peer) {
+  Call call;
+  call.kind = kind;
+  call.count = range.count;
+  call.root = peer;
+  (kind == CallKind::kSend ? call.in : call.out) = {items_[index].bytes.data() + range.first,
+                                                    range.count};
+  call.options = TimedCall(limit_ns_ + TimeFor(range.count, kSlowestNetwork),
+                           static_cast<int64_t>(index), true);
+  return comm_.Start(call);
+}
+
+absl::Status Transfer::Move(size_t index) {
+  const TransferItem& item = items_[index];
+  WorkerThread::Doing(
+      absl::StrCat("newcomers: ", item.name),
+      limit_ns_ + TimeFor(static_cast<int64_t>(item.bytes.size()), kSlowestNetwork));
+  const bool receives = Has(parties_.newcomers, comm_.rank());
+  std::vector<RefPtr<Work>> under_way;
+  absl::Status status;
+  const auto donors = static_cast<int>(parties_.donors.size());
+  for (int donor = 0; donor < donors && status.ok(); ++donor) {
+    const ItemRange range = RangeOf(item, static_cast<int64_t>(index), donor, donors);
+    const int rank = parties_.donors[static_cast<size_t>(donor)];
+    if (range.count == 0 || (!receives && rank != comm_.rank())) {
+      continue;
+    }
+    const std::vector<int> peers = receives ? std::vector<int>{rank} : parties_.newcomers;
+    for (const int peer : peers) {
+      auto work = Start(receives ? CallKind::kRecv : CallKind::kSend, index, range, peer);
+      status.Update(work.status());
+      if (work.ok()) {
+        under_way.push_back(*std::move(work));
+      }
+    }
+  }
+  for (const RefPtr<Work>& work : under_way) {  // they use the item's memory
+    work->Wait(Deadline::Never());
+    status.Update(work->status());
+  }
+  return Annotate(status, item.name);
+}
+
+absl::Status Transfer::Verify(size_t index) const {
+  const uint64_t got = HashOf(items_[index].bytes), want = Hash(parties_.donors[0], index);
+  if (got == want) {
+    return absl::OkStatus();
+  }
+  std::string donors;
+  for (const int donor : parties_.donors) {
+    absl::StrAppend(&donors, donors.empty() ? "" : ", ", ReplicaOf(donor));
+  }
+  return absl::DataLossError(
+      absl::StrFormat("newcomers: %s was received with hash %016x, and replicas %s have %016x",
+                      items_[index].name, got, donors, want));
+}
+
+}  // namespace
+
+std::vector<TransferItem> ItemsOf(StateList& list) {
+  std::vector<TransferItem> items;
+  for (StateItem& item : list.items()) {
+    items.push_back({.name = item.layer < 0
+                                 ? item.name
+                                 : absl::StrCat(item.name, " of layer ", item.layer,
+                                                item.first > 0 ? absl::StrCat(" from ", item.first)
+                                                               : std::string()),
+                     .bytes = Bytes(item.live, static_cast<size_t>(item.bytes())),
+                     .of_replica = item.holder == Holder::kReplica});
+  }
+  return items;
+}
+
+ItemRange RangeOf(const TransferItem& item, int64_t index, int donor, int donors) {
+  const auto bytes = static_cast<int64_t>(item.bytes.size());
+  if (item.of_replica || bytes <= kWhole) {
+    const int64_t sender = item.of_replica ? 0 : index % donors;
+    return {0, sender == donor ? bytes : 0};
+  }
+  const auto cut = [&](int64_t at) {
+    return at == donors ? bytes : bytes / donors * at / kAligned * kAligned;
+  };
+  return {cut(donor), cut(donor + 1) - cut(donor)};
+}
+
+uint64_t HashOf(ConstBytes bytes) {
+  ArrayHash hash;
+  const size_t words = bytes.size() / sizeof(float);
+  hash.Add(reinterpret_cast<const float*>(bytes.data()), static_cast<int64_t>(words));
+  uint64_t total = hash.Total();
+  for (size_t i = words * sizeof(float); i < bytes.size(); ++i) {
+    total = (total ^ static_cast<uint64_t>(bytes[i])) * 0x100000001b3u;
+  }
+  return total;
+}
+
+absl::Status TransferState(Communicator& comm, const TransferParties& parties,
+                           absl::Span<const TransferItem> items, int64_t limit_ns) {
+  Transfer transfer(comm, parties, items, limit_ns);
+  ENTRAIN_RETURN_IF_ERROR(transfer.CompareDonors());
+  for (size_t i = 0; i < items.size(); ++i) {
+    ENTRAIN_RETURN_IF_ERROR(transfer.Move(i));
+  }
+  absl::Status status;
+  if (Has(parties.newcomers, comm.rank())) {
+    for (size_t i = 0; i < items.size() && status.ok(); ++i) {
+      status = transfer.Verify(i);
+    }
+  }
+  return status;
+}
+
+}  // namespace entrain

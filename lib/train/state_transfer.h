@@ -1,0 +1,57 @@
+// Gives newcomers the state that all replicas have in common. Every donor sends its range of every
+// item, so that a newcomer receives from all donors at once:
+//
+//   item 0  |donor 0|donor 1|donor 2|     item 1  |donor 0|donor 1|donor 2|     ...
+//
+// Items are sent one after the other. A donor hashes its items before it sends any, and all compare
+// the hashes, so that donors that differ are found. The newcomers compare the hash of what they
+// have received.
+//
+// Thread safety: one thread at a time; calls block.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+#include "lib/base/bytes.h"
+#include "lib/comm/communicator.h"
+#include "lib/train/state_list.h"
+
+namespace entrain {
+
+struct TransferItem {
+  std::string name;         // for errors: "anchor of layer 3"
+  Bytes bytes;              // sent by donors, written by newcomers
+  bool of_replica = false;  // each replica has its own; the first donor's is sent
+};
+// Returns the items of a list, which must stay valid as long as they are used.
+std::vector<TransferItem> ItemsOf(StateList& list);
+
+// The ranks of a communicator. `replicas` has their replicas' numbers.
+struct TransferParties {
+  std::vector<int> donors, newcomers;  // ascending
+  std::vector<int> replicas;
+};
+
+// The bytes [first, first + count) of an item that a donor sends.
+struct ItemRange {
+  int64_t first = 0, count = 0;
+};
+// `item` and `donor` are indices. The ranges of all donors make up the item.
+ItemRange RangeOf(const TransferItem& item, int64_t index, int donor, int donors);
+
+// Returns a hash of the bytes. A change of one bit always changes it.
+uint64_t HashOf(ConstBytes bytes);
+
+// Collective over `comm`, which must have no other calls under way. All ranks must have the same
+// items, by name and size. `limit_ns` is the time limit of a call without data. Returns kDataLoss,
+// which names the item and the replicas, on all ranks if donors differ, and on a newcomer if it has
+// received other bytes than the donors have.
+absl::Status TransferState(Communicator& comm, const TransferParties& parties,
+                           absl::Span<const TransferItem> items, int64_t limit_ns);
+
+}  // namespace entrain
