@@ -22,6 +22,9 @@ namespace {
 
 // The time in which the store must say what was missing.
 constexpr int64_t kAskNs = 200 * kMillisecond;
+// How often a newcomer that waits looks whether its ticket has been taken. A member joins the meeting
+// of a ticket that it has taken within milliseconds.
+constexpr int64_t kLookAtTicketsNs = kSecond;
 constexpr size_t kMemberRank = 0, kNewcomerRank = 1;  // in the meeting of two
 
 absl::Status AboutJoin(const absl::Status& status, Phase phase) {
@@ -49,6 +52,8 @@ class Joining {
   using Made = absl::StatusOr<std::shared_ptr<Communicator>>;
   // Applies once. Null: the application came to nothing because of others, `last_` says why.
   Made Apply();
+  // Waits for the member of the application's meeting.
+  absl::StatusOr<std::vector<Parts>> AwaitInvitation(StoreMeeting& application, int64_t ticket);
   // Returns null, or the error if it is final.
   Made Again(const absl::Status& why);
   Made TakePart(StoreMeeting& application, int64_t ticket, const std::string& base);
@@ -102,7 +107,7 @@ Joining::Made Joining::Apply() {
   ENTRAIN_ASSIGN_OR_RETURN(
       const auto application,
       store_.Join(keys_.Application(ticket), kNewcomerRank, 2, mine.ToParts(), stop_));
-  const auto table = application->Wait(stop_);
+  const auto table = AwaitInvitation(*application, ticket);
   if (!table.ok()) {
     return Again(table.status());
   }
@@ -118,6 +123,25 @@ Joining::Made Joining::Apply() {
     application->Finish();
   }
   return made;
+}
+
+// A member that dies after it has taken a ticket from the counter, and before it has joined the
+// ticket's meeting, leaves an application at which nobody looks again.
+absl::StatusOr<std::vector<Parts>> Joining::AwaitInvitation(StoreMeeting& application,
+                                                            int64_t ticket) {
+  bool passed = false;  // the ticket had been taken a look ago
+  while (true) {
+    const Stop slice{std::min(stop_.deadline, Deadline::After(kLookAtTicketsNs)), stop_.cancelled};
+    auto table = application.Wait(slice);
+    if (!absl::IsDeadlineExceeded(table.status()) || HasBlame(table.status()) ||
+        stop_.deadline.Passed(Clock::Real().Now())) {
+      return table;
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t seen, store_.Add(keys_.Seen(), 0, stop_));
+    if (seen >= ticket && std::exchange(passed, true)) {
+      return absl::AbortedError("the member that looked at the application has not come");
+    }
+  }
 }
 
 Joining::Made Joining::TakePart(StoreMeeting& application, int64_t ticket,

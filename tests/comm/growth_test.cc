@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/status.h"
+#include "lib/comm/applications.h"
 #include "tests/comm/newcomers.h"
 
 namespace entrain {
@@ -341,6 +342,17 @@ TEST(Newcomer, ThatIsTooLateLearnsIt) {
   EXPECT_EQ(joined.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(joined.status().message()),
               HasSubstr("its ranks have called entrain_comm_grow 1 times"));
+}
+
+// A member that dies between taking the ticket and coming to the meeting leaves the newcomer waiting.
+TEST(Newcomer, AppliesAgainIfNobodyComesAlthoughItsTicketWasTaken) {
+  const StoreOfKind stores("mem");
+  const auto store = stores.Open();
+  ASSERT_TRUE(store->Add(GrowKeys("world").Seen(), 1, {Deadline::After(kSecond)}).ok());
+  auto joining = Joining(stores, {.wait_ns = kLong});
+  RunMembers(stores, 2, {},
+             [](const Comm& comm, const std::shared_ptr<Store>& own) { MustGrow(comm, own, 1); });
+  EXPECT_TRUE(joining.get().ok());
 }
 
 // Runs two members that look for newcomers until `newcomer` is through, and expects that they take

@@ -41,7 +41,7 @@ using testing::HasSubstr;
 
 constexpr int kLayerCount = 5;
 constexpr int kMostRanks = 8, kMostRounds = 4000;
-constexpr int64_t kElements = 30'000;
+constexpr int64_t kElements = 8000;
 constexpr int64_t kMost = kLayerCount * kElements;
 
 struct Met {
@@ -53,7 +53,8 @@ struct Met {
 struct Shown {
   std::atomic<int64_t> rounds;  // that it has logged
   std::array<std::array<Met, kMostRanks>, kMostRounds> log;
-  int replica, replicas;
+  int replica;
+  size_t replicas;
   int64_t joins, losses, rendezvous, first_round;
   int64_t began_joining_at, joined_at, counted_at;
   char error[512];
@@ -61,8 +62,9 @@ struct Shown {
 };
 struct Shared {
   std::array<Shown, kMostRanks> ranks;
-  std::atomic<int> gone;   // ranks that have killed themselves, or are about to
-  std::atomic<int> ended;  // ranks that have come to the end
+  std::atomic<int> gone;     // ranks that have killed themselves, or are about to
+  std::atomic<int> joining;  // newcomers that have begun to join
+  std::atomic<int> ended;    // ranks that have come to the end
 };
 
 class SharedMemory {
@@ -91,16 +93,17 @@ struct Job {
   const char* transports = "shm";
   EditOptions options = Open(Weighed());
   EditOptions options_of_newcomers = Open(Weighed());
-  int expected = 3;      // replicas at the end
-  int fewest = 2;        // replicas that take part in some rendezvous before that
-  int rounds_after = 3;  // rendezvous of the expected number
-  int ends = 3;          // processes that come to the end
-  int64_t timeout_ns = 30 * kSecond;
+  std::vector<int> expected = {0, 2,
+                               3};  // which take part in the last rendezvous: process / shards
+  int rounds_after = 3;             // such rendezvous
+  int ends = 3;                     // processes that come to the end
+  int64_t timeout_ns = 30 * kSecond, wait_ns = 30 * kSecond;
   // When a newcomer begins to join: as many ranks are gone.
   std::function<int(int process)> comes_after = [](int) { return 0; };
   // Called by each rank after each exchange, with the number of exchanges that it has seen.
   std::function<void(int process, int64_t seen)> at = {};
   std::function<void(int process)> at_joining = {};
+  std::function<void(int process, EditOptions* options)> tweak = {};
   bool leaves = false;  // ends with Leave
 
   int processes() const { return (members + newcomers) * shards; }
@@ -136,19 +139,24 @@ std::shared_ptr<Communicator> Connect(const Job& job, const std::shared_ptr<Stor
   return *std::move(comm);
 }
 
-// Logs the rendezvous that is over. Returns how many replicas took part in it.
-int Log(Replica& r, Shown& shown) {
+// Logs the rendezvous that is over. Returns which processes took part in it: each says its number
+// as the metric.
+std::vector<int> Log(Replica& r, Shown& shown) {
   const EditInfo info = r.edit().info();
   auto& row = shown.log[static_cast<size_t>(info.rendezvous - 1)];
-  int at = 0;
+  std::vector<int> processes;
+  size_t at = 0;
   for (int replica = 0; replica < info.most_replicas; ++replica) {
     if (const auto standing = r.edit().StandingOf(replica); standing.ok()) {
-      row[static_cast<size_t>(at++)] = {replica, static_cast<int64_t>(standing->steps),
-                                        static_cast<int64_t>(standing->steps_since)};
+      row[at++] = {replica, static_cast<int64_t>(standing->steps),
+                   static_cast<int64_t>(standing->steps_since)};
+      const double process = standing->metric_sum / standing->metric_weight;
+      processes.push_back(standing->metric_weight > 0 ? static_cast<int>(process) : -1);
     }
   }
+  std::sort(processes.begin(), processes.end());
   shown.rounds = info.rendezvous;
-  return at;
+  return processes;
 }
 
 absl::Status Train(const Job& job, const SharedMemory& shared, int process, Replica& r) {
@@ -156,7 +164,6 @@ absl::Status Train(const Job& job, const SharedMemory& shared, int process, Repl
   const Deadline give_up = Deadline::After(60 * kSecond);
   int64_t seen = 0;
   int complete = 0;  // rendezvous of the expected number of replicas
-  int fewest = job.joins(process) ? 0 : kMostRanks;
   while (true) {
     ENTRAIN_ASSIGN_OR_RETURN(const bool began, r.edit().BeginForward(true, true));
     for (int l = 0; l < kLayerCount; ++l) {
@@ -164,9 +171,7 @@ absl::Status Train(const Job& job, const SharedMemory& shared, int process, Repl
     }
     if (const int64_t before = shown.rounds; began || r.edit().info().rendezvous > before) {
       if (r.edit().info().rendezvous > before) {
-        const int took_part = Log(r, shown);
-        fewest = std::min(fewest, took_part);
-        complete = took_part == job.expected && fewest <= job.fewest ? complete + 1 : 0;
+        complete = Log(r, shown) == job.expected ? complete + 1 : 0;
         if (job.joins(process) && shown.counted_at == 0) {
           shown.counted_at = Clock::Real().Now();
           shown.first_round = shown.rounds;
@@ -187,6 +192,7 @@ absl::Status Train(const Job& job, const SharedMemory& shared, int process, Repl
     const int replica = r.edit().info().replica;
     r.ForEach(r.params(),
               [&](int l, int64_t i, float& value) { value += Drift(replica, step, l, i); });
+    ENTRAIN_RETURN_IF_ERROR(r.edit().Record(0, process / job.shards, 1));
     ENTRAIN_RETURN_IF_ERROR(r.edit().EndStep());
     usleep(500);  // a step of training
   }
@@ -203,6 +209,9 @@ absl::Status RunRank(const Job& job, const SharedMemory& shared,
   config.layer_counts.assign(kLayerCount, kElements);
   Replica r(mesh, config);
   EditOptions options = job.joins(process) ? job.options_of_newcomers : job.options;
+  if (job.tweak) {
+    job.tweak(process, &options);
+  }
   options.admit_store = [store](const Stop&) { return store; };
   if (job.joins(process)) {
     // What the newcomer has must not matter.
@@ -214,7 +223,7 @@ absl::Status RunRank(const Job& job, const SharedMemory& shared,
     if (job.at_joining) {
       job.at_joining(process);
     }
-    ENTRAIN_RETURN_IF_ERROR(r.Join(options, 30 * kSecond));
+    ENTRAIN_RETURN_IF_ERROR(r.Join(options, job.wait_ns));
     shown.joined_at = Clock::Real().Now();
   } else {
     r.Edit(options);
@@ -226,7 +235,7 @@ absl::Status RunRank(const Job& job, const SharedMemory& shared,
   }
   const EditInfo info = r.edit().info();
   shown.replica = info.replica;
-  shown.replicas = info.replicas;
+  shown.replicas = static_cast<size_t>(info.replicas);
   shown.joins = info.joins;
   shown.losses = info.losses;
   EXPECT_EQ(r.params(), r.Anchor());
@@ -277,7 +286,7 @@ void ExpectAlike(const Job& job, const SharedMemory& shared, const std::vector<i
     const Shown& shown = shared[process];
     const Shown& first = shared[process % job.shards + processes[0] / job.shards * job.shards];
     EXPECT_STREQ(shown.error, "OK") << "process " << process;
-    EXPECT_EQ(shown.replicas, job.expected) << "process " << process;
+    EXPECT_EQ(shown.replicas, job.expected.size()) << "process " << process;
     EXPECT_EQ(std::memcmp(shown.params, first.params, sizeof(first.params)), 0)
         << "process " << process;
   }
@@ -348,6 +357,218 @@ TEST(Join, AReplacement) {
     EXPECT_EQ(shared[3].rounds, shared[0].rounds);
     EXPECT_GT(shared[3].first_round, 2);
   }
+}
+
+// Two newcomers come at the same time, and the job is larger than it was.
+TEST(Join, TwoMoreThanThereWere) {
+  SharedMemory shared;
+  Job job;
+  job.members = 2;
+  job.newcomers = 2;
+  job.options.most_replicas = job.options_of_newcomers.most_replicas = 4;
+  job.expected = {0, 1, 2, 3};
+  job.ends = 4;
+  RunJob(job, shared);
+  ExpectAlike(job, shared, {0, 1, 2, 3});
+  ExpectReference(job, shared, 0);
+  EXPECT_EQ(shared[0].losses, 0);
+  EXPECT_EQ(shared[2].replica + shared[3].replica, 2 + 3);
+}
+
+// A replica of two ranks joins as a whole.
+TEST(Join, AReplicaOfTwoRanks) {
+  SharedMemory shared;
+  Job job;
+  job.shards = 2;
+  job.ends = 6;
+  job.comes_after = [](int) { return 1; };
+  job.at = [&](int process, int64_t seen) {
+    if (process == 3 && seen == 2) {
+      Die(shared);
+    }
+  };
+  RunJob(job, shared);
+  ExpectAlike(job, shared, {0, 1, 4, 5, 6, 7});
+  ExpectReference(job, shared, 0);
+  EXPECT_EQ(shared[6].replica, 1);
+  EXPECT_EQ(shared[7].replica, 1);
+  EXPECT_THAT(shared[2].error, HasSubstr("replica 1 has left"));
+}
+
+// All methods for which a loss is not the end.
+TEST(Join, WithOtherMethods) {
+  EditOptions adamw = Averaging(), lion = Averaging(), diloco = Averaging(), gta, sparse, streaming,
+              restart = Averaging();
+  adamw.outer_optimizer = OuterKind::kAdamw;
+  adamw.outer_momentum = EditOptions().outer_momentum;
+  adamw.outer_lr = 0.01;
+  lion = adamw;
+  lion.outer_optimizer = OuterKind::kLion;
+  diloco.outer_nesterov = true;
+  diloco.outer_momentum = 0.9;
+  diloco.outer_lr = 0.7;
+  gta.reducer = ReducerKind::kGta;
+  gta.consensus_method = Consensus::kSum;
+  gta.wire_format = WireFormat::kInt8;
+  sparse = gta;
+  sparse.sparsification_method = Sparsification::kRandom;
+  sparse.density = 0.5;
+  streaming = diloco;
+  streaming.fragments = 2;
+  streaming.overlap_steps = 1;
+  streaming.overlap_merge = OverlapMerge::kMix;
+  restart.overlap_steps = 2;
+  restart.overlap_merge = OverlapMerge::kRestart;
+  restart.outer_momentum = 0.5;
+  restart.staleness_penalty = true;
+  struct Method {
+    const char* name;
+    EditOptions options;
+  };
+  for (const Method& method :
+       {Method{"adamw", adamw}, Method{"lion", lion}, Method{"diloco", diloco}, Method{"gta", gta},
+        Method{"sparse", sparse}, Method{"streaming", streaming}, Method{"restart", restart},
+        Method{"judged", Judged()}}) {
+    SCOPED_TRACE(method.name);
+    SharedMemory shared;
+    Job job;
+    job.options = job.options_of_newcomers = Open(method.options);
+    job.leaves = true;
+    job.expected = {0, 1, 3};
+    job.comes_after = [](int) { return 1; };
+    job.at = [&](int process, int64_t seen) {
+      if (process == 2 && seen == 2) {
+        Die(shared);
+      }
+    };
+    RunJob(job, shared);
+    ExpectAlike(job, shared, {0, 1, 3});
+    EXPECT_EQ(shared[3].replica, 2);
+  }
+}
+
+TEST(Join, ByTime) {
+  SharedMemory shared;
+  Job job;
+  job.options.use_async = true;
+  job.options.local_sgd_sync_interval = 1;
+  job.options.local_sgd_sync_time = 5e-3;
+  job.options.min_total_global_steps = 1;
+  job.options_of_newcomers = job.options;
+  job.leaves = true;
+  job.comes_after = [](int) { return 1; };
+  job.at = [&](int process, int64_t seen) {
+    if (process == 1 && seen == 2) {
+      Die(shared);
+    }
+  };
+  RunJob(job, shared);
+  ExpectAlike(job, shared, {0, 2, 3});
+  EXPECT_EQ(shared[3].replica, 1);
+}
+
+// Kills this process after a random time.
+void DieWithin(const SharedMemory& shared, int64_t most_us, uint64_t seed) {
+  const auto us = static_cast<int64_t>((Noise(static_cast<int64_t>(seed), 77) + 1) / 2 *
+                                       static_cast<float>(most_us));
+  std::thread([us, &shared] {
+    usleep(static_cast<useconds_t>(us));  // the random time
+    Die(shared);
+  }).detach();
+}
+
+// Wherever in its admission a newcomer dies, the others go on, and the next newcomer is taken in.
+TEST(Join, ANewcomerThatDies) {
+  for (int seed = 0; seed < 16; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    SharedMemory shared;
+    Job job;
+    job.transports = seed % 3 == 2 ? "tcp" : "shm";
+    job.members = 2;
+    job.newcomers = 2;
+    job.ends = 3;
+    job.expected = {0, 1, 3};
+    job.options.most_replicas = job.options_of_newcomers.most_replicas = 3;
+    job.comes_after = [](int process) { return process == 3 ? 1 : 0; };
+    job.at_joining = [&](int process) {
+      if (process == 2) {
+        DieWithin(shared, 60'000, static_cast<uint64_t>(seed));
+      }
+    };
+    RunJob(job, shared);
+    ExpectAlike(job, shared, {0, 1, 3});
+    ExpectReference(job, shared, 0);
+    if (HasFailure()) {
+      break;
+    }
+  }
+}
+
+// Wherever in the admission a member dies, the others have the same members, and the newcomer comes
+// in.
+TEST(Join, AMemberThatDiesMeanwhile) {
+  for (int seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    SharedMemory shared;
+    Job job;
+    job.transports = seed % 3 == 2 ? "tcp" : "shm";
+    job.members = 3;
+    job.options.most_replicas = job.options_of_newcomers.most_replicas = 4;
+    const int victim = seed % 3;
+    std::vector<int> left = {0, 1, 2, 3};
+    left.erase(left.begin() + victim);
+    job.expected = left;
+    job.at_joining = [&](int) { shared->joining = 1; };
+    job.at = [&, dying = false](int process, int64_t) mutable {
+      if (process == victim && shared->joining > 0 && !std::exchange(dying, true)) {
+        DieWithin(shared, 40'000, static_cast<uint64_t>(seed));
+      }
+    };
+    RunJob(job, shared);
+    ExpectAlike(job, shared, left);
+    ExpectReference(job, shared, left[0]);
+    if (HasFailure()) {
+      break;
+    }
+  }
+}
+
+// Options that differ are named on the newcomer, and the others go on.
+TEST(Join, OtherOptionsAreRefused) {
+  SharedMemory shared;
+  Job job;
+  job.members = 2;
+  job.newcomers = 2;
+  job.expected = {0, 1, 3};
+  job.options.most_replicas = job.options_of_newcomers.most_replicas = 3;
+  job.tweak = [](int process, EditOptions* options) {
+    if (process == 2) {
+      options->outer_lr = 0.25;
+    }
+  };
+  job.at_joining = [&](int process) {
+    if (process == 3) {
+      while (shared[2].error[0] == 0) {
+        usleep(1000);
+      }
+    }
+  };
+  RunJob(job, shared);
+  EXPECT_THAT(shared[2].error, HasSubstr("outer_lr: 0.7 on rank 0, 0.25 on rank 2"));
+  ExpectAlike(job, shared, {0, 1, 3});
+}
+
+// A newcomer for which there is no room waits, and its error says what was missing.
+TEST(Join, WithoutRoom) {
+  SharedMemory shared;
+  Job job;
+  job.expected = {0, 1, 2};
+  job.rounds_after = 100;
+  job.wait_ns = kSecond / 10;
+  RunJob(job, shared);
+  EXPECT_THAT(shared[3].error, HasSubstr("DEADLINE_EXCEEDED"));
+  EXPECT_THAT(shared[3].error, HasSubstr("entrain_comm_grow"));
+  ExpectAlike(job, shared, {0, 1, 2});
 }
 
 }  // namespace
