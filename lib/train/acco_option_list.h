@@ -37,5 +37,7 @@
   X(int64_t, limit, 0, NotNegative(), true, nullptr, true,                                                             \
     "the run ends at the first step that reaches this limit; 0: it ends at acco_stop")                                 \
   X(int64_t, timeout_ns, 0, NotNegative(), true, nullptr, false,                                                       \
-    "time limit of each collective, in nanoseconds; 0: the communicator's default")
+    "time limit of each collective, in nanoseconds; 0: the communicator's default")                                    \
+  X(OnLoss, on_loss, OnLoss::kFail, OneOf("ENTRAIN_ON_LOSS_*", "fail,finish"), true, nullptr, true,                    \
+    "when a rank is lost: fail: all ranks end; finish: the others finish the round with the copy of its shard")
 // clang-format on

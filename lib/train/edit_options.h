@@ -17,6 +17,7 @@
 #include "lib/comm/agree.h"
 #include "lib/store/store.h"
 #include "lib/train/edit_option_list.h"
+#include "lib/train/on_loss.h"
 #include "lib/train/option_list.h"
 
 namespace entrain {
@@ -27,8 +28,6 @@ enum class ReducerKind : int32_t { kNone = 0, kLinear = 1, kGta = 2 };
 // How a replica merges the result of an exchange with the steps that it made during the exchange;
 // see train.h.
 enum class OverlapMerge : int32_t { kAdd = 0, kMix = 1, kRestart = 2 };
-// What happens when a rank is lost; see train.h.
-enum class OnLoss : int32_t { kFail = 0, kFinish = 1 };
 // When newcomers are taken in; see train.h.
 enum class Admit : int32_t { kNone = 0, kExchange = 1 };
 enum class FragmentPattern : int32_t { kSequential = 0, kStrided = 1 };

@@ -22,12 +22,10 @@ absl::StatusOr<std::shared_ptr<GradientChannel>> GradientChannel::Create(
     if (!options.groups.empty()) {
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(*own, "the communicator", SharedGroups(options)));
     }
-    const std::vector<int64_t> layers = {options.count};
-    ENTRAIN_ASSIGN_OR_RETURN(Slab slab, Slab::Make(layers, own->size(), own->rank()));
     ChannelOptions known = options;
     known.at.limit_ns = options.timeout_ns > 0 ? options.timeout_ns : own->timeout_ns();
     std::shared_ptr<GradientChannel> channel(
-        new GradientChannel(std::move(own), known, std::move(slab)), Free);
+        new GradientChannel(std::move(own), known), Free);
     ENTRAIN_RETURN_IF_ERROR(channel->FailAll(channel->Allocate()));
     return channel;
   };
@@ -35,26 +33,24 @@ absl::StatusOr<std::shared_ptr<GradientChannel>> GradientChannel::Create(
   return channel.ok() ? std::move(channel) : Annotate(channel.status(), "acco");
 }
 
-GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const ChannelOptions& options,
-                                 Slab slab)
-    : comm_(std::move(comm)),
+GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const ChannelOptions& options)
+    : ranks_(comm->size()),
       options_(options),
-      slab_(std::move(slab)),
-      round_(comm_, options_, slab_),
+      round_(comm, options_),
       rule_(options.method, options.warmup_rounds),
       quota_(options),
       record_(options),
       worker_(
           options_.at.limit_ns,
-          [this](const absl::Status& why) {
-            comm_->EndWith(Annotate(why, absl::StrCat("acco: rank ", comm_->rank())));
+          [this, rank = comm->rank()](const absl::Status& why) {
+            round_.End(Annotate(why, absl::StrCat("acco: rank ", rank)));
           },
-          [this](absl::string_view name) { comm_->NoteFunction(this, name); }) {}
+          [this](absl::string_view name) { round_.comm()->NoteFunction(this, name); }) {}
 
 void GradientChannel::Free(GradientChannel* channel) {
   const int64_t over = channel->over_.load(std::memory_order_acquire);
   if (channel->in_flight_ && over < channel->quota_.rounds()) {
-    channel->comm_->Abort("acco: destroyed during a round");
+    channel->round_.End(absl::AbortedError("acco: destroyed during a round"));
   } else {
     channel->worker_.Drain().IgnoreError();
   }
@@ -70,7 +66,7 @@ absl::Status GradientChannel::Allocate() {
       accumulator_,
       PlacedArray::Allocate(options_.at.device, options_.count * SizeOf(options_.grads_dtype)));
   ENTRAIN_RETURN_IF_ERROR(round_.Allocate());
-  base_bytes_ = comm_->stats().bytes_sent;
+  base_bytes_ = round_.bytes_sent();
   ENTRAIN_RETURN_IF_ERROR(
       ComputeAt(round_.own().at(), [&] { ZeroArray(accumulator_.data(), accumulator_.size()); }));
   return round_.own().Lead();
@@ -84,7 +80,7 @@ absl::Status GradientChannel::Fail(const absl::Status& why) {
 // For an error that only this rank has noticed: tells all ranks.
 absl::Status GradientChannel::FailAll(const absl::Status& why) {
   if (!why.ok()) {
-    comm_->EndWith(why);
+    round_.End(why);
   }
   return Fail(why);
 }
@@ -135,7 +131,7 @@ absl::Status GradientChannel::Stop() {
 }
 
 void GradientChannel::Abandon() {
-  comm_->EndWith(absl::AbortedError("acco: destroyed during a call"));
+  round_.End(absl::AbortedError("acco: destroyed during a call"));
 }
 
 // The other ranks wait for the counts of the next round.
@@ -143,7 +139,7 @@ void GradientChannel::Refused(const absl::Status& why) const {
   Call call;
   call.kind = CallKind::kAllReduce;
   call.options.user_tag = GradientRound::kCountsTag;
-  comm_->Refused(call, why);
+  round_.comm()->Refused(call, why);
 }
 
 absl::Status GradientChannel::CheckEnough() const {
@@ -271,7 +267,7 @@ void GradientChannel::PostRound(RoundKind kind, const RoundCounts& mine) {
       }
       round_ns_.fetch_add(spent, std::memory_order_relaxed);
       if (!status.ok()) {
-        comm_->EndWith(status);  // so that no rank waits for this one
+        round_.End(status);  // so that no rank waits for this one
       }
       if (last || !status.ok()) {
         over_.fetch_add(1, std::memory_order_release);
@@ -287,11 +283,13 @@ void GradientChannel::PostRound(RoundKind kind, const RoundCounts& mine) {
 
 ChannelInfo GradientChannel::info() const {
   ChannelInfo info{landed_};
+  info.ranks = landed_.rounds > 0 ? landed_.ranks : ranks_;
+  info.losses = ranks_ - info.ranks;
   info.dropped = dropped_;
   info.finished = finished_;
   info.exposed_ns = exposed_ns_;
   info.round_ns = landed_ns_;
-  info.bytes_sent = comm_->stats().bytes_sent - base_bytes_;
+  info.bytes_sent = round_.bytes_sent() - base_bytes_;
   info.bytes_held = accumulator_.size() + round_.bytes();
   return info;
 }

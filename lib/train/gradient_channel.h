@@ -27,6 +27,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -53,6 +54,7 @@ namespace entrain {
 // The state as of the last install. The fields of RoundResult are the same on all ranks after
 // equally many installs.
 struct ChannelInfo : RoundResult {
+  int64_t losses = 0;   // ranks that were lost before this round
   int64_t dropped = 0;  // micro-batches of this rank, too late for the last commit
   bool finished = false;
   // Totals since the channel was created:
@@ -109,12 +111,15 @@ class GradientChannel final : public StateOwner {
   absl::Status TakeUp(OpenState& state, int64_t timeout_ns) override;
 
   ChannelInfo info() const;
-  const Slab& slab() const { return slab_; }
+  // Returns the losses that this rank knows of, in the order in which it learned of them.
+  std::vector<ChannelLoss> losses() const { return round_.losses(); }
+  // The shard may be cut anew in a round, so with on_loss finish no round may be under way.
+  const Slab& slab() const { return round_.cut().slab(); }
   // Returns this rank's shard: slab().layer(0).valid elements of master_dtype.
   const void* master() const { return round_.shard().theta(); }
 
  private:
-  GradientChannel(std::shared_ptr<Communicator> comm, const ChannelOptions& options, Slab slab);
+  GradientChannel(std::shared_ptr<Communicator> comm, const ChannelOptions& options);
   ~GradientChannel() = default;
   static void Free(GradientChannel* channel);
   absl::Status Allocate();
@@ -135,9 +140,8 @@ class GradientChannel final : public StateOwner {
   absl::Status GoOnFromMasters(const AllRanks& all);
   absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
 
-  const std::shared_ptr<Communicator> comm_;
+  const int ranks_;  // at the start
   const ChannelOptions options_;
-  const Slab slab_;  // one layer
   PlacedArray accumulator_;
   GradientRound round_;  // the worker's while a round is under way, the caller's otherwise
   DelayRule rule_;

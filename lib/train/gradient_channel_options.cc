@@ -125,6 +125,23 @@ absl::Status CheckOptimizers(const ChannelOptions& o) {
                             absl::StrCat("and element ", gap, " lies in no group"));
 }
 
+// A neighbour steps the copy of a shard, which a step of the caller's cannot do.
+absl::Status CheckOnLoss(const ChannelOptions& o) {
+  const auto refuse = [&](absl::string_view why) {
+    return RefuseOption("on_loss", static_cast<int32_t>(o.on_loss), why);
+  };
+  if (o.on_loss == OnLoss::kFail) {
+    return absl::OkStatus();
+  }
+  if (o.step != nullptr) {
+    return refuse(
+        "(finish) does not go with a step of the caller's, whose state the library cannot copy; "
+        "use optim");
+  }
+  return o.at.device == nullptr ? absl::OkStatus()
+                                : refuse("(finish) does not go with parameters on a device");
+}
+
 }  // namespace
 
 absl::Span<const Option<ChannelOptions>> AccoOptionTable() {
@@ -164,6 +181,7 @@ absl::Status CheckOptions(const ChannelOptions& o) {
   ENTRAIN_RETURN_IF_ERROR(CheckMicrobatches(o));
   ENTRAIN_RETURN_IF_ERROR(CheckRanges(AccoOptionTable(), o));
   ENTRAIN_RETURN_IF_ERROR(CheckSchedule(o));
+  ENTRAIN_RETURN_IF_ERROR(CheckOnLoss(o));
   return CheckInert(AccoOptionTable(), o);
 }
 

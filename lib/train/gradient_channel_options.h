@@ -15,6 +15,7 @@
 #include "lib/device/arrays.h"
 #include "lib/optim/optimizer.h"
 #include "lib/train/acco_option_list.h"
+#include "lib/train/on_loss.h"
 #include "lib/train/option_list.h"
 
 namespace entrain {

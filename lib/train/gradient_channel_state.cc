@@ -75,13 +75,14 @@ absl::Status GradientChannel::Prepare(AllRanks& all, CheckpointKind kind, absl::
 
 absl::Status GradientChannel::Save(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
-  AllRanks all(comm_, nullptr, options.timeout_ns);
+  worker_.Drain().IgnoreError();  // a round may replace the communicator
+  AllRanks all(round_.comm(), nullptr, options.timeout_ns);
   const auto save = [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(Prepare(all, options.kind, CheckOptions(options)));
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
-    StateList state(slab_, options.kind, round_.own().callers());
+    StateList state(slab(), options.kind, round_.own().callers());
     VisitState(state);
-    return SaveState(all, PartOf(slab_), options, round_.progress().commits(), state);
+    return SaveState(all, PartOf(slab()), options, round_.progress().commits(), state);
   };
   return End(all, save(), "save");
 }
@@ -92,9 +93,9 @@ absl::StatusOr<std::unique_ptr<OpenState>> GradientChannel::Open(CheckpointKind 
     ENTRAIN_RETURN_IF_ERROR(worker_.Drain());
     ENTRAIN_RETURN_IF_ERROR(CheckKind(options_, kind));
     ENTRAIN_RETURN_IF_ERROR(CheckSavable(kind));
-    auto list = std::make_unique<StateList>(slab_, kind, round_.own().callers());
+    auto list = std::make_unique<StateList>(slab(), kind, round_.own().callers());
     VisitState(*list);
-    return OpenState::Make(this, AllRanks(comm_, nullptr, 0), PartOf(slab_), std::move(list),
+    return OpenState::Make(this, AllRanks(round_.comm(), nullptr, 0), PartOf(slab()), std::move(list),
                            options_.at.limit_ns);
   };
   auto opened = open();
@@ -103,18 +104,20 @@ absl::StatusOr<std::unique_ptr<OpenState>> GradientChannel::Open(CheckpointKind 
 
 absl::Status GradientChannel::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
-  AllRanks all(comm_, nullptr, options.timeout_ns);
-  StateList state(slab_, options.kind, round_.own().callers());
+  worker_.Drain().IgnoreError();  // a round may replace the communicator and the shards
+  AllRanks all(round_.comm(), nullptr, options.timeout_ns);
+  StateList state(slab(), options.kind, round_.own().callers());
   return Restore(all, "load", CheckOptions(options), &state, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
-    return LoadState(all, PartOf(slab_), options, &state);
+    return LoadState(all, PartOf(slab()), options, &state);
   });
 }
 
 absl::Status GradientChannel::TakeUp(OpenState& state, int64_t timeout_ns) {
   ENTRAIN_RETURN_IF_ERROR(status_);
-  AllRanks all(comm_, nullptr, timeout_ns);
-  StateList live(slab_, state.kind(), round_.own().callers());
+  worker_.Drain().IgnoreError();  // as in Load
+  AllRanks all(round_.comm(), nullptr, timeout_ns);
+  StateList live(slab(), state.kind(), round_.own().callers());
   const absl::Status status =
       Restore(all, "commit", absl::OkStatus(), &live, [&] { return state.GiveTo(all, &live); });
   state.TakeBack(&live);
@@ -153,6 +156,9 @@ absl::Status GradientChannel::Restore(AllRanks& all, absl::string_view doing, ab
   round_.Restore(rounds.made);
   landed_ = rounds.landed;
   landed_ns_ = 0;
+  if (const absl::Status copied = End(all, round_.RenewCopies(), doing); !copied.ok()) {
+    return FailAll(copied);
+  }
   return state->kind() == CheckpointKind::kPortable ? GoOnFromMasters(all) : absl::OkStatus();
 }
 

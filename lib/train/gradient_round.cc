@@ -1,7 +1,9 @@
 #include "lib/train/gradient_round.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,62 +18,136 @@
 
 namespace entrain {
 
-GradientRound::GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options,
-                             const Slab& slab)
-    : comm_(std::move(comm)),
+GradientRound::GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options)
+    : first_comm_(std::move(comm)),
       options_(options),
-      layer_(slab.layer(0)),
-      shard_(options, layer_),
       progress_(options.limit_unit, options.limit) {}
 
 GradientRound::~GradientRound() {
   Settle().IgnoreError();
 }
 
-absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
-  return Annotate(Make(kind, mine), absl::StrCat("acco: round ", progress_.rounds() + 1));
+std::shared_ptr<Communicator> GradientRound::comm() const {
+  return recovery_ == nullptr ? first_comm_ : recovery_->comm();
 }
 
-absl::Status GradientRound::Make(RoundKind kind, const RoundCounts& mine) {
-  RoundCounts all;
-  ENTRAIN_RETURN_IF_ERROR(ShareCounts(mine, &all));
-  RoundResult now{.committed = Commits(kind), .microbatches = all.microbatches};
-  ENTRAIN_RETURN_IF_ERROR(SetRate(&now));
-  ENTRAIN_RETURN_IF_ERROR(Clip(all.microbatches, &now));
-  if (Commits(kind)) {
-    progress_.Commit(all);
+uint64_t GradientRound::bytes_sent() const {
+  return comm()->stats().bytes_sent + (recovery_ == nullptr ? 0 : recovery_->bytes_before());
+}
+
+std::vector<ChannelLoss> GradientRound::losses() const {
+  return recovery_ == nullptr ? std::vector<ChannelLoss>() : recovery_->losses();
+}
+
+void GradientRound::End(const absl::Status& why) {
+  if (recovery_ == nullptr) {
+    first_comm_->EndWith(why);
+  } else {
+    recovery_->End(why);
+  }
+}
+
+absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
+  kind_ = kind;
+  absl::Status status = Make(mine);
+  while (recovery_ != nullptr && recovery_->Answers(status, *this)) {
+    status = recovery_->Run(*this);
+    if (!status.ok()) {
+      break;
+    }
+    status = phase_ == RoundPhase::kFinished ? Close() : Make(mine);
+  }
+  if (recovery_ != nullptr && phase_ == RoundPhase::kFinished && EndsRun()) {
+    return absl::OkStatus();  // the other ranks may have left
+  }
+  return Annotate(status, absl::StrCat("acco: round ", number()));
+}
+
+absl::Status GradientRound::Make(const RoundCounts& mine) {
+  phase_ = RoundPhase::kBegun;
+  RoundOutcome now;
+  ENTRAIN_RETURN_IF_ERROR(ShareCounts(mine, &now.counts));
+  now.result = {.committed = Commits(kind_),
+                .microbatches = now.counts.microbatches,
+                .ranks = cut_->comm()->size()};
+  ENTRAIN_RETURN_IF_ERROR(SetRate(&now.result));
+  if (Votes()) {
+    Doing("copies");
+    ENTRAIN_RETURN_IF_ERROR(cut_->ExchangeSums(com_.data()));
+    phase_ = RoundPhase::kReady;
+  }
+  ENTRAIN_RETURN_IF_ERROR(Vote(&now.result));
+  outcome_ = now;
+  ENTRAIN_RETURN_IF_ERROR(Apply());
+  ENTRAIN_RETURN_IF_ERROR(CarryParameters());
+  Finish();
+  return Close();
+}
+
+// Makes the step that the outcome says.
+absl::Status GradientRound::Apply() {
+  if (Votes()) {
+    phase_ = RoundPhase::kDecided;
+  }
+  if (Commits(kind_)) {
+    progress_.Commit(outcome_.counts);
   }
   Doing("step");
   absl::Status stepped;
+  ENTRAIN_RETURN_IF_ERROR(
+      ComputeAt(own_->at(), [&] { stepped = Step(Sum(), outcome_.result.lr); }));
+  return stepped;
+}
+
+GradientSum GradientRound::Sum() const {
+  return {com_.data(), outcome_.result.microbatches, outcome_.result.clip_factor};
+}
+
+// The sums are A in an estimate, and A + B in the commit that follows it.
+absl::Status GradientRound::Step(const GradientSum& sum, double lr) {
+  const int64_t commits = progress_.commits();
+  ShardStep& shard = cut_->own();
+  switch (kind_) {
+    case RoundKind::kEstimate:
+      return shard.Estimate(sum, {commits + 1, lr});
+    case RoundKind::kPredict:
+      // At the end of the run all ranks get the parameters themselves, not a prediction.
+      return progress_.Done() ? shard.Commit(sum, {commits, lr})
+                              : shard.Predict(sum, {commits, lr});
+    case RoundKind::kCommit:
+      break;
+  }
+  return shard.Commit(sum, {commits, lr});
+}
+
+// Makes the left neighbour's step on the copy of its shard.
+absl::Status GradientRound::StepCopy() {
+  absl::Status stepped;
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] {
-    stepped = Step(kind, {com_.data(), all.microbatches, now.clip_factor}, now.lr);
+    stepped = cut_->CommitCopy(Sum(), {progress_.commits(), outcome_.result.lr});
   }));
-  ENTRAIN_RETURN_IF_ERROR(stepped);
-  Doing("parameters");
-  ENTRAIN_RETURN_IF_ERROR(Carry("parameters", ParametersCall()));
+  return stepped;
+}
+
+void GradientRound::Finish() {
   progress_.EndRound();
+  RoundResult& now = outcome_.result;
   now.rounds = progress_.rounds();
   now.commits = progress_.commits();
   now.gradients = progress_.gradients();
   now.tokens = progress_.tokens();
   result_ = now;
-  return absl::OkStatus();
+  phase_ = RoundPhase::kFinished;
 }
 
-// The sums are A in an estimate, and A + B in the commit that follows it.
-absl::Status GradientRound::Step(RoundKind kind, const GradientSum& sum, double lr) {
-  const int64_t commits = progress_.commits();
-  switch (kind) {
-    case RoundKind::kEstimate:
-      return shard_.Estimate(sum, {commits + 1, lr});
-    case RoundKind::kPredict:
-      // At the end of the run all ranks get the parameters themselves, not a prediction.
-      return progress_.Done() ? shard_.Commit(sum, {commits, lr})
-                              : shard_.Predict(sum, {commits, lr});
-    case RoundKind::kCommit:
-      break;
+// At the end of the run no rank leaves before all have finished the last round, because those that
+// have not may need it.
+absl::Status GradientRound::Close() {
+  if (recovery_ == nullptr || !EndsRun()) {
+    return absl::OkStatus();
   }
-  return shard_.Commit(sum, {commits, lr});
+  Doing("end");
+  return Annotate(cut_->comm()->Barrier(TimedCall(options_.timeout_ns, -1, true)), "end");
 }
 
 // Sums the counts while the gradients are summed.
@@ -85,7 +161,7 @@ absl::Status GradientRound::ShareCounts(RoundCounts mine, RoundCounts* all) {
   counts.out = {all, sizeof(*all)};
   counts.options = TimedCall(options_.timeout_ns, kCountsTag, true);
   Doing("counts and gradients");
-  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> shared, comm_->Start(counts));
+  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> shared, cut_->comm()->Start(counts));
   const absl::Status status = Carry("gradients", GradientsCall());
   shared->Wait(Deadline::Never(), true);  // the call has a deadline of its own
   ENTRAIN_RETURN_IF_ERROR(status);
@@ -102,29 +178,56 @@ absl::Status GradientRound::SetRate(RoundResult* now) const {
                                                " at progress ", progress));
 }
 
-absl::Status GradientRound::Clip(int64_t microbatches, RoundResult* now) {
-  if (options_.clip_norm > 0) {
-    ENTRAIN_ASSIGN_OR_RETURN(now->grad_norm, Norm(microbatches));
+// Gathers one number of each rank with clipping, from which the norm of the mean gradient follows
+// with the same bits on all ranks, and the checksums of its shards if the round votes.
+absl::Status GradientRound::Vote(RoundResult* now) {
+  const bool clips = options_.clip_norm > 0;
+  std::vector<uint64_t> mine;
+  if (clips) {
+    double square = 0;
+    ENTRAIN_RETURN_IF_ERROR(
+        ComputeAt(own_->at(), [&] { square = shard().SumOfSquares(com_.data()); }));
+    mine.push_back(std::bit_cast<uint64_t>(square));
+  }
+  if (Votes()) {
+    mine.insert(mine.end(), {cut_->sums().own, cut_->sums().copy});
+  }
+  if (mine.empty()) {
+    return absl::OkStatus();
+  }
+  const size_t words = mine.size(), ranks = static_cast<size_t>(cut_->comm()->size());
+  std::vector<uint64_t> all(words * ranks);
+  const char* const what = clips ? "norm" : "votes";
+  Doing(what);
+  ENTRAIN_RETURN_IF_ERROR(
+      Annotate(cut_->comm()->AllGather(mine.data(), all.data(), static_cast<int64_t>(words),
+                                       DType::kI64, TimedCall(options_.timeout_ns, kDataTag, true)),
+               what));
+  double square = 0;
+  std::vector<ShardSums> sums;
+  for (size_t at = 0; at < all.size(); at += words) {
+    square += clips ? std::bit_cast<double>(all[at]) : 0;
+    if (Votes()) {
+      sums.push_back({.own = all[at + words - 2], .copy = all[at + words - 1]});
+    }
+  }
+  if (clips) {
+    now->grad_norm = std::sqrt(square) * (1 / static_cast<double>(now->microbatches));
     now->clip_factor = ClipFactor(now->grad_norm, options_.clip_norm);
   }
-  return absl::OkStatus();
+  return Votes() ? CheckCopies(sums) : absl::OkStatus();
 }
 
-// Returns the norm of the mean gradient, with the same bits on all ranks.
-absl::StatusOr<double> GradientRound::Norm(int64_t microbatches) {
-  double square = 0;
-  ENTRAIN_RETURN_IF_ERROR(
-      ComputeAt(own_->at(), [&] { square = shard_.SumOfSquares(com_.data()); }));
-  std::vector<double> all(static_cast<size_t>(comm_->size()));
-  Doing("norm");
-  ENTRAIN_RETURN_IF_ERROR(Annotate(comm_->AllGather(&square, all.data(), 1, DType::kF64,
-                                                    TimedCall(options_.timeout_ns, kDataTag, true)),
-                                   "norm"));
-  double sum = 0;
-  for (const double one : all) {
-    sum += one;
+absl::Status GradientRound::CheckCopies(absl::Span<const ShardSums> sums) const {
+  for (size_t rank = 0; cut_->has_copy() && rank < sums.size(); ++rank) {
+    const size_t right = (rank + 1) % sums.size();
+    if (sums[right].copy != sums[rank].own) {
+      return absl::DataLossError(absl::StrCat("the copy of rank ", rank, "'s shard on rank ", right,
+                                              " differs from it after commit ",
+                                              progress_.commits()));
+    }
   }
-  return std::sqrt(sum) * (1 / static_cast<double>(microbatches));
+  return absl::OkStatus();
 }
 
 // Returns the call that sums the gradients and leaves each rank its shard of the sum.
@@ -133,9 +236,9 @@ Call GradientRound::GradientsCall() const {
   Call scatter;
   scatter.kind = CallKind::kReduceScatter;
   scatter.dtype = options_.wire_dtype;
-  scatter.count = layer_.shard;
-  scatter.in = {com_.data(), layer_.padded * element};
-  scatter.out = {com_.data() + layer_.first * element, layer_.shard * element};
+  scatter.count = layer().shard;
+  scatter.in = {taken().data(), layer().padded * element};
+  scatter.out = {com_.data() + layer().first * element, layer().shard * element};
   return scatter;
 }
 
@@ -145,9 +248,9 @@ Call GradientRound::ParametersCall() const {
   Call gather;
   gather.kind = CallKind::kAllGather;
   gather.dtype = options_.params_dtype;
-  gather.count = layer_.shard;
-  gather.in = {com_.data() + layer_.first * element, layer_.shard * element};
-  gather.out = {com_.data(), layer_.padded * element};
+  gather.count = layer().shard;
+  gather.in = {com_.data() + layer().first * element, layer().shard * element};
+  gather.out = {com_.data(), layer().padded * element};
   return gather;
 }
 
@@ -155,13 +258,30 @@ Call GradientRound::ParametersCall() const {
 absl::Status GradientRound::Carry(const char* what, Call call) {
   call.options = Options();
   if (!on_device()) {
-    return Annotate(comm_->Run(call), what);
+    return Annotate(cut_->comm()->Run(call), what);
   }
-  auto work = comm_->Start(call);
+  auto work = cut_->comm()->Start(call);
   if (work.ok()) {
     carried_.push_back({what, *std::move(work)});
   }
   return Annotate(work.status(), what);
+}
+
+// Gathers the parameters. The copy of the neighbour's shard is stepped meanwhile.
+absl::Status GradientRound::CarryParameters() {
+  Doing("parameters");
+  if (!Votes() || !cut_->has_copy()) {
+    return Carry("parameters", ParametersCall());
+  }
+  Call gather = ParametersCall();
+  gather.options = Options();
+  const auto work = cut_->comm()->Start(gather);
+  absl::Status status = StepCopy();  // also if the call has failed: the commit is decided
+  if (work.ok()) {
+    (*work)->Wait(Deadline::Never(), true);  // the call has a deadline of its own
+  }
+  status.Update(work.ok() ? (*work)->status() : work.status());
+  return Annotate(status, "parameters");
 }
 
 absl::Status GradientRound::Settle() {
@@ -191,42 +311,61 @@ CallOptions GradientRound::Options(bool on_stream) const {
 absl::Status GradientRound::Allocate() {
   Device* const device = options_.at.device;
   ENTRAIN_ASSIGN_OR_RETURN(own_, OwnStream::Make(options_.at));
-  const DType params = options_.params_dtype;
-  const int64_t widest = std::max(SizeOf(params), SizeOf(options_.wire_dtype));
-  ENTRAIN_ASSIGN_OR_RETURN(com_, PlacedArray::Allocate(device, layer_.padded * widest));
-  ENTRAIN_RETURN_IF_ERROR(shard_.Allocate());
+  if (options_.on_loss == OnLoss::kFinish) {
+    ENTRAIN_ASSIGN_OR_RETURN(recovery_, ChannelRecovery::Make(first_comm_, options_.timeout_ns));
+  }
+  std::vector<int> members(static_cast<size_t>(first_comm_->size()));
+  std::iota(members.begin(), members.end(), 0);
+  ENTRAIN_ASSIGN_OR_RETURN(cut_, ChannelCut::Make(first_comm_, options_, std::move(members)));
+  const DType params = options_.params_dtype, wire = options_.wire_dtype;
+  int64_t most = layer().padded;  // elements of the padded parameters, for any number of ranks
+  if (recovery_ != nullptr) {
+    most = options_.count + first_comm_->size() - 1;
+    ENTRAIN_ASSIGN_OR_RETURN(kept_, PlacedArray::Allocate(device, most * SizeOf(wire)));
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(
+      com_, PlacedArray::Allocate(device, most * std::max(SizeOf(params), SizeOf(wire))));
+  CountBytes();
   ENTRAIN_RETURN_IF_ERROR(WaitForStream(options_.at, Deadline::After(options_.at.limit_ns)));
-  ENTRAIN_RETURN_IF_ERROR(
-      comm_->Broadcast(options_.params, layer_.full, params, 0, Options(/*on_stream=*/false)));
+  ENTRAIN_RETURN_IF_ERROR(first_comm_->Broadcast(options_.params, options_.count, params, 0,
+                                                 Options(/*on_stream=*/false)));
   if (device != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(WarmUp());
   }
+  if (recovery_ != nullptr) {
+    first_comm_ = nullptr;  // smaller communicators may replace it
+  }
   return ComputeAt(own_->at(),
-                   [&] { shard_.Start(static_cast<const std::byte*>(options_.params)); });
+                   [&] { cut_->Start(static_cast<const std::byte*>(options_.params)); });
+}
+
+void GradientRound::CountBytes() {
+  bytes_.store(com_.size() + kept_.size() + cut_->bytes(), std::memory_order_relaxed);
 }
 
 // Calls allocate their memory when they start or run for the first time, as do kernels that return
 // a number. No thread should have to allocate while a stream waits for a call. Therefore all calls
 // of a round are run once now, on arbitrary data, while no stream waits.
 absl::Status GradientRound::WarmUp() {
-  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [this] { shard_.SumOfSquares(com_.data()); }));
+  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [this] { shard().SumOfSquares(com_.data()); }));
   for (Call call : {GradientsCall(), ParametersCall()}) {
     call.options = Options(/*on_stream=*/false);
-    ENTRAIN_RETURN_IF_ERROR(Annotate(comm_->Run(call), "warm-up call"));
+    ENTRAIN_RETURN_IF_ERROR(Annotate(first_comm_->Run(call), "warm-up call"));
   }
   // One call begins before the other is over; their elements differ in size.
   Call wider = SizeOf(options_.params_dtype) >= SizeOf(options_.wire_dtype) ? ParametersCall()
                                                                             : GradientsCall();
   wider.options = Options();
-  return comm_->Reserve(wider, 2);
+  return first_comm_->Reserve(wider, 2);
 }
 
 absl::Status GradientRound::Take(const PlacedArray& accumulator, bool spent) {
-  const int64_t count = options_.count, element = SizeOf(options_.wire_dtype);
+  const int64_t element = SizeOf(options_.wire_dtype), bytes = options_.count * element;
+  const int64_t padded = recovery_ == nullptr ? layer().padded * element : kept_.size();
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->callers(), [&] {
-    CurrentKernels().cast(com_.data(), options_.wire_dtype, accumulator.data(),
-                          options_.grads_dtype, count);
-    ZeroArray(com_.data() + count * element, (layer_.padded - count) * element);
+    CurrentKernels().cast(taken().data(), options_.wire_dtype, accumulator.data(),
+                          options_.grads_dtype, options_.count);
+    ZeroArray(taken().data() + bytes, padded - bytes);
     if (spent) {
       ZeroArray(accumulator.data(), accumulator.size());
     }
@@ -241,15 +380,85 @@ absl::Status GradientRound::Publish() {
   });
 }
 
-absl::Status GradientRound::PublishMasters() {
-  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] { shard_.WriteTheta(com_.data()); }));
+absl::Status GradientRound::MastersToCom() {
+  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] { shard().WriteTheta(com_.data()); }));
   Call gather = ParametersCall();
   gather.options = Options();
-  ENTRAIN_RETURN_IF_ERROR(comm_->Run(gather));
+  return cut_->comm()->Run(gather);
+}
+
+absl::Status GradientRound::PublishMasters() {
+  ENTRAIN_RETURN_IF_ERROR(MastersToCom());
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] {
     CopyArray(options_.params, com_.data(), options_.count * SizeOf(options_.params_dtype));
   }));
   return own_->Lead();
+}
+
+// ---- After a loss ------------------------------------------------------------------------------
+
+ChannelPlace GradientRound::place() const {
+  return {.cuts = cuts_,
+          .prepared = prepared_ == nullptr
+                          ? 0
+                          : static_cast<int64_t>(prepared_->comm()->generation()),
+          .rounds = progress_.rounds(),
+          .commits = Commits(kind_) ? 1 : 0,
+          .phase = phase_};
+}
+
+int64_t GradientRound::number() const {
+  return progress_.rounds() + (phase_ == RoundPhase::kFinished ? 0 : 1);
+}
+
+absl::Status GradientRound::Decide(int64_t rounds, const RoundOutcome& outcome) {
+  if (progress_.rounds() > rounds || phase_ == RoundPhase::kDecided) {
+    return absl::OkStatus();
+  }
+  outcome_ = outcome;
+  if (!Commits(kind_)) {
+    return absl::OkStatus();  // an estimate changes nothing but the parameters
+  }
+  ENTRAIN_RETURN_IF_ERROR(Apply());
+  return cut_->has_copy() ? StepCopy() : absl::OkStatus();
+}
+
+absl::Status GradientRound::PrepareCut(std::shared_ptr<Communicator> comm, std::vector<int> members,
+                                       absl::Span<const int> holders) {
+  prepared_ = nullptr;
+  ENTRAIN_ASSIGN_OR_RETURN(auto cut,
+                           ChannelCut::Make(std::move(comm), options_, std::move(members)));
+  ENTRAIN_RETURN_IF_ERROR(cut->TakeFrom(*cut_, holders));
+  prepared_ = std::move(cut);
+  return absl::OkStatus();
+}
+
+void GradientRound::TakeCut() {
+  if (prepared_ != nullptr) {
+    cut_ = std::exchange(prepared_, nullptr);
+    ++cuts_;
+    CountBytes();
+  }
+}
+
+absl::Status GradientRound::ShareParameters(int root, int64_t rounds) {
+  const bool lacks = progress_.rounds() == rounds;
+  // A rank that is in the next round has installed the parameters.
+  const bool installed =
+      cut_->comm()->rank() == root && phase_ != RoundPhase::kFinished;
+  void* const params = installed ? options_.params : com_.data();
+  ENTRAIN_RETURN_IF_ERROR(cut_->comm()->Broadcast(params, options_.count, options_.params_dtype,
+                                                  root, TimedCall(options_.timeout_ns, -1, true)));
+  if (lacks) {
+    Finish();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientRound::GatherMasters() {
+  ENTRAIN_RETURN_IF_ERROR(MastersToCom());
+  Finish();
+  return absl::OkStatus();
 }
 
 }  // namespace entrain

@@ -7,10 +7,16 @@
 // On a device a round is enqueued on a stream of its own. Run waits only for the counts of
 // micro-batches.
 //
+// With on_loss finish the gradients stay in an array of their own, from which the reduce-scatter
+// reads, so that the round can be made again without the lost ranks (channel_recovery.h). A commit
+// then has two more messages: the neighbours' sums, and the votes (commit_plan.h).
+//
 // Thread safety: one thread at a time: the worker's between Take and Publish, otherwise the
-// caller's.
+// caller's. comm, bytes, bytes_sent, losses and End: any
+// thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -23,7 +29,10 @@
 #include "lib/base/call.h"
 #include "lib/comm/communicator.h"
 #include "lib/device/arrays.h"
+#include "lib/train/channel_cut.h"
 #include "lib/train/channel_progress.h"
+#include "lib/train/channel_recovery.h"
+#include "lib/train/commit_plan.h"
 #include "lib/train/delay_rule.h"
 #include "lib/train/gradient_channel_options.h"
 #include "lib/train/own_stream.h"
@@ -41,6 +50,13 @@ struct RoundResult {
   double grad_norm =
       std::numeric_limits<double>::quiet_NaN();  // of the mean; NaN: without clip_norm
   double clip_factor = 1;
+  int64_t ranks = 0;  // whose micro-batches are in this round
+};
+
+// What a round's counts and votes have made of it, in the format in which it is sent after a loss.
+struct RoundOutcome {
+  RoundCounts counts;  // of all ranks
+  RoundResult result;
 };
 
 class GradientRound {
@@ -48,16 +64,15 @@ class GradientRound {
   // Tags of a round's collectives that may be under way together.
   static constexpr int64_t kCountsTag = 0, kDataTag = 1;
 
-  // `options` have been checked; they and `slab` must outlive the object.
-  GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options,
-                const Slab& slab);
+  // `options` have been checked and must outlive the object. `comm` is for the round alone.
+  GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options);
   ~GradientRound();  // waits for enqueued work, which uses the arrays
 
   // Allocates all memory, and gives rank 0's parameters to all ranks. Collective.
   absl::Status Allocate();
   // Copies gradients to com on the caller's stream, and clears the accumulator if they are spent.
   absl::Status Take(const PlacedArray& accumulator, bool spent);
-  // Runs a round on the gradients in com, with the counts of this rank.
+  // Runs a round on the gradients that were taken, with the counts of this rank.
   absl::Status Run(RoundKind kind, const RoundCounts& mine);
   // Waits for the work that Run has enqueued.
   absl::Status Settle();
@@ -73,12 +88,41 @@ class GradientRound {
   void Restore(const RoundResult& result) { result_ = result; }
   const ChannelProgress& progress() const { return progress_; }
   ChannelProgress& progress() { return progress_; }
-  const ShardStep& shard() const { return shard_; }
-  ShardStep& shard() { return shard_; }
+  const ChannelCut& cut() const { return *cut_; }
+  const ShardStep& shard() const { return cut_->own(); }
+  ShardStep& shard() { return cut_->own(); }
   OwnStream& own() const { return *own_; }
   bool on_device() const { return options_.at.device != nullptr; }
   std::byte* com() const { return com_.data(); }
-  int64_t bytes() const { return com_.size() + shard_.bytes(); }
+  int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  // Returns the communicator of the ranks that are left.
+  std::shared_ptr<Communicator> comm() const;
+  uint64_t bytes_sent() const;
+  std::vector<ChannelLoss> losses() const;
+  // Ends the communicator with the error, and a recovery under way.
+  void End(const absl::Status& why);
+  // Collective. Makes copies of the masters and the state, which have changed outside a round.
+  absl::Status RenewCopies() { return cut_->RenewCopy(); }
+
+  // ---- Called by ChannelRecovery, within Run
+  ChannelPlace place() const;
+  // Returns the number of the round, counted from 1.
+  int64_t number() const;
+  const RoundOutcome& outcome() const { return outcome_; }
+  // Makes the step of the commit that others have decided, unless this rank has made it. `rounds`:
+  // the number of rounds before it.
+  absl::Status Decide(int64_t rounds, const RoundOutcome& outcome);
+  // Collective. Receives the shards of a cut for the ranks of `comm`. Their numbers are `members`.
+  // `holders`: the rank that has each shard of the present cut.
+  absl::Status PrepareCut(std::shared_ptr<Communicator> comm, std::vector<int> members,
+                          absl::Span<const int> holders);
+  // Replaces the cut by the prepared one, if there is one.
+  void TakeCut();
+  // Collective. The rank `root` has finished the round after `rounds` rounds. The ranks that have
+  // not finish it with its parameters.
+  absl::Status ShareParameters(int root, int64_t rounds);
+  // Collective. All ranks finish the round with their masters as parameters.
+  absl::Status GatherMasters();
 
  private:
   struct Carried {
@@ -87,27 +131,46 @@ class GradientRound {
   };
 
   absl::Status WarmUp();
-  absl::Status Make(RoundKind kind, const RoundCounts& mine);
+  absl::Status Make(const RoundCounts& mine);
   absl::Status ShareCounts(RoundCounts mine, RoundCounts* all);
   absl::Status SetRate(RoundResult* now) const;
-  absl::Status Clip(int64_t microbatches, RoundResult* now);
-  absl::StatusOr<double> Norm(int64_t microbatches);
-  absl::Status Step(RoundKind kind, const GradientSum& sum, double lr);
+  absl::Status Vote(RoundResult* now);
+  absl::Status CheckCopies(absl::Span<const ShardSums> sums) const;
+  absl::Status Apply();
+  absl::Status Step(const GradientSum& sum, double lr);
+  absl::Status StepCopy();
+  void Finish();
+  absl::Status Close();
+  absl::Status MastersToCom();
   absl::Status Carry(const char* what, Call call);
+  absl::Status CarryParameters();
   Call GradientsCall() const;
   Call ParametersCall() const;
   CallOptions Options(bool on_stream = true) const;
   void Doing(const char* what) const;
+  void CountBytes();
+  GradientSum Sum() const;
+  // Returns true if the round is a commit that neighbours copy.
+  bool Votes() const { return recovery_ != nullptr && Commits(kind_); }
+  const SlabLayer& layer() const { return cut_->layer(); }
+  // The gradients that were taken.
+  const PlacedArray& taken() const { return recovery_ == nullptr ? com_ : kept_; }
 
-  const std::shared_ptr<Communicator> comm_;
+  std::shared_ptr<Communicator> first_comm_;  // null with a recovery, which has its successors
   const ChannelOptions& options_;
-  const SlabLayer& layer_;  // the only layer
   std::unique_ptr<OwnStream> own_;
   PlacedArray com_;
-  ShardStep shard_;
+  PlacedArray kept_;  // with a recovery
+  std::unique_ptr<ChannelRecovery> recovery_;     // null: a loss is an error
+  std::unique_ptr<ChannelCut> cut_, prepared_;
+  int64_t cuts_ = 0;  // how often the shards were cut anew
   ChannelProgress progress_;
+  RoundKind kind_ = RoundKind::kCommit;           // of the round under way
+  RoundPhase phase_ = RoundPhase::kFinished;
+  RoundOutcome outcome_;
   RoundResult result_;
   std::vector<Carried> carried_;  // calls under way
+  std::atomic<int64_t> bytes_{0};
 };
 
 }  // namespace entrain

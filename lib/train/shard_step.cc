@@ -121,7 +121,7 @@ double ShardStep::SumOfSquares(const std::byte* com) const {
   double square = 0;
   for (int64_t first = 0; first < layer_.valid; first += piece_) {
     const int64_t here = std::min(piece_, layer_.valid - first);
-    const std::byte* const grads = com + (layer_.first + first) * SizeOf(wire);
+    const std::byte* const grads = com + (at_ + first) * SizeOf(wire);
     if (wire != DType::kF32) {
       kernels.cast(as_f32, DType::kF32, grads, wire, here);
     }
@@ -168,6 +168,14 @@ std::byte* ShardStep::Theta(int64_t first) const {
 
 std::byte* ShardStep::Previewed() const {
   return room_.data() + piece_ * SizeOf(options_.master_dtype());
+}
+
+std::vector<float*> ShardStep::Arrays() const {
+  std::vector<float*> arrays = {reinterpret_cast<float*>(theta_.data())};
+  for (const PlacedArray& array : state_) {
+    arrays.push_back(reinterpret_cast<float*>(array.data()));
+  }
+  return arrays;
 }
 
 int64_t ShardStep::bytes() const {

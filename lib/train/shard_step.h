@@ -1,5 +1,5 @@
-// The optimizer's steps on this rank's shard: they turn sums of gradients into parameters, in
-// place. The object keeps theta (the masters) and the state of Opt, which is an optimizer for each
+// The optimizer's steps on a shard, this rank's or a copy of its neighbour's: they turn sums of
+// gradients into parameters, in place. The object keeps theta (the masters) and the state of Opt, which is an optimizer for each
 // group of elements or the caller's step function.
 //
 // A step works on the shard in pieces that stay in the cache. On a device everything is enqueued on
@@ -28,7 +28,7 @@ namespace entrain {
 // Gradients of a round, summed over all ranks.
 struct GradientSum {
   std::byte* com =
-      nullptr;  // all elements, of which this rank's shard is summed; parameters afterwards
+      nullptr;  // all elements, of which the shard is summed; parameters afterwards
   int64_t microbatches = 0;  // N: micro-batches in the sum
   double clip = 1;           // factor of the mean
 };
@@ -43,7 +43,10 @@ class ShardStep {
  public:
   // `options` have been checked; they and `layer` must outlive the object.
   ShardStep(const ChannelOptions& options, const SlabLayer& layer)
-      : options_(options), layer_(layer), groups_(AllGroups(options)) {}
+      : ShardStep(options, layer, layer.first) {}
+  // For a com of which the shard begins at element `at`.
+  ShardStep(const ChannelOptions& options, const SlabLayer& layer, int64_t at)
+      : options_(options), layer_(layer), at_(at), groups_(AllGroups(options)) {}
   absl::Status Allocate();
 
   // Writes theta~ = Opt(theta, A / N_A) to com. theta and the state of Opt stay as they are.
@@ -63,6 +66,9 @@ class ShardStep {
   void WriteTheta(std::byte* com) const;
 
   const void* theta() const { return theta_.data(); }
+  // Returns theta and the arrays of the state: `layer.shard` elements each, f32 except for an f64
+  // theta.
+  std::vector<float*> Arrays() const;
   int64_t bytes() const;
   void VisitState(StateVisitor& visitor);
 
@@ -83,10 +89,11 @@ class ShardStep {
   void GroupsStep(Apply apply, const Piece& piece, const StepTime& t);
   std::byte* Theta(int64_t first) const;
   std::byte* Previewed() const;
-  std::byte* Own(std::byte* com, DType dtype) const { return com + layer_.first * SizeOf(dtype); }
+  std::byte* Own(std::byte* com, DType dtype) const { return com + at_ * SizeOf(dtype); }
 
   const ChannelOptions& options_;
   const SlabLayer& layer_;
+  const int64_t at_;  // first element of the shard in com
   const std::vector<ParameterGroup> groups_;  // cover all parameters
   PlacedArray theta_;
   std::vector<PlacedArray> state_;  // as the shard; zeros in groups that need fewer

@@ -24,8 +24,7 @@ constexpr float kRate = 0.5f;
 // A rank's parameters, its gradients, and its rounds of SGD.
 struct Rank {
   explicit Rank(const std::shared_ptr<Communicator>& comm, ChannelOptions given = {})
-      : options(std::move(given)),
-        slab(*Slab::Make(std::vector<int64_t>{kCount}, comm->size(), comm->rank())) {
+      : options(std::move(given)) {
     options.count = kCount;
     options.params = params;
     options.lr = kRate;
@@ -33,7 +32,7 @@ struct Rank {
     for (float& param : params) {
       param = static_cast<float>(8 + comm->rank());  // all ranks get rank 0's values
     }
-    round = std::make_unique<GradientRound>(comm, options, slab);
+    round = std::make_unique<GradientRound>(comm, options);
     EXPECT_EQ(round->Allocate(), absl::OkStatus());
     accumulator = *PlacedArray::Allocate(nullptr, kCount * static_cast<int64_t>(sizeof(float)));
     std::memset(accumulator.data(), 0, static_cast<size_t>(accumulator.size()));
@@ -55,7 +54,6 @@ struct Rank {
   }
 
   ChannelOptions options;
-  Slab slab;
   float params[kCount];
   PlacedArray accumulator;
   std::unique_ptr<GradientRound> round;

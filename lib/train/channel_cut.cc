@@ -1,0 +1,173 @@
+#include "lib/train/channel_cut.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/crc32c.h"
+#include "lib/base/status.h"
+#include "lib/memory/buffer.h"
+#include "lib/train/timed_call.h"
+#include "lib/train/worker_thread.h"
+
+namespace entrain {
+namespace {
+
+// Messages of a round that may be under way together with its counts and its gradients.
+constexpr int64_t kCopyTag = 2;
+
+int LeftOf(const Communicator& comm) {
+  return (comm.rank() + comm.size() - 1) % comm.size();
+}
+
+uint64_t SumOf(const ShardStep& shard, const SlabLayer& layer) {
+  return Crc32c(shard.theta(), static_cast<size_t>(layer.valid) * sizeof(float));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ChannelCut>> ChannelCut::Make(std::shared_ptr<Communicator> comm,
+                                                             const ChannelOptions& options,
+                                                             std::vector<int> members) {
+  const std::vector<int64_t> layers = {options.count};
+  ENTRAIN_ASSIGN_OR_RETURN(Slab slab, Slab::Make(layers, comm->size(), comm->rank()));
+  ENTRAIN_ASSIGN_OR_RETURN(Slab left, Slab::Make(layers, comm->size(), LeftOf(*comm)));
+  std::unique_ptr<ChannelCut> cut(new ChannelCut(std::move(comm), options, std::move(members),
+                                                 std::move(slab), std::move(left)));
+  ENTRAIN_RETURN_IF_ERROR(cut->Allocate());
+  return cut;
+}
+
+ChannelCut::ChannelCut(std::shared_ptr<Communicator> comm, const ChannelOptions& options,
+                       std::vector<int> members, Slab slab, Slab left)
+    : comm_(std::move(comm)),
+      options_(options),
+      members_(std::move(members)),
+      slab_(std::move(slab)),
+      left_(std::move(left)),
+      own_(options, slab_.layer(0)) {}
+
+absl::Status ChannelCut::Allocate() {
+  ENTRAIN_RETURN_IF_ERROR(own_.Allocate());
+  if (options_.on_loss == OnLoss::kFail || comm_->size() == 1) {
+    return absl::OkStatus();
+  }
+  copy_ = std::make_unique<ShardStep>(options_, left_.layer(0), 0);
+  ENTRAIN_RETURN_IF_ERROR(copy_->Allocate());
+  const int64_t widest = std::max(SizeOf(options_.params_dtype), SizeOf(options_.wire_dtype));
+  ENTRAIN_ASSIGN_OR_RETURN(sum_, PlacedArray::Allocate(nullptr, layer().shard * widest));
+  return absl::OkStatus();
+}
+
+int64_t ChannelCut::bytes() const {
+  return own_.bytes() + (has_copy() ? copy_->bytes() : 0) + sum_.size();
+}
+
+void ChannelCut::Start(const std::byte* params) {
+  own_.Start(params);
+  if (has_copy()) {
+    copy_->Start(params);
+    AddUp();
+  }
+}
+
+void ChannelCut::AddUp() {
+  sums_ = {.own = SumOf(own_, layer()), .copy = SumOf(*copy_, left_.layer(0))};
+}
+
+// Sends `count` elements to the right neighbour, and receives as many from the left one.
+absl::Status ChannelCut::Pass(const void* mine, void* theirs, int64_t count, DType dtype) {
+  Call send, receive;
+  send.kind = CallKind::kSend;
+  send.in = {const_cast<void*>(mine), count * SizeOf(dtype)};  // the call only reads it
+  send.root = (comm_->rank() + 1) % comm_->size();
+  receive.kind = CallKind::kRecv;
+  receive.out = {theirs, count * SizeOf(dtype)};
+  receive.root = LeftOf(*comm_);
+  for (Call* call : {&send, &receive}) {
+    call->dtype = dtype;
+    call->count = count;
+    call->options = TimedCall(options_.timeout_ns, kCopyTag, true);
+  }
+  const Call both[] = {receive, send};
+  const RefPtr<Work> work = comm_->StartAll(both);
+  work->Wait(Deadline::Never(), true);  // the calls have deadlines of their own
+  return Annotate(work->status(), "copy");
+}
+
+absl::Status ChannelCut::ExchangeSums(const std::byte* com) {
+  const DType wire = options_.wire_dtype;
+  return Pass(com + layer().first * SizeOf(wire), sum_.data(), layer().shard, wire);
+}
+
+absl::Status ChannelCut::CommitCopy(const GradientSum& sum, const StepTime& t) {
+  ENTRAIN_RETURN_IF_ERROR(copy_->Commit({sum_.data(), sum.microbatches, sum.clip}, t));
+  AddUp();
+  return absl::OkStatus();
+}
+
+absl::Status ChannelCut::RenewCopy() {
+  if (!has_copy()) {
+    return absl::OkStatus();
+  }
+  const std::vector<float*> mine = own_.Arrays(), theirs = copy_->Arrays();
+  for (size_t i = 0; i < mine.size(); ++i) {
+    WorkerThread::Doing("copies of the neighbours' shards");
+    ENTRAIN_RETURN_IF_ERROR(Pass(mine[i], theirs[i], layer().shard, DType::kF32));
+  }
+  AddUp();
+  return absl::OkStatus();
+}
+
+absl::Status ChannelCut::TakeFrom(const ChannelCut& before, absl::Span<const int> holders) {
+  const std::vector<ShardMove> moves = MovesOf(options_.count, holders, comm_->size());
+  for (size_t array = 0; array < own_.Arrays().size(); ++array) {
+    WorkerThread::Doing("after a loss: cutting the shards anew");
+    ENTRAIN_RETURN_IF_ERROR(MoveArray(before, moves, array));
+  }
+  return RenewCopy();
+}
+
+// The pieces that go to one rank lie one after the other in what is sent, as do those of one rank
+// in what is received.
+absl::Status ChannelCut::MoveArray(const ChannelCut& before, absl::Span<const ShardMove> moves,
+                                   size_t array) {
+  const auto size = static_cast<size_t>(comm_->size());
+  PartCounts counts{.in = std::vector<int64_t>(size), .out = std::vector<int64_t>(size)};
+  std::vector<float> sent, received(static_cast<size_t>(layer().valid));
+  for (const ShardMove& move : moves) {
+    if (move.from == comm_->rank()) {
+      const bool own = move.shard == before.slab_.slot();
+      const SlabLayer& layer = own ? before.layer() : before.left_.layer(0);
+      const float* const from = (own ? before.own_ : *before.copy_).Arrays()[array];
+      sent.insert(sent.end(), from + (move.first - layer.first),
+                  from + (move.first - layer.first + move.count));
+      counts.in[static_cast<size_t>(move.to)] += move.count;
+    }
+    if (move.to == comm_->rank()) {
+      counts.out[static_cast<size_t>(move.from)] += move.count;
+    }
+  }
+  Call call;
+  call.kind = CallKind::kAllToAll;
+  call.dtype = DType::kF32;
+  call.in = {sent.data(), static_cast<int64_t>(sent.size() * sizeof(float))};
+  call.out = {received.data(), static_cast<int64_t>(received.size() * sizeof(float))};
+  call.uneven = std::make_shared<const PartCounts>(std::move(counts));
+  call.options = TimedCall(options_.timeout_ns, -1, true);
+  ENTRAIN_RETURN_IF_ERROR(Annotate(comm_->Run(call), "shards"));
+  float* const to = own_.Arrays()[array];
+  const float* from = received.data();
+  for (const ShardMove& move : moves) {
+    if (move.to == comm_->rank()) {
+      std::copy_n(from, move.count, to + (move.first - layer().first));
+      from += move.count;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace entrain

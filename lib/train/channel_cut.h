@@ -1,0 +1,89 @@
+// The shards of a gradient channel on this rank: its own and, with on_loss finish, a copy of its left
+// neighbour's. The copy is kept up with the neighbour's sums of gradients: both ranks make the same
+// step, which costs fewer bytes than masters and moments.
+//
+//   ranks        0      1      2      3        right neighbour of rank 3: rank 0
+//   own shard    0      1      2      3
+//   copy         3      0      1      2
+//   rank 2 lost: 0 3    1 0           3 2      all shards are left; they are cut into three
+//
+// Thread safety: one thread at a time, except comm.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "lib/comm/communicator.h"
+#include "lib/device/arrays.h"
+#include "lib/train/commit_plan.h"
+#include "lib/train/gradient_channel_options.h"
+#include "lib/train/shard_step.h"
+#include "lib/train/slab.h"
+
+namespace entrain {
+
+// A checksum of the masters of a rank's own shard, and one of its copy.
+struct ShardSums {
+  uint64_t own = 0, copy = 0;
+};
+
+class ChannelCut {
+ public:
+  // `options` have been checked and must outlive the object. `members` are the ranks of `comm`,
+  // numbered as the channel's first ranks. Allocates the shards.
+  static absl::StatusOr<std::unique_ptr<ChannelCut>> Make(std::shared_ptr<Communicator> comm,
+                                                          const ChannelOptions& options,
+                                                          std::vector<int> members);
+
+  const std::shared_ptr<Communicator>& comm() const { return comm_; }
+  const std::vector<int>& members() const { return members_; }
+  const Slab& slab() const { return slab_; }
+  const SlabLayer& layer() const { return slab_.layer(0); }
+  ShardStep& own() { return own_; }
+  const ShardStep& own() const { return own_; }
+  // Returns true if the rank has a copy: with on_loss finish, unless it is the only rank.
+  bool has_copy() const { return copy_ != nullptr; }
+  int64_t bytes() const;
+
+  // Begins both shards with the parameters, see ShardStep::Start. Runs inside ComputeAt.
+  void Start(const std::byte* params);
+  // Collective. Sends this rank's sum of gradients, which lies in `com`, to the right neighbour, and
+  // receives the left neighbour's.
+  absl::Status ExchangeSums(const std::byte* com);
+  // Makes the commit of the left neighbour with the sum that ExchangeSums has received. Of `sum`
+  // only the numbers matter.
+  absl::Status CommitCopy(const GradientSum& sum, const StepTime& t);
+  // Collective. Replaces the copy by the left neighbour's shard.
+  absl::Status RenewCopy();
+  // Collective over the ranks of this cut, which had shards of the cut `before`. Receives the shards
+  // of this cut. `holders`: by shard of `before`, the rank of this cut that has it.
+  absl::Status TakeFrom(const ChannelCut& before, absl::Span<const int> holders);
+  // Returns the checksums after the last change.
+  const ShardSums& sums() const { return sums_; }
+
+ private:
+  ChannelCut(std::shared_ptr<Communicator> comm, const ChannelOptions& options,
+             std::vector<int> members, Slab slab, Slab left);
+  absl::Status Allocate();
+  absl::Status Pass(const void* mine, void* theirs, int64_t count, DType dtype);
+  absl::Status MoveArray(const ChannelCut& before, absl::Span<const ShardMove> moves, size_t array);
+  void AddUp();
+
+  const std::shared_ptr<Communicator> comm_;
+  const ChannelOptions& options_;
+  const std::vector<int> members_;
+  const Slab slab_, left_;  // of this rank, and of its left neighbour
+  ShardStep own_;
+  std::unique_ptr<ShardStep> copy_;
+  PlacedArray sum_;  // the left neighbour's
+  ShardSums sums_;
+};
+
+}  // namespace entrain

@@ -1,0 +1,146 @@
+#include "lib/train/channel_recovery.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "lib/base/status.h"
+#include "lib/train/gradient_round.h"
+#include "lib/train/timed_call.h"
+#include "lib/train/worker_thread.h"
+
+namespace entrain {
+
+absl::StatusOr<std::unique_ptr<ChannelRecovery>> ChannelRecovery::Make(
+    std::shared_ptr<Communicator> comm, int64_t timeout_ns) {
+  const ReplicaPlace mine = {.replica = comm->rank(), .slot = 0};
+  ENTRAIN_ASSIGN_OR_RETURN(auto world, ReplicaWorld::Make(std::move(comm), mine, 1, timeout_ns));
+  return std::unique_ptr<ChannelRecovery>(new ChannelRecovery(std::move(world), timeout_ns));
+}
+
+std::vector<ChannelLoss> ChannelRecovery::losses() const {
+  absl::MutexLock lock(&mutex_);
+  return losses_;
+}
+
+void ChannelRecovery::End(const absl::Status& why) {
+  ended_.store(true);  // before the communicator is read, which Shrink replaces before it looks
+  comm()->EndWith(why);
+}
+
+// An error that only this rank has met is none that a smaller communicator would mend.
+bool ChannelRecovery::Answers(const absl::Status& status, const GradientRound& round) const {
+  const bool aborted_by_another =
+      status.code() == absl::StatusCode::kAborted && BlameOf(status).rank >= 0;
+  return (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || aborted_by_another) &&
+         !Needed(round).ok() && !ended_.load();
+}
+
+// Returns the loss by which a communicator has ended; OK if there is none.
+absl::Status ChannelRecovery::Needed(const GradientRound& round) const {
+  ENTRAIN_RETURN_IF_ERROR(LossOf(round.cut().comm().get()));
+  return LossOf(comm().get());
+}
+
+absl::Status ChannelRecovery::Run(GradientRound& round) {
+  while (true) {
+    ENTRAIN_RETURN_IF_ERROR(Shrink(round));
+    const absl::Status status = GoOn(round);
+    if (status.ok() || Needed(round).ok() || status.code() == absl::StatusCode::kDataLoss) {
+      return status;
+    }
+  }
+}
+
+// Ends the communicators, and replaces that of all ranks.
+absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
+  const std::shared_ptr<Communicator> world = comm(), cut = round.cut().comm();
+  std::vector<absl::Status> causes;
+  for (const auto& one : {cut, world}) {
+    if (const absl::Status loss = LossOf(one.get()); !loss.ok()) {
+      causes.push_back(loss);
+    }
+  }
+  WorkerThread::Doing("after a loss: ending the communicators");
+  for (const auto& one : {cut, world}) {
+    if (!causes.empty()) {
+      one->EndWith(causes[0]);
+    }
+  }
+  const std::vector<int> before = ReplicasOf(world_->places());
+  ENTRAIN_RETURN_IF_ERROR(world_->Shrink(causes));
+  bytes_before_.fetch_add(world->stats().bytes_sent, std::memory_order_relaxed);
+  const std::vector<int> left = ReplicasOf(world_->places());
+  if (left.size() == before.size() && !causes.empty()) {
+    return causes[0];  // nobody is lost: the network is too slow for the time limit
+  }
+  if (ended_.load()) {
+    const absl::Status ended = absl::AbortedError("ended after a loss");
+    comm()->EndWith(ended);
+    return ended;
+  }
+  absl::MutexLock lock(&mutex_);
+  for (const int rank : before) {
+    if (!std::binary_search(left.begin(), left.end(), rank)) {
+      losses_.push_back({.rank = rank,
+                         .round = round.number(),
+                         .why = causes.empty() ? "" : std::string(causes[0].message())});
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChannelRecovery::GoOn(GradientRound& round) {
+  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<ChannelPlace> places, GatherPlaces(round.place()));
+  ENTRAIN_ASSIGN_OR_RETURN(const CommitPlan plan, PlanCommit(places));
+  if (plan.take_cut) {
+    round.TakeCut();
+  }
+  if (plan.decided >= 0) {
+    ENTRAIN_RETURN_IF_ERROR(Decide(plan, round));
+  }
+  ENTRAIN_RETURN_IF_ERROR(CutAnew(round));
+  if (plan.finished >= 0) {
+    WorkerThread::Doing("after a loss: parameters of the round");
+    ENTRAIN_RETURN_IF_ERROR(round.ShareParameters(plan.finished, plan.rounds));
+  } else if (plan.decided >= 0) {
+    WorkerThread::Doing("after a loss: gathering the masters");
+    ENTRAIN_RETURN_IF_ERROR(round.GatherMasters());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<ChannelPlace>> ChannelRecovery::GatherPlaces(const ChannelPlace& mine) {
+  const std::shared_ptr<Communicator> world = comm();
+  const CallOptions options = TimedCall(timeout_ns_, -1, true);
+  WorkerThread::Doing("after a loss: how far the others have come", options.timeout_ns);
+  std::vector<ChannelPlace> places(static_cast<size_t>(world->size()));
+  constexpr int64_t kNumbers = sizeof(ChannelPlace) / sizeof(int64_t);
+  ENTRAIN_RETURN_IF_ERROR(world->AllGather(&mine, places.data(), kNumbers, DType::kI64, options));
+  return places;
+}
+
+// Collective. All ranks that have not finished the round make the step of its commit, if it is one.
+absl::Status ChannelRecovery::Decide(const CommitPlan& plan, GradientRound& round) {
+  const CallOptions options = TimedCall(timeout_ns_, -1, true);
+  WorkerThread::Doing("after a loss: the votes", options.timeout_ns);
+  RoundOutcome outcome = round.outcome();
+  static_assert(std::is_trivially_copyable_v<RoundOutcome>);
+  ENTRAIN_RETURN_IF_ERROR(
+      comm()->Broadcast(&outcome, sizeof(outcome), DType::kU8, plan.decided, options));
+  return round.Decide(plan.rounds, outcome);
+}
+
+// Collective. Cuts the shards for the ranks that are left.
+absl::Status ChannelRecovery::CutAnew(GradientRound& round) {
+  const std::vector<int> left = ReplicasOf(world_->places());
+  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<int> holders, HoldersOf(round.cut().members(), left));
+  ENTRAIN_RETURN_IF_ERROR(round.PrepareCut(comm(), left, holders));
+  const CallOptions options = TimedCall(timeout_ns_, -1, true);
+  WorkerThread::Doing("after a loss: the votes for the new cut", options.timeout_ns);
+  ENTRAIN_RETURN_IF_ERROR(comm()->Barrier(options));
+  round.TakeCut();
+  return absl::OkStatus();
+}
+
+}  // namespace entrain

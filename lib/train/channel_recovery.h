@@ -1,0 +1,81 @@
+// Finishes a gradient channel's round after a loss (option on_loss), on the ranks that are left:
+//
+//   1  the communicators end, so that no rank waits in them
+//   2  Shrink: the ranks that are left                                     replica_world
+//   3  all tell how far they have come; the same plan on all               commit_plan
+//   4  if a rank has decided the commit, all make its step
+//   5  the shards are cut anew for the ranks that are left                 channel_cut
+//   6  if a rank has finished the round, it sends the parameters. Otherwise those of a decided commit
+//      are gathered from the masters, or the round must be repeated
+//
+// If another rank is lost meanwhile, Run begins again with what it has.
+//
+// Thread safety: Run is called by the worker; the other functions by any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+#include "lib/comm/communicator.h"
+#include "lib/train/commit_plan.h"
+#include "lib/train/replica_world.h"
+
+namespace entrain {
+
+class GradientRound;
+
+// The loss of a rank.
+struct ChannelLoss {
+  int rank = 0;       // its number among the channel's first ranks
+  int64_t round = 0;  // the round in which this rank learned of the loss, counted from 1
+  std::string why;
+};
+
+class ChannelRecovery {
+ public:
+  // Collective over `comm`, which must be for the channel alone. `timeout_ns` limits each call; 0:
+  // the communicator's default.
+  static absl::StatusOr<std::unique_ptr<ChannelRecovery>> Make(std::shared_ptr<Communicator> comm,
+                                                               int64_t timeout_ns);
+
+  // Returns the communicator of the ranks that are left.
+  std::shared_ptr<Communicator> comm() const { return world_->comm(); }
+  // Returns true if the round has failed with `status` because a rank is lost.
+  bool Answers(const absl::Status& status, const GradientRound& round) const;
+  // `round` is under way. Returns OK if it is finished or may be made again. After an error this
+  // rank cannot go on.
+  absl::Status Run(GradientRound& round);
+  // Ends the communicator with the error, and a Run under way.
+  void End(const absl::Status& why);
+  // Returns the losses in the order in which this rank learned of them.
+  std::vector<ChannelLoss> losses() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the payload bytes that this rank sent in the communicators before comm().
+  uint64_t bytes_before() const { return bytes_before_.load(std::memory_order_relaxed); }
+
+ private:
+  ChannelRecovery(std::unique_ptr<ReplicaWorld> world, int64_t timeout_ns)
+      : world_(std::move(world)), timeout_ns_(timeout_ns) {}
+  absl::Status Needed(const GradientRound& round) const;
+  absl::Status Shrink(const GradientRound& round);
+  absl::Status GoOn(GradientRound& round);
+  absl::StatusOr<std::vector<ChannelPlace>> GatherPlaces(const ChannelPlace& mine);
+  absl::Status Decide(const CommitPlan& plan, GradientRound& round);
+  absl::Status CutAnew(GradientRound& round);
+
+  const std::unique_ptr<ReplicaWorld> world_;  // each rank is a replica
+  const int64_t timeout_ns_;
+  std::atomic<uint64_t> bytes_before_{0};
+  std::atomic<bool> ended_{false};
+  mutable absl::Mutex mutex_;
+  std::vector<ChannelLoss> losses_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace entrain

@@ -1,0 +1,77 @@
+// Decides how the ranks of a gradient channel that are left finish the round in which ranks were
+// lost. Pure functions: every rank has the same arguments and makes the same plan.
+//
+// A commit has two phases. A rank is ready when it has the sum of its own shard and that of its left
+// neighbour. Then all ranks vote, and a rank that has all votes steps its shard and the neighbour's:
+//
+//              counts, sums, neighbour's sum    vote       step, parameters
+//   rank 0     ----------------------------> ready -> decided -----------> finished
+//   rank 1     ----------------------------> ready          has lost a rank in the vote
+//   rank 2     ----------------------------> ready -> dies
+//
+//   plan       rank 0 has decided, so ranks 1 and 3 step too: the round counts rank 2
+//
+// If no rank has decided, no rank has stepped, and the round is repeated without the lost ranks. If
+// a rank has finished the round, it sends the others its parameters. Estimates have no vote,
+// because they change nothing.
+//
+// Afterwards the shards are cut anew for the ranks that are left. This too has two phases: a rank is
+// prepared when it has all of its new shards, then all vote, then they take the new cut.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace entrain {
+
+enum class RoundPhase : int64_t { kBegun = 0, kReady = 1, kDecided = 2, kFinished = 3 };
+
+// How far a rank has come, in the format in which it is sent.
+struct ChannelPlace {
+  int64_t cuts = 0;      // how often its shards have been cut anew
+  // The generation of the communicator for whose ranks it has all shards of the next cut; 0: none.
+  int64_t prepared = 0;
+  int64_t rounds = 0;    // rounds that it has finished
+  int64_t commits = 0;   // 1: its last round is a commit
+  // Of its last round. kFinished: `rounds` includes this round.
+  RoundPhase phase = RoundPhase::kBegun;
+};
+
+struct CommitPlan {
+  // True: ranks that are prepared take the next cut.
+  bool take_cut = false;
+  // The lowest number of rounds that a rank has finished. The plan is about the round after these.
+  int64_t rounds = 0;
+  // The lowest rank that has finished that round; -1: none.
+  int finished = -1;
+  // The lowest rank that has finished that round or decided its commit; the others make the same
+  // step. -1: none.
+  int decided = -1;
+};
+
+// `places` are by rank. Returns kDataLoss, naming ranks, if they cannot be of one run.
+absl::StatusOr<CommitPlan> PlanCommit(absl::Span<const ChannelPlace> places);
+
+// Shard i of a cut is held by rank i of that cut and, as a copy, by its right neighbour.
+// `members` are the ranks of the cut, `left` those that are left, by rank; both are numbers of the
+// channel's first ranks, ascending. Returns the rank that gives each shard: an index in `left`.
+// Returns kDataLoss, naming both, if a rank was lost together with its right neighbour.
+absl::StatusOr<std::vector<int>> HoldersOf(absl::Span<const int> members,
+                                           absl::Span<const int> left);
+
+// Elements [first, first + count) of all parameters, which go from rank `from` to rank `to`, where
+// they are of its own shard. `shard` is the shard of the old cut that has them.
+struct ShardMove {
+  int from = 0, to = 0, shard = 0;
+  int64_t first = 0, count = 0;
+  friend bool operator==(const ShardMove&, const ShardMove&) = default;
+};
+
+// Returns the moves by which `count` elements in holders.size() shards become `ranks` shards, in the
+// order of from, to, first. Shards are cut as Slab cuts a layer.
+std::vector<ShardMove> MovesOf(int64_t count, absl::Span<const int> holders, int ranks);
+
+}  // namespace entrain
