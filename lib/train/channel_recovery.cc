@@ -23,17 +23,12 @@ std::vector<ChannelLoss> ChannelRecovery::losses() const {
   return losses_;
 }
 
-void ChannelRecovery::End(const absl::Status& why) {
-  ended_.store(true);  // before the communicator is read, which Shrink replaces before it looks
-  comm()->EndWith(why);
-}
-
 // An error that only this rank has met is none that a smaller communicator would mend.
 bool ChannelRecovery::Answers(const absl::Status& status, const GradientRound& round) const {
   const bool aborted_by_another =
       status.code() == absl::StatusCode::kAborted && BlameOf(status).rank >= 0;
   return (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || aborted_by_another) &&
-         !Needed(round).ok() && !ended_.load();
+         !Needed(round).ok() && !stopped_.load();
 }
 
 // Returns the loss by which a communicator has ended; OK if there is none.
@@ -74,10 +69,11 @@ absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
   if (left.size() == before.size() && !causes.empty()) {
     return causes[0];  // nobody is lost: the network is too slow for the time limit
   }
-  if (ended_.load()) {
-    const absl::Status ended = absl::AbortedError("ended after a loss");
-    comm()->EndWith(ended);
-    return ended;
+  if (stopped_.load()) {
+    // Stop came before the communicator was replaced, or ends the new one.
+    const absl::Status stopped = absl::AbortedError("this rank left after a loss");
+    comm()->EndWith(stopped);
+    return stopped;
   }
   absl::MutexLock lock(&mutex_);
   for (const int rank : before) {

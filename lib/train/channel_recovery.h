@@ -53,8 +53,8 @@ class ChannelRecovery {
   // `round` is under way. Returns OK if it is finished or may be made again. After an error this
   // rank cannot go on.
   absl::Status Run(GradientRound& round);
-  // Ends the communicator with the error, and a Run under way.
-  void End(const absl::Status& why);
+  // Must be called before the caller ends the communicator: no Run goes on.
+  void Stop() { stopped_.store(true); }
   // Returns the losses in the order in which this rank learned of them.
   std::vector<ChannelLoss> losses() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the payload bytes that this rank sent in the communicators before comm().
@@ -73,7 +73,7 @@ class ChannelRecovery {
   const std::unique_ptr<ReplicaWorld> world_;  // each rank is a replica
   const int64_t timeout_ns_;
   std::atomic<uint64_t> bytes_before_{0};
-  std::atomic<bool> ended_{false};
+  std::atomic<bool> stopped_{false};
   mutable absl::Mutex mutex_;
   std::vector<ChannelLoss> losses_ ABSL_GUARDED_BY(mutex_);
 };

@@ -50,7 +50,7 @@ GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const Chann
 void GradientChannel::Free(GradientChannel* channel) {
   const int64_t over = channel->over_.load(std::memory_order_acquire);
   if (channel->in_flight_ && over < channel->quota_.rounds()) {
-    channel->round_.End(absl::AbortedError("acco: destroyed during a round"));
+    channel->round_.Abort("acco: destroyed during a round");
   } else {
     channel->worker_.Drain().IgnoreError();
   }

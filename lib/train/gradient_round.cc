@@ -40,11 +40,17 @@ std::vector<ChannelLoss> GradientRound::losses() const {
 }
 
 void GradientRound::End(const absl::Status& why) {
-  if (recovery_ == nullptr) {
-    first_comm_->EndWith(why);
-  } else {
-    recovery_->End(why);
+  if (recovery_ != nullptr) {
+    recovery_->Stop();
   }
+  comm()->EndWith(why);
+}
+
+void GradientRound::Abort(absl::string_view reason) {
+  if (recovery_ != nullptr) {
+    recovery_->Stop();
+  }
+  comm()->Abort(reason);
 }
 
 absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {

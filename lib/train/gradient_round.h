@@ -12,8 +12,8 @@
 // then has two more messages: the neighbours' sums, and the votes (commit_plan.h).
 //
 // Thread safety: one thread at a time: the worker's between Take and Publish, otherwise the
-// caller's. comm, bytes, bytes_sent, losses and End: any
-// thread.
+// caller's. comm, bytes, bytes_sent, losses, End and
+// Abort: any thread.
 #pragma once
 
 #include <atomic>
@@ -99,8 +99,9 @@ class GradientRound {
   std::shared_ptr<Communicator> comm() const;
   uint64_t bytes_sent() const;
   std::vector<ChannelLoss> losses() const;
-  // Ends the communicator with the error, and a recovery under way.
+  // End the communicator and a recovery under way, see Communicator.
   void End(const absl::Status& why);
+  void Abort(absl::string_view reason);
   // Collective. Makes copies of the masters and the state, which have changed outside a round.
   absl::Status RenewCopies() { return cut_->RenewCopy(); }
 

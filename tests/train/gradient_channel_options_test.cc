@@ -111,6 +111,17 @@ TEST(ChannelOptions, AreRefusedByNameAndValue) {
          o.optimizer = nullptr;
          o.step = NoStep;
        }},
+      {"on_loss: 1 (finish) does not go with a step of the caller's",
+       [](auto& o) {
+         o.on_loss = OnLoss::kFinish;
+         o.optimizer = nullptr;
+         o.step = NoStep;
+       }},
+      {"on_loss: 1 (finish) does not go with parameters on a device",
+       [](auto& o) {
+         o.on_loss = OnLoss::kFinish;
+         o.at.device = reinterpret_cast<Device*>(&o);  // only compared
+       }},
   };
   for (const Case& c : cases) {
     ChannelOptions options = Whole();
@@ -129,7 +140,7 @@ TEST(ChannelOptions, WhatRanksMustGiveAlikeIsInTheirRows) {
   EXPECT_THAT(names, testing::ElementsAre("count", "memory", "params_dtype", "wire_dtype", "method",
                                           "warmup_rounds", "clip_norm", "lr", "min_lr",
                                           "schedule_warmup", "schedule_total", "schedule_unit",
-                                          "limit_unit", "limit", "group_count"));
+                                          "limit_unit", "limit", "on_loss", "group_count"));
 }
 
 TEST(ChannelOptions, TheRateRisesLinearlyAndFallsAsACosine) {

@@ -1,0 +1,465 @@
+// Ranks of a gradient channel are killed, and the others go on (on_loss). Ranks are processes. Their
+// results lie in memory that they share with the test. Their parameters are compared, bit for bit,
+// with those of a reference that steps all parameters at once, with the micro-batches of those ranks
+// that each round has counted.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/base/crc32c.h"
+#include "lib/kernels/kernels.h"
+#include "lib/train/gradient_channel.h"
+#include "lib/train/penalty.h"
+#include "tests/support/ranks.h"
+
+namespace entrain {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kMostRanks = 6;
+constexpr int kMostRounds = 40;
+constexpr int64_t kCount = 30'011;   // no multiple of the ranks
+constexpr int64_t kPiece = 4096;     // of a step
+constexpr double kRate = 0.01;
+
+// What a rank has seen after an install.
+struct Landed {
+  int64_t ranks, microbatches, losses;
+  uint32_t params;  // checksum
+};
+// What a rank shows when it has ended.
+struct Shown {
+  std::array<Landed, kMostRounds> landed;  // by round, counted from 1
+  int64_t rounds, commits, gradients;
+  int64_t longest_ns;  // install
+  int losses, lost[kMostRanks];
+  char error[512];
+  float params[kCount];
+};
+struct Shared {
+  std::array<Shown, kMostRanks> ranks;
+  std::atomic<int> ended;
+};
+
+// Memory that forked processes share.
+class SharedMemory {
+ public:
+  SharedMemory()
+      : memory_(new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared()) {}
+  ~SharedMemory() { munmap(memory_, sizeof(Shared)); }
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+  Shared* operator->() const { return memory_; }
+  Shown& operator[](int rank) const { return memory_->ranks[static_cast<size_t>(rank)]; }
+
+ private:
+  Shared* const memory_;
+};
+
+// The points of a round at which a test can kill a rank.
+enum class Point {
+  kCaller,        // before install, while the round before may be under way
+  kSchedule,      // the sums are there, and this rank has not voted
+  kStep,          // an estimate, or the first piece of a commit: all have voted
+  kLastPiece,     // of this rank's own shard
+  kCopy,          // the first piece of the copy, while parameters are gathered
+  kEndOfCopy,     // its last piece
+};
+
+struct Job {
+  int ranks = 4;
+  const char* transports = "shm";
+  DelayMethod method = DelayMethod::kAcco;
+  OptimizerKind kind = OptimizerKind::kAdamw;
+  int64_t commits = 5;
+  double clip_norm = 0;
+  bool bf16 = false;  // parameters
+  DType wire = DType::kF32;
+  int64_t warmup_rounds = 0;
+  bool groups = false;
+  int64_t timeout_ns = 20 * kSecond;
+  // Called at a point of round `round`, counted from 0.
+  std::function<void(int rank, int64_t round, Point point)> at = {};
+};
+
+void Die() {
+  raise(SIGKILL);
+}
+
+std::function<void(int, int64_t, Point)> DiesAt(int victim, int64_t round, Point point) {
+  return [=](int rank, int64_t now, Point here) {
+    if (rank == victim && now == round && here == point) {
+      Die();
+    }
+  };
+}
+
+float InitialOf(int64_t i) {
+  return 0.125f * static_cast<float>(i % 17) - 1;
+}
+
+// Sums of these are exact in any order.
+float GradientOf(int rank, int64_t round, int64_t i) {
+  return static_cast<float>((7 * round + 3 * i + 5 * rank) % 32 - 16) / 64;
+}
+
+std::shared_ptr<const Optimizer> MakeRule(OptimizerKind kind, double weight_decay) {
+  OptimizerConfig config;
+  config.kind = kind;
+  config.momentum = kind == OptimizerKind::kSgd ? 0.5 : 0;
+  config.weight_decay = weight_decay;
+  return *MakeOptimizer(config);
+}
+
+// Tells the job where a step is.
+class ToldOptimizer final : public Optimizer {
+ public:
+  ToldOptimizer(std::shared_ptr<const Optimizer> rule, std::function<void(Apply, int64_t)> tell)
+      : rule_(std::move(rule)), tell_(std::move(tell)) {}
+  int state_arrays() const override { return rule_->state_arrays(); }
+  void Step(const StepArgs& args, Apply apply) const override {
+    tell_(apply, args.step);
+    rule_->Step(args, apply);
+  }
+
+ private:
+  const std::shared_ptr<const Optimizer> rule_;
+  const std::function<void(Apply, int64_t)> tell_;
+};
+
+// A rank: its parameters, its channel, and the points that it has passed.
+class Runner {
+ public:
+  Runner(const Job& job, const std::shared_ptr<Communicator>& comm)
+      : job_(job), rank_(comm->rank()), initial_(kCount), bf16_(job.bf16 ? kCount : 0) {
+    for (int64_t i = 0; i < kCount; ++i) {
+      initial_[static_cast<size_t>(i)] = InitialOf(i);
+    }
+    BestKernels().cast(bf16_.data(), DType::kBF16, initial_.data(), DType::kF32,
+                       job.bf16 ? kCount : 0);
+    options_.method = job.method;
+    options_.count = kCount;
+    options_.params = job.bf16 ? static_cast<void*>(bf16_.data()) : initial_.data();
+    options_.params_dtype = job.bf16 ? DType::kBF16 : DType::kF32;
+    options_.grads_dtype = DType::kF32;
+    options_.wire_dtype = job.wire;
+    options_.optimizer = std::make_shared<ToldOptimizer>(
+        MakeRule(job.kind, 0.1), [this](Apply apply, int64_t) { Tell(apply); });
+    if (job.groups) {
+      options_.groups = {{.first = 1000, .count = 9000,
+                          .optimizer = MakeRule(OptimizerKind::kSgd, 0), .lr_scale = 0.5}};
+    }
+    options_.schedule = [](void* self, int64_t) {
+      auto* const runner = static_cast<Runner*>(self);
+      runner->steps_ = 0;
+      ++runner->made_;
+      runner->Pass(runner->made_, Point::kSchedule);
+      return kRate;
+    };
+    options_.schedule_user = this;
+    options_.clip_norm = job.clip_norm;
+    options_.warmup_rounds = job.warmup_rounds;
+    options_.limit = job.commits;
+    options_.on_loss = OnLoss::kFinish;
+    pieces_ = PiecesOf(rank_);
+    copied_pieces_ = PiecesOf((rank_ + job.ranks - 1) % job.ranks);
+    auto made = GradientChannel::Create(*comm, options_);
+    EXPECT_TRUE(made.ok()) << made.status();
+    channel_ = *std::move(made);
+  }
+
+  // Makes rounds until the end of the run or the first error.
+  absl::Status Run(Shown* shown) {
+    absl::Status status;
+    for (; status.ok() && !channel_->info().finished; ++installs_) {
+      auto* const sums = static_cast<float*>(channel_->gradients());
+      for (int64_t i = 0; i < kCount; ++i) {
+        sums[i] += GradientOf(rank_, installs_, i);
+      }
+      status.Update(channel_->Add(1, 2));
+      Pass(installs_, Point::kCaller);
+      const int64_t begun = Clock::Real().Now();
+      status.Update(channel_->Install());
+      shown->longest_ns = std::max(shown->longest_ns, Clock::Real().Now() - begun);
+      if (status.ok()) {
+        Show(shown);
+      }
+    }
+    return status;
+  }
+  GradientChannel& channel() { return *channel_; }
+
+ private:
+  int64_t PiecesOf(int rank) const {
+    const int64_t shard = (kCount + job_.ranks - 1) / job_.ranks;
+    return (std::min(shard, kCount - shard * rank) + kPiece - 1) / kPiece;
+  }
+  void Pass(int64_t round, Point point) const {
+    if (job_.at) {
+      job_.at(rank_, round, point);
+    }
+  }
+  // The pieces of this rank's shard are stepped first, then those of the copy.
+  void Tell(Apply apply) {
+    if (apply == Apply::kCommit) {
+      ++steps_;
+    }
+    if (steps_ <= 1) {
+      Pass(made_, Point::kStep);
+    }
+    if (steps_ == pieces_) {
+      Pass(made_, Point::kLastPiece);
+    }
+    if (steps_ == pieces_ + 1) {
+      Pass(made_, Point::kCopy);
+    }
+    if (steps_ == pieces_ + copied_pieces_) {
+      Pass(made_, Point::kEndOfCopy);
+    }
+  }
+  void Show(Shown* shown) const {
+    const ChannelInfo info = channel_->info();
+    const std::vector<ChannelLoss> losses = channel_->losses();
+    shown->rounds = info.rounds;
+    shown->commits = info.commits;
+    shown->gradients = info.gradients;
+    shown->losses = static_cast<int>(losses.size());
+    for (size_t i = 0; i < losses.size(); ++i) {
+      shown->lost[i] = losses[i].rank;
+    }
+    if (info.rounds > 0) {
+      shown->landed[static_cast<size_t>(info.rounds)] = {
+          info.ranks, info.microbatches, info.losses,
+          Crc32c(options_.params, static_cast<size_t>(kCount * SizeOf(options_.params_dtype)))};
+    }
+    BestKernels().cast(shown->params, DType::kF32, options_.params, options_.params_dtype, kCount);
+  }
+
+  const Job& job_;
+  const int rank_;
+  std::vector<float> initial_;
+  std::vector<uint16_t> bf16_;
+  ChannelOptions options_;
+  int64_t pieces_ = 0, copied_pieces_ = 0;  // at the start
+  int64_t installs_ = 0;
+  // Of the worker: the round that it makes, counted from 0 and again if a round is repeated; commits'
+  // steps in this round.
+  int64_t made_ = -1, steps_ = 0;
+  std::shared_ptr<GradientChannel> channel_;
+};
+
+std::vector<int> RunJob(const Job& job, const SharedMemory& shared) {
+  RanksOptions options;
+  options.transports = job.transports;
+  options.timeout_ns = job.timeout_ns;
+  return RunRankProcesses(job.ranks, options, [&](const std::shared_ptr<Communicator>& comm) {
+    Shown& shown = shared[comm->rank()];
+    Runner runner(job, comm);
+    const absl::Status status = runner.Run(&shown);
+    absl::SNPrintF(shown.error, sizeof(shown.error), "%s", status.ToString());
+  });
+}
+
+// ---- The reference -------------------------------------------------------------------------------
+
+// Steps all parameters at once, in plain sequence.
+class Reference {
+ public:
+  explicit Reference(const Job& job)
+      : job_(job),
+        rule_(MakeRule(job.kind, 0.1)),
+        group_(MakeRule(OptimizerKind::kSgd, 0)),
+        state_(static_cast<size_t>(std::max(rule_->state_arrays(), group_->state_arrays())),
+               std::vector<float>(kCount)) {
+    for (int64_t i = 0; i < kCount; ++i) {
+      masters_.push_back(InitialOf(i));
+    }
+  }
+  // A commit of the micro-batches that these ranks made for rounds [first, last], counted from 0.
+  void Commit(const std::vector<int>& ranks, int64_t first, int64_t last) {
+    std::vector<float> mean(kCount);
+    for (const int rank : ranks) {
+      for (int64_t round = first; round <= last; ++round) {
+        for (int64_t i = 0; i < kCount; ++i) {
+          mean[static_cast<size_t>(i)] += GradientOf(rank, round, i);
+        }
+      }
+    }
+    const double n = static_cast<double>(ranks.size()) * static_cast<double>(last - first + 1);
+    double square = 0;
+    for (const float value : mean) {
+      square += static_cast<double>(value) * value;
+    }
+    const double norm = std::sqrt(square) * (1 / n);
+    const double clip = job_.clip_norm > 0 ? ClipFactor(norm, job_.clip_norm) : 1;
+    BestKernels().scale_any(DType::kF32, mean.data(), mean.data(), kCount, 1 / n * clip);
+    ++commits_;
+    Step(*rule_, mean, 0, job_.groups ? 1000 : kCount, 1);
+    if (job_.groups) {
+      Step(*group_, mean, 1000, 10'000, 0.5);
+      Step(*rule_, mean, 10'000, kCount, 1);
+    }
+  }
+  std::vector<float> params() const {
+    std::vector<float> params = masters_;
+    if (job_.bf16) {
+      std::vector<uint16_t> narrow(kCount);
+      BestKernels().cast(narrow.data(), DType::kBF16, params.data(), DType::kF32, kCount);
+      BestKernels().cast(params.data(), DType::kF32, narrow.data(), DType::kBF16, kCount);
+    }
+    return params;
+  }
+
+ private:
+  void Step(const Optimizer& rule, const std::vector<float>& mean, int64_t first, int64_t end,
+            double lr_scale) {
+    std::vector<float*> state;
+    for (int i = 0; i < rule.state_arrays(); ++i) {
+      state.push_back(state_[static_cast<size_t>(i)].data() + first);
+    }
+    rule.Step({.count = end - first,
+               .master = masters_.data() + first,
+               .grads = mean.data() + first,
+               .state = state,
+               .step = commits_,
+               .lr = kRate * lr_scale},
+              Apply::kCommit);
+  }
+
+  const Job& job_;
+  const std::shared_ptr<const Optimizer> rule_, group_;
+  std::vector<float> masters_;
+  std::vector<std::vector<float>> state_;
+  int64_t commits_ = 0;
+};
+
+std::vector<int> Without(int ranks, const std::vector<int>& victims, size_t lost) {
+  std::vector<int> left;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (std::find(victims.begin(), victims.begin() + static_cast<std::ptrdiff_t>(lost), rank) ==
+        victims.begin() + static_cast<std::ptrdiff_t>(lost)) {
+      left.push_back(rank);
+    }
+  }
+  return left;
+}
+
+// Expects that all ranks but the victims, which are lost in this order, came to the end of the run
+// with the same bits after each round, and that these are the reference's.
+void ExpectFinished(const Job& job, const SharedMemory& shared, const std::vector<int>& victims) {
+  const std::vector<int> left = Without(job.ranks, victims, victims.size());
+  const Shown& first = shared[left[0]];
+  for (const int rank : left) {
+    const Shown& shown = shared[rank];
+    EXPECT_STREQ(shown.error, "OK") << "rank " << rank;
+    EXPECT_EQ(shown.commits, job.commits);
+    EXPECT_EQ(shown.rounds, first.rounds);
+    EXPECT_EQ(std::memcmp(&shown.landed, &first.landed, sizeof(first.landed)), 0) << rank;
+    EXPECT_EQ(std::memcmp(shown.params, first.params, sizeof(first.params)), 0) << rank;
+  }
+  Reference want(job);
+  int64_t begun = 0, gradients = 0;  // the first round of the batch
+  for (int64_t round = 0; round < first.rounds; ++round) {
+    const Landed& landed = first.landed[static_cast<size_t>(round + 1)];
+    const bool estimate = job.method == DelayMethod::kAcco && round >= job.warmup_rounds &&
+                          (round - job.warmup_rounds) % 2 == 0;
+    EXPECT_EQ(landed.losses, job.ranks - landed.ranks);
+    EXPECT_EQ(landed.microbatches, landed.ranks * (round - begun + 1));
+    ASSERT_GE(landed.ranks, static_cast<int64_t>(left.size()));
+    if (estimate) {
+      continue;
+    }
+    want.Commit(Without(job.ranks, victims, static_cast<size_t>(job.ranks - landed.ranks)), begun,
+                round);
+    gradients += landed.microbatches;
+    begun = round + 1;
+  }
+  EXPECT_EQ(first.gradients, gradients);
+  const std::vector<float> params = want.params();
+  EXPECT_EQ(std::memcmp(first.params, params.data(), sizeof(first.params)), 0);
+}
+
+// Returns the ranks that round `round`, counted from 0, has counted.
+int64_t CountedIn(const SharedMemory& shared, int rank, int64_t round) {
+  return shared[rank].landed[static_cast<size_t>(round + 1)].ranks;
+}
+
+// ---- Tests -----------------------------------------------------------------------------------------
+
+struct At {
+  const char* name;
+  int64_t round;
+  Point point;
+  bool counted;  // the victim's micro-batches of this round
+};
+constexpr At kDeaths[] = {
+    {"between rounds", 4, Point::kCaller, false},
+    {"before a commit", 5, Point::kCaller, false},
+    {"in an estimate, behind its sums", 4, Point::kSchedule, false},
+    {"in the step of an estimate", 4, Point::kStep, false},
+    {"in a commit, before the votes", 5, Point::kSchedule, false},
+    {"in the step of a commit", 5, Point::kStep, true},
+    {"at the end of its step", 5, Point::kLastPiece, true},
+    {"while parameters are gathered", 5, Point::kCopy, true},
+    {"at the end of this", 5, Point::kEndOfCopy, true},
+};
+
+TEST(ChannelLoss, WithoutALossTheReferenceIsRight) {
+  SharedMemory shared;
+  const Job job;
+  RunJob(job, shared);
+  ExpectFinished(job, shared, {});
+  EXPECT_EQ(shared[0].losses, 0);
+}
+
+TEST(ChannelLoss, WhereverARankDiesTheOthersFinishTheRound) {
+  for (const char* transports : {"shm", "tcp"}) {
+    for (const At& death : kDeaths) {
+      for (const int victim : {0, 2, 3}) {
+        SCOPED_TRACE(absl::StrCat(transports, ", rank ", victim, " dies ", death.name));
+        SharedMemory shared;
+        Job job;
+        job.transports = transports;
+        job.at = DiesAt(victim, death.round, death.point);
+        const std::vector<int> ends = RunJob(job, shared);
+        EXPECT_TRUE(WIFSIGNALED(ends[static_cast<size_t>(victim)]));
+        ExpectFinished(job, shared, {victim});
+        const int other = victim == 0 ? 1 : 0;
+        EXPECT_EQ(CountedIn(shared, other, death.round), death.counted ? 4 : 3);
+        if (death.point != Point::kCaller) {
+          EXPECT_EQ(CountedIn(shared, other, death.round - 1), 4);
+        }
+        EXPECT_EQ(CountedIn(shared, other, death.round + 1), 3);
+        EXPECT_EQ(shared[other].losses, 1);
+        EXPECT_EQ(shared[other].lost[0], victim);
+        ASSERT_FALSE(HasFailure());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace entrain
