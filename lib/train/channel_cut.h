@@ -55,12 +55,12 @@ class ChannelCut {
   // Begins both shards with the parameters, see ShardStep::Start. Runs inside ComputeAt.
   void Start(const std::byte* params);
   // Collective. Sends this rank's sum of gradients, which lies in `com`, to the right neighbour, and
-  // receives the left neighbour's.
+  // receives the left neighbour's. Does nothing without a copy.
   absl::Status ExchangeSums(const std::byte* com);
   // Makes the commit of the left neighbour with the sum that ExchangeSums has received. Of `sum`
   // only the numbers matter.
   absl::Status CommitCopy(const GradientSum& sum, const StepTime& t);
-  // Collective. Replaces the copy by the left neighbour's shard.
+  // Collective. Replaces the copy by the left neighbour's shard. Does nothing without a copy.
   absl::Status RenewCopy();
   // Collective over the ranks of this cut, which had shards of the cut `before`. Receives the shards
   // of this cut. `holders`: by shard of `before`, the rank of this cut that has it.

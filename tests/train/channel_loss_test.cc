@@ -280,6 +280,7 @@ std::vector<int> RunJob(const Job& job, const SharedMemory& shared) {
     Runner runner(job, comm);
     const absl::Status status = runner.Run(&shown);
     absl::SNPrintF(shown.error, sizeof(shown.error), "%s", status.ToString());
+    ++shared->ended;
   });
 }
 
@@ -459,6 +460,230 @@ TEST(ChannelLoss, WhereverARankDiesTheOthersFinishTheRound) {
       }
     }
   }
+}
+
+struct Variant {
+  const char* name;
+  std::function<void(Job&)> change;
+};
+const Variant kVariants[] = {
+    {"dpu", [](Job& job) { job.method = DelayMethod::kDpu; }},
+    {"wp", [](Job& job) { job.method = DelayMethod::kWp; }},
+    {"zero1", [](Job& job) { job.method = DelayMethod::kZero1; }},
+    {"clipping", [](Job& job) { job.clip_norm = 0.5; }},
+    {"bf16",
+     [](Job& job) {
+       job.bf16 = true;
+       job.wire = DType::kBF16;
+     }},
+    {"bf16, f32 on the wire", [](Job& job) { job.bf16 = true; }},
+    {"f32, bf16 on the wire", [](Job& job) { job.wire = DType::kBF16; }},
+    {"warm-up", [](Job& job) { job.warmup_rounds = 3; }},
+    {"groups", [](Job& job) { job.groups = true; }},
+    {"sgd", [](Job& job) { job.kind = OptimizerKind::kSgd; }},
+    {"lion", [](Job& job) { job.kind = OptimizerKind::kLion; }},
+    {"agd", [](Job& job) { job.kind = OptimizerKind::kAgd; }},
+    {"wp with clipping and warm-up",
+     [](Job& job) {
+       job.method = DelayMethod::kWp;
+       job.clip_norm = 0.5;
+       job.warmup_rounds = 1;
+     }},
+};
+
+TEST(ChannelLoss, OfAllMethodsAndTypes) {
+  for (const Variant& variant : kVariants) {
+    for (const Point point : {Point::kCaller, Point::kSchedule, Point::kStep, Point::kCopy}) {
+      SCOPED_TRACE(absl::StrCat(variant.name, ", point ", static_cast<int>(point)));
+      SharedMemory shared;
+      Job job;
+      job.commits = 7;
+      variant.change(job);
+      // With groups pieces have several steps, so the last two points come earlier.
+      job.at = DiesAt(1, 5, point);
+      const std::vector<int> ends = RunJob(job, shared);
+      // Estimates have no copies to step.
+      const bool dies = point != Point::kCopy || shared[1].rounds < 6;
+      EXPECT_EQ(WIFSIGNALED(ends[1]), dies);
+      ExpectFinished(job, shared, dies ? std::vector<int>{1} : std::vector<int>{});
+      ASSERT_FALSE(HasFailure());
+    }
+  }
+}
+
+// A number in [0, 1) that follows from the seed.
+double Part(int seed) {
+  return static_cast<double>(static_cast<uint64_t>(seed + 1) * 0x9E3779B97F4A7C15u >> 11) * 0x1p-53;
+}
+
+// Kills this process after a random time.
+void DieWithin(int64_t most_us, int seed) {
+  const auto us = static_cast<useconds_t>(Part(seed) * static_cast<double>(most_us));
+  std::thread([us] {
+    usleep(us);  // the random time
+    Die();
+  }).detach();
+}
+
+TEST(ChannelLoss, AtRandomTimes) {
+  constexpr int kKills = 48;
+  int counted = 0, dropped = 0;
+  for (int seed = 0; seed < kKills; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    SharedMemory shared;
+    Job job;
+    job.transports = seed % 3 == 2 ? "tcp" : "shm";
+    job.commits = 6;
+    if (seed % 4 != 0) {
+      kVariants[static_cast<size_t>(seed) % std::size(kVariants)].change(job);
+    }
+    const int victim = seed % job.ranks;
+    job.at = [&](int rank, int64_t round, Point point) {
+      if (rank == victim && round == 2 && point == Point::kCaller) {
+        DieWithin(3000, seed);
+      }
+    };
+    RunJob(job, shared);
+    ExpectFinished(job, shared, {victim});
+    const int other = victim == 0 ? 1 : 0;
+    const int64_t last = shared[victim].rounds;  // that it has installed
+    (CountedIn(shared, other, last) == job.ranks ? counted : dropped) += 1;
+    if (HasFailure()) {
+      break;
+    }
+  }
+  absl::PrintF("%d of %d rounds counted the victim\n", counted, counted + dropped);
+  EXPECT_GT(dropped, 0);
+}
+
+// ---- Several losses --------------------------------------------------------------------------------
+
+TEST(ChannelLoss, OfTwoRanksThatAreNoNeighbours) {
+  for (const Point point : {Point::kCaller, Point::kSchedule, Point::kCopy}) {
+    SharedMemory shared;
+    Job job;
+    job.ranks = 5;
+    job.at = [point](int rank, int64_t round, Point here) {
+      if ((rank == 1 || rank == 4) && round == 5 && here == point) {
+        Die();
+      }
+    };
+    RunJob(job, shared);
+    // Rank 1 may be lost first, or both at once.
+    ExpectFinished(job, shared, {1, 4});
+    EXPECT_EQ(shared[0].losses, 2);
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
+TEST(ChannelLoss, OfNeighboursTogetherEndsTheRunAndNamesThem) {
+  SharedMemory shared;
+  Job job;
+  job.at = [](int rank, int64_t round, Point point) {
+    if ((rank == 1 || rank == 2) && round == 5 && point == Point::kSchedule) {
+      usleep(rank == 1 ? 0 : 20'000);  // the shrink that rank 1 makes necessary cannot have rank 2
+      Die();
+    }
+  };
+  RunJob(job, shared);
+  for (const int rank : {0, 3}) {
+    EXPECT_THAT(shared[rank].error,
+                HasSubstr("rank 1 was lost together with rank 2, which had the copy of its shard; "
+                          "start the ranks again from the last checkpoint"));
+    EXPECT_THAT(shared[rank].error, HasSubstr("acco: round 6"));
+  }
+}
+
+// One after the other, until one is left. It needs no copy.
+TEST(ChannelLoss, OfAllOthersOneByOne) {
+  SharedMemory shared;
+  Job job;
+  job.commits = 9;
+  const std::vector<int> victims = {2, 0, 3};
+  job.at = [&](int rank, int64_t round, Point point) {
+    for (size_t i = 0; i < victims.size(); ++i) {
+      if (rank == victims[i] && round == 4 * static_cast<int64_t>(i) + 3 && point == Point::kCaller) {
+        Die();
+      }
+    }
+  };
+  RunJob(job, shared);
+  ExpectFinished(job, shared, victims);
+  EXPECT_EQ(CountedIn(shared, 1, 15), 1);
+}
+
+// A rank dies at a random time while the others answer the loss of another.
+TEST(ChannelLoss, DuringTheAnswerToAnother) {
+  constexpr int kSeeds = 30;
+  int ended = 0;
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    SharedMemory shared;
+    Job job;
+    job.ranks = 6;
+    job.transports = seed % 2 == 0 ? "shm" : "tcp";
+    const int first = seed % 6, second = (first + 2 + seed % 3) % 6;
+    job.at = [&](int rank, int64_t round, Point point) {
+      if (round == 5 && point == (seed % 2 == 0 ? Point::kSchedule : Point::kStep)) {
+        if (rank == first) {
+          Die();
+        }
+        if (rank == second) {
+          DieWithin(seed % 4 < 2 ? 20'000 : 150'000, seed);
+        }
+      }
+    };
+    RunJob(job, shared);
+    const int other = first != 0 && second != 0 ? 0 : first != 1 && second != 1 ? 1 : 2;
+    if (shared[other].losses == 2) {
+      ExpectFinished(job, shared, {first, second});
+    } else {  // the run was over before
+      ++ended;
+      ExpectFinished(job, shared, {first});
+    }
+    if (HasFailure()) {
+      break;
+    }
+  }
+  EXPECT_LT(ended, kSeeds / 2);
+}
+
+// ---- Other ends ------------------------------------------------------------------------------------
+
+// A rank that is lost in the last round: the others end their run together.
+TEST(ChannelLoss, InTheLastRound) {
+  for (const Point point : {Point::kSchedule, Point::kStep, Point::kEndOfCopy}) {
+    SharedMemory shared;
+    Job job;
+    job.at = DiesAt(3, 9, point);
+    RunJob(job, shared);
+    ExpectFinished(job, shared, {3});
+    EXPECT_EQ(CountedIn(shared, 0, 9), point == Point::kSchedule ? 3 : 4);
+  }
+}
+
+// A rank that is stopped is left out after the time limit, and learns it when it comes back.
+TEST(ChannelLoss, OfAStoppedRank) {
+  SharedMemory shared;
+  Job job;
+  job.timeout_ns = 2 * kSecond;
+  std::atomic<int>& ended = shared->ended;
+  job.at = [&ended](int rank, int64_t round, Point point) {
+    if (rank == 1 && round == 3 && point == Point::kCaller) {
+      const pid_t stopped = getpid();
+      if (fork() == 0) {  // wakes it when the others have ended
+        while (ended < 3) {
+          usleep(1000);
+        }
+        kill(stopped, SIGCONT);
+        _exit(0);
+      }
+      raise(SIGSTOP);
+    }
+  };
+  RunJob(job, shared);
+  ExpectFinished(job, shared, {1});
+  EXPECT_STRNE(shared[1].error, "OK");
 }
 
 }  // namespace
