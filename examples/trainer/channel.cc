@@ -29,6 +29,7 @@ Channel::Channel(const Options& options, Session* session, const InnerOptimizer&
   config.schedule_unit = by_tokens ? ENTRAIN_UNIT_TOKENS : ENTRAIN_UNIT_COMMITS;
   config.limit_unit = config.schedule_unit;
   config.limit = by_tokens ? options.tokens : steps_;
+  goes_on_after_losses_ = config.on_loss == ENTRAIN_ON_LOSS_FINISH;
   entrain_acco_t* acco = nullptr;
   Check(entrain_acco_create(session->world(), &config, &acco));
   acco_.reset(acco);
@@ -68,6 +69,17 @@ entrain_acco_info_t Channel::info() const {
   entrain_acco_info_init(&info);
   Check(entrain_acco_info(acco_.get(), &info));
   return info;
+}
+
+std::vector<int> Channel::Lost() const {
+  std::vector<int> lost;
+  const int32_t count = info().losses;
+  for (int32_t index = 0; index < count; ++index) {
+    int32_t rank = 0;
+    Check(entrain_acco_loss(acco_.get(), index, &rank, nullptr, nullptr, 0));
+    lost.push_back(rank);
+  }
+  return lost;
 }
 
 void Channel::AddCursor(int64_t* cursor) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "examples/trainer/api.h"
 #include "examples/trainer/flags.h"
@@ -32,6 +33,10 @@ class Channel {
   void Install();
   // Returns the state after the last Install. Rounds, commits and tokens are equal on all ranks.
   entrain_acco_info_t info() const;
+  // Returns true if the loss of a rank does not end the run.
+  bool goes_on_after_losses() const { return goes_on_after_losses_; }
+  // Returns the ranks that were lost before the last Install's round.
+  std::vector<int> Lost() const;
 
   // Adds a number of this rank's to the checkpoints. Exact checkpoints keep it; if another set of
   // ranks loads a checkpoint, it is not restored.
@@ -49,6 +54,7 @@ class Channel {
   const int64_t steps_, tokens_per_step_;
   AccoHandle acco_;
   float* gradients_ = nullptr;
+  bool goes_on_after_losses_ = false;
 };
 
 }  // namespace trainer

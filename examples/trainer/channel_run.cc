@@ -32,6 +32,7 @@ class ChannelRun {
   double Gradients();
   void MicroBatch();
   void KeepCommit(const entrain_acco_info_t& info);
+  void SayLosses(const entrain_acco_info_t& info);
   Validation Evaluate();
   Summary Report();
   Traffic Meter() const;
@@ -57,6 +58,7 @@ class ChannelRun {
   int64_t commits_ = 0;
   int64_t tokens_before_ = 0;  // of the run that this one resumed
   int64_t next_save_ = 0;
+  size_t said_lost_ = 0;  // lost ranks of which a line was printed
 };
 
 ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device, Session* session)
@@ -74,6 +76,9 @@ ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device,
              [this] { return Meter(); }) {
   if (options.wsam.form != "off") {
     sharpness_ = std::make_unique<CoupledSharpness>(options.wsam, inner_, device, &model_);
+  }
+  if (channel_.goes_on_after_losses()) {
+    session_->GoOnAfterLosses();
   }
   session_->Agree([this] { conditions_.CheckReplicas(); });
   books_.OpenFiles();
@@ -173,6 +178,23 @@ void ChannelRun::KeepCommit(const entrain_acco_info_t& info) {
   books_.Keep(record, Position(info.commits, info.tokens));
 }
 
+// The first rank that is left has a line for each rank that is lost.
+void ChannelRun::SayLosses(const entrain_acco_info_t& info) {
+  const std::vector<int> lost = channel_.Lost();
+  int first = 0;
+  while (std::find(lost.begin(), lost.end(), first) != lost.end()) {
+    ++first;
+  }
+  for (; said_lost_ < lost.size(); ++said_lost_) {
+    if (session_->rank() == first) {
+      std::printf("step %lld: rank %d is lost; %zu of %d ranks go on\n",
+                  static_cast<long long>(info.commits), lost[said_lost_],
+                  static_cast<size_t>(session_->ranks()) - said_lost_ - 1, session_->ranks());
+      std::fflush(stdout);
+    }
+  }
+}
+
 void ChannelRun::Execute() {
   bool finished = channel_.info().finished != 0;
   while (!finished) {
@@ -183,6 +205,7 @@ void ChannelRun::Execute() {
     books_.AddIdle(books_.Measure([this] { channel_.Install(); }).waited_s);
     const entrain_acco_info_t info = channel_.info();
     finished = info.finished != 0;
+    SayLosses(info);
     if (info.commits > commits_) {
       commits_ = info.commits;
       KeepCommit(info);

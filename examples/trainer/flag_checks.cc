@@ -155,6 +155,7 @@ void RefuseInert(const Options& o, const FlagGroups& groups) {
     RefuseGroup(groups.edit, o, "edit, a-edit or diloco");
   }
   if (engine == Engine::kEveryStep) {
+    RefuseGroup(groups.both, o, "edit, a-edit, diloco or acco");
     RefuseGroup(groups.checkpoints, o, "edit, a-edit, diloco or zero1");
   }
   const entrain_edit_config_t config = ConfigOf(o, o.model.layers);

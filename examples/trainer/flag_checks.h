@@ -14,7 +14,7 @@ constexpr int kUsageExit = 2;
 // The groups of flags for which it matters which flags the user gave.
 struct FlagGroups {
   const CLI::App *run = nullptr, *model = nullptr, *inner = nullptr, *wsam = nullptr,
-                 *edit = nullptr, *channel = nullptr, *checkpoints = nullptr, *conditions = nullptr,
+                 *both = nullptr, *edit = nullptr, *channel = nullptr, *checkpoints = nullptr, *conditions = nullptr,
                  *results = nullptr;
 };
 

@@ -414,6 +414,21 @@ CLI::App* AddDescribed(CLI::App* app, const char* title, const DescribedOptions&
   return group;
 }
 
+// Returns the options of `all` that `others` have too, or those that they do not have.
+DescribedOptions Shared(const DescribedOptions& all, const DescribedOptions& others, bool shared) {
+  DescribedOptions some;
+  for (const entrain_edit_option_t& option : all) {
+    const bool found =
+        std::any_of(others.begin(), others.end(), [&](const entrain_edit_option_t& other) {
+          return std::string(option.name) == other.name;
+        });
+    if (found == shared) {
+      some.push_back(option);
+    }
+  }
+  return some;
+}
+
 CLI::App* AddConditions(CLI::App* app, ConditionOptions* o) {
   auto* group = app->add_option_group("Emulated conditions");
   group
@@ -540,9 +555,13 @@ Options ParseFlags(std::vector<std::string> words) {
   groups.model = AddModel(&app, &options);
   groups.inner = AddInner(&app, &options.inner);
   groups.wsam = AddWsam(&app, &options.wsam);
-  groups.edit = AddDescribed(&app, "EDiT, DiLoCo, Post Local SGD", OptionsOfEdit(), &options.edit);
-  groups.channel =
-      AddDescribed(&app, "Gradient channel: acco, dpu, wp", OptionsOfChannel(), &options.channel);
+  const DescribedOptions edit = OptionsOfEdit(), channel = OptionsOfChannel();
+  GivenOptions both;
+  groups.both = AddDescribed(&app, "All methods but ddp", Shared(edit, channel, true), &both);
+  groups.edit = AddDescribed(&app, "EDiT, DiLoCo, Post Local SGD", Shared(edit, channel, false),
+                             &options.edit);
+  groups.channel = AddDescribed(&app, "Gradient channel: acco, dpu, wp",
+                                Shared(channel, edit, false), &options.channel);
   groups.checkpoints = AddCheckpoints(&app, &options);
   groups.conditions = AddConditions(&app, &options.conditions);
   groups.results = AddOutput(&app, &options);
@@ -555,6 +574,7 @@ Options ParseFlags(std::vector<std::string> words) {
   } catch (const CLI::ParseError& error) {
     throw Error(OneLine(error.what()) + " (--help lists the flags)", kUsageExit);
   }
+  (options.by_channel() ? options.channel : options.edit).insert(both.begin(), both.end());
   CheckFlags(options, groups);
   return options;
 }

@@ -280,7 +280,30 @@ entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info
     known.round_ns = now.round_ns;
     known.bytes_sent = now.bytes_sent;
     known.bytes_held = now.bytes_held;
+    known.ranks = static_cast<int32_t>(now.ranks);
+    known.losses = static_cast<int32_t>(now.losses);
     return WriteStruct(&known, sizeof(known), info, "entrain_acco_info_t");
+  });
+}
+
+entrain_status_t entrain_acco_loss(const entrain_acco_t* acco, int32_t index, int32_t* rank,
+                                   int64_t* round, char* text, size_t bytes) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
+    const std::vector<entrain::ChannelLoss> all = acco->channel->losses();
+    if (index < 0 || static_cast<size_t>(index) >= all.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("index ", index, " is not one of ", all.size(), " losses"));
+    }
+    const entrain::ChannelLoss& one = all[static_cast<size_t>(index)];
+    if (rank != nullptr) {
+      *rank = one.rank;
+    }
+    if (round != nullptr) {
+      *round = one.round;
+    }
+    WriteText(one.why, text, bytes);
+    return absl::OkStatus();
   });
 }
 

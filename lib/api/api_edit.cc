@@ -366,11 +366,7 @@ entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32_t index, in
     if (rendezvous != nullptr) {
       *rendezvous = one.rendezvous;
     }
-    if (text != nullptr && bytes > 0) {
-      const size_t count = std::min(bytes - 1, one.why.size());
-      std::copy_n(one.why.begin(), count, text);
-      text[count] = 0;
-    }
+    WriteText(one.why, text, bytes);
     return absl::OkStatus();
   });
 }

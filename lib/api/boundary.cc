@@ -132,6 +132,14 @@ absl::Status WriteStruct(const void* known, size_t known_size, void* to, const c
   return absl::OkStatus();
 }
 
+void WriteText(absl::string_view text, char* to, size_t bytes) {
+  if (to != nullptr && bytes > 0) {
+    const size_t count = std::min(bytes - 1, text.size());
+    std::copy_n(text.begin(), count, to);
+    to[count] = 0;
+  }
+}
+
 absl::Status WriteError(const entrain_error_t& known, entrain_error_t* to) {
   return WriteStruct(&known, sizeof(known), to, "entrain_error_t",
                      {{offsetof(entrain_error_t, peer_id), sizeof(known.peer_id)},

@@ -61,6 +61,9 @@ absl::Status WriteStruct(const void* known, size_t known_size, void* to, const c
 
 absl::Status WriteError(const entrain_error_t& known, entrain_error_t* to);
 
+// Copies a text, cut to `bytes` bytes with a 0 at the end. `to` may be null.
+void WriteText(absl::string_view text, char* to, size_t bytes);
+
 // Writes the defaults of a struct into the caller's struct, which has `bytes` bytes: the fields
 // that both have, then zeros, and `bytes` as its size. Does nothing for NULL, or if `bytes` has no
 // room for the size.

@@ -9,7 +9,7 @@ shapes, units and errors."""
 from ._library import VERSION as __version__
 from ._library import library_path, program_path
 from ._options import AccoOptions
-from .acco import ACCO, AccoGroup, AccoInfo
+from .acco import ACCO, AccoGroup, AccoInfo, AccoLoss
 from .arrays import DType
 from .collectives import CallOptions, Received
 from .comm import Batch, Comm, CommStats, Member, Registration, Runtime
@@ -24,9 +24,9 @@ from .training import State, StateEntry
 from .works import Work, WorkInfo
 
 __all__ = [
-    "ACCO", "Aborted", "AccoGroup", "AccoInfo", "AccoOptions", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT", "EditConfig", "EditInfo",
-    "EditLoss", "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument", "Member", "Mesh", "Mismatch", "Op",
-    "Optim", "OptimInfo", "PeerLost", "Phase", "Received", "Reduction", "Registration", "ResourceExhausted", "Runtime", "Scope", "Shard",
-    "ShardLayer", "ShardStats", "StaleGeneration", "State", "StateEntry", "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "WorkInfo",
-    "__version__", "flight_dump", "library_path", "program_path",
+    "ACCO", "Aborted", "AccoGroup", "AccoInfo", "AccoLoss", "AccoOptions", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT",
+    "EditConfig", "EditInfo", "EditLoss", "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument",
+    "Member", "Mesh", "Mismatch", "Op", "Optim", "OptimInfo", "PeerLost", "Phase", "Received", "Reduction", "Registration",
+    "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats", "StaleGeneration", "State", "StateEntry", "Store",
+    "TimedOut", "Unimplemented", "WSAM", "Work", "WorkInfo", "__version__", "flight_dump", "library_path", "program_path",
 ]

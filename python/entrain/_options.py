@@ -135,6 +135,8 @@ class AccoOptions:
     limit_unit: str = "commits"
     #: the run ends at the first step that reaches this limit; 0: it ends at acco_stop
     limit: int = 0
+    #: when a rank is lost: fail: all ranks end; finish: the others finish the round with the copy of its shard; one of fail, finish
+    on_loss: str = "fail"
 
 
 #: Of options with words: the constants that these stand for.
@@ -154,4 +156,5 @@ ACCO_FAMILIES = {
     "method": "ACCO",
     "schedule_unit": "UNIT",
     "limit_unit": "UNIT",
+    "on_loss": "ON_LOSS",
 }

@@ -48,6 +48,17 @@ class AccoInfo:
     round_ns: int
     bytes_sent: int
     bytes_held: int
+    ranks: int
+    losses: int
+
+
+@dataclasses.dataclass(frozen=True)
+class AccoLoss:
+    """A rank that is lost (entrain_acco_loss)."""
+
+    rank: int
+    round: int
+    why: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,3 +175,11 @@ class ACCO(Checkpointed):
         out = new_struct("acco_info")
         self._call(lib.entrain_acco_info, out)
         return _dataclass_of(AccoInfo, out)  # type: ignore[no-any-return]
+
+    def losses(self) -> List[AccoLoss]:
+        """Returns the ranks that were lost before the last round, in the order in which this rank learned of them."""
+        rank, round_, text, losses = ffi.new("int32_t*"), ffi.new("int64_t*"), ffi.new("char[]", 2000), []
+        for index in range(self.info().losses):
+            self._call(lib.entrain_acco_loss, index, rank, round_, text, len(text))
+            losses.append(AccoLoss(rank[0], round_[0], ffi.string(text).decode(errors="replace")))
+        return losses

@@ -422,7 +422,7 @@ static void check_state_info(void) {
 }
 
 static void check_acco_config(void) {
-  SIZE(entrain_acco_config_t, 216);
+  SIZE(entrain_acco_config_t, 224);
   AT(entrain_acco_config_t, size, 0);
   AT(entrain_acco_config_t, params, 8);
   AT(entrain_acco_config_t, count, 16);
@@ -454,6 +454,7 @@ static void check_acco_config(void) {
   AT(entrain_acco_config_t, stream, 192);
   AT(entrain_acco_config_t, groups, 200);
   AT(entrain_acco_config_t, group_count, 208);
+  AT(entrain_acco_config_t, on_loss, 216);
 }
 
 static void check_acco_group(void) {
@@ -465,7 +466,7 @@ static void check_acco_group(void) {
 }
 
 static void check_acco_info(void) {
-  SIZE(entrain_acco_info_t, 120);
+  SIZE(entrain_acco_info_t, 128);
   AT(entrain_acco_info_t, size, 0);
   AT(entrain_acco_info_t, rounds, 8);
   AT(entrain_acco_info_t, commits, 16);
@@ -482,6 +483,8 @@ static void check_acco_info(void) {
   AT(entrain_acco_info_t, round_ns, 96);
   AT(entrain_acco_info_t, bytes_sent, 104);
   AT(entrain_acco_info_t, bytes_held, 112);
+  AT(entrain_acco_info_t, ranks, 120);
+  AT(entrain_acco_info_t, losses, 124);
 }
 
 int main(void) {

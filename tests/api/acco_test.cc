@@ -204,6 +204,10 @@ TEST(Acco, TheLoopWithACallersStepAndSchedule) {
     EXPECT_EQ(info.dropped, 1);
     EXPECT_EQ(info.committed, 1);
     EXPECT_EQ(info.lr, 0.5);
+    EXPECT_EQ(info.ranks, 2);
+    EXPECT_EQ(info.losses, 0);
+    EXPECT_FAILS(entrain_acco_loss(acco, 0, nullptr, nullptr, nullptr, 0), ENTRAIN_INVALID_ARGUMENT,
+                 "index 0 is not one of 0 losses");
     EXPECT_EQ(sum.steps, 2);
     EXPECT_EQ(sum.previews, 2);
     EXPECT_EQ(sum.elements, self.rank == 0 ? 51u : 50u);
@@ -321,6 +325,9 @@ TEST(Acco, BadInputIsNamed) {
     EXPECT_FAILS(with([](auto* c) { c->method = 9; }), bad, "method 9 is not an ENTRAIN_ACCO*");
     EXPECT_FAILS(with([](auto* c) { c->schedule_unit = 3; }), bad, "schedule_unit 3");
     EXPECT_FAILS(with([](auto* c) { c->limit_unit = -1; }), bad, "limit_unit -1");
+    EXPECT_FAILS(with([](auto* c) { c->on_loss = 2; }), bad, "on_loss 2 is not an ENTRAIN_ON_LOSS_*");
+    EXPECT_FAILS(with([](auto* c) { c->on_loss = ENTRAIN_ON_LOSS_FINISH; }), bad,
+                 "on_loss: 1 (finish) does not go with a step of the caller's");
     EXPECT_FAILS(with([](auto* c) { c->params = nullptr; }), bad, "params");
     EXPECT_FAILS(with([](auto* c) { c->count = 0; }), bad, "count: 0");
     EXPECT_FAILS(with([](auto* c) { c->wire_dtype = ENTRAIN_I32; }), bad, "wire_dtype: i32");

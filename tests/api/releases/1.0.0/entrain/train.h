@@ -382,8 +382,8 @@ enum { /* fragment_pattern */
 enum { /* on_loss: what happens when a rank is lost, that is, when its process dies or cannot be reached, or does not come
           to an exchange within timeout_ns */
   ENTRAIN_ON_LOSS_FAIL = 0,  /* the next call on every rank returns the error */
-  ENTRAIN_ON_LOSS_FINISH = 1 /* the replicas of which no rank is lost finish the exchange and go on. See "After a loss"
-                                below */
+  ENTRAIN_ON_LOSS_FINISH = 1 /* EDiT: the replicas of which no rank is lost finish the exchange and go on. ACCO: the ranks
+                                that are left finish the round and go on. See "After a loss" in each section */
 };
 enum { /* admit: when newcomers become replicas */
   ENTRAIN_ADMIT_NONE = 0,    /* never */
@@ -1042,6 +1042,20 @@ ENTRAIN_API entrain_status_t entrain_state_commit_start(entrain_state_t* state, 
  * continues with the current contents of params, and the next install returns the error. A host that runs far ahead of
  * its device adds more micro-batches to a round than the device can compute in time; max_microbatches limits them. */
 
+/* After a loss, with ENTRAIN_ON_LOSS_FINISH. Each rank keeps a copy of the shard (masters and optimizer state) of the rank
+ * before it, rank 0 that of the last rank. A thread of the library makes each commit on both, so a commit sends
+ * L / W elements of wire_dtype more, and makes two steps. When ranks are lost, no call returns an error on the other
+ * ranks. They agree on the ranks that are left (entrain_comm_shrink) and finish the round: if all ranks had voted for the
+ * commit, it counts the lost ranks' gradients on all of them. Otherwise the round is made again without these gradients,
+ * with a divisor that is exactly that of the others; what the others have added stays. Then the shards are cut anew for
+ * the ranks that are left. All of them have the same parameters, bit for bit, after equally many installs.
+ *
+ * The accumulator and `params` stay where they are. A rank whose caller computes joins in its next install. A rank and
+ * the one behind it that are lost together, before the shards have been cut anew, take a shard with them: all calls then
+ * return MISMATCH, which names both. Start again from the last checkpoint. A rank that was left out, because it was
+ * stopped or too late, gets STALE_GENERATION. A loss during create, save or load is an error. In the last round, install
+ * waits until all ranks have finished it. With agd, the optimizer's counts of branches include the copy. */
+
 enum { /* entrain_acco_config_t.method. Each round sends 2 (W - 1) / W L elements per rank, L = padded parameters */
   ENTRAIN_ACCO = 0,      /* half A of a batch is computed at an estimate of the parameters, half B at the parameters. A
                             alone makes the next estimate (a preview of the optimizer step, which leaves no trace); A
@@ -1135,6 +1149,7 @@ typedef struct entrain_acco_config {
                                          `step`. Copied. NULL (default): no groups */
   size_t group_count;            /* number of groups. Each state array is as long as the shard, and their number is that
                                     of the optimizer that needs most */
+  int32_t on_loss;               /* ENTRAIN_ON_LOSS_*; default FAIL. FINISH is refused with `step` and on device memory */
 } entrain_acco_config_t;
 ENTRAIN_API void entrain_acco_config_init_sized(entrain_acco_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_acco_config_init(entrain_acco_config_t* config) {
@@ -1154,7 +1169,9 @@ ENTRAIN_API entrain_status_t entrain_acco_option_matters(const entrain_acco_conf
  * the numbers of micro-batches, timeout_ns and stream. In addition to params, the channel takes (4 + 4 A) Psi / W bytes
  * for the shard, where A is the number of the optimizer's state arrays; and 8 Psi bytes with f32, 4 Psi with bf16, 6
  * Psi with bf16 and an f32 accumulator. The pieces of a step take up to 64 KiB more, or 16 MiB on a device. On a device
- * this call runs the collectives of a round once on arbitrary data, so that later rounds need not allocate memory. */
+ * this call runs the collectives of a round once on arbitrary data, so that later rounds need not allocate memory.
+ * ENTRAIN_ON_LOSS_FINISH takes as much again for the copy of a shard, a sum of gradients of Psi / W elements, and Psi
+ * elements of wire_dtype. */
 ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                  entrain_acco_t** acco);
 /* Frees the channel, and ends a round in progress on all ranks. So destroy a channel after the end of the run, or on
@@ -1197,7 +1214,7 @@ ENTRAIN_API entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t*
 ENTRAIN_API entrain_status_t entrain_acco_stop(entrain_acco_t* acco);
 
 /* The state after the last install. After the same number of installs all ranks read the same values, except for
- * `dropped` and the fields below `finished`. */
+ * `dropped` and the fields from exposed_ns to bytes_held. */
 typedef struct entrain_acco_info_t {
   size_t size;
   int64_t rounds;          /* rounds installed */
@@ -1215,12 +1232,20 @@ typedef struct entrain_acco_info_t {
   uint64_t round_ns;       /* time that these rounds took, in parallel to the caller */
   uint64_t bytes_sent;     /* payload bytes that this rank sent */
   int64_t bytes_held;      /* bytes of memory that the channel holds, without params */
+  int32_t ranks;        /* ranks whose micro-batches are in the last round; before the first round: ranks of the channel */
+  int32_t losses;       /* ranks that were lost before this round: entrain_acco_loss describes them */
 } entrain_acco_info_t;
 ENTRAIN_API void entrain_acco_info_init_sized(entrain_acco_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_acco_info_init(entrain_acco_info_t* info) {
   entrain_acco_info_init_sized(info, sizeof(*info));
 }
 ENTRAIN_API entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info_t* info);
+/* Describes loss `index`, from 0 in the order in which this rank learned of them: *rank becomes the number of the lost rank
+ * in the communicator of entrain_acco_create, *round the round that was under way, counted from 1, and `text` the reason,
+ * cut to `bytes` bytes with a 0 at the end. Each output may be NULL. Returns INVALID_ARGUMENT if this rank knows of no such
+ * loss. It may know of losses that entrain_acco_info does not count yet. */
+ENTRAIN_API entrain_status_t entrain_acco_loss(const entrain_acco_t* acco, int32_t index, int32_t* rank, int64_t* round,
+                                               char* text, size_t bytes);
 
 /* Checkpoints of a channel. Arguments and errors are those of entrain_edit_add_state, entrain_edit_save and
  * entrain_edit_load. Save between install and the next add. A save waits for the round in progress and changes nothing.
