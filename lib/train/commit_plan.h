@@ -38,6 +38,7 @@ struct ChannelPlace {
   int64_t commits = 0;   // 1: its last round is a commit
   // Of its last round. kFinished: `rounds` includes this round.
   RoundPhase phase = RoundPhase::kBegun;
+  int64_t saves = 0;  // that it has finished
 };
 
 struct CommitPlan {
@@ -50,6 +51,9 @@ struct CommitPlan {
   // The lowest rank that has finished that round or decided its commit; the others make the same
   // step. -1: none.
   int decided = -1;
+  // The highest number of saves that a rank has finished. A rank that finishes a save has heard that
+  // the others have written their parts.
+  int64_t saves = 0;
 };
 
 // `places` are by rank. Returns kDataLoss, naming ranks, if they cannot be of one run.

@@ -134,6 +134,7 @@ class GradientChannel final : public StateOwner {
   absl::Status FailAll(const absl::Status& why);
   // These are in gradient_channel_state.cc.
   void VisitState(StateVisitor& visitor);
+  absl::Status SaveOnce(const CheckpointOptions& options);
   absl::Status Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine);
   absl::Status Restore(AllRanks& all, absl::string_view doing, absl::Status mine, StateList* state,
                        absl::FunctionRef<absl::Status()> fill);

@@ -73,8 +73,26 @@ absl::Status GradientChannel::Prepare(AllRanks& all, CheckpointKind kind, absl::
   return all.Agree(mine);
 }
 
+// After a loss either all ranks save again or none, although the save may have failed on some only.
 absl::Status GradientChannel::Save(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
+  worker_.Drain().IgnoreError();  // SaveOnce returns its error
+  const int64_t saves = round_.saves();
+  absl::Status status = SaveOnce(options);
+  while (round_.Answers(status)) {
+    status = worker_.Wait(worker_.Post([this] { return round_.Mend(); }));
+    if (!status.ok()) {
+      return Fail(status);
+    }
+    status = round_.saves() > saves ? absl::OkStatus() : SaveOnce(options);
+  }
+  if (status.ok()) {
+    round_.Saved(saves + 1);
+  }
+  return status;
+}
+
+absl::Status GradientChannel::SaveOnce(const CheckpointOptions& options) {
   worker_.Drain().IgnoreError();  // a round may replace the communicator
   AllRanks all(round_.comm(), nullptr, options.timeout_ns);
   const auto save = [&]() -> absl::Status {
@@ -84,7 +102,8 @@ absl::Status GradientChannel::Save(const CheckpointOptions& options) {
     VisitState(state);
     return SaveState(all, PartOf(slab()), options, round_.progress().commits(), state);
   };
-  return End(all, save(), "save");
+  const absl::Status status = save();
+  return round_.Answers(status) ? status : End(all, status, "save");
 }
 
 absl::StatusOr<std::unique_ptr<OpenState>> GradientChannel::Open(CheckpointKind kind) {
@@ -153,8 +172,10 @@ absl::Status GradientChannel::Restore(AllRanks& all, absl::string_view doing, ab
   finished_ = rounds.finished && round_.progress().Done();
   job_ = 0;
   over_.store(quota_.rounds(), std::memory_order_release);
-  round_.Restore(rounds.made);
+  RoundResult made = rounds.made;
   landed_ = rounds.landed;
+  made.ranks = landed_.ranks = round_.comm()->size();
+  round_.Restore(made);
   landed_ns_ = 0;
   if (const absl::Status copied = End(all, round_.RenewCopies(), doing); !copied.ok()) {
     return FailAll(copied);

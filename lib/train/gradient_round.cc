@@ -56,7 +56,7 @@ void GradientRound::Abort(absl::string_view reason) {
 absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
   kind_ = kind;
   absl::Status status = Make(mine);
-  while (recovery_ != nullptr && recovery_->Answers(status, *this)) {
+  while (Answers(status)) {
     status = recovery_->Run(*this);
     if (!status.ok()) {
       break;
@@ -67,6 +67,14 @@ absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
     return absl::OkStatus();  // the other ranks may have left
   }
   return Annotate(status, absl::StrCat("acco: round ", number()));
+}
+
+bool GradientRound::Answers(const absl::Status& status) const {
+  return recovery_ != nullptr && recovery_->Answers(status, *this);
+}
+
+absl::Status GradientRound::Mend() {
+  return Annotate(recovery_->Run(*this), "acco");
 }
 
 absl::Status GradientRound::Make(const RoundCounts& mine) {
@@ -410,7 +418,8 @@ ChannelPlace GradientRound::place() const {
                           : static_cast<int64_t>(prepared_->comm()->generation()),
           .rounds = progress_.rounds(),
           .commits = Commits(kind_) ? 1 : 0,
-          .phase = phase_};
+          .phase = phase_,
+          .saves = saves_};
 }
 
 int64_t GradientRound::number() const {

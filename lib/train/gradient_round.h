@@ -74,6 +74,14 @@ class GradientRound {
   absl::Status Take(const PlacedArray& accumulator, bool spent);
   // Runs a round on the gradients that were taken, with the counts of this rank.
   absl::Status Run(RoundKind kind, const RoundCounts& mine);
+  // Returns true if Mend answers a call outside a round that has failed with `status`.
+  bool Answers(const absl::Status& status) const;
+  // After a loss outside a round: makes the object fit for rounds and saves of the ranks that are
+  // left. Collective over these; others may be in Run.
+  absl::Status Mend();
+  // Returns the number of saves that this rank or another has finished, as far as it knows.
+  int64_t saves() const { return saves_; }
+  void Saved(int64_t saves) { saves_ = saves; }
   // Waits for the work that Run has enqueued.
   absl::Status Settle();
   // Copies com to the caller's parameters, in the order of the caller's stream.
@@ -170,6 +178,7 @@ class GradientRound {
   RoundPhase phase_ = RoundPhase::kFinished;
   RoundOutcome outcome_;
   RoundResult result_;
+  int64_t saves_ = 0;
   std::vector<Carried> carried_;  // calls under way
   std::atomic<int64_t> bytes_{0};
 };

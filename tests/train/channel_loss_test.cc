@@ -32,6 +32,7 @@
 #include "lib/train/gradient_channel.h"
 #include "lib/train/penalty.h"
 #include "tests/support/ranks.h"
+#include "tests/train/trainee.h"
 
 namespace entrain {
 namespace {
@@ -87,6 +88,7 @@ enum class Point {
   kLastPiece,     // of this rank's own shard
   kCopy,          // the first piece of the copy, while parameters are gathered
   kEndOfCopy,     // its last piece
+  kSave,          // before a save
 };
 
 struct Job {
@@ -100,6 +102,7 @@ struct Job {
   DType wire = DType::kF32;
   int64_t warmup_rounds = 0;
   bool groups = false;
+  const Directory* saves = nullptr;  // after each install
   int64_t timeout_ns = 20 * kSecond;
   // Called at a point of round `round`, counted from 0.
   std::function<void(int rank, int64_t round, Point point)> at = {};
@@ -206,6 +209,11 @@ class Runner {
       shown->longest_ns = std::max(shown->longest_ns, Clock::Real().Now() - begun);
       if (status.ok()) {
         Show(shown);
+      }
+      if (status.ok() && job_.saves) {
+        Pass(installs_, Point::kSave);
+        status.Update(channel_->Save(
+            To(*job_.saves, CheckpointKind::kPortable, kOneFile, absl::StrCat(installs_))));
       }
     }
     return status;
@@ -646,6 +654,64 @@ TEST(ChannelLoss, DuringTheAnswerToAnother) {
     }
   }
   EXPECT_LT(ended, kSeeds / 2);
+}
+
+// ---- Saves ---------------------------------------------------------------------------------------
+
+// Loads the portable checkpoint of the last install, of the end of the run, and returns its
+// parameters.
+std::vector<float> Loaded(const Job& job, const CheckpointOptions& checkpoint) {
+  std::vector<float> params(kCount);
+  RunRanks(1, [&](const std::shared_ptr<Communicator>& comm) {
+    ChannelOptions options;
+    options.count = kCount;
+    options.params = params.data();
+    options.optimizer = MakeRule(job.kind, 0.1);
+    auto channel = GradientChannel::Create(*comm, options);
+    ASSERT_TRUE(channel.ok()) << channel.status();
+    EXPECT_EQ((*channel)->Load(checkpoint), absl::OkStatus());
+    EXPECT_EQ((*channel)->info().commits, job.commits);
+    EXPECT_EQ((*channel)->info().ranks, 1);
+  });
+  return params;
+}
+
+TEST(ChannelLoss, BeforeAndDuringSaves) {
+  constexpr int kKills = 24;
+  for (int seed = 0; seed < kKills; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const Directory directory;
+    SharedMemory shared;
+    Job job;
+    job.saves = &directory;
+    job.transports = seed % 2 == 0 ? "shm" : "tcp";
+    const int victim = seed % job.ranks;
+    job.at = [&](int rank, int64_t round, Point point) {
+      if (rank == victim && round == 3 && point == Point::kSave) {
+        DieWithin(seed < 4 ? 0 : 8000, seed);
+      }
+    };
+    const std::vector<int> ends = RunJob(job, shared);
+    EXPECT_TRUE(WIFSIGNALED(ends[static_cast<size_t>(victim)]));
+    ExpectFinished(job, shared, {victim});
+    if (HasFailure()) {
+      break;
+    }
+  }
+}
+
+TEST(ChannelLoss, ACheckpointOfThoseThatAreLeftIsWhole) {
+  const Directory directory;
+  SharedMemory shared;
+  Job job;
+  job.saves = &directory;
+  job.at = DiesAt(1, 5, Point::kStep);
+  RunJob(job, shared);
+  ExpectFinished(job, shared, {1});
+  // The last install was the eleventh.
+  const std::vector<float> params =
+      Loaded(job, To(directory, CheckpointKind::kPortable, kOneFile, "10"));
+  EXPECT_EQ(std::memcmp(shared[0].params, params.data(), sizeof(shared[0].params)), 0);
 }
 
 // ---- Other ends ------------------------------------------------------------------------------------
