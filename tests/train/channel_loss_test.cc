@@ -658,14 +658,12 @@ TEST(ChannelLoss, DuringTheAnswerToAnother) {
 
 // ---- Saves ---------------------------------------------------------------------------------------
 
-// Loads the portable checkpoint of the last install, of the end of the run, and returns its
-// parameters.
-std::vector<float> Loaded(const Job& job, const CheckpointOptions& checkpoint) {
-  std::vector<float> params(kCount);
-  RunRanks(1, [&](const std::shared_ptr<Communicator>& comm) {
+// Loads the checkpoint of the end of the run, in a process of its own.
+void Load(const Job& job, const CheckpointOptions& checkpoint, const SharedMemory& to) {
+  RunRankProcesses(1, {}, [&](const std::shared_ptr<Communicator>& comm) {
     ChannelOptions options;
     options.count = kCount;
-    options.params = params.data();
+    options.params = to[0].params;
     options.optimizer = MakeRule(job.kind, 0.1);
     auto channel = GradientChannel::Create(*comm, options);
     ASSERT_TRUE(channel.ok()) << channel.status();
@@ -673,7 +671,6 @@ std::vector<float> Loaded(const Job& job, const CheckpointOptions& checkpoint) {
     EXPECT_EQ((*channel)->info().commits, job.commits);
     EXPECT_EQ((*channel)->info().ranks, 1);
   });
-  return params;
 }
 
 TEST(ChannelLoss, BeforeAndDuringSaves) {
@@ -708,10 +705,9 @@ TEST(ChannelLoss, ACheckpointOfThoseThatAreLeftIsWhole) {
   job.at = DiesAt(1, 5, Point::kStep);
   RunJob(job, shared);
   ExpectFinished(job, shared, {1});
-  // The last install was the eleventh.
-  const std::vector<float> params =
-      Loaded(job, To(directory, CheckpointKind::kPortable, kOneFile, "10"));
-  EXPECT_EQ(std::memcmp(shared[0].params, params.data(), sizeof(shared[0].params)), 0);
+  SharedMemory loaded;
+  Load(job, To(directory, CheckpointKind::kPortable, kOneFile, "10"), loaded);  // the last install
+  EXPECT_EQ(std::memcmp(shared[0].params, loaded[0].params, sizeof(shared[0].params)), 0);
 }
 
 // ---- Other ends ------------------------------------------------------------------------------------
