@@ -89,7 +89,7 @@ absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
 absl::Status ChannelRecovery::GoOn(GradientRound& round) {
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<ChannelPlace> places, GatherPlaces(round.place()));
   ENTRAIN_ASSIGN_OR_RETURN(const CommitPlan plan, PlanCommit(places));
-  round.Saved(plan.saves);
+  saves_ = plan.saves;
   if (plan.take_cut) {
     round.TakeCut();
   }

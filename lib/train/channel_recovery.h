@@ -10,7 +10,8 @@
 //
 // If another rank is lost meanwhile, Run begins again with what it has.
 //
-// Thread safety: Run is called by the worker; the other functions by any thread.
+// Thread safety: Run, saves and Saved are the worker's or, when it is idle, the caller's; the other
+// functions: any thread.
 #pragma once
 
 #include <atomic>
@@ -50,9 +51,13 @@ class ChannelRecovery {
   std::shared_ptr<Communicator> comm() const { return world_->comm(); }
   // Returns true if the round has failed with `status` because a rank is lost.
   bool Answers(const absl::Status& status, const GradientRound& round) const;
-  // `round` is under way. Returns OK if it is finished or may be made again. After an error this
-  // rank cannot go on.
+  // Collective over the ranks that are left. Each is in Run of a round, or between rounds. Returns OK
+  // if the round is finished, may be made again, or the next may begin. After an error this rank
+  // cannot go on.
   absl::Status Run(GradientRound& round);
+  // Returns the number of saves that this rank or, as far as Run has heard, another has finished.
+  int64_t saves() const { return saves_; }
+  void Saved(int64_t saves) { saves_ = saves; }
   // Must be called before the caller ends the communicator: no Run goes on.
   void Stop() { stopped_.store(true); }
   // Returns the losses in the order in which this rank learned of them.
@@ -74,6 +79,7 @@ class ChannelRecovery {
   const int64_t timeout_ns_;
   std::atomic<uint64_t> bytes_before_{0};
   std::atomic<bool> stopped_{false};
+  int64_t saves_ = 0;
   mutable absl::Mutex mutex_;
   std::vector<ChannelLoss> losses_ ABSL_GUARDED_BY(mutex_);
 };

@@ -294,4 +294,9 @@ ChannelInfo GradientChannel::info() const {
   return info;
 }
 
+std::vector<ChannelLoss> GradientChannel::losses() const {
+  const ChannelRecovery* const recovery = round_.recovery();
+  return recovery == nullptr ? std::vector<ChannelLoss>() : recovery->losses();
+}
+
 }  // namespace entrain

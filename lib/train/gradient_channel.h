@@ -112,7 +112,7 @@ class GradientChannel final : public StateOwner {
 
   ChannelInfo info() const;
   // Returns the losses that this rank knows of, in the order in which it learned of them.
-  std::vector<ChannelLoss> losses() const { return round_.losses(); }
+  std::vector<ChannelLoss> losses() const;
   // The shard may be cut anew in a round, so with on_loss finish no round may be under way.
   const Slab& slab() const { return round_.cut().slab(); }
   // Returns this rank's shard: slab().layer(0).valid elements of master_dtype.

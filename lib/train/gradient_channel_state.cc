@@ -77,17 +77,18 @@ absl::Status GradientChannel::Prepare(AllRanks& all, CheckpointKind kind, absl::
 absl::Status GradientChannel::Save(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   worker_.Drain().IgnoreError();  // SaveOnce returns its error
-  const int64_t saves = round_.saves();
+  ChannelRecovery* const recovery = round_.recovery();
+  const int64_t saves = recovery == nullptr ? 0 : recovery->saves();
   absl::Status status = SaveOnce(options);
   while (round_.Answers(status)) {
-    status = worker_.Wait(worker_.Post([this] { return round_.Mend(); }));
+    status = worker_.Wait(worker_.Post([this, recovery] { return recovery->Run(round_); }));
     if (!status.ok()) {
-      return Fail(status);
+      return Fail(Annotate(status, "acco: save"));
     }
-    status = round_.saves() > saves ? absl::OkStatus() : SaveOnce(options);
+    status = recovery->saves() > saves ? absl::OkStatus() : SaveOnce(options);
   }
-  if (status.ok()) {
-    round_.Saved(saves + 1);
+  if (status.ok() && recovery != nullptr) {
+    recovery->Saved(saves + 1);
   }
   return status;
 }

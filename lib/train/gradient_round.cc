@@ -35,10 +35,6 @@ uint64_t GradientRound::bytes_sent() const {
   return comm()->stats().bytes_sent + (recovery_ == nullptr ? 0 : recovery_->bytes_before());
 }
 
-std::vector<ChannelLoss> GradientRound::losses() const {
-  return recovery_ == nullptr ? std::vector<ChannelLoss>() : recovery_->losses();
-}
-
 void GradientRound::End(const absl::Status& why) {
   if (recovery_ != nullptr) {
     recovery_->Stop();
@@ -54,14 +50,13 @@ void GradientRound::Abort(absl::string_view reason) {
 }
 
 absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
-  kind_ = kind;
-  absl::Status status = Make(mine);
+  absl::Status status = Make(kind, mine);
   while (Answers(status)) {
     status = recovery_->Run(*this);
     if (!status.ok()) {
       break;
     }
-    status = phase_ == RoundPhase::kFinished ? Close() : Make(mine);
+    status = phase_ == RoundPhase::kFinished ? Close() : Make(kind, mine);
   }
   if (recovery_ != nullptr && phase_ == RoundPhase::kFinished && EndsRun()) {
     return absl::OkStatus();  // the other ranks may have left
@@ -73,11 +68,16 @@ bool GradientRound::Answers(const absl::Status& status) const {
   return recovery_ != nullptr && recovery_->Answers(status, *this);
 }
 
-absl::Status GradientRound::Mend() {
-  return Annotate(recovery_->Run(*this), "acco");
+absl::Status GradientRound::Make(RoundKind kind, const RoundCounts& mine) {
+  ENTRAIN_RETURN_IF_ERROR(AddUp(kind, mine));
+  ENTRAIN_RETURN_IF_ERROR(Vote());
+  ENTRAIN_RETURN_IF_ERROR(Apply());
+  ENTRAIN_RETURN_IF_ERROR(GatherParameters());
+  return Close();
 }
 
-absl::Status GradientRound::Make(const RoundCounts& mine) {
+absl::Status GradientRound::AddUp(RoundKind kind, const RoundCounts& mine) {
+  kind_ = kind;
   phase_ = RoundPhase::kBegun;
   RoundOutcome now;
   ENTRAIN_RETURN_IF_ERROR(ShareCounts(mine, &now.counts));
@@ -90,15 +90,10 @@ absl::Status GradientRound::Make(const RoundCounts& mine) {
     ENTRAIN_RETURN_IF_ERROR(cut_->ExchangeSums(com_.data()));
     phase_ = RoundPhase::kReady;
   }
-  ENTRAIN_RETURN_IF_ERROR(Vote(&now.result));
   outcome_ = now;
-  ENTRAIN_RETURN_IF_ERROR(Apply());
-  ENTRAIN_RETURN_IF_ERROR(CarryParameters());
-  Finish();
-  return Close();
+  return absl::OkStatus();
 }
 
-// Makes the step that the outcome says.
 absl::Status GradientRound::Apply() {
   if (Votes()) {
     phase_ = RoundPhase::kDecided;
@@ -192,9 +187,7 @@ absl::Status GradientRound::SetRate(RoundResult* now) const {
                                                " at progress ", progress));
 }
 
-// Gathers one number of each rank with clipping, from which the norm of the mean gradient follows
-// with the same bits on all ranks, and the checksums of its shards if the round votes.
-absl::Status GradientRound::Vote(RoundResult* now) {
+absl::Status GradientRound::Vote() {
   const bool clips = options_.clip_norm > 0;
   std::vector<uint64_t> mine;
   if (clips) {
@@ -226,8 +219,9 @@ absl::Status GradientRound::Vote(RoundResult* now) {
     }
   }
   if (clips) {
-    now->grad_norm = std::sqrt(square) * (1 / static_cast<double>(now->microbatches));
-    now->clip_factor = ClipFactor(now->grad_norm, options_.clip_norm);
+    RoundResult& now = outcome_.result;
+    now.grad_norm = std::sqrt(square) * (1 / static_cast<double>(now.microbatches));
+    now.clip_factor = ClipFactor(now.grad_norm, options_.clip_norm);
   }
   return Votes() ? CheckCopies(sums) : absl::OkStatus();
 }
@@ -281,21 +275,25 @@ absl::Status GradientRound::Carry(const char* what, Call call) {
   return Annotate(work.status(), what);
 }
 
-// Gathers the parameters. The copy of the neighbour's shard is stepped meanwhile.
-absl::Status GradientRound::CarryParameters() {
+absl::Status GradientRound::GatherParameters() {
   Doing("parameters");
-  if (!Votes() || !cut_->has_copy()) {
-    return Carry("parameters", ParametersCall());
+  absl::Status status;
+  if (Votes() && cut_->has_copy()) {
+    Call gather = ParametersCall();
+    gather.options = Options();
+    const auto work = cut_->comm()->Start(gather);
+    status = StepCopy();  // also if the call has failed: the commit is decided
+    if (work.ok()) {
+      (*work)->Wait(Deadline::Never(), true);  // the call has a deadline of its own
+    }
+    status.Update(Annotate(work.ok() ? (*work)->status() : work.status(), "parameters"));
+  } else {
+    status = Carry("parameters", ParametersCall());
   }
-  Call gather = ParametersCall();
-  gather.options = Options();
-  const auto work = cut_->comm()->Start(gather);
-  absl::Status status = StepCopy();  // also if the call has failed: the commit is decided
-  if (work.ok()) {
-    (*work)->Wait(Deadline::Never(), true);  // the call has a deadline of its own
+  if (status.ok()) {
+    Finish();
   }
-  status.Update(work.ok() ? (*work)->status() : work.status());
-  return Annotate(status, "parameters");
+  return status;
 }
 
 absl::Status GradientRound::Settle() {
@@ -419,7 +417,7 @@ ChannelPlace GradientRound::place() const {
           .rounds = progress_.rounds(),
           .commits = Commits(kind_) ? 1 : 0,
           .phase = phase_,
-          .saves = saves_};
+          .saves = recovery_->saves()};
 }
 
 int64_t GradientRound::number() const {

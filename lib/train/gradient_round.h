@@ -12,8 +12,8 @@
 // then has two more messages: the neighbours' sums, and the votes (commit_plan.h).
 //
 // Thread safety: one thread at a time: the worker's between Take and Publish, otherwise the
-// caller's. comm, bytes, bytes_sent, losses, End and
-// Abort: any thread.
+// caller's. comm, bytes, bytes_sent, End and Abort: any
+// thread.
 #pragma once
 
 #include <atomic>
@@ -74,14 +74,6 @@ class GradientRound {
   absl::Status Take(const PlacedArray& accumulator, bool spent);
   // Runs a round on the gradients that were taken, with the counts of this rank.
   absl::Status Run(RoundKind kind, const RoundCounts& mine);
-  // Returns true if Mend answers a call outside a round that has failed with `status`.
-  bool Answers(const absl::Status& status) const;
-  // After a loss outside a round: makes the object fit for rounds and saves of the ranks that are
-  // left. Collective over these; others may be in Run.
-  absl::Status Mend();
-  // Returns the number of saves that this rank or another has finished, as far as it knows.
-  int64_t saves() const { return saves_; }
-  void Saved(int64_t saves) { saves_ = saves; }
   // Waits for the work that Run has enqueued.
   absl::Status Settle();
   // Copies com to the caller's parameters, in the order of the caller's stream.
@@ -106,14 +98,28 @@ class GradientRound {
   // Returns the communicator of the ranks that are left.
   std::shared_ptr<Communicator> comm() const;
   uint64_t bytes_sent() const;
-  std::vector<ChannelLoss> losses() const;
   // End the communicator and a recovery under way, see Communicator.
   void End(const absl::Status& why);
   void Abort(absl::string_view reason);
   // Collective. Makes copies of the masters and the state, which have changed outside a round.
   absl::Status RenewCopies() { return cut_->RenewCopy(); }
 
-  // ---- Called by ChannelRecovery, within Run
+  // ---- The parts of Run, one after the other
+  // Sums counts and gradients, and brings the neighbours' sums.
+  absl::Status AddUp(RoundKind kind, const RoundCounts& mine);
+  // With clipping gathers one number of each rank, from which the norm of the mean gradient follows
+  // with the same bits on all ranks; in a commit that neighbours copy also checksums of its shards.
+  absl::Status Vote();
+  // Makes the step.
+  absl::Status Apply();
+  // Gathers the parameters. The copy of the neighbour's shard is stepped meanwhile.
+  absl::Status GatherParameters();
+
+  // ---- After a loss
+  // Null: a loss is an error.
+  ChannelRecovery* recovery() const { return recovery_.get(); }
+  // Returns true if the recovery answers a call that has failed with `status`.
+  bool Answers(const absl::Status& status) const;
   ChannelPlace place() const;
   // Returns the number of the round, counted from 1.
   int64_t number() const;
@@ -140,19 +146,16 @@ class GradientRound {
   };
 
   absl::Status WarmUp();
-  absl::Status Make(const RoundCounts& mine);
+  absl::Status Make(RoundKind kind, const RoundCounts& mine);
   absl::Status ShareCounts(RoundCounts mine, RoundCounts* all);
   absl::Status SetRate(RoundResult* now) const;
-  absl::Status Vote(RoundResult* now);
   absl::Status CheckCopies(absl::Span<const ShardSums> sums) const;
-  absl::Status Apply();
   absl::Status Step(const GradientSum& sum, double lr);
   absl::Status StepCopy();
   void Finish();
   absl::Status Close();
   absl::Status MastersToCom();
   absl::Status Carry(const char* what, Call call);
-  absl::Status CarryParameters();
   Call GradientsCall() const;
   Call ParametersCall() const;
   CallOptions Options(bool on_stream = true) const;
@@ -178,7 +181,6 @@ class GradientRound {
   RoundPhase phase_ = RoundPhase::kFinished;
   RoundOutcome outcome_;
   RoundResult result_;
-  int64_t saves_ = 0;
   std::vector<Carried> carried_;  // calls under way
   std::atomic<int64_t> bytes_{0};
 };

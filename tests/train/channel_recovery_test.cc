@@ -1,0 +1,209 @@
+// The answer to a loss from every state in which ranks can be in a round. Ranks are threads, and rank
+// 3 gives up. Each of the others has come to a place of its own before it learns of this: a rank that
+// lacks what others have takes part in the call that brings it, and drops the result.
+#include "lib/train/channel_recovery.h"
+
+#include <barrier>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/train/gradient_round.h"
+#include "tests/support/ranks.h"
+
+namespace entrain {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+
+constexpr int kRanks = 4, kLost = 3;
+constexpr int64_t kCount = 10;  // shards of 3, 3, 3, 1; of three ranks: 4, 4, 2
+constexpr float kRate = 0.5f, kMomentum = 0.5f;
+
+// Where a rank learns of the loss.
+enum class Place { kSummed, kVoted, kFinished, kNext };
+constexpr Place kPlaces[] = {Place::kSummed, Place::kVoted, Place::kFinished, Place::kNext};
+
+// SGD with momentum on parameters and gradients that are alike in all elements.
+struct Reference {
+  float theta = 8, momentum = 0;
+  int commits = 0;
+  // `sum` of `microbatches`.
+  void Commit(float sum, float microbatches) {
+    const float g = sum / microbatches;
+    momentum = commits++ == 0 ? g : kMomentum * momentum + g;
+    theta -= kRate * momentum;
+  }
+};
+
+class Rank {
+ public:
+  explicit Rank(const std::shared_ptr<Communicator>& comm) : number_(comm->rank()), comm_(comm) {
+    OptimizerConfig rule;
+    rule.momentum = kMomentum;
+    options_.optimizer = *MakeOptimizer(rule);
+    options_.count = kCount;
+    options_.params = params_.data();
+    options_.lr = kRate;
+    options_.on_loss = OnLoss::kFinish;
+    round_ = std::make_unique<GradientRound>(comm, options_);
+    EXPECT_EQ(round_->Allocate(), absl::OkStatus());
+    accumulator_ = *PlacedArray::Allocate(nullptr, kCount * static_cast<int64_t>(sizeof(float)));
+  }
+  // Rank r adds r + `more`. So do the others.
+  void Take(float more) {
+    for (int64_t i = 0; i < kCount; ++i) {
+      reinterpret_cast<float*>(accumulator_.data())[i] = static_cast<float>(number_) + more;
+    }
+    ASSERT_EQ(round_->Take(accumulator_, true), absl::OkStatus());
+  }
+  // Makes the round as far as `to`, with what the others need who go on to `furthest`. The parameters
+  // will be `params`.
+  void ComeTo(RoundKind kind, Place to, Place furthest, float params) {
+    ASSERT_EQ(round_->AddUp(kind, {1, 0, 0}), absl::OkStatus());
+    const bool commit = Commits(kind);
+    if (commit && to >= Place::kVoted) {
+      ASSERT_EQ(round_->Vote(), absl::OkStatus());
+    } else if (commit && furthest >= Place::kVoted) {
+      const ShardSums mine = round_->cut().sums();
+      std::vector<ShardSums> all(kRanks);
+      ASSERT_EQ(comm_->AllGather(&mine, all.data(), 2, DType::kI64, Tagged()), absl::OkStatus());
+    }
+    if (to >= Place::kFinished) {
+      ASSERT_EQ(round_->Apply(), absl::OkStatus());
+      ASSERT_EQ(round_->GatherParameters(), absl::OkStatus());
+    } else if (commit && to == Place::kVoted) {
+      ASSERT_EQ(round_->Decide(round_->place().rounds, round_->outcome()), absl::OkStatus());
+    }
+    if (to < Place::kFinished && furthest >= Place::kFinished) {
+      const std::vector<float> shard(3, params);
+      std::vector<float> all(3 * kRanks);
+      ASSERT_EQ(comm_->AllGather(shard.data(), all.data(), 3, DType::kF32, Tagged()),
+                absl::OkStatus());
+    }
+    if (to == Place::kNext) {
+      ASSERT_EQ(round_->Publish(), absl::OkStatus());
+    }
+  }
+  // Begins the next round, in which it learns of the loss.
+  void FailInTheNext(float more) {
+    Take(more);
+    EXPECT_FALSE(round_->AddUp(RoundKind::kCommit, {1, 0, 0}).ok());
+    std::fill_n(reinterpret_cast<float*>(round_->com()), kCount, -1.0f);  // the sums of this round
+  }
+  void Whole(RoundKind kind) { EXPECT_EQ(round_->Run(kind, {1, 0, 0}), absl::OkStatus()); }
+  void GiveUp() { round_->Abort("gives up"); }
+  void AwaitTheEnd() const {
+    while (comm_->status().ok()) {
+      std::this_thread::yield();
+    }
+  }
+  const std::vector<float>& Published() {
+    EXPECT_EQ(round_->Publish(), absl::OkStatus());
+    return params_;
+  }
+  GradientRound& round() { return *round_; }
+  ChannelRecovery& recovery() { return *round_->recovery(); }
+
+ private:
+  static CallOptions Tagged() {
+    CallOptions options;
+    options.user_tag = GradientRound::kDataTag;
+    return options;
+  }
+  const int number_;
+  const std::shared_ptr<Communicator> comm_;
+  ChannelOptions options_;
+  std::vector<float> params_ = std::vector<float>(kCount, 8);
+  PlacedArray accumulator_;
+  std::unique_ptr<GradientRound> round_;
+};
+
+// The ranks that are left come from these places of the third round, which follows two commits.
+// Then they make two rounds more, in which they compare the copies.
+void Recover(RoundKind kind, const std::vector<Place>& places) {
+  const Place furthest = *std::max_element(places.begin(), places.end());
+  const bool counted = furthest >= (Commits(kind) ? Place::kVoted : Place::kFinished);
+  std::barrier<> meet(kRanks);
+  RunRanks(kRanks, [&](const std::shared_ptr<Communicator>& world) {
+    Rank rank(*world->Split(0, world->rank()));
+    const int number = world->rank();
+    Reference want;
+    for (int round = 0; round < 2; ++round) {
+      rank.Take(static_cast<float>(round));
+      rank.Whole(RoundKind::kCommit);
+      want.Commit(static_cast<float>(6 + 4 * round), 4);
+    }
+    rank.Take(2);
+    // Ranks give 2, 3, 4 and 5.
+    Reference all = want, rest = want;
+    all.Commit(14, 4);
+    rest.Commit(9, 3);
+    const Place mine = number == kLost ? Place::kSummed : places[static_cast<size_t>(number)];
+    rank.ComeTo(kind, mine, furthest, all.theta);
+    meet.arrive_and_wait();
+    if (number == kLost) {
+      rank.GiveUp();
+      meet.arrive_and_wait();
+      return;
+    }
+    rank.AwaitTheEnd();
+    if (mine == Place::kNext) {
+      rank.FailInTheNext(3);
+    }
+    ASSERT_EQ(rank.recovery().Run(rank.round()), absl::OkStatus());
+    EXPECT_THAT(rank.round().cut().members(), ElementsAre(0, 1, 2));
+    if (!counted) {
+      EXPECT_EQ(rank.round().place().phase == RoundPhase::kFinished, false);
+      rank.Whole(kind);  // again
+    }
+    EXPECT_EQ(rank.round().result().ranks, counted ? 4 : 3);
+    EXPECT_EQ(rank.round().result().microbatches, counted ? 4 : 3);
+    const float params = counted ? all.theta : rest.theta;
+    if (mine != Place::kNext) {
+      EXPECT_THAT(rank.Published(), Each(params));
+      rank.Take(3);
+    }
+    want = !Commits(kind) ? want : counted ? all : rest;
+    rank.Whole(RoundKind::kCommit);
+    want.Commit(12, 3);
+    EXPECT_THAT(rank.Published(), Each(want.theta));
+    rank.Take(4);
+    rank.Whole(RoundKind::kCommit);
+    want.Commit(15, 3);
+    EXPECT_THAT(rank.Published(), Each(want.theta));
+    EXPECT_EQ(rank.recovery().losses().size(), 1u);
+    EXPECT_EQ(rank.recovery().losses()[0].rank, kLost);
+    meet.arrive_and_wait();
+  });
+}
+
+class FromEveryPlace : public testing::TestWithParam<RoundKind> {};
+INSTANTIATE_TEST_SUITE_P(, FromEveryPlace,
+                         testing::Values(RoundKind::kCommit, RoundKind::kEstimate),
+                         [](const auto& kind) {
+                           return kind.param == RoundKind::kCommit ? "commit" : "estimate";
+                         });
+
+TEST_P(FromEveryPlace, AllHaveTheSameParametersAndCopies) {
+  for (const Place a : kPlaces) {
+    for (const Place b : kPlaces) {
+      for (const Place c : kPlaces) {
+        SCOPED_TRACE(absl::StrCat("places ", static_cast<int>(a), static_cast<int>(b),
+                                  static_cast<int>(c)));
+        Recover(GetParam(), {a, b, c});
+        ASSERT_FALSE(HasFailure());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace entrain
