@@ -1,9 +1,6 @@
 // Processes die, or are stopped, while a communicator takes newcomers in. The members lose one
 // attempt at most, and not their communicator.
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -11,9 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -22,6 +17,8 @@
 
 #include "lib/base/status.h"
 #include "tests/comm/newcomers.h"
+#include "tests/support/passing_store.h"
+#include "tests/support/processes.h"
 
 namespace entrain {
 namespace {
@@ -54,59 +51,39 @@ struct Death {
 };
 
 // A meeting at which its process ends.
-class LastMeeting final : public StoreMeeting {
+class LastMeeting final : public PassingMeeting {
  public:
   LastMeeting(std::unique_ptr<StoreMeeting> base, const Death& death, bool application)
-      : base_(std::move(base)), death_(death), application_(application) {}
+      : PassingMeeting(std::move(base)), death_(death), application_(application) {}
   absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) override {
-    auto table = base_->Wait(stop);
+    auto table = PassingMeeting::Wait(stop);
     if (table.ok()) {
       death_.At(application_ ? Step::kInvited : Step::kMet);
     }
     return table;
   }
-  absl::Status Check() override { return base_->Check(); }
-  void Fail(const absl::Status& why) override { base_->Fail(why); }
   void Finish() override {
     if (!application_) {
       death_.At(Step::kConnected);
     }
-    base_->Finish();
+    PassingMeeting::Finish();
   }
-  absl::StatusOr<std::vector<int>> Absent(const Stop& stop) override { return base_->Absent(stop); }
 
  private:
-  const std::unique_ptr<StoreMeeting> base_;
   const Death death_;
   const bool application_;
 };
 
-class LastStore final : public Store {
+class LastStore final : public PassingStore {
  public:
   LastStore(std::shared_ptr<Store> base, const Death& death)
-      : base_(std::move(base)), death_(death) {}
+      : PassingStore(std::move(base)), death_(death) {}
   absl::Status Set(absl::string_view key, absl::string_view value, const Stop& stop) override {
-    const absl::Status set = base_->Set(key, value, stop);
+    const absl::Status set = PassingStore::Set(key, value, stop);
     if (absl::StrContains(key, "/here/")) {
       death_.At(Step::kAnswered);
     }
     return set;
-  }
-  absl::StatusOr<std::string> Get(absl::string_view key, const Stop& stop) override {
-    return base_->Get(key, stop);
-  }
-  absl::StatusOr<std::string> TryGet(absl::string_view key, const Stop& stop) override {
-    return base_->TryGet(key, stop);
-  }
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, const Stop& stop) override {
-    return base_->Add(key, delta, stop);
-  }
-  absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
-                                            absl::string_view desired, const Stop& stop) override {
-    return base_->CompareAndSet(key, expected, desired, stop);
-  }
-  absl::Status Delete(absl::string_view key, const Stop& stop) override {
-    return base_->Delete(key, stop);
   }
   absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank, int size,
                                                      const absl::StatusOr<Parts>& mine,
@@ -116,7 +93,7 @@ class LastStore final : public Store {
     if (!application && !creation) {
       death_.At(Step::kComing);
     }
-    auto joined = base_->Join(key, rank, size, mine, stop);
+    auto joined = PassingStore::Join(key, rank, size, mine, stop);
     if (!joined.ok() || creation) {
       return joined;
     }
@@ -124,30 +101,10 @@ class LastStore final : public Store {
     return std::unique_ptr<StoreMeeting>(
         std::make_unique<LastMeeting>(*std::move(joined), death_, application));
   }
-  std::string url() const override { return base_->url(); }
-  std::string host() const override { return base_->host(); }
 
  private:
-  const std::shared_ptr<Store> base_;
   const Death death_;
 };
-
-// Runs `body` in a process of its own.
-pid_t Start(const std::function<void()>& body) {
-  const pid_t child = fork();
-  if (child == 0) {
-    body();
-    std::fflush(nullptr);
-    _exit(testing::Test::HasFailure() ? 1 : 0);
-  }
-  return child;
-}
-
-int End(pid_t child) {
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return status;
-}
 
 class Dying : public testing::TestWithParam<std::tuple<const char*, const char*, Step>> {
  protected:
@@ -157,7 +114,7 @@ class Dying : public testing::TestWithParam<std::tuple<const char*, const char*,
     return std::make_shared<LastStore>(stores_.Open(), death);
   }
   pid_t Newcomer(const Death& death = {Step::kNone}) const {
-    return Start([&] {
+    return StartProcess([&] {
       const int64_t begin = Clock::Real().Now();
       const MaybeComm joined = JoinAsNewcomer(Open(death), How());
       ASSERT_TRUE(joined.ok()) << joined.status();
@@ -184,13 +141,13 @@ TEST_P(Dying, NewcomerThatIsKilledIsLeftOut) {
   const pid_t victim = Newcomer({step()});
   AwaitApplications(*stores_.Open(), 1);
   if (step() == Step::kApplied) {
-    EXPECT_TRUE(WIFSIGNALED(End(victim)));  // before the members look
+    EXPECT_TRUE(WIFSIGNALED(EndOf(victim)));  // before the members look
   }
   const pid_t other = Newcomer();
   AwaitApplications(*stores_.Open(), 2);
   std::vector<pid_t> members;
   for (int rank = 0; rank < 2; ++rank) {
-    members.push_back(Start([&] {
+    members.push_back(StartProcess([&] {
       const auto store = Open();
       const MaybeComm comm = CreateMember(store, rank, 2, How());
       ASSERT_TRUE(comm.ok()) << comm.status();
@@ -209,11 +166,11 @@ TEST_P(Dying, NewcomerThatIsKilledIsLeftOut) {
     }));
   }
   for (const pid_t member : members) {
-    EXPECT_EQ(End(member), 0);
+    EXPECT_EQ(EndOf(member), 0);
   }
-  EXPECT_EQ(End(other), 0);
+  EXPECT_EQ(EndOf(other), 0);
   if (step() != Step::kApplied) {
-    const int status = End(victim);
+    const int status = EndOf(victim);
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
   }
 }
@@ -232,7 +189,7 @@ TEST_P(DyingLate, NewcomerIsALostRankOfTheNewCommunicator) {
   AwaitApplications(*stores_.Open(), 1);
   std::vector<pid_t> members;
   for (int rank = 0; rank < 2; ++rank) {
-    members.push_back(Start([&] {
+    members.push_back(StartProcess([&] {
       const auto store = Open();
       const MaybeComm comm = CreateMember(store, rank, 2, How());
       ASSERT_TRUE(comm.ok()) << comm.status();
@@ -247,9 +204,9 @@ TEST_P(DyingLate, NewcomerIsALostRankOfTheNewCommunicator) {
     }));
   }
   for (const pid_t member : members) {
-    EXPECT_EQ(End(member), 0);
+    EXPECT_EQ(EndOf(member), 0);
   }
-  EXPECT_TRUE(WIFSIGNALED(End(victim)));
+  EXPECT_TRUE(WIFSIGNALED(EndOf(victim)));
 }
 
 class DyingMember : public Dying {};
@@ -267,7 +224,7 @@ TEST_P(DyingMember, IsNamedToTheOthersAndTheNewcomerGoesOnWaiting) {
     };
     HowToRun how = How();
     how.wait_ns = 4 * kSecond;
-    const pid_t newcomer = Start([&] {
+    const pid_t newcomer = StartProcess([&] {
       const MaybeComm joined = JoinAsNewcomer(stores.Open(), how);
       EXPECT_EQ(joined.status().code(), absl::StatusCode::kDeadlineExceeded) << joined.status();
       EXPECT_THAT(std::string(joined.status().message()), HasSubstr("the last attempt failed: "));
@@ -275,7 +232,7 @@ TEST_P(DyingMember, IsNamedToTheOthersAndTheNewcomerGoesOnWaiting) {
     AwaitApplications(*stores.Open(), 1);
     std::vector<pid_t> members;
     for (int rank = 0; rank < 3; ++rank) {
-      members.push_back(Start([&] {
+      members.push_back(StartProcess([&] {
         const auto store = open({rank == guilty ? step() : Step::kNone});
         const MaybeComm comm = CreateMember(store, rank, 3, How());
         ASSERT_TRUE(comm.ok()) << comm.status();
@@ -287,14 +244,14 @@ TEST_P(DyingMember, IsNamedToTheOthersAndTheNewcomerGoesOnWaiting) {
       }));
     }
     for (int rank = 0; rank < 3; ++rank) {
-      const int status = End(members[static_cast<size_t>(rank)]);
+      const int status = EndOf(members[static_cast<size_t>(rank)]);
       if (rank == guilty) {
         EXPECT_TRUE(WIFSIGNALED(status)) << status;
       } else {
         EXPECT_EQ(status, 0);
       }
     }
-    EXPECT_EQ(End(newcomer), 0);
+    EXPECT_EQ(EndOf(newcomer), 0);
   }
 }
 
@@ -309,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(Over, Healthy,
 TEST_P(Healthy, ThreeProcessesTakeInOneWhileTheyAreBusy) {
   std::vector<pid_t> processes;
   for (int rank = 0; rank < 3; ++rank) {
-    processes.push_back(Start([&] {
+    processes.push_back(StartProcess([&] {
       const auto store = Open();
       const MaybeComm comm = CreateMember(store, rank, 3, How());
       ASSERT_TRUE(comm.ok()) << comm.status();
@@ -332,7 +289,7 @@ TEST_P(Healthy, ThreeProcessesTakeInOneWhileTheyAreBusy) {
   }));
   processes.push_back(Newcomer());
   for (const pid_t process : processes) {
-    EXPECT_EQ(End(process), 0);
+    EXPECT_EQ(EndOf(process), 0);
   }
 }
 
@@ -343,7 +300,7 @@ TEST_P(Healthy, AStoppedNewcomerIsLeftOutAndTakenInLater) {
   AwaitApplications(*stores_.Open(), 1);
   std::vector<pid_t> members;
   for (int rank = 0; rank < 2; ++rank) {
-    members.push_back(Start([&] {
+    members.push_back(StartProcess([&] {
       const auto store = Open();
       const MaybeComm comm = CreateMember(store, rank, 2, How());
       ASSERT_TRUE(comm.ok()) << comm.status();
@@ -360,9 +317,9 @@ TEST_P(Healthy, AStoppedNewcomerIsLeftOutAndTakenInLater) {
     }));
   }
   for (const pid_t member : members) {
-    EXPECT_EQ(End(member), 0);
+    EXPECT_EQ(EndOf(member), 0);
   }
-  EXPECT_EQ(End(stopped), 0);
+  EXPECT_EQ(EndOf(stopped), 0);
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 // two seconds, and learn which rank it was. Ranks are threads with a runtime each; ranks that die
 // are processes.
 #include <csignal>
-#include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <iostream>
 #include <memory>
@@ -26,6 +24,8 @@
 #include "lib/comm/runtime.h"
 #include "lib/store/store.h"
 #include "tests/store/store_source.h"
+#include "tests/support/passing_store.h"
+#include "tests/support/processes.h"
 #include "tests/support/slow_way.h"
 
 namespace entrain {
@@ -74,68 +74,42 @@ std::future<Outcome> Creating(std::shared_ptr<Store> store, int rank, int size, 
 
 // Writes a byte when its rank has joined a meeting, and another when all ranks have. If `stays`,
 // the rank then does nothing more.
-class TellingMeeting final : public StoreMeeting {
+class TellingMeeting final : public PassingMeeting {
  public:
   TellingMeeting(std::unique_ptr<StoreMeeting> base, int told, bool stays)
-      : base_(std::move(base)), told_(told), stays_(stays) {
+      : PassingMeeting(std::move(base)), told_(told), stays_(stays) {
     (void)!write(told_, "y", 1);
   }
   absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) override {
-    auto table = base_->Wait(stop);
+    auto table = PassingMeeting::Wait(stop);
     (void)!write(told_, table.ok() ? "y" : "n", 1);
     while (stays_) {
       pause();
     }
     return table;
   }
-  absl::Status Check() override { return base_->Check(); }
-  void Fail(const absl::Status& why) override { base_->Fail(why); }
-  void Finish() override { base_->Finish(); }
-  absl::StatusOr<std::vector<int>> Absent(const Stop& stop) override { return base_->Absent(stop); }
 
  private:
-  const std::unique_ptr<StoreMeeting> base_;
   const int told_;
   const bool stays_;
 };
 
-class TellingStore final : public Store {
+class TellingStore final : public PassingStore {
  public:
   TellingStore(std::shared_ptr<Store> base, int told, bool stays)
-      : base_(std::move(base)), told_(told), stays_(stays) {}
-  absl::Status Set(absl::string_view key, absl::string_view value, const Stop& stop) override {
-    return base_->Set(key, value, stop);
-  }
-  absl::StatusOr<std::string> Get(absl::string_view key, const Stop& stop) override {
-    return base_->Get(key, stop);
-  }
-  absl::StatusOr<std::string> TryGet(absl::string_view key, const Stop& stop) override {
-    return base_->TryGet(key, stop);
-  }
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, const Stop& stop) override {
-    return base_->Add(key, delta, stop);
-  }
-  absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
-                                            absl::string_view desired, const Stop& stop) override {
-    return base_->CompareAndSet(key, expected, desired, stop);
-  }
-  absl::Status Delete(absl::string_view key, const Stop& stop) override {
-    return base_->Delete(key, stop);
-  }
+      : PassingStore(std::move(base)), told_(told), stays_(stays) {}
   absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank, int size,
                                                      const absl::StatusOr<Parts>& mine,
                                                      const Stop& stop) override {
-    auto joined = base_->Join(key, rank, size, mine, stop);
+    auto joined = PassingStore::Join(key, rank, size, mine, stop);
     if (!joined.ok()) {
       return joined.status();
     }
     return std::unique_ptr<StoreMeeting>(
         std::make_unique<TellingMeeting>(*std::move(joined), told_, stays_));
   }
-  std::string url() const override { return base_->url(); }
 
  private:
-  const std::shared_ptr<Store> base_;
   const int told_;
   const bool stays_;
 };
@@ -146,9 +120,7 @@ class CreationOver : public ::testing::TestWithParam<const char*> {
   CreationOver() {
     const std::string kind = GetParam();
     if (kind == "file") {
-      directory_ = (std::filesystem::temp_directory_path() / "entrain_XXXXXX").string();
-      EXPECT_NE(mkdtemp(directory_.data()), nullptr);
-      url_ = "file:" + directory_;
+      url_ = "file:" + directory_.path();
     } else if (kind == "etcd") {
       static const EtcdServer etcd;
       url_ = etcd.url(::testing::UnitTest::GetInstance()->current_test_info()->name());
@@ -158,11 +130,6 @@ class CreationOver : public ::testing::TestWithParam<const char*> {
       url_ = served_->url();
     }
   }
-  ~CreationOver() override {
-    if (!directory_.empty()) {
-      std::filesystem::remove_all(directory_);
-    }
-  }
   std::shared_ptr<Store> Open() const { return *OpenStore(url_, "", Soon()); }
 
   // Forks a process that creates as `rank` and reports when it has joined and when all have.
@@ -170,11 +137,9 @@ class CreationOver : public ::testing::TestWithParam<const char*> {
   pid_t Child(int rank, int size, bool stays) {
     int ready[2];
     EXPECT_EQ(pipe(ready), 0);
-    const pid_t child = fork();
-    if (child == 0) {
+    const pid_t child = StartProcess([&] {
       Create(std::make_shared<TellingStore>(Open(), ready[1], stays), rank, size).IgnoreError();
-      _exit(0);
-    }
+    });
     close(ready[1]);
     from_child_ = ready[0];
     return child;
@@ -187,7 +152,7 @@ class CreationOver : public ::testing::TestWithParam<const char*> {
   void Kill(pid_t child) {
     killed_ns_ = Clock::Real().Now();
     kill(child, SIGKILL);
-    waitpid(child, nullptr, 0);
+    EndOf(child);
     close(from_child_);
   }
   void ExpectToldOf(int rank, std::vector<std::future<Outcome>>& ranks) const {
@@ -200,7 +165,8 @@ class CreationOver : public ::testing::TestWithParam<const char*> {
     }
   }
 
-  std::string directory_, url_;
+  const TempDirectory directory_;
+  std::string url_;
   std::shared_ptr<Store> served_;
   int from_child_ = -1;
   int64_t killed_ns_ = 0;
@@ -288,17 +254,14 @@ TEST(StoppedStore, CreationEndsInTime) {
         local ? absl::StrCat("local:stopped", getpid()) : std::string("tcp://127.0.0.1:0");
     int url_pipe[2];
     ASSERT_EQ(pipe(url_pipe), 0);
-    const pid_t child = fork();
-    if (child == 0) {
-      const std::string served_url = [&] {
-        static const auto served = *ServeStore(url, "");
-        return served->url();
-      }();
+    const pid_t child = StartProcess([&] {
+      const auto served = *ServeStore(url, "");
+      const std::string served_url = served->url();
       (void)!write(url_pipe[1], served_url.data(), served_url.size());
       while (true) {
         pause();
       }
-    }
+    });
     char served_url[128] = {};
     ASSERT_GT(read(url_pipe[0], served_url, sizeof(served_url) - 1), 0);
     const auto store = *OpenStore(served_url, "", Soon());
@@ -308,7 +271,7 @@ TEST(StoppedStore, CreationEndsInTime) {
     const int64_t start = Clock::Real().Now();
     ExpectInTime(Create(store, 0, 2, {.transports = "inproc", .timeout_ns = kBrief}), start);
     kill(child, SIGKILL);
-    waitpid(child, nullptr, 0);
+    EndOf(child);
     close(url_pipe[0]);
     close(url_pipe[1]);
   }
@@ -316,23 +279,21 @@ TEST(StoppedStore, CreationEndsInTime) {
 
 // Another process holds the lock under which the directory is written.
 TEST(StoppedStore, CreationEndsInTimeOverALockedDirectory) {
-  std::string directory = (std::filesystem::temp_directory_path() / "entrain_XXXXXX").string();
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const TempDirectory directory;
   int told[2];
   ASSERT_EQ(pipe(told), 0);
-  const auto store = *OpenStore("file:" + directory, "", Soon());
+  const auto store = *OpenStore("file:" + directory.path(), "", Soon());
   const int64_t start = Clock::Real().Now();
   auto creating = Creating(std::make_shared<TellingStore>(store, told[1], false), 0, 2,
                            {.transports = "inproc", .timeout_ns = kBrief});
   char said = 'n';
   ASSERT_EQ(read(told[0], &said, 1), 1);  // it has joined
-  const int lock = open((directory + "/.lock").c_str(), O_RDWR | O_CLOEXEC);
+  const int lock = open((directory.path() + "/.lock").c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_EQ(flock(lock, LOCK_EX), 0);
   ExpectInTime(creating.get().status, start);
   close(lock);
   close(told[0]);
   close(told[1]);
-  std::filesystem::remove_all(directory);
 }
 
 // ---- A slow path to the store

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "lib/comm/runtime.h"
 #include "lib/store/function_store.h"
 #include "lib/store/store.h"
+#include "tests/support/processes.h"
 #include "tests/support/wait.h"
 
 namespace entrain {
@@ -128,20 +128,13 @@ class StoreOfKind {
     static int count = 0;
     const std::string name = absl::StrCat("growth", getpid(), "-", count++);
     if (kind == "file" || functions_) {
-      directory_ = (std::filesystem::temp_directory_path() / "entrain_XXXXXX").string();
-      EXPECT_NE(mkdtemp(directory_.data()), nullptr);
-      url_ = "file:" + directory_;
+      url_ = "file:" + directory_.path();
     } else if (kind == "mem") {
       url_ = "mem:" + name;
       served_ = *OpenStore(url_, "", Soon());
     } else {
       served_ = *ServeStore(kind == "tcp" ? "tcp://127.0.0.1:0" : "local:" + name, "");
       url_ = served_->url();
-    }
-  }
-  ~StoreOfKind() {
-    if (!directory_.empty()) {
-      std::filesystem::remove_all(directory_);
     }
   }
   StoreOfKind(const StoreOfKind&) = delete;
@@ -156,7 +149,8 @@ class StoreOfKind {
 
  private:
   const bool functions_;
-  std::string directory_, url_;
+  const TempDirectory directory_;
+  std::string url_;
   std::shared_ptr<Store> served_;
 };
 

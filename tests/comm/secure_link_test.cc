@@ -3,15 +3,14 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +22,8 @@
 #include "lib/comm/runtime.h"
 #include "lib/store/store.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/passing_store.h"
+#include "tests/support/processes.h"
 #include "tests/support/slow_way.h"
 
 namespace entrain {
@@ -30,21 +31,12 @@ namespace {
 
 using testing::HasSubstr;
 
-class Directory {
- public:
-  Directory() : path_("/tmp/entrain-secure-XXXXXX") { EXPECT_NE(mkdtemp(path_.data()), nullptr); }
-  ~Directory() { EXPECT_EQ(std::system(("rm -rf " + path_).c_str()), 0); }
-  const std::string& path() const { return path_; }
-  std::string KeyFile() const {
-    std::string key = path_ + "/key";
-    std::ofstream(key) << "a key of thirty-two random bytes";
-    EXPECT_EQ(chmod(key.c_str(), 0600), 0);
-    return key;
-  }
-
- private:
-  std::string path_;
-};
+std::string KeyFileIn(const TempDirectory& directory) {
+  std::string key = directory.path() + "/key";
+  std::ofstream(key) << "a key of thirty-two random bytes";
+  EXPECT_EQ(chmod(key.c_str(), 0600), 0);
+  return key;
+}
 
 absl::Status AllReduce(Communicator& comm, const std::vector<float>& in, std::vector<float>* out) {
   Call call;
@@ -70,28 +62,9 @@ absl::StatusOr<std::shared_ptr<Communicator>> CreateComm(const RuntimeOptions& r
 }
 
 // A store that publishes, in place of this rank's tcp address, that of a proxy before it.
-class Between final : public Store {
+class Between final : public PassingStore {
  public:
-  explicit Between(std::shared_ptr<Store> base) : base_(std::move(base)) {}
-  absl::Status Set(absl::string_view key, absl::string_view value, const Stop& stop) override {
-    return base_->Set(key, value, stop);
-  }
-  absl::StatusOr<std::string> Get(absl::string_view key, const Stop& stop) override {
-    return base_->Get(key, stop);
-  }
-  absl::StatusOr<std::string> TryGet(absl::string_view key, const Stop& stop) override {
-    return base_->TryGet(key, stop);
-  }
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, const Stop& stop) override {
-    return base_->Add(key, delta, stop);
-  }
-  absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
-                                            absl::string_view desired, const Stop& stop) override {
-    return base_->CompareAndSet(key, expected, desired, stop);
-  }
-  absl::Status Delete(absl::string_view key, const Stop& stop) override {
-    return base_->Delete(key, stop);
-  }
+  using PassingStore::PassingStore;
   absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank, int size,
                                                      const absl::StatusOr<Parts>& mine,
                                                      const Stop& stop) override {
@@ -104,20 +77,18 @@ class Between final : public Store {
         part = proxy_->address().ToString() + part.substr(mark);
       }
     }
-    return base_->Join(key, rank, size, changed, stop);
+    return PassingStore::Join(key, rank, size, changed, stop);
   }
-  std::string url() const override { return base_->url(); }
   SlowWay* proxy() { return proxy_.has_value() ? &*proxy_ : nullptr; }
 
  private:
-  const std::shared_ptr<Store> base_;
   std::optional<SlowWay> proxy_;
 };
 
 // Each trial alters another byte. The call then fails on both ranks: they name each other, the
 // operation and the phase. No rank gets a wrong sum.
 TEST(SecureLink, AnAlteredByteFailsTheCallAndNoSumIsWrong) {
-  const Directory directory;
+  const TempDirectory directory;
   setenv("ENTRAIN_TLS", "all", 1);
   for (int trial = 0; trial < 5; ++trial) {
     std::array<std::shared_ptr<Between>, 2> stores;
@@ -126,7 +97,7 @@ TEST(SecureLink, AnAlteredByteFailsTheCallAndNoSumIsWrong) {
     RuntimeOptions options;
     options.transports = "tcp";
     options.interface_filter = "127.0.0.1";
-    options.security.key_file = directory.KeyFile();
+    options.security.key_file = KeyFileIn(directory);
     const auto each_rank = [&](auto run) {
       auto other = std::async(std::launch::async, [&] { return run(1); });
       const absl::Status mine = run(0);
@@ -190,28 +161,21 @@ class BetweenHosts : public testing::Test {
     if (!hosts_.made()) {
       GTEST_SKIP() << "no network namespaces here";
     }
-    void* const memory = mmap(nullptr, 2 * sizeof(Report), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    reports_ = new (memory) Report[2];
   }
   // Runs a rank on each host.
-  template <typename Rank>
-  void OnBoth(Rank run) {
-    pid_t children[2];
+  void OnBoth(const std::function<absl::Status(int rank)>& run) {
+    std::vector<pid_t> children;
     for (const int rank : {0, 1}) {
-      children[rank] = fork();
-      ASSERT_GE(children[rank], 0);
-      if (children[rank] == 0) {
+      children.push_back(StartProcess([&] {
         const absl::Status status =
             hosts_.Enter(rank) ? run(rank) : absl::InternalError("no such host");
         reports_[rank].code = static_cast<int>(status.code());
         std::strncpy(reports_[rank].text, std::string(status.message()).c_str(),
                      sizeof(reports_[rank].text) - 1);
-        _exit(0);
-      }
+      }));
     }
     for (const pid_t child : children) {
-      EXPECT_EQ(waitpid(child, nullptr, 0), child);
+      EXPECT_EQ(EndOf(child), 0);
     }
   }
   // Rank 0 serves the store. Both create a communicator over tcp and add.
@@ -234,12 +198,13 @@ class BetweenHosts : public testing::Test {
   }
 
   const TwoHosts hosts_;
-  const Directory directory_;
-  Report* reports_ = nullptr;
+  const TempDirectory directory_;
+  const SharedWithChildren<std::array<Report, 2>> shared_;
+  std::array<Report, 2>& reports_ = *shared_;
 };
 
 TEST_F(BetweenHosts, AKeyIsEnough) {
-  const std::string key = directory_.KeyFile();
+  const std::string key = KeyFileIn(directory_);
   OnBoth([&](int rank) { return Meet(rank, key); });
   EXPECT_EQ(reports_[0].code, 0) << reports_[0].text;
   EXPECT_EQ(reports_[1].code, 0) << reports_[1].text;
@@ -259,7 +224,7 @@ TEST_F(BetweenHosts, AStoreElsewhereIsRefusedWithoutAKey) {
     const std::string url = absl::StrCat("tcp://", TwoHosts::AddressOf(0), ":29400");
     if (rank == 0) {
       const auto store = ServeStore(url, "");
-      while (static_cast<volatile Report*>(reports_)[1].code < 0 && store.ok()) {
+      while (static_cast<volatile Report&>(reports_[1]).code < 0 && store.ok()) {
         usleep(1000);
       }
       return store.status();

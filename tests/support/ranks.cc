@@ -2,13 +2,7 @@
 
 #include <atomic>
 #include <barrier>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <thread>
-
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -16,6 +10,7 @@
 
 #include "lib/device/calls/factory.h"
 #include "lib/store/store.h"
+#include "tests/support/processes.h"
 #include "tools/perf/cores.h"
 
 namespace entrain {
@@ -82,25 +77,16 @@ void RunRanks(int size, const RanksOptions& options, const RankBody& body) {
 }
 
 std::vector<int> RunRankProcesses(int size, const RanksOptions& options, const RankBody& body) {
-  std::string directory = (std::filesystem::temp_directory_path() / "entrain_XXXXXX").string();
-  EXPECT_NE(mkdtemp(directory.data()), nullptr);
+  const TempDirectory directory;
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; ++rank) {
-    const pid_t child = fork();
-    EXPECT_GE(child, 0);
-    if (child == 0) {
-      RunRankProcess(absl::StrCat("file:", directory), rank, size, options, body);
-      std::fflush(nullptr);
-      _exit(testing::Test::HasFailure() ? 1 : 0);
-    }
-    children.push_back(child);
+    children.push_back(StartProcess(
+        [&] { RunRankProcess("file:" + directory.path(), rank, size, options, body); }));
   }
   std::vector<int> ends;
   for (const pid_t child : children) {
-    ends.emplace_back(-1);
-    EXPECT_EQ(waitpid(child, &ends.back(), 0), child);
+    ends.push_back(EndOf(child));
   }
-  std::filesystem::remove_all(directory);
   return ends;
 }
 

@@ -1,0 +1,70 @@
+// Processes that a test forks, what they share, and directories that end with the test.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <new>
+#include <string>
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gtest/gtest.h"
+
+namespace entrain {
+
+// Forks a process that runs `body`. It ends with 0 if no expectation failed in it, else with 1.
+inline pid_t StartProcess(const std::function<void()>& body) {
+  const pid_t child = fork();
+  EXPECT_GE(child, 0);
+  if (child == 0) {
+    body();
+    std::fflush(nullptr);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  return child;
+}
+
+// Blocks until the process has ended. Returns its status as waitpid gives it.
+inline int EndOf(pid_t child) {
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+// A new directory, which is removed with what it holds.
+class TempDirectory {
+ public:
+  TempDirectory() : path_((std::filesystem::temp_directory_path() / "entrain-XXXXXX").string()) {
+    EXPECT_NE(mkdtemp(path_.data()), nullptr);
+  }
+  ~TempDirectory() { std::filesystem::remove_all(path_); }
+  TempDirectory(const TempDirectory&) = delete;
+  TempDirectory& operator=(const TempDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// One T in memory that this process shares with those that it forks.
+template <typename T>
+class SharedWithChildren {
+ public:
+  SharedWithChildren()
+      : value_(new (mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                         0)) T()) {}
+  ~SharedWithChildren() { munmap(value_, sizeof(T)); }
+  SharedWithChildren(const SharedWithChildren&) = delete;
+  SharedWithChildren& operator=(const SharedWithChildren&) = delete;
+  T* operator->() const { return value_; }
+  T& operator*() const { return *value_; }
+
+ private:
+  T* const value_;
+};
+
+}  // namespace entrain
