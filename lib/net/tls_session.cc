@@ -253,6 +253,10 @@ ssize_t TlsSession::Fill() {
   const ssize_t got = recv(fd_, in_.get(), in_size_, MSG_DONTWAIT);
   if (got > 0) {
     in_end_ = static_cast<size_t>(got);
+  } else if (got == 0 && write_error_ != 0 && write_error_ != EPIPE) {
+    // The kernel reports an error only once, to the first caller.
+    read_error_ = errno = write_error_;
+    return -1;
   } else if (got == 0) {
     ended_ = true;
   } else if (!WouldBlock(errno)) {
@@ -358,6 +362,7 @@ bool TlsSession::Flush() {
     const ssize_t put =
         send(fd_, out_.data() + sent_, out_.size() - sent_, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (put < 0 && !WouldBlock(errno)) {
+      write_error_ = write_error_ != 0 ? write_error_ : errno;
       return false;
     }
     if (put < 0) {

@@ -97,10 +97,11 @@ class TlsSession {
   size_t sent_ = 0;
   std::string gathered_;  // plain bytes of a record, of several parts
   bool more_ = false;
-  bool ended_ = false;  // the socket's end was read
-  int read_error_ = 0;  // errno of the socket
-  int error_ = 0;       // errno for Receive; final
-  std::string why_;     // OpenSSL's reason for EBADMSG
+  bool ended_ = false;   // the socket's end was read
+  int read_error_ = 0;   // errno of the socket
+  int write_error_ = 0;  // of the first send that failed
+  int error_ = 0;        // errno for Receive; final
+  std::string why_;      // OpenSSL's reason for EBADMSG
   int64_t records_ = 0, records_per_key_ = kRecordsPerKey;
 };
 

@@ -534,5 +534,32 @@ TEST(RunHandshake, PeerThatLeavesHalfWayIsUnavailable) {
   }
 }
 
+// The kernel reports a reset once. If that was to a Send that had taken bytes, Receive must not see
+// an end without an error, which would mean that the other process has ended.
+TEST(TlsByKey, AResetThatSendingFoundIsNoEnd) {
+  const auto listener = *Listen(*Address::FromHost("127.0.0.1", 0));
+  const Security security(kKey);
+  Fd near = *Connect(*LocalAddress(listener.get()), {Deadline::After(10 * kSecond)});
+  Fd far = *Accept(listener.get());
+  Handshaker dialer(std::move(near), Elsewhere(), true, Purpose::kData, kDialer, security);
+  std::optional<Handshaker> other(std::in_place, std::move(far), Elsewhere(), false, Purpose::kData,
+                                  kListener, security);
+  auto listened = std::async(std::launch::async,
+                             [&] { return RunHandshake(*other, {Deadline::After(10 * kSecond)}); });
+  ASSERT_EQ(RunHandshake(dialer, {Deadline::After(10 * kSecond)}), absl::OkStatus());
+  ASSERT_EQ(listened.get(), absl::OkStatus());
+  ASSERT_NE(dialer.channel().tls(), nullptr);
+  const linger none{.l_onoff = 1, .l_linger = 0};
+  ASSERT_EQ(setsockopt(other->fd(), SOL_SOCKET, SO_LINGER, &none, sizeof(none)), 0);
+  other.reset();
+  pollfd reset{dialer.fd(), 0, 0};  // POLLERR
+  ASSERT_EQ(poll(&reset, 1, 10000), 1);
+  Channel channel = dialer.Take();
+  EXPECT_EQ(channel.Send("word", 4), 4);
+  char byte;
+  EXPECT_EQ(channel.Receive(&byte, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+}
+
 }  // namespace
 }  // namespace entrain
