@@ -57,6 +57,13 @@ bool OfOneHost(int fd) {
              Address(reinterpret_cast<sockaddr*>(&there), there_bytes).bytes();
 }
 
+// Closing the socket resets the connection. A peer would take an end without a word for the end of
+// this process, but this process goes on without the peer.
+void ResetWhenClosed(int fd) {
+  const linger none{.l_onoff = 1, .l_linger = 0};
+  (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+}
+
 // Ends the sending direction. Reads away the peer's bytes first, because closing a socket with
 // unread bytes resets the connection, and the peer could lose the last message.
 void Shut(int fd) {
@@ -224,6 +231,9 @@ void TcpEndpoint::Lose(const absl::Status& why) {
   if (!ended()) {
     End(why);
     failed_ = why;
+    if (connected() && !IsPeerEnded(why)) {
+      ResetWhenClosed(fd());
+    }
     Disconnect();
   }
 }
