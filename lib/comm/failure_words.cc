@@ -122,13 +122,17 @@ absl::Status FailureWords::Disagreement(CallId call, uint64_t sequence,
 absl::Status FailureWords::Explain(const CallWork& work, const absl::Status& cause) const {
   const int guilty = work.WaitingFor();
   const bool mismatch = cause.code() == absl::StatusCode::kDataLoss;
+  // This process lacks memory, descriptors or the like: the fault is not the peer's.
+  const bool shortage = cause.code() == absl::StatusCode::kResourceExhausted;
   // Other ranks get the same text, so it must name the rank that "here" stands for.
   const std::string does =
-      mismatch ? absl::StrCat("rank ", peers_.rank(), " disagrees with ") : "lost ";
+      mismatch   ? absl::StrCat("rank ", peers_.rank(), " disagrees with ")
+      : shortage ? absl::StrCat("rank ", peers_.rank(), " has no resources for its path to ")
+                 : "lost ";
   const std::string who = guilty < 0 ? "" : absl::StrCat(does, peers_.NameOf(guilty), ": ");
   // If two ranks called different things, it is not known which is wrong.
-  Blame blame =
-      mismatch ? BlameFor(&work, -1, Phase::kCheck) : BlameFor(&work, guilty, Phase::kTransfer);
+  Blame blame = mismatch ? BlameFor(&work, -1, Phase::kCheck)
+                         : BlameFor(&work, shortage ? peers_.rank() : guilty, Phase::kTransfer);
   blame.sys_errno = BlameOf(cause).sys_errno;
   return WithBlame(
       absl::Status(cause.code(), absl::StrCat(work.Name(), ": ", who, cause.message())), blame);

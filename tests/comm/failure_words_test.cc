@@ -82,6 +82,13 @@ TEST_F(FailureWordsTest, ALossThatHasACauseBlamesTheCause) {
   EXPECT_EQ(BlameOf(loss).world_rank, 12);
 }
 
+TEST_F(FailureWordsTest, AShortageIsThisRanksFault) {
+  const absl::Status status = words.Explain(Open(), absl::ResourceExhaustedError("no descriptors"));
+  EXPECT_EQ(BlameOf(status).rank, kMe);
+  EXPECT_EQ(BlameOf(status).peer_id, config.members[kMe].id);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+}
+
 TEST_F(FailureWordsTest, ADisagreementNamesTheGuiltyFirst) {
   const CallId call{Tag::kUntagged, 4};
   Vote::Result votes;
