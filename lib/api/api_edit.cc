@@ -345,7 +345,8 @@ entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info
                                        .short_rounds = now.short_rounds,
                                        .joins = now.joins,
                                        .replica = now.replica,
-                                       .most_replicas = now.most_replicas};
+                                       .most_replicas = now.most_replicas,
+                                       .repairs = now.repairs};
     return WriteStruct(&known, sizeof(known), info, "entrain_edit_info_t");
   });
 }

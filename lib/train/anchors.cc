@@ -54,6 +54,15 @@ uint64_t ArrayHash::Total() const {
   return Spread(hash);
 }
 
+uint64_t CombineHashes(absl::Span<const uint64_t> hashes) {
+  uint64_t combined = kBasis;
+  for (const uint64_t hash : hashes) {
+    combined = Mix(combined, hash);
+  }
+  combined = Spread(combined);
+  return combined == 0 ? 1 : combined;
+}
+
 Anchors::Anchors(const Slab& slab, DeviceRoom* room, bool offload)
     : slab_(slab), room_(room), offload_(offload), offsets_(static_cast<size_t>(slab.layers())) {
   for (const int l : slab_.training()) {
@@ -109,21 +118,24 @@ float* Anchors::Part(const Array& array, int layer) const {
              : reinterpret_cast<float*>(array.data) + offsets_[static_cast<size_t>(layer)];
 }
 
-void Anchors::Seal(int layer) {
-  if (room_ != nullptr) {
-    KernelStream& on = *KernelStream::Current();
-    if (!on.status().ok()) {
-      return;
-    }
-    const auto hash =
-        on.device().Hash(anchor(layer), slab_.layer(layer).shard, on.stream(), on.limit());
-    on.Note(hash.status());
-    seals_[static_cast<size_t>(layer)] = hash.value_or(0);
-    return;
+uint64_t Anchors::HashOf(int layer) const {
+  const int64_t count = slab_.layer(layer).shard;
+  if (room_ == nullptr) {
+    ArrayHash hash;
+    hash.Add(anchor(layer), count);
+    return hash.Total();
   }
-  ArrayHash hash;
-  hash.Add(anchor(layer), slab_.layer(layer).shard);
-  Seal(layer, hash);
+  KernelStream& on = *KernelStream::Current();
+  if (!on.status().ok()) {
+    return 0;
+  }
+  const auto hash = on.device().Hash(anchor(layer), count, on.stream(), on.limit());
+  on.Note(hash.status());
+  return hash.value_or(0);
+}
+
+void Anchors::Seal(int layer) {
+  seals_[static_cast<size_t>(layer)] = HashOf(layer);
 }
 
 void Anchors::Seal(int layer, const ArrayHash& hash) {
@@ -153,15 +165,7 @@ void Anchors::VisitState(StateVisitor& visitor) {
 }
 
 uint64_t Anchors::checksum() const {
-  if (!exist()) {
-    return 0;
-  }
-  uint64_t hash = kBasis;
-  for (const uint64_t seal : seals_) {
-    hash = Mix(hash, seal);
-  }
-  hash = Spread(hash);
-  return hash == 0 ? 1 : hash;
+  return exist() ? CombineHashes(seals_) : 0;
 }
 
 }  // namespace entrain

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 
 #include "lib/checkpoint/state_visitor.h"
 #include "lib/memory/buffer.h"
@@ -34,6 +35,9 @@ class ArrayHash {
   uint64_t chains_[4] = {kBasis, kBasis + 1, kBasis + 2, kBasis + 3};
   uint64_t count_ = 0;
 };
+
+// Returns a hash of hashes, in their order; never 0.
+uint64_t CombineHashes(absl::Span<const uint64_t> hashes);
 
 class Anchors {
  public:
@@ -63,6 +67,11 @@ class Anchors {
   void Seal(int layer);
   // Does the same with a known hash, which must cover the layer's whole shard with its padding.
   void Seal(int layer, const ArrayHash& hash);
+  // Returns the hash that was stored last.
+  uint64_t seal(int layer) const { return seals_[static_cast<size_t>(layer)]; }
+  // Returns the hash of the layer's anchor as it is in memory. On a device this waits; 0: an error,
+  // which the kernel stream has noted.
+  uint64_t HashOf(int layer) const;
   // Visits the state that a checkpoint holds. A caller that changes it must seal all layers
   // afterwards.
   void VisitState(StateVisitor& visitor);

@@ -152,6 +152,9 @@
   X(int32_t, most_replicas, 0, AtLeast(0), o.admit != Admit::kNone,                                                    \
     "has no effect without admit; set both", true,                                                                     \
     "largest number of replicas, with newcomers; 0: that of the mesh")                                                 \
+  X(AnchorCheck, anchor_check, AnchorCheck::kStop, OneOf("ENTRAIN_ANCHOR_CHECK_*", "stop,repair,off"), !o.plain(),     \
+    "needs an anchor, which plain averaging does not have; set an outer_optimizer or a reducer", true,                 \
+    "when the replicas' anchors differ: the run stops, or the majority's replace the others; off: not compared")       \
   X(int64_t, timeout_ns, 0, AtLeast(0), true, nullptr, false,                                                          \
     "time limit of each collective, in nanoseconds; 0: the communicators' default")
 // clang-format on

@@ -122,6 +122,26 @@ absl::Status CheckOnLoss(const EditOptions& o) {
   return o.compat ? refuse("(finish) does not go with compat") : absl::OkStatus();
 }
 
+// A repair replaces what the library keeps of a layer, from before the exchange.
+absl::Status CheckAnchorCheck(const EditOptions& o) {
+  const auto refuse = [&](absl::string_view why) {
+    return RefuseOption("anchor_check", static_cast<int32_t>(o.anchor_check), why);
+  };
+  if (o.anchor_check != AnchorCheck::kRepair) {
+    return absl::OkStatus();
+  }
+  if (o.outer_optimizer == OuterKind::kCallback) {
+    return refuse(
+        "(repair) does not go with outer_optimizer callback, whose state the library cannot send");
+  }
+  if (o.overlap_merge == OverlapMerge::kRestart) {
+    return refuse(
+        "(repair) does not go with overlap_merge restart, whose parameters continue from the "
+        "anchor before it is compared");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Span<const EditOption> EditOptionTable() {
@@ -138,6 +158,7 @@ absl::Status CheckOptions(const EditOptions& options) {
   }
   ENTRAIN_RETURN_IF_ERROR(CheckMerging(options.merging()));
   ENTRAIN_RETURN_IF_ERROR(CheckOnLoss(options));
+  ENTRAIN_RETURN_IF_ERROR(CheckAnchorCheck(options));
   ENTRAIN_RETURN_IF_ERROR(CheckFragmentNumbers(options));
   return CheckOverlap(options);
 }

@@ -30,6 +30,8 @@ enum class ReducerKind : int32_t { kNone = 0, kLinear = 1, kGta = 2 };
 enum class OverlapMerge : int32_t { kAdd = 0, kMix = 1, kRestart = 2 };
 // When newcomers are taken in; see train.h.
 enum class Admit : int32_t { kNone = 0, kExchange = 1 };
+// What happens when the anchors of replicas differ at an exchange; see train.h.
+enum class AnchorCheck : int32_t { kStop = 0, kRepair = 1, kOff = 2 };
 enum class FragmentPattern : int32_t { kSequential = 0, kStrided = 1 };
 
 // Makes one outer step of `anchor` against `grad`, both elements of one layer's shard on this rank.

@@ -22,6 +22,7 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
+constexpr double kNotFinite = std::numeric_limits<double>::quiet_NaN();
 
 Weighing WeighingOf(const EditOptions& options) {
   Weighing how;
@@ -75,14 +76,6 @@ void VisitReducer(MergeState* state, bool owes, const Slab& slab, StateVisitor& 
   }
 }
 
-// Returns the sum of squares of Delta = a - theta over this rank's shard. Plain averaging has no
-// anchor: there it returns the sum of squares of theta, which tells whether theta is finite.
-double SquareOfShard(const float* anchor, const float* theta, int64_t count) {
-  const Kernels& kernels = CurrentKernels();
-  return anchor == nullptr ? kernels.sum_of_squares(theta, count)
-                           : kernels.square_of_delta(anchor, theta, count);
-}
-
 // The published code's test of whether all replicas were rejected. Each rank tests its own shard.
 bool Vanishes(const float* mean, int64_t count, DeviceRoom* room) {
   std::vector<float> here;
@@ -127,6 +120,7 @@ Exchange::Exchange(const Slab& slab, const LayerArrays& live, const EditOptions&
       all_replicas_(groups_.sync == nullptr ? 1 : static_cast<size_t>(groups_.sync->size())),
       replicas_(all_replicas_),
       anchors_(slab, room, options.cpu_offload),
+      guard_(slab, anchors_, options.anchor_check),
       outer_(slab, options),
       empty_rounds_(static_cast<size_t>(slab.layers()), 0),
       brought_(static_cast<size_t>(slab.layers()), 0),
@@ -210,10 +204,23 @@ void Exchange::Adopt(bool live) {
 
 absl::StatusOr<bool> Exchange::Judge(const std::vector<int>& layers, Standing mine,
                                      int64_t extra_ns) {
+  ENTRAIN_ASSIGN_OR_RETURN(NormTable table, Meet(layers, mine, extra_ns));
+  if (!CheckAnchors(table.standings, table.replicas).ok()) {
+    ENTRAIN_RETURN_IF_ERROR(SettleAnchors(table));
+    ENTRAIN_ASSIGN_OR_RETURN(table, Meet(layers, mine, extra_ns));
+    if (const absl::Status same = CheckAnchors(table.standings, table.replicas); !same.ok()) {
+      return LeaveTogether(same);
+    }
+  }
+  return TakeUp(std::move(table));
+}
+
+// Holds a rendezvous. Its table may show that anchors differ.
+absl::StatusOr<NormTable> Exchange::Meet(const std::vector<int>& layers, Standing mine,
+                                         int64_t extra_ns) {
   std::vector<double> norms;
   mine.flags |= std::exchange(announced_, 0);
   ENTRAIN_RETURN_IF_ERROR(JudgeWithinReplica(layers, &mine, &norms));
-  mine.anchor_checksum = anchors_.checksum();
   return ShareNorms(layers, mine, norms, extra_ns);
 }
 
@@ -223,15 +230,16 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
                                           std::vector<double>* norms) {
   std::vector<double> values;
   for (const int l : layers) {
-    values.push_back(
-        sums_.Share(l, SquareOfShard(anchors_.anchor(l), Source(l), slab_.layer(l).valid)));
+    const double square = guard_.Measure(l, Source(l));
+    values.push_back(guard_.distrusts(l) ? kNotFinite : sums_.Share(l, square));
   }
   ENTRAIN_RETURN_IF_ERROR(CheckDevice());
-  values.insert(values.end(), {static_cast<double>(mine->tokens_since), mine->metric_sum,
-                               mine->metric_weight, static_cast<double>(mine->flags)});
-  if (groups_.held.exist()) {
-    values.push_back(absl::bit_cast<double>(anchors_.checksum()));
+  if (replicas_.size() == 1) {
+    ENTRAIN_RETURN_IF_ERROR(guard_.CheckSeals(layers));
   }
+  values.insert(values.end(), {static_cast<double>(mine->tokens_since), mine->metric_sum,
+                               mine->metric_weight, static_cast<double>(mine->flags),
+                               absl::bit_cast<double>(guard_.Checksum(layers))});
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, sums_.Gather(slab_.layers(), values));
   ENTRAIN_RETURN_IF_ERROR(sums_.CheckCopies(layers, all));
   const size_t width = values.size();
@@ -250,6 +258,7 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
     mine->metric_sum += all[row + layers.size() + 1];
     mine->metric_weight += all[row + layers.size() + 2];
     mine->flags |= static_cast<uint64_t>(all[row + layers.size() + 3]);
+    mine->anchor_checksum += guard_.compares() ? absl::bit_cast<uint64_t>(all[row + width - 1]) : 0;
   }
   return absl::OkStatus();
 }
@@ -287,8 +296,8 @@ void Exchange::RoundAnchor(const WideShard& wide, int layer, float* to) const {
 }
 
 // Gathers one record per replica: its standing, and the norms of all layers that train.
-absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const Standing& mine,
-                                          const std::vector<double>& norms, int64_t extra_ns) {
+absl::StatusOr<NormTable> Exchange::ShareNorms(const std::vector<int>& layers, const Standing& mine,
+                                               const std::vector<double>& norms, int64_t extra_ns) {
   constexpr size_t kHeader = sizeof(Standing) / sizeof(double);
   const size_t width = kHeader + norms.size();
   std::vector<uint64_t> record(width);
@@ -312,15 +321,8 @@ absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const 
       table.norms.push_back(absl::bit_cast<double>(records[row + i]));
     }
   }
-  const absl::Status same = CheckStandings(table.standings, table.replicas);
-  if (!same.ok()) {
-    // All ranks of the group see the same table. They leave together, so that each reports this
-    // error and not the abort of another rank.
-    WorkerThread::Doing("rendezvous: leaving together");
-    groups_.sync->Barrier(Options(slab_.layers())).IgnoreError();
-    return same;
-  }
-  return TakeUp(std::move(table));
+  const absl::Status same = CheckRounds(table.standings, table.replicas);
+  return same.ok() ? absl::StatusOr<NormTable>(std::move(table)) : LeaveTogether(same);
 }
 
 bool Exchange::TakeUp(NormTable table) {
@@ -333,7 +335,8 @@ bool Exchange::TakeUp(NormTable table) {
     const auto layer = static_cast<size_t>(table_.layers[i]);
     const std::vector<Candidate> brought = Weigh(table_, i, /*counts=*/true);
     const Candidate& own = brought[me];
-    finite_[layer] = std::isfinite(own.norm) ? 1 : 0;
+    finite_[layer] = own.norm <= kLargestNorm ? 1 : 0;  // 0 for NaN
+    guard_.SetDistrusted(table_.layers[i], false);
     reports_[layer].accepted = own.absent || own.accepted();
     if (!detectors_.empty()) {
       if (!own.absent) {

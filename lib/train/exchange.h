@@ -22,16 +22,20 @@
 // run when a function returns.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 
 #include "lib/comm/communicator.h"
 #include "lib/memory/buffer.h"
+#include "lib/train/anchor_guard.h"
+#include "lib/train/anchor_vote.h"
 #include "lib/train/anchors.h"
 #include "lib/train/anomaly.h"
 #include "lib/train/delta_buffers.h"
@@ -143,6 +147,9 @@ class Exchange final : public LayerExchange {
   ExchangeBytes bytes_sent() const ABSL_LOCKS_EXCLUDED(groups_mutex_);
   // Returns the number of this replica.
   int replica() const { return me_; }
+  // Returns how many layers' anchors were repaired so far, over all replicas. The same on all ranks
+  // of the sync group.
+  int64_t repairs() const { return repairs_; }
 
   // ---- After a loss. The worker calls these functions
   // Replaces the communicators, which have ended, and drops the deltas under way. `replicas` has
@@ -180,12 +187,17 @@ class Exchange final : public LayerExchange {
     RefPtr<Work> work;
   };
 
+  absl::StatusOr<NormTable> Meet(const std::vector<int>& layers, Standing mine, int64_t extra_ns);
   absl::Status JudgeWithinReplica(const std::vector<int>& layers, Standing* mine,
                                   std::vector<double>* norms);
-  absl::StatusOr<bool> ShareNorms(const std::vector<int>& layers, const Standing& mine,
-                                  const std::vector<double>& norms, int64_t extra_ns);
+  absl::StatusOr<NormTable> ShareNorms(const std::vector<int>& layers, const Standing& mine,
+                                       const std::vector<double>& norms, int64_t extra_ns);
   std::vector<Candidate> Weigh(const NormTable& table, size_t index, bool counts);
   void Report(const NormTable& table, size_t index, const std::vector<Candidate>& brought);
+  absl::Status SettleAnchors(const NormTable& table);
+  absl::Status Repair(int layer, const AnchorVote& vote, absl::string_view differs);
+  absl::Status LeaveTogether(const absl::Status& why);
+
   void Learn(int layer, const Candidate& own);
   void FillDelta(int layer, float* delta) const;
   absl::Status FinishWith(int layer, const LayerOutcome* known);
@@ -195,6 +207,9 @@ class Exchange final : public LayerExchange {
   void NoteScales(int layer, const OuterScales& scales);
   void RollBack(int layer);
   void DropFlights();
+  std::vector<float*> StateOf(int layer);
+  absl::StatusOr<OwnedBuffer> BroadcastState(int layer, int root);
+  void TakeState(int layer, const OwnedBuffer& received);
 
   absl::Status ReserveOnDevice();
   float* Taken(int layer) const { return taken_ + slab_.layer(layer).offset; }
@@ -222,6 +237,7 @@ class Exchange final : public LayerExchange {
   uint64_t announced_ = 0;
   std::vector<int> replicas_;  // numbers of those that are left, by rank of the sync group
   Anchors anchors_;
+  AnchorGuard guard_;
   OuterOptimizer outer_;
   std::vector<AnomalyDetector> detectors_;  // by layer, of this replica; empty without skip_anomaly
   std::vector<int> empty_rounds_;           // by layer: exchanges in a row that rejected all
@@ -234,6 +250,7 @@ class Exchange final : public LayerExchange {
   // One word per layer, so that each word is written by one thread only. overlapped_: a snapshot of
   // the layer is in use. finite_: its snapshot was finite.
   std::vector<int32_t> overlapped_, finite_;
+  int64_t repairs_ = 0;  // see repairs
   DeltaBuffers deltas_;
   std::vector<Verdict> verdicts_;       // by layer; their weights are by rank of the sync group
   std::vector<Verdict> counted_;        // by layer: the verdict that the totals contain

@@ -83,21 +83,20 @@ absl::Status Exchange::FinishLike(int layer, const LayerOutcome& outcome) {
   return FinishWith(layer, &outcome);
 }
 
-// The result goes to memory of its own first: if its sender is lost too, the layer may have to be
-// finished from the old anchor.
-absl::Status Exchange::Share(int layer, int root, bool finished, const LayerOutcome& outcome) {
-  const int64_t count = slab_.layer(layer).shard;
-  if (outcome.rolled_back != 0) {
-    if (!finished) {
-      verdicts_[static_cast<size_t>(layer)].accepted = 0;
-      return FinishWith(layer, nullptr);
-    }
-    return absl::OkStatus();
-  }
+// Returns the arrays of a layer: its anchor and the arrays of its outer state.
+std::vector<float*> Exchange::StateOf(int layer) {
   std::vector<float*> parts = {anchors_.anchor(layer)};
   for (int array = 0; array < anchors_.outer_arrays(); ++array) {
     parts.push_back(anchors_.outer(array, layer));
   }
+  return parts;
+}
+
+// Collective over the sync group: rank `root` sends its arrays of the layer. Returns, on the other
+// ranks, a copy.
+absl::StatusOr<OwnedBuffer> Exchange::BroadcastState(int layer, int root) {
+  const std::vector<float*> parts = StateOf(layer);
+  const int64_t count = slab_.layer(layer).shard;
   const bool sends = groups_.sync->rank() == root;
   OwnedBuffer received;
   if (!sends) {
@@ -107,21 +106,42 @@ absl::Status Exchange::Share(int layer, int root, bool finished, const LayerOutc
   auto* const room = reinterpret_cast<float*>(received.data());
   for (size_t i = 0; i < parts.size(); ++i) {
     const CallOptions options = Options(layer);
-    WorkerThread::Doing(absl::StrCat("layer ", layer, ": the result of replica ",
+    WorkerThread::Doing(absl::StrCat("layer ", layer, ": the anchor of replica ",
                                      replicas_[static_cast<size_t>(root)]),
                         options.timeout_ns);
     ENTRAIN_RETURN_IF_ERROR(
         groups_.sync->Broadcast(sends ? parts[i] : room + static_cast<int64_t>(i) * count, count,
                                 DType::kF32, root, options));
   }
+  return received;
+}
+
+void Exchange::TakeState(int layer, const OwnedBuffer& received) {
+  const int64_t count = slab_.layer(layer).shard;
+  const auto* from = reinterpret_cast<const float*>(received.data());
+  for (float* const part : StateOf(layer)) {
+    CopyArray(part, from, count * kFloat);
+    from += count;
+  }
+  anchors_.Seal(layer);
+}
+
+// The result goes to memory of its own first: if its sender is lost too, the layer may have to be
+// finished from the old anchor.
+absl::Status Exchange::Share(int layer, int root, bool finished, const LayerOutcome& outcome) {
+  if (outcome.rolled_back != 0) {
+    if (!finished) {
+      verdicts_[static_cast<size_t>(layer)].accepted = 0;
+      return FinishWith(layer, nullptr);
+    }
+    return absl::OkStatus();
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const OwnedBuffer received, BroadcastState(layer, root));
   if (finished) {
     return absl::OkStatus();
   }
   KeepOldAnchor(layer);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    CopyArray(parts[i], room + static_cast<int64_t>(i) * count, count * kFloat);
-  }
-  anchors_.Seal(layer);
+  TakeState(layer, received);
   outer_.SetSteps(layer, outcome.outer_steps);
   NoteScales(layer, outcome.scales);
   if (!overlapped(layer)) {

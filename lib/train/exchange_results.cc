@@ -38,6 +38,11 @@ void ExchangeResults::RoundShort(int64_t round) {
   short_rounds_ += std::exchange(last_short_, round) == round ? 0 : 1;
 }
 
+void ExchangeResults::SetRepairs(int64_t repairs) {
+  absl::MutexLock lock(&mutex_);
+  repairs_ = repairs;
+}
+
 void ExchangeResults::LayerOver(bool accepted, bool rolled_back) {
   rejections_ += accepted ? 0 : 1;
   rollbacks_ += rolled_back ? 1 : 0;
@@ -92,6 +97,7 @@ void ExchangeResults::Fill(EditInfo* info) const {
   info->joins = joins_;
   info->most_replicas = most_;
   info->short_rounds = short_rounds_;
+  info->repairs = repairs_;
 }
 
 int64_t ExchangeResults::last_sync_step() const {

@@ -157,9 +157,28 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> sh
       exchange_(shards_->slab(), shards_->live(), options, std::move(groups), room_.get()),
       results_(mesh_->length(Axis::kSync)) {}
 
+absl::Status LayerSync::CheckMayRepair() const {
+  if (options_.anchor_check != AnchorCheck::kRepair) {
+    return absl::OkStatus();
+  }
+  const auto refuse = [this](absl::string_view why) {
+    return RefuseOption("anchor_check", static_cast<int32_t>(options_.anchor_check), why);
+  };
+  if (room_ != nullptr) {
+    return refuse("(repair) does not go with parameters on a device");
+  }
+  if (exchange_.groups().held.exist()) {
+    return refuse(
+        "(repair) does not go with ranks that hold copies (the context and tensor axes), which are "
+        "compared within a replica");
+  }
+  return absl::OkStatus();
+}
+
 // `wait_ns`: this replica joins others.
 absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   const int layers = shards_->slab().layers();
+  ENTRAIN_RETURN_IF_ERROR(CheckMayRepair());
   ENTRAIN_RETURN_IF_ERROR(exchange_.Reserve());
   ENTRAIN_RETURN_IF_ERROR(wait_ns.has_value() ? JoinMembers(*wait_ns) : StartRecovery());
   StartAdmission();

@@ -148,6 +148,7 @@ class LayerSync final {
                                                          const EditOptions& options,
                                                          std::optional<int64_t> wait_ns);
   absl::Status Start(std::optional<int64_t> wait_ns);
+  absl::Status CheckMayRepair() const;
   absl::Status StartRecovery();
   absl::Status JoinMembers(int64_t wait_ns);
   void StartAdmission();

@@ -97,7 +97,7 @@ std::vector<double> AsPublished(const Weighing& how, absl::Span<const Candidate>
 }  // namespace
 
 bool Candidate::accepted() const {
-  return !rejected && !absent && std::isfinite(norm);
+  return !rejected && !absent && std::abs(norm) <= kLargestNorm;  // false for NaN
 }
 
 Verdict Weigh(const Weighing& how, absl::Span<const Candidate> brought) {

@@ -28,9 +28,13 @@ struct Weighing {
   bool compat = false;
 };
 
+// A contribution with a larger norm counts as not finite. The sum of those that are accepted, and
+// its square in an outer optimizer, then do not overflow f32.
+constexpr double kLargestNorm = 1e18;
+
 // One replica's contribution to an exchange of one layer.
 struct Candidate {
-  double norm = 0;        // G; not finite: rejected
+  double norm = 0;        // G; not finite, or above kLargestNorm: rejected
   bool rejected = false;  // by the anomaly detector
   bool absent = false;    // brings no delta
   double trained = 0;     // steps, or tokens, since the last exchange

@@ -28,13 +28,19 @@ NormTable NormTable::Of(absl::Span<const int> kept) const {
   return table;
 }
 
-absl::Status CheckStandings(absl::Span<const Standing> all, absl::Span<const int> replicas) {
+absl::Status CheckRounds(absl::Span<const Standing> all, absl::Span<const int> replicas) {
   for (size_t n = 1; n < all.size(); ++n) {
     if (all[n].round != all[0].round) {
       return absl::DataLossError(absl::StrCat("replica ", replicas[0], " is at its rendezvous ",
                                               all[0].round + 1, ", replica ", replicas[n],
                                               " at its rendezvous ", all[n].round + 1));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAnchors(absl::Span<const Standing> all, absl::Span<const int> replicas) {
+  for (size_t n = 1; n < all.size(); ++n) {
     if (all[n].anchor_checksum != all[0].anchor_checksum) {
       return absl::DataLossError(absl::StrFormat(
           "anchors differ: checksum %016x on replica %d, %016x on replica %d",

@@ -25,7 +25,7 @@ struct Standing {
   uint64_t steps_since = 0;      // since the last exchange
   uint64_t tokens_since = 0;     // likewise
   uint64_t flags = 0;            // flags above
-  uint64_t anchor_checksum = 0;  // 0: no anchors
+  uint64_t anchor_checksum = 0;  // sum over the replica's ranks; 0: no anchors, or not compared
   double metric_sum = 0;         // since the last rendezvous: sum of weight x metric
   double metric_weight = 0;      // since the last rendezvous: sum of weights
 };
@@ -50,9 +50,10 @@ struct NormTable {
   NormTable Of(absl::Span<const int> replicas) const;
 };
 
-// Returns kDataLoss, naming both values and replicas, if rounds or anchors differ. `replicas` has
-// the replicas' numbers.
-absl::Status CheckStandings(absl::Span<const Standing> all, absl::Span<const int> replicas);
+// Return kDataLoss, naming both values and replicas, if the rounds or the anchors of the replicas
+// differ. `replicas` has the replicas' numbers.
+absl::Status CheckRounds(absl::Span<const Standing> all, absl::Span<const int> replicas);
+absl::Status CheckAnchors(absl::Span<const Standing> all, absl::Span<const int> replicas);
 // Returns true if this rendezvous exchanges: all replicas together have made `least` steps since
 // the last exchange; or a replica insists, or all are leaving, and any step was made.
 bool Exchanges(absl::Span<const Standing> all, int64_t least);

@@ -40,7 +40,7 @@ class ReplicaSums {
   // rendezvous the number of layers.
   absl::StatusOr<std::vector<double>> Gather(int64_t tag, const std::vector<double>& values) const;
   // `all` is the result of a Gather to which each rank brought the squares of these layers first
-  // and the checksum of its anchors last. Returns kDataLoss on all ranks of the replica if ranks
+  // and a checksum of its anchors last. Returns kDataLoss on all ranks of the replica if ranks
   // that hold copies differ.
   absl::Status CheckCopies(const std::vector<int>& layers, const std::vector<double>& all) const;
   // Sums a column of a table with rows of length `width`, in row order.

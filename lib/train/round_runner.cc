@@ -114,6 +114,7 @@ absl::Status RoundRunner::Judge(const std::shared_ptr<ExchangeRound>& round, int
       admission_->Look();
     }
     ENTRAIN_RETURN_IF_ERROR(Annotate(round->Judge(exchange_, extra_ns), "rendezvous"));
+    results_.SetRepairs(exchange_.repairs());
     results_.Met(exchange_.table(), round->standing().round);
   }
   return absl::OkStatus();

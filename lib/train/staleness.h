@@ -38,6 +38,21 @@ class StalenessGaps {
     sum_[at] += length;
     ++steps_[at];
   }
+  // The record of a layer, in the format in which it is sent.
+  struct Record {
+    double last = 0, sum = 0;
+    int64_t steps = 0;
+  };
+  Record Get(int layer) const {
+    const auto at = static_cast<size_t>(layer);
+    return {last_[at], sum_[at], steps_[at]};
+  }
+  void Set(int layer, const Record& record) {
+    const auto at = static_cast<size_t>(layer);
+    last_[at] = record.last;
+    sum_[at] = record.sum;
+    steps_[at] = record.steps;
+  }
   void VisitState(StateVisitor& visitor) {
     const auto layers = static_cast<int64_t>(last_.size());
     visitor.Array("staleness/last", Holder::kAll, DType::kF64, last_.data(), layers);

@@ -366,6 +366,7 @@ class EditInfo:
     joins: int
     replica: int
     most_replicas: int
+    repairs: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,10 +62,10 @@ TEST(LayerSync, AFrozenLayerIsNeitherExchangedNorCounted) {
             deltas += l == frozen ? 0 : 4 * static_cast<uint64_t>(r.shards().slab().layer(l).valid);
           }
           // Across replicas: a standing, three norms, and the deltas. Within a replica: four words
-          // of the standing and three norms, then one word per layer.
+          // of the standing, three norms and the anchors' checksum, then one word per layer.
           EXPECT_GE(r.edit().info().bytes_sent_sync - sync, 64 + 8 * 3 + deltas);
           EXPECT_LE(r.edit().info().bytes_sent_sync - sync, 64 + 8 * 3 + deltas + 64);
-          EXPECT_EQ(r.edit().info().bytes_sent_shard - shard, 8u * 10);
+          EXPECT_EQ(r.edit().info().bytes_sent_shard - shard, 8u * 11);
         }
         r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
           if (l == frozen) {

@@ -270,5 +270,23 @@ TEST(EditOptions, OnLossFinishNeedsAnAnchorAndStateThatCanBeSent) {
   EXPECT_THAT(std::string(CheckOptions(callback).message()), HasSubstr("callback"));
 }
 
+TEST(EditOptions, AnchorsAreRepairedOnlyWithStateThatCanBeSent) {
+  EditOptions options;
+  options.anchor_check = AnchorCheck::kRepair;
+  EXPECT_THAT(std::string(CheckOptions(options).message()),
+              HasSubstr("anchor_check: 1 needs an anchor"));
+  options.outer_optimizer = OuterKind::kSgd;
+  EXPECT_EQ(CheckOptions(options), absl::OkStatus());
+  EditOptions restart = options;
+  restart.overlap_steps = 1;
+  EXPECT_EQ(CheckOptions(restart), absl::OkStatus());
+  restart.overlap_merge = OverlapMerge::kRestart;
+  EXPECT_THAT(std::string(CheckOptions(restart).message()), HasSubstr("overlap_merge restart"));
+  EditOptions callback = options;
+  callback.outer_optimizer = OuterKind::kCallback;
+  callback.outer_step = [](void*, int32_t, int64_t, float*, const float*, size_t) { return 0; };
+  EXPECT_THAT(std::string(CheckOptions(callback).message()), HasSubstr("callback"));
+}
+
 }  // namespace
 }  // namespace entrain

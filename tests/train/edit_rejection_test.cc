@@ -208,6 +208,146 @@ TEST(Edit, NotFiniteReplicaNeverContaminatesOthers) {
   }
 }
 
+struct Named {
+  std::string name;
+  EditOptions options;
+};
+
+// One set of options for each option that changes how contributions are combined.
+std::vector<Named> WaysToCombine() {
+  std::vector<Named> ways = {{"plain averaging", {}}, {"penalty", Weighed()}, {"judged", Judged()}};
+  const auto add = [&](const std::string& name, EditOptions options, auto change) {
+    change(options);
+    ways.push_back({name, options});
+  };
+  using O = EditOptions;
+  for (const OuterKind kind : {OuterKind::kSgd, OuterKind::kAdamw, OuterKind::kLion}) {
+    add(absl::StrCat("diloco, outer ", static_cast<int>(kind)), {}, [&](O& o) {
+      o.outer_optimizer = kind;
+      o.outer_nesterov = kind == OuterKind::kSgd;
+      o.outer_lr = kind == OuterKind::kSgd ? 0.7 : 0.01;
+    });
+  }
+  add("callback", {}, [](O& o) {
+    o.outer_optimizer = OuterKind::kCallback;
+    o.outer_step = [](void*, int32_t, int64_t, float* anchor, const float* grad, size_t count) {
+      for (size_t i = 0; i < count && !OnDevice(); ++i) {
+        anchor[i] -= grad[i];
+      }
+      return 0;
+    };
+  });
+  add("sums", {}, [](O& o) {
+    o.reducer = ReducerKind::kLinear;
+    o.normalize = false;
+  });
+  for (const Consensus consensus : {Consensus::kNone, Consensus::kSum, Consensus::kCount}) {
+    add(absl::StrCat("gta, consensus ", static_cast<int>(consensus)), Averaging(), [&](O& o) {
+      o.reducer = ReducerKind::kGta;
+      o.consensus_method = consensus;
+    });
+  }
+  for (const Sparsification kind :
+       {Sparsification::kMagnitude, Sparsification::kRandom, Sparsification::kRescaledRandom}) {
+    add(absl::StrCat("sparse ", static_cast<int>(kind)), Averaging(), [&](O& o) {
+      o.reducer = ReducerKind::kGta;
+      o.sparsification_method = kind;
+      o.density = 0.5;
+      o.sparsify_chunk = kind == Sparsification::kMagnitude ? 64 : 0;
+      o.wire_format = kind == Sparsification::kMagnitude ? WireFormat::kInt2 : WireFormat::kFull;
+    });
+  }
+  for (const WireFormat wire : {WireFormat::kBF16, WireFormat::kInt8, WireFormat::kInt4}) {
+    for (const bool feedback : {false, true}) {
+      add(absl::StrCat("wire ", static_cast<int>(wire), feedback ? ", feedback" : ""), Averaging(),
+          [&](O& o) {
+            o.wire_format = wire;
+            o.error_feedback = feedback;
+          });
+    }
+  }
+  for (const OverlapMerge merge :
+       {OverlapMerge::kAdd, OverlapMerge::kMix, OverlapMerge::kRestart}) {
+    add(absl::StrCat("overlap, merge ", static_cast<int>(merge)), Averaging(), [&](O& o) {
+      o.overlap_steps = 1;
+      o.overlap_merge = merge;
+      o.staleness_penalty = merge == OverlapMerge::kRestart;
+    });
+  }
+  add("fragments", Averaging(), [](O& o) {
+    o.fragments = 2;
+    o.local_sgd_sync_interval = 2;
+  });
+  add("as published", Weighed(), [](O& o) { o.compat = true; });
+  return ways;
+}
+
+// Whatever a replica brings, all replicas leave it out, and only it.
+TEST(Edit, NotFiniteIsQuarantinedAlikeByEveryOption) {
+  for (const Named& way : WaysToCombine()) {
+    for (const float poison : {kNan, -kInf, 3e38f}) {
+      SCOPED_TRACE(absl::StrCat(way.name, ", poison ", poison));
+      const Grid grid = {2, 3};
+      Collected got(grid);
+      std::vector<std::vector<double>> weights(static_cast<size_t>(grid.ranks()));
+      RunReplicas(grid, FourLayers(), [&](Replica& r) {
+        r.Edit(way.options);
+        r.Forward();
+        for (int round = 0; round < 6; ++round) {
+          // All elements are bad, or one element of each layer.
+          r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+            const bool bad = r.replica() == 1 && (round % 2 == 0 || i == 0);
+            value += bad ? poison : Noise(r.replica(), round, l, i) / 8;
+          });
+          r.EndStep();
+          if (round == 5) {
+            ASSERT_EQ(r.edit().RequestSync(), absl::OkStatus());
+          }
+          r.Forward();
+        }
+        got.Put(r, r.params());
+        for (int l = 0; l < 4; ++l) {
+          const LayerReport report = *r.edit().Report(l);
+          if (way.options.overlap_steps == 0) {  // else the merge before has dropped what is bad
+            EXPECT_THAT(report.weights, testing::ElementsAre(testing::Gt(0), 0, testing::Gt(0)));
+            EXPECT_EQ(report.accepted, r.replica() != 1);
+          }
+          auto& to = weights[static_cast<size_t>(r.replica() * grid.shards + r.slot())];
+          to.insert(to.end(), report.weights.begin(), report.weights.end());
+        }
+      });
+      got.ExpectAlike();
+      EXPECT_THAT(weights, testing::Each(weights[0]));
+      for (const float value : got.Whole(1)) {
+        ASSERT_LT(std::abs(value), 100) << "false also for NaN";
+      }
+      if (HasFailure()) {
+        return;
+      }
+    }
+  }
+}
+
+// Each of these contributions is finite, and their sum is not.
+TEST(Edit, AFiniteSumThatOverflowsIsQuarantined) {
+  EditOptions sums;
+  sums.reducer = ReducerKind::kLinear;
+  sums.normalize = false;
+  EditOptions moments;
+  moments.outer_optimizer = OuterKind::kAdamw;
+  for (const EditOptions& options : {sums, moments}) {
+    RunReplicas({2, 3}, FourLayers(), [&](Replica& r) {
+      r.Edit(options);
+      r.Forward();
+      r.DriftFromAnchor([&](int, int64_t) { return r.replica() == 0 ? 0.5f : -3e38f; });
+      r.EndStep();
+      ASSERT_TRUE(r.Forward());
+      EXPECT_THAT(r.edit().Report(2)->weights, testing::ElementsAre(1, 0, 0));
+      r.ForEach(r.params(), [](int, int64_t, float& value) { ASSERT_LT(std::abs(value), 10); });
+    });
+  }
+}
+
 TEST(Edit, OneBadShardRejectsTheLayerOfTheWholeReplicaOnly) {
   RunReplicas({2, 2}, FourLayers(), [](Replica& r) {
     r.Edit(Weighed());

@@ -63,6 +63,11 @@ TEST(Weigh, SumCountsEachAcceptedOnce) {
   EXPECT_THAT(Weigh({.kind = Weighting::kSum}, Norms({1, kNan, 3})).weights, ElementsAre(1, 0, 1));
 }
 
+// Sums of such contributions, and their squares, would not be finite in f32.
+TEST(Weigh, NormsThatAreTooLargeForSumsCountAsNotFinite) {
+  EXPECT_THAT(Weigh({}, Norms({1e18, 1.01e18, 3e38, 1})).weights, ElementsAre(0.5, 0, 0, 0.5));
+}
+
 TEST(Weigh, AllRejectedHaveNoWeight) {
   for (const Weighting kind : {Weighting::kUniform, Weighting::kSum, Weighting::kSoftmax}) {
     for (const double ratio : {0.0, 0.5}) {

@@ -13,13 +13,13 @@ using testing::HasSubstr;
 
 TEST(Rendezvous, RoundsAndAnchorsThatDifferAreNamed) {
   std::vector<Standing> all(3);
-  EXPECT_EQ(CheckStandings(all, {0, 1, 4}), absl::OkStatus());
+  EXPECT_EQ(CheckRounds(all, {0, 1, 4}), absl::OkStatus());
+  EXPECT_EQ(CheckAnchors(all, {0, 1, 4}), absl::OkStatus());
   all[2].round = 7;
-  EXPECT_THAT(std::string(CheckStandings(all, {0, 1, 4}).message()),
+  EXPECT_THAT(std::string(CheckRounds(all, {0, 1, 4}).message()),
               HasSubstr("replica 0 is at its rendezvous 1, replica 4 at its rendezvous 8"));
-  all[2].round = 0;
   all[1].anchor_checksum = 0xabc;
-  EXPECT_THAT(std::string(CheckStandings(all, {0, 1, 4}).message()),
+  EXPECT_THAT(std::string(CheckAnchors(all, {0, 1, 4}).message()),
               HasSubstr("checksum 0000000000000000 on replica 0, 0000000000000abc on replica 1"));
 }
 

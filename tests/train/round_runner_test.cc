@@ -32,6 +32,7 @@ struct Stage {
       : exchange(slab, live, Options(), std::move(groups), nullptr) {
     EXPECT_EQ(exchange.Reserve(), absl::OkStatus());
     EXPECT_EQ(exchange.CreateAnchors(), absl::OkStatus());
+    exchange.SealAnchors();
   }
   // A round of both layers at step 5, with `steps` steps since the last exchange.
   static std::shared_ptr<ExchangeRound> Round(uint64_t steps) {

@@ -157,7 +157,7 @@ void CheckTraffic(const std::shared_ptr<Mesh>& mesh, const Grid& grid, const Way
     }
     EXPECT_NEAR(static_cast<double>(after.bytes_sent_sync - before.bytes_sent_sync), across, leeway)
         << way.Name() << ", M " << grid.shards << ", N " << grid.replicas;
-    const double within = (grid.shards - 1) * 8 * (layers + 4 + (way.clip ? layers : 0));
+    const double within = (grid.shards - 1) * 8 * (layers + 5 + (way.clip ? layers : 0));
     EXPECT_EQ(static_cast<double>(after.bytes_sent_shard - before.bytes_sent_shard), within)
         << way.Name();
   }

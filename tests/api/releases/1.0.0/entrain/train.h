@@ -389,6 +389,20 @@ enum { /* admit: when newcomers become replicas */
   ENTRAIN_ADMIT_NONE = 0,    /* never */
   ENTRAIN_ADMIT_EXCHANGE = 1 /* after an exchange, behind the steps that follow. See "Newcomers" below */
 };
+enum { /* anchor_check: what happens when the anchors of replicas differ. Each rendezvous compares checksums of the
+          anchors, layer by layer, as they are in memory at that time. So it finds an outer step that had another result
+          on some replica, and memory that has changed since the last exchange. 8 bytes a rank and rendezvous; the
+          checksum is computed in the pass that computes the norms (on device memory in a pass of its own) */
+  ENTRAIN_ANCHOR_CHECK_STOP = 0,   /* the exchange fails on every rank with DATA_LOSS, which names the layer, the
+                                      replicas and the checksums */
+  ENTRAIN_ANCHOR_CHECK_REPAIR = 1, /* the lowest replica that has the anchor of the majority sends it, and the outer
+                                      state, to the replicas that have another. Memory that has changed has no vote; so
+                                      two replicas can repair it. The contribution of a repaired layer to the exchange
+                                      does not count, as if it was not finite, and its parameters become the new anchor.
+                                      A warning in the log names layer, replicas and checksums. Without a majority the
+                                      exchange fails as with STOP */
+  ENTRAIN_ANCHOR_CHECK_OFF = 2     /* anchors are not compared */
+};
 typedef struct entrain_edit_config {
   size_t size;
   entrain_shard_t* shard;              /* the sharded model, already bound. The EDiT object keeps it alive, and uses its
@@ -510,6 +524,9 @@ typedef struct entrain_edit_config {
   const char* admit_name;              /* for admit: the name under which newcomers apply, 1 to 128 bytes; copied. NULL
                                           (default): "edit". EDiT objects that live together in one store need
                                           different names */
+  int32_t anchor_check;                /* ENTRAIN_ANCHOR_CHECK_*; default STOP. REPAIR is refused with
+                                          ENTRAIN_OUTER_CALLBACK, with ENTRAIN_MERGE_RESTART, with context and tensor
+                                          axes, and on device memory. Not in plain averaging, which has no anchors */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
@@ -762,6 +779,8 @@ typedef struct entrain_edit_info_t {
   int32_t replica;           /* the number of this rank's replica */
   int32_t most_replicas;     /* numbers of replicas are below this: N of the mesh, or the option most_replicas. The same
                                 as long as the object lives */
+  int64_t repairs;           /* with ENTRAIN_ANCHOR_CHECK_REPAIR: anchors of layers that were repaired, on any rank of this
+                                sync group */
 } entrain_edit_info_t;
 ENTRAIN_API void entrain_edit_info_init_sized(entrain_edit_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {

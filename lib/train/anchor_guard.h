@@ -1,0 +1,53 @@
+// What a rank knows of its anchors when the replicas compare them (option anchor_check): the hashes
+// of what is in memory, and the layers whose anchors were repaired.
+//
+// Thread safety: one thread at a time, the thread of Exchange::Judge.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "lib/train/anchor_vote.h"
+#include "lib/train/anchors.h"
+#include "lib/train/edit_options.h"
+#include "lib/train/slab.h"
+
+namespace entrain {
+
+class AnchorGuard {
+ public:
+  // `slab` and `anchors` must outlive this object.
+  AnchorGuard(const Slab& slab, const Anchors& anchors, AnchorCheck check);
+
+  // K1. Returns the sum of squares of Delta = a - theta over this rank's shard, and notes the hash
+  // of a. Plain averaging has no anchor: there it returns the sum of squares of theta, which tells
+  // whether theta is finite.
+  double Measure(int layer, const float* theta);
+  // Returns a checksum of the anchors of these layers as Measure has noted them; if the replicas do
+  // not compare anchors, as they were sealed.
+  uint64_t Checksum(const std::vector<int>& layers) const;
+  // For a replica that is alone: returns kDataLoss if an anchor is not as it was sealed.
+  absl::Status CheckSeals(const std::vector<int>& layers) const;
+  std::vector<AnchorHash> Hashes(const std::vector<int>& layers) const;
+  // Returns true if the replicas compare anchors.
+  bool compares() const { return check_ != AnchorCheck::kOff; }
+  bool repairs() const { return check_ == AnchorCheck::kRepair; }
+
+  // A layer is distrusted from the repair of its anchor to its next exchange, because the
+  // parameters may come from the wrong anchor.
+  bool distrusts(int layer) const { return distrusted_[static_cast<size_t>(layer)] != 0; }
+  void SetDistrusted(int layer, bool distrusted) {
+    distrusted_[static_cast<size_t>(layer)] = distrusted ? 1 : 0;
+  }
+
+ private:
+  const Slab& slab_;
+  const Anchors& anchors_;
+  const AnchorCheck check_;
+  std::vector<uint64_t> noted_;      // by layer: the hash of the anchor at the last Measure
+  std::vector<int32_t> distrusted_;  // by layer
+};
+
+}  // namespace entrain
