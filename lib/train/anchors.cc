@@ -30,19 +30,26 @@ uint64_t Spread(uint64_t x) {
 }  // namespace
 
 void ArrayHash::Add(const float* values, int64_t count) {
+  // Local variables, so that the loop stores nothing.
+  uint64_t a = chains_[0], b = chains_[1], c = chains_[2], d = chains_[3];
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {
     uint64_t words[4];
     std::memcpy(words, values + i, sizeof(words));
-    for (int c = 0; c < 4; ++c) {
-      chains_[c] = Mix(chains_[c], words[c]);
-    }
+    a = Mix(a, words[0]);
+    b = Mix(b, words[1]);
+    c = Mix(c, words[2]);
+    d = Mix(d, words[3]);
   }
   for (; i < count; ++i) {
     uint32_t word;
     std::memcpy(&word, values + i, sizeof(word));
-    chains_[0] = Mix(chains_[0], word);
+    a = Mix(a, word);
   }
+  chains_[0] = a;
+  chains_[1] = b;
+  chains_[2] = c;
+  chains_[3] = d;
   count_ += static_cast<uint64_t>(count);
 }
 
