@@ -107,6 +107,8 @@ class EditOptions:
     admit: str = "none"
     #: largest number of replicas, with newcomers; 0: that of the mesh
     most_replicas: int = 0
+    #: when the replicas' anchors differ: the run stops, or the majority's replace the others; off: not compared; one of stop, repair, off
+    anchor_check: str = "stop"
 
 
 @dataclasses.dataclass
@@ -151,6 +153,7 @@ EDIT_FAMILIES = {
     "fragment_pattern": "FRAGMENT",
     "on_loss": "ON_LOSS",
     "admit": "ADMIT",
+    "anchor_check": "ANCHOR_CHECK",
 }
 ACCO_FAMILIES = {
     "method": "ACCO",

@@ -72,15 +72,52 @@ print("went on")
 """
 
 
-def test_survivors_of_a_killed_rank_go_on():
-    # entrain-run ends all ranks when one is killed, so the ranks are started one by one.
+def run_three(code):
+    """Exit codes and texts of three ranks that run `code`. entrain-run ends all ranks when one is killed, so they are
+    started one by one."""
     with tempfile.TemporaryDirectory() as folder:
         running = []
         for rank in range(3):
             environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="3", LOCAL_WORLD_SIZE="3",
                                ENTRAIN_STORE=f"file:{folder}")
-            running.append(subprocess.Popen([sys.executable, "-c", KILLED], env=environment, stdout=subprocess.PIPE,
+            running.append(subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE,
                                             stderr=subprocess.STDOUT, text=True))
         texts = [process.communicate(timeout=60)[0] for process in running]
-    assert [process.returncode for process in running] == [0, -9, 0], texts
+    return [process.returncode for process in running], texts
+
+
+def test_survivors_of_a_killed_rank_go_on():
+    codes, texts = run_three(KILLED)
+    assert codes == [0, -9, 0], texts
     assert "went on" in texts[0] and "went on" in texts[2]
+
+
+KILLED_REPLICA = """
+import os, signal, numpy, entrain
+comm = entrain.Comm.from_env()
+mesh = entrain.Mesh(comm)
+shard = entrain.Shard(mesh, [64, 8])
+params = numpy.ones(shard.slab_count, numpy.float32)
+shard.bind(params, numpy.zeros_like(params))
+edit = entrain.EDiT(mesh, shard, outer_optimizer="sgd", on_loss="finish")
+assert edit.losses() == []
+for step in range(4):
+    edit.begin_forward()
+    if comm.rank == 1 and step == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for layer in range(2):
+        edit.wait_layer(layer)
+    params += 0.1 * (comm.rank + 1)
+    edit.end_step()
+edit.leave()
+info, (loss,) = edit.info(), edit.losses()
+assert info.losses == 1 and info.replicas == 2 and loss.replica == 1, (info, loss)
+assert 1 <= loss.rendezvous <= 2 and "rank 1" in loss.why, loss
+print("parameters", params.tobytes().hex())
+"""
+
+
+def test_edit_tells_which_replicas_are_lost():
+    codes, texts = run_three(KILLED_REPLICA)
+    assert codes == [0, -9, 0], texts
+    assert texts[0] == texts[2] and texts[0].startswith("parameters"), texts

@@ -779,8 +779,8 @@ typedef struct entrain_edit_info_t {
   int32_t replica;           /* the number of this rank's replica */
   int32_t most_replicas;     /* numbers of replicas are below this: N of the mesh, or the option most_replicas. The same
                                 as long as the object lives */
-  int64_t repairs;           /* with ENTRAIN_ANCHOR_CHECK_REPAIR: anchors of layers that were repaired, on any rank of this
-                                sync group */
+  int64_t repairs;           /* with ENTRAIN_ANCHOR_CHECK_REPAIR: anchors of layers that were repaired, on any rank of
+                                this sync group */
 } entrain_edit_info_t;
 ENTRAIN_API void entrain_edit_info_init_sized(entrain_edit_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
