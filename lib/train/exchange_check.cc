@@ -77,6 +77,7 @@ absl::Status Exchange::Repair(int layer, const AnchorVote& vote, absl::string_vi
   const int from = replicas_[static_cast<size_t>(vote.from)];
   const bool wrong = std::binary_search(vote.wrong.begin(), vote.wrong.end(), me);
   ENTRAIN_ASSIGN_OR_RETURN(const OwnedBuffer received, BroadcastState(layer, vote.from));
+  WorkerThread::Doing(absl::StrCat("layer ", layer, ": the counters of replica ", from));
   Counters counters = {outer_.steps(layer), gaps_.Get(layer)};
   ENTRAIN_RETURN_IF_ERROR(
       groups_.sync->Broadcast(&counters, sizeof(counters), DType::kU8, vote.from, Options(layer)));
