@@ -53,16 +53,21 @@ absl::Status Exchange::SettleAnchors(const NormTable& table) {
     if (!SameAnchor(hashes)) {
       differ.push_back(DescribeAnchors(table.layers[i], hashes, table.replicas));
       votes.emplace_back(table.layers[i], Vote(hashes));
-      lacks_majority = lacks_majority || votes.back().second.from < 0;
+      lacks_majority = lacks_majority || (guard_.repairs() && votes.back().second.from < 0);
     }
   }
-  if (!guard_.repairs() && differ.empty()) {
+  // The ranks of a replica stop together, when each of them knows what differs in its slot.
+  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> stops,
+                           sums_.Gather(slab_.layers(), {lacks_majority ? 1.0 : 0.0}));
+  const bool stopped =
+      std::count(stops.begin(), stops.end(), 0.0) < static_cast<std::ptrdiff_t>(stops.size());
+  if (differ.empty() && (stopped || !guard_.repairs())) {
     return LeaveTogether(CheckAnchors(table.standings, table.replicas));
   }
-  if (!guard_.repairs() || lacks_majority) {
+  if (stopped || !guard_.repairs()) {
     return LeaveTogether(absl::DataLossError(
         absl::StrCat("anchors differ: ", absl::StrJoin(differ, "; "),
-                     guard_.repairs() ? "; no majority of the replicas has the same anchor" : "")));
+                     lacks_majority ? "; no majority of the replicas has the same anchor" : "")));
   }
   for (size_t i = 0; i < votes.size(); ++i) {
     ENTRAIN_RETURN_IF_ERROR(Repair(votes[i].first, votes[i].second, differ[i]));
