@@ -62,6 +62,9 @@ class Channel {
   // took are yet to be written by Flush, when the socket is writable.
   bool buffered() const { return tls_ != nullptr && tls_->buffered(); }
   bool unsent() const { return tls_ != nullptr && tls_->unsent(); }
+  // The bytes of a Send have reached the kernel when `taken` is no less than `given` was after it.
+  int64_t given() const { return tls_ == nullptr ? 0 : tls_->given(); }
+  int64_t taken() const { return tls_ == nullptr ? 0 : tls_->taken(); }
   // Returns false, with errno, if the connection is over.
   bool Flush() { return tls_ == nullptr || tls_->Flush(); }
 

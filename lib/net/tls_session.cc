@@ -83,7 +83,9 @@ struct TlsSession::Basic {
   }
 
   static int Write(BIO* bio, const char* from, int bytes) {
-    static_cast<TlsSession*>(BIO_get_data(bio))->out_.append(from, static_cast<size_t>(bytes));
+    auto* const session = static_cast<TlsSession*>(BIO_get_data(bio));
+    session->out_.append(from, static_cast<size_t>(bytes));
+    session->given_ += bytes;
     return bytes;
   }
 
@@ -131,7 +133,11 @@ void TlsSession::PrepareContext(SSL_CTX* context) {
 
 TlsSession::TlsSession(std::shared_ptr<const TlsContext> context, int fd, absl::string_view binding,
                        std::string first)
-    : context_(std::move(context)), fd_(fd), binding_(binding), out_(std::move(first)) {}
+    : context_(std::move(context)),
+      fd_(fd),
+      binding_(binding),
+      out_(std::move(first)),
+      given_(static_cast<int64_t>(out_.size())) {}
 
 TlsSession::~TlsSession() {
   SSL_free(ssl_);
@@ -369,6 +375,7 @@ bool TlsSession::Flush() {
       break;
     }
     sent_ += static_cast<size_t>(put);
+    taken_ += put;
   }
   if (!unsent() || sent_ >= kMostOut / 2) {
     out_.erase(0, sent_);

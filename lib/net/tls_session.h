@@ -55,6 +55,10 @@ class TlsSession {
   // Sends what waits here. Returns false, with errno, if the connection is over.
   bool Flush();
   bool unsent() const { return sent_ < out_.size(); }
+  // Count encrypted bytes since the beginning: those that were made, and those that the socket has
+  // taken.
+  int64_t given() const { return given_; }
+  int64_t taken() const { return taken_; }
   // Returns true if Receive may return something although the socket is not readable.
   bool buffered() const { return more_; }
 
@@ -95,6 +99,7 @@ class TlsSession {
   // Encrypted bytes to write, and how many of them are sent.
   std::string out_;
   size_t sent_ = 0;
+  int64_t given_ = 0, taken_ = 0;
   std::string gathered_;  // plain bytes of a record, of several parts
   bool more_ = false;
   bool ended_ = false;   // the socket's end was read

@@ -8,6 +8,8 @@
 #include <numeric>
 #include <random>
 
+#include "absl/strings/match.h"
+
 namespace entrain {
 namespace {
 
@@ -672,6 +674,41 @@ TEST_P(EndpointContract, AtOnceNeedsNoPollAfterwards) {
     Settle();  // tcp returns credit by a frame
   }
   ExpectGood();
+}
+
+// Once a send is complete, its sender may not poll for long. (UCX completes sends of which it keeps
+// a copy.)
+TEST_P(EndpointContract, CompleteSendsNeedNoPollOfTheSender) {
+  if (absl::StrContains(GetParam(), "ucx")) {
+    GTEST_SKIP();
+  }
+  Connect();
+  constexpr size_t kMessages = 300;  // more than the sockets hold
+  const Buffer out = Pattern(100 * kKiB, 1);
+  std::deque<Buffer> ins(kMessages, Buffer(out.size()));
+  std::deque<Transfer> sends(kMessages), receives(kMessages);
+  for (size_t i = 0; i < kMessages; ++i) {
+    to_a->PostRecv(Message(1), Of(ins[i]), &receives[i]);
+    to_b->PostSend(Message(1), Of(out), &sends[i]);
+  }
+  const auto complete = [](const std::deque<Transfer>& transfers) {
+    return std::count_if(transfers.begin(), transfers.end(),
+                         [](const Transfer& transfer) { return transfer.times > 0; });
+  };
+  // The receiver stops in the middle, and the sender goes on until the sockets are full.
+  ASSERT_TRUE(PollUntil([&] { return complete(receives) > 0; }));
+  for (int idle = 0; idle < 1000;) {
+    idle = a->transport->Poll() > 0 ? 0 : idle + 1;
+  }
+  const auto sent = complete(sends);
+  const Deadline deadline = Deadline::After(20 * kSecond);
+  while (complete(receives) < sent && !deadline.Passed(Clock::Real().Now())) {
+    b->transport->Poll();
+  }
+  ASSERT_GE(complete(receives), sent);
+  ASSERT_TRUE(PollUntil(
+      [&] { return complete(sends) + complete(receives) == 2 * static_cast<int64_t>(kMessages); }));
+  EXPECT_TRUE(std::all_of(ins.begin(), ins.end(), [&](const Buffer& in) { return in == out; }));
 }
 
 // TrySend and TryRecv call no completion and no event, whatever they find. A small call that moves

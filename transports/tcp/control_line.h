@@ -33,6 +33,8 @@ class ControlLine {
   // more.
   bool pending() const { return attached() && (written_ < out_.size() || channel_.unsent()); }
   bool stuck() const { return stuck_; }
+  // Returns true if Read may find a message that epoll does not report.
+  bool buffered() const { return channel_.buffered(); }
   // Returns the messages that were not sent as a whole, so that the peer has none of them. For a
   // line that is over.
   std::vector<std::string> TakeUnsent();

@@ -382,6 +382,10 @@ absl::StatusOr<int64_t> TcpEndpoint::Write() {
 }
 
 int TcpEndpoint::Read() {
+  const int messages = line_.buffered() ? ReadLine() : 0;
+  if (!connected()) {
+    return messages + 1;
+  }
   const absl::StatusOr<int64_t> bytes = receiver_.Read(first_);
   if (!bytes.ok()) {
     ReadLine();  // the peer's last message there may give the reason
@@ -390,7 +394,7 @@ int TcpEndpoint::Read() {
   }
   TendStreams();
   Watch(/*only=*/false);
-  return *bytes > 0 ? 1 : 0;
+  return messages + (*bytes > 0 ? 1 : 0);
 }
 
 int TcpEndpoint::OnReady(int fd) {
@@ -414,7 +418,7 @@ bool TcpEndpoint::Arm() {
   if (!connected()) {
     return true;
   }
-  if (unparsed() || (writing() && !sender_.stuck()) || (line_.pending() && !line_.stuck())) {
+  if (unparsed() || sender_.due(first_) || (writing() && !sender_.stuck()) || (line_.pending() && !line_.stuck())) {
     return false;
   }
   Watch(/*only=*/true);

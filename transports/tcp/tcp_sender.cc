@@ -71,7 +71,7 @@ bool TcpSender::TrySend(Channel& to, const Envelope& envelope, ConstBytes bytes)
   if (written < asked) {  // the kernel lacks memory
     frame.owned.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
-  Written(written);
+  Written(written, to);
   return true;
 }
 
@@ -81,8 +81,8 @@ void TcpSender::Urgent(const PacketHeader& header, absl::string_view payload) {
 }
 
 bool TcpSender::pending() const {
-  return count_ > 0 || !urgent_.empty() || !outgoing_.empty() || outgoing_.credit_is_due() ||
-         streams_->sending();
+  return count_ > 0 || !unsent_.empty() || !urgent_.empty() || !outgoing_.empty() ||
+         outgoing_.credit_is_due() || streams_->sending();
 }
 
 TcpSender::Frame& TcpSender::NewFrame(const PacketHeader& header, Outgoing* send,
@@ -193,12 +193,13 @@ absl::StatusOr<int64_t> TcpSender::Flush(Channel& to) {
         }
         written = 0;
       } else {
-        Written(written);
+        Written(written, to);
       }
     } else if (!to.Flush()) {
       error_ = errno;
       return ConnectionError(errno, "sending");
     }
+    Settle(to);
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t carried, streams_->Write(&outgoing_));
     total += written + carried;
     if (!pending() && !to.unsent()) {
@@ -253,7 +254,7 @@ int64_t TcpSender::WriteFrame(Channel& to, const Frame& frame) {
   return to.Send(tiny, sizeof(PacketHeader) + size);
 }
 
-void TcpSender::Written(int64_t bytes) {
+void TcpSender::Written(int64_t bytes, const Channel& to) {
   written_bytes_ += bytes;
   room_ -= RoomFor(bytes);
   first_written_ += bytes;
@@ -261,14 +262,14 @@ void TcpSender::Written(int64_t bytes) {
     Frame& frame = frames_[first_];
     first_written_ -= SizeOf(frame);
     framed_bytes_ -= SizeOf(frame);
-    FrameDone(frame);
+    FrameDone(frame, to);
     frame.owned.clear();
     first_ = (first_ + 1) % kFrames;
     --count_;
   }
 }
 
-void TcpSender::FrameDone(const Frame& frame) {
+void TcpSender::FrameDone(const Frame& frame, const Channel& to) {
   streams_->Start(frame.header.streams);
   Outgoing* const send = frame.send;
   if (send == nullptr) {
@@ -278,7 +279,21 @@ void TcpSender::FrameDone(const Frame& frame) {
     outgoing_.RtsSent(send);
     return;
   }
-  outgoing_.Taken(send, frame.header.bytes);
+  if (to.unsent() || !unsent_.empty()) {
+    unsent_.push_back({send, frame.header.bytes, to.given()});
+  } else {
+    outgoing_.Taken(send, frame.header.bytes);
+  }
+}
+
+void TcpSender::Settle(const Channel& to) {
+  while (IsDue(to)) {
+    const Unsent first = unsent_.front();
+    unsent_.pop_front();
+    if (first.send != nullptr) {
+      outgoing_.Taken(first.send, first.bytes);
+    }
+  }
 }
 
 bool TcpSender::TakeFrames(Outgoing* send) {
@@ -307,6 +322,12 @@ bool TcpSender::TakeFrames(Outgoing* send) {
     ++kept;
   }
   count_ = kept;
+  for (Unsent& unsent : unsent_) {
+    if (unsent.send == send) {
+      unsent.send = nullptr;
+      half_written = true;
+    }
+  }
   return streams_->Disown(send) || half_written;
 }
 

@@ -63,6 +63,9 @@ class TcpSender final : public Answers {
   // connection is closed.
   int error() const { return error_; }
   bool framed() const { return count_ > 0; }
+  // Returns true if a completion is due: with TLS, bytes of messages may reach the kernel after the
+  // write that took them, also when the connection is read.
+  bool due(const Channel& to) const { return IsDue(to) || streams_->due(); }
   // Returns the bytes of payloads large enough for a stream, since the path began.
   int64_t large_bytes() const { return large_bytes_; }
   // Returns the bytes written to the first connection, since the path began.
@@ -92,6 +95,13 @@ class TcpSender final : public Answers {
       return owned.empty() ? static_cast<const void*>(payload) : owned.data();
     }
   };
+  // Bytes of a message that `to` has encrypted, and that may not have reached the kernel. The
+  // message is not complete before: nobody may call Flush afterwards.
+  struct Unsent {
+    Outgoing* send;  // null: it is over
+    int64_t bytes;
+    int64_t mark;  // they have reached the kernel when the channel has taken so much
+  };
   struct UrgentFrame {
     PacketHeader header;
     std::string payload;
@@ -117,8 +127,13 @@ class TcpSender final : public Answers {
   void FramePayload(const PacketHeader& header, Outgoing* send, const std::byte* payload);
   int64_t WriteFrames(Channel& to, int64_t* asked);
   int64_t WriteFrame(Channel& to, const Frame& frame);
-  void Written(int64_t bytes);
-  void FrameDone(const Frame& frame);
+  void Written(int64_t bytes, const Channel& to);
+  void FrameDone(const Frame& frame, const Channel& to);
+  bool IsDue(const Channel& to) const {
+    return !unsent_.empty() && unsent_.front().mark <= to.taken();
+  }
+  // Completes what has reached the kernel.
+  void Settle(const Channel& to);
   void TakeBack(Outgoing* send, const absl::Status& why);
   // Takes the frames of `send` out of the ring. A frame that is half written is finished from a
   // copy; then this returns true.
@@ -129,6 +144,7 @@ class TcpSender final : public Answers {
   std::deque<UrgentFrame> urgent_;
   std::array<Frame, kFrames> frames_;  // a ring
   size_t first_ = 0, count_ = 0;
+  std::deque<Unsent> unsent_;
   int64_t first_written_ = 0;  // bytes of the first frame, with header
   int64_t framed_bytes_ = 0;
   bool checksums_ = false;

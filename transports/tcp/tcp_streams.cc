@@ -51,7 +51,7 @@ uint16_t TcpStreams::For(int64_t payload) const {
   Free free[kMost];
   int count = 0;
   for (int i = 0; i < in_use_; ++i) {
-    if (At(i).slice.empty() && !At(i).channel.unsent()) {
+    if (At(i).slice.empty() && At(i).send == nullptr && !At(i).channel.unsent()) {
       int on_its_way = 0;
       (void)ioctl(fd(i), SIOCOUTQ, &on_its_way);  // if this fails, the next write will tell
       free[count++] = {on_its_way, i};
@@ -87,8 +87,13 @@ void TcpStreams::Start(uint16_t streams) {
 
 bool TcpStreams::sending() const {
   return std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) {
-    return !stream->slice.empty() || stream->channel.unsent();
+    return !stream->slice.empty() || stream->send != nullptr || stream->channel.unsent();
   });
+}
+
+bool TcpStreams::due() const {
+  return std::any_of(streams_.begin(), streams_.end(),
+                     [](const auto& stream) { return stream->due(); });
 }
 
 absl::StatusOr<int64_t> TcpStreams::Write(RendezvousSender* queue) {
@@ -97,6 +102,9 @@ absl::StatusOr<int64_t> TcpStreams::Write(RendezvousSender* queue) {
     Stream& stream = *each;
     if (!stream.channel.Flush()) {
       return ConnectionError(errno, "sending by a stream");
+    }
+    if (stream.due()) {
+      queue->Taken(std::exchange(stream.send, nullptr), stream.whole);
     }
     if (stream.slice.empty() || !stream.started) {
       continue;
@@ -111,7 +119,7 @@ absl::StatusOr<int64_t> TcpStreams::Write(RendezvousSender* queue) {
     total += written;
     stream.slice = stream.slice.subspan(static_cast<size_t>(written));
     if (stream.slice.empty()) {
-      if (stream.send != nullptr) {
+      if (stream.due()) {
         queue->Taken(std::exchange(stream.send, nullptr), stream.whole);
       }
       stream.owned = std::string();
@@ -124,7 +132,7 @@ bool TcpStreams::Disown(const Outgoing* send) {
   bool any = false;
   for (const std::unique_ptr<Stream>& each : streams_) {
     Stream& stream = *each;
-    if (!stream.slice.empty() && stream.send == send) {
+    if (stream.send == send) {
       stream.owned.assign(reinterpret_cast<const char*>(stream.slice.data()), stream.slice.size());
       stream.slice = {reinterpret_cast<const std::byte*>(stream.owned.data()), stream.owned.size()};
       stream.send = nullptr;

@@ -48,8 +48,10 @@ class TcpStreams {
   // the memory.
   void Give(uint16_t streams, Outgoing* send, ConstBytes payload);
   void Start(uint16_t streams);
-  // Returns true if a stream has bytes to write.
+  // Returns true if a stream has bytes to write, or a slice to complete (Write).
   bool sending() const;
+  // Returns true if all bytes of a slice have reached the kernel since the last Write.
+  bool due() const;
   // Writes what the sockets take, and returns the number of bytes. Tells `queue` which bytes the
   // sockets have taken.
   absl::StatusOr<int64_t> Write(RendezvousSender* queue);
@@ -91,11 +93,12 @@ class TcpStreams {
     // The slice to write. Empty: none.
     ConstBytes slice;
     int64_t whole = 0;         // length of the whole slice
-    Outgoing* send = nullptr;  // null: no message waits for it
+    Outgoing* send = nullptr;  // null: no message waits for it. Set until the kernel has all bytes
     std::string owned;         // copy of the slice, if the caller has its memory back
     bool started = false;
     std::deque<PayloadPart> expected;
     uint32_t watched = 0;
+    bool due() const { return slice.empty() && send != nullptr && !channel.unsent(); }
   };
 
   Stream& At(int stream) const { return *streams_[static_cast<size_t>(stream)]; }
