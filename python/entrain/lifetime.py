@@ -348,7 +348,10 @@ def interruptible(call: Callable[[], _R], undo: Callable[[_R], object] = _forget
         return call()
     results: List[_R] = []
     failures: List[BaseException] = []
-    lock, done, left = threading.Lock(), threading.Event(), threading.Event()
+    lock, left = threading.Lock(), threading.Event()
+    # A lock: Event.wait is Python code, in which a handler's exception can become a RuntimeError.
+    done = threading.Lock()
+    done.acquire()
 
     def run() -> None:
         try:
@@ -361,11 +364,11 @@ def interruptible(call: Callable[[], _R], undo: Callable[[_R], object] = _forget
         except BaseException as failure:  # raised where the caller waits
             failures.append(failure)
         finally:
-            done.set()
+            done.release()
 
     try:
         threading.Thread(target=run, name="entrain-call", daemon=True).start()
-        done.wait()
+        done.acquire()
     except BaseException:
         with lock:
             left.set()

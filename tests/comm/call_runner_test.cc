@@ -103,6 +103,7 @@ TEST_F(CallRunnerTest, TheFlightRecorderFollowsACall) {
   EXPECT_EQ(lost.flight_open().sends_to, std::vector<int>{0});
   Fail(absl::AbortedError("over"));
   EXPECT_EQ(state(), FlightState::kFailed);
+  Complete(0, absl::AbortedError("over"));  // the call lives until then
 }
 
 TEST_F(CallRunnerTest, ACallKeepsTheCommunicator) {
