@@ -26,8 +26,8 @@ Books::Books(const Options& options, const char* unit, Session* session, int64_t
 void Books::OpenFiles() {
   for (const bool create : {true, false}) {
     session_->Agree([&] {
-      const bool mine =
-          create ? session_->rank() == 0 : session_->shard() == 0 && session_->rank() != 0;
+      const bool creates = session_->rank() == 0 && !session_->joins();
+      const bool mine = create ? creates : session_->shard() == 0 && !creates;
       if (mine) {
         log_ = std::make_unique<StepLog>(options_.log, create);
       }

@@ -29,7 +29,7 @@ class Books {
         std::function<Traffic()> meter);
 
   // Must be called before any work that could be lost. Rank 0 creates both files, then the first
-  // ranks of the other replicas open the log. Collective. All ranks fail alike, and one of them
+  // ranks of the other replicas, and ranks that join, open the log. Collective. All ranks fail alike, and one of them
   // prints the reason.
   void OpenFiles();
   // Another run has made the first `steps` steps, of `tokens` tokens.

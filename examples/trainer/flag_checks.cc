@@ -168,6 +168,12 @@ void RefuseInert(const Options& o, const FlagGroups& groups) {
         "(--save-dir saves at the end)",
         kUsageExit);
   }
+  if (o.admits() && config.overlap_steps > 0) {
+    throw Error(
+        "--admit needs exchanges that are over when a step begins, which --overlap-steps delays; "
+        "leave one out",
+        kUsageExit);
+  }
   if (o.save_dir.empty()) {
     if (o.save_every > 0) {
       Refuse("--save-every", "without --save-dir; set both");

@@ -31,7 +31,7 @@ int Complain(const Error& error) {
 }
 
 void Work(const trainer::Options& options) {
-  trainer::Session session;
+  trainer::Session session(options.admits());
   session.MakeMesh(options.shard_size);
   std::unique_ptr<trainer::Task> task;
   session.Agree([&] { task = trainer::MakeTask(options); });

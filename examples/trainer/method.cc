@@ -10,7 +10,8 @@
 
 namespace trainer {
 
-Method::Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard)
+Method::Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard,
+               bool join)
     : on_gpu_(options.device != "cpu") {
   if (PresetOf(options.method).engine == Engine::kEveryStep) {
     Check(entrain_shard_set_gradients(shard, ENTRAIN_GRADIENTS_GLOBAL));
@@ -19,13 +20,15 @@ Method::Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain
   entrain_edit_config_t config = ConfigOf(options, layers);
   config.shard = shard;
   entrain_edit_t* edit = nullptr;
-  Check(entrain_edit_create(mesh, &config, &edit));
+  Check(join ? entrain_edit_join(mesh, &config, 0, &edit)
+             : entrain_edit_create(mesh, &config, &edit));
   edit_.reset(edit);
   by_time_ = config.use_async != 0;
   late_ = config.overlap_steps > 0;
   goes_on_after_losses_ = config.on_loss == ENTRAIN_ON_LOSS_FINISH;
   interval_steps_ = config.local_sgd_sync_interval;
   warmup_steps_ = config.local_sgd_warmup_steps;
+  exchanges_ = Info().syncs;
 }
 
 bool Method::BeginForward(bool training, bool first_microbatch) {
@@ -148,6 +151,17 @@ Method::Met Method::StepsWhenMet(int replicas, int own) const {
     }
   }
   return met;
+}
+
+std::vector<int> Method::Present() const {
+  std::vector<int> present;
+  const int most = edit_ ? Info().most_replicas : 0;
+  for (int replica = 0; replica < most; ++replica) {
+    if (Said(replica).has_value()) {
+      present.push_back(replica);
+    }
+  }
+  return present;
 }
 
 std::vector<int> Method::Lost() const {

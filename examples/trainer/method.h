@@ -19,7 +19,9 @@ class Method {
  public:
   // `shard` must outlive the object. Collective. Throws Error with the library's message if options
   // contradict.
-  Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard);
+  // With `join` this replica joins others.
+  Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard,
+         bool join);
 
   // Must be called before each forward pass. Returns true if an exchange has begun.
   bool BeginForward(bool training, bool first_microbatch);
@@ -65,7 +67,12 @@ class Method {
 
   // Returns true if replicas that are lost do not end the run (--on-loss finish).
   bool goes_on_after_losses() const { return goes_on_after_losses_; }
-  // Returns the numbers of the replicas that are lost, in the order of the losses.
+  // Returns the number of this replica, and how many there are.
+  int replica() const { return edit_ ? Info().replica : 0; }
+  int replicas() const { return edit_ ? Info().replicas : 0; }
+  // Returns the numbers of the replicas that took part in the last rendezvous.
+  std::vector<int> Present() const;
+  // Returns the numbers of the replicas that were lost, in the order of the losses.
   std::vector<int> Lost() const;
 
   // Returns the checksum of this rank's anchors after the last exchange; 0: none. On a GPU, where

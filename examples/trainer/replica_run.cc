@@ -24,12 +24,19 @@
 namespace trainer {
 namespace {
 
+bool Has(const std::vector<int>& numbers, int number) {
+  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
+}
+
 class ReplicaRun {
  public:
   ReplicaRun(const Options& options, const Task& task, Device* device, Session* session);
   void Execute();
 
  private:
+  void Join();
+  void NoteReplicas();
+  bool GetTogether();
   void Resume();
   void Save();
   bool SaveIsDue() const;
@@ -64,10 +71,13 @@ class ReplicaRun {
   Batch batch_;
   Books books_;
   double sums_waited_s_ = 0.0;
-  size_t said_lost_ = 0;      // lost replicas of which there was a line
-  int64_t made_ = 0;          // steps of this replica
-  int64_t steps_before_ = 0;  // of the run that this one resumed
-  int64_t next_save_ = 0;     // with --save-every: the next checkpoint is due at this many steps
+  std::vector<int> present_;    // replicas at the last rendezvous; empty: none yet
+  std::vector<int> newcomers_;  // of them: those that are not in the session yet
+  int64_t joined_at_ = 0;       // steps of the others when this replica joined
+  size_t said_lost_ = 0;        // lost replicas of which there was a line
+  int64_t made_ = 0;            // steps of this replica
+  int64_t steps_before_ = 0;    // of the run that this one resumed
+  int64_t next_save_ = 0;       // with --save-every: the next checkpoint is due at this many steps
 };
 
 ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device, Session* session)
@@ -78,7 +88,7 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device,
       conditions_(options.conditions, options.seed, session->replicas()),
       device_(device),
       model_(session->mesh(), task, device, options.precision == "bf16", options.shard_prefetch),
-      method_(options, task.layers(), session->mesh(), model_.handle()),
+      method_(options, task.layers(), session->mesh(), model_.handle(), session->joins()),
       inner_(options.inner, device, model_.masters().size()),
       pass_(task.NewPass(device)),
       books_(options, task.unit(), session, steps_, [this] { return Meter(); }) {
@@ -103,10 +113,54 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device,
                        static_cast<size_t>(state.size()));
     }
   }
-  if (!options_.resume.empty()) {
+  if (session_->joins()) {
+    Join();
+  } else if (!options_.resume.empty()) {
     Resume();
   }
   next_save_ = NextSave(steps_before_);
+}
+
+// The others train, and have taken this replica in.
+void ReplicaRun::Join() {
+  session_->BecomeReplica(method_.replica());
+  steps_before_ = joined_at_ = method_.steps();
+  books_.Resume(steps_before_, steps_before_ * options_.tokens_per_step(session_->ranks()));
+  std::printf("step %lld: replica %d joins\n", static_cast<long long>(steps_before_),
+              session_->replica());
+  std::fflush(stdout);
+}
+
+// Called when all layers have been exchanged, and all replicas know the same rendezvous.
+void ReplicaRun::NoteReplicas() {
+  if (!options_.admits()) {
+    return;
+  }
+  const std::vector<int> now = method_.Present();
+  for (const int replica : now) {
+    if (!present_.empty() && !Has(present_, replica)) {
+      newcomers_.push_back(replica);
+    }
+  }
+  newcomers_.erase(std::remove_if(newcomers_.begin(), newcomers_.end(),
+                                  [&now](int replica) { return !Has(now, replica); }),
+                   newcomers_.end());
+  present_ = now;
+}
+
+// Makes the collectives over all ranks those of all replicas that have met. Collective over these.
+// Returns false on a replica that has not met the others yet, and takes no part.
+bool ReplicaRun::GetTogether() {
+  if (session_->joins() && present_.empty()) {
+    return false;
+  }
+  if (session_->joins()) {
+    session_->JoinWorld();
+  } else if (!newcomers_.empty()) {
+    session_->TakeIn(static_cast<int>(newcomers_.size()));
+  }
+  newcomers_.clear();
+  return true;
 }
 
 void ReplicaRun::Resume() {
@@ -133,6 +187,8 @@ bool ReplicaRun::SaveIsDue() const {
 // Called when an exchange has begun. Waits for the whole exchange first.
 void ReplicaRun::Save() {
   method_.WaitAll(task_.layers());
+  NoteReplicas();
+  GetTogether();
   char name[32];
   if (method_.by_time()) {  // each replica is at a step of its own
     std::snprintf(name, sizeof(name), "exchange-%08lld", static_cast<long long>(method_.syncs()));
@@ -209,7 +265,9 @@ void ReplicaRun::Update(StepRecord* record) {
     SecondGradient(record->step);
     sharpness_->Step(record->step, record->lr, session_, &model_.masters(), grads);
   } else {
-    inner_.Step(record->step, record->lr, std::sqrt(sums[0]), &model_.masters(), &grads);
+    // The optimizer's state begins when this replica does.
+    inner_.Step(record->step - joined_at_, record->lr, std::sqrt(sums[0]), &model_.masters(),
+                &grads);
   }
   if (const double share = inner_.TakeAdaptiveShare(); share >= 0.0) {
     record->adaptive_share = share;
@@ -281,7 +339,10 @@ StepRecord ReplicaRun::Step(int64_t step) {
   if (const uint64_t own = seen ? method_.anchor_checksum() : 0; own != 0) {
     record.anchor_checksum = session_->CombineOverReplica(own);
   }
-  if (options_.eval_interval > 0 && step % options_.eval_interval == 0) {
+  if (record.synced) {
+    NoteReplicas();
+  }
+  if (options_.eval_interval > 0 && step % options_.eval_interval == 0 && GetTogether()) {
     record.val_loss = Evaluate().loss;
   }
   return record;
@@ -297,9 +358,9 @@ void ReplicaRun::SayLosses(int64_t step) {
   }
   for (; said_lost_ < lost.size(); ++said_lost_) {
     if (session_->replica() == first && session_->shard() == 0) {
-      std::printf("step %lld: replica %d is lost; %zu of %d replicas go on\n",
-                  static_cast<long long>(step), lost[said_lost_],
-                  static_cast<size_t>(session_->replicas()) - said_lost_ - 1, session_->replicas());
+      std::printf("step %lld: replica %d is lost; %d of %d replicas go on\n",
+                  static_cast<long long>(step), lost[said_lost_], method_.replicas(),
+                  session_->replicas());
       std::fflush(stdout);
     }
   }
@@ -317,6 +378,8 @@ void ReplicaRun::Execute() {
       Save();
     }
   });
+  NoteReplicas();
+  GetTogether();
   books_.AddIdle(end.waited_s);
   books_.Close(Report());
 }

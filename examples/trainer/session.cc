@@ -10,6 +10,9 @@
 namespace trainer {
 namespace {
 
+// If the store has ended, a run goes on without those who wait in it.
+constexpr int kMostAttempts = 3;
+
 // The variables of torchrun and entrain-run, Open MPI, MPICH, and Slurm.
 using Variables = std::array<const char*, 4>;
 constexpr Variables kRankVariables = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
@@ -58,7 +61,13 @@ int LauncherLocalRank() {
   return FirstOf(kLocalRankVariables);
 }
 
-Session::Session() {
+Session::Session(bool admit) {
+  const char* const restarts = std::getenv("ENTRAIN_RESTARTS");
+  joins_ = admit && restarts != nullptr && std::atoi(restarts) > 0;
+  if (joins_) {
+    StandAlone();
+    return;
+  }
   entrain_comm_t* comm = nullptr;
   Check(entrain_comm_create_from_env(nullptr, &comm));
   world_.reset(comm);
@@ -69,7 +78,68 @@ Session::Session() {
   ranks_ = value;
 }
 
+// The job's store shows the way to the hosts of the others.
+void Session::StandAlone() {
+  rank_ = LauncherRank();
+  ranks_ = FirstOf({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"});
+  const char* const url = std::getenv("ENTRAIN_STORE");
+  if (url == nullptr) {
+    throw Error("ENTRAIN_STORE is not set, and a rank that joins others needs their store");
+  }
+  entrain_store_t* store = nullptr;
+  Check(entrain_store_open(url, 0, &store));
+  const std::string name = "rank " + std::to_string(rank_) + " started again " +
+                           std::getenv("ENTRAIN_RESTARTS") + " times";
+  entrain_comm_config_t config;
+  entrain_comm_config_init(&config);
+  config.store = store;
+  config.name = name.c_str();
+  config.world_size = 1;
+  entrain_comm_t* comm = nullptr;
+  const entrain_status_t status = entrain_comm_create(&config, &comm);
+  entrain_store_destroy(store);
+  Check(status);
+  world_.reset(comm);
+}
+
+void Session::BecomeReplica(int replica) {
+  if (replica >= replicas_) {
+    throw Error("this replica would be number " + std::to_string(replica) + " of " +
+                std::to_string(replicas_) + "; a run replaces lost replicas only");
+  }
+  replica_ = rank_ = replica;
+}
+
+void Session::JoinWorld() {
+  entrain_comm_t* comm = nullptr;
+  Check(entrain_comm_create_from_env(nullptr, &comm));
+  world_.reset(comm);
+  joins_ = false;
+}
+
+void Session::TakeIn(int newcomers) {
+  entrain_grow_config_t config;
+  entrain_grow_config_init(&config);
+  config.min_newcomers = newcomers;
+  config.wait_ns = int64_t{20} * 1000 * 1000 * 1000;
+  LookAround();
+  entrain_comm_t* grown = nullptr;
+  int attempts = 0;
+  OverAll([&](entrain_comm_t* comm) {
+    entrain_comm_destroy(grown);  // of an attempt in which a rank was lost
+    grown = nullptr;
+    return ++attempts > kMostAttempts ? ENTRAIN_OK : entrain_comm_grow(comm, &config, &grown);
+  });
+  if (grown != nullptr) {
+    world_.reset(grown);
+  }
+}
+
 void Session::MakeMesh(int shard_size) {
+  if (joins_ && shard_size > 1) {
+    throw Error("--shard-size " + std::to_string(shard_size) +
+                ": ranks that were started again join others only with --shard-size 1");
+  }
   Agree([&] {
     if (ranks_ % shard_size != 0) {
       throw Error("--shard-size " + std::to_string(shard_size) + " does not divide the " +
@@ -89,6 +159,10 @@ void Session::MakeMesh(int shard_size) {
   Check(entrain_mesh_coordinate(mesh, ENTRAIN_AXIS_SYNC, &at, &length));
   replica_ = at;
   replicas_ = length;
+  if (joins_) {  // the mesh has this replica alone
+    replica_ = rank_;
+    replicas_ = ranks_;
+  }
   entrain_comm_t* part = nullptr;
   Check(entrain_comm_split(world_.get(), replica_, shard_, &part));
   own_replica_.reset(part);

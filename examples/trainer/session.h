@@ -19,8 +19,10 @@ int LauncherLocalRank();
 class Session {
  public:
   // Joins the ranks that the launcher started (entrain-run, torchrun, mpirun, srun). If no
-  // launcher's variable is set, it is a world of one.
-  Session();
+  // launcher's variable is set, it is a world of one. With `admit`, a process that entrain-run
+  // --elastic has started again is a world of its own at first, and joins the others later:
+  // joins() returns true.
+  explicit Session(bool admit);
 
   // Cuts the world into replicas of `shard_size` ranks. Collective.
   void MakeMesh(int shard_size);
@@ -30,6 +32,14 @@ class Session {
   void GoOnAfterLosses() { goes_on_ = true; }
   // Finds out which ranks are left. Collective.
   void LookAround();
+
+  bool joins() const { return joins_; }
+  // On a rank that joins: says which replica this is; and makes it one of the ranks over all of which
+  // collectives go, when those call TakeIn.
+  void BecomeReplica(int replica);
+  void JoinWorld();
+  // Takes as many ranks into the collectives over all ranks. Collective over all ranks so far.
+  void TakeIn(int newcomers);
 
   // Runs `work`, which may throw Error. Collective: if it fails on one rank, all ranks throw, and
   // only the lowest failed rank has a line to print.
@@ -65,7 +75,9 @@ class Session {
   // Makes a call over all ranks, again after each loss.
   void OverAll(const std::function<entrain_status_t(entrain_comm_t*)>& call);
 
-  bool goes_on_ = false;
+  void StandAlone();
+
+  bool goes_on_ = false, joins_ = false;
   CommHandle world_;        // of the ranks that are left
   CommHandle own_replica_;  // not the mesh's, so that its traffic is counted separately
   MeshHandle mesh_;

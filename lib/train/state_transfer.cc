@@ -70,7 +70,7 @@ absl::Status Transfer::CompareDonors() {
   WorkerThread::Doing("newcomers: hashes of the state", 2 * limit_ns);
   if (Has(parties_.donors, comm_.rank())) {
     std::transform(items_.begin(), items_.end(), mine.begin(),
-                   [](const TransferItem& item) { return HashOf(item.bytes); });
+                   [](const TransferItem& item) { return StateHash(item.bytes); });
   }
   hashes_.resize(mine.size() * static_cast<size_t>(comm_.size()));
   ENTRAIN_RETURN_IF_ERROR(comm_.AllGather(mine.data(), hashes_.data(),
@@ -134,7 +134,7 @@ absl::Status Transfer::Move(size_t index) {
 }
 
 absl::Status Transfer::Verify(size_t index) const {
-  const uint64_t got = HashOf(items_[index].bytes), want = Hash(parties_.donors[0], index);
+  const uint64_t got = StateHash(items_[index].bytes), want = Hash(parties_.donors[0], index);
   if (got == want) {
     return absl::OkStatus();
   }
@@ -175,7 +175,7 @@ ItemRange RangeOf(const TransferItem& item, int64_t index, int donor, int donors
   return {cut(donor), cut(donor + 1) - cut(donor)};
 }
 
-uint64_t HashOf(ConstBytes bytes) {
+uint64_t StateHash(ConstBytes bytes) {
   ArrayHash hash;
   const size_t words = bytes.size() / sizeof(float);
   hash.Add(reinterpret_cast<const float*>(bytes.data()), static_cast<int64_t>(words));

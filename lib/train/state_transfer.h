@@ -45,7 +45,7 @@ struct ItemRange {
 ItemRange RangeOf(const TransferItem& item, int64_t index, int donor, int donors);
 
 // Returns a hash of the bytes. A change of one bit always changes it.
-uint64_t HashOf(ConstBytes bytes);
+uint64_t StateHash(ConstBytes bytes);
 
 // Collective over `comm`, which must have no other calls under way. All ranks must have the same
 // items, by name and size. `limit_ns` is the time limit of a call without data. Returns kDataLoss,
