@@ -1,7 +1,7 @@
 #!/bin/sh
-# Trains four replicas with EDiT, kills one of them after a third of the steps and another after two thirds, and shows
-# that the others go on (--on-loss finish). Trains once more without kills, and compares. Installs and builds missing
-# parts.
+# Trains four replicas with EDiT under entrain-run --elastic. One of them is killed after a third of the steps, and another
+# after two thirds (--on-loss finish). entrain-run starts them again, and they take their places (--admit exchange). Trains
+# twice more and compares: without kills, and with kills but without replacements. Installs and builds missing parts.
 #
 #   examples/elastic.sh [--data FILE] [--steps N]
 #
@@ -38,46 +38,53 @@ done
 
 cd "$(dirname "$0")/.."
 tools/setup.sh deps-demo
-tools/setup.sh build demo entrain-train
-train=build/demo/examples/trainer/entrain-train
+tools/setup.sh build demo entrain-train entrain-run
+bin=build/demo
 data=${data:-/usr/share/dictd/gcide.dict.dz}
 out=build/demo/elastic
 rm -rf "$out"
 mkdir -p "$out"
 
 # One thread per process for the BLAS, because four processes share the cores already.
-export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 WORLD_SIZE=4
+export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 
-# Starts the ranks of run $1; ids are in $out/$1.pids. No launcher: it would end all ranks when one dies.
+# Starts run $1. entrain-run starts a rank again at most $2 times.
 start() {
-  mkdir "$out/$1.store"
-  : > "$out/$1.pids"
-  for rank in 0 1 2 3; do
-    RANK=$rank LOCAL_RANK=$rank ENTRAIN_STORE="file:$PWD/$out/$1.store" "$train" --method edit --on-loss finish --data "$data" \
-      --steps "$steps" --local-sgd-sync-interval 8 --local-sgd-warmup-steps 8 --hidden-size 64 --layers 2 --heads 2 \
-      --seq-length 64 --batch-size 8 --lr 0.004 --seed 1 --val-batches 16 --eval-interval $((steps / 8)) \
-      --log "$out/$1.jsonl" --summary "$out/$1.json" &
-    echo $! >> "$out/$1.pids"
+  "$bin/tools/entrain-run" --elastic --max-restarts "$2" -n 4 "$bin/examples/trainer/entrain-train" --method edit \
+    --on-loss finish --admit exchange --data "$data" \
+    --steps "$steps" --local-sgd-sync-interval 8 --local-sgd-warmup-steps 8 --hidden-size 64 --layers 2 --heads 2 \
+    --seq-length 64 --batch-size 8 --lr 0.004 --seed 1 --val-batches 16 --eval-interval $((steps / 8)) \
+    --log "$out/$1.jsonl" --summary "$out/$1.json" &
+  launcher=$!
+}
+
+# Prints the process of rank $1: the child of the launcher that has this rank in its environment.
+process_of() {
+  for pid in $(cat "/proc/$launcher/task/"*/children); do
+    tr '\0' '\n' < "/proc/$pid/environ" | grep -qx "RANK=$1" && echo "$pid"
   done
 }
 
 # Kills rank $2 of run $1 when the run has made $3 steps.
 kill_at() {
   until grep -q "\"step\": *$3\b" "$out/$1.jsonl" 2> /dev/null; do
-    kill -0 "$(sed -n 1p "$out/$1.pids")" 2> /dev/null || return 0
+    kill -0 "$launcher" 2> /dev/null || return 0
     sleep 0.1
   done
   echo "killing replica $2"
-  kill -9 "$(sed -n "$(($2 + 1))p" "$out/$1.pids")"
+  kill -9 "$(process_of "$2")"
 }
 
 echo "four replicas to the end:"
-start whole
-wait
-echo "four replicas, of which two are killed:"
-start killed
-kill_at killed 2 $((steps / 3))
-kill_at killed 1 $((steps * 2 / 3))
-wait
-/usr/bin/python3 examples/plot_loss.py "$out/elastic.png" "$out/whole" "$out/killed"
+start whole 3
+wait "$launcher"
+for run in "replaced 3" "killed 0"; do
+  name=${run% *}
+  echo "four replicas, of which two are killed ($name):"
+  start "$name" "${run#* }"
+  kill_at "$name" 2 $((steps / 3))
+  kill_at "$name" 1 $((steps * 2 / 3))
+  wait "$launcher"
+done
+/usr/bin/python3 examples/plot_loss.py "$out/elastic.png" "$out/whole" "$out/replaced" "$out/killed"
 echo "picture: $out/elastic.png"
