@@ -1,4 +1,5 @@
 """Communicators that grow, and newcomers that join."""
+import concurrent.futures
 import threading
 
 import numpy as np
@@ -75,3 +76,56 @@ for call in (lambda: entrain.Comm.join(store, name="nobody", wait=30), lambda: c
 os._exit(0)
 """))
     assert text.count("interrupted True") == 2, text
+
+def train(comm, store, until, **options):
+    """Trains a replica of one rank until `until(edit)` after an exchange. Returns its parameters and its number."""
+    with entrain.Mesh(comm) as mesh, entrain.Shard(mesh, [5000, 300]) as shard:
+        slab, grads = np.zeros(5300, np.float32), np.zeros(5300, np.float32)
+        shard.bind(slab, grads)
+        with entrain.EDiT(mesh, shard, outer_optimizer="sgd", on_loss="finish", admit="exchange", most_replicas=3,
+                          admit_store=store, admit_name="python", local_sgd_sync_interval=2, timeout=20, **options) as edit:
+            while True:
+                began = edit.begin_forward()
+                for layer in range(2):
+                    edit.wait_layer(layer)
+                if began and until(edit):
+                    return slab.copy(), edit.info().replica
+                slab += 1 + edit.info().replica
+                edit.end_step()
+
+
+def test_a_replica_joins_others_that_train():
+    def body(rank):
+        with entrain.Runtime() as runtime, entrain.Store.open("mem:replicas") as store:
+            if rank < 2:
+                with entrain.Comm.create(store, rank, 2, timeout=20, runtime=runtime) as comm:
+                    return train(comm, store, lambda edit: len(met(edit)) == 3)
+            with entrain.Comm.create(store, 0, 1, name="own", timeout=20, runtime=runtime) as comm:
+                return train(comm, store, lambda edit: len(met(edit)) == 3, join=20)
+
+    def met(edit):
+        there = []
+        for replica in range(edit.info().most_replicas):
+            try:
+                edit.replica(replica)
+                there.append(replica)
+            except entrain.FailedPrecondition:
+                pass
+        return there
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        results = list(pool.map(body, range(3)))
+    assert [number for _, number in results] == [0, 1, 2]
+    for slab, _ in results:
+        assert slab.tobytes() == results[0][0].tobytes()
+        assert slab[0] > 0
+
+
+def test_a_replica_that_cannot_join_says_why():
+    with entrain.Store.open("mem:nobody") as store, entrain.Comm.create(store, 0, 1, timeout=20) as comm:
+        with pytest.raises(entrain.TimedOut, match="no communicator of this name has called entrain_comm_grow"):
+            train(comm, store, None, join=0.1)
+        with entrain.Mesh(comm) as mesh, entrain.Shard(mesh, [8]) as shard:
+            shard.bind(np.zeros(8, np.float32), np.zeros(8, np.float32))
+            with pytest.raises(entrain.InvalidArgument, match=r"admit: 0 \(none\) takes nobody in"):
+                entrain.EDiT(mesh, shard, outer_optimizer="sgd", on_loss="finish", join=1)
