@@ -109,6 +109,8 @@ class Rank {
     EXPECT_EQ(round_->Publish(), absl::OkStatus());
     return params_;
   }
+  void SetSchedule(ScheduleFn schedule) { options_.schedule = schedule; }
+  const ChannelOptions& options() const { return options_; }
   GradientRound& round() { return *round_; }
   ChannelRecovery& recovery() { return *round_->recovery(); }
 
@@ -193,9 +195,13 @@ INSTANTIATE_TEST_SUITE_P(, FromEveryPlace,
                          });
 
 TEST_P(FromEveryPlace, AllHaveTheSameParametersAndCopies) {
-  for (const Place a : kPlaces) {
-    for (const Place b : kPlaces) {
-      for (const Place c : kPlaces) {
+  std::vector<Place> places(std::begin(kPlaces), std::end(kPlaces));
+  if (!Commits(GetParam())) {  // has no votes
+    places.erase(places.begin() + 1);
+  }
+  for (const Place a : places) {
+    for (const Place b : places) {
+      for (const Place c : places) {
         SCOPED_TRACE(absl::StrCat("places ", static_cast<int>(a), static_cast<int>(b),
                                   static_cast<int>(c)));
         Recover(GetParam(), {a, b, c});
@@ -203,6 +209,106 @@ TEST_P(FromEveryPlace, AllHaveTheSameParametersAndCopies) {
       }
     }
   }
+}
+
+// How far a rank has come with a new cut when the next rank is lost.
+enum class NewCut { kNone, kPrepared, kTaken };
+
+// Two commits, then rank 3 gives up. The others make a smaller communicator by themselves, and come to
+// these states of a cut for it. Then they learn that it has ended too.
+void RecoverFromCuts(const std::vector<NewCut>& cuts) {
+  std::barrier<> meet(kRanks), prepared(kRanks - 1);
+  RunRanks(kRanks, [&](const std::shared_ptr<Communicator>& world) {
+    const auto first = *world->Split(0, world->rank());
+    Rank rank(first);
+    Reference want;
+    for (int round = 0; round < 2; ++round) {
+      rank.Take(static_cast<float>(round));
+      rank.Whole(RoundKind::kCommit);
+      want.Commit(static_cast<float>(6 + 4 * round), 4);
+    }
+    meet.arrive_and_wait();
+    if (world->rank() == kLost) {
+      rank.GiveUp();
+      meet.arrive_and_wait();
+      return;
+    }
+    rank.AwaitTheEnd();
+    ShrinkOptions without;
+    without.exclude = {kLost};
+    const auto smaller = *first->Shrink(without);
+    const NewCut mine = cuts[static_cast<size_t>(world->rank())];
+    const std::vector<int> left = {0, 1, 2}, holders = {0, 1, 2, 0};
+    if (mine == NewCut::kNone) {
+      const auto dropped = *ChannelCut::Make(smaller, rank.options(), left);
+      ASSERT_EQ(dropped->TakeFrom(rank.round().cut(), holders), absl::OkStatus());
+    } else {
+      ASSERT_EQ(rank.round().PrepareCut(smaller, left, holders), absl::OkStatus());
+    }
+    if (mine == NewCut::kTaken) {
+      rank.round().TakeCut();
+    }
+    prepared.arrive_and_wait();
+    ASSERT_EQ(rank.recovery().Run(rank.round()), absl::OkStatus());
+    const bool taken = *std::max_element(cuts.begin(), cuts.end()) == NewCut::kTaken ||
+                       *std::min_element(cuts.begin(), cuts.end()) == NewCut::kPrepared;
+    EXPECT_EQ(rank.round().place().cuts, taken ? 2 : 1);
+    for (int round = 2; round < 4; ++round) {
+      rank.Take(static_cast<float>(round));
+      rank.Whole(RoundKind::kCommit);
+      want.Commit(static_cast<float>(3 + 3 * round), 3);
+      EXPECT_THAT(rank.Published(), Each(want.theta));
+    }
+    meet.arrive_and_wait();
+  });
+}
+
+TEST(ChannelRecovery, ANewCutIsTakenByAllOrByNone) {
+  using enum NewCut;
+  for (const std::vector<NewCut>& cuts :
+       {std::vector<NewCut>{kNone, kNone, kNone}, {kPrepared, kNone, kPrepared},
+        {kPrepared, kPrepared, kPrepared}, {kTaken, kPrepared, kPrepared},
+        {kPrepared, kTaken, kTaken}, {kTaken, kTaken, kTaken}}) {
+    SCOPED_TRACE(absl::StrCat("cuts ", static_cast<int>(cuts[0]), static_cast<int>(cuts[1]),
+                              static_cast<int>(cuts[2])));
+    RecoverFromCuts(cuts);
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
+// A rank that has not heard that a save is over hears it here.
+TEST(ChannelRecovery, TellsWhatSavesAreOver) {
+  std::barrier<> meet(kRanks);
+  RunRanks(kRanks, [&](const std::shared_ptr<Communicator>& world) {
+    Rank rank(*world->Split(0, world->rank()));
+    rank.Take(0);
+    rank.Whole(RoundKind::kCommit);
+    meet.arrive_and_wait();
+    if (world->rank() == kLost) {
+      rank.GiveUp();
+      meet.arrive_and_wait();
+      return;
+    }
+    rank.AwaitTheEnd();
+    rank.recovery().Saved(world->rank() == 1 ? 5 : 4);
+    ASSERT_EQ(rank.recovery().Run(rank.round()), absl::OkStatus());
+    EXPECT_EQ(rank.recovery().saves(), 5);
+    EXPECT_EQ(rank.round().place().phase, RoundPhase::kFinished);
+    meet.arrive_and_wait();
+  });
+}
+
+// An error that is no loss is no reason for a smaller communicator.
+TEST(ChannelRecovery, DoesNotAnswerAnErrorOfThisRank) {
+  RunRanks(kRanks, [](const std::shared_ptr<Communicator>& world) {
+    Rank rank(*world->Split(0, world->rank()));
+    rank.Take(0);
+    rank.SetSchedule([](void*, int64_t) { return -1.0; });
+    const absl::Status status = rank.round().Run(RoundKind::kCommit, {1, 0, 0});
+    EXPECT_EQ(status.message(), "acco: round 1: the schedule of rates returned -1 at progress 0");
+    EXPECT_EQ(rank.recovery().losses().size(), 0u);
+    ASSERT_EQ(world->Barrier(), absl::OkStatus());
+  });
 }
 
 }  // namespace
