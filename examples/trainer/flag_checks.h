@@ -14,8 +14,8 @@ constexpr int kUsageExit = 2;
 // The groups of flags for which it matters which flags the user gave.
 struct FlagGroups {
   const CLI::App *run = nullptr, *model = nullptr, *inner = nullptr, *wsam = nullptr,
-                 *both = nullptr, *edit = nullptr, *channel = nullptr, *checkpoints = nullptr, *conditions = nullptr,
-                 *results = nullptr;
+                 *both = nullptr, *edit = nullptr, *channel = nullptr, *checkpoints = nullptr,
+                 *conditions = nullptr, *results = nullptr;
 };
 
 // Refuses flags without an effect, with an Error of one line, since a user expects an effect of

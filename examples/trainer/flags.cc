@@ -418,10 +418,9 @@ CLI::App* AddDescribed(CLI::App* app, const char* title, const DescribedOptions&
 DescribedOptions Shared(const DescribedOptions& all, const DescribedOptions& others, bool shared) {
   DescribedOptions some;
   for (const entrain_edit_option_t& option : all) {
-    const bool found =
-        std::any_of(others.begin(), others.end(), [&](const entrain_edit_option_t& other) {
-          return std::string(option.name) == other.name;
-        });
+    const bool found = std::any_of(
+        others.begin(), others.end(),
+        [&](const entrain_edit_option_t& other) { return std::string(option.name) == other.name; });
     if (found == shared) {
       some.push_back(option);
     }

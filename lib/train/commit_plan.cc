@@ -25,20 +25,18 @@ absl::Status CheckPlace(size_t rank, const ChannelPlace& place, const CommitPlan
   const bool voted = place.commits == 0 || place.phase != RoundPhase::kBegun;
   return plan.decided < 0 || ahead || voted
              ? absl::OkStatus()
-             : absl::DataLossError(absl::StrCat("after a loss rank ", rank,
-                                                " of those left has not voted for commit round ",
-                                                plan.rounds + 1, ", which rank ", plan.decided,
-                                                " has decided"));
+             : absl::DataLossError(absl::StrCat(
+                   "after a loss rank ", rank, " of those left has not voted for commit round ",
+                   plan.rounds + 1, ", which rank ", plan.decided, " has decided"));
 }
 
 }  // namespace
 
 absl::StatusOr<CommitPlan> PlanCommit(absl::Span<const ChannelPlace> places) {
   CommitPlan plan;
-  plan.rounds = std::min_element(
-                    places.begin(), places.end(),
-                    [](const auto& a, const auto& b) { return a.rounds < b.rounds; })
-                    ->rounds;
+  plan.rounds = std::min_element(places.begin(), places.end(), [](const auto& a, const auto& b) {
+                  return a.rounds < b.rounds;
+                })->rounds;
   int64_t cuts = places[0].cuts;
   bool all_prepared = places[0].prepared != 0, same_cut = true;
   for (size_t rank = 0; rank < places.size(); ++rank) {

@@ -31,11 +31,11 @@ enum class RoundPhase : int64_t { kBegun = 0, kReady = 1, kDecided = 2, kFinishe
 
 // How far a rank has come, in the format in which it is sent.
 struct ChannelPlace {
-  int64_t cuts = 0;      // how often its shards have been cut anew
+  int64_t cuts = 0;  // how often its shards have been cut anew
   // The generation of the communicator for whose ranks it has all shards of the next cut; 0: none.
   int64_t prepared = 0;
-  int64_t rounds = 0;    // rounds that it has finished
-  int64_t commits = 0;   // 1: its last round is a commit
+  int64_t rounds = 0;   // rounds that it has finished
+  int64_t commits = 0;  // 1: its last round is a commit
   // Of its last round. kFinished: `rounds` includes this round.
   RoundPhase phase = RoundPhase::kBegun;
   int64_t saves = 0;  // that it has finished

@@ -24,8 +24,7 @@ absl::StatusOr<std::shared_ptr<GradientChannel>> GradientChannel::Create(
     }
     ChannelOptions known = options;
     known.at.limit_ns = options.timeout_ns > 0 ? options.timeout_ns : own->timeout_ns();
-    std::shared_ptr<GradientChannel> channel(
-        new GradientChannel(std::move(own), known), Free);
+    std::shared_ptr<GradientChannel> channel(new GradientChannel(std::move(own), known), Free);
     ENTRAIN_RETURN_IF_ERROR(channel->FailAll(channel->Allocate()));
     return channel;
   };

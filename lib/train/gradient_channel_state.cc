@@ -115,8 +115,8 @@ absl::StatusOr<std::unique_ptr<OpenState>> GradientChannel::Open(CheckpointKind 
     ENTRAIN_RETURN_IF_ERROR(CheckSavable(kind));
     auto list = std::make_unique<StateList>(slab(), kind, round_.own().callers());
     VisitState(*list);
-    return OpenState::Make(this, AllRanks(round_.comm(), nullptr, 0), PartOf(slab()), std::move(list),
-                           options_.at.limit_ns);
+    return OpenState::Make(this, AllRanks(round_.comm(), nullptr, 0), PartOf(slab()),
+                           std::move(list), options_.at.limit_ns);
   };
   auto opened = open();
   return opened.ok() ? std::move(opened) : Annotate(opened.status(), "acco: state");

@@ -410,14 +410,13 @@ absl::Status GradientRound::PublishMasters() {
 // ---- After a loss ------------------------------------------------------------------------------
 
 ChannelPlace GradientRound::place() const {
-  return {.cuts = cuts_,
-          .prepared = prepared_ == nullptr
-                          ? 0
-                          : static_cast<int64_t>(prepared_->comm()->generation()),
-          .rounds = progress_.rounds(),
-          .commits = Commits(kind_) ? 1 : 0,
-          .phase = phase_,
-          .saves = recovery_->saves()};
+  return {
+      .cuts = cuts_,
+      .prepared = prepared_ == nullptr ? 0 : static_cast<int64_t>(prepared_->comm()->generation()),
+      .rounds = progress_.rounds(),
+      .commits = Commits(kind_) ? 1 : 0,
+      .phase = phase_,
+      .saves = recovery_->saves()};
 }
 
 int64_t GradientRound::number() const {
@@ -457,8 +456,7 @@ void GradientRound::TakeCut() {
 absl::Status GradientRound::ShareParameters(int root, int64_t rounds) {
   const bool lacks = progress_.rounds() == rounds;
   // A rank that is in the next round has installed the parameters.
-  const bool installed =
-      cut_->comm()->rank() == root && phase_ != RoundPhase::kFinished;
+  const bool installed = cut_->comm()->rank() == root && phase_ != RoundPhase::kFinished;
   void* const params = installed ? options_.params : com_.data();
   ENTRAIN_RETURN_IF_ERROR(cut_->comm()->Broadcast(params, options_.count, options_.params_dtype,
                                                   root, TimedCall(options_.timeout_ns, -1, true)));

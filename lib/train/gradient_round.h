@@ -172,12 +172,12 @@ class GradientRound {
   const ChannelOptions& options_;
   std::unique_ptr<OwnStream> own_;
   PlacedArray com_;
-  PlacedArray kept_;  // with a recovery
-  std::unique_ptr<ChannelRecovery> recovery_;     // null: a loss is an error
+  PlacedArray kept_;                           // with a recovery
+  std::unique_ptr<ChannelRecovery> recovery_;  // null: a loss is an error
   std::unique_ptr<ChannelCut> cut_, prepared_;
   int64_t cuts_ = 0;  // how often the shards were cut anew
   ChannelProgress progress_;
-  RoundKind kind_ = RoundKind::kCommit;           // of the round under way
+  RoundKind kind_ = RoundKind::kCommit;  // of the round under way
   RoundPhase phase_ = RoundPhase::kFinished;
   RoundOutcome outcome_;
   RoundResult result_;

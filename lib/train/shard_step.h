@@ -27,8 +27,7 @@ namespace entrain {
 
 // Gradients of a round, summed over all ranks.
 struct GradientSum {
-  std::byte* com =
-      nullptr;  // all elements, of which the shard is summed; parameters afterwards
+  std::byte* com = nullptr;  // all elements, of which the shard is summed; parameters afterwards
   int64_t microbatches = 0;  // N: micro-batches in the sum
   double clip = 1;           // factor of the mean
 };
@@ -93,7 +92,7 @@ class ShardStep {
 
   const ChannelOptions& options_;
   const SlabLayer& layer_;
-  const int64_t at_;  // first element of the shard in com
+  const int64_t at_;                          // first element of the shard in com
   const std::vector<ParameterGroup> groups_;  // cover all parameters
   PlacedArray theta_;
   std::vector<PlacedArray> state_;  // as the shard; zeros in groups that need fewer

@@ -325,7 +325,8 @@ TEST(Acco, BadInputIsNamed) {
     EXPECT_FAILS(with([](auto* c) { c->method = 9; }), bad, "method 9 is not an ENTRAIN_ACCO*");
     EXPECT_FAILS(with([](auto* c) { c->schedule_unit = 3; }), bad, "schedule_unit 3");
     EXPECT_FAILS(with([](auto* c) { c->limit_unit = -1; }), bad, "limit_unit -1");
-    EXPECT_FAILS(with([](auto* c) { c->on_loss = 2; }), bad, "on_loss 2 is not an ENTRAIN_ON_LOSS_*");
+    EXPECT_FAILS(with([](auto* c) { c->on_loss = 2; }), bad,
+                 "on_loss 2 is not an ENTRAIN_ON_LOSS_*");
     EXPECT_FAILS(with([](auto* c) { c->on_loss = ENTRAIN_ON_LOSS_FINISH; }), bad,
                  "on_loss: 1 (finish) does not go with a step of the caller's");
     EXPECT_FAILS(with([](auto* c) { c->params = nullptr; }), bad, "params");

@@ -150,9 +150,24 @@ TEST(ChannelCopies, ThatDifferEndTheRunBeforeTheNextCommit) {
     EXPECT_EQ(rank.Install(), absl::OkStatus());  // rank 1's copy is wrong afterwards
     const absl::Status status = rank.Install();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-    EXPECT_THAT(std::string(status.message()),
-                HasSubstr("acco: round 3: the copy of rank 0's shard on rank 1 differs from it after "
-                          "commit 2"));
+    EXPECT_THAT(
+        std::string(status.message()),
+        HasSubstr("acco: round 3: the copy of rank 0's shard on rank 1 differs from it after "
+                  "commit 2"));
+  });
+}
+
+// An error that all ranks make themselves. A rank that hears first of another's may go on without it,
+// and then makes its own.
+TEST(ChannelCopies, DoNotHideAnErrorOfTheRanksThemselves) {
+  RunRanks(3, [](const std::shared_ptr<Communicator>& comm) {
+    ChannelOptions options = Finishing();
+    options.schedule = [](void*, int64_t progress) { return progress < 1 ? 0.5 : -1.0; };
+    Rank rank(*comm, options);
+    EXPECT_EQ(rank.Install(), absl::OkStatus());
+    EXPECT_EQ(rank.Install().message(),
+              "acco: round 2: the schedule of rates returned -1 at progress 1");
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
   });
 }
 

@@ -41,8 +41,8 @@ using testing::HasSubstr;
 
 constexpr int kMostRanks = 6;
 constexpr int kMostRounds = 40;
-constexpr int64_t kCount = 30'011;   // no multiple of the ranks
-constexpr int64_t kPiece = 4096;     // of a step
+constexpr int64_t kCount = 30'011;  // no multiple of the ranks
+constexpr int64_t kPiece = 4096;    // of a step
 constexpr double kRate = 0.01;
 
 // What a rank has seen after an install.
@@ -82,13 +82,13 @@ class SharedMemory {
 
 // The points of a round at which a test can kill a rank.
 enum class Point {
-  kCaller,        // before install, while the round before may be under way
-  kSchedule,      // the sums are there, and this rank has not voted
-  kStep,          // an estimate, or the first piece of a commit: all have voted
-  kLastPiece,     // of this rank's own shard
-  kCopy,          // the first piece of the copy, while parameters are gathered
-  kEndOfCopy,     // its last piece
-  kSave,          // before a save
+  kCaller,     // before install, while the round before may be under way
+  kSchedule,   // the sums are there, and this rank has not voted
+  kStep,       // an estimate, or the first piece of a commit: all have voted
+  kLastPiece,  // of this rank's own shard
+  kCopy,       // the first piece of the copy, while parameters are gathered
+  kEndOfCopy,  // its last piece
+  kSave,       // before a save
 };
 
 struct Job {
@@ -172,8 +172,10 @@ class Runner {
     options_.optimizer = std::make_shared<ToldOptimizer>(
         MakeRule(job.kind, 0.1), [this](Apply apply, int64_t) { Tell(apply); });
     if (job.groups) {
-      options_.groups = {{.first = 1000, .count = 9000,
-                          .optimizer = MakeRule(OptimizerKind::kSgd, 0), .lr_scale = 0.5}};
+      options_.groups = {{.first = 1000,
+                          .count = 9000,
+                          .optimizer = MakeRule(OptimizerKind::kSgd, 0),
+                          .lr_scale = 0.5}};
     }
     options_.schedule = [](void* self, int64_t) {
       auto* const runner = static_cast<Runner*>(self);
@@ -610,7 +612,8 @@ TEST(ChannelLoss, OfAllOthersOneByOne) {
   const std::vector<int> victims = {2, 0, 3};
   job.at = [&](int rank, int64_t round, Point point) {
     for (size_t i = 0; i < victims.size(); ++i) {
-      if (rank == victims[i] && round == 4 * static_cast<int64_t>(i) + 3 && point == Point::kCaller) {
+      if (rank == victims[i] && round == 4 * static_cast<int64_t>(i) + 3 &&
+          point == Point::kCaller) {
         Die();
       }
     }

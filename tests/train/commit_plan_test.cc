@@ -37,8 +37,7 @@ bool IsCommit(int round) {
 // Returns true if every rank has at least entered the given phase of the round.
 bool AllIn(const Ranks& ranks, int round, RoundPhase phase) {
   return std::all_of(ranks.begin(), ranks.end(), [&](const Rank& rank) {
-    return rank.rounds > round ||
-           (rank.rounds == round && !rank.idle && rank.phase >= phase);
+    return rank.rounds > round || (rank.rounds == round && !rank.idle && rank.phase >= phase);
   });
 }
 
@@ -163,9 +162,12 @@ TEST(CommitPlan, RanksThatCannotBeOfOneRunAreNamed) {
   const auto text = [](const std::vector<ChannelPlace>& places) {
     return std::string(PlanCommit(places).status().message());
   };
-  EXPECT_THAT(text({In(3, kReady), In(5, kBegun)}), HasSubstr("rank 1 of those left has finished 5"));
-  EXPECT_THAT(text({In(4, kReady), In(3, kReady)}), HasSubstr("rank 0 of those left has finished 4"));
-  EXPECT_THAT(text({In(3, kDecided), In(3, kBegun)}), HasSubstr("rank 1 of those left has not voted"));
+  EXPECT_THAT(text({In(3, kReady), In(5, kBegun)}),
+              HasSubstr("rank 1 of those left has finished 5"));
+  EXPECT_THAT(text({In(4, kReady), In(3, kReady)}),
+              HasSubstr("rank 0 of those left has finished 4"));
+  EXPECT_THAT(text({In(3, kDecided), In(3, kBegun)}),
+              HasSubstr("rank 1 of those left has not voted"));
   EXPECT_EQ(text({In(3, kBegun, 0), In(4, kBegun)}), "") << "an estimate has no votes";
 }
 
