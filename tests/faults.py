@@ -15,6 +15,8 @@ a mesh. Causes that a rank brings about itself, as a wrong argument, are for it 
 
 --records FILE has one JSON object for each job, with the last line that every survivor wrote and the rank that the line names.
 
+--matrix runs the fault matrix instead: each phase of a call x fault x transport (matrix/matrix.py --help).
+
 To add a cause: an entry of CAUSES. To judge something else: a function of a Job, as `judge_end` is one.
 """
 
@@ -388,6 +390,9 @@ def parse_arguments():
 
 
 def main():
+    if sys.argv[1:2] == ["--matrix"]:
+        from matrix import matrix
+        return matrix.main(sys.argv[2:])
     options = parse_arguments()
     if options.seed is None:
         options.seed = int(time.time()) % 1000000
