@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Trains while replicas are killed at random, and compares the loss with an undisturbed run at equal tokens.
+
+A job is two runs of the trainer. In the first one, replicas are killed (SIGKILL) at random steps, and with --replace started again.
+The second one has all replicas to its end and trains on as many tokens. A job is good if no process but the killed ones fails, and if
+the validation loss of the first run exceeds that of the second by 2 % at most. (The library itself compares the anchors of the
+replicas at each exchange, and fails if they differ.)
+
+    tests/churn.py --train build/dev/examples/trainer/entrain-train                           the job that CTest runs
+    tests/churn.py --train build/release/examples/trainer/entrain-train --hours 4 --steps 4000   jobs with new seeds for 4 hours
+
+Rank 0 is never killed: it writes the summary.
+"""
+
+import argparse
+import glob
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+LIMIT = 1.02  # of the loss, against that of the undisturbed run
+PATIENCE_S = 600.0  # for a run to make its next step
+MODEL = ("--hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --lr 0.004 --val-batches 32 "
+         "--eval-interval 1000000").split()
+TOKENS_A_STEP = 32 * 4  # of one rank
+METHODS = {
+    "edit": "--on-loss finish --local-sgd-sync-interval 4 --local-sgd-warmup-steps 4".split(),
+    "diloco": "--on-loss finish --local-sgd-sync-interval 8".split(),
+    "acco": "--on-loss finish".split(),
+}
+REPLACE = "--admit exchange".split()  # members take in newcomers; ENTRAIN_RESTARTS makes a rank one
+
+
+def text_of_tree(path):
+    """The text to learn: the pages and headers of this tree."""
+    tree = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    with open(path, "w", encoding="utf-8") as text:
+        for pattern in ("docs/*.md", "docs/lab/*.md", "include/entrain/*.h"):
+            for name in sorted(glob.glob(os.path.join(tree, pattern))):
+                with open(name, encoding="utf-8") as page:
+                    text.write(page.read())
+
+
+class Run:
+    """One run of the trainer, in a directory of its own."""
+
+    def __init__(self, directory, method, length, options, seed, replace=False):
+        self.directory, self.method, self.length, self.options, self.seed = directory, method, length, options, seed
+        self.replace = replace
+        self.processes, self.killed, self.restarts = {}, [], {}
+        os.makedirs(os.path.join(directory, "store"))
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def start(self, rank, restarts=0):
+        ranks = str(self.options.replicas)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("ENTRAIN_")}
+        environment.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks, OMP_NUM_THREADS="1",
+                           OPENBLAS_NUM_THREADS="1", ENTRAIN_STORE="file:" + self.path("store"), ENTRAIN_TIMEOUT="60s")
+        if restarts:
+            environment["ENTRAIN_RESTARTS"] = str(restarts)
+        if self.options.transports:
+            environment["ENTRAIN_TRANSPORTS"] = self.options.transports
+        flags = [*MODEL, *METHODS[self.method], *self.length, "--seed", str(self.seed), "--data", self.options.data,
+                 "--log", self.path("log"), "--summary", self.path("summary")]
+        with open(self.path(f"rank{rank}-{restarts}"), "wb") as said:
+            self.processes[rank] = subprocess.Popen([self.options.train, *flags, *(REPLACE if self.replace else ())],
+                                                    env=environment, stdin=subprocess.DEVNULL, stdout=said,
+                                                    stderr=subprocess.STDOUT)
+
+    def records(self):
+        if not os.path.exists(self.path("log")):
+            return []
+        with open(self.path("log"), encoding="utf-8") as log:
+            return [(int(step), int(replica)) for step, replica in re.findall(r'"step":(\d+),"replica":(\d+)', log.read())]
+
+    def reaches(self, step):
+        """True when the log of rank 0 has this step; false when the run has ended."""
+        give_up = time.monotonic() + PATIENCE_S
+        while time.monotonic() < give_up:
+            if any(at >= step and replica == 0 for at, replica in self.records()):
+                return True
+            if self.processes[0].poll() is not None:
+                return False
+            time.sleep(0.05)
+        raise RuntimeError(f"no step {step} after {PATIENCE_S:.0f} s")
+
+    def train(self, kills):
+        """`kills`: pairs of a step and a rank, in the order of steps."""
+        try:
+            for rank in range(self.options.replicas):
+                self.start(rank)
+            for step, rank in kills:
+                if not self.reaches(step):
+                    break
+                self.processes[rank].kill()
+                self.processes[rank].wait()
+                self.killed.append((step, rank))
+                if self.replace:
+                    self.restarts[rank] = self.restarts.get(rank, 0) + 1
+                    self.start(rank, self.restarts[rank])
+            dead = {rank for _, rank in self.killed} if not self.replace else set()
+            for rank, process in self.processes.items():
+                if process.wait(PATIENCE_S) != 0 and rank not in dead:
+                    raise RuntimeError(f"rank {rank} ended with {process.returncode}: {self.last_line(rank)}")
+        finally:
+            for process in self.processes.values():
+                process.kill()
+                process.wait()
+
+    def last_line(self, rank):
+        with open(self.path(f"rank{rank}-{self.restarts.get(rank, 0)}"), encoding="utf-8", errors="replace") as said:
+            lines = said.read().splitlines()
+        return lines[-1] if lines else ""
+
+    def tokens(self):
+        """Of all replicas, also of those that were killed: each step of a replica is one record."""
+        return len(set(self.records())) * TOKENS_A_STEP
+
+    def loss(self):
+        with open(self.path("summary"), encoding="utf-8") as summary:
+            return json.load(summary)["val_loss"]
+
+
+def draw_kills(seed, options):
+    """The moments are in the middle 80 % of the run. Without replacement no rank is killed twice."""
+    chosen = random.Random(seed)
+    steps = sorted(chosen.randrange(options.steps // 10, options.steps * 9 // 10) for _ in range(options.kills))
+    others = range(1, options.replicas)
+    ranks = [chosen.choice(others) for _ in steps] if options.replace else chosen.sample(others, options.kills)
+    return list(zip(steps, ranks))
+
+
+def job(directory, method, seed, options):
+    """True if the job is good. Prints a line."""
+    disturbed = Run(os.path.join(directory, "disturbed"), method, ["--steps", str(options.steps)], options, seed, options.replace)
+    disturbed.train(draw_kills(seed, options))
+    tokens = disturbed.tokens()
+    whole = Run(os.path.join(directory, "whole"), method, ["--tokens", str(tokens)], options, seed)
+    whole.train([])
+    ratio = disturbed.loss() / whole.loss()
+    good = ratio <= LIMIT
+    killed = ", ".join(f"rank {rank} after step {step}" for step, rank in disturbed.killed)
+    print(f"{method}, seed {seed}: killed {killed}; {tokens} tokens: loss {disturbed.loss():.4f}, undisturbed {whole.loss():.4f}: "
+          f"{100 * (ratio - 1):+.2f} %" + ("" if good else f", {100 * (LIMIT - 1):.0f} % at most"), flush=True)
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", required=True, help="the program entrain-train")
+    parser.add_argument("--data", help="another text; default: the pages and headers of this tree")
+    parser.add_argument("--methods", default="edit", help="with commas between them: " + ", ".join(METHODS))
+    parser.add_argument("--replicas", type=int, default=4)
+    parser.add_argument("--kills", type=int, default=2)
+    parser.add_argument("--replace", action="store_true", help="each killed replica is started again and joins the others")
+    parser.add_argument("--steps", type=int, default=400, help="of the run with kills")
+    parser.add_argument("--transports", help="as ENTRAIN_TRANSPORTS")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="of each method, each with a seed of its own")
+    parser.add_argument("--hours", type=float, default=0, help="begins new jobs for so long, in place of --jobs")
+    options = parser.parse_args()
+    if not options.replace and options.kills >= options.replicas:
+        parser.error(f"--kills {options.kills}: without --replace, rank 0 and at most {options.replicas - 1} others")
+    options.train = os.path.abspath(options.train)
+    directory = tempfile.mkdtemp(prefix="entrain-churn-")
+    begun, number, bad = time.monotonic(), 0, 0
+    try:
+        if not options.data:
+            options.data = os.path.join(directory, "text")
+            text_of_tree(options.data)
+        while number < options.jobs or time.monotonic() - begun < options.hours * 3600:
+            for method in options.methods.split(","):
+                place = os.path.join(directory, f"{method}{number}")
+                bad += not job(place, method, options.seed + number, options)
+                shutil.rmtree(place)
+            number += 1
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    print(f"{number} jobs of {options.methods} in {time.monotonic() - begun:.0f} s, {bad} not good")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
