@@ -54,7 +54,6 @@ FAULTS = {
 TRANSPORTS = ["shm", "tcp", "tcp+TLS", "ucx"]
 
 NETWORK = ("reset", "half-open", "black hole", "slow reader", "corrupt byte")
-CREATION = ("bootstrap", "connect", "handshake")
 ANY = None
 
 # (phases, faults, transports, what must come of it). The first row that fits counts.

@@ -420,11 +420,18 @@ void Rank::GoOn() {
       entrain_comm_error(comm_, nullptr) == ENTRAIN_OK) {
     return;
   }
-  if (comm_ != nullptr) {
+  // A creation may fail on one rank and have succeeded on another one.
+  const bool creates =
+      flags_.phase == "bootstrap" || flags_.phase == "connect" || flags_.phase == "handshake";
+  if (comm_ != nullptr && !creates) {
     Call("shrink", [&] { return entrain_comm_shrink(comm_, nullptr, &next); });
     entrain_comm_destroy(comm_);
     comm_ = next;
-  } else if (!is_victim()) {
+    return;
+  }
+  entrain_comm_destroy(comm_);
+  comm_ = nullptr;
+  if (!is_victim()) {
     const int rank = flags_.rank - (flags_.rank > flags_.victim ? 1 : 0);
     Call("create again", [&] { return Create("again", rank, flags_.size - 1); });
   }

@@ -140,18 +140,13 @@ void StopAt(Place where, const char* phase) {
   place.store(where);
 }
 
-bool Stop(const char* phase) {
+void Stop(const char* phase) {
   if (stopped.exchange(true)) {
-    return false;
+    return;
   }
   place.store(Place::kNone);
   Tell((std::string(R"({"at": ")") + phase + "\"}").c_str());
   ReadOrder();
-  return true;
-}
-
-bool HasStopped() {
-  return stopped.load();
 }
 
 void KeepLinesApart() {

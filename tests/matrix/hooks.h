@@ -21,9 +21,8 @@ enum class Place {
 // The next call at `place` stops this process. kNone: no call does.
 void StopAt(Place place, const char* phase);
 // Stops here, unless the process has stopped before: writes a line to the driver and waits for its
-// answer, which may bring a fault about in this process. Returns whether it stopped.
-bool Stop(const char* phase);
-bool HasStopped();
+// answer, which may bring a fault about in this process.
+void Stop(const char* phase);
 
 // Connections over tcp go to this port of 127.0.0.2, where the driver's proxy passes them on, and
 // begin with 3 bytes: this rank, and the port that was meant.

@@ -423,7 +423,7 @@ def main(arguments):
     options.mounts = can_mount()
     if options.mounts and "MATRIX_MOUNTS" not in os.environ:
         os.environ["MATRIX_MOUNTS"] = "1"
-        os.execvp("unshare", ["unshare", "-m", sys.executable, *sys.argv])
+        os.execvp("unshare", ["unshare", "-m", sys.executable, "-B", *sys.argv])
     options.has_ucx = "ucx" in subprocess.run([options.rank, "--transports"], stdout=subprocess.PIPE, check=False, text=True,
                                               env={**os.environ, "UCX_TLS": "tcp"}).stdout
     before, begun = shared_memory(), time.monotonic()
