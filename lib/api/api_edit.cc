@@ -346,7 +346,8 @@ entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info
                                        .joins = now.joins,
                                        .replica = now.replica,
                                        .most_replicas = now.most_replicas,
-                                       .repairs = now.repairs};
+                                       .repairs = now.repairs,
+                                       .missed = now.missed};
     return WriteStruct(&known, sizeof(known), info, "entrain_edit_info_t");
   });
 }

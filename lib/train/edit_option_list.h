@@ -155,6 +155,13 @@
   X(AnchorCheck, anchor_check, AnchorCheck::kStop, OneOf("ENTRAIN_ANCHOR_CHECK_*", "stop,repair,off"), !o.plain(),     \
     "needs an anchor, which plain averaging does not have; set an outer_optimizer or a reducer", true,                 \
     "when the replicas' anchors differ: the run stops, or the majority's replace the others; off: not compared")       \
+  X(int32_t, quorum, 0, AtLeast(0), true, nullptr, true,                                                               \
+    "number of replicas that close a round without the others; 0: all, or round_deadline decides")                    \
+  X(double, round_deadline, 0, Within(0, kMaxSyncTime), true, nullptr, true,                                           \
+    "seconds after its first replica at which a round is closed without the others; 0: none, or at once with quorum")  \
+  X(Late, late, Late::kDrop, OneOf("ENTRAIN_LATE_*", "drop,carry,weighted"), o.closes_early(),                         \
+    "has no effect without quorum or round_deadline; set one", true,                                                   \
+    "pseudo-gradient of a late replica: dropped, added to its next one, or that with less weight")                     \
   X(int64_t, timeout_ns, 0, AtLeast(0), true, nullptr, false,                                                          \
     "time limit of each collective, in nanoseconds; 0: the communicators' default")
 // clang-format on

@@ -142,6 +142,37 @@ absl::Status CheckAnchorCheck(const EditOptions& o) {
   return absl::OkStatus();
 }
 
+// The worker of a late replica runs a round while its caller trains. Each of these needs the caller
+// in the round, or has state of which the worker would have two versions.
+absl::Status CheckClosing(const EditOptions& o) {
+  if (!o.closes_early()) {
+    return absl::OkStatus();
+  }
+  const struct {
+    bool set;
+    absl::string_view why;
+  } refused[] = {
+      {o.plain(), "need an anchor; set an outer_optimizer or a reducer"},
+      {o.use_async, "do not go with use_async"},
+      {o.overlap_steps > 0, "do not go with overlap_steps"},
+      {o.fragments > 1, "do not go with fragments"},
+      {o.error_feedback, "do not go with error_feedback"},
+      {o.compat, "do not go with compat"},
+      {o.on_loss != OnLoss::kFail, "do not go with on_loss finish"},
+      {o.carries() && o.anchor_check == AnchorCheck::kRepair,
+       "go with anchor_check repair only if late is drop"},
+  };
+  for (const auto& [set, why] : refused) {
+    if (set) {
+      return o.quorum > 0
+                 ? RefuseOption("quorum", o.quorum, absl::StrCat("and round_deadline ", why))
+                 : RefuseOption("round_deadline", o.round_deadline,
+                                absl::StrCat("and quorum ", why));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Span<const EditOption> EditOptionTable() {
@@ -159,6 +190,7 @@ absl::Status CheckOptions(const EditOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(CheckMerging(options.merging()));
   ENTRAIN_RETURN_IF_ERROR(CheckOnLoss(options));
   ENTRAIN_RETURN_IF_ERROR(CheckAnchorCheck(options));
+  ENTRAIN_RETURN_IF_ERROR(CheckClosing(options));
   ENTRAIN_RETURN_IF_ERROR(CheckFragmentNumbers(options));
   return CheckOverlap(options);
 }

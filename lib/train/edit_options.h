@@ -32,6 +32,8 @@ enum class OverlapMerge : int32_t { kAdd = 0, kMix = 1, kRestart = 2 };
 enum class Admit : int32_t { kNone = 0, kExchange = 1 };
 // What happens when the anchors of replicas differ at an exchange; see train.h.
 enum class AnchorCheck : int32_t { kStop = 0, kRepair = 1, kOff = 2 };
+// What happens to the pseudo-gradient of a replica that is late for a round; see train.h.
+enum class Late : int32_t { kDrop = 0, kCarry = 1, kWeighted = 2 };
 enum class FragmentPattern : int32_t { kSequential = 0, kStrided = 1 };
 
 // Makes one outer step of `anchor` against `grad`, both elements of one layer's shard on this rank.
@@ -79,6 +81,10 @@ struct EditOptions {
                        wire_rounding == WireRounding::kStochastic;
     return draws || (prefetch == 0 && overlap_steps == 0) ? 1 : 2;
   }
+  // Returns true if rounds may be closed without some replicas.
+  bool closes_early() const { return quorum > 0 || round_deadline > 0; }
+  // Returns true if late replicas keep their pseudo-gradients.
+  bool carries() const { return closes_early() && late != Late::kDrop; }
   // Returns how deltas are merged and sent, except for the weights.
   Merging merging() const;
   // Returns T, or its default.

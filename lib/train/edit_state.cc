@@ -71,6 +71,11 @@ absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
   if (kind == CheckpointKind::kPortable || parts_.options.use_async) {
     ENTRAIN_RETURN_IF_ERROR(CheckNothingBehind());
   }
+  if (parts_.runner.missed()) {
+    return absl::FailedPreconditionError(
+        "this replica was late for a round; save after a request_sync, which all replicas wait "
+        "for");
+  }
   const int64_t step = parts_.counter.step();
   const int64_t last = kind == CheckpointKind::kPortable ? parts_.results.last_sync_step()
                                                          : parts_.counter.last_rendezvous_step();

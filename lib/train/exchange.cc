@@ -220,6 +220,7 @@ absl::StatusOr<NormTable> Exchange::Meet(const std::vector<int>& layers, Standin
                                          int64_t extra_ns) {
   std::vector<double> norms;
   mine.flags |= std::exchange(announced_, 0);
+  mine.flags |= static_cast<uint64_t>(carried_late_) << kLateShift;
   ENTRAIN_RETURN_IF_ERROR(JudgeWithinReplica(layers, &mine, &norms));
   return ShareNorms(layers, mine, norms, extra_ns);
 }
@@ -230,7 +231,8 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
                                           std::vector<double>* norms) {
   std::vector<double> values;
   for (const int l : layers) {
-    const double square = guard_.Measure(l, Source(l));
+    // The caller of a late replica trains.
+    const double square = guard_.Measure(l, late(l) ? anchors_.anchor(l) : Source(l));
     values.push_back(guard_.distrusts(l) ? kNotFinite : sums_.Share(l, square));
   }
   ENTRAIN_RETURN_IF_ERROR(CheckDevice());
@@ -331,6 +333,7 @@ bool Exchange::TakeUp(NormTable table) {
     return false;
   }
   const size_t me = table_.RowOf(me_);
+  carried_late_ = 0;
   for (size_t i = 0; i < table_.layers.size(); ++i) {
     const auto layer = static_cast<size_t>(table_.layers[i]);
     const std::vector<Candidate> brought = Weigh(table_, i, /*counts=*/true);
@@ -358,7 +361,8 @@ std::vector<Candidate> Exchange::Weigh(const NormTable& table, size_t index, boo
     brought.push_back({.norm = std::abs(norm),
                        .rejected = std::signbit(norm),
                        .absent = table.standings[row].steps_since == 0,
-                       .trained = trained[row]});
+                       .trained = trained[row],
+                       .late = static_cast<int64_t>(table.standings[row].flags >> kLateShift)});
   }
   verdicts_[layer] = entrain::Weigh(WeighingOf(options_), brought);
   if (counts) {

@@ -137,6 +137,13 @@ class Exchange final : public LayerExchange {
   // Returns true between Snapshot and Merge.
   bool overlapped(int layer) const { return overlapped_[static_cast<size_t>(layer)] != 0; }
 
+  // For rounds that are closed without this replica (round_closer.h). BeginLate must be called
+  // before each of them: until CatchUp the functions of a round leave the live parameters alone,
+  // and the standing must bring no steps. CatchUp sets the parameters as option `late` says, after
+  // `missed` rounds.
+  absl::Status BeginLate();
+  void CatchUp(int64_t missed);
+
   const Anchors& anchors() const { return anchors_; }
   // Returns the table of the last Judge, and what that Judge returned.
   const NormTable& table() const { return table_; }
@@ -211,6 +218,7 @@ class Exchange final : public LayerExchange {
   absl::StatusOr<OwnedBuffer> BroadcastState(int layer, int root);
   void TakeState(int layer, const OwnedBuffer& received);
 
+  bool late(int layer) const { return options_.closes_early() && overlapped(layer); }
   absl::Status ReserveOnDevice();
   float* Taken(int layer) const { return taken_ + slab_.layer(layer).offset; }
   // Returns the values that are exchanged; valid until the next call.
@@ -250,7 +258,8 @@ class Exchange final : public LayerExchange {
   // One word per layer, so that each word is written by one thread only. overlapped_: a snapshot of
   // the layer is in use. finite_: its snapshot was finite.
   std::vector<int32_t> overlapped_, finite_;
-  int64_t repairs_ = 0;  // see repairs
+  int64_t repairs_ = 0;       // see repairs
+  int64_t carried_late_ = 0;  // rounds for which the next pseudo-gradient is late, if that counts
   DeltaBuffers deltas_;
   std::vector<Verdict> verdicts_;       // by layer; their weights are by rank of the sync group
   std::vector<Verdict> counted_;        // by layer: the verdict that the totals contain

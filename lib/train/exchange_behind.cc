@@ -101,4 +101,33 @@ void Exchange::DropSnapshot(const std::vector<int>& layers) {
   }
 }
 
+absl::Status Exchange::BeginLate() {
+  if (options_.carries()) {
+    ENTRAIN_RETURN_IF_ERROR(ReserveSnapshots());
+  }
+  for (const int layer : slab_.training()) {
+    int32_t& in_use = overlapped_[static_cast<size_t>(layer)];
+    if (in_use == 0 && options_.carries()) {
+      RoundAnchor(wide_, layer, Taken(layer));  // from which the replica trains
+    }
+    in_use = 1;
+  }
+  return absl::OkStatus();
+}
+
+void Exchange::CatchUp(int64_t missed) {
+  for (const int layer : slab_.training()) {
+    const int64_t count = slab_.layer(layer).valid;
+    if (options_.carries()) {
+      float* const live = Open(layer);
+      AddThree(live, live, -1, Taken(layer), 1, anchors_.anchor(layer), count);
+      Close(layer, live);
+    } else {
+      live_.Write(layer, anchors_.anchor(layer), count);
+    }
+    overlapped_[static_cast<size_t>(layer)] = 0;
+  }
+  carried_late_ = options_.late == Late::kWeighted ? missed : 0;
+}
+
 }  // namespace entrain

@@ -45,7 +45,7 @@ CallOptions Exchange::OptionsOfDelta(int layer) const {
 absl::Status Exchange::Reserve() {
   if (live_.dtype != DType::kF32) {
     ENTRAIN_ASSIGN_OR_RETURN(wide_, MakeWide(room_, slab_.largest().shard, live_.dtype));
-    if (options_.overlap_steps > 0) {
+    if (options_.overlap_steps > 0 || options_.carries()) {
       ENTRAIN_ASSIGN_OR_RETURN(merging_, MakeWide(room_, slab_.largest().shard, live_.dtype));
     }
   }

@@ -43,6 +43,11 @@ void ExchangeResults::SetRepairs(int64_t repairs) {
   repairs_ = repairs;
 }
 
+void ExchangeResults::Missed() {
+  absl::MutexLock lock(&mutex_);
+  ++missed_;
+}
+
 void ExchangeResults::LayerOver(bool accepted, bool rolled_back) {
   rejections_ += accepted ? 0 : 1;
   rollbacks_ += rolled_back ? 1 : 0;
@@ -98,6 +103,7 @@ void ExchangeResults::Fill(EditInfo* info) const {
   info->most_replicas = most_;
   info->short_rounds = short_rounds_;
   info->repairs = repairs_;
+  info->missed = missed_;
 }
 
 int64_t ExchangeResults::last_sync_step() const {

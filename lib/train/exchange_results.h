@@ -44,6 +44,7 @@ struct EditInfo {
   int most_replicas = 1;     // numbers are below this
   int64_t short_rounds = 0;  // rounds that lost a replica after their rendezvous
   int64_t repairs = 0;       // anchors of layers that were repaired, over all replicas
+  int64_t missed = 0;        // rounds that were closed without this replica
 };
 
 class ExchangeResults {
@@ -63,6 +64,8 @@ class ExchangeResults {
   // rendezvous.
   void RoundShort(int64_t round);
   void SetRepairs(int64_t repairs);
+  // Records that a round was closed without this replica.
+  void Missed();
   void LayerOver(bool accepted, bool rolled_back);
   // Records the end of the exchange's last layer. `begun` is the step at which the exchange began.
   void ExchangeOver(int64_t begun, uint64_t anchor_checksum);
@@ -111,7 +114,7 @@ class ExchangeResults {
   int64_t joins_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<ReplicaLoss> losses_ ABSL_GUARDED_BY(mutex_);
   int64_t short_rounds_ ABSL_GUARDED_BY(mutex_) = 0, last_short_ ABSL_GUARDED_BY(mutex_) = -1;
-  int64_t repairs_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t repairs_ ABSL_GUARDED_BY(mutex_) = 0, missed_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace entrain

@@ -42,6 +42,11 @@ void ExchangeRound::SetJudged(bool exchanges) {
   Become(State::kJudged);
 }
 
+void ExchangeRound::SetMissed() {
+  missed_ = true;
+  SetJudged(false);
+}
+
 int ExchangeRound::finished() const {
   return state() == State::kBegun ? -1 : exchanges_ ? next_finish_ : last_turn() + 1;
 }

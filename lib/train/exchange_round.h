@@ -65,6 +65,13 @@ class ExchangeRound {
   void set_last_job(uint64_t job) { last_job_ = job; }
   uint64_t last_job() const { return last_job_; }
 
+  // Gives the round its number, which its replica did not know when it arrived.
+  void SetNumber(uint64_t round) { standing_.round = round; }
+  // Takes the place of Judge if the replica came too late for rounds, and has taken up their
+  // results. Afterwards there is nothing to exchange.
+  void SetMissed();
+  // Returns true after SetMissed. Valid on a thread that has waited for the round's first job.
+  bool missed() const { return missed_; }
   absl::Status Judge(LayerExchange& exchange, int64_t extra_ns);
   // Takes the place of a Judge that has failed here and succeeded on other ranks.
   void SetJudged(bool exchanges);
@@ -83,10 +90,11 @@ class ExchangeRound {
   void Become(State state) { state_.store(state, std::memory_order_release); }
 
   const std::vector<int> order_;
-  const Standing standing_;
+  Standing standing_;
   const bool behind_;
   const int in_flight_;
   bool exchanges_ = false;                // written before the state becomes kJudged
+  bool missed_ = false;                   // likewise
   int turn_ = 0;                          // that of the next RunTurn
   int next_begin_ = 0, next_finish_ = 0;  // turns; next_finish_ > turn_ only after Restart
   uint64_t last_job_ = 0;

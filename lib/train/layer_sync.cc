@@ -182,15 +182,17 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   ENTRAIN_RETURN_IF_ERROR(exchange_.Reserve());
   ENTRAIN_RETURN_IF_ERROR(wait_ns.has_value() ? JoinMembers(*wait_ns) : StartRecovery());
   StartAdmission();
+  ENTRAIN_RETURN_IF_ERROR(StartCloser());
   base_ = exchange_.bytes_sent();
   ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? StartOnHost() : StartOnDevice());
-  runner_.emplace(*worker_, exchange_, results_, error_, recovery_.get(), admission_.get());
+  runner_.emplace(*worker_, exchange_, results_, error_, recovery_.get(), admission_.get(),
+                  closer_.get(), schedule_->all());
   gates_.emplace(*worker_, error_, layers, pace_.prefetch);
   state_.emplace(EditState::Parts{*mesh_, *shards_, options_, *schedule_, *trigger_, exchange_,
                                   counter_, behind_, results_, *gates_, *runner_, error_,
                                   *worker_});
   ENTRAIN_RETURN_IF_ERROR(shards_->SetGate(&*gates_));
-  if (recovery_ != nullptr) {  // starts the thread, which watches
+  if (watches()) {  // starts the thread
     ENTRAIN_RETURN_IF_ERROR(worker_->Post([] { return absl::OkStatus(); }).status());
   }
   return shards_->SetGradients(counter_.in_warmup() ? GradientScope::kGlobal
@@ -209,8 +211,7 @@ absl::Status LayerSync::StartOnHost() {
                                                   mesh_->coordinate(Axis::kSync))));
       },
       [this](absl::string_view name) { mesh_->comm(Axis::kModel)->NoteFunction(this, name); },
-      recovery_ == nullptr ? absl::AnyInvocable<absl::Status()>()
-                           : [this] { return runner_->Watch(); });
+      watches() ? [this] { return runner_->Watch(); } : absl::AnyInvocable<absl::Status()>());
   return absl::OkStatus();
 }
 
@@ -364,6 +365,7 @@ absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
   if (room_ != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(Annotate(room_->CheckHolds("anchor", anchor), "edit"));
   }
+  const absl::MutexLock lock(&runner_->between_late_rounds());
   return worker_->RunHere([&] {
     for (int l = 0; l < shards_->slab().layers(); ++l) {
       const SlabLayer& layer = shards_->slab().layer(l);
@@ -389,6 +391,7 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   }
   // On a device no other thread has waited for it. Newcomers are not waited for.
   ENTRAIN_RETURN_IF_ERROR(worker_->Wait(gates_->BegunSoFar(layer)));
+  const absl::MutexLock lock(&runner_->between_late_rounds());
   if (exchange_.report(layer).norms.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("edit: there was no exchange of layer ", layer, " yet"));

@@ -60,6 +60,7 @@
 #include "lib/train/layer_shards.h"
 #include "lib/train/open_state.h"
 #include "lib/train/recovery.h"
+#include "lib/train/round_closer.h"
 #include "lib/train/round_runner.h"
 #include "lib/train/rounds_behind.h"
 #include "lib/train/step_counter.h"
@@ -117,9 +118,16 @@ class LayerSync final {
                         int64_t count) {
     return state_->Add(name, holder, dtype, data, count);
   }
-  absl::Status Save(const CheckpointOptions& options) { return state_->Save(options); }
+  absl::Status Save(const CheckpointOptions& options) {
+    CountMissed();
+    return state_->Save(options);
+  }
   absl::Status Load(const CheckpointOptions& options) { return state_->Load(options); }
   absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind) {
+    if (closer_ != nullptr) {  // the worker may run a round while the caller reads
+      return absl::FailedPreconditionError(
+          "edit: state: does not go with quorum and round_deadline; use save and load");
+    }
     return state_->Open(kind);
   }
 
@@ -149,13 +157,16 @@ class LayerSync final {
                                                          std::optional<int64_t> wait_ns);
   absl::Status Start(std::optional<int64_t> wait_ns);
   absl::Status CheckMayRepair() const;
+  absl::StatusOr<std::unique_ptr<ReplicaWorld>> MakeWorld(absl::string_view option, bool apart);
   absl::Status StartRecovery();
   absl::Status JoinMembers(int64_t wait_ns);
   void StartAdmission();
   NamedGroups Alike() const;
   int64_t StepOfNewcomer(int64_t met, int64_t members) const;
+  absl::Status StartCloser();
   absl::Status StartOnHost();
   absl::Status StartOnDevice();
+  bool watches() const { return recovery_ != nullptr || closer_ != nullptr; }
   bool UnderWay() const { return !behind_.empty() || gates_->FirstPending() >= 0; }
 
   // These are in layer_sync_rounds.cc.
@@ -165,6 +176,9 @@ class LayerSync final {
   std::shared_ptr<ExchangeRound> NewRound(std::vector<int> layers, bool behind);
   absl::Status StartExchange(std::vector<int> layers);
   absl::StatusOr<bool> Meet(int64_t extra_ns);
+  absl::StatusOr<bool> MeetEverybody(const std::vector<int>& layers);
+  void TakeBackMissed();
+  void CountMissed();
   absl::Status StartBehind(std::vector<int> layers);
   absl::Status MergeSettled(bool all);
   absl::Status Settle();
@@ -197,6 +211,7 @@ class LayerSync final {
   FirstError error_;
   std::unique_ptr<Recovery> recovery_;    // null: a loss ends the object
   std::unique_ptr<Admission> admission_;  // null: nobody is taken in
+  std::unique_ptr<RoundCloser> closer_;  // null: rounds need all replicas
   // These exist after Start.
   std::optional<RoundRunner> runner_;
   std::optional<LayerGates> gates_;

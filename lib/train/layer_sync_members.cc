@@ -13,18 +13,14 @@
 
 namespace entrain {
 
-// Collective. Makes the object that answers losses, if the options ask for it and there are other
-// replicas.
-absl::Status LayerSync::StartRecovery() {
+// Collective. Makes the communicator of the ranks of all replicas, for an option that errors name.
+// It may be the exchange's sync group if the replicas have one rank, unless `apart`.
+absl::StatusOr<std::unique_ptr<ReplicaWorld>> LayerSync::MakeWorld(absl::string_view option,
+                                                                   bool apart) {
   const ExchangeGroups groups = exchange_.groups();
-  if (options_.on_loss == OnLoss::kFail || groups.sync == nullptr) {
-    return absl::OkStatus();
-  }
-  const auto refuse = [this](absl::string_view why) {
-    return RefuseOption("on_loss", static_cast<int32_t>(options_.on_loss), why);
-  };
   if (room_ != nullptr) {
-    return refuse("(finish) does not go with parameters on a device");
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, " does not go with parameters on a device"));
   }
   const ReplicaPlace mine = {.replica = groups.sync->rank(),
                              .slot = groups.model == nullptr ? 0 : groups.model->rank()};
@@ -32,15 +28,30 @@ absl::Status LayerSync::StartRecovery() {
   if (groups.model != nullptr) {
     const std::shared_ptr<Communicator> whole = mesh_->whole();
     if (whole == nullptr) {
-      return refuse(
-          "(finish) needs the communicator of all ranks, with replicas of several ranks; use "
-          "mesh_create, and destroy its communicator after edit_create");
+      return absl::InvalidArgumentError(absl::StrCat(
+          option,
+          " needs the communicator of all ranks, with replicas of several ranks; use mesh_create, "
+          "and destroy its communicator after edit_create"));
     }
     ENTRAIN_ASSIGN_OR_RETURN(world, whole->Split(0, whole->rank()));
+  } else if (apart) {
+    ENTRAIN_ASSIGN_OR_RETURN(world, world->Split(0, world->rank()));
   }
   const int slots = groups.model == nullptr ? 1 : groups.model->size();
-  ENTRAIN_ASSIGN_OR_RETURN(auto replicas,
-                           ReplicaWorld::Make(std::move(world), mine, slots, options_.timeout_ns));
+  return ReplicaWorld::Make(std::move(world), mine, slots, options_.timeout_ns);
+}
+
+// Collective. Makes the object that answers losses, if the options ask for it and there are other
+// replicas.
+absl::Status LayerSync::StartRecovery() {
+  const ExchangeGroups groups = exchange_.groups();
+  if (options_.on_loss == OnLoss::kFail || groups.sync == nullptr) {
+    return absl::OkStatus();
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(
+      auto replicas,
+      MakeWorld(absl::StrCat("on_loss: ", static_cast<int32_t>(options_.on_loss), " (finish)"),
+                /*apart=*/false));
   const int most = std::max(options_.most_replicas, groups.sync->size());
   if (options_.most_replicas > 0 && most > options_.most_replicas) {
     return RefuseOption(
@@ -51,6 +62,26 @@ absl::Status LayerSync::StartRecovery() {
   results_.SetMost(most);
   recovery_ =
       std::make_unique<Recovery>(exchange_, results_, std::move(replicas), options_.timeout_ns);
+  return absl::OkStatus();
+}
+
+// Collective. Makes the object that closes rounds without late replicas, likewise.
+absl::Status LayerSync::StartCloser() {
+  const ExchangeGroups groups = exchange_.groups();
+  if (!options_.closes_early() || groups.sync == nullptr) {
+    return absl::OkStatus();
+  }
+  if (options_.quorum > groups.sync->size()) {
+    return RefuseOption("quorum", options_.quorum,
+                        absl::StrCat("is more than the ", groups.sync->size(), " replicas"));
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(auto replicas, MakeWorld("quorum and round_deadline", /*apart=*/true));
+  closer_ = std::make_unique<RoundCloser>(
+      std::move(replicas),
+      ClosingRule{.quorum = options_.quorum,
+                  .deadline_ns =
+                      static_cast<int64_t>(options_.round_deadline * static_cast<double>(kSecond))},
+      options_.timeout_ns);
   return absl::OkStatus();
 }
 

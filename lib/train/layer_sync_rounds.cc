@@ -10,6 +10,10 @@
 namespace entrain {
 
 absl::StatusOr<bool> LayerSync::StartIfDue() {
+  TakeBackMissed();
+  if (closer_ != nullptr && counter_.last_rendezvous_step() >= 0) {  // made, or loaded
+    closer_->SetReady();
+  }
   ENTRAIN_RETURN_IF_ERROR(MergeSettled(/*all=*/counter_.requested()));
   if (options_.use_async && !behind_.empty()) {
     return false;
@@ -29,6 +33,9 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   counter_.Wish(insists ? kInsist : 0);
   std::vector<int> layers =
       insists || options_.use_async ? schedule_->all() : schedule_->Due(counter_.since_warmup());
+  if (closer_ != nullptr && insists) {
+    return MeetEverybody(layers);
+  }
   if (options_.overlap_steps > 0 && !insists) {
     ENTRAIN_RETURN_IF_ERROR(StartBehind(std::move(layers)));
     return true;
@@ -59,6 +66,9 @@ absl::Status LayerSync::StartFirst() {
   trigger_->Met();
   results_.Begin(counter_.step());
   runner_->Seal();
+  if (closer_ != nullptr) {
+    closer_->SetReady();
+  }
   return absl::OkStatus();
 }
 
@@ -79,6 +89,11 @@ absl::Status LayerSync::StartExchange(std::vector<int> layers) {
 absl::StatusOr<bool> LayerSync::Meet(int64_t extra_ns) {
   ENTRAIN_RETURN_IF_ERROR(worker_->Wait(runner_->PostJudge(round_, extra_ns)));
   trigger_->Met();
+  CountMissed();
+  if (round_->missed()) {
+    TakeBackMissed();
+    return false;
+  }
   if (!round_->exchanges()) {
     counter_.TakeBack(round_->standing());
     return false;
@@ -86,6 +101,34 @@ absl::StatusOr<bool> LayerSync::Meet(int64_t extra_ns) {
   gates_->Begin(round_, [this] { return runner_->PostTurn(round_); });
   runner_->PostAdmission();
   return true;
+}
+
+// Meets until all replicas take part, also this one if it was late for rounds.
+absl::StatusOr<bool> LayerSync::MeetEverybody(const std::vector<int>& layers) {
+  while (true) {
+    ENTRAIN_RETURN_IF_ERROR(StartExchange(layers));
+    ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges, Meet(0));
+    if (round_ != nullptr) {
+      return exchanges;
+    }
+    counter_.Wish(kInsist);
+  }
+}
+
+// If this replica came too late for the last rendezvous, the next one includes what it brought. The
+// caller has waited for the layers since.
+void LayerSync::TakeBackMissed() {
+  if (closer_ != nullptr && round_ != nullptr && round_->missed()) {
+    counter_.TakeBackUnsent(round_->standing());
+    round_ = nullptr;
+  }
+}
+
+// The rounds for which this replica was late are rendezvous too.
+void LayerSync::CountMissed() {
+  if (closer_ != nullptr) {
+    counter_.SetRendezvous(results_.rendezvous());
+  }
 }
 
 absl::Status LayerSync::StartBehind(std::vector<int> layers) {
@@ -176,7 +219,7 @@ absl::Status LayerSync::StayForRound(bool* all) {
     ENTRAIN_RETURN_IF_ERROR(gates_->Hold(round_->order().back()));
     ENTRAIN_RETURN_IF_ERROR(worker_->Drain());
   }
-  *all = AllLeave(standings());
+  *all = round_ != nullptr && AllLeave(standings());
   return absl::OkStatus();
 }
 

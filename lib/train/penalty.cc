@@ -94,6 +94,21 @@ std::vector<double> AsPublished(const Weighing& how, absl::Span<const Candidate>
   return weights;
 }
 
+// Without late replicas this changes no bit.
+void WeighDownLate(const Weighing& how, absl::Span<const Candidate> brought,
+                   std::vector<double>* weights) {
+  bool any = false;
+  for (size_t n = 0; n < brought.size(); ++n) {
+    if (brought[n].late > 0) {
+      (*weights)[n] /= static_cast<double>(1 + brought[n].late);
+      any = true;
+    }
+  }
+  if (any && how.kind != Weighting::kSum) {
+    Normalise(weights);
+  }
+}
+
 }  // namespace
 
 bool Candidate::accepted() const {
@@ -103,6 +118,7 @@ bool Candidate::accepted() const {
 Verdict Weigh(const Weighing& how, absl::Span<const Candidate> brought) {
   Verdict verdict;
   verdict.weights = how.compat ? AsPublished(how, brought) : WeightsOf(how, brought);
+  WeighDownLate(how, brought, &verdict.weights);
   for (size_t n = 0; n < brought.size(); ++n) {
     verdict.brought += brought[n].absent ? 0 : 1;
     if (brought[n].accepted()) {

@@ -38,6 +38,7 @@ struct Candidate {
   bool rejected = false;  // by the anomaly detector
   bool absent = false;    // brings no delta
   double trained = 0;     // steps, or tokens, since the last exchange
+  int64_t late = 0;  // rounds: the weight is divided by 1 + late, before weights are normalised
 
   bool accepted() const;
 };

@@ -17,6 +17,8 @@ constexpr uint64_t kLeaving = 4;    // this replica has finished training and wa
 constexpr uint64_t kInsist = 8;     // exchange even if little was trained
 constexpr uint64_t kCounted = 16;   // tokens_since was counted, even if it is 0
 constexpr uint64_t kApplied = 256;  // rank 0: processes have applied to become replicas
+// The bits from here up: the rounds for which a carried pseudo-gradient is late, if that counts.
+constexpr int kLateShift = 16;
 
 // The record of one replica, in the format in which it is sent.
 struct Standing {

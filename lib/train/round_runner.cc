@@ -46,10 +46,12 @@ absl::Status RoundRunner::Persist(Worker::Job& body) {
 }
 
 absl::Status RoundRunner::Watch() {
-  if (!MustRecover()) {
-    return absl::OkStatus();
+  absl::Status status;
+  if (MustRecover()) {
+    status = Annotate(recovery_->Run(round_.get()), "edit");
+  } else if (closer_ != nullptr && error_.status().ok()) {
+    status = Annotate(AnswerOthers(), "edit");
   }
-  const absl::Status status = Annotate(recovery_->Run(round_.get()), "edit");
   if (!status.ok()) {
     Fail(status);
   }
@@ -74,6 +76,9 @@ uint64_t RoundRunner::Numbered(const absl::StatusOr<uint64_t>& posted) {
 }
 
 uint64_t RoundRunner::PostJudge(std::shared_ptr<ExchangeRound> round, int64_t extra_ns) {
+  if (closer_ != nullptr) {
+    closer_->Arrive(round->standing().flags);
+  }
   return Numbered(worker_.Post(
       Timed([this, round = std::move(round), extra_ns] { return Judge(round, extra_ns); })));
 }
@@ -110,12 +115,83 @@ absl::Status RoundRunner::Judge(const std::shared_ptr<ExchangeRound>& round, int
   ENTRAIN_RETURN_IF_ERROR(worker_.Sound());
   round_ = round;
   if (round->finished() < 0) {  // always, unless a recovery has brought the result
-    if (admission_ != nullptr) {
-      admission_->Look();
+    ENTRAIN_RETURN_IF_ERROR(closer_ == nullptr ? JudgeOnTime(*round, extra_ns)
+                                               : JudgeOrCatchUp(*round, extra_ns));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RoundRunner::JudgeOnTime(ExchangeRound& round, int64_t extra_ns) {
+  if (admission_ != nullptr) {
+    admission_->Look();
+  }
+  ENTRAIN_RETURN_IF_ERROR(Annotate(round.Judge(exchange_, extra_ns), "rendezvous"));
+  results_.SetRepairs(exchange_.repairs());
+  results_.Met(exchange_.table(), round.standing().round);
+  return absl::OkStatus();
+}
+
+// ---- Rounds that may be closed without this replica
+
+// Takes part in decisions until this rank's arrival has had its rendezvous, or has taken up the
+// results of rounds for which it was late.
+absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns) {
+  while (true) {
+    ENTRAIN_RETURN_IF_ERROR(Annotate(closer_->CheckWait(), "rendezvous"));
+    ENTRAIN_ASSIGN_OR_RETURN(const Closing closing, closer_->Tick());
+    if (closing.kind == Closing::Kind::kWait) {
+      continue;
     }
-    ENTRAIN_RETURN_IF_ERROR(Annotate(round->Judge(exchange_, extra_ns), "rendezvous"));
-    results_.SetRepairs(exchange_.repairs());
-    results_.Met(exchange_.table(), round->standing().round);
+    const bool includes = closer_->Includes(closing);
+    if (closing.kind == Closing::Kind::kTakeUp && includes) {
+      if (closer_->missed() > 0) {
+        exchange_.CatchUp(closer_->missed());
+      }
+      round.SetMissed();
+      return absl::OkStatus();
+    }
+    if (closing.kind == Closing::Kind::kClose && includes) {
+      round.SetNumber(static_cast<uint64_t>(results_.rendezvous()));
+      return JudgeOnTime(round, extra_ns);
+    }
+    if (closing.kind == Closing::Kind::kClose) {  // other ranks of this replica have not come
+      ENTRAIN_RETURN_IF_ERROR(RunLate());
+    }
+  }
+}
+
+// Decides at most once. A decision about this replica waits for the job that the caller has posted,
+// or is about to post.
+absl::Status RoundRunner::AnswerOthers() {
+  const bool called = closer_->Called();
+  const bool busy = round_ != nullptr && round_->exchanges() && !round_->arrived();
+  if (!called || busy || closer_->kept()) {
+    return absl::OkStatus();
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(Closing closing, closer_->Tick());
+  if (closing.kind == Closing::Kind::kWait) {
+    return absl::OkStatus();
+  }
+  if (closer_->Includes(closing)) {
+    closer_->PutBack(std::move(closing));
+    return absl::OkStatus();
+  }
+  return closing.kind == Closing::Kind::kClose ? RunLate() : absl::OkStatus();
+}
+
+// Runs a round that is closed without this replica.
+absl::Status RoundRunner::RunLate() {
+  const absl::MutexLock lock(&late_mutex_);
+  const absl::StatusOr<Standing> last = results_.StandingOf(exchange_.replica());
+  const Standing standing = {.round = static_cast<uint64_t>(results_.rendezvous()),
+                             .steps = last.ok() ? last->steps : 0};
+  ExchangeRound round(layers_, standing, /*behind=*/false, /*in_flight=*/1);
+  round.Allow(round.last_turn());
+  ENTRAIN_RETURN_IF_ERROR(exchange_.BeginLate());
+  ENTRAIN_RETURN_IF_ERROR(JudgeOnTime(round, 0));
+  results_.Missed();
+  while (!round.arrived()) {
+    ENTRAIN_RETURN_IF_ERROR(RunTurn(round));
   }
   return absl::OkStatus();
 }
@@ -153,6 +229,9 @@ void RoundRunner::Fail(const absl::Status& why) {
   }
   if (recovery_ != nullptr) {
     recovery_->End(why);
+  }
+  if (closer_ != nullptr) {
+    closer_->End(why);
   }
   error_.Note(why);
 }

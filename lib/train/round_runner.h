@@ -2,6 +2,9 @@
 // job that fails ends the object on all ranks, unless it has failed because of a loss that `recovery`
 // answers. Then the job continues.
 //
+// If rounds may be closed without this replica, the jobs of its rendezvous take part in what the
+// replicas decide, and Watch does while no job runs: it runs the rounds for which the caller is late.
+//
 // Thread safety: only the caller's thread posts. Fail and sync_ns may be called from any thread.
 // Watch is called by the worker.
 #pragma once
@@ -9,10 +12,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 
 #include "lib/train/admission.h"
 #include "lib/train/exchange.h"
@@ -20,6 +26,7 @@
 #include "lib/train/exchange_round.h"
 #include "lib/train/first_error.h"
 #include "lib/train/recovery.h"
+#include "lib/train/round_closer.h"
 #include "lib/train/worker.h"
 
 namespace entrain {
@@ -27,15 +34,19 @@ namespace entrain {
 class RoundRunner {
  public:
   // All arguments must outlive this object. `recovery` is null if a loss ends the object,
-  // `admission` if nobody is taken in.
+  // `admission` if nobody is taken in, and `closer` if rounds need all replicas; its rounds are
+  // about `layers`.
   RoundRunner(Worker& worker, Exchange& exchange, ExchangeResults& results, FirstError& error,
-              Recovery* recovery, Admission* admission = nullptr)
+              Recovery* recovery, Admission* admission = nullptr, RoundCloser* closer = nullptr,
+              std::vector<int> layers = {})
       : worker_(worker),
         exchange_(exchange),
         results_(results),
         error_(error),
         recovery_(recovery),
-        admission_(admission) {}
+        admission_(admission),
+        closer_(closer),
+        layers_(std::move(layers)) {}
 
   // PostJudge and PostTurn return the job's number; after an error, the number of the last job.
   uint64_t PostJudge(std::shared_ptr<ExchangeRound> round, int64_t extra_ns);
@@ -49,8 +60,13 @@ class RoundRunner {
   // Merges a round behind further steps, ordered before the caller's next work.
   absl::Status Merge(std::shared_ptr<ExchangeRound> round);
 
+  // Returns true if the last arrival came too late for its round. Called by the caller's thread
+  // when its jobs are over.
+  bool missed() const { return round_ != nullptr && round_->missed(); }
+
   // Called while no job runs: answers a loss that has happened, so that other ranks, which may be
-  // in the middle of a round, need not wait for this one.
+  // in the middle of a round, need not wait for this one; and answers the others' question which
+  // replicas have come.
   absl::Status Watch();
   // Ends the object because of an error outside of rounds, of a call within the replica. If the
   // error is a loss, the worker takes part in the recovery first, so that no rank waits for this
@@ -58,6 +74,9 @@ class RoundRunner {
   absl::Status Meet(const absl::Status& why);
   // Ends the object with this error on all ranks of both groups. Only the first error counts.
   void Fail(const absl::Status& why);
+  // Held while a round runs for which the caller is late. The caller's thread holds it while it
+  // reads what rounds write.
+  absl::Mutex& between_late_rounds() const ABSL_LOCK_RETURNED(late_mutex_) { return late_mutex_; }
   // Returns the total time of all jobs.
   uint64_t sync_ns() const { return sync_ns_.load(std::memory_order_relaxed); }
 
@@ -70,6 +89,10 @@ class RoundRunner {
   absl::Status Judge(const std::shared_ptr<ExchangeRound>& round, int64_t extra_ns);
   absl::Status RunTurn(ExchangeRound& round);
   absl::Status SealAnchors();
+  absl::Status JudgeOnTime(ExchangeRound& round, int64_t extra_ns);
+  absl::Status JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns);
+  absl::Status AnswerOthers();
+  absl::Status RunLate();
 
   Worker& worker_;
   Exchange& exchange_;
@@ -77,8 +100,11 @@ class RoundRunner {
   FirstError& error_;
   Recovery* const recovery_;
   Admission* const admission_;
+  RoundCloser* const closer_;
+  const std::vector<int> layers_;
   std::shared_ptr<ExchangeRound> round_;  // the last that has begun on the worker
   std::atomic<uint64_t> sync_ns_{0};
+  mutable absl::Mutex late_mutex_;
 };
 
 }  // namespace entrain

@@ -128,6 +128,13 @@ void StepCounter::TakeBack(const Standing& standing) {
   counted_ = counted_ || (standing.flags & kCounted) != 0;
 }
 
+void StepCounter::TakeBackUnsent(const Standing& standing) {
+  TakeBack(standing);
+  metric_sum_ += standing.metric_sum;
+  metric_weight_ += standing.metric_weight;
+  wishes_ |= standing.flags & (kWantCheckpoint | kWantStop);
+}
+
 void StepCounter::Keep(const std::vector<int>& layers) {
   for (const int layer : layers) {
     unshared_[static_cast<size_t>(layer)] = 1;

@@ -109,6 +109,12 @@ class EditOptions:
     most_replicas: int = 0
     #: when the replicas' anchors differ: the run stops, or the majority's replace the others; off: not compared; one of stop, repair, off
     anchor_check: str = "stop"
+    #: number of replicas that close a round without the others; 0: all, or round_deadline decides
+    quorum: int = 0
+    #: seconds after its first replica at which a round is closed without the others; 0: none, or at once with quorum
+    round_deadline: float = 0.0
+    #: pseudo-gradient of a late replica: dropped, added to its next one, or that with less weight; one of drop, carry, weighted
+    late: str = "drop"
 
 
 @dataclasses.dataclass
@@ -154,6 +160,7 @@ EDIT_FAMILIES = {
     "on_loss": "ON_LOSS",
     "admit": "ADMIT",
     "anchor_check": "ANCHOR_CHECK",
+    "late": "LATE",
 }
 ACCO_FAMILIES = {
     "method": "ACCO",

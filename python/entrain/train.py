@@ -367,6 +367,7 @@ class EditInfo:
     replica: int
     most_replicas: int
     repairs: int
+    missed: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -272,7 +272,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 384);
+  SIZE(entrain_edit_config_t, 400);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -334,6 +334,9 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, admit_store, 360);
   AT(entrain_edit_config_t, admit_name, 368);
   AT(entrain_edit_config_t, anchor_check, 376);
+  AT(entrain_edit_config_t, round_deadline, 384);
+  AT(entrain_edit_config_t, quorum, 392);
+  AT(entrain_edit_config_t, late, 396);
 }
 
 static void check_edit_option(void) {
@@ -361,7 +364,7 @@ static void check_edit_replica(void) {
 }
 
 static void check_edit_info(void) {
-  SIZE(entrain_edit_info_t, 152);
+  SIZE(entrain_edit_info_t, 160);
   AT(entrain_edit_info_t, size, 0);
   AT(entrain_edit_info_t, steps, 8);
   AT(entrain_edit_info_t, syncs, 16);
@@ -384,6 +387,7 @@ static void check_edit_info(void) {
   AT(entrain_edit_info_t, replica, 136);
   AT(entrain_edit_info_t, most_replicas, 140);
   AT(entrain_edit_info_t, repairs, 144);
+  AT(entrain_edit_info_t, missed, 152);
 }
 
 static void check_checkpoint_config(void) {

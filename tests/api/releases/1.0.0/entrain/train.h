@@ -403,6 +403,14 @@ enum { /* anchor_check: what happens when the anchors of replicas differ. Each r
                                       exchange fails as with STOP */
   ENTRAIN_ANCHOR_CHECK_OFF = 2     /* anchors are not compared */
 };
+enum { /* late: what happens to the pseudo-gradient of a replica that comes after its round was closed. See "Rounds that
+          are closed early" below */
+  ENTRAIN_LATE_DROP = 0,    /* theta becomes the new anchor */
+  ENTRAIN_LATE_CARRY = 1,   /* theta = theta + the new anchor - the anchor before: the next round includes it. Takes 4
+                               bytes more per element of this rank's shards that train */
+  ENTRAIN_LATE_WEIGHTED = 2 /* as CARRY, and in that round the weight of the replica is divided by 1 + the number of
+                               rounds for which it was late, before the weights are normalised */
+};
 typedef struct entrain_edit_config {
   size_t size;
   entrain_shard_t* shard;              /* the sharded model, already bound. The EDiT object keeps it alive, and uses its
@@ -527,6 +535,12 @@ typedef struct entrain_edit_config {
   int32_t anchor_check;                /* ENTRAIN_ANCHOR_CHECK_*; default STOP. REPAIR is refused with
                                           ENTRAIN_OUTER_CALLBACK, with ENTRAIN_MERGE_RESTART, with context and tensor
                                           axes, and on device memory. Not in plain averaging, which has no anchors */
+  double round_deadline;               /* > 0, in seconds: a round is closed at this time after its first replica has
+                                          come, without those that have not; 0 (default): none */
+  int32_t quorum;                      /* > 0: a round is closed when this number of replicas has come; with
+                                          round_deadline, not before it. 0 (default): with round_deadline any number.
+                                          Both 0: a round needs all replicas */
+  int32_t late;                        /* ENTRAIN_LATE_*, for quorum and round_deadline; default DROP */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
@@ -666,6 +680,21 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * for the data of one layer. If a replica is lost meanwhile, the newcomers apply again by themselves. Nobody is taken in
  * at a requested exchange, or when a replica leaves or wishes to stop. */
 
+/* Rounds that are closed early, with quorum or round_deadline. A replica has come to its exchange when
+ * entrain_edit_begin_forward has begun the exchange on all its ranks. When a round is closed, the replicas that have come
+ * exchange. The others are late: a thread of the library takes part for them with weight zero and without their
+ * parameters, while their callers compute, so that all replicas have the same anchors. When a late replica comes, its
+ * exchange takes up the results of the rounds that it has missed, as the option `late` says, and exchanges nothing. A
+ * round takes up to 50 ms longer than without these options.
+ *
+ * An exchange that entrain_edit_request_sync has requested needs all replicas, and entrain_edit_begin_forward waits for
+ * them; a replica that was late takes up first. Replicas that have left take part in all rounds, and do not count for
+ * the quorum. If a round is not closed within timeout_ns, the exchange fails with DEADLINE_EXCEEDED, which names the
+ * replicas that have not come. Checkpoints can be saved after a requested exchange; entrain_edit_open_state is refused.
+ * The options are refused in plain averaging, with use_async, overlap_steps, fragments, error_feedback,
+ * ENTRAIN_ON_LOSS_FINISH, compat, and on device memory; CARRY and WEIGHTED also with ENTRAIN_ANCHOR_CHECK_REPAIR. With
+ * replicas of several ranks they need a mesh as ENTRAIN_ON_LOSS_FINISH does. */
+
 /* On device memory the host waits in entrain_edit_begin_forward for a merge that is due, and with use_async for the
  * rendezvous. The host also waits in entrain_edit_leave, in saves and loads, and, for the exchange, in
  * entrain_edit_layer_report and entrain_edit_layer_score. entrain_edit_create allocates anchors, outer state and the
@@ -781,6 +810,7 @@ typedef struct entrain_edit_info_t {
                                 as long as the object lives */
   int64_t repairs;           /* with ENTRAIN_ANCHOR_CHECK_REPAIR: anchors of layers that were repaired, on any rank of
                                 this sync group */
+  int64_t missed;            /* rounds that were closed without this replica */
 } entrain_edit_info_t;
 ENTRAIN_API void entrain_edit_info_init_sized(entrain_edit_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {

@@ -1,0 +1,82 @@
+// Lets the workers of all ranks agree on when rounds are closed, while some callers still compute
+// (options quorum and round_deadline). The workers are idle then, so they can answer.
+//
+//   session   from the first arrival to the decision after which no rank waits. The rank that
+//             arrives rings: it sends the session's number to all others, which look every 50 ms
+//   tick      in a session, an all_gather of how far the callers have come; round_closing decides
+//
+// Between sessions nothing travels. Each rank has a receive for the next ring under way.
+//
+// Thread safety: Arrive, SetReady and End are called by any thread, everything else by the worker.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "lib/comm/communicator.h"
+#include "lib/train/replica_world.h"
+#include "lib/train/round_closing.h"
+
+namespace entrain {
+
+class RoundCloser {
+ public:
+  // `world` has the ranks of all replicas and is for this object alone. `timeout_ns` limits each
+  // call, and the wait of an arrival; 0: the communicator's default.
+  RoundCloser(std::unique_ptr<ReplicaWorld> world, const ClosingRule& rule, int64_t timeout_ns);
+  ~RoundCloser();
+
+  // This rank's caller has come to a rendezvous. `flags` are those of its standing.
+  void Arrive(uint64_t flags);
+  // This rank has anchors.
+  void SetReady() { ready_.store(true, std::memory_order_release); }  // see Mine
+  // Ends the communicator with an error, so that no rank waits here for this one.
+  void End(const absl::Status& why) { world_->comm()->EndWith(why); }
+
+  // Returns true if a session is under way, and a tick may decide.
+  bool Called();
+  // Takes part in a tick. If the last decision was put back, returns that.
+  absl::StatusOr<Closing> Tick();
+  // Keeps a decision for the next Tick.
+  void PutBack(Closing closing) { kept_ = std::move(closing); }
+  bool kept() const { return kept_.has_value(); }
+  // Returns kDeadlineExceeded, with the replicas that have not come, if this rank's arrival has
+  // waited for too long.
+  absl::Status CheckWait() const;
+  // Returns true if the decision is about this rank's replica.
+  bool Includes(const Closing& closing) const { return closing.replicas[row_]; }
+  // Returns the rounds for which this replica has been late, before the last decision.
+  int64_t missed() const { return missed_; }
+
+ private:
+  absl::Status Ring();
+  void Listen();
+  Attendance Mine() const;
+
+  const std::unique_ptr<ReplicaWorld> world_;
+  const ClosingRule rule_;
+  const int64_t timeout_ns_;
+  size_t row_ = 0;  // of this replica
+  std::vector<Attended> replicas_;
+  std::vector<Attendance> told_;  // of the last tick
+  int64_t missed_ = 0;
+  std::optional<Closing> kept_;
+  bool in_session_ = false;
+  uint64_t session_ = 0;           // sessions that are over
+  uint64_t heard_ = 0, rung_ = 0;  // 1 + a session's number: received last, sent last
+  uint64_t received_ = 0;          // the buffer of `listening_`
+  RefPtr<Work> listening_;
+  std::vector<RefPtr<Work>> rings_;
+  // Written by the caller's thread. `since_ns_` and `flags_` before `arrivals_`, with release order:
+  // a tick that counts an arrival sees its time and flags.
+  std::atomic<int64_t> since_ns_{0}, flags_{0}, arrivals_{0};
+  std::atomic<bool> ready_{false};
+};
+
+}  // namespace entrain
