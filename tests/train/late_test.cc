@@ -359,7 +359,7 @@ TEST(Late, AnchorsAndReportsCanBeReadBesideLateRounds) {
 
 TEST(Late, AnArrivalThatWaitsTooLongNamesTheReplicasThatAreMissing) {
   EditOptions options = Quorum(2);
-  options.timeout_ns = 300 * kMillisecond;
+  options.timeout_ns = 2 * kSecond;
   RunReplicas({1, 3}, FourLayers(), [&](Replica& r) {
     r.Edit(options);
     r.Forward();
@@ -368,9 +368,10 @@ TEST(Late, AnArrivalThatWaitsTooLongNamesTheReplicasThatAreMissing) {
       absl::Status status = r.edit().BeginForward(true, true).status();
       status.Update(r.edit().WaitLayer(0));
       EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-      EXPECT_THAT(std::string(status.message()),
-                  HasSubstr("the round was not closed within 300 ms: these replicas have not come: "
-                            "1, 2"));
+      EXPECT_THAT(
+          std::string(status.message()),
+          HasSubstr("the round was not closed within 2000 ms: these replicas have not come: "
+                    "1, 2"));
     }
     r.MeetAll();
   });
