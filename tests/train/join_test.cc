@@ -56,7 +56,7 @@ struct Shown {
   std::array<std::array<Met, kMostRanks>, kMostRounds> log;
   int replica;
   size_t replicas;
-  int64_t joins, losses, rendezvous, first_round;
+  int64_t joins, losses, short_rounds, first_round;
   int64_t began_joining_at, joined_at, counted_at;
   char error[512];
   float params[kMost];
@@ -239,6 +239,7 @@ absl::Status RunRank(const Job& job, const SharedMemory& shared,
   shown.replicas = static_cast<size_t>(info.replicas);
   shown.joins = info.joins;
   shown.losses = info.losses;
+  shown.short_rounds = info.short_rounds;
   EXPECT_EQ(r.params(), r.Anchor());
   std::copy(r.params().begin(), r.params().end(), shown.params);
   // No rank leaves while another still needs it.
@@ -560,7 +561,9 @@ TEST(Join, AMemberThatDiesMeanwhile) {
     };
     RunJob(job, shared);
     ExpectAlike(job, shared, left);
-    ExpectReference(job, shared, left[0]);
+    if (shared[left[0]].short_rounds == 0) {  // else some layers have counted it, and others not
+      ExpectReference(job, shared, left[0]);
+    }
     if (HasFailure()) {
       break;
     }
