@@ -532,7 +532,9 @@ TEST(Join, ANewcomerThatDies) {
     };
     RunJob(job, shared);
     ExpectAlike(job, shared, {0, 1, 3});
-    ExpectReference(job, shared, 0);
+    if (shared[0].short_rounds == 0) {  // else it has died in the middle of a round
+      ExpectReference(job, shared, 0);
+    }
     if (HasFailure()) {
       break;
     }
