@@ -25,11 +25,16 @@ static_assert(sizeof(Counters) == 4 * sizeof(int64_t));
 
 }  // namespace
 
-// Ends this rank's part in a rendezvous with an error that all ranks of the sync group have. They
-// leave together, so that each reports this error and not the abort of another rank.
+// Ends this rank's part in a rendezvous with an error. All ranks of all replicas have one. They
+// leave together, so that each reports its own and not the abort of another rank: a rank that has
+// passed both barriers knows that the ranks of every slot have come.
 absl::Status Exchange::LeaveTogether(const absl::Status& why) {
   WorkerThread::Doing("rendezvous: leaving together");
-  groups_.sync->Barrier(Options(slab_.layers())).IgnoreError();
+  for (const auto& comm : {groups_.sync, groups_.model}) {
+    if (comm != nullptr) {
+      comm->Barrier(Options(slab_.layers())).IgnoreError();
+    }
+  }
   return why;
 }
 

@@ -390,7 +390,8 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
   // On a device no other thread has waited for it. Newcomers are not waited for.
-  ENTRAIN_RETURN_IF_ERROR(worker_->Wait(gates_->BegunSoFar(layer)));
+  ENTRAIN_RETURN_IF_ERROR(admission_ == nullptr ? worker_->Drain()
+                                                : worker_->Wait(gates_->BegunSoFar(layer)));
   const absl::MutexLock lock(&runner_->between_late_rounds());
   if (exchange_.report(layer).norms.empty()) {
     return absl::FailedPreconditionError(
