@@ -111,7 +111,9 @@ void DriverSeat::Leave() {
   if (WakeOneWaiter()) {
     return;
   }
-  if (open_works_.load(std::memory_order_relaxed) > 0 || !jobs_.Empty()) {
+  // This driver may have drained the bytes by which Close woke the seat's thread.
+  if (open_works_.load(std::memory_order_relaxed) > 0 || !jobs_.Empty() ||
+      stopping_.load(std::memory_order_relaxed)) {
     WakeThread();
   }
   if (!own_thread_) {

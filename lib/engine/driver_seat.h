@@ -31,6 +31,7 @@
 //   thread_sleeps_    ThreadDrives, before it frees driver_  Submit after A; WakeThread
 //   thread_word_      WakeThread (release)                   ThreadMain, before TryTake (acquire); the futex
 //   stopping_         Close (release)                        ThreadMain (acquire); SleepAsDriver, ThreadDrives after A
+//                                                              Leave after B
 //   waiter_count_     SleepAsWaiter                          WakeOneWaiter after B; WakeWaiters after C; ThreadDrives
 //   waiters_          SleepAsWaiter, with waiters_mutex_     WakeOneWaiter, WakeWaiters, with waiters_mutex_
 //   Waiter::word      WakeOneWaiter, WakeWaiters (release),  the futex of SleepAsWaiter
