@@ -393,7 +393,7 @@ enum { /* anchor_check: what happens when the anchors of replicas differ. Each r
           anchors, layer by layer, as they are in memory at that time. So it finds an outer step that had another result
           on some replica, and memory that has changed since the last exchange. 8 bytes a rank and rendezvous; the
           checksum is computed in the pass that computes the norms (on device memory in a pass of its own) */
-  ENTRAIN_ANCHOR_CHECK_STOP = 0,   /* the exchange fails on every rank with DATA_LOSS, which names the layer, the
+  ENTRAIN_ANCHOR_CHECK_STOP = 0,   /* the exchange fails on every rank with MISMATCH, which names the layer, the
                                       replicas and the checksums */
   ENTRAIN_ANCHOR_CHECK_REPAIR = 1, /* the lowest replica that has the anchor of the majority sends it, and the outer
                                       state, to the replicas that have another. Memory that has changed has no vote; so
@@ -523,7 +523,8 @@ typedef struct entrain_edit_config {
                                           memory. With replicas of several ranks FINISH needs a mesh from
                                           entrain_mesh_create, whose communicator exists until entrain_edit_create
                                           returns */
-  int32_t admit;                       /* ENTRAIN_ADMIT_*; default NONE. EXCHANGE needs ON_LOSS_FINISH */
+  int32_t admit;                       /* ENTRAIN_ADMIT_*; default NONE. EXCHANGE needs ON_LOSS_FINISH, and a mesh of
+                                          at least 2 replicas in entrain_edit_create */
   int32_t most_replicas;               /* for admit: replicas are numbered below this, and no more are taken in; 0
                                           (default): N of the mesh, so that only lost replicas are replaced */
   entrain_store_t* admit_store;        /* for admit: where newcomers apply, the same store on all ranks, not one of
@@ -536,7 +537,7 @@ typedef struct entrain_edit_config {
                                           ENTRAIN_OUTER_CALLBACK, with ENTRAIN_MERGE_RESTART, with context and tensor
                                           axes, and on device memory. Not in plain averaging, which has no anchors */
   double round_deadline;               /* > 0, in seconds: a round is closed at this time after its first replica has
-                                          come, without those that have not; 0 (default): none */
+                                          come, without those that have not; less than timeout_ns. 0 (default): none */
   int32_t quorum;                      /* > 0: a round is closed when this number of replicas has come; with
                                           round_deadline, not before it. 0 (default): with round_deadline any number.
                                           Both 0: a round needs all replicas */
@@ -689,7 +690,7 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  *
  * An exchange that entrain_edit_request_sync has requested needs all replicas, and entrain_edit_begin_forward waits for
  * them; a replica that was late takes up first. Replicas that have left take part in all rounds, and do not count for
- * the quorum. If a round is not closed within timeout_ns, the exchange fails with DEADLINE_EXCEEDED, which names the
+ * the quorum. If a round is not closed within timeout_ns, the exchange fails with TIMED_OUT, which names the
  * replicas that have not come. Checkpoints can be saved after a requested exchange; entrain_edit_open_state is refused.
  * The options are refused in plain averaging, with use_async, overlap_steps, fragments, error_feedback,
  * ENTRAIN_ON_LOSS_FINISH, compat, and on device memory; CARRY and WEIGHTED also with ENTRAIN_ANCHOR_CHECK_REPAIR. With

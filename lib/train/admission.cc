@@ -98,7 +98,8 @@ AdmissionCard Admission::MyCard() const {
           .rendezvous = parts_.results.rendezvous(),
           .syncs = parts_.results.syncs(),
           .met_step = static_cast<int64_t>(parts_.exchange.table().standings[0].steps),
-          .anchor_checksum = parts_.exchange.anchors().checksum()};
+          .anchor_checksum = parts_.exchange.anchors().checksum(),
+          .repairs = parts_.exchange.repairs()};
 }
 
 absl::Status Admission::TakeIn(std::shared_ptr<Communicator> grown, int members,

@@ -41,8 +41,9 @@ struct AdmissionCard {
   int64_t syncs = 0;
   int64_t met_step = 0;  // step of the last rendezvous
   uint64_t anchor_checksum = 0;
+  int64_t repairs = 0;  // of anchors
 };
-static_assert(sizeof(AdmissionCard) == 9 * sizeof(int64_t));
+static_assert(sizeof(AdmissionCard) == 10 * sizeof(int64_t));
 
 // Returns the places of all ranks. Newcomers' replicas get the lowest numbers that no member has,
 // in the order of their lowest ranks. Returns kFailedPrecondition if the ranks of a newcomer's

@@ -63,6 +63,17 @@ absl::Status EditState::CheckNothingBehind() const {
                    "the layers wait for");
 }
 
+// Checks that no round was closed since this replica last came to one. While it is late, its
+// parameters are not those that its next arrival expects.
+absl::Status EditState::CheckOnTime() const {
+  const absl::MutexLock lock(&parts_.runner.between_late_rounds());
+  return parts_.exchange.late()
+             ? absl::FailedPreconditionError(
+                   "a round was closed without this replica; make a request_sync first, which all "
+                   "replicas wait for")
+             : absl::OkStatus();
+}
+
 // A portable checkpoint has nothing of the replicas' training since the last exchange. An exact one
 // also holds exchanges behind further steps that have arrived; not in A-EDiT, where the time of
 // arrival is not fixed.
@@ -71,10 +82,17 @@ absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
   if (kind == CheckpointKind::kPortable || parts_.options.use_async) {
     ENTRAIN_RETURN_IF_ERROR(CheckNothingBehind());
   }
+  ENTRAIN_RETURN_IF_ERROR(CheckOnTime());
   if (parts_.runner.missed()) {
     return absl::FailedPreconditionError(
         "this replica was late for a round; save after a request_sync, which all replicas wait "
         "for");
+  }
+  const int repaired = parts_.exchange.distrusted();
+  if (kind == CheckpointKind::kExact && repaired >= 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the anchor of layer ", repaired,
+        " was repaired, and the layer has had no exchange since; save after its next exchange"));
   }
   const int64_t step = parts_.counter.step();
   const int64_t last = kind == CheckpointKind::kPortable ? parts_.results.last_sync_step()
@@ -174,6 +192,7 @@ absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, int64_t 
   const auto restore = [&]() -> absl::Status {
     mine.Update(parts_.worker.ComeToRest(timeout_ns));
     mine.Update(CheckQuiet());
+    mine.Update(CheckOnTime());
     mine.Update(CheckNothingBehind());
     mine.Update(parts_.shards.CheckAllReleased());
     mine.Update(PrepareSnapshots());

@@ -79,6 +79,7 @@ class EditState final : public StateOwner {
   void VisitState(StateVisitor& visitor);
   absl::Status CheckQuiet() const;
   absl::Status CheckNothingBehind() const;
+  absl::Status CheckOnTime() const;
   absl::Status CheckRendezvous(CheckpointKind kind) const;
   absl::Status CheckLoaded(const StateList& state) const;
   absl::Status PrepareSnapshots();

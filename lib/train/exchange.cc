@@ -186,11 +186,13 @@ void Exchange::VisitState(StateVisitor& visitor) {
 }
 
 void Exchange::Adopt(bool live) {
+  carried_late_ = 0;  // of another run, as the reports and repairs are
   for (const int layer : slab_.training()) {
+    guard_.SetDistrusted(layer, false);
     if (!detectors_.empty()) {
       detectors_[static_cast<size_t>(layer)].Settle();
     }
-    reports_[static_cast<size_t>(layer)] = {};  // report of another run
+    reports_[static_cast<size_t>(layer)] = {};
     if (anchors_.exist()) {
       anchors_.Seal(layer);
       if (live) {
@@ -204,6 +206,8 @@ void Exchange::Adopt(bool live) {
 
 absl::StatusOr<bool> Exchange::Judge(const std::vector<int>& layers, Standing mine,
                                      int64_t extra_ns) {
+  mine.flags |= std::exchange(announced_, 0);
+  mine.flags |= static_cast<uint64_t>(carried_late_) << kLateShift;
   ENTRAIN_ASSIGN_OR_RETURN(NormTable table, Meet(layers, mine, extra_ns));
   if (!CheckAnchors(table.standings, table.replicas).ok()) {
     ENTRAIN_RETURN_IF_ERROR(SettleAnchors(table));
@@ -219,8 +223,6 @@ absl::StatusOr<bool> Exchange::Judge(const std::vector<int>& layers, Standing mi
 absl::StatusOr<NormTable> Exchange::Meet(const std::vector<int>& layers, Standing mine,
                                          int64_t extra_ns) {
   std::vector<double> norms;
-  mine.flags |= std::exchange(announced_, 0);
-  mine.flags |= static_cast<uint64_t>(carried_late_) << kLateShift;
   ENTRAIN_RETURN_IF_ERROR(JudgeWithinReplica(layers, &mine, &norms));
   return ShareNorms(layers, mine, norms, extra_ns);
 }
@@ -333,7 +335,9 @@ bool Exchange::TakeUp(NormTable table) {
     return false;
   }
   const size_t me = table_.RowOf(me_);
-  carried_late_ = 0;
+  if (table_.standings[me].steps_since > 0) {
+    carried_late_ = 0;  // it has been brought
+  }
   for (size_t i = 0; i < table_.layers.size(); ++i) {
     const auto layer = static_cast<size_t>(table_.layers[i]);
     const std::vector<Candidate> brought = Weigh(table_, i, /*counts=*/true);

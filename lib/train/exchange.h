@@ -142,7 +142,11 @@ class Exchange final : public LayerExchange {
   // and the standing must bring no steps. CatchUp sets the parameters as option `late` says, after
   // `missed` rounds.
   absl::Status BeginLate();
-  void CatchUp(int64_t missed);
+  // Returns true if the parameters keep what the replica has trained.
+  bool CatchUp(int64_t missed);
+  // Returns true from BeginLate to CatchUp. The caller's thread must hold
+  // RoundRunner::between_late_rounds.
+  bool late() const;
 
   const Anchors& anchors() const { return anchors_; }
   // Returns the table of the last Judge, and what that Judge returned.
@@ -157,6 +161,10 @@ class Exchange final : public LayerExchange {
   // Returns how many layers' anchors were repaired so far, over all replicas. The same on all ranks
   // of the sync group.
   int64_t repairs() const { return repairs_; }
+  // Takes over the number of the members, as a newcomer.
+  void SetRepairs(int64_t repairs) { repairs_ = repairs; }
+  // Returns a layer whose anchor was repaired here and that has had no exchange since; -1: none.
+  int distrusted() const;
 
   // ---- After a loss. The worker calls these functions
   // Replaces the communicators, which have ended, and drops the deltas under way. `replicas` has

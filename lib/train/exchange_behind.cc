@@ -1,5 +1,7 @@
 // Exchanges behind further steps: how snapshots of the live parameters are taken, and how results
 // are merged.
+#include <algorithm>
+
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/exchange.h"
@@ -115,7 +117,12 @@ absl::Status Exchange::BeginLate() {
   return absl::OkStatus();
 }
 
-void Exchange::CatchUp(int64_t missed) {
+bool Exchange::late() const {
+  return std::any_of(slab_.training().begin(), slab_.training().end(),
+                     [this](int layer) { return late(layer); });
+}
+
+bool Exchange::CatchUp(int64_t missed) {
   for (const int layer : slab_.training()) {
     const int64_t count = slab_.layer(layer).valid;
     if (options_.carries()) {
@@ -127,7 +134,8 @@ void Exchange::CatchUp(int64_t missed) {
     }
     overlapped_[static_cast<size_t>(layer)] = 0;
   }
-  carried_late_ = options_.late == Late::kWeighted ? missed : 0;
+  carried_late_ += options_.late == Late::kWeighted ? missed : 0;
+  return options_.carries();
 }
 
 }  // namespace entrain

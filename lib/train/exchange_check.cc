@@ -112,4 +112,11 @@ absl::Status Exchange::Repair(int layer, const AnchorVote& vote, absl::string_vi
   return absl::OkStatus();
 }
 
+int Exchange::distrusted() const {
+  const auto& layers = slab_.training();
+  const auto found = std::find_if(layers.begin(), layers.end(),
+                                  [this](int layer) { return guard_.distrusts(layer); });
+  return found == layers.end() ? -1 : *found;
+}
+
 }  // namespace entrain

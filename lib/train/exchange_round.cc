@@ -42,8 +42,9 @@ void ExchangeRound::SetJudged(bool exchanges) {
   Become(State::kJudged);
 }
 
-void ExchangeRound::SetMissed() {
+void ExchangeRound::SetMissed(bool dropped) {
   missed_ = true;
+  dropped_ = dropped;
   SetJudged(false);
 }
 

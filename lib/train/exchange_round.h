@@ -67,11 +67,13 @@ class ExchangeRound {
 
   // Gives the round its number, which its replica did not know when it arrived.
   void SetNumber(uint64_t round) { standing_.round = round; }
-  // Takes the place of Judge if the replica came too late for rounds, and has taken up their
-  // results. Afterwards there is nothing to exchange.
-  void SetMissed();
-  // Returns true after SetMissed. Valid on a thread that has waited for the round's first job.
+  // Takes the place of Judge if the replica goes on without a rendezvous, because it came too late
+  // for rounds and has taken up their results, or too early for a round that needs all replicas.
+  // `dropped`: what it has trained was dropped. Afterwards there is nothing to exchange.
+  void SetMissed(bool dropped);
+  // Tell what SetMissed has set. Valid on a thread that has waited for the round's first job.
   bool missed() const { return missed_; }
+  bool dropped() const { return dropped_; }
   absl::Status Judge(LayerExchange& exchange, int64_t extra_ns);
   // Takes the place of a Judge that has failed here and succeeded on other ranks.
   void SetJudged(bool exchanges);
@@ -93,10 +95,10 @@ class ExchangeRound {
   Standing standing_;
   const bool behind_;
   const int in_flight_;
-  bool exchanges_ = false;                // written before the state becomes kJudged
-  bool missed_ = false;                   // likewise
-  int turn_ = 0;                          // that of the next RunTurn
-  int next_begin_ = 0, next_finish_ = 0;  // turns; next_finish_ > turn_ only after Restart
+  bool exchanges_ = false;                 // written before the state becomes kJudged
+  bool missed_ = false, dropped_ = false;  // likewise
+  int turn_ = 0;                           // that of the next RunTurn
+  int next_begin_ = 0, next_finish_ = 0;   // turns; next_finish_ > turn_ only after Restart
   uint64_t last_job_ = 0;
   std::atomic<int> allowed_{-1};
   std::atomic<State> state_{State::kBegun};

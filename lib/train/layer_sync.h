@@ -211,7 +211,7 @@ class LayerSync final {
   FirstError error_;
   std::unique_ptr<Recovery> recovery_;    // null: a loss ends the object
   std::unique_ptr<Admission> admission_;  // null: nobody is taken in
-  std::unique_ptr<RoundCloser> closer_;  // null: rounds need all replicas
+  std::unique_ptr<RoundCloser> closer_;   // null: rounds need all replicas
   // These exist after Start.
   std::optional<RoundRunner> runner_;
   std::optional<LayerGates> gates_;

@@ -45,6 +45,10 @@ absl::StatusOr<std::unique_ptr<ReplicaWorld>> LayerSync::MakeWorld(absl::string_
 // replicas.
 absl::Status LayerSync::StartRecovery() {
   const ExchangeGroups groups = exchange_.groups();
+  if (options_.admit != Admit::kNone && groups.sync == nullptr) {
+    return RefuseOption("admit", static_cast<int32_t>(options_.admit),
+                        "(exchange) needs a mesh of at least 2 replicas to begin with");
+  }
   if (options_.on_loss == OnLoss::kFail || groups.sync == nullptr) {
     return absl::OkStatus();
   }
@@ -68,19 +72,26 @@ absl::Status LayerSync::StartRecovery() {
 // Collective. Makes the object that closes rounds without late replicas, likewise.
 absl::Status LayerSync::StartCloser() {
   const ExchangeGroups groups = exchange_.groups();
+  const int replicas_now = groups.sync == nullptr ? 1 : groups.sync->size();
+  if (options_.quorum > replicas_now) {
+    return RefuseOption("quorum", options_.quorum,
+                        absl::StrCat("is more than the ", replicas_now, " replicas"));
+  }
   if (!options_.closes_early() || groups.sync == nullptr) {
     return absl::OkStatus();
   }
-  if (options_.quorum > groups.sync->size()) {
-    return RefuseOption("quorum", options_.quorum,
-                        absl::StrCat("is more than the ", groups.sync->size(), " replicas"));
+  const int64_t limit_ns =
+      options_.timeout_ns > 0 ? options_.timeout_ns : groups.sync->timeout_ns();
+  const auto deadline_ns =
+      static_cast<int64_t>(options_.round_deadline * static_cast<double>(kSecond));
+  if (deadline_ns >= limit_ns) {
+    return absl::InvalidArgumentError(absl::StrCat("round_deadline: ", options_.round_deadline,
+                                                   " s is not before timeout_ns: ", limit_ns,
+                                                   " ns, at which an arrival gives up"));
   }
   ENTRAIN_ASSIGN_OR_RETURN(auto replicas, MakeWorld("quorum and round_deadline", /*apart=*/true));
   closer_ = std::make_unique<RoundCloser>(
-      std::move(replicas),
-      ClosingRule{.quorum = options_.quorum,
-                  .deadline_ns =
-                      static_cast<int64_t>(options_.round_deadline * static_cast<double>(kSecond))},
+      std::move(replicas), ClosingRule{.quorum = options_.quorum, .deadline_ns = deadline_ns},
       options_.timeout_ns);
   return absl::OkStatus();
 }
@@ -141,6 +152,8 @@ absl::Status LayerSync::JoinMembers(int64_t wait_ns) {
   const AdmissionCard& member = joined.member();
   const EnlargedWorld& enlarged = joined.enlarged;
   counter_.Join(StepOfNewcomer(member.met_step, joined.step), member.met_step, member.rendezvous);
+  exchange_.SetRepairs(member.repairs);
+  results_.SetRepairs(member.repairs);
   results_.SetSyncs(member.syncs);
   results_.GoOn(member.met_step, exchange_.anchors().checksum(), member.rendezvous);
   results_.Joined(static_cast<int>(ReplicasOf(enlarged.places).size()),

@@ -115,11 +115,11 @@ absl::StatusOr<bool> LayerSync::MeetEverybody(const std::vector<int>& layers) {
   }
 }
 
-// If this replica came too late for the last rendezvous, the next one includes what it brought. The
-// caller has waited for the layers since.
+// If the last arrival had no rendezvous, the next one includes what it brought. The caller has
+// waited for the layers since.
 void LayerSync::TakeBackMissed() {
   if (closer_ != nullptr && round_ != nullptr && round_->missed()) {
-    counter_.TakeBackUnsent(round_->standing());
+    counter_.TakeBackUnsent(round_->standing(), round_->dropped());
     round_ = nullptr;
   }
 }
@@ -195,6 +195,7 @@ absl::Status LayerSync::Leave() {
     return absl::FailedPreconditionError(
         absl::StrCat("edit: leave: nobody has waited for the exchange of layer ", pending));
   }
+  TakeBackMissed();
   ENTRAIN_RETURN_IF_ERROR(counter_.CheckMayLeave());
   if (counter_.last_rendezvous_step() < 0) {  // the last step of warm-up was the run's last
     ENTRAIN_RETURN_IF_ERROR(Annotate(StartFirst(), "edit: leave"));

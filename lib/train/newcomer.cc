@@ -70,8 +70,8 @@ absl::Status Newcomer::Receive(const EnlargedWorld& enlarged) {
       StateInCommon(parts_.exchange, parts_.slab, parts_.live, &list);
   ENTRAIN_RETURN_IF_ERROR(TransferState(*enlarged.sync, enlarged.parties, items, kAdmissionNs));
   parts_.exchange.Adopt(/*live=*/true);
-  // The checksum that the members' rendezvous has compared. Hashes of items do not find an anchor
-  // that has changed on all members since.
+  // Hashes of items do not find an anchor that has changed in the memory of all members since it was
+  // sealed.
   const auto slot = static_cast<size_t>(enlarged.mine().slot);
   for (size_t rank = 0; rank < enlarged.cards.size(); ++rank) {
     const AdmissionCard& card = enlarged.cards[rank];

@@ -153,6 +153,7 @@ absl::Status Recovery::SendTable(int from, ExchangeRound* round) {
     return absl::DataLossError("after a loss: the others have held another rendezvous");
   }
   round->SetJudged(exchange_.TakeUp(std::move(table)));
+  results_.SetRepairs(exchange_.repairs());
   results_.Met(exchange_.table(), round->standing().round);
   return absl::OkStatus();
 }

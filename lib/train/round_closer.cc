@@ -20,14 +20,14 @@ constexpr int64_t kRingTag = 1, kTickTag = 2;
 // A ring may come after any time.
 constexpr int64_t kForever = std::numeric_limits<int64_t>::max() / 4;
 
-Call OneNumber(CallKind kind, int root, uint64_t* number) {
+Call OneNumber(CallKind kind, int root, uint64_t* number, int64_t limit_ns) {
   Call call;
   call.kind = kind;
   call.dtype = DType::kU64;
   call.root = root;
   call.count = 1;
   (kind == CallKind::kSend ? call.in : call.out) = {number, sizeof(*number)};
-  call.options = TimedCall(kForever, kRingTag, true);
+  call.options = TimedCall(limit_ns, kRingTag, true);
   return call;
 }
 
@@ -79,7 +79,7 @@ void RoundCloser::Listen() {
   while (!listening_ || (listening_->Test() && listening_->status().ok())) {
     heard_ = listening_ ? std::max(heard_, received_) : heard_;
     absl::StatusOr<RefPtr<Work>> work =
-        world_->comm()->Start(OneNumber(CallKind::kRecvAny, -1, &received_));
+        world_->comm()->Start(OneNumber(CallKind::kRecvAny, -1, &received_, kForever));
     if (!work.ok()) {
       return;  // the communicator has ended; an arrival gets its error
     }
@@ -88,6 +88,7 @@ void RoundCloser::Listen() {
 }
 
 absl::Status RoundCloser::Ring() {
+  WorkerThread::Doing("rendezvous: calling the other replicas", timeout_ns_);
   for (const RefPtr<Work>& ring : rings_) {  // those of the session before have been received
     ring->Wait(Deadline::Never(), true);
   }
@@ -95,8 +96,8 @@ absl::Status RoundCloser::Ring() {
   rung_ = session_ + 1;
   for (int rank = 0; rank < world_->comm()->size(); ++rank) {
     if (rank != world_->comm()->rank()) {
-      ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> ring,
-                               world_->comm()->Start(OneNumber(CallKind::kSend, rank, &rung_)));
+      ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> ring, world_->comm()->Start(OneNumber(
+                                                      CallKind::kSend, rank, &rung_, timeout_ns_)));
       rings_.push_back(std::move(ring));
     }
   }

@@ -144,10 +144,8 @@ absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns)
     }
     const bool includes = closer_->Includes(closing);
     if (closing.kind == Closing::Kind::kTakeUp && includes) {
-      if (closer_->missed() > 0) {
-        exchange_.CatchUp(closer_->missed());
-      }
-      round.SetMissed();
+      const bool was_late = closer_->missed() > 0;
+      round.SetMissed(/*dropped=*/was_late && !exchange_.CatchUp(closer_->missed()));
       return absl::OkStatus();
     }
     if (closing.kind == Closing::Kind::kClose && includes) {

@@ -128,8 +128,10 @@ void StepCounter::TakeBack(const Standing& standing) {
   counted_ = counted_ || (standing.flags & kCounted) != 0;
 }
 
-void StepCounter::TakeBackUnsent(const Standing& standing) {
-  TakeBack(standing);
+void StepCounter::TakeBackUnsent(const Standing& standing, bool dropped) {
+  if (!dropped) {
+    TakeBack(standing);
+  }
   metric_sum_ += standing.metric_sum;
   metric_weight_ += standing.metric_weight;
   wishes_ |= standing.flags & (kWantCheckpoint | kWantStop);

@@ -61,8 +61,9 @@ class StepCounter {
   // Restores the counts after a rendezvous that exchanged nothing, so that the next one includes
   // them.
   void TakeBack(const Standing& standing);
-  // Restores everything after a rendezvous for which this replica came too late.
-  void TakeBackUnsent(const Standing& standing);
+  // Restores everything after an arrival without a rendezvous. `dropped`: but for the steps, whose
+  // result was dropped.
+  void TakeBackUnsent(const Standing& standing, bool dropped);
   // Takes over the number of rendezvous so far, of which this replica has missed some.
   void SetRendezvous(int64_t rendezvous) { rendezvous_ = rendezvous; }
   // Records that a merge has kept changes of this replica in these layers.

@@ -597,6 +597,17 @@ TEST(Join, OtherOptionsAreRefused) {
   ExpectAlike(job, shared, {0, 1, 3});
 }
 
+TEST(Join, ARunBeginsWithTwoReplicas) {
+  ShardConfig layers;
+  layers.layer_counts.assign(1, kElements);
+  RunReplicas({1, 1}, layers, [](Replica& r) {
+    EXPECT_THAT(
+        std::string(
+            LayerSync::Create(r.mesh(), r.shared_shards(), Job().options).status().message()),
+        HasSubstr("admit: 1 (exchange) needs a mesh of at least 2 replicas"));
+  });
+}
+
 // A newcomer for which there is no room waits, and its error says what was missing.
 TEST(Join, WithoutRoom) {
   SharedMemory shared;

@@ -160,6 +160,53 @@ TEST(Late, WeightedGivesACarriedPseudoGradientLessWeight) {
   });
 }
 
+// What was dropped is no contribution of norm zero, which would weigh most.
+TEST(Late, DroppedStepsDoNotCountInAnExchangeWithoutAStepBetween) {
+  EditReference want(kFourLayers);
+  for (int l = 0; l < 4; ++l) {
+    want.Exchange(l, kFirstTwo, Brings(l, [](int) { return std::vector<int>{0}; }));
+    want.Exchange(l, kFirstTwo, Brings(l, [](int) { return std::vector<int>{7}; }));
+  }
+  RunReplicas({1, 3}, FourLayers(), [&](Replica& r) {
+    r.Edit(Quorum(2));
+    r.Forward();
+    Train(r, 0);
+    if (r.replica() == kLateReplica) {
+      AwaitRounds(r, 1);
+    } else {
+      r.Forward();
+      Train(r, 7);
+    }
+    Sync(r);
+    EXPECT_EQ(r.edit().Report(0)->weights[kLateReplica], 0);
+    ExpectNear(r, want);
+    r.MeetAll();
+  });
+}
+
+// A pseudo-gradient that is carried through two spells is late for the rounds of both.
+TEST(Late, WeightedCountsAllRoundsForWhichItIsLate) {
+  EditOptions options = Quorum(2, Late::kWeighted);
+  options.pseudo_gradnorm_reduce = false;
+  RunReplicas({1, 3}, FourLayers(), [&](Replica& r) {
+    r.Edit(options);
+    r.Forward();
+    for (int round = 1; round <= 2; ++round) {
+      Train(r, round);
+      if (r.replica() == kLateReplica) {
+        AwaitRounds(r, round);
+      }
+      r.Forward();
+      r.MeetAll();  // the late replica has taken up
+    }
+    Train(r, 3);
+    Sync(r);
+    EXPECT_THAT(r.edit().Report(1)->weights,
+                testing::Pointwise(testing::DoubleEq(), {3.0 / 7, 3.0 / 7, 1.0 / 7}));
+    r.MeetAll();
+  });
+}
+
 // The others have made their last step, and replica 2 comes to exchanges before it: it goes on, and
 // loses nothing.
 TEST(Late, ARequestedExchangeIsTheSameOnAllReplicas) {
@@ -314,6 +361,54 @@ TEST(Late, ARunGoesOnFromACheckpointThatAllHaveMet) {
   }
 }
 
+// Its next arrival would otherwise add what the anchors of the old run have done.
+TEST(Late, NobodyLoadsOrSavesWhileAReplicaIsLate) {
+  const Directory directory;
+  RunReplicas({1, 3}, FourLayers(), [&](Replica& r) {
+    r.Edit(Quorum(2, Late::kCarry));
+    r.Forward();
+    Train(r, 0);
+    Sync(r);
+    const CheckpointOptions to = To(directory, CheckpointKind::kExact);
+    ASSERT_EQ(r.edit().Save(to), absl::OkStatus());
+    const std::vector<float> saved = r.params();
+    r.MeetAll();
+    if (r.replica() == kLateReplica) {
+      AwaitRounds(r, 2);
+    } else {
+      Train(r, 1);
+      r.Forward();
+    }
+    for (const absl::Status& status : {r.edit().Load(to), r.edit().Save(to)}) {
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("rank 2: a round was closed without this replica"));
+    }
+    Train(r, 2);
+    Sync(r);
+    ASSERT_EQ(r.edit().Load(to), absl::OkStatus());
+    EXPECT_EQ(r.params(), saved);
+    r.MeetAll();
+  });
+}
+
+// A wish that came too late for its round is part of the farewell.
+TEST(Late, AWishIsNotLostIfTheReplicaLeavesNext) {
+  RunReplicas({1, 3}, FourLayers(), [&](Replica& r) {
+    r.Edit(Quorum(2));
+    r.Forward();
+    Train(r, 0);
+    if (r.replica() == kLateReplica) {
+      ASSERT_EQ(r.edit().Wish(kWantStop), absl::OkStatus());
+      AwaitRounds(r, 1);
+    }
+    r.Forward();
+    r.MeetAll();
+    ASSERT_EQ(r.edit().Leave(), absl::OkStatus());
+    EXPECT_NE(r.edit().info().wishes & static_cast<int>(kWantStop), 0);
+    r.MeetAll();
+  });
+}
+
 // A replica without anchors cannot take part without its caller.
 TEST(Late, NoRoundIsClosedBeforeAllHaveBegun) {
   RunReplicas({1, 3}, FourLayers(), [](Replica& r) {
@@ -423,7 +518,17 @@ TEST(Late, WhatDoesNotGoWithItIsRefusedByName) {
     EXPECT_THAT(
         std::string(LayerSync::Create(r.mesh(), r.shared_shards(), Quorum(3)).status().message()),
         HasSubstr("quorum: 3 is more than the 2 replicas"));
+    EditOptions slow = Quorum(0);
+    slow.round_deadline = 60;
+    EXPECT_THAT(
+        std::string(LayerSync::Create(r.mesh(), r.shared_shards(), slow).status().message()),
+        HasSubstr("round_deadline: 60 s is not before timeout_ns: 60000000000 ns"));
     r.MeetAll();
+  });
+  RunReplicas({1, 1}, FourLayers(), [&](Replica& r) {
+    EXPECT_THAT(
+        std::string(LayerSync::Create(r.mesh(), r.shared_shards(), Quorum(2)).status().message()),
+        HasSubstr("quorum: 2 is more than the 1 replicas"));
   });
 }
 

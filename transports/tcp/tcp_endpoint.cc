@@ -418,7 +418,8 @@ bool TcpEndpoint::Arm() {
   if (!connected()) {
     return true;
   }
-  if (unparsed() || sender_.due(first_) || (writing() && !sender_.stuck()) || (line_.pending() && !line_.stuck())) {
+  if (unparsed() || sender_.due(first_) || (writing() && !sender_.stuck()) ||
+      (line_.pending() && !line_.stuck())) {
     return false;
   }
   Watch(/*only=*/true);

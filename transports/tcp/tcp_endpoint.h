@@ -107,9 +107,7 @@ class TcpEndpoint final : public Endpoint {
   // Returns true if a read may bring a message for which a caller waits.
   bool expecting() const { return connected() && (receiver_.expecting() || sender_.awaiting()); }
   // Returns true if bytes were read that only Read can handle.
-  bool unparsed() const {
-    return connected() && (receiver_.unparsed(first_) || line_.buffered());
-  }
+  bool unparsed() const { return connected() && (receiver_.unparsed(first_) || line_.buffered()); }
   bool pending() const { return connected() && (writing() || line_.pending()); }
   bool reporting() const { return !failed_.ok(); }
   // Must be called before sleeping. Returns false if Flush can continue now.
