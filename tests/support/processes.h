@@ -1,12 +1,16 @@
 // Processes that a test forks, what they share, and directories that end with the test.
 #pragma once
 
+#include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <new>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -33,6 +37,27 @@ inline int EndOf(pid_t child) {
   int status = -1;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   return status;
+}
+
+// Calls `then` after a time, in a thread of its own. For a process that dies at any moment.
+inline void After(int64_t us, std::function<void()> then) {
+  std::thread([us, then = std::move(then)] {
+    usleep(static_cast<useconds_t>(us));
+    then();
+  }).detach();
+}
+
+// Stops this process. Returns when `woken` holds in a child of it, which wakes it.
+inline void StopUntil(const std::function<bool()>& woken) {
+  const pid_t stopped = getpid();
+  if (fork() == 0) {
+    while (!woken()) {
+      usleep(1000);
+    }
+    kill(stopped, SIGCONT);
+    _exit(0);
+  }
+  raise(SIGSTOP);
 }
 
 // A new directory, which is removed with what it holds.

@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,6 +30,7 @@
 #include "lib/kernels/kernels.h"
 #include "lib/train/gradient_channel.h"
 #include "lib/train/penalty.h"
+#include "tests/support/processes.h"
 #include "tests/support/ranks.h"
 #include "tests/train/trainee.h"
 
@@ -65,19 +65,9 @@ struct Shared {
 };
 
 // Memory that forked processes share.
-class SharedMemory {
+class SharedMemory : public SharedWithChildren<Shared> {
  public:
-  SharedMemory()
-      : memory_(new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared()) {}
-  ~SharedMemory() { munmap(memory_, sizeof(Shared)); }
-  SharedMemory(const SharedMemory&) = delete;
-  SharedMemory& operator=(const SharedMemory&) = delete;
-  Shared* operator->() const { return memory_; }
-  Shown& operator[](int rank) const { return memory_->ranks[static_cast<size_t>(rank)]; }
-
- private:
-  Shared* const memory_;
+  Shown& operator[](int rank) const { return (*this)->ranks[static_cast<size_t>(rank)]; }
 };
 
 // The points of a round at which a test can kill a rank.
@@ -528,11 +518,8 @@ double Part(int seed) {
 
 // Kills this process after a random time.
 void DieWithin(int64_t most_us, int seed) {
-  const auto us = static_cast<useconds_t>(Part(seed) * static_cast<double>(most_us));
-  std::thread([us] {
-    usleep(us);  // the random time
-    Die();
-  }).detach();
+  const auto us = static_cast<int64_t>(Part(seed) * static_cast<double>(most_us));
+  After(us, Die);
 }
 
 TEST(ChannelLoss, AtRandomTimes) {
@@ -735,15 +722,7 @@ TEST(ChannelLoss, OfAStoppedRank) {
   std::atomic<int>& ended = shared->ended;
   job.at = [&ended](int rank, int64_t round, Point point) {
     if (rank == 1 && round == 3 && point == Point::kCaller) {
-      const pid_t stopped = getpid();
-      if (fork() == 0) {  // wakes it when the others have ended
-        while (ended < 3) {
-          usleep(1000);
-        }
-        kill(stopped, SIGCONT);
-        _exit(0);
-      }
-      raise(SIGSTOP);
+      StopUntil([&ended] { return ended >= 3; });
     }
   };
   RunJob(job, shared);

@@ -20,7 +20,6 @@
 #include <thread>
 #include <vector>
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,6 +31,7 @@
 #include "lib/base/status.h"
 #include "lib/comm/runtime.h"
 #include "lib/store/store.h"
+#include "tests/support/processes.h"
 #include "tests/train/edit_reference.h"
 #include "tests/train/replicas.h"
 
@@ -68,17 +68,9 @@ struct Shared {
   std::atomic<int> ended;    // ranks that have come to the end
 };
 
-class SharedMemory {
+class SharedMemory : public SharedWithChildren<Shared> {
  public:
-  SharedMemory()
-      : memory_(new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared()) {}
-  ~SharedMemory() { munmap(memory_, sizeof(Shared)); }
-  Shared* operator->() const { return memory_; }
-  Shown& operator[](int rank) const { return memory_->ranks[static_cast<size_t>(rank)]; }
-
- private:
-  Shared* const memory_;
+  Shown& operator[](int rank) const { return (*this)->ranks[static_cast<size_t>(rank)]; }
 };
 
 EditOptions Open(EditOptions options) {
@@ -432,38 +424,9 @@ TEST(Join, AReplicaOfTwoRanks) {
 
 // All methods for which a loss is not the end.
 TEST(Join, WithOtherMethods) {
-  EditOptions adamw = Averaging(), lion = Averaging(), diloco = Averaging(), gta, sparse, streaming,
-              restart = Averaging();
-  adamw.outer_optimizer = OuterKind::kAdamw;
-  adamw.outer_momentum = EditOptions().outer_momentum;
-  adamw.outer_lr = 0.01;
-  lion = adamw;
-  lion.outer_optimizer = OuterKind::kLion;
-  diloco.outer_nesterov = true;
-  diloco.outer_momentum = 0.9;
-  diloco.outer_lr = 0.7;
-  gta.reducer = ReducerKind::kGta;
-  gta.consensus_method = Consensus::kSum;
-  gta.wire_format = WireFormat::kInt8;
-  sparse = gta;
-  sparse.sparsification_method = Sparsification::kRandom;
-  sparse.density = 0.5;
-  streaming = diloco;
-  streaming.fragments = 2;
-  streaming.overlap_steps = 1;
-  streaming.overlap_merge = OverlapMerge::kMix;
-  restart.overlap_steps = 2;
-  restart.overlap_merge = OverlapMerge::kRestart;
-  restart.outer_momentum = 0.5;
-  restart.staleness_penalty = true;
-  struct Method {
-    const char* name;
-    EditOptions options;
-  };
-  for (const Method& method :
-       {Method{"adamw", adamw}, Method{"lion", lion}, Method{"diloco", diloco}, Method{"gta", gta},
-        Method{"sparse", sparse}, Method{"streaming", streaming}, Method{"restart", restart},
-        Method{"judged", Judged()}}) {
+  std::vector<NamedOptions> methods = OtherMethods();
+  methods.push_back({"judged", Judged()});
+  for (const NamedOptions& method : methods) {
     SCOPED_TRACE(method.name);
     SharedMemory shared;
     Job job;
@@ -506,10 +469,7 @@ TEST(Join, ByTime) {
 void DieWithin(const SharedMemory& shared, int64_t most_us, uint64_t seed) {
   const auto us = static_cast<int64_t>((Noise(static_cast<int64_t>(seed), 77) + 1) / 2 *
                                        static_cast<float>(most_us));
-  std::thread([us, &shared] {
-    usleep(static_cast<useconds_t>(us));  // the random time
-    Die(shared);
-  }).detach();
+  After(us, [&shared] { Die(shared); });
 }
 
 // Wherever in its admission a newcomer dies, the others go on, and the next newcomer is taken in.

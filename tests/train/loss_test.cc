@@ -15,7 +15,6 @@
 #include <thread>
 #include <vector>
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +23,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "tests/support/processes.h"
 #include "tests/support/ranks.h"
 #include "tests/train/edit_reference.h"
 #include "tests/train/replicas.h"
@@ -64,17 +64,9 @@ struct Shared {
 };
 
 // Memory that forked processes share.
-class SharedMemory {
+class SharedMemory : public SharedWithChildren<Shared> {
  public:
-  SharedMemory()
-      : memory_(new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared()) {}
-  ~SharedMemory() { munmap(memory_, sizeof(Shared)); }
-  Shared* operator->() const { return memory_; }
-  Shown& operator[](int rank) const { return memory_->ranks[static_cast<size_t>(rank)]; }
-
- private:
-  Shared* const memory_;
+  Shown& operator[](int rank) const { return (*this)->ranks[static_cast<size_t>(rank)]; }
 };
 
 EditOptions Finishing(EditOptions options) {
@@ -267,10 +259,7 @@ TEST(Loss, InTheMiddleOfTheLayers) {
 void DieWithin(int64_t most_us, uint64_t seed) {
   const auto us = static_cast<int64_t>((Noise(static_cast<int64_t>(seed), 77) + 1) / 2 *
                                        static_cast<float>(most_us));
-  std::thread([us] {
-    usleep(static_cast<useconds_t>(us));  // the random time
-    Die();
-  }).detach();
+  After(us, Die);
 }
 
 // Wherever a replica dies, the others have the same bits, and each layer either counts it or does
@@ -374,42 +363,12 @@ TEST(Loss, OfAllOthers) {
 // All methods that an anchor makes possible: the replicas that are left stay alike, and the library
 // compares their anchors at each rendezvous.
 TEST(Loss, WithOtherMethods) {
-  EditOptions adamw = Averaging(), lion = Averaging(), diloco = Averaging(), gta, sparse, streaming,
-              restart = Averaging(), by_time = Weighed();
-  adamw.outer_optimizer = OuterKind::kAdamw;
-  adamw.outer_momentum = EditOptions().outer_momentum;
-  adamw.outer_lr = 0.01;
-  lion = adamw;
-  lion.outer_optimizer = OuterKind::kLion;
-  diloco.outer_nesterov = true;
-  diloco.outer_momentum = 0.9;
-  diloco.outer_lr = 0.7;
-  gta.reducer = ReducerKind::kGta;
-  gta.consensus_method = Consensus::kSum;
-  gta.wire_format = WireFormat::kInt8;
-  sparse = gta;
-  sparse.sparsification_method = Sparsification::kRandom;
-  sparse.density = 0.5;
-  streaming = diloco;
-  streaming.fragments = 2;
-  streaming.local_sgd_sync_interval = 2;
-  streaming.overlap_steps = 1;
-  streaming.overlap_merge = OverlapMerge::kMix;
-  restart.overlap_steps = 1;
-  restart.overlap_merge = OverlapMerge::kRestart;
-  restart.outer_momentum = 0.5;
-  restart.staleness_penalty = true;
-  by_time.use_async = true;
-  by_time.local_sgd_sync_time = 1e-3;
-  by_time.min_total_global_steps = 1;
-  struct Method {
-    const char* name;
-    EditOptions options;
-  };
-  for (const Method& method :
-       {Method{"adamw", adamw}, Method{"lion", lion}, Method{"diloco", diloco}, Method{"gta", gta},
-        Method{"sparse", sparse}, Method{"streaming", streaming}, Method{"restart", restart},
-        Method{"by time", by_time}}) {
+  std::vector<NamedOptions> methods = OtherMethods();
+  NamedOptions& by_time = methods.emplace_back(NamedOptions{"by time", Weighed()});
+  by_time.options.use_async = true;
+  by_time.options.local_sgd_sync_time = 1e-3;
+  by_time.options.min_total_global_steps = 1;
+  for (const NamedOptions& method : methods) {
     for (int seed = 0; seed < 2; ++seed) {
       SCOPED_TRACE(absl::StrCat(method.name, ", seed ", seed));
       SharedMemory shared;
@@ -442,15 +401,7 @@ TEST(Loss, OfAStoppedReplica) {
   std::atomic<int>& ended = shared->ended;
   job.at = [&ended](int rank, int round, int point) {
     if (rank == 1 && round == 2 && point == -1) {
-      const pid_t stopped = getpid();
-      if (fork() == 0) {  // wakes it when the others have ended
-        while (ended < 3) {
-          usleep(1000);
-        }
-        kill(stopped, SIGCONT);
-        _exit(0);
-      }
-      raise(SIGSTOP);
+      StopUntil([&ended] { return ended >= 3; });
     }
   };
   RunJob(job, shared);

@@ -48,6 +48,35 @@ EditOptions Judged() {
   return options;
 }
 
+std::vector<NamedOptions> OtherMethods() {
+  EditOptions adamw = Averaging(), diloco = Averaging(), gta, restart = Averaging();
+  adamw.outer_optimizer = OuterKind::kAdamw;
+  adamw.outer_momentum = EditOptions().outer_momentum;
+  adamw.outer_lr = 0.01;
+  EditOptions lion = adamw;
+  lion.outer_optimizer = OuterKind::kLion;
+  diloco.outer_nesterov = true;
+  diloco.outer_momentum = 0.9;
+  diloco.outer_lr = 0.7;
+  gta.reducer = ReducerKind::kGta;
+  gta.consensus_method = Consensus::kSum;
+  gta.wire_format = WireFormat::kInt8;
+  EditOptions sparse = gta;
+  sparse.sparsification_method = Sparsification::kRandom;
+  sparse.density = 0.5;
+  EditOptions streaming = diloco;
+  streaming.local_sgd_sync_interval = 2;
+  streaming.fragments = 2;
+  streaming.overlap_steps = 1;
+  streaming.overlap_merge = OverlapMerge::kMix;
+  restart.overlap_steps = 1;
+  restart.overlap_merge = OverlapMerge::kRestart;
+  restart.outer_momentum = 0.5;
+  restart.staleness_penalty = true;
+  return {{"adamw", adamw},   {"lion", lion},           {"diloco", diloco},  {"gta", gta},
+          {"sparse", sparse}, {"streaming", streaming}, {"restart", restart}};
+}
+
 float Noise(int64_t a, int64_t b, int64_t c, int64_t d) {
   uint64_t x = 1;
   for (const int64_t part : {a, b, c, d}) {

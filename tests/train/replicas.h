@@ -21,6 +21,12 @@ EditOptions Averaging();
 EditOptions Weighed();
 // Returns Weighed() with a detector, which judges from the third exchange on.
 EditOptions Judged();
+struct NamedOptions {
+  const char* name;
+  EditOptions options;
+};
+// Returns the methods beside Weighed() for which a loss need not be the end.
+std::vector<NamedOptions> OtherMethods();
 
 // ---- Place of the memory
 
