@@ -407,7 +407,8 @@ class EDiT(Checkpointed):
         """Takes options as a config, or one by one: EDiT(mesh, shard, local_sgd_sync_interval=16). Collective.
 
         With `join`, this replica joins others that train with admit="exchange": the call waits until they take it in, at
-        most so many seconds (entrain_edit_join). The mesh then has the ranks of this replica alone."""
+        most so many seconds (entrain_edit_join). The mesh then has the ranks of this replica alone, on a communicator made
+        in the others' store under a name of its own: the store shows the way to their hosts."""
         given = dataclasses.replace(config or EditConfig(), **options)
         struct = new_struct("edit_config")
         arrays = {name: ffi.new(kind, list(getattr(given, name))) for name, kind in _EDIT_ARRAYS.items()

@@ -593,7 +593,8 @@ ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_conf
 ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                  entrain_edit_t** edit);
 /* Creates an EDiT object that joins replicas which train already; they have set ENTRAIN_ADMIT_EXCHANGE. `mesh` has the
- * ranks of this replica alone: it is made on a communicator of as many ranks as the others' replicas have. `config` is
+ * ranks of this replica alone: it is made on a communicator of as many ranks as the others' replicas have. Make that
+ * communicator in the others' store, under a name of its own: the store shows the way to their hosts. `config` is
  * as on the others; admit must be set. Blocks until they have taken this replica in, at most wait_ns; 0: the
  * communicator's default deadline. Collective over the ranks of this replica. *edit belongs to the caller. See
  * "Newcomers" below. Errors:
