@@ -42,7 +42,7 @@ inline int EndOf(pid_t child) {
 // Calls `then` after a time, in a thread of its own. For a process that dies at any moment.
 inline void After(int64_t us, std::function<void()> then) {
   std::thread([us, then = std::move(then)] {
-    usleep(static_cast<useconds_t>(us));
+    usleep(static_cast<useconds_t>(us));  // the time that was asked for
     then();
   }).detach();
 }
