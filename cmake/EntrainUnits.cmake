@@ -51,6 +51,7 @@ if(ENTRAIN_SANITIZE MATCHES "thread")
           ${mutex}16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE _ZN4${notification}6NotifyEv
           _ZNK4${notification}19WaitForNotificationEv
           _ZNK4${notification}30WaitForNotificationWithTimeoutENS0_8DurationE
+          _ZNK4${notification}31WaitForNotificationWithDeadlineENS0_4TimeE
           _ZN4absl7debian36Status15UnrefNonInlinedEm)
     target_link_options(entrain_flags INTERFACE LINKER:--wrap=${symbol})
   endforeach()

@@ -51,6 +51,8 @@ void RealWait(const Notification* n)
     ENTRAIN_REAL("_ZNK4absl7debian312Notification19WaitForNotificationEv");
 bool RealWaitFor(const Notification* n, absl::Duration timeout)
     ENTRAIN_REAL("_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE");
+bool RealWaitUntil(const Notification* n, absl::Time deadline)
+    ENTRAIN_REAL("_ZNK4absl7debian312Notification31WaitForNotificationWithDeadlineENS0_4TimeE");
 
 void RealUnref(uintptr_t rep) ENTRAIN_REAL("_ZN4absl7debian36Status15UnrefNonInlinedEm");
 
@@ -69,6 +71,8 @@ void WrapWait(const Notification* n)
     ENTRAIN_WRAP("_ZNK4absl7debian312Notification19WaitForNotificationEv");
 bool WrapWaitFor(const Notification* n, absl::Duration timeout)
     ENTRAIN_WRAP("_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE");
+bool WrapWaitUntil(const Notification* n, absl::Time deadline)
+    ENTRAIN_WRAP("_ZNK4absl7debian312Notification31WaitForNotificationWithDeadlineENS0_4TimeE");
 
 void WrapUnref(uintptr_t rep) {
   __tsan_release(reinterpret_cast<void*>(rep));
@@ -130,6 +134,14 @@ void WrapWait(const Notification* n) {
 
 bool WrapWaitFor(const Notification* n, absl::Duration timeout) {
   const bool notified = RealWaitFor(n, timeout);
+  if (notified) {
+    __tsan_acquire(const_cast<Notification*>(n));
+  }
+  return notified;
+}
+
+bool WrapWaitUntil(const Notification* n, absl::Time deadline) {
+  const bool notified = RealWaitUntil(n, deadline);
   if (notified) {
     __tsan_acquire(const_cast<Notification*>(n));
   }

@@ -36,7 +36,7 @@ constexpr int kPauseMs = 100;
 
 // What the signal's handler touches. The descriptor is an eventfd of the process `of`: a forked
 // child has copies of the handler and of the descriptor, and must not wake its parent.
-std::atomic<int> wake_fd{-1};
+std::atomic<int> wake_fd{-1};  // release and acquire: whoever reads it sees the descriptor made
 std::atomic<pid_t> wake_of{0};
 std::atomic<int> signalled{0};  // the number of the signal that has come
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<pid_t>::is_always_lock_free);
@@ -47,7 +47,7 @@ void OnSignal(int number) {
     signalled.store(number, std::memory_order_relaxed);
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t put =
-        write(wake_fd.load(std::memory_order_relaxed), &one, sizeof(one));
+        write(wake_fd.load(std::memory_order_acquire), &one, sizeof(one));
   }
   errno = error;
 }
@@ -347,7 +347,7 @@ void FlightLog::OnFailure(const CommCore& core) {
 void FlightLog::Wake() {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t put =
-      write(wake_fd.load(std::memory_order_relaxed), &one, sizeof(one));
+      write(wake_fd.load(std::memory_order_acquire), &one, sizeof(one));
 }
 
 void FlightLog::StartThread() {
@@ -362,7 +362,7 @@ void FlightLog::StartThread() {
   } else {
     ENTRAIN_LOG(kInfo, "no flight dumps by a socket: ", listener.status().message());
   }
-  wake_fd.store(wake, std::memory_order_relaxed);
+  wake_fd.store(wake, std::memory_order_release);
   // The program's own threads handle its signals.
   sigset_t all, before;
   sigfillset(&all);
