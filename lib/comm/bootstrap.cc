@@ -152,9 +152,9 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
   return cards;
 }
 
-absl::Status ForOthers(const absl::Status& why, int rank, bool newcomer) {
+absl::Status ForOthers(const absl::Status& why, int rank, int members) {
   // An error that all ranks share, or that names the guilty rank, is passed on unchanged.
-  if (newcomer) {
+  if (members > 0 && rank >= members && BlameOf(why).rank < members) {
     return BlameRank(absl::AbortedError(absl::StrCat("creating the communicator: newcomer rank ",
                                                      rank, " gave up: ", why.message())),
                      rank, Phase::kBootstrap);

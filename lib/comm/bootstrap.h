@@ -41,9 +41,11 @@ struct Card {
 // disagree.
 absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Stop& stop);
 
-// Returns the error that the other ranks are told when creating fails on `rank` because of `why`. A
-// newcomer (joining.cc) is always to blame itself, since the members reach each other.
-absl::Status ForOthers(const absl::Status& why, int rank, bool newcomer = false);
+// Returns the error that the other ranks are told when creating fails on `rank` because of `why`.
+// `members`: when a communicator grows, how many ranks it has before; the ranks from there on are
+// newcomers (joining.cc). The members reach each other, so a newcomer that blames a member is to
+// blame itself. It may blame another newcomer.
+absl::Status ForOthers(const absl::Status& why, int rank, int members = 0);
 
 // Connects to the other ranks. Returns the members as this rank sees them. For each pair, the first
 // common transport that reaches the peer is used.

@@ -160,7 +160,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::MeetIn(
   }
   const std::shared_ptr<Runtime> runtime = prepared->runtime;
   const Context context = prepared->card.context;
-  const bool newcomer = seat.rank >= prepared->parents && prepared->parents > 0;
+  const int members = prepared->parents;
   auto meeting = store.Join(seat.key, seat.rank, seat.size, prepared->card.ToParts(), stop);
   if (!meeting.ok()) {
     runtime->engine().ReleaseContext(context);
@@ -171,7 +171,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::MeetIn(
   if (comm.ok()) {
     (*meeting)->Finish();
   } else {
-    (*meeting)->Fail(ForOthers(comm.status(), seat.rank, newcomer));
+    (*meeting)->Fail(ForOthers(comm.status(), seat.rank, members));
   }
   return comm;
 }

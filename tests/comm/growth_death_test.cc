@@ -1,9 +1,11 @@
 // Processes die, or are stopped, while a communicator takes newcomers in. The members lose one
 // attempt at most, and not their communicator.
+#include <chrono>
 #include <csignal>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -106,6 +108,33 @@ class LastStore final : public PassingStore {
   const Death death_;
 };
 
+// Its process sees the cards late, after the others have begun to connect.
+class LateMeeting final : public PassingMeeting {
+ public:
+  using PassingMeeting::PassingMeeting;
+  absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) override {
+    auto table = PassingMeeting::Wait(stop);
+    if (table.ok()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+    return table;
+  }
+};
+
+class LateStore final : public PassingStore {
+ public:
+  using PassingStore::PassingStore;
+  absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank, int size,
+                                                     const absl::StatusOr<Parts>& mine,
+                                                     const Stop& stop) override {
+    auto joined = PassingStore::Join(key, rank, size, mine, stop);
+    if (!joined.ok()) {
+      return joined;
+    }
+    return std::unique_ptr<StoreMeeting>(std::make_unique<LateMeeting>(*std::move(joined)));
+  }
+};
+
 class Dying : public testing::TestWithParam<std::tuple<const char*, const char*, Step>> {
  protected:
 #if defined(__SANITIZE_THREAD__)
@@ -130,6 +159,8 @@ class Dying : public testing::TestWithParam<std::tuple<const char*, const char*,
                 << (Clock::Real().Now() - begin) / kMicrosecond << " us after its start\n";
     });
   }
+  // A newcomer dies at step(), another one and the two members live.
+  void ExpectOnlyTheVictimIsLeftOut(bool members_are_late) const;
   const StoreOfKind stores_{std::get<1>(GetParam())};
 };
 const auto kDyingName = [](const auto& info) {
@@ -144,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(At, Dying,
                                                           Step::kJoined, Step::kMet)),
                          kDyingName);
 
-TEST_P(Dying, NewcomerThatIsKilledIsLeftOut) {
+void Dying::ExpectOnlyTheVictimIsLeftOut(bool members_are_late) const {
   const pid_t victim = Newcomer({step()});
   AwaitApplications(*stores_.Open(), 1);
   if (step() == Step::kApplied) {
@@ -155,9 +186,12 @@ TEST_P(Dying, NewcomerThatIsKilledIsLeftOut) {
   std::vector<pid_t> members;
   for (int rank = 0; rank < 2; ++rank) {
     members.push_back(StartProcess([&] {
-      const auto store = Open();
+      std::shared_ptr<Store> store = Open();
       const MaybeComm comm = CreateMember(store, rank, 2, How());
       ASSERT_TRUE(comm.ok()) << comm.status();
+      if (members_are_late) {
+        store = std::make_shared<LateStore>(store);
+      }
       const int64_t begin = Clock::Real().Now();
       const MaybeComm grown = Grow(*comm, store, {.min_newcomers = 1});
       const int64_t took = Clock::Real().Now() - begin;
@@ -180,6 +214,20 @@ TEST_P(Dying, NewcomerThatIsKilledIsLeftOut) {
     const int status = EndOf(victim);
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
   }
+}
+
+TEST_P(Dying, NewcomerThatIsKilledIsLeftOut) { ExpectOnlyTheVictimIsLeftOut(false); }
+
+// The other newcomer is the first to find that the victim cannot be reached.
+class DyingBeforeItConnects : public Dying {};
+INSTANTIATE_TEST_SUITE_P(At, DyingBeforeItConnects,
+                         testing::Combine(testing::Values("shm", "tcp"),
+                                          testing::Values("tcp", "file", "functions"),
+                                          testing::Values(Step::kJoined, Step::kMet)),
+                         kDyingName);
+
+TEST_P(DyingBeforeItConnects, CostsOnlyItselfThoughAnotherNewcomerFindsIt) {
+  ExpectOnlyTheVictimIsLeftOut(true);
 }
 
 // Once all ranks have connected, a newcomer that dies is a lost rank like any other, unless the
