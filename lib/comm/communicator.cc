@@ -345,6 +345,13 @@ void Communicator::Abort(absl::string_view reason) {
 void Communicator::EndWith(const absl::Status& why) {
   core_->ending().EndWith(why);
 }
+void Communicator::LeaveWith(const absl::Status& why) {
+  EndWith(why);
+  core_->engine().seat().RunInDriver([this] {
+    core_->Leave("gave up");
+    core_->engine().Flush();
+  });
+}
 void Communicator::Refused(const Call& call, const absl::Status& why) {
   core_->Refused(call, Annotate(why, NameOf(call.kind)));
 }

@@ -173,6 +173,9 @@ class Communicator {
   // the guilty process has here. Returns when the other ranks have been told, so that a caller that
   // reports the error may exit.
   void EndWith(const absl::Status& why);
+  // The same, and tells the other ranks that this one takes part in no further agreement on who goes
+  // on: their Shrink does not wait for it.
+  void LeaveWith(const absl::Status& why);
   // This rank's caller could not start this call, because of its arguments or for lack of memory.
   // Tells the other ranks, in case the caller never starts it, see CommCore.
   void Refused(const Call& call, const absl::Status& why);

@@ -72,7 +72,7 @@ absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
   if (stopped_.load()) {
     // Stop came before the communicator was replaced, or ends the new one.
     const absl::Status stopped = absl::AbortedError("this rank left after a loss");
-    comm()->EndWith(stopped);
+    comm()->LeaveWith(stopped);
     return stopped;
   }
   absl::MutexLock lock(&mutex_);

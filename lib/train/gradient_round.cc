@@ -36,10 +36,12 @@ uint64_t GradientRound::bytes_sent() const {
 }
 
 void GradientRound::End(const absl::Status& why) {
-  if (recovery_ != nullptr) {
-    recovery_->Stop();
+  if (recovery_ == nullptr) {
+    comm()->EndWith(why);
+    return;
   }
-  comm()->EndWith(why);
+  recovery_->Stop();
+  comm()->LeaveWith(why);
 }
 
 void GradientRound::Abort(absl::string_view reason) {

@@ -117,7 +117,7 @@ void ReplicaWorld::Consider(std::shared_ptr<Communicator> larger) {
     ended = ended_;
   }
   if (larger != nullptr && !ended.ok()) {
-    larger->EndWith(ended);
+    larger->LeaveWith(ended);
   }
 }
 
@@ -130,9 +130,9 @@ void ReplicaWorld::End(const absl::Status& why) {
     considered = considered_;
   }
   if (considered != nullptr) {
-    considered->EndWith(why);
+    considered->LeaveWith(why);
   }
-  comm->EndWith(why);
+  comm->LeaveWith(why);
 }
 
 std::shared_ptr<Communicator> ReplicaWorld::comm() const {

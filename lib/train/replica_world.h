@@ -60,7 +60,8 @@ class ReplicaWorld {
   void Adopt(std::shared_ptr<Communicator> larger, std::vector<ReplicaPlace> places)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the communicator, and the larger one that may be about to replace it (Consider), with the
-  // error. May be called from any thread.
+  // error, and leaves them: the other ranks' Shrink does not wait for this rank. May be called from
+  // any thread.
   void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   // Says which communicator may replace this one; null: none.
   void Consider(std::shared_ptr<Communicator> larger) ABSL_LOCKS_EXCLUDED(mutex_);
