@@ -94,8 +94,8 @@ struct Reduction {
   // returns 0, or another number if it failed.
   int32_t (*combine)(void* dst, const void* src, size_t count, int32_t dtype, void* user) = nullptr;
   void* user = nullptr;
-  // kCustom: how many threads are inside `combine`, for calls that are over too. Null: nobody needs
-  // the number.
+  // kCustom: the number of threads inside `combine`, also for calls that are over. Null: nobody
+  // needs the number.
   std::shared_ptr<std::atomic<int32_t>> inside;
   uint32_t signature =
       0;  // kCustom: the caller's number for this function; must agree on all ranks

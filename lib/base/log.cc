@@ -50,8 +50,8 @@ constexpr const char* kLevelNames[] = {"error", "warning", "info", "debug"};
 constexpr int kStuckMs = 100;
 
 void WriteToStandardError(absl::string_view line) {
-  static std::atomic<bool> stuck{false};  // the last poll found no room, so the next one does not
-                                          // wait
+  static std::atomic<bool> stuck{
+      false};  // the last poll found no room, so the next poll does not wait
   while (!line.empty()) {
     pollfd room{STDERR_FILENO, POLLOUT, 0};
     const bool ready = poll(&room, 1, stuck.load(std::memory_order_relaxed) ? 0 : kStuckMs) > 0;

@@ -23,7 +23,7 @@ class MpscQueue {
 
   void Push(MpscNode* node) {
     node->next.store(nullptr, std::memory_order_relaxed);
-    // Acquire-release: orders this node after the node before it, from whatever thread that came.
+    // Acquire-release: orders this node after the node before it, whichever thread pushed that one.
     MpscNode* const before = head_.exchange(node, std::memory_order_acq_rel);
     // Release: pairs with the acquire in Pop, so that Pop sees what the producer wrote to the node.
     before->next.store(node, std::memory_order_release);

@@ -28,7 +28,7 @@ class CallWork;
 class CallOwner {
  public:
   virtual ~CallOwner() = default;
-  // The driver has come to the job of this call.
+  // The driver runs the job of this call.
   virtual void StartWork(CallWork* work) = 0;
   // A call has become ready.
   virtual void NeedAttention() = 0;

@@ -98,9 +98,9 @@ class CommCore final : public ContextOwner,
 
   // [driver] Opens the communicator's context in the engine. Must be called once, before any call.
   void Open();
-  // [driver] The user lets go of it. `what`: "destroyed the communicator".
+  // [driver] The user releases the communicator. `what`: "destroyed the communicator".
   void Leave(absl::string_view what);
-  // [driver] What this rank knows of the others.
+  // [driver] Returns this rank's knowledge of each rank, in rank order.
   std::vector<MemberReport> Members() const;
 
   // ContextOwner [driver]
@@ -121,7 +121,8 @@ class CommCore final : public ContextOwner,
   std::shared_ptr<void> Keep() override { return shared_from_this(); }
   bool left(int rank) const override { return inquiry_.left(rank); }
   void EndCalls(const absl::Status& why) override;
-  // It has ended: only agreements on who goes on are left.
+  // Returns true if the communicator has ended, and only agreements on the remaining ranks are
+  // left.
   bool Over() const;
   absl::Status CauseOf(int rank) const override;
   bool SaysNothing(int rank) const override;

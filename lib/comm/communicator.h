@@ -56,7 +56,8 @@ struct CommOptions {
   CpuShare cpus = CpuShare::OfThisThread();         // the cores that this rank claims to have
 };
 
-// Which side of a communicator goes on if its ranks fall apart into sides that do not reach each other.
+// The side of a communicator that goes on if its ranks fall apart into sides that do not reach each
+// other.
 enum class Partition : int32_t {
   kMajority =
       0,     // the side with more than half of the ranks that are not proven dead. Of two equal
@@ -81,7 +82,8 @@ struct GrowOptions {
   int64_t timeout_ns = 0;  // limit of everything else; 0: the communicator's
   // Limit of one attempt to connect newcomers; 0: a quarter of timeout_ns, at most 30 s.
   int64_t attempt_ns = 0;
-  // The name by which newcomers apply, and that of the new communicator; empty: this one's.
+  // Newcomers apply under this name, and the new communicator gets it. Empty: the name of this
+  // communicator.
   std::string name = {};
 };
 
@@ -136,12 +138,13 @@ class Communicator {
   // kInvalidArgument: the work was not started by StartSplit.
   static absl::StatusOr<std::shared_ptr<Communicator>> FinishSplit(Work& split);
 
-  // Makes a communicator of the ranks that are left. Collective over these; also after this
-  // communicator has ended. See entrain_comm_shrink. kOutOfRange: the others have gone on without
-  // this rank.
+  // Makes a communicator of the ranks that are left. All of them must call it. They may do so after
+  // this communicator has ended. See entrain_comm_shrink. kOutOfRange: the others have gone on
+  // without this rank.
   absl::StatusOr<std::shared_ptr<Communicator>> Shrink(const ShrinkOptions& options = {});
-  // *flag becomes the bitwise AND over the ranks that took part, the same on all of them. Also after
-  // the communicator has ended. See entrain_comm_agree. `timeout_ns` 0: the communicator's.
+  // *flag becomes the bitwise AND over the ranks that took part, equal on all of them. May be
+  // called after the communicator has ended. See entrain_comm_agree. `timeout_ns` 0: the
+  // communicator's.
   absl::Status Agree(uint32_t* flag, int64_t timeout_ns = 0);
   // Makes a communicator of these ranks and of newcomers, which call Join. Collective; this
   // communicator goes on. Null: fewer than min_newcomers could be taken in. See entrain_comm_grow.

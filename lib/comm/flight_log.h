@@ -61,7 +61,7 @@ class FlightLog {
   void OnFailure(const CommCore& core) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Returns the JSON text of all communicators of this process. Blocks for at most about kDriverNs.
-  // Not for the driver. `why`: the reason of the dump.
+  // The driver must not call it. `why`: the reason of the dump.
   std::string Dump(absl::string_view why) ABSL_LOCKS_EXCLUDED(mutex_);
   // Writes a dump to a new file. `path` empty: a file in ENTRAIN_FLIGHT_DIR. Returns the file.
   // kFailedPrecondition: the file exists, or there is no such directory setting.
@@ -100,7 +100,7 @@ class FlightLog {
 
   // Held while the thread starts or ends, before mutex_.
   absl::Mutex life_mutex_;
-  pid_t process_ ABSL_GUARDED_BY(life_mutex_) = 0;  // that has the runtimes
+  pid_t process_ ABSL_GUARDED_BY(life_mutex_) = 0;  // the process of the runtimes
   int runtimes_ ABSL_GUARDED_BY(life_mutex_) = 0;
   std::optional<pthread_t> thread_ ABSL_GUARDED_BY(life_mutex_);
 

@@ -31,7 +31,8 @@ class ComparedCalls {
   virtual ~ComparedCalls() = default;
   // The open collective of this number.
   virtual std::optional<OwnCall> OwnCollective(CallId call) const = 0;
-  // The first deadline of the calls that are not being asked about: by when ballots must have come. Never: there is none.
+  // Returns the time by which ballots must have come: the first deadline of the calls about which
+  // no inquiry runs. Never: there is none.
   virtual Deadline FirstDeadline() const = 0;
 };
 
@@ -77,7 +78,7 @@ class Mismatches {
   void OnBallot(int rank, Reader& reader);
   // The rank will send nothing any more.
   void OnGone(int rank);
-  // Sends this rank's ballot once its call is known. Counts once all ballots have come.
+  // Sends this rank's ballot once its call is known. Counts the ballots once all have come.
   void Attend();
   // If until() has passed, counts the ballots that have come.
   void OnTick(int64_t now_ns);

@@ -43,7 +43,7 @@ class Respondent {
 
   // Answers the rank. If this rank waits in another communicator, the first answer says so, and a
   // second one follows when the rank that holds up that communicator is known. `self` is this
-  // communicator. It lives until then.
+  // communicator, which lives until then.
   void To(const std::shared_ptr<const ContextOwner>& self, int rank, const Query& query);
 
  private:

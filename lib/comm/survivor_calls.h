@@ -92,7 +92,7 @@ class SurvivorCalls {
   };
 
   Survivors& machine();
-  // The status proves that the rank's process has ended.
+  // Returns true if the status proves that the rank's process has ended.
   bool Proves(int rank, const absl::Status& why) const;
   void Begin();
   // Sends what the machine says, and takes its decision.

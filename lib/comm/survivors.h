@@ -2,10 +2,11 @@
 // (state, event, time) -> messages, without I/O and clock. One machine serves all agreements of a communicator on one rank,
 // one after the other: entrain_comm_agree, entrain_comm_shrink. Each has a number, from 1.
 //
-// What a rank knows of another one only grows:
+// The knowledge that a rank has of another rank only grows:
 //   gone   proven: its process has ended, it has left the communicator, or it has given up. It decides nothing any more.
 //   cut    the two do not reach each other: the path was lost, or one of them was silent for the time that its peer allows.
-//          Nothing that a cut rank sends counts, except a decision that leaves this rank out. What is gone is cut.
+//          Nothing that a cut rank sends counts, except a decision that leaves this rank out. A
+//          rank that is gone is also cut.
 // The `base` is the set of ranks that the agreement before this one has decided; at first all ranks.
 //
 // A rank that has made the call sends a report (what it knows, and what it brings) to all ranks, again when it learns more,
@@ -109,7 +110,7 @@ class Survivors {
     kLeftOut,    // a decision leaves it out, or came too late: see those_who_went_on
     kExcluded,   // `by` excludes it
     kMinority,   // too few ranks reach each other
-    kTakenGone,  // `by` takes it for gone
+    kTakenGone,  // `by` counts it as gone
   };
 
   struct Message {
@@ -142,12 +143,12 @@ class Survivors {
   const std::optional<Decision>& last() const { return last_; }
   End end() const { return end_; }
   int by() const { return by_; }
-  // Those of whom this rank knows that they went on without it. Empty: it does not know.
+  // Returns the ranks that went on without this rank, as far as it knows. Empty: it does not know.
   const RankSet& those_who_went_on() const { return went_on_; }
   const RankSet& base() const { return base_; }
   const RankSet& gone() const { return gone_; }
   const RankSet& cut() const { return cut_; }
-  // Ranks that this rank reaches and whose caller has not made the call.
+  // Returns the ranks that this rank reaches and whose caller has not made the call.
   std::vector<int> not_called() const;
   int leader() const { return base_.Without(cut_).lowest(); }
 
@@ -209,8 +210,8 @@ class Survivors {
   // The value to propose; nullopt: this rank has given up.
   std::optional<Decision> Choose(const RankSet& reached);
   Decision Fresh(const RankSet& reached, const RankSet& members) const;
-  // The largest set of `among` that was found whose ranks all reach each other: drops the rank with most broken edges until
-  // there is none. Of equals the higher; never `keep`.
+  // Returns a large set of ranks of `among` that all reach each other: drops the rank with most
+  // broken edges until no edge is broken. Of equal ranks drops the higher one; never drops `keep`.
   RankSet Connected(RankSet among, int keep) const;
   bool Broken(int a, int b) const;
   bool IsQuorum(const RankSet& ranks) const;

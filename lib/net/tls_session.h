@@ -4,7 +4,7 @@
 // Records are gathered: many are written by one system call, and many are read by one. So bytes may
 // wait here, in both directions, without the socket's knowledge: see buffered and unsent.
 //
-// The handshake is bound to a text that both sides must have alike (by ALPN, which the transcript
+// The handshake is bound to a text that must be equal on both sides (by ALPN, which the transcript
 // covers). There is no close_notify: the protocols inside say when they end, and the end of the
 // connection without that is a failure.
 //

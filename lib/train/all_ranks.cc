@@ -72,7 +72,8 @@ absl::StatusOr<int64_t> AllRanks::FirstDifference(const std::vector<int64_t>& va
   return -1;
 }
 
-// Sends first to the ranks of the root's place, one in each replica; these send to their replicas.
+// The root sends to the rank of its own place in each replica. These ranks then send to their
+// replicas.
 absl::Status AllRanks::Spread(int root, void* data, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += kPiece) {
     void* const piece = static_cast<std::byte*>(data) + at;

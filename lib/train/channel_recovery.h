@@ -8,7 +8,7 @@
 //   6  if a rank has finished the round, it sends the parameters. Otherwise those of a decided commit
 //      are gathered from the masters, or the round must be repeated
 //
-// If another rank is lost meanwhile, Run begins again with what it has.
+// If another rank is lost meanwhile, Run begins again, with the results that it has.
 //
 // Thread safety: Run, saves and Saved are the worker's or, when it is idle, the caller's; the other
 // functions: any thread.

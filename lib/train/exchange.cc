@@ -233,7 +233,7 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
                                           std::vector<double>* norms) {
   std::vector<double> values;
   for (const int l : layers) {
-    // The caller of a late replica trains.
+    // The caller of a late replica trains meanwhile and changes theta, so the anchor stands for it.
     const double square = guard_.Measure(l, late(l) ? anchors_.anchor(l) : Source(l));
     values.push_back(guard_.distrusts(l) ? kNotFinite : sums_.Share(l, square));
   }
@@ -336,7 +336,7 @@ bool Exchange::TakeUp(NormTable table) {
   }
   const size_t me = table_.RowOf(me_);
   if (table_.standings[me].steps_since > 0) {
-    carried_late_ = 0;  // it has been brought
+    carried_late_ = 0;  // this round includes the late changes
   }
   for (size_t i = 0; i < table_.layers.size(); ++i) {
     const auto layer = static_cast<size_t>(table_.layers[i]);

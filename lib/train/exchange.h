@@ -161,7 +161,7 @@ class Exchange final : public LayerExchange {
   // Returns how many layers' anchors were repaired so far, over all replicas. The same on all ranks
   // of the sync group.
   int64_t repairs() const { return repairs_; }
-  // Takes over the number of the members, as a newcomer.
+  // For a newcomer: takes over the members' number of repairs.
   void SetRepairs(int64_t repairs) { repairs_ = repairs; }
   // Returns a layer whose anchor was repaired here and that has had no exchange since; -1: none.
   int distrusted() const;
@@ -266,8 +266,9 @@ class Exchange final : public LayerExchange {
   // One word per layer, so that each word is written by one thread only. overlapped_: a snapshot of
   // the layer is in use. finite_: its snapshot was finite.
   std::vector<int32_t> overlapped_, finite_;
-  int64_t repairs_ = 0;       // see repairs
-  int64_t carried_late_ = 0;  // rounds for which the next pseudo-gradient is late, if that counts
+  int64_t repairs_ = 0;  // see repairs
+  int64_t carried_late_ =
+      0;  // with late=weighted: the rounds by which the next pseudo-gradient is late
   DeltaBuffers deltas_;
   std::vector<Verdict> verdicts_;       // by layer; their weights are by rank of the sync group
   std::vector<Verdict> counted_;        // by layer: the verdict that the totals contain

@@ -49,7 +49,7 @@ struct EditInfo {
 
 class ExchangeResults {
  public:
-  // `replicas` begin, with these numbers from 0.
+  // `replicas` replicas begin, numbered from 0.
   explicit ExchangeResults(int replicas) : replicas_(replicas), most_(replicas) {}
 
   // ---- Called by a round

@@ -10,7 +10,7 @@
 //      counts the lost replica on all ranks
 //   6  the other layers are weighed again, without the lost replicas
 //
-// If another rank is lost meanwhile, Run begins again with what it has.
+// If another rank is lost meanwhile, Run begins again, with the results that it has.
 //
 // Thread safety: Needed and Run are called by the worker; End by any thread.
 #pragma once

@@ -45,8 +45,8 @@ struct RecoveryPlan {
 // `places` are by rank. Returns kDataLoss, naming ranks, if they cannot be of one run.
 absl::StatusOr<RecoveryPlan> PlanRecovery(absl::Span<const RoundPlace> places);
 
-// Returns the lowest rank that has finished the turn of the round that the plan is about, of all
-// ranks, or of those in one slot; -1 if there is none. `turn` is in [first, all).
+// Returns the lowest rank that has finished the turn, in the round of the plan: among all ranks, or
+// among those of one slot. -1: there is none. `turn` is in [first, all).
 int FinishedBy(absl::Span<const RoundPlace> places, int64_t turn);
 int FinishedBy(absl::Span<const RoundPlace> places, int64_t turn, absl::Span<const ReplicaPlace> of,
                int slot);

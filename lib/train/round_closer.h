@@ -41,7 +41,7 @@ class RoundCloser {
 
   // Returns true if a session is under way, and a tick may decide.
   bool Called();
-  // Takes part in a tick. If the last decision was put back, returns that.
+  // Takes part in a tick. If the last decision was put back, returns this decision.
   absl::StatusOr<Closing> Tick();
   // Keeps a decision for the next Tick.
   void PutBack(Closing closing) { kept_ = std::move(closing); }

@@ -33,7 +33,7 @@ struct Attendance {
   int64_t has_anchors = 0;  // 1: the rank can take part without its caller
 };
 
-// What all ranks know of a replica.
+// The count of a replica's arrivals, which all ranks keep.
 struct Attended {
   int64_t arrivals = 0;  // that have had a round, or have taken up
   int64_t missed = 0;    // rounds since then for which the replica was late
@@ -48,9 +48,8 @@ struct Closing {
 
 // `all` and `places` are by rank, `replicas` by row: the replicas' numbers in ascending order are
 // the rows. A replica that leaves takes part, but does not count for the quorum, and starts no
-// deadline. If a replica insists, the round needs all replicas, and those that do not insist yet take
-// up, that is, go on. No round is closed before all ranks
-// have anchors.
+// deadline. If a replica insists, the round needs all replicas; a replica that has arrived and does
+// not insist takes up, and goes on training. No round is closed before all ranks have anchors.
 Closing CloseRound(const ClosingRule& rule, absl::Span<const Attendance> all,
                    absl::Span<const ReplicaPlace> places, absl::Span<const Attended> replicas);
 // Counts the decision.

@@ -64,9 +64,9 @@ class RoundRunner {
   // when its jobs are over.
   bool missed() const { return round_ != nullptr && round_->missed(); }
 
-  // Called while no job runs: answers a loss that has happened, so that other ranks, which may be
-  // in the middle of a round, need not wait for this one; and answers the others' question which
-  // replicas have come.
+  // Called while no job runs. After a loss, takes part in the recovery, so that other ranks, which
+  // may be in the middle of a round, need not wait for this rank. If a session is under way, takes
+  // part in its ticks.
   absl::Status Watch();
   // Ends the object because of an error outside of rounds, of a call within the replica. If the
   // error is a loss, the worker takes part in the recovery first, so that no rank waits for this

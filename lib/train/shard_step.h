@@ -43,7 +43,7 @@ class ShardStep {
   // `options` have been checked; they and `layer` must outlive the object.
   ShardStep(const ChannelOptions& options, const SlabLayer& layer)
       : ShardStep(options, layer, layer.first) {}
-  // For a com of which the shard begins at element `at`.
+  // `at` is the element of com at which the shard begins.
   ShardStep(const ChannelOptions& options, const SlabLayer& layer, int64_t at)
       : options_(options), layer_(layer), at_(at), groups_(AllGroups(options)) {}
   absl::Status Allocate();

@@ -84,7 +84,7 @@ class Hub {
                       // build of Abseil
   uint64_t next_ = 1;
   std::map<uint64_t, bool> alive_;
-  // Links with one side, by (smaller, larger) instance. The value's second is the instance that
+  // Links with one side, by (smaller, larger) instance. `second` of a value is the instance that
   // opened the link.
   std::map<std::pair<uint64_t, uint64_t>, std::pair<std::shared_ptr<InprocPair>, uint64_t>> half_;
 };

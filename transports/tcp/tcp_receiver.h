@@ -77,14 +77,14 @@ class TcpReceiver {
   // Begins the payload of the frame whose header was parsed last.
   absl::Status Expect(const PacketHeader& header, const PayloadPart& part);
   absl::Status OnText(const PacketHeader& header);
-  // Records that `bytes` bytes of the payload under way are in their place. With checksums, the last
-  // bytes count only if the whole payload has its sum.
+  // Records that `bytes` bytes of the payload under way are in their place. With checksums, the
+  // last bytes count only if the checksum of the whole payload is right.
   absl::Status Moved(int64_t bytes);
   // Returns true if these bytes are the payload of the frame whose header was parsed last.
   bool HasSum(const void* payload, size_t bytes) const {
     return !checksums_ || Crc32c(payload, bytes) == sums_.payload;
   }
-  // Copies the header at begin_, and its sums. Returns false if the header does not have its sum.
+  // Copies the header at begin_, and its sums. Returns false if the header's checksum is wrong.
   bool ParseHeader(PacketHeader* header);
 
   Endpoint* const endpoint_;

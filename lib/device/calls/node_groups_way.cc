@@ -350,8 +350,9 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
   const bool at_root_;         // this rank's node group is the root's
   const int64_t piece_, pieces_;
   std::vector<Inside> steps_;
-  size_t before_pieces_ = 0;                        // number of steps that precede the pieces
-  std::vector<std::unique_ptr<DeviceMark>> marks_;  // one behind each step that has begun
+  size_t before_pieces_ = 0;  // number of steps that precede the pieces
+  std::vector<std::unique_ptr<DeviceMark>>
+      marks_;  // on the stream, behind each step that has begun
   // the step after those has been given to the library
   bool given_ = false;
   std::vector<bool> over_;  // by piece

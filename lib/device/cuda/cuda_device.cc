@@ -105,8 +105,8 @@ absl::Status CudaDevice::Prepare() {
                                        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
   ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuDevicePrimaryCtxRetain, &context_, device));
   ENTRAIN_RETURN_IF_ERROR(LoadKernels());
-  // Usually more rooms than are in use at a time. A room that is needed later may have to be
-  // allocated while a stream waits.
+  // Takes more rooms than are usually in use at a time, because a later allocation may happen while
+  // a stream waits.
   std::array<ResultRoom, 4> rooms;
   for (ResultRoom& room : rooms) {
     ENTRAIN_ASSIGN_OR_RETURN(room, TakeRoom());

@@ -669,10 +669,10 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * newcomers check hashes. From the next rendezvous on they are replicas. A rendezvous that becomes due meanwhile begins
  * when they have the state.
  *
- * entrain_edit_join returns with theta = a and with entrain_edit_info_t.steps where the others are, but not beyond their
- * next exchange, so that the newcomer reaches that exchange when they do. In this exchange it counts with the steps that
- * it has made, and not at all if it has made none. The arrays of entrain_edit_add_state are not sent: they keep what the
- * newcomer has. Layers that do not train are sent.
+ * entrain_edit_join returns with theta = a. entrain_edit_info_t.steps is then the step of the fastest member, at most
+ * that of the next exchange, so that the newcomer comes to that exchange with the others. In this exchange it counts
+ * with the steps that it has made, and not at all if it has made none. The arrays of entrain_edit_add_state are not
+ * sent: they keep what the newcomer has. Layers that do not train are sent.
  *
  * A newcomer gets the lowest number that no replica has, so a replacement gets the number of the replica that was lost.
  * entrain_edit_info_t.replica says which. Numbers are below entrain_edit_info_t.most_replicas. The mesh of a newcomer does
@@ -1056,7 +1056,7 @@ ENTRAIN_API entrain_status_t entrain_state_set(entrain_state_t* state, size_t in
  * - INVALID_ARGUMENT, naming the array, if ranks that must hold the same values have set different ones.
  * - FAILED_PRECONDITION if the state has been committed already. */
 ENTRAIN_API entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns);
-/* Starts entrain_state_commit, as a call ..._start of the object. */
+/* Starts entrain_state_commit and returns at once. *work is over when the commit is. */
 ENTRAIN_API entrain_status_t entrain_state_commit_start(entrain_state_t* state, int64_t timeout_ns,
                                                         entrain_work_t** work);
 
