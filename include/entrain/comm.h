@@ -420,9 +420,9 @@ static ENTRAIN_INLINE void entrain_shrink_config_init(entrain_shrink_config_t* c
  * Its generation is one more. `config` may be NULL (defaults). A collective of the ranks that are left, as
  * entrain_comm_agree is; call it when a call on `comm` has failed. `comm` stays as it is: the caller destroys it. *next
  * belongs to the caller. Every rank that lives, calls in time and is reached by all others is a member. A rank that dies
- * too late to be left out shows as PEER_LOST in the first call on the new communicator, which can be shrunk again. A rank
- * that a member of it has not heard for a quarter of timeout_ns (at least 0.5 s, at most 5 s) is left out; with
- * ENTRAIN_PROGRESS_CALLER a rank answers only inside calls. Errors: those of entrain_comm_agree, and
+ * too late to be left out shows as PEER_LOST in the first call on the new communicator, which can be shrunk again. A
+ * rank is left out if another rank has heard nothing from it for a quarter of timeout_ns (at least 0.5 s, at most 5 s);
+ * with ENTRAIN_PROGRESS_CALLER a rank answers only inside calls. Errors: those of entrain_comm_agree, and
  * - INVALID_ARGUMENT, on this rank only, naming the argument and its value.
  * - RESOURCE_EXHAUSTED, on all ranks, if one has created 65,535 communicators.
  * A rank that is left out gets STALE_GENERATION from every call on `comm` from then on; the text names the ranks that went

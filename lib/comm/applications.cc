@@ -22,7 +22,7 @@ namespace {
 constexpr uint32_t kVersion = 1;  // of the records
 constexpr int kMaxSleepMs = 20;
 constexpr size_t kMemberParts = 0, kNewcomerParts = 1;  // by rank in the meeting of two
-// A key is asked for this long before the meeting beside it is looked at.
+// The longest time to wait for a key before the next look at the meeting beside it.
 constexpr int64_t kKeySliceNs = 200 * kMillisecond;
 
 absl::Status Malformed(absl::string_view what) {
@@ -195,7 +195,7 @@ absl::Status Intake::Invite(int64_t count, const Stop& stop) {
     invited.push_back({ticket, {}, std::move(meeting)});
   }
   for (Newcomer& newcomer : invited) {
-    // One that does not answer must not use up the time of those behind it.
+    // A newcomer that does not answer must not use up the time of those behind it.
     const Stop brief{std::max(by, Deadline::After(kLookNs)), stop.cancelled};
     const auto application = Hear(*newcomer.meeting, brief);
     absl::Status accepted = application.status();

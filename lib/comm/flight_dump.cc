@@ -44,7 +44,7 @@ absl::string_view Bool(bool value) {
   return value ? "true" : "false";
 }
 
-// Elements of "name": value, with what is between them.
+// Builds the members of a JSON object, with the commas between them.
 class Members {
  public:
   Members& Put(absl::string_view name, absl::string_view json) {

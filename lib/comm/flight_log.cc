@@ -34,7 +34,7 @@ namespace {
 constexpr int64_t kReaderNs = 2 * kSecond;
 constexpr int kPauseMs = 100;
 
-// What the signal's handler touches. The descriptor is an eventfd of the process `of`: a forked
+// The variables of the signal handler. The descriptor is an eventfd of the process `of`: a forked
 // child has copies of the handler and of the descriptor, and must not wake its parent.
 std::atomic<int> wake_fd{-1};  // release and acquire: whoever reads it sees the descriptor made
 std::atomic<pid_t> wake_of{0};

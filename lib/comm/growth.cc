@@ -261,7 +261,7 @@ absl::StatusOr<std::set<int>> Growth::Compare(const absl::Status& made, int newc
   std::vector<Outcome> all(static_cast<size_t>(comm_.size()));
   ENTRAIN_RETURN_IF_ERROR(Gather(&mine, all.data(), sizeof(mine), Limited()));
   std::set<int> culprits;
-  int failed = -1;  // the first rank that has, of those that blame a newcomer if any does
+  int failed = -1;  // the first rank that blames a newcomer; if none does, the first with an error
   for (int rank = 0; rank < comm_.size(); ++rank) {
     const Outcome& one = all[static_cast<size_t>(rank)];
     const bool newcomer = one.culprit >= comm_.size() && one.culprit < comm_.size() + newcomers;

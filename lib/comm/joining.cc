@@ -50,7 +50,8 @@ class Joining {
 
  private:
   using Made = absl::StatusOr<std::shared_ptr<Communicator>>;
-  // Applies once. Null: the application came to nothing because of others, `last_` says why.
+  // Applies once. Null: the application failed because of other processes, and `last_` has the
+  // reason.
   Made Apply();
   // Waits for the member of the application's meeting.
   absl::StatusOr<std::vector<Parts>> AwaitInvitation(StoreMeeting& application, int64_t ticket);
@@ -88,7 +89,7 @@ Joining::Made Joining::Run() {
 }
 
 Joining::Made Joining::Again(const absl::Status& why) {
-  // Only the deadline of this call has no blame: those of ranks have.
+  // A deadline without blame is that of this call; the deadlines of ranks carry blame.
   if (absl::IsDeadlineExceeded(why) && !HasBlame(why)) {
     return TimeIsUp();
   }
@@ -129,7 +130,7 @@ Joining::Made Joining::Apply() {
 // ticket's meeting, leaves an application at which nobody looks again.
 absl::StatusOr<std::vector<Parts>> Joining::AwaitInvitation(StoreMeeting& application,
                                                             int64_t ticket) {
-  bool passed = false;  // the ticket had been taken a look ago
+  bool passed = false;  // the ticket was taken already at the last look
   while (true) {
     const Stop slice{std::min(stop_.deadline, Deadline::After(kLookAtTicketsNs)), stop_.cancelled};
     auto table = application.Wait(slice);

@@ -76,7 +76,7 @@ void Survivors::OnMessage(int from, absl::string_view text, int64_t now_ns) {
     return;
   }
   if (cut_.Has(from) || end_ != End::kNone) {
-    // It may not know that this rank waits for it no longer.
+    // The sender may not know that this rank no longer waits for it.
     if (reports && !report.given_up && !(cut_.Has(from) && report.cut.Has(rank_))) {
       SendReport(from);
     }
@@ -88,7 +88,7 @@ void Survivors::OnMessage(int from, absl::string_view text, int64_t now_ns) {
       Send(from, DecisionText(number_ - 1, *last_));
     }
   } else if (number > number_) {
-    return;  // its decision about this number comes before
+    return;  // the sender's decision about number_ comes first
   } else if (reports) {
     OnReport(from, std::move(report));
   } else if (type == Type::kProposal) {
@@ -347,7 +347,7 @@ bool Survivors::AllFollow(const RankSet& reached) const {
     }
     for (const int other : lower.ranks()) {
       if (other < rank_ && !report.cut.Has(other)) {
-        return false;  // it follows that one
+        return false;  // the reporting rank follows `other`
       }
     }
   }
@@ -537,7 +537,7 @@ void Survivors::OnDecision(int from, uint32_t number, Reader* in) {
     return;
   }
   if (cut_.Has(from) && (decision.any || (number == number_ && decision.members.Has(rank_)))) {
-    return;  // another side's; or it comes by a rank that this rank reaches
+    return;  // it is another side's, or it also comes from a rank that this rank reaches
   }
   if (number == number_ && called_ && !cut_.Has(from)) {
     Decide(decision);

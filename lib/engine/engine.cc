@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxPremature = 4096;  // limits what peers can make us keep
 // The context of control messages between runtimes. Communicators have other contexts. The text of
-// such a message is a status. OK takes the last one back.
+// such a message is a status. OK withdraws the last status.
 constexpr Context kOfRuntimes = 0;
 
 absl::string_view KeyOf(const PeerId& id) {

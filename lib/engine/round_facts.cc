@@ -33,7 +33,7 @@ struct Uses {
   bool none() const { return !transferred && !written && operands == 0; }
 };
 
-// `region` is a transfer's or an operation's of the schedule, which is not counted.
+// `region` is that of a transfer or an operation of the schedule, which is itself not counted.
 Uses UsesIn(const Schedule& schedule, const Round& round, const Region& region, Buffers buffers) {
   Uses uses;
   for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {

@@ -65,9 +65,9 @@ absl::Status TlsContext::Prepare() {
       SSL_CTX_set_num_tickets(context_, 0) != 1) {
     return absl::InternalError(absl::StrCat("OpenSSL cannot use TLS 1.3: ", TakeTlsReason()));
   }
-  // A private key behind a password would be asked for on the terminal.
+  // Otherwise OpenSSL would ask on the terminal for the password of an encrypted private key.
   SSL_CTX_set_default_passwd_cb(context_, [](char*, int, int, void*) { return 0; });
-  // OpenSSL wants a name where a session, as which it takes a pre-shared key, asks to verify.
+  // OpenSSL treats a pre-shared key as a session, and requires this name if the peer is verified.
   SSL_CTX_set_session_id_context(context_, reinterpret_cast<const unsigned char*>(kTlsName.data()),
                                  static_cast<unsigned int>(kTlsName.size()));
   SSL_CTX_set_session_cache_mode(context_, SSL_SESS_CACHE_OFF);

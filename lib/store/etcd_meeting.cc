@@ -82,7 +82,7 @@ class EtcdMeeting final : public StoreMeeting {
   absl::Status Join(const Stop& stop) {
     ENTRAIN_ASSIGN_OR_RETURN(lease_, client_->Grant(kLeaseS, stop));
     ENTRAIN_ASSIGN_OR_RETURN(watch_, client_->Watch());
-    // What the keys are that this rank may replace: those that a process left which has ended.
+    // The keys that this rank may replace: the process that left them has ended.
     Replaced replaced;
     std::optional<Place> place;
     while (!place.has_value()) {
@@ -175,8 +175,8 @@ class EtcdMeeting final : public StoreMeeting {
   };
 
   int32_t rank() const { return mine_.entry.rank; }
-  // Returns the time for all that the caller's thread still says to the others, from the first call
-  // on.
+  // Returns the time limit for all last messages of the caller's thread. The time begins at the
+  // first call.
   Stop LastWord() {
     last_word_ = last_word_.value_or(LastWordBy(by_, kLastWordNs));
     return {*last_word_};
@@ -260,7 +260,8 @@ class EtcdMeeting final : public StoreMeeting {
                                                   const Stop& stop, Replaced* replaced) {
     ENTRAIN_ASSIGN_OR_RETURN(const News news, DecodeNews(outcome.value));
     if (news.kind == NewsKind::kFailed) {
-      // A failure that all its ranks have left, before this process came, was an earlier start's.
+      // If all ranks of the failed meeting had left before this process came, the failure belongs
+      // to an earlier start of the job.
       if (reply.reads[0].count == 0 && outcome.revision <= opened_) {
         replaced->outcome = outcome.revision;
         return std::optional<Place>();

@@ -186,7 +186,7 @@ void Exchange::VisitState(StateVisitor& visitor) {
 }
 
 void Exchange::Adopt(bool live) {
-  carried_late_ = 0;  // of another run, as the reports and repairs are
+  carried_late_ = 0;  // of another run, as are the reports and the repairs
   for (const int layer : slab_.training()) {
     guard_.SetDistrusted(layer, false);
     if (!detectors_.empty()) {

@@ -25,9 +25,9 @@ static_assert(sizeof(Counters) == 4 * sizeof(int64_t));
 
 }  // namespace
 
-// Ends this rank's part in a rendezvous with an error. All ranks of all replicas have one. They
-// leave together, so that each reports its own and not the abort of another rank: a rank that has
-// passed both barriers knows that the ranks of every slot have come.
+// Ends this rank's part in a rendezvous with an error. All ranks of all replicas have an error.
+// They leave together, so that each reports its own and not the abort of another rank: a rank that
+// has passed both barriers knows that the ranks of every slot have come.
 absl::Status Exchange::LeaveTogether(const absl::Status& why) {
   WorkerThread::Doing("rendezvous: leaving together");
   for (const auto& comm : {groups_.sync, groups_.model}) {

@@ -69,7 +69,7 @@ absl::Status LayerSync::StartRecovery() {
   return absl::OkStatus();
 }
 
-// Collective. Makes the object that closes rounds without late replicas, likewise.
+// Collective. Makes the object that closes rounds without late replicas, if the options ask for it.
 absl::Status LayerSync::StartCloser() {
   const ExchangeGroups groups = exchange_.groups();
   const int replicas_now = groups.sync == nullptr ? 1 : groups.sync->size();

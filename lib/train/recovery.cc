@@ -195,7 +195,8 @@ absl::Status Recovery::FinishLayer(absl::Span<const RoundPlace> places, int laye
   ENTRAIN_RETURN_IF_ERROR(Broadcast(FinishedBy(places, turn), &outcome, sizeof(outcome)));
   const int from = FinishedBy(places, turn, world_->places(), world_->mine().slot);
   if (from < 0) {
-    // Only in other slots. There the part of the layer counts the lost replica, and here it cannot.
+    // Only ranks of other slots have finished the layer. Their parts of it count the lost replica,
+    // and this part cannot.
     exchange_.WeighAgain(layer, /*counts=*/false);
     return exchange_.FinishLike(layer, outcome);
   }

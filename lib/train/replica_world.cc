@@ -16,7 +16,7 @@ namespace {
 // Adds the rank of the process that is guilty of an error.
 void AddGuilty(const Communicator& comm, const absl::Status& why, std::vector<int>* ranks) {
   if (why.code() == absl::StatusCode::kUnavailable) {
-    return;  // a lost path is found without help
+    return;  // Shrink finds lost paths by itself
   }
   const Blame blame = BlameOf(why);
   const std::vector<MemberReport> members = comm.Members();

@@ -78,7 +78,7 @@ Endpoint::Next ShmEndpoint::TryTaken(SendRequest request) {
 }
 
 void ShmEndpoint::Await(SendRequest request, Completion* done) {
-  tx_.Await(request, done);  // also after the end: then it was back before
+  tx_.Await(request, done);  // also after the end, which has returned the buffer
 }
 
 Endpoint::Next ShmEndpoint::TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) {

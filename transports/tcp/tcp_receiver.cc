@@ -140,7 +140,7 @@ Endpoint::Next TcpReceiver::TryRecv(Channel& from, const Envelope& envelope, Byt
   if (end_ - begin_ < whole) {
     return Next::kNothing;
   }
-  // Read will find a wrong sum and a breach.
+  // Read reports a wrong checksum, and a breach of the protocol.
   if (!HasSum(buffer_.get() + begin_ + lead, into.size()) ||
       !sender_->outgoing().OnCredit(header.credit).ok()) {
     return Next::kOther;

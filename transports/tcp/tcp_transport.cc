@@ -21,7 +21,8 @@ namespace {
 
 constexpr int kDirectReads =
     4;  // up to this many sockets are read directly; with more, epoll is asked
-constexpr unsigned kScanEvery = 32;  // every so many turns epoll is asked about the other sockets
+constexpr unsigned kScanEvery =
+    32;  // the number of turns after which epoll is asked about the other sockets
 
 class TcpTransport final : public Transport, public TcpShared {
  public:
