@@ -217,7 +217,7 @@ class MatchQueue {
   void RemoveIfEmpty(Line* line);
   void Grow();
 
-  // What a receive found for the envelope of a message.
+  // The result of the search for a receive that matches a message's envelope.
   enum class Match { kNone, kTaken, kMismatch };
   // Removes the first receive of the tag, if there is one, and gives it to `taken`. On a mismatch
   // that receive has failed.

@@ -694,8 +694,8 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * the quorum. If a round is not closed within timeout_ns, the exchange fails with TIMED_OUT, which names the
  * replicas that have not come. Checkpoints can be saved after a requested exchange; entrain_edit_open_state is refused.
  * The options are refused in plain averaging, with use_async, overlap_steps, fragments, error_feedback,
- * ENTRAIN_ON_LOSS_FINISH, compat, and on device memory; CARRY and WEIGHTED also with ENTRAIN_ANCHOR_CHECK_REPAIR. With
- * replicas of several ranks they need a mesh as ENTRAIN_ON_LOSS_FINISH does. */
+ * ENTRAIN_ON_LOSS_FINISH, compat, and on device memory; CARRY and WEIGHTED also with ENTRAIN_ANCHOR_CHECK_REPAIR. If
+ * replicas have several ranks, these options need the mesh that ENTRAIN_ON_LOSS_FINISH needs. */
 
 /* On device memory the host waits in entrain_edit_begin_forward for a merge that is due, and with use_async for the
  * rendezvous. The host also waits in entrain_edit_leave, in saves and loads, and, for the exchange, in

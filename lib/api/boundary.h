@@ -21,7 +21,7 @@ namespace entrain::api {
 using entrain::CallbackScope;
 using entrain::Does;
 
-// How far a failure reaches: as its code says, or only the call (stores and optimizers have no
+// The reach of a failure: that of its code, or only the call (stores and optimizers have no
 // communicator).
 enum class Reach { kByCode, kCall };
 

@@ -1,5 +1,5 @@
-// How the parts of a run show their state to the code that saves or loads it. Each part has one
-// function that names its arrays, in the same order for every visitor:
+// The interface through which the parts of a run show their state to the code that saves or loads
+// it. Each part has one function that names its arrays, in the same order for every visitor:
 //
 //   void VisitState(StateVisitor& visitor) {
 //     visitor.Value("steps", Holder::kAll, &step_);

@@ -9,7 +9,7 @@
 namespace entrain {
 namespace {
 
-// Returns a call of this shape. Its input and output differ, for all_to_all.
+// Returns a call of this shape, with different buffers for input and output, as all_to_all needs.
 Call CallLike(CallKind kind, int64_t count, DType dtype) {
   static char in, out;
   Call call;

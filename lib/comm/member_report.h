@@ -1,4 +1,4 @@
-// What one rank of a communicator knows of another.
+// The knowledge of one rank of a communicator about another rank.
 #pragma once
 
 #include "absl/status/status.h"

@@ -36,8 +36,8 @@ class Membership {
   static constexpr int64_t kAnswerNs = 150 * kMillisecond;
   static constexpr int64_t kGraceNs = 100 * kMillisecond;
 
-  // The same for an inquiry that a rank of another communicator has asked for. That rank waits for
-  // this answer as long as for those of its other members.
+  // Takes the place of kAnswerNs in an inquiry for a rank of another communicator, which waits for
+  // the result as it waits for the answers of its own members.
   static constexpr int64_t kAnswerToOthersNs = 100 * kMillisecond;
 
   enum class Answer : uint8_t {

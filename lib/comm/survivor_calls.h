@@ -116,7 +116,7 @@ class SurvivorCalls {
   const uint64_t generation_;
   // Made when it is needed first, because most communicators need none.
   std::optional<Survivors> machine_;
-  uint32_t seen_ = 1;    // the machine's number when After was called last
+  uint32_t seen_ = 1;    // the machine's number at the last call of After
   bool ended_ = false;   // the machine has given up, and the communicator has ended because of it
   bool begun_ = false;   // the machine has got the wish of work_
   Context context_ = 0;  // reserved for the communicator that is being made; 0: none

@@ -77,7 +77,7 @@ class Survivors {
   static constexpr int kMostRanks = 1500;
 
   enum class Kind : uint8_t { kAgree = 1, kShrink = 2 };
-  // What this rank's caller brings.
+  // The contribution of this rank's caller to an agreement.
   struct Wish {
     Kind kind = Kind::kAgree;
     bool any = false;     // Partition::kAny
@@ -136,7 +136,7 @@ class Survivors {
   std::vector<Message> TakeMessages() { return std::exchange(out_, {}); }
   // The number of the call that is under way, or comes next.
   uint32_t number() const { return number_; }
-  // The caller has made the call `number`, and it is not decided.
+  // Returns true if the caller has made the call `number`, and the call is not decided.
   bool pending() const { return called_ && end_ == End::kNone; }
   Kind pending_kind() const { return wish_.kind; }
   // The decision about the call number() - 1, if this rank is in it.
@@ -201,7 +201,7 @@ class Survivors {
 
   bool AddGone(int rank);
   bool AddCut(int rank);
-  // What this rank knows has changed: tells all ranks, and goes on.
+  // Called when the knowledge of this rank has changed. Tells all ranks, and goes on.
   void Changed();
   void GiveUp(End end, int by);
   // [leader]

@@ -1,4 +1,4 @@
-// Which ranks share a host. The value is equal on every rank.
+// The ranks of a communicator, by host. The value is equal on every rank.
 #pragma once
 
 #include <string>

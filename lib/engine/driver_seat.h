@@ -1,10 +1,10 @@
 // The seat of the driver decides which thread polls, which threads sleep meanwhile, and when each
 // of them is woken.
 //
-// One word tells who drives: no thread, a caller, or the seat's own thread. The thread that takes
-// the word by compare-and-swap is the driver. Everything marked [driver] runs only on the driver. A
-// waiting caller takes the word and polls in its own thread, so a blocking call needs no change of
-// threads. The seat's thread drives when no caller does.
+// One word tells which thread drives: none, a caller, or the seat's own thread. The thread that
+// takes the word by compare-and-swap is the driver. Everything marked [driver] runs only on the
+// driver. A waiting caller takes the word and polls in its own thread, so a blocking call needs no
+// change of threads. The seat's thread drives when no caller does.
 //
 // Sleeping. The seat's thread never holds the word while it sleeps. It arms the polled objects,
 // gives the word back and sleeps on the watched descriptors for at most
@@ -143,7 +143,7 @@ class DriverSeat {
   // [driver] Drives until the work is done, then leaves.
   void Stay(const Work& work);
 
-  // Which threads drive and sleep, for tests. The values may change at once.
+  // For tests: the threads that drive and sleep. The values may change at once.
   struct Standing {
     bool driven = false, driver_sleeps = false, thread_sleeps = false;
     int waiters = 0;

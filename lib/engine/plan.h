@@ -28,7 +28,7 @@ struct Place {
 // The largest message on the inline path.
 constexpr int64_t kMaxInlineBytes = 2 << 20;
 
-// What all calls of one shape have in common. Does not change after Make.
+// The data that all calls of one shape share. Does not change after Make.
 struct Plan {
   std::shared_ptr<const Schedule> schedule;
   const char* algorithm = "";
@@ -75,7 +75,7 @@ struct Lent {
   const std::byte* data;
 };
 
-// How a call reaches its ranks.
+// The paths of a call to its ranks.
 struct Wiring {
   absl::Span<Endpoint* const> endpoints;  // by rank; null for this rank
   absl::Span<const Context> contexts;     // by rank: its number for this communicator

@@ -21,7 +21,7 @@ bool Inside(const Region& inner, const Region& outer) {
          inner.first + inner.blocks <= outer.first + outer.blocks;
 }
 
-// What one round does with the memory of a region.
+// The uses of a region's memory in one round.
 struct Uses {
   bool transferred = false;
   bool overwritten = false;       // one receive writes all of it

@@ -1,5 +1,5 @@
-// What the transfers and operations of a schedule do with each other's memory, round by round. Plan
-// derives its flags from these facts.
+// Facts about the memory that the transfers and operations of a schedule share, round by round.
+// Plan derives its flags from these facts.
 //
 // Two regions share memory if they have a block of one slot in common. If a call is in place, equal
 // blocks of kIn and kOut are the same memory too.

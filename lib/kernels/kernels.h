@@ -50,7 +50,7 @@ struct AgdArgs {
 struct AgdArrays {
   float *out, *p;
   const float* g;
-  float *m, *b, *largest, *z;  // largest: amsgrad's; z: win's
+  float *m, *b, *largest, *z;  // `largest` is of amsgrad, `z` of win
 };
 // out = keep * base + rate * (second * g2 - first * g). WSAM (lib/optim/wsam.h) uses it to
 // apply the change of the gradient.

@@ -42,7 +42,7 @@ enum class Purpose : uint16_t { kStore = 1, kData = 2, kShm = 3 };
 // The name of a connection at both its ends: the dialer's nonce. All zero: no connection.
 using ConnectionId = std::array<uint8_t, 16>;
 
-// What a side's hello says about the bytes behind the handshake.
+// A side's wish for the bytes behind the handshake, as its hello states it.
 struct Offer {
   bool tls = false;           // this side refuses a connection without TLS
   bool certificates = false;  // TLS by certificates; otherwise by the pre-shared key

@@ -141,7 +141,7 @@ absl::Status Admission::Conclude(Communicator& from, EnlargedWorld enlarged,
   }
   Adopt(enlarged);
   const absl::Status told = Welcome(*grown, limit_ns);
-  if (!told.ok()) {  // a rank is lost; that is found as ever
+  if (!told.ok()) {  // a rank is lost; the next call reports it
     ENTRAIN_LOG(kInfo, "edit: newcomers: ", told.message());
   }
   return absl::OkStatus();

@@ -1,5 +1,5 @@
-// What a rank knows of its anchors when the replicas compare them (option anchor_check): the hashes
-// of what is in memory, and the layers whose anchors were repaired.
+// A rank's record of its anchors for their comparison between replicas (option anchor_check): the
+// hashes of their bytes in memory, and the layers whose anchors were repaired.
 //
 // Thread safety: one thread at a time, the thread of Exchange::Judge.
 #pragma once

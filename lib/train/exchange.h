@@ -67,7 +67,7 @@ struct LayerReport {
   int64_t brought_ever = 0, accepted_ever = 0;
 };
 
-// How the exchange of a layer has ended on a rank that has finished it, in the format in which it is
+// The outcome of a layer's exchange on a rank that has finished it, in the format in which it is
 // sent. Equal on all ranks that have finished the layer.
 struct LayerOutcome {
   int64_t rolled_back = 0;

@@ -1,4 +1,4 @@
-// What an exchange does when anchors differ (option anchor_check).
+// The part of an exchange for anchors that differ (option anchor_check).
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -16,7 +16,7 @@
 namespace entrain {
 namespace {
 
-// What a repair brings beside the arrays, in the format in which it is sent.
+// The data of a repair beside the arrays, in the format in which it is sent.
 struct Counters {
   int64_t outer_steps = 0;
   StalenessGaps::Record gap;

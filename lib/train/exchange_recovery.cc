@@ -1,4 +1,4 @@
-// What an exchange does after a loss, for Recovery.
+// The functions of an exchange for Recovery, after a loss.
 #include <algorithm>
 #include <utility>
 #include <vector>

@@ -23,7 +23,7 @@
 
 namespace entrain {
 
-// How far a rank has come, in the format in which it is sent.
+// The progress of a rank, in the format in which it is sent.
 struct RoundPlace {
   int64_t over = 0;      // rounds that are over
   int64_t judged = 0;    // 1: the next round has had its rendezvous

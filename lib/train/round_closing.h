@@ -25,7 +25,7 @@ struct ClosingRule {
   int64_t deadline_ns = 0;  // after the first arrival; 0: at once
 };
 
-// What a rank tells the others, in the format in which it is sent.
+// The message of a rank to the others, in the format in which it is sent.
 struct Attendance {
   int64_t arrivals = 0;     // so far, of its caller
   int64_t waited_ns = 0;    // since the last of them

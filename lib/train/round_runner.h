@@ -2,8 +2,9 @@
 // job that fails ends the object on all ranks, unless it has failed because of a loss that `recovery`
 // answers. Then the job continues.
 //
-// If rounds may be closed without this replica, the jobs of its rendezvous take part in what the
-// replicas decide, and Watch does while no job runs: it runs the rounds for which the caller is late.
+// If rounds may be closed without this replica, the jobs of its rendezvous take part in the
+// decisions of the replicas. While no job runs, Watch takes part in them, and runs the rounds for
+// which the caller is late.
 //
 // Thread safety: only the caller's thread posts. Fail and sync_ns may be called from any thread.
 // Watch is called by the worker.

@@ -125,8 +125,8 @@ absl::StatusOr<bool> WorkerThread::WaitUntil(uint64_t number, Deadline until) {
       }
       late = CheckUnderWay();
       if (current != nullptr) {
-        // This thread runs a job of another worker. The limit of that job must not expire before
-        // the limit of the job for which it waits.
+        // This thread runs a job of another worker. That job waits for a job of this worker, so its
+        // limit must not expire first.
         absl::MutexLock own(&current->mutex_);
         current->begun_ns_ = Clock::Real().Now();
       }

@@ -26,8 +26,8 @@ class InprocEndpoint final : public Endpoint {
   static constexpr int64_t kEagerBytes = 1024;
   static constexpr int64_t kCredit =
       1 << 20;  // cost of eager messages that the receiver has not taken yet
-  static constexpr int64_t kPieceBytes = 256 << 10;  // a revoking sender may have to wait for one
-                                                     // piece
+  static constexpr int64_t kPieceBytes =
+      256 << 10;  // a sender that revokes a message waits for one piece at most
   static constexpr int64_t kBytesPerPoll = 1 << 20;  // copied in one call of Progress
 
   InprocEndpoint(InprocShared* shared, uint32_t slot, std::string address, Deadline connect_by);

@@ -1,5 +1,6 @@
-// How long nothing has happened, for a thread that looks after calls: since the last look that did something, or that
-// found a call started after the look before. So a time without calls does not count.
+// Measures the time without events, for a thread that looks after calls. The time begins at the
+// last look that did something, or that found a call started after the look before. So a time
+// without calls does not count.
 //
 // Thread safety: none.
 #pragma once
