@@ -115,6 +115,7 @@ class LateMeeting final : public PassingMeeting {
   absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) override {
     auto table = PassingMeeting::Wait(stop);
     if (table.ok()) {
+      // The others begin to connect meanwhile.
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
     }
     return table;
