@@ -12,13 +12,12 @@
 namespace entrain {
 
 struct FaultPlan {
-  int64_t bytes_per_second = 0;  // of everything that the process sends; 0: no limit
-  int64_t latency_ns = 0;        // of every message
-  int64_t jitter_ns = 0;         // every message is delayed by up to this much more, drawn
-                                 // uniformly
-  uint64_t seed = 1;             // of the draws
-  int64_t cut_ns = 0;            // all paths end at this time after the start; 0: never
-  std::vector<int> ranks = {};   // the ranks to which it applies; empty: all
+  int64_t bytes_per_second = 0;              // of everything that the process sends; 0: no limit
+  int64_t latency_ns = 0;                    // of every message
+  int64_t jitter_ns = 0;                     // largest additional delay of a message
+  uint64_t seed = 1;                         // of the draws
+  int64_t cut_ns = 0;                        // all paths end at this time after the start; 0: never
+  std::vector<int> ranks = {};               // the ranks to which it applies; empty: all
   std::vector<std::string> transports = {};  // the transports to which it applies; empty: all
 
   bool IsFor(int rank) const;

@@ -156,7 +156,7 @@ class Endpoint {
   virtual bool HasEarly(Tag tag) const = 0;
 
   // ---- Non-blocking fast path, for a caller that does not poll in the meantime. The default
-  // implementations never do anything.
+  // implementations do nothing.
   enum class Sent { kNo, kCopied, kRtsSent };
   // Sends the message now if that needs no waiting. kCopied: the buffer may be reused. kRtsSent:
   // the peer will read the message from the buffer; TryTaken with `*request` tells when it has. kNo:

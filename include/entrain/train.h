@@ -652,11 +652,12 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * an error (PEER_LOST), which names the replica and the rank and says that the replica has left. No call returns an
  * error on the other ranks. They agree on the ranks that are left (entrain_comm_shrink), in a thread of the library,
  * also while the callers compute (with ENTRAIN_PROGRESS_CALLER only while some call of the library waits). If a replica
- * is lost between exchanges, the next exchange is one of the others. If it is lost during an exchange, the others finish the exchange: a layer that any of them has finished with the lost
- * replica's pseudo-gradient counts it on all of them, and the other layers have weights and divisors as if the lost
- * replica had not come. All replicas then have the same bits. (With several ranks in a replica, each shard of a layer is
- * a part in this sense.) If ranks are cut off from each other, the side with the majority goes on, as in
- * entrain_comm_shrink. A rank that was left out, because it was stopped or too late, gets STALE_GENERATION.
+ * is lost between exchanges, the others make the next exchange. If it is lost during an exchange, the others finish the
+ * exchange: a layer that any of them has finished with the lost replica's pseudo-gradient counts it on all of them, and
+ * the other layers have weights and divisors as if the lost replica had not come. All replicas then have the same bits.
+ * (With several ranks in a replica, this holds for each shard of a layer.) If ranks are cut off from each other, the
+ * side with the majority goes on, as in entrain_comm_shrink. A rank that was left out, because it was stopped or too
+ * late, gets STALE_GENERATION.
  *
  * Replicas keep their numbers. The groups of the mesh and of the shard do not change, so calls over
  * the sync group fail from then on: the reduction of gradients in warm-up, and entrain_shard_broadcast. A loss during
@@ -1101,11 +1102,11 @@ ENTRAIN_API entrain_status_t entrain_state_commit_start(entrain_state_t* state, 
  * with a divisor that is exactly that of the others; what the others have added stays. Then the shards are cut anew for
  * the ranks that are left. All of them have the same parameters, bit for bit, after equally many installs.
  *
- * The accumulator and `params` stay where they are. A rank whose caller computes joins in its next install. A rank and
- * the one behind it that are lost together, before the shards have been cut anew, take a shard with them: all calls then
- * return MISMATCH, which names both. Start again from the last checkpoint. A rank that was left out, because it was
- * stopped or too late, gets STALE_GENERATION. A loss during create, save or load is an error. In the last round, install
- * waits until all ranks have finished it. With agd, the optimizer's counts of branches include the copy. */
+ * The accumulator and `params` stay where they are. A rank whose caller computes joins in its next install. If a rank
+ * and the rank behind it are both lost before the shards have been cut anew, a shard is lost: all calls then return
+ * MISMATCH, which names both. Start again from the last checkpoint. A rank that was left out, because it was stopped or
+ * too late, gets STALE_GENERATION. A loss during create, save or load is an error. In the last round, install waits
+ * until all ranks have finished it. With agd, the optimizer's counts of branches include the copy. */
 
 enum { /* entrain_acco_config_t.method. Each round sends 2 (W - 1) / W L elements per rank, L = padded parameters */
   ENTRAIN_ACCO = 0,      /* half A of a batch is computed at an estimate of the parameters, half B at the parameters. A

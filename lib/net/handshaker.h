@@ -8,7 +8,7 @@
 //     | <----------------------- in TLS: proof              |
 //
 // TLS is bound to both hellos. Until the dialer's proof was checked, a listener reads the bytes of
-// the handshake only, and makes nothing of TLS.
+// the handshake only, and creates no object of TLS.
 //
 // Thread safety: none.
 #pragma once
@@ -37,8 +37,8 @@ class Handshaker {
              const ConnectionId& further_to = {});
 
   // Continues as far as possible without blocking. Returns true once the handshake is done; an
-  // error is final. `until_proved`: reads nothing once `proved` is true, so that the end of the
-  // connection after that is an error of what the caller does next.
+  // error is final. `until_proved`: reads nothing once `proved` is true, so that a later end of the
+  // connection is an error of the caller's next operation.
   absl::StatusOr<bool> Progress(bool until_proved = false);
   // Returns true if Progress waits until the socket is writable. It always waits until it is
   // readable.

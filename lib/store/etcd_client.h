@@ -1,8 +1,8 @@
 // A client of etcd v3, by its JSON gateway. It knows several members, uses one of them, and goes on
 // to the next one when that does not answer or is cut off from the others.
 //
-// A request whose answer is lost is sent again, so etcd may execute it twice. A caller makes a
-// transaction harmless if it is executed again by what it compares (etcd_store.cc, etcd_meeting.cc).
+// A request whose answer is lost is sent again, so etcd may execute it twice. The comparisons of a
+// transaction must make a second execution harmless (etcd_store.cc, etcd_meeting.cc).
 //
 // Thread safety: any thread may use an EtcdClient. A watch is used by one thread, except for Wake.
 #pragma once

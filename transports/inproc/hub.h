@@ -43,7 +43,7 @@ struct InprocPair {
   struct Side {
     std::shared_ptr<Inbox> inbox;    // null until this side has connected
     uint32_t slot = 0;               // of its endpoint in its transport
-    std::deque<LentMessage> lent;    // every record that it ever made, as many as were open at once
+    std::deque<LentMessage> lent;    // all records that it has made: as many as were open at once
     std::vector<LentMessage*> free;  // only for the side's own thread
     // Cost of the eager messages that the *other* side has taken from this one. The other side
     // writes it (relaxed, since it is only a count), and this one reads it.

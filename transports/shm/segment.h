@@ -9,7 +9,7 @@
 //   20 KiB            ring written by side 0
 //   ... + ring bytes  ring written by side 1
 //
-// lib/memory/sealed_memory.h says what memory that is. Forked children do not have it.
+// lib/memory/sealed_memory.h describes this memory. Forked children do not have it.
 //
 // Sleeping. A side that is about to sleep stores the events for which it must be woken in its
 // `sleeping` word, and then checks once more for these events. The other side publishes, and then
