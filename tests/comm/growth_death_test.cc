@@ -272,42 +272,67 @@ INSTANTIATE_TEST_SUITE_P(At, DyingMember,
                                                           Step::kConnected)),
                          kDyingName);
 
-TEST_P(DyingMember, IsNamedToTheOthersAndTheNewcomerGoesOnWaiting) {
-  for (const int guilty : {0, 1}) {
-    const StoreOfKind stores(std::get<1>(GetParam()));
-    const auto open = [&](const Death& death) {
-      return std::make_shared<LastStore>(stores.Open(), death);
-    };
-    HowToRun how = How();
-    how.wait_ns = 4 * kSecond;
-    const pid_t newcomer = StartProcess([&] {
-      const MaybeComm joined = JoinAsNewcomer(stores.Open(), how);
+// Three members, of which one dies, and a newcomer.
+class DyingMemberJob {
+ public:
+  DyingMemberJob(const char* store, const HowToRun& how, Step step, int guilty)
+      : stores_(store), how_(how), step_(step), guilty_(guilty) {}
+
+  void Start() {
+    HowToRun waiting = how_;
+    waiting.wait_ns = 4 * kSecond;
+    newcomer_ = StartProcess([&] {
+      const MaybeComm joined = JoinAsNewcomer(stores_.Open(), waiting);
       EXPECT_EQ(joined.status().code(), absl::StatusCode::kDeadlineExceeded) << joined.status();
       EXPECT_THAT(std::string(joined.status().message()), HasSubstr("the last attempt failed: "));
     });
-    AwaitApplications(*stores.Open(), 1);
-    std::vector<pid_t> members;
+    AwaitApplications(*stores_.Open(), 1);
     for (int rank = 0; rank < 3; ++rank) {
-      members.push_back(StartProcess([&] {
-        const auto store = open({rank == guilty ? step() : Step::kNone});
-        const MaybeComm comm = CreateMember(store, rank, 3, How());
-        ASSERT_TRUE(comm.ok()) << comm.status();
-        const int64_t begin = Clock::Real().Now();
-        const MaybeComm grown = Grow(*comm, store, {.min_newcomers = 1});
-        EXPECT_EQ(grown.status().code(), absl::StatusCode::kUnavailable) << grown.status();
-        EXPECT_EQ(BlameOf(grown.status()).rank, guilty) << grown.status();
-        EXPECT_LT(Clock::Real().Now() - begin, 2 * kSecond) << grown.status();
-      }));
+      members_.push_back(StartProcess([&] { Grows(rank); }));
     }
+  }
+  void ExpectEnds() const {
     for (int rank = 0; rank < 3; ++rank) {
-      const int status = EndOf(members[static_cast<size_t>(rank)]);
-      if (rank == guilty) {
+      const int status = EndOf(members_[static_cast<size_t>(rank)]);
+      if (rank == guilty_) {
         EXPECT_TRUE(WIFSIGNALED(status)) << status;
       } else {
         EXPECT_EQ(status, 0);
       }
     }
-    EXPECT_EQ(EndOf(newcomer), 0);
+    EXPECT_EQ(EndOf(newcomer_), 0);
+  }
+
+ private:
+  void Grows(int rank) const {
+    const Death death = {rank == guilty_ ? step_ : Step::kNone};
+    const auto store = std::make_shared<LastStore>(stores_.Open(), death);
+    const MaybeComm comm = CreateMember(store, rank, 3, how_);
+    ASSERT_TRUE(comm.ok()) << comm.status();
+    const int64_t begin = Clock::Real().Now();
+    const MaybeComm grown = Grow(*comm, store, {.min_newcomers = 1});
+    EXPECT_EQ(grown.status().code(), absl::StatusCode::kUnavailable) << grown.status();
+    EXPECT_EQ(BlameOf(grown.status()).rank, guilty_) << grown.status();
+    EXPECT_LT(Clock::Real().Now() - begin, 2 * kSecond) << grown.status();
+  }
+
+  const StoreOfKind stores_;
+  const HowToRun how_;
+  const Step step_;
+  const int guilty_;
+  pid_t newcomer_ = -1;
+  std::vector<pid_t> members_;
+};
+
+// The leader dies in one job, another member in the other. Their newcomers wait at the same time.
+TEST_P(DyingMember, IsNamedToTheOthersAndTheNewcomerGoesOnWaiting) {
+  DyingMemberJob jobs[] = {{std::get<1>(GetParam()), How(), step(), 0},
+                           {std::get<1>(GetParam()), How(), step(), 1}};
+  for (DyingMemberJob& job : jobs) {
+    job.Start();
+  }
+  for (const DyingMemberJob& job : jobs) {
+    job.ExpectEnds();
   }
 }
 
