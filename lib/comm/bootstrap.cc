@@ -153,13 +153,16 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
 }
 
 absl::Status ForOthers(const absl::Status& why, int rank, int members) {
-  // An error that all ranks share, or that names the guilty rank, is passed on unchanged.
-  if (members > 0 && rank >= members && BlameOf(why).rank < members) {
+  // An error that all ranks share, or that names the guilty rank, is passed on unchanged. Who has not
+  // come to the meeting is known from the store, to newcomers as to members.
+  const Blame blame = BlameOf(why);
+  const bool absent = absl::IsDeadlineExceeded(why) && blame.phase == Phase::kBootstrap;
+  if (members > 0 && rank >= members && blame.rank < members && !absent) {
     return BlameRank(absl::AbortedError(absl::StrCat("creating the communicator: newcomer rank ",
                                                      rank, " gave up: ", why.message())),
                      rank, Phase::kBootstrap);
   }
-  if (absl::IsDataLoss(why) || absl::IsDeadlineExceeded(why) || BlameOf(why).rank >= 0) {
+  if (absl::IsDataLoss(why) || absl::IsDeadlineExceeded(why) || blame.rank >= 0) {
     return why;
   }
   return BlameRank(absl::AbortedError(absl::StrCat("creating the communicator: rank ", rank,
