@@ -243,12 +243,16 @@ absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& mee
   while (!work->Wait(Deadline::After(kLookNs))) {
     absl::Status failed = meeting.Check();
     if (!failed.ok()) {
-      Blame blame = BlameOf(failed);
-      if (blame.rank >= 0 && blame.rank < size()) {
+      absl::Status told = failed;
+      if (Blame blame = BlameOf(failed); blame.rank >= 0 && blame.rank < size()) {
         blame.peer_id = core_->config().members[static_cast<size_t>(blame.rank)].id;
+        failed = WithBlame(std::move(failed), blame);
+        // EndWith keeps the blame only of an error that ends communicators.
+        told = absl::IsFailedPrecondition(failed)
+                   ? WithBlame(absl::AbortedError(failed.message()), blame)
+                   : failed;
       }
-      failed = WithBlame(std::move(failed), blame);
-      core_->ending().EndWith(failed);
+      core_->ending().EndWith(told);
       work->Wait(Deadline::Never());  // ended by the line before
       return failed;
     }
