@@ -274,4 +274,40 @@ absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& mee
   return absl::OkStatus();
 }
 
+namespace {
+
+// Rank 0 lets the newcomers know that the members have compared. A newcomer that agreed before could
+// wait for one that is silent, while the members drop the attempt.
+absl::Status PassOn(Communicator& grown, int peer, const CallOptions& options) {
+  uint8_t compared = 1;
+  Call call;
+  call.kind = grown.rank() == 0 ? CallKind::kSend : CallKind::kRecv;
+  (grown.rank() == 0 ? call.in : call.out) = {&compared, sizeof(compared)};
+  call.count = 1;
+  call.root = peer;
+  call.options = options;
+  return grown.Run(call);
+}
+
+}  // namespace
+
+absl::Status ConfirmGrown(Communicator& grown, const Confirmation& confirmation) {
+  if (grown.rank() >= confirmation.members) {
+    ENTRAIN_RETURN_IF_ERROR(PassOn(grown, 0, confirmation.compare));
+  }
+  for (int rank = confirmation.members; rank < grown.size(); ++rank) {
+    if (grown.rank() == 0 && confirmation.well) {
+      PassOn(grown, rank, {})
+          .IgnoreError();  // a lost rank ends them all; the agreement takes it up
+    }
+  }
+  if (grown.size() > Survivors::kMostRanks) {
+    return absl::OkStatus();
+  }
+  uint32_t stands = confirmation.well ? 1 : 0;
+  ENTRAIN_RETURN_IF_ERROR(grown.Agree(&stands, confirmation.timeout_ns));
+  return stands != 0 ? absl::OkStatus()
+                     : absl::AbortedError("a member does not know how the others fared");
+}
+
 }  // namespace entrain

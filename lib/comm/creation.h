@@ -62,4 +62,15 @@ struct MeetingSeat {
 absl::StatusOr<Card> MakeCard(Runtime& runtime, const SharedSettings& settings, int rank,
                               const CpuShare& cpus);
 
+// The ranks of a communicator that has grown agree on whether it stands. Members that lose a rank while
+// they compare how an attempt went could otherwise differ.
+struct Confirmation {
+  int members = 0;           // how many ranks are no newcomers
+  bool well = true;          // of a member: all members are well, as far as it knows
+  CallOptions compare = {};  // of a newcomer: the limit of its wait until the members have compared
+  int64_t timeout_ns = 0;    // of the agreement
+};
+// OK: the communicator stands on all ranks that live.
+absl::Status ConfirmGrown(Communicator& grown, const Confirmation& confirmation);
+
 }  // namespace entrain

@@ -6,7 +6,7 @@
 //   rank 0  broadcasts how many there are; none: the call is over
 //   all     and the newcomers meet in the store and connect, as when a communicator is created
 //   all     tell each other, over the old communicator, how that went (an all-gather)
-//     well  rank 0 broadcasts over the new communicator that it stands, which the newcomers wait for
+//     well  all and the newcomers agree over the new communicator that it stands
 //     ill   all drop the new communicator, rank 0 refuses the newcomers that are to blame, and the
 //           ranks begin again at "rank 0 broadcasts". So each newcomer costs one attempt at most
 //
@@ -102,7 +102,8 @@ class Growth {
   // error if no newcomer is to blame.
   absl::StatusOr<std::set<int>> Compare(const absl::Status& made, int newcomers);
   void Dismiss(const std::set<int>& culprits);
-  void Conclude(Communicator& grown);
+  // `well`: the attempt went well on all members, as far as this one knows.
+  absl::Status Conclude(Communicator& grown, bool well);
 
   Communicator& comm_;
   const CoreConfig& config_;
@@ -111,7 +112,8 @@ class Growth {
   int64_t timeout_ns_ = 0;
   Limits limits_;
   std::shared_ptr<Store> store_;
-  std::string reason_;  // of the first rank on which the last attempt failed
+  std::string reason_;     // of the first rank on which the last attempt failed
+  bool compared_ = false;  // this rank knows how the last attempt went on all members
   // Rank 0 only:
   uint64_t call_ = 0;
   absl::Status collected_;
@@ -259,7 +261,9 @@ absl::StatusOr<std::set<int>> Growth::Compare(const absl::Status& made, int newc
     Write(made.message(), &mine.text);
   }
   std::vector<Outcome> all(static_cast<size_t>(comm_.size()));
+  compared_ = false;
   ENTRAIN_RETURN_IF_ERROR(Gather(&mine, all.data(), sizeof(mine), Limited()));
+  compared_ = true;
   std::set<int> culprits;
   int failed = -1;  // the first rank that blames a newcomer; if none does, the first with an error
   for (int rank = 0; rank < comm_.size(); ++rank) {
@@ -305,17 +309,18 @@ void Growth::Dismiss(const std::set<int>& culprits) {
   }
 }
 
-void Growth::Conclude(Communicator& grown) {
-  uint64_t generation = config_.generation + 1;
-  const absl::Status told = grown.Broadcast(&generation, 1, DType::kU64, /*root=*/0, Limited());
-  if (!told.ok()) {
-    // The members have decided. The caller finds the reason in the first call, as always when a rank
-    // is lost.
-    ENTRAIN_LOG(kInfo, config_.name, ": grow: ", told.message());
+absl::Status Growth::Conclude(Communicator& grown, bool well) {
+  Confirmation confirmation{.members = comm_.size(), .well = well};
+  confirmation.timeout_ns = std::max<int64_t>(limits_.all.Left(Clock::Real().Now()), 1);
+  const absl::Status stands = ConfirmGrown(grown, confirmation);
+  if (!stands.ok()) {
+    const absl::Status ended = comm_.status();
+    return ended.ok() ? Annotate(stands, absl::StrCat(config_.name, ": grow")) : ended;
   }
   if (intake_ != nullptr) {
     intake_->Finish({Deadline::After(limits_.attempt_ns)});
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<Communicator>> Growth::Run() {
@@ -336,9 +341,12 @@ absl::StatusOr<std::shared_ptr<Communicator>> Growth::Run() {
     }
     auto made = Attempt(attempt, word);
     const auto culprits = Compare(made.status(), word.newcomers);
-    if (culprits.ok() && culprits->empty()) {
-      Conclude(**made);
-      return made;
+    const bool well = culprits.ok() && culprits->empty();
+    if (made.ok() && (well || !compared_)) {
+      const absl::Status stands = Conclude(**made, well);
+      if (stands.ok() || well) {
+        return stands.ok() ? made : stands;
+      }
     }
     if (made.ok()) {
       // Returns when the others have been told: newcomers wait for a word over this communicator.

@@ -192,13 +192,12 @@ Joining::Made Joining::Attempt(StoreMeeting& application, const std::string& bas
                                                             .size = roster.size(),
                                                             .watch = watch},
                                                            Prepare(roster, rank), stop));
-  // The members compare how the attempt went on all of them. Rank 0 then says that the communicator
-  // stands, or they abort it.
-  uint64_t generation = 0;
-  CallOptions limit;
-  limit.deadline = stop_.deadline;
-  limit.timeout_ns = options_.wait_ns;
-  ENTRAIN_RETURN_IF_ERROR(comm->Broadcast(&generation, 1, DType::kU64, /*root=*/0, limit));
+  // The members compare how the attempt went on all of them. Then all ranks agree that the communicator
+  // stands, or the members end it.
+  Confirmation confirmation{.members = roster.members, .timeout_ns = roster.limit_ns};
+  confirmation.compare.deadline = stop_.deadline;
+  confirmation.compare.timeout_ns = options_.wait_ns;
+  ENTRAIN_RETURN_IF_ERROR(ConfirmGrown(*comm, confirmation));
   return comm;
 }
 
