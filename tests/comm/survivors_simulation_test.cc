@@ -4,7 +4,6 @@
 // runs it alone and prints its messages. ENTRAIN_SIMULATION_SEEDS=1000000 looks longer.
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 
 #include "lib/comm/survivors.h"
+#include "tests/sim/seeds.h"
 #include "tests/sim/virtual_network.h"
 
 namespace entrain {
@@ -31,13 +30,7 @@ using Wish = Survivors::Wish;
 
 constexpr int64_t kSilence = 100 * kMillisecond;
 
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
-  uint64_t value = otherwise;
-  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
-
-const bool kTrace = FromEnvironment("ENTRAIN_SIMULATION_TRACE", 0) != 0;
+const bool kTrace = Seeds::Traced();
 
 // A rank: its machine, and a caller that makes one call after the other.
 class Rank final : public VirtualNode {
@@ -448,8 +441,7 @@ class World {
 };
 
 TEST(SurvivorsSimulation, RanksThatGoOnAgree) {
-  const uint64_t first = FromEnvironment("ENTRAIN_SIMULATION_FIRST", 1);
-  const uint64_t seeds = FromEnvironment("ENTRAIN_SIMULATION_SEEDS", 6000);
+  const auto [first, seeds] = Seeds(6000);
   Reached reached;
   int failed = 0;
   for (uint64_t seed = first; seed < first + seeds && failed < 5; ++seed) {

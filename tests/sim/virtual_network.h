@@ -120,6 +120,28 @@ class VirtualNetwork {
       Tell(to, from, path.ends_ns, false);
     }
   }
+  // Tells a node that its path to another one is lost, some time after `after_ns`.
+  void Tell(int node, int lost, int64_t after_ns, bool proven) {
+    On(node, std::max(after_ns, now_) + Delay(), [this, node, lost, proven] {
+      Path& back = at(node).paths[static_cast<size_t>(lost)];
+      back.lost = true;
+      if (!std::exchange(back.closed, true)) {
+        at(node).machine->OnLost(lost, proven, now_);
+      }
+    });
+  }
+  // A crashed node runs again, without any path, so that its memory can be given back.
+  void Revive(int node) {
+    at(node).crashed = false;
+    at(node).stopped_until = 0;
+    for (int peer = 0; peer < size(); ++peer) {
+      Path& out = at(node).paths[static_cast<size_t>(peer)];
+      Path& in = at(peer).paths[static_cast<size_t>(node)];
+      out.lost = out.closed = in.lost = in.closed = true;
+    }
+  }
+  // Time passes without an event: a node computes.
+  void Spend(int64_t ns) { now_ += ns; }
   // Messages of this direction take at least until then.
   void Stall(int from, int to, int64_t until_ns) {
     at(from).paths[static_cast<size_t>(to)].stalled_until = until_ns;
@@ -139,7 +161,7 @@ class VirtualNetwork {
         at(node).machine->OnTick(now_);
         continue;
       }
-      Event next = events_.top();
+      Event next = std::move(const_cast<Event&>(events_.top()));  // its key stays, for pop
       events_.pop();
       now_ = std::max(now_, next.time);
       if (next.node >= 0 && at(next.node).stopped_until > now_) {
@@ -180,15 +202,6 @@ class VirtualNetwork {
     // Most messages are fast, some are much slower.
     const int64_t most = Chance(0.1) ? delays_.most_ns : delays_.least_ns * 20;
     return Between(delays_.least_ns, std::max(delays_.least_ns, most));
-  }
-  void Tell(int node, int lost, int64_t after_ns, bool proven) {
-    On(node, std::max(after_ns, now_) + Delay(), [this, node, lost, proven] {
-      Path& back = at(node).paths[static_cast<size_t>(lost)];
-      back.lost = true;
-      if (!std::exchange(back.closed, true)) {
-        at(node).machine->OnLost(lost, proven, now_);
-      }
-    });
   }
   std::pair<int64_t, int> NextTick() {
     std::pair<int64_t, int> first{std::numeric_limits<int64_t>::max(), -1};
