@@ -103,7 +103,10 @@ class Growth {
   absl::StatusOr<std::set<int>> Compare(const absl::Status& made, int newcomers);
   void Dismiss(const std::set<int>& culprits);
   // `well`: the attempt went well on all members, as far as this one knows.
-  absl::Status Conclude(Communicator& grown, bool well);
+  absl::Status Conclude(Communicator& grown, int attempt, bool well);
+  // The attempt is the last one. A newcomer that has missed this, because a rank was lost, applies again.
+  void Finish(Communicator& grown, int attempt);
+  Roster NewRoster() const;
 
   Communicator& comm_;
   const CoreConfig& config_;
@@ -207,9 +210,7 @@ Word Growth::Speak(int attempt) {
                                                       intake_->size(), " newcomers in: ", reason_));
   }
   if (status.ok()) {
-    const Roster roster{
-        config_.generation + 1, comm_.size(), config_.probed, limits_.attempt_ns, {}};
-    status = intake_->Announce(attempt, roster, {Deadline::After(limits_.attempt_ns)});
+    status = intake_->Announce(attempt, NewRoster(), {Deadline::After(limits_.attempt_ns)});
   }
   if (status.ok()) {
     word.newcomers = intake_->size();
@@ -309,7 +310,7 @@ void Growth::Dismiss(const std::set<int>& culprits) {
   }
 }
 
-absl::Status Growth::Conclude(Communicator& grown, bool well) {
+absl::Status Growth::Conclude(Communicator& grown, int attempt, bool well) {
   Confirmation confirmation{.members = comm_.size(), .well = well};
   confirmation.timeout_ns = std::max<int64_t>(limits_.all.Left(Clock::Real().Now()), 1);
   const absl::Status stands = ConfirmGrown(grown, confirmation);
@@ -318,9 +319,25 @@ absl::Status Growth::Conclude(Communicator& grown, bool well) {
     return ended.ok() ? Annotate(stands, absl::StrCat(config_.name, ": grow")) : ended;
   }
   if (intake_ != nullptr) {
-    intake_->Finish({Deadline::After(limits_.attempt_ns)});
+    Finish(grown, attempt);
   }
   return absl::OkStatus();
+}
+
+void Growth::Finish(Communicator& grown, int attempt) {
+  const Stop stop{Deadline::After(limits_.attempt_ns)};
+  intake_->Finish(stop);
+  const std::vector<MemberReport> members = grown.Members();
+  const bool all = std::all_of(members.begin(), members.end(), [](const MemberReport& member) {
+    return member.state == MemberReport::State::kAlive;
+  });
+  if (!all) {
+    intake_->Announce(attempt + 1, NewRoster(), stop).IgnoreError();  // nobody is on it
+  }
+}
+
+Roster Growth::NewRoster() const {
+  return {config_.generation + 1, comm_.size(), config_.probed, limits_.attempt_ns, {}};
 }
 
 absl::StatusOr<std::shared_ptr<Communicator>> Growth::Run() {
@@ -343,7 +360,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Growth::Run() {
     const auto culprits = Compare(made.status(), word.newcomers);
     const bool well = culprits.ok() && culprits->empty();
     if (made.ok() && (well || !compared_)) {
-      const absl::Status stands = Conclude(**made, well);
+      const absl::Status stands = Conclude(**made, attempt, well);
       if (stands.ok() || well) {
         return stands.ok() ? made : stands;
       }
