@@ -36,10 +36,11 @@ VirtualStore::Times VirtualJob::PickTimes(uint64_t seed) {
 
 VirtualJob::VirtualJob(uint64_t seed, int processes)
     : world_(seed, processes, PickDelays(seed)), store_(&world_, PickTimes(seed)) {
-  const bool skewed = Chance(0.3), one_host = Chance(0.5);
+  const bool skewed = Chance(0.3);
+  one_host_ = Chance(0.5);
   for (int p = 0; p < processes; ++p) {
     VirtualWorld::Process how;
-    how.host = one_host ? 0 : static_cast<int>(Between(0, 1));
+    how.host = one_host_ ? 0 : static_cast<int>(Between(0, 1));
     how.clock_offset_ns = Between(1, 1000) * kSecond;
     how.clock_rate = skewed ? 1 + 1e-3 * static_cast<double>(Between(-20, 20)) : 1;
     world_.Describe(p, how);

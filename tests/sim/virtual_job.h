@@ -91,6 +91,7 @@ class VirtualJob {
   std::set<int> touched_;
   std::set<std::pair<int, int>> cut_;
   bool store_touched_ = false;
+  bool one_host_ = true;
 
  private:
   void Check(const char* name, int64_t took_ns, int64_t limit_ns);
