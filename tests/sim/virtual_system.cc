@@ -3,6 +3,7 @@
 // they always are.
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdarg>
 #include <cstring>
 #include <ctime>
@@ -10,13 +11,19 @@
 #include <memory>
 #include <thread>
 
+#include <dlfcn.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "absl/base/internal/thread_identity.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/internal/kernel_timeout.h"
+#include "absl/synchronization/internal/per_thread_sem.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 #include "lib/store/brought.h"
 #include "tests/sim/virtual_world.h"
@@ -63,7 +70,58 @@ long Futex(VirtualWorld& world, uint32_t* word, int operation, uint32_t value,
 
 }  // namespace
 
+// ---- Abseil's blocking, which is in shared libraries: the program's definitions come before theirs.
+
+namespace absl {
+ABSL_NAMESPACE_BEGIN
+namespace base_internal {
+ThreadIdentity* CurrentThreadIdentityIfPresent() {
+  VirtualWorld* const world = World();
+  if (world != nullptr) {
+    return static_cast<ThreadIdentity*>(
+        world->Identity(sizeof(ThreadIdentity), PerThreadSynch::kAlignment));
+  }
+  static const auto next = reinterpret_cast<ThreadIdentity* (*)()>(
+      dlsym(RTLD_NEXT, "_ZN4absl7debian313base_internal30CurrentThreadIdentityIfPresentEv"));
+  return next();
+}
+}  // namespace base_internal
+
+Time Now() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);  // the process's own clock in a fiber
+  return TimeFromTimespec(now);
+}
+ABSL_NAMESPACE_END
+}  // namespace absl
+
 extern "C" {
+
+void ABSL_INTERNAL_C_SYMBOL(AbslInternalPerThreadSemPost)(
+    absl::base_internal::ThreadIdentity* identity) {
+  static const auto next = reinterpret_cast<void (*)(absl::base_internal::ThreadIdentity*)>(
+      dlsym(RTLD_NEXT, "AbslInternalPerThreadSemPost_debian3"));
+  if (World() == nullptr || !World()->Post(identity)) {
+    next(identity);
+  }
+}
+
+bool ABSL_INTERNAL_C_SYMBOL(AbslInternalPerThreadSemWait)(
+    absl::synchronization_internal::KernelTimeout timeout) {
+  static const auto next =
+      reinterpret_cast<bool (*)(absl::synchronization_internal::KernelTimeout)>(
+          dlsym(RTLD_NEXT, "AbslInternalPerThreadSemWait_debian3"));
+  if (World() == nullptr) {
+    return next(timeout);
+  }
+  const int64_t until = timeout.has_timeout()
+                            ? absl::ToUnixNanos(absl::TimeFromTimespec(timeout.MakeAbsTimespec()))
+                            : std::numeric_limits<int64_t>::max();
+  const int64_t left = timeout.has_timeout() ? until - absl::ToUnixNanos(absl::Now()) : until;
+  return World()->AwaitPost(std::max<int64_t>(left, 0));
+}
+
+// ---- The system
 
 int __real_clock_gettime(clockid_t id, timespec* time);
 int __wrap_clock_gettime(clockid_t id, timespec* time) {
@@ -161,6 +219,12 @@ int __wrap_close(int fd) {
   }
   World()->CloseDescriptor(fd);
   return 0;
+}
+
+// A new fiber would inherit the mask for good.
+int __real_pthread_sigmask(int how, const sigset_t* set, sigset_t* before);
+int __wrap_pthread_sigmask(int how, const sigset_t* set, sigset_t* before) {
+  return World() == nullptr ? __real_pthread_sigmask(how, set, before) : 0;
 }
 
 int __real_pthread_setname_np(pthread_t thread, const char* name);

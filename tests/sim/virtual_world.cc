@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <csetjmp>
+#include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <utility>
 
+#include <link.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
-#include "lib/base/callback_scope.h"
 #include "tests/sim/virtual_transport.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -39,11 +41,52 @@ void* TakeStack() {
   return stack;
 }
 
-}  // namespace
+// The program's thread_local variables, which belong to a fiber while it runs. Libraries have others.
+class ThreadVariables {
+ public:
+  static void Save(std::vector<char>* into) {
+    into->assign(Own().begin, Own().begin + Own().bytes);
+  }
+  static void Load(const std::vector<char>& from) {
+    const Place& own = Own();
+    if (from.empty()) {
+      std::memcpy(own.begin, own.initial, own.initial_bytes);
+      std::memset(own.begin + own.initial_bytes, 0, own.bytes - own.initial_bytes);
+    } else {
+      std::memcpy(own.begin, from.data(), own.bytes);
+    }
+  }
 
-// The library's variables of a thread belong to a fiber here.
-extern __thread const void* innermost_scope __asm__("_ZN7entrain13CallbackScope10innermost_E")
-    __attribute__((tls_model("initial-exec")));
+ private:
+  struct Place {
+    char* begin = nullptr;
+    size_t bytes = 0;
+    const char* initial = nullptr;
+    size_t initial_bytes = 0;
+  };
+  static const Place& Own() {
+    static const Place own = [] {
+      Place place;
+      dl_iterate_phdr(&Find, &place);
+      return place;
+    }();
+    return own;
+  }
+  // The first object is the program.
+  static int Find(dl_phdr_info* object, size_t, void* place) {
+    for (int i = 0; i < object->dlpi_phnum; ++i) {
+      const auto& header = object->dlpi_phdr[i];
+      if (header.p_type == PT_TLS) {
+        *static_cast<Place*>(place) = {
+            static_cast<char*>(object->dlpi_tls_data), header.p_memsz,
+            reinterpret_cast<const char*>(object->dlpi_addr + header.p_vaddr), header.p_filesz};
+      }
+    }
+    return 1;
+  }
+};
+
+}  // namespace
 
 struct VirtualWorld::Fiber {
   size_t number = 0;
@@ -56,7 +99,9 @@ struct VirtualWorld::Fiber {
   uint64_t turn = 0;          // of its last resumption; older wake-ups are void
   const void* key = nullptr;  // what it waits for
   bool blocked = false, woken = false, ended = false;
-  const void* scope = nullptr;
+  std::vector<char> variables;  // of its thread; empty: the initial values
+  void* identity = nullptr;     // as a thread of Abseil
+  int posts = 0;                // of Abseil's semaphore of the thread
 #if defined(__SANITIZE_ADDRESS__)
   void* shadow = nullptr;
   const void* bottom = nullptr;
@@ -133,6 +178,9 @@ bool VirtualWorld::HasEnded(int process) const {
 void VirtualWorld::CrashAtCall(int process, int64_t calls, bool notice) {
   node(process).crash_at = node(process).calls + calls;
   node(process).notice = notice;
+}
+bool VirtualWorld::notices(int process) const {
+  return node(process).notice;
 }
 void VirtualWorld::Run(int64_t until_ns) {
   network_.Run(until_ns);
@@ -227,9 +275,9 @@ void VirtualWorld::Resume(size_t number, uint64_t turn) {
   }
   fiber.blocked = false;
   Note(static_cast<uint64_t>(network_.now()) * 1000003 + number);
-  running = this;
   current_ = &fiber;
-  innermost_scope = fiber.scope;
+  ThreadVariables::Load(fiber.variables);
+  running = this;
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&scheduler_->shadow, fiber.stack, kStackBytes);
 #endif
@@ -237,11 +285,14 @@ void VirtualWorld::Resume(size_t number, uint64_t turn) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(scheduler_->shadow, nullptr, nullptr);
 #endif
-  fiber.scope = std::exchange(innermost_scope, nullptr);
+  ThreadVariables::Save(&fiber.variables);
+  ThreadVariables::Load({});
   current_ = nullptr;
   running = nullptr;
   if (fiber.ended) {
     FreeStacks().push_back(std::exchange(fiber.stack, nullptr));
+    std::free(std::exchange(fiber.identity, nullptr));
+    fiber.variables = {};
   }
 }
 
@@ -281,6 +332,40 @@ void VirtualWorld::Wake(int process, const void* key) {
                   [this, number, turn = fiber.turn] { Resume(number, turn); });
     }
   }
+}
+
+void* VirtualWorld::Identity(size_t bytes, size_t alignment) {
+  if (current_->identity == nullptr) {
+    const size_t room = (bytes + alignment - 1) / alignment * alignment;
+    current_->identity = std::memset(std::aligned_alloc(alignment, room), 0, room);
+  }
+  return current_->identity;
+}
+
+bool VirtualWorld::AwaitPost(int64_t ns) {
+  Fiber& self = *current_;
+  const Deadline until = Deadline::From(LocalNow(self.process), ns);
+  while (self.posts == 0) {
+    const int64_t left = until.Left(LocalNow(self.process));
+    if (left == 0) {
+      return false;
+    }
+    Block(&self.posts, left);
+  }
+  --self.posts;
+  return true;
+}
+
+bool VirtualWorld::Post(const void* identity) {
+  const auto found = std::find_if(fibers_.begin(), fibers_.end(), [identity](const auto& fiber) {
+    return fiber->identity == identity;
+  });
+  if (found == fibers_.end()) {
+    return false;
+  }
+  ++(*found)->posts;
+  Wake((*found)->process, &(*found)->posts);
+  return true;
 }
 
 void VirtualWorld::Poke(int process) {

@@ -41,6 +41,7 @@ class VirtualWorld {
   void Start(int process, int64_t at_ns, std::function<void()> body);
   // The process crashes instead of returning from its n-th blocking call from now on.
   void CrashAtCall(int process, int64_t calls, bool notice);
+  bool notices(int process) const;  // the others are told of that crash
   // Runs until this time, or until nothing happens any more.
   void Run(int64_t until_ns);
   // Gives back what crashed processes hold: they run on alone, without network and store. Returns
@@ -77,6 +78,10 @@ class VirtualWorld {
   static bool IsVirtual(int fd) { return fd >= kFirstDescriptor; }
   uint64_t StartThread(std::function<void()> body);
   void JoinThread(uint64_t fiber);
+  // What Abseil knows of the running fiber as a thread: memory of zeros at first, and a semaphore.
+  void* Identity(size_t bytes, size_t alignment);
+  bool AwaitPost(int64_t ns);       // false: the time has passed
+  bool Post(const void* identity);  // false: of no fiber
   void Note(uint64_t value) { fingerprint_ = (fingerprint_ ^ value) * 0x100000001B3u; }
 
  private:
