@@ -542,6 +542,8 @@ typedef struct entrain_edit_config {
                                           round_deadline, not before it. 0 (default): with round_deadline any number.
                                           Both 0: a round needs all replicas */
   int32_t late;                        /* ENTRAIN_LATE_*, for quorum and round_deadline; default DROP */
+  int64_t newcomer_warmup;             /* for admit: exchanges over which the weight of a newcomer grows, k of "Newcomers";
+                                          0 to 1000. 0 (default): the weight is full at once */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
@@ -674,6 +676,15 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * that of the next exchange, so that the newcomer comes to that exchange with the others. In this exchange it counts
  * with the steps that it has made, and not at all if it has made none. The arrays of entrain_edit_add_state are not
  * sent: they keep what the newcomer has. Layers that do not train are sent.
+ *
+ * With newcomer_warmup = k the weight of a newcomer grows over its first k exchanges of a layer, so that a replica whose
+ * inner optimizer begins anew moves the others little:
+ *
+ *   w'_n = f_n w_n / (sum over the accepted m of f_m w_m),   f_n = (c_n + 1) / (k + 1)
+ *
+ * w is the weight by the other options (uniform, softmax, mixed with steps or tokens). c_n is the number of exchanges of
+ * the layer to which the newcomer has brought a pseudo-gradient before this one; from c_n = k on, and for replicas that
+ * are no newcomers, f_n = 1. Without normalize the weights are f_n w_n. All replicas compute the same bits.
  *
  * A newcomer gets the lowest number that no replica has, so a replacement gets the number of the replica that was lost.
  * entrain_edit_info_t.replica says which. Numbers are below entrain_edit_info_t.most_replicas. The mesh of a newcomer does

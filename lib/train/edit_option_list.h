@@ -152,6 +152,9 @@
   X(int32_t, most_replicas, 0, AtLeast(0), o.admit != Admit::kNone,                                                    \
     "has no effect without admit; set both", true,                                                                     \
     "largest number of replicas, with newcomers; 0: that of the mesh")                                                 \
+  X(int64_t, newcomer_warmup, 0, Within(0, kMostNewcomerWarmup), o.admit != Admit::kNone,                              \
+    "has no effect without admit; set both", true,                                                                     \
+    "exchanges over which the weight of a newcomer grows; 0: it is full at once")                                      \
   X(AnchorCheck, anchor_check, AnchorCheck::kStop, OneOf("ENTRAIN_ANCHOR_CHECK_*", "stop,repair,off"), !o.plain(),     \
     "needs an anchor, which plain averaging does not have; set an outer_optimizer or a reducer", true,                 \
     "when the replicas' anchors differ: the run stops, or the majority's replace the others; off: not compared")       \

@@ -12,7 +12,8 @@ namespace {
 
 // Limits memory: each layer keeps as many z-scores as the warm-up has exchanges.
 constexpr double kMaxEwmaWarmup = 1 << 20;
-constexpr double kMaxSyncTime = 1e9;  // fits 64 bits of nanoseconds
+constexpr double kMaxSyncTime = 1e9;          // fits 64 bits of nanoseconds
+constexpr double kMostNewcomerWarmup = 1000;  // fits kNewBits of a standing
 // Smaller values are 0 in f32, and a zero gradient would be divided by them.
 constexpr double kLeastEps = 1e-37;
 

@@ -128,6 +128,7 @@ Exchange::Exchange(const Slab& slab, const LayerArrays& live, const EditOptions&
       gaps_(slab.layers()),
       overlapped_(static_cast<size_t>(slab.layers()), 0),
       finite_(static_cast<size_t>(slab.layers()), 1),
+      newcomer_rounds_(static_cast<size_t>(slab.layers()), options.newcomer_warmup),
       deltas_(room, slab.largest().shard),
       verdicts_(static_cast<size_t>(slab.layers())),
       counted_(static_cast<size_t>(slab.layers())),
@@ -180,13 +181,22 @@ void Exchange::VisitState(StateVisitor& visitor) {
                   static_cast<int64_t>(finite_.size()));
     visitor.Array("behind/taken", Holder::kRank, DType::kF32, taken_, slab_.count());
   }
+  if (options_.newcomer_warmup > 0 && visitor.kind() == CheckpointKind::kExact) {
+    visitor.Array("newcomer/counted", Holder::kReplica, DType::kI64, newcomer_rounds_.data(),
+                  static_cast<int64_t>(newcomer_rounds_.size()));
+  }
   visitor.Array("layers/brought", Holder::kAll, DType::kI64, brought_.data(), slab_.layers());
   visitor.Array("layers/accepted", Holder::kAll, DType::kI64, accepted_.data(), slab_.layers());
   VisitReducer(reducer_->state(), options_.error_feedback, slab_, visitor);
 }
 
 void Exchange::Adopt(bool live) {
-  carried_late_ = 0;  // of another run, as are the reports and the repairs
+  carried_late_ = 0;  // of another run, as the reports and repairs are
+  for (int64_t& rounds : newcomer_rounds_) {
+    // Replicas that begin from a portable checkpoint are no newcomers.
+    rounds =
+        live ? options_.newcomer_warmup : std::clamp<int64_t>(rounds, 0, options_.newcomer_warmup);
+  }
   for (const int layer : slab_.training()) {
     guard_.SetDistrusted(layer, false);
     if (!detectors_.empty()) {
@@ -208,6 +218,7 @@ absl::StatusOr<bool> Exchange::Judge(const std::vector<int>& layers, Standing mi
                                      int64_t extra_ns) {
   mine.flags |= std::exchange(announced_, 0);
   mine.flags |= static_cast<uint64_t>(carried_late_) << kLateShift;
+  mine.flags |= Growing(layers) << kNewShift;
   ENTRAIN_ASSIGN_OR_RETURN(NormTable table, Meet(layers, mine, extra_ns));
   if (!CheckAnchors(table.standings, table.replicas).ok()) {
     ENTRAIN_RETURN_IF_ERROR(SettleAnchors(table));
@@ -335,15 +346,15 @@ bool Exchange::TakeUp(NormTable table) {
     return false;
   }
   const size_t me = table_.RowOf(me_);
-  if (table_.standings[me].steps_since > 0) {
-    carried_late_ = 0;  // this round includes the late changes
-  }
+  const bool brings = table_.standings[me].steps_since > 0;
+  carried_late_ = brings ? 0 : carried_late_;
   for (size_t i = 0; i < table_.layers.size(); ++i) {
     const auto layer = static_cast<size_t>(table_.layers[i]);
     const std::vector<Candidate> brought = Weigh(table_, i, /*counts=*/true);
     const Candidate& own = brought[me];
     finite_[layer] = own.norm <= kLargestNorm ? 1 : 0;  // 0 for NaN
     guard_.SetDistrusted(table_.layers[i], false);
+    newcomer_rounds_[layer] = std::min(newcomer_rounds_[layer] + brings, options_.newcomer_warmup);
     reports_[layer].accepted = own.absent || own.accepted();
     if (!detectors_.empty()) {
       if (!own.absent) {
@@ -353,6 +364,16 @@ bool Exchange::TakeUp(NormTable table) {
     }
   }
   return true;
+}
+
+// Returns what this replica's standing says at kNewShift. Layers of fragments that meet together may
+// have counted in different numbers of exchanges: then the least one decides.
+uint64_t Exchange::Growing(const std::vector<int>& layers) const {
+  int64_t least = options_.newcomer_warmup;
+  for (const int layer : layers) {
+    least = std::min(least, newcomer_rounds_[static_cast<size_t>(layer)]);
+  }
+  return least < options_.newcomer_warmup ? static_cast<uint64_t>(least) + 1 : 0;
 }
 
 // Weighs one layer of the table's layers. With `counts`, the layer's report and totals change too.
@@ -366,7 +387,8 @@ std::vector<Candidate> Exchange::Weigh(const NormTable& table, size_t index, boo
                        .rejected = std::signbit(norm),
                        .absent = table.standings[row].steps_since == 0,
                        .trained = trained[row],
-                       .late = static_cast<int64_t>(table.standings[row].flags >> kLateShift)});
+                       .late = static_cast<int64_t>(table.standings[row].flags >> kLateShift),
+                       .grown = Grown(table.standings[row], options_.newcomer_warmup)});
   }
   verdicts_[layer] = entrain::Weigh(WeighingOf(options_), brought);
   if (counts) {

@@ -163,6 +163,8 @@ class Exchange final : public LayerExchange {
   int64_t repairs() const { return repairs_; }
   // For a newcomer: takes over the members' number of repairs.
   void SetRepairs(int64_t repairs) { repairs_ = repairs; }
+  // This replica is a newcomer: its weight grows, as newcomer_warmup says.
+  void BeginGrowing() { newcomer_rounds_.assign(newcomer_rounds_.size(), 0); }
   // Returns a layer whose anchor was repaired here and that has had no exchange since; -1: none.
   int distrusted() const;
 
@@ -207,6 +209,7 @@ class Exchange final : public LayerExchange {
                                   std::vector<double>* norms);
   absl::StatusOr<NormTable> ShareNorms(const std::vector<int>& layers, const Standing& mine,
                                        const std::vector<double>& norms, int64_t extra_ns);
+  uint64_t Growing(const std::vector<int>& layers) const;
   std::vector<Candidate> Weigh(const NormTable& table, size_t index, bool counts);
   void Report(const NormTable& table, size_t index, const std::vector<Candidate>& brought);
   absl::Status SettleAnchors(const NormTable& table);
@@ -267,8 +270,10 @@ class Exchange final : public LayerExchange {
   // the layer is in use. finite_: its snapshot was finite.
   std::vector<int32_t> overlapped_, finite_;
   int64_t repairs_ = 0;  // see repairs
-  int64_t carried_late_ =
-      0;  // with late=weighted: the rounds by which the next pseudo-gradient is late
+  // By layer: the exchanges in which this replica has counted as a newcomer; newcomer_warmup: its
+  // weight is full.
+  std::vector<int64_t> newcomer_rounds_;
+  int64_t carried_late_ = 0;  // rounds for which the next pseudo-gradient is late, if that counts
   DeltaBuffers deltas_;
   std::vector<Verdict> verdicts_;       // by layer; their weights are by rank of the sync group
   std::vector<Verdict> counted_;        // by layer: the verdict that the totals contain

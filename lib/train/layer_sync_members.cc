@@ -153,6 +153,7 @@ absl::Status LayerSync::JoinMembers(int64_t wait_ns) {
   const EnlargedWorld& enlarged = joined.enlarged;
   counter_.Join(StepOfNewcomer(member.met_step, joined.step), member.met_step, member.rendezvous);
   exchange_.SetRepairs(member.repairs);
+  exchange_.BeginGrowing();
   results_.SetRepairs(member.repairs);
   results_.SetSyncs(member.syncs);
   results_.GoOn(member.met_step, exchange_.anchors().checksum(), member.rendezvous);

@@ -94,12 +94,13 @@ std::vector<double> AsPublished(const Weighing& how, absl::Span<const Candidate>
   return weights;
 }
 
-// Without late replicas this changes no bit.
-void WeighDownLate(const Weighing& how, absl::Span<const Candidate> brought,
-                   std::vector<double>* weights) {
+// Without late replicas and newcomers this changes no bit.
+void WeighDown(const Weighing& how, absl::Span<const Candidate> brought,
+               std::vector<double>* weights) {
   bool any = false;
   for (size_t n = 0; n < brought.size(); ++n) {
-    if (brought[n].late > 0) {
+    if (brought[n].late > 0 || brought[n].grown < 1) {
+      (*weights)[n] *= brought[n].grown;
       (*weights)[n] /= static_cast<double>(1 + brought[n].late);
       any = true;
     }
@@ -118,7 +119,7 @@ bool Candidate::accepted() const {
 Verdict Weigh(const Weighing& how, absl::Span<const Candidate> brought) {
   Verdict verdict;
   verdict.weights = how.compat ? AsPublished(how, brought) : WeightsOf(how, brought);
-  WeighDownLate(how, brought, &verdict.weights);
+  WeighDown(how, brought, &verdict.weights);
   for (size_t n = 0; n < brought.size(); ++n) {
     verdict.brought += brought[n].absent ? 0 : 1;
     if (brought[n].accepted()) {

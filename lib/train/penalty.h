@@ -38,7 +38,9 @@ struct Candidate {
   bool rejected = false;  // by the anomaly detector
   bool absent = false;    // brings no delta
   double trained = 0;     // steps, or tokens, since the last exchange
-  int64_t late = 0;  // rounds: the weight is divided by 1 + late, before weights are normalised
+  // Both change the weight before weights are normalised.
+  int64_t late = 0;  // rounds: the weight is divided by 1 + late
+  double grown = 1;  // in (0, 1]: the weight is multiplied by it; less than 1: of a newcomer
 
   bool accepted() const;
 };

@@ -65,6 +65,11 @@ bool AllLeave(absl::Span<const Standing> all) {
                      [](const Standing& one) { return (one.flags & kLeaving) != 0; });
 }
 
+double Grown(const Standing& one, int64_t warmup) {
+  const uint64_t counted = (one.flags >> kNewShift) & kMostNew;
+  return counted == 0 ? 1 : static_cast<double>(counted) / static_cast<double>(warmup + 1);
+}
+
 std::vector<double> Trained(absl::Span<const Standing> all, bool as_published) {
   const bool counted = std::all_of(all.begin(), all.end(), [](const Standing& one) {
     return (one.flags & kCounted) != 0 || one.steps_since == 0;

@@ -17,8 +17,12 @@ constexpr uint64_t kLeaving = 4;    // this replica has finished training and wa
 constexpr uint64_t kInsist = 8;     // exchange even if little was trained
 constexpr uint64_t kCounted = 16;   // tokens_since was counted, even if it is 0
 constexpr uint64_t kApplied = 256;  // rank 0: processes have applied to become replicas
-// The bits from here up: the rounds for which a carried pseudo-gradient is late, if that counts.
-constexpr int kLateShift = 16;
+// Numbers in Standing::flags. Within a replica flags travel as a double, which holds 53 bits.
+// kNewShift: of a newcomer whose weight grows, the exchanges in which it has counted, with this one;
+// of others 0. kLateShift, the bits from there up: the rounds for which a carried pseudo-gradient is
+// late, if that counts.
+constexpr int kNewShift = 16, kNewBits = 10, kLateShift = kNewShift + kNewBits;
+constexpr uint64_t kMostNew = (1 << kNewBits) - 1;
 
 // The record of one replica, in the format in which it is sent.
 struct Standing {
@@ -60,6 +64,9 @@ absl::Status CheckAnchors(absl::Span<const Standing> all, absl::Span<const int> 
 // the last exchange; or a replica insists, or all are leaving, and any step was made.
 bool Exchanges(absl::Span<const Standing> all, int64_t least);
 bool AllLeave(absl::Span<const Standing> all);
+// Returns the factor of a replica's weight: (c + 1) / (warmup + 1) for a newcomer that has counted in c
+// exchanges before this one, c < warmup; otherwise 1.
+double Grown(const Standing& one, int64_t warmup);
 // Returns each replica's amount of training since the last exchange, for weighting: tokens, if all
 // replicas that made steps have counted them and there were any, otherwise steps. With
 // as_published: steps since the beginning.

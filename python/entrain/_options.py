@@ -107,6 +107,8 @@ class EditOptions:
     admit: str = "none"
     #: largest number of replicas, with newcomers; 0: that of the mesh
     most_replicas: int = 0
+    #: exchanges over which the weight of a newcomer grows; 0: it is full at once
+    newcomer_warmup: int = 0
     #: when the replicas' anchors differ: the run stops, or the majority's replace the others; off: not compared; one of stop, repair, off
     anchor_check: str = "stop"
     #: number of replicas that close a round without the others; 0: all, or round_deadline decides

@@ -25,8 +25,11 @@ class EditReference {
   }
 
   // Every replica has moved from the anchor by `drift`. theta = a + drift, so Delta = -drift.
-  void Exchange(int layer, const std::vector<int>& replicas,
-                const std::function<double(int replica, int64_t element)>& drift) {
+  // `grown`: factors of the weights, f in train.h.
+  void Exchange(
+      int layer, const std::vector<int>& replicas,
+      const std::function<double(int replica, int64_t element)>& drift,
+      const std::function<double(int replica)>& grown = [](int) { return 1; }) {
     std::vector<double>& a = anchors_[static_cast<size_t>(layer)];
     std::vector<double>& b = momenta_[static_cast<size_t>(layer)];
     std::vector<double> weights;
@@ -37,7 +40,7 @@ class EditReference {
         const double d = drift(replica, static_cast<int64_t>(i));
         square += d * d;
       }
-      weights.push_back(std::exp(-std::sqrt(square)));
+      weights.push_back(grown(replica) * std::exp(-std::sqrt(square)));
       total += weights.back();
     }
     std::vector<double> mean(a.size(), 0.0);

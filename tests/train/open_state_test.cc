@@ -159,6 +159,59 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ExactState,
                                             ::testing::Values(0, 1, 2, 3)),
                          NameOfExact);
 
+// A run goes on with the weight that a newcomer had. The weight of its c-th exchange is
+// c / (k + 1) of the others'.
+TEST(ExactState, KeepsHowFarTheWeightOfANewcomerHasGrown) {
+  EditOptions options = Averaging();
+  options.on_loss = OnLoss::kFinish;
+  options.admit = Admit::kExchange;
+  options.newcomer_warmup = 3;
+  Arrays arrays;
+  const auto expect_weight = [](Replica& r, double grown) {
+    for (const int layer : r.shards().slab().training()) {
+      EXPECT_DOUBLE_EQ(r.edit().Report(layer)->weights[1], grown / (1 + grown));
+    }
+  };
+  RunReplicas({1, 2}, Layers(), [&](Replica& r) {
+    Trainee trainee(r, options);
+    trainee.Step();
+    trainee.Step();
+    expect_weight(r, 1);
+    r.Forward();
+    {
+      const auto state = r.edit().Open(CheckpointKind::kExact);
+      ASSERT_TRUE(state.ok()) << state.status();
+      arrays.Take(**state);
+      r.MeetAll();
+      ASSERT_EQ(arrays.Give(state->get()), absl::OkStatus());
+      const std::vector<int64_t> counted(kLayers.size(), r.replica() == 1 ? 0 : 3);
+      const auto place = (*state)->Find("newcomer/counted", -1);
+      ASSERT_TRUE(place.ok()) << place.status();
+      ASSERT_EQ(
+          (*state)->Set(*place, counted.data(), static_cast<int64_t>(counted.size()), DType::kI64),
+          absl::OkStatus());
+      ASSERT_EQ((*state)->Commit(0), absl::OkStatus());
+    }
+    for (const double grown : {0.25, 0.5}) {
+      trainee.Step();
+      r.Forward();
+      expect_weight(r, grown);
+    }
+    const auto state = r.edit().Open(CheckpointKind::kExact);
+    ASSERT_TRUE(state.ok()) << state.status();
+    arrays.Take(**state);
+  });
+  RunReplicas({1, 2}, Layers(), [&](Replica& r) {
+    Trainee trainee(r, options);
+    ASSERT_EQ(SetAll(r, CheckpointKind::kExact, &arrays), absl::OkStatus());
+    for (const double grown : {0.75, 1.0, 1.0}) {
+      trainee.Step();
+      r.Forward();
+      expect_weight(r, grown);
+    }
+  });
+}
+
 // Returns the content of a checkpoint in one file, by array.
 std::map<std::string, std::string> Contents(const std::string& path) {
   std::map<std::string, std::string> contents;

@@ -95,6 +95,26 @@ TEST(Weigh, NobodyHasTrainedMeansEqualShares) {
               ElementsAre(0.25, 0.25, 0, 0.25, 0.25));
 }
 
+// w'_n = f_n w_n / sum of f_m w_m over the accepted, whatever w is.
+TEST(Weigh, ANewcomersWeightGrowsAndWeightsSumToOne) {
+  const std::vector<Candidate> whole = {
+      {.norm = 1, .trained = 30}, {.norm = 2, .trained = 10}, {.norm = kNan, .trained = 9}};
+  std::vector<Candidate> brought = whole;
+  brought[1].grown = 1.0 / 3;
+  brought[2].grown = 1.0 / 3;
+  for (const Weighing& how :
+       {Weighing{}, Weighing{.step_ratio = 1}, Weighing{.kind = Weighting::kSoftmax},
+        Weighing{.kind = Weighting::kSoftmax, .step_ratio = 0.5}}) {
+    const std::vector<double> w = Weigh(how, whole).weights;
+    const double total = w[0] + w[1] / 3;
+    EXPECT_THAT(Weigh(how, brought).weights, ElementsAre(DoubleNear(w[0] / total, 1e-15),
+                                                         DoubleNear(w[1] / 3 / total, 1e-15), 0));
+  }
+  EXPECT_THAT(Weigh({.kind = Weighting::kSum}, brought).weights, ElementsAre(1, 1.0 / 3, 0));
+  brought[0].rejected = true;
+  EXPECT_THAT(Weigh({}, brought).weights, ElementsAre(0, 1, 0));
+}
+
 // The refined weights of the published code, if it weighs by norms.
 TEST(Weigh, CompatRefinesAsThePublishedCode) {
   const nlohmann::json golden = Golden("reducers.json");

@@ -59,6 +59,16 @@ TEST(Rendezvous, TokensCountWhereAllThatMadeStepsGiveThem) {
   EXPECT_EQ(Trained(all, false), (std::vector<double>{4, 2, 0})) << "there were none";
 }
 
+TEST(Rendezvous, ANewcomerGrowsBesideOtherFlags) {
+  const uint64_t others = kWantStop | kApplied | (uint64_t{3} << kLateShift);
+  for (const uint64_t counted : {uint64_t{1}, uint64_t{4}, uint64_t{1000}}) {
+    const Standing one = {.flags = others | (counted << kNewShift)};
+    EXPECT_EQ(Grown(one, 1000), static_cast<double>(counted) / 1001);
+    EXPECT_EQ(one.flags >> kLateShift, 3);
+  }
+  EXPECT_EQ(Grown({.flags = others}, 1000), 1);
+}
+
 TEST(Rendezvous, AsPublishedAllStepsCountFromTheBeginning) {
   std::vector<Standing> all(2);
   all[0] = {.steps = 30, .steps_since = 4, .tokens_since = 400, .flags = kCounted};
