@@ -1,0 +1,97 @@
+// Jobs whose replicas are killed while others join them (option admit). Ranks are processes, as in a
+// real job. Their results lie in memory that they share with the test.
+//
+// Each rank trains until the replicas have met `rounds_after` times in the number that the test
+// expects at the end. It logs every rendezvous, so that the test can compute what must come out.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/support/processes.h"
+#include "tests/train/replicas.h"
+
+namespace entrain::joining {
+
+constexpr int kLayerCount = 5;
+constexpr int kMostRanks = 8, kMostRounds = 4000;
+constexpr int64_t kElements = 8000;
+constexpr int64_t kMost = kLayerCount * kElements;
+
+struct Met {
+  int32_t replica = -1;  // -1: the end of the row
+  int64_t steps = 0, since = 0;
+};
+
+// What a rank shows.
+struct Shown {
+  std::atomic<int64_t> rounds;  // that it has logged
+  std::array<std::array<Met, kMostRanks>, kMostRounds> log;
+  int replica;
+  size_t replicas;
+  int64_t joins, losses, short_rounds, first_round;
+  int64_t began_joining_at, joined_at, counted_at;
+  char error[512];
+  float params[kMost];
+};
+struct Shared {
+  std::array<Shown, kMostRanks> ranks;
+  std::atomic<int> gone;     // ranks that have killed themselves, or are about to
+  std::atomic<int> joining;  // newcomers that have begun to join
+  std::atomic<int> ended;    // ranks that have come to the end
+  // With Job::leaves: the step at which all leave; 0: not known yet.
+  std::atomic<int64_t> last_step;
+};
+
+class SharedMemory : public SharedWithChildren<Shared> {
+ public:
+  Shown& operator[](int rank) const { return (*this)->ranks[static_cast<size_t>(rank)]; }
+};
+
+// Returns the options with losses that are no end, newcomers, and an exchange every 4 steps.
+EditOptions Open(EditOptions options);
+
+// A job. Process p is a rank of the members' mesh if p < members * shards. The others join.
+struct Job {
+  int members = 3, newcomers = 1, shards = 1;
+  const char* transports = "shm";
+  EditOptions options = Open(Weighed());
+  EditOptions options_of_newcomers = Open(Weighed());
+  std::vector<int> expected = {0, 2,
+                               3};  // which take part in the last rendezvous: process / shards
+  int rounds_after = 3;             // such rendezvous
+  int ends = 3;                     // processes that come to the end
+  int64_t timeout_ns = 30 * kSecond, wait_ns = 30 * kSecond;
+  // When a newcomer begins to join: as many ranks are gone.
+  std::function<int(int process)> comes_after = [](int) { return 0; };
+  std::function<int(int process)> step_us = [](int) { return 500; };
+  // The host of a process. Empty: all are on this host.
+  std::function<std::string(int process)> host = {};
+  // Called by each rank after each exchange, with the number of exchanges that it has seen.
+  std::function<void(int process, int64_t seen)> at = {};
+  std::function<void(int process)> at_joining = {};
+  std::function<void(int process, EditOptions* options)> tweak = {};
+  // Ends with Leave, of all replicas at one step, as fragments need it. Process 0 must live.
+  bool leaves = false;
+
+  int processes() const { return (members + newcomers) * shards; }
+  bool joins(int process) const { return process >= members * shards; }
+};
+
+// Kills this process, as Shared::gone says.
+void Die(const SharedMemory& shared);
+
+// Runs the job. Returns the status of each process as waitpid gives it.
+std::vector<int> RunJob(const Job& job, const SharedMemory& shared);
+
+// Expects that these processes came to the end with the same bits in each slot.
+void ExpectAlike(const Job& job, const SharedMemory& shared, const std::vector<int>& processes);
+
+// Expects the result of a reference that has the exchanges of the log of `process`, which saw all.
+void ExpectReference(const Job& job, const SharedMemory& shared, int process);
+
+}  // namespace entrain::joining
