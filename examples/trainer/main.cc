@@ -31,8 +31,8 @@ int Complain(const Error& error) {
 }
 
 void Work(const trainer::Options& options) {
-  trainer::Session session(options.admits());
-  session.MakeMesh(options.shard_size);
+  trainer::Session session(options.admits(), options.shard_size);
+  session.MakeMesh();
   std::unique_ptr<trainer::Task> task;
   session.Agree([&] { task = trainer::MakeTask(options); });
   std::unique_ptr<trainer::Device> device;

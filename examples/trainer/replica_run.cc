@@ -126,9 +126,11 @@ void ReplicaRun::Join() {
   session_->BecomeReplica(method_.replica());
   steps_before_ = joined_at_ = method_.steps();
   books_.Resume(steps_before_, steps_before_ * options_.tokens_per_step(session_->ranks()));
-  std::printf("step %lld: replica %d joins\n", static_cast<long long>(steps_before_),
-              session_->replica());
-  std::fflush(stdout);
+  if (session_->shard() == 0) {
+    std::printf("step %lld: replica %d joins\n", static_cast<long long>(steps_before_),
+                session_->replica());
+    std::fflush(stdout);
+  }
 }
 
 // Called when all layers have been exchanged, and all replicas know the same rendezvous.

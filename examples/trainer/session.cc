@@ -12,6 +12,9 @@ namespace {
 
 // If the store has ended, a run goes on without those who wait in it.
 constexpr int kMostAttempts = 3;
+// Of the ranks of a replica that is started again. Each time that one of them is started again uses up
+// at most one.
+constexpr int kMostMeetings = 1000;
 
 // The variables of torchrun and entrain-run, Open MPI, MPICH, and Slurm.
 using Variables = std::array<const char*, 4>;
@@ -61,7 +64,7 @@ int LauncherLocalRank() {
   return FirstOf(kLocalRankVariables);
 }
 
-Session::Session(bool admit) {
+Session::Session(bool admit, int shard_size) : shard_size_(shard_size) {
   const char* const restarts = std::getenv("ENTRAIN_RESTARTS");
   joins_ = admit && restarts != nullptr && std::atoi(restarts) > 0;
   if (joins_) {
@@ -78,7 +81,10 @@ Session::Session(bool admit) {
   ranks_ = value;
 }
 
-// The job's store shows the way to the hosts of the others.
+// The job's store shows the way to the hosts of the others. The ranks of a replica are started again
+// one by one, and each may be killed again meanwhile, so they do not know which of their meetings is
+// the first with all of them: each tries one after the other. A meeting that is over, or that a rank
+// has left, is refused at once.
 void Session::StandAlone() {
   rank_ = LauncherRank();
   ranks_ = FirstOf({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"});
@@ -88,15 +94,20 @@ void Session::StandAlone() {
   }
   entrain_store_t* store = nullptr;
   Check(entrain_store_open(url, 0, &store));
-  const std::string name = "rank " + std::to_string(rank_) + " started again " +
-                           std::getenv("ENTRAIN_RESTARTS") + " times";
+  const std::string name = "replica of rank " + std::to_string(rank_ - rank_ % shard_size_);
   entrain_comm_config_t config;
   entrain_comm_config_init(&config);
   config.store = store;
   config.name = name.c_str();
-  config.world_size = 1;
+  config.rank = rank_ % shard_size_;
+  config.world_size = shard_size_;
   entrain_comm_t* comm = nullptr;
-  const entrain_status_t status = entrain_comm_create(&config, &comm);
+  entrain_status_t status = ENTRAIN_PEER_LOST;
+  for (int meeting = 0; meeting < kMostMeetings &&
+                        (status == ENTRAIN_PEER_LOST || status == ENTRAIN_FAILED_PRECONDITION);
+       ++meeting) {
+    status = entrain_comm_create(&config, &comm);
+  }
   entrain_store_destroy(store);
   Check(status);
   world_.reset(comm);
@@ -107,7 +118,8 @@ void Session::BecomeReplica(int replica) {
     throw Error("this replica would be number " + std::to_string(replica) + " of " +
                 std::to_string(replicas_) + "; a run replaces lost replicas only");
   }
-  replica_ = rank_ = replica;
+  replica_ = replica;
+  rank_ = replica * shard_size_ + shard_;
 }
 
 void Session::JoinWorld() {
@@ -120,7 +132,7 @@ void Session::JoinWorld() {
 void Session::TakeIn(int newcomers) {
   entrain_grow_config_t config;
   entrain_grow_config_init(&config);
-  config.min_newcomers = newcomers;
+  config.min_newcomers = newcomers * shard_size_;
   config.wait_ns = int64_t{20} * 1000 * 1000 * 1000;
   LookAround();
   entrain_comm_t* grown = nullptr;
@@ -135,20 +147,16 @@ void Session::TakeIn(int newcomers) {
   }
 }
 
-void Session::MakeMesh(int shard_size) {
-  if (joins_ && shard_size > 1) {
-    throw Error("--shard-size " + std::to_string(shard_size) +
-                ": ranks that were started again join others only with --shard-size 1");
-  }
+void Session::MakeMesh() {
   Agree([&] {
-    if (ranks_ % shard_size != 0) {
-      throw Error("--shard-size " + std::to_string(shard_size) + " does not divide the " +
+    if (ranks_ % shard_size_ != 0) {
+      throw Error("--shard-size " + std::to_string(shard_size_) + " does not divide the " +
                   std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks"));
     }
   });
   entrain_mesh_config_t config;
   entrain_mesh_config_init(&config);
-  config.shard = shard_size;
+  config.shard = shard_size_;
   entrain_mesh_t* mesh = nullptr;
   Check(entrain_mesh_create(world_.get(), &config, &mesh));
   mesh_.reset(mesh);
@@ -160,8 +168,8 @@ void Session::MakeMesh(int shard_size) {
   replica_ = at;
   replicas_ = length;
   if (joins_) {  // the mesh has this replica alone
-    replica_ = rank_;
-    replicas_ = ranks_;
+    replica_ = rank_ / shard_size_;
+    replicas_ = ranks_ / shard_size_;
   }
   entrain_comm_t* part = nullptr;
   Check(entrain_comm_split(world_.get(), replica_, shard_, &part));

@@ -19,13 +19,13 @@ int LauncherLocalRank();
 class Session {
  public:
   // Joins the ranks that the launcher started (entrain-run, torchrun, mpirun, srun). If no
-  // launcher's variable is set, it is a world of one. With `admit`, a process that entrain-run
-  // --elastic has started again is a world of its own at first, and joins the others later:
-  // joins() returns true.
-  explicit Session(bool admit);
+  // launcher's variable is set, it is a world of one. With `admit`, the processes of a replica of
+  // `shard_size` ranks that entrain-run --elastic has started again are a world of their own at
+  // first, and join the others later: joins() returns true.
+  Session(bool admit, int shard_size);
 
-  // Cuts the world into replicas of `shard_size` ranks. Collective.
-  void MakeMesh(int shard_size);
+  // Cuts the world into replicas. Collective.
+  void MakeMesh();
 
   // From here on the collectives over all ranks below survive the loss of ranks: the ranks that are
   // left agree on it, make a smaller communicator, and repeat the call.
@@ -38,7 +38,8 @@ class Session {
   // collectives go, when those call TakeIn.
   void BecomeReplica(int replica);
   void JoinWorld();
-  // Takes as many ranks into the collectives over all ranks. Collective over all ranks so far.
+  // Takes the ranks of as many replicas into the collectives over all ranks. Collective over all
+  // ranks so far.
   void TakeIn(int newcomers);
 
   // Runs `work`, which may throw Error. Collective: if it fails on one rank, all ranks throw, and
@@ -77,6 +78,7 @@ class Session {
 
   void StandAlone();
 
+  const int shard_size_;
   bool goes_on_ = false, joins_ = false;
   CommHandle world_;        // of the ranks that are left
   CommHandle own_replica_;  // not the mesh's, so that its traffic is counted separately

@@ -371,6 +371,31 @@ TEST_F(TrainTest, RunsAloneWithoutALauncherAndWritesASample) {
   EXPECT_THAT(summary["sample"].get<std::string>(), testing::StartsWith("sync "));
 }
 
+// Rank 2 of a 2 x 2 mesh is killed after step 20. Rank 3 of its replica ends by itself, the launcher
+// starts both again, and they join as one replica.
+TEST_F(TrainTest, AReplicaOfTwoRanksIsReplacedAsAWhole) {
+  std::ofstream(Path("rank")) << "if [ $RANK$ENTRAIN_RESTARTS = 20 ]; then\n"
+                              << "  (until grep -qs '\"step\":20,' " << Path("run.log")
+                              << "; do sleep 0.02; done; kill -9 $$) &\n"
+                              << "fi\n"
+                              << "exec " ENTRAIN_TRAIN " \"$@\"\n";
+  const Outcome outcome =
+      Shell("timeout 100 " ENTRAIN_RUN " -n 4 --elastic -- sh " + Path("rank") + " --data " +
+            Path("text") +
+            " --hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --val-batches 4"
+            " --shard-size 2 --on-loss finish --admit exchange --newcomer-warmup 2 --steps 150"
+            " --step-ms 10 --local-sgd-sync-interval 4 --eval-interval 50 --log " +
+            Path("run.log") + " --summary " + Path("run.json"));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("was killed by SIGKILL (Killed); restarting it, 1 of 3"));
+  EXPECT_EQ(Count(outcome.output, "restarting it, 1 of 3"), 2) << outcome.output;
+  EXPECT_EQ(Count(outcome.output, ": replica 1 joins"), 1) << outcome.output;
+  const auto log = Log("run");
+  EXPECT_TRUE(log.contains({150, 0}));
+  EXPECT_TRUE(log.contains({150, 1}));
+  EXPECT_EQ(Summary("run")["replica_steps"].size(), 2u);
+}
+
 TEST_F(TrainTest, WhatIsWrongIsSaidOnceByOneRank) {
   const auto once = [&](const std::string& flags, const std::string& line) {
     const Outcome outcome = Shell(Launch(4) + flags);
