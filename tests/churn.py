@@ -68,7 +68,7 @@ class Run:
             environment["ENTRAIN_RESTARTS"] = str(restarts)
         if self.options.transports:
             environment["ENTRAIN_TRANSPORTS"] = self.options.transports
-        flags = [*MODEL, *METHODS[self.method], *self.length, "--seed", str(self.seed), "--data", self.options.data,
+        flags = ["--method", self.method, *MODEL, *METHODS[self.method], *self.length, "--seed", str(self.seed), "--data", self.options.data,
                  "--log", self.path("log"), "--summary", self.path("summary")]
         with open(self.path(f"rank{rank}-{restarts}"), "wb") as said:
             self.processes[rank] = subprocess.Popen([self.options.train, *flags, *(REPLACE if self.replace else ())],
@@ -121,12 +121,15 @@ class Run:
         return lines[-1] if lines else ""
 
     def tokens(self):
-        """Of all replicas, also of those that were killed: each step of a replica is one record."""
-        return len(set(self.records())) * TOKENS_A_STEP
+        """Of all replicas, also of those that were killed: each step of a replica is one record. ACCO counts what it has committed."""
+        return self.summary()["tokens"] if self.method == "acco" else len(set(self.records())) * TOKENS_A_STEP
+
+    def summary(self):
+        with open(self.path("summary"), encoding="utf-8") as summary:
+            return json.load(summary)
 
     def loss(self):
-        with open(self.path("summary"), encoding="utf-8") as summary:
-            return json.load(summary)["val_loss"]
+        return self.summary()["val_loss"]
 
 
 def draw_kills(seed, options):
