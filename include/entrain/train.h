@@ -519,12 +519,15 @@ typedef struct entrain_edit_config {
                                           multiplied by beta before the layer's next pseudo-gradient is added
                                           (SparseLoCo, arXiv 2508.15706) */
   int32_t on_loss;                     /* ENTRAIN_ON_LOSS_*; default FAIL. FINISH is refused in plain averaging, with
-                                          error_feedback, with ENTRAIN_OUTER_CALLBACK, with compat, and on device
-                                          memory. With replicas of several ranks FINISH needs a mesh from
+                                          error_feedback, with compat, and on device memory. With
+                                          ENTRAIN_OUTER_CALLBACK each rank keeps the last combined pseudo-gradient
+                                          of each layer, and after a loss the ranks that lack a step make it from
+                                          this array. With replicas of several ranks FINISH needs a mesh from
                                           entrain_mesh_create, whose communicator exists until entrain_edit_create
                                           returns */
   int32_t admit;                       /* ENTRAIN_ADMIT_*; default NONE. EXCHANGE needs ON_LOSS_FINISH, and a mesh of
-                                          at least 2 replicas in entrain_edit_create */
+                                          at least 2 replicas in entrain_edit_create. It is refused with
+                                          ENTRAIN_OUTER_CALLBACK, whose state the library cannot send */
   int32_t most_replicas;               /* for admit: replicas are numbered below this, and no more are taken in; 0
                                           (default): N of the mesh, so that only lost replicas are replaced */
   entrain_store_t* admit_store;        /* for admit: where newcomers apply, the same store on all ranks, not one of

@@ -144,7 +144,8 @@
     "has no effect with one fragment; set fragments", false,                                                           \
     "layers of a fragment: neighbours, or every P-th")                                                                 \
   X(OnLoss, on_loss, OnLoss::kFail, OneOf("ENTRAIN_ON_LOSS_*", "fail,finish"), !o.plain(),                             \
-    "needs an anchor, which plain averaging does not have; set an outer_optimizer or a reducer", true,                 \
+    "needs an anchor, which plain averaging does not have; set an outer_optimizer (sgd with outer_lr 1 and "           \
+    "outer_momentum 0 averages too) or a reducer", true,                                                               \
     "when a replica is lost: the run fails, or the others finish the round and go on")                                 \
   X(Admit, admit, Admit::kNone, OneOf("ENTRAIN_ADMIT_*", "none,exchange"), o.on_loss == OnLoss::kFinish,               \
     "has no effect without on_loss finish; set both", true,                                                            \

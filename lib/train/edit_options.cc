@@ -116,9 +116,10 @@ absl::Status CheckOnLoss(const EditOptions& o) {
     return refuse(
         "(finish) does not go with error_feedback: a layer that is sent again would pay twice");
   }
-  if (o.outer_optimizer == OuterKind::kCallback) {
-    return refuse(
-        "(finish) does not go with outer_optimizer callback, whose state the library cannot send");
+  if (o.outer_optimizer == OuterKind::kCallback && o.admit != Admit::kNone) {
+    return RefuseOption("admit", static_cast<int32_t>(o.admit),
+                        "(exchange) does not go with outer_optimizer callback, whose state the "
+                        "library cannot send");
   }
   return o.compat ? refuse("(finish) does not go with compat") : absl::OkStatus();
 }

@@ -68,6 +68,11 @@ struct EditOptions {
   bool outer_has_betas() const {
     return outer_optimizer == OuterKind::kAdamw || outer_optimizer == OuterKind::kLion;
   }
+  // Returns true if exchanges keep each layer's combined delta: after a loss, replicas repeat an
+  // outer step of the caller, whose state the library cannot send.
+  bool keeps_means() const {
+    return on_loss == OnLoss::kFinish && outer_optimizer == OuterKind::kCallback;
+  }
   // Returns true if the outer step depends on norms of its input.
   bool scales_outer() const {
     return clip_pseudo_grad > 0 || staleness_penalty || outer_momentum_clip > 0;

@@ -526,16 +526,30 @@ absl::Status Exchange::Combine(int layer, float* mean, const LayerOutcome* known
   } else if (options_.compat && options_.skip_anomaly && Vanishes(mean, l.valid, room_)) {
     RollBack(layer);
   } else {
-    // Behind further steps the published result is not needed, and a result that must be rounded is
-    // written later. Both go to the place of the mean.
-    const bool straight = !overlapped(layer) && live_.f32(layer) != nullptr;
-    ENTRAIN_RETURN_IF_ERROR(
-        outer_.Step(layer, mean, scales, &anchors_, straight ? live_.f32(layer) : mean));
-    if (!straight && !overlapped(layer)) {
-      live_.Write(layer, mean, l.valid);
-    }
+    return StepOuter(layer, mean, scales);
   }
   return absl::OkStatus();
+}
+
+// Overwrites `mean`.
+absl::Status Exchange::StepOuter(int layer, float* mean, const OuterScales& scales) {
+  const int64_t count = slab_.layer(layer).valid;
+  if (options_.keeps_means()) {
+    CopyArray(MeanOf(layer), mean, count * kFloat);
+  }
+  // Behind further steps the published result is not needed, and a result that must be rounded is
+  // written later. Both go to the place of the mean.
+  const bool straight = !overlapped(layer) && live_.f32(layer) != nullptr;
+  ENTRAIN_RETURN_IF_ERROR(
+      outer_.Step(layer, mean, scales, &anchors_, straight ? live_.f32(layer) : mean));
+  if (!straight && !overlapped(layer)) {
+    live_.Write(layer, mean, count);
+  }
+  return absl::OkStatus();
+}
+
+float* Exchange::MeanOf(int layer) const {
+  return reinterpret_cast<float*>(means_.data()) + slab_.layer(layer).offset;
 }
 
 // Returns, for the whole layer and with the same bits on all ranks, ||mean||² and, if the outer

@@ -223,6 +223,8 @@ class Exchange final : public LayerExchange {
   absl::StatusOr<std::vector<double>> OuterSquares(int layer, const float* mean) const;
   void KeepOldAnchor(int layer);
   void NoteScales(int layer, const OuterScales& scales);
+  absl::Status StepOuter(int layer, float* mean, const OuterScales& scales);
+  float* MeanOf(int layer) const;
   void RollBack(int layer);
   void DropFlights();
   std::vector<float*> StateOf(int layer);
@@ -263,6 +265,7 @@ class Exchange final : public LayerExchange {
   std::vector<int64_t> brought_, accepted_;  // by layer: brought_ever and accepted_ever of reports
   NormTable table_;                          // of the last Judge
   StalenessGaps gaps_;
+  OwnedBuffer means_;         // with keeps_means: each layer's last combined delta, as in the slab
   WideShard wide_, merging_;  // for the running exchange; for merging
   OwnedBuffer snapshot_;      // laid out like the slab; exists after the first Snapshot
   float* taken_ = nullptr;    // in `snapshot_` or on a device

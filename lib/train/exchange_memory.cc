@@ -49,6 +49,10 @@ absl::Status Exchange::Reserve() {
       ENTRAIN_ASSIGN_OR_RETURN(merging_, MakeWide(room_, slab_.largest().shard, live_.dtype));
     }
   }
+  if (options_.keeps_means()) {
+    ENTRAIN_ASSIGN_OR_RETURN(means_, OwnedBuffer::Allocate(slab_.count() * kFloat));
+    ZeroArray(means_.data(), slab_.count() * kFloat);
+  }
   return room_ == nullptr ? absl::OkStatus() : ReserveOnDevice();
 }
 

@@ -83,8 +83,12 @@ absl::Status Exchange::FinishLike(int layer, const LayerOutcome& outcome) {
   return FinishWith(layer, &outcome);
 }
 
-// Returns the arrays of a layer: its anchor and the arrays of its outer state.
+// Returns the arrays of a layer from which a rank has what another one has finished: its anchor and
+// the arrays of its outer state, or its combined delta.
 std::vector<float*> Exchange::StateOf(int layer) {
+  if (options_.keeps_means()) {
+    return {MeanOf(layer)};
+  }
   std::vector<float*> parts = {anchors_.anchor(layer)};
   for (int array = 0; array < anchors_.outer_arrays(); ++array) {
     parts.push_back(anchors_.outer(array, layer));
@@ -141,13 +145,17 @@ absl::Status Exchange::Share(int layer, int root, bool finished, const LayerOutc
     return absl::OkStatus();
   }
   KeepOldAnchor(layer);
+  NoteScales(layer, outcome.scales);
+  outcomes_[static_cast<size_t>(layer)] = outcome;
+  if (options_.keeps_means()) {
+    outer_.SetSteps(layer, outcome.outer_steps - 1);
+    return StepOuter(layer, reinterpret_cast<float*>(received.data()), outcome.scales);
+  }
   TakeState(layer, received);
   outer_.SetSteps(layer, outcome.outer_steps);
-  NoteScales(layer, outcome.scales);
   if (!overlapped(layer)) {
     live_.Write(layer, anchors_.anchor(layer), slab_.layer(layer).valid);
   }
-  outcomes_[static_cast<size_t>(layer)] = outcome;
   return absl::OkStatus();
 }
 

@@ -267,7 +267,10 @@ TEST(EditOptions, OnLossFinishNeedsAnAnchorAndStateThatCanBeSent) {
   EditOptions callback = options;
   callback.outer_optimizer = OuterKind::kCallback;
   callback.outer_step = [](void*, int32_t, int64_t, float*, const float*, size_t) { return 0; };
-  EXPECT_THAT(std::string(CheckOptions(callback).message()), HasSubstr("callback"));
+  EXPECT_EQ(CheckOptions(callback), absl::OkStatus());
+  callback.admit = Admit::kExchange;
+  EXPECT_THAT(std::string(CheckOptions(callback).message()),
+              HasSubstr("admit: 1 (exchange) does not go with outer_optimizer callback"));
 }
 
 TEST(EditOptions, AnchorsAreRepairedOnlyWithStateThatCanBeSent) {

@@ -368,6 +368,16 @@ TEST(Loss, WithOtherMethods) {
   by_time.options.use_async = true;
   by_time.options.local_sgd_sync_time = 1e-3;
   by_time.options.min_total_global_steps = 1;
+  NamedOptions& callers = methods.emplace_back(NamedOptions{"the caller's", Averaging()});
+  callers.options.outer_momentum = EditOptions().outer_momentum;
+  callers.options.outer_lr = EditOptions().outer_lr;
+  callers.options.outer_optimizer = OuterKind::kCallback;
+  callers.options.outer_step = [](void*, int32_t, int64_t, float* anchor, const float* grad,
+                                  size_t count) {
+    std::transform(anchor, anchor + count, grad, anchor,
+                   [](float a, float g) { return a - g / 2; });
+    return 0;
+  };
   for (const NamedOptions& method : methods) {
     for (int seed = 0; seed < 2; ++seed) {
       SCOPED_TRACE(absl::StrCat(method.name, ", seed ", seed));

@@ -175,6 +175,32 @@ void ExpectNear(const Rank& rank, const EditReference& want, absl::string_view w
   }
 }
 
+// The outer optimizer of Weighed(), as a function of the caller.
+struct OuterSteps {
+  std::vector<std::vector<float>> momenta = std::vector<std::vector<float>>(kLayersOfModel);
+  std::vector<int64_t> steps = std::vector<int64_t>(kLayersOfModel);
+
+  static int32_t Step(void* user, int32_t layer, int64_t step, float* anchor, const float* grad,
+                      size_t count) {
+    auto& it = *static_cast<OuterSteps*>(user);
+    std::vector<float>& momentum = it.momenta[static_cast<size_t>(layer)];
+    momentum.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      momentum[i] = 0.8f * momentum[i] + grad[i];
+      anchor[i] -= 0.7f * (grad[i] + 0.8f * momentum[i]);
+    }
+    return ++it.steps[static_cast<size_t>(layer)] == step ? 0 : 1;
+  }
+};
+EditOptions WeighedByCaller() {
+  EditOptions options = Weighed();
+  options.on_loss = OnLoss::kFinish;
+  options.outer_nesterov = false;
+  options.outer_optimizer = OuterKind::kCallback;
+  options.outer_step = OuterSteps::Step;
+  return options;
+}
+
 // Replicas 0 and 1 come to these places of round 1, then replica 2 gives up.
 void LoseOne(Reaches first, Reaches second, const EditOptions& options) {
   SCOPED_TRACE(absl::StrCat("first reaches ", first.turns, ", second ", second.turns));
@@ -196,7 +222,10 @@ void LoseOne(Reaches first, Reaches second, const EditOptions& options) {
   std::vector<std::vector<float>> ended(kReplicas);
   std::barrier there(kReplicas);
   RunRanks(kReplicas, [&](const std::shared_ptr<Communicator>& comm) {
-    Rank rank(comm, options);
+    OuterSteps outer;
+    EditOptions own = options;
+    own.outer_user = &outer;
+    Rank rank(comm, own);
     rank.WholeRound(0);
     const int me = comm->rank();
     const bool meets = reached >= 0;
@@ -254,14 +283,17 @@ TEST(Recovery, ARankWithoutTheTableGetsIt) {
 }
 
 TEST(Recovery, LayersThatAreFinishedSomewhereCountTheLostReplicaEverywhere) {
-  LoseOne({2}, {2}, Weighed());
-  LoseOne({2}, {1}, Weighed());
-  LoseOne({1}, {2}, Weighed());
-  LoseOne({0}, {1}, Weighed());
-  LoseOne({4}, {3}, Weighed());
+  for (const EditOptions& options : {Weighed(), WeighedByCaller()}) {
+    LoseOne({2}, {2}, options);
+    LoseOne({2}, {1}, options);
+    LoseOne({1}, {2}, options);
+    LoseOne({0}, {1}, options);
+    LoseOne({4}, {3}, options);
+  }
 }
 
 TEST(Recovery, ARankInTheNextRendezvousHelps) {
+  LoseOne({kNext}, {3}, WeighedByCaller());
   LoseOne({kNext}, {3}, Weighed());
   LoseOne({2}, {kNext}, Weighed());
   LoseOne({kNext}, {kNext}, Weighed());
