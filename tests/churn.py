@@ -7,6 +7,7 @@ the validation loss of the first run exceeds that of the second by 2 % at most. 
 replicas at each exchange, and fails if they differ.)
 
     tests/churn.py --train build/dev/examples/trainer/entrain-train                           the job that CTest runs
+    tests/churn.py --train build/dev/examples/trainer/entrain-train --methods edit,diloco --replace --jobs 4
     tests/churn.py --train build/release/examples/trainer/entrain-train --hours 4 --steps 4000   jobs with new seeds for 4 hours
 
 Rank 0 is never killed: it writes the summary.
@@ -26,7 +27,7 @@ import time
 
 LIMIT = 1.02  # of the loss, against that of the undisturbed run
 PATIENCE_S = 600.0  # for a run to make its next step
-MODEL = ("--hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --lr 0.004 --val-batches 32 "
+MODEL = ("--hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --lr 0.004 --val-batches 256 "
          "--eval-interval 1000000").split()
 TOKENS_A_STEP = 32 * 4  # of one rank
 METHODS = {
@@ -71,9 +72,12 @@ class Run:
         flags = ["--method", self.method, *MODEL, *METHODS[self.method], *self.length, "--seed", str(self.seed), "--data", self.options.data,
                  "--log", self.path("log"), "--summary", self.path("summary")]
         with open(self.path(f"rank{rank}-{restarts}"), "wb") as said:
-            self.processes[rank] = subprocess.Popen([self.options.train, *flags, *(REPLACE if self.replace else ())],
+            self.processes[rank] = subprocess.Popen([self.options.train, *flags, *self.joining()],
                                                     env=environment, stdin=subprocess.DEVNULL, stdout=said,
                                                     stderr=subprocess.STDOUT)
+
+    def joining(self):
+        return [*REPLACE, "--newcomer-warmup", str(self.options.newcomer_warmup)] if self.replace else []
 
     def records(self):
         if not os.path.exists(self.path("log")):
@@ -107,7 +111,9 @@ class Run:
                     self.restarts[rank] = self.restarts.get(rank, 0) + 1
                     self.start(rank, self.restarts[rank])
             dead = {rank for _, rank in self.killed} if not self.replace else set()
-            for rank, process in self.processes.items():
+            for rank, process in self.processes.items():  # rank 0 is the first
+                if rank > 0 and self.waits(rank):
+                    continue
                 if process.wait(PATIENCE_S) != 0 and rank not in dead:
                     raise RuntimeError(f"rank {rank} ended with {process.returncode}: {self.last_line(rank)}")
         finally:
@@ -115,9 +121,16 @@ class Run:
                 process.kill()
                 process.wait()
 
-    def last_line(self, rank):
+    def said(self, rank):
         with open(self.path(f"rank{rank}-{self.restarts.get(rank, 0)}"), encoding="utf-8", errors="replace") as said:
-            lines = said.read().splitlines()
+            return said.read()
+
+    def waits(self, rank):
+        """True for a rank that was started again so late that the others have ended without it."""
+        return rank in self.restarts and " joins\n" not in self.said(rank)
+
+    def last_line(self, rank):
+        lines = self.said(rank).splitlines()
         return lines[-1] if lines else ""
 
     def tokens(self):
@@ -164,6 +177,7 @@ def main():
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--replace", action="store_true", help="each killed replica is started again and joins the others")
+    parser.add_argument("--newcomer-warmup", type=int, default=0, help="exchanges over which the weight of a started one grows")
     parser.add_argument("--steps", type=int, default=400, help="of the run with kills")
     parser.add_argument("--transports", help="as ENTRAIN_TRANSPORTS")
     parser.add_argument("--seed", type=int, default=1)
