@@ -7,17 +7,8 @@
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
-#include "lib/comm/applications.h"
-#include "lib/train/worker_thread.h"
 
 namespace entrain {
-
-absl::StatusOr<std::shared_ptr<Store>> Admission::Open(const Stop& stop) {
-  if (store_ == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(store_, parts_.options.admit_store(stop));
-  }
-  return store_;
-}
 
 // Returns the number of replicas that may still come.
 int Admission::Room() const {
@@ -29,21 +20,11 @@ void Admission::Look() {
   if (parts_.world.comm()->rank() != 0 || Room() <= 0) {
     return;
   }
-  WorkerThread::Doing("newcomers: looking into the store", kLookNs + kSecond);
-  const Stop stop{Deadline::After(kLookNs)};
-  const auto count = [&]() -> absl::StatusOr<int64_t> {
-    ENTRAIN_ASSIGN_OR_RETURN(const std::shared_ptr<Store> store, Open(stop));
-    return CountApplications(*store, parts_.options.admit_name, stop);
-  };
-  const absl::StatusOr<int64_t> waiting = count();
-  if (!waiting.ok() && !std::exchange(silent_, true)) {
-    ENTRAIN_LOG(kWarning,
-                "edit: newcomers: the store does not answer: ", waiting.status().message());
-  }
-  if (waiting.ok()) {
-    silent_ = false;
-    parts_.exchange.Announce(*waiting >= parts_.world.slots() ? kApplied : 0);
-  }
+  parts_.exchange.Announce(applicants_.Count() >= parts_.world.slots() ? kApplied : 0);
+}
+
+int64_t Admission::LimitNs(const Communicator& from) const {
+  return parts_.options.timeout_ns > 0 ? parts_.options.timeout_ns : from.timeout_ns();
 }
 
 // All members have the same table. Nobody is taken in when replicas are about to end.
@@ -60,7 +41,8 @@ absl::Status Admission::Run() {
     return absl::OkStatus();
   }
   const std::shared_ptr<Communicator> from = parts_.world.comm();
-  const auto grown = Grow(*from);
+  const int slots = parts_.world.slots();
+  const auto grown = applicants_.Grow(*from, slots, Room() * slots, LimitNs(*from));
   if (!grown.ok()) {
     ENTRAIN_LOG(kInfo, "edit: newcomers: none was taken in: ", grown.status().message());
     return LossOf(from.get());
@@ -74,19 +56,6 @@ absl::Status Admission::Run() {
   const absl::Status status = Conclude(*from, std::move(enlarged), taken, *grown);
   parts_.world.Consider(nullptr);
   return status;
-}
-
-absl::StatusOr<std::shared_ptr<Communicator>> Admission::Grow(Communicator& from) {
-  GrowOptions options;
-  options.store = [this](const Stop& stop) { return Open(stop); };
-  options.min_newcomers = parts_.world.slots();
-  options.max_newcomers = Room() * parts_.world.slots();
-  options.timeout_ns =
-      parts_.options.timeout_ns > 0 ? parts_.options.timeout_ns : from.timeout_ns();
-  options.attempt_ns = kAdmissionNs;
-  options.name = parts_.options.admit_name;
-  WorkerThread::Doing("newcomers: connecting them", 2 * options.timeout_ns);
-  return from.Grow(options);
 }
 
 AdmissionCard Admission::MyCard() const {
@@ -121,23 +90,10 @@ absl::Status Admission::TakeIn(std::shared_ptr<Communicator> grown, int members,
 absl::Status Admission::Conclude(Communicator& from, EnlargedWorld enlarged,
                                  const absl::Status& taken,
                                  const std::shared_ptr<Communicator>& grown) {
-  const int64_t limit_ns =
-      parts_.options.timeout_ns > 0 ? parts_.options.timeout_ns : from.timeout_ns();
-  WorkerThread::Doing("newcomers: agreeing that they are there", limit_ns);
-  uint32_t well = taken.ok() ? 1 : 0;
-  const absl::Status agreed = from.Agree(&well, limit_ns);
-  if (!agreed.ok() || well == 0) {
-    const std::string why(!taken.ok()    ? taken.message()
-                          : !agreed.ok() ? agreed.message()
-                                         : "it did not go well on another member");
-    ENTRAIN_LOG(kInfo, "edit: newcomers: not taken in: ", why);
-    grown->EndWith(absl::AbortedError(absl::StrCat("the members did not take it in: ", why)));
-    if (agreed.ok() || agreed.code() == absl::StatusCode::kOutOfRange) {
-      return agreed.ok() ? LossOf(&from) : agreed;
-    }
-    // Other members ask who is left. This one does so too.
-    from.EndWith(absl::UnavailableError(agreed.message()));
-    return agreed;
+  const int64_t limit_ns = LimitNs(from);
+  ENTRAIN_ASSIGN_OR_RETURN(const bool well, AgreeToTakeIn("edit", from, *grown, taken, limit_ns));
+  if (!well) {
+    return absl::OkStatus();
   }
   Adopt(enlarged);
   const absl::Status told = Welcome(*grown, limit_ns);

@@ -28,8 +28,8 @@
 
 #include "lib/comm/agree.h"
 #include "lib/comm/communicator.h"
-#include "lib/store/store.h"
 #include "lib/train/admission_meeting.h"
+#include "lib/train/applicants.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/exchange.h"
 #include "lib/train/exchange_results.h"
@@ -49,10 +49,13 @@ class Admission {
     ReplicaWorld& world;
   };
   // `alike` are the values that newcomers must have too.
-  Admission(const Parts& parts, NamedGroups alike) : parts_(parts), alike_(std::move(alike)) {}
+  Admission(const Parts& parts, NamedGroups alike)
+      : parts_(parts),
+        alike_(std::move(alike)),
+        applicants_("edit", parts.options.admit_store, parts.options.admit_name) {}
 
   // Called before a rendezvous. On rank 0 of the world: announces in the next standing that
-  // processes have applied. Takes the store's answer, at most kLookNs.
+  // processes have applied.
   void Look();
   // Called after the exchange of the last rendezvous, on all ranks. Takes newcomers in, if rank 0 has
   // announced some. Returns an error only if a member is lost, or this rank cannot go on.
@@ -61,12 +64,9 @@ class Admission {
   void NoteStep(int64_t step) { step_.store(step, std::memory_order_relaxed); }
 
  private:
-  static constexpr int64_t kLookNs = 500 * kMillisecond;
-
   bool Wanted() const;
   int Room() const;
-  absl::StatusOr<std::shared_ptr<Store>> Open(const Stop& stop);
-  absl::StatusOr<std::shared_ptr<Communicator>> Grow(Communicator& from);
+  int64_t LimitNs(const Communicator& from) const;
   absl::Status TakeIn(std::shared_ptr<Communicator> grown, int members, EnlargedWorld* enlarged);
   absl::Status Conclude(Communicator& from, EnlargedWorld enlarged, const absl::Status& taken,
                         const std::shared_ptr<Communicator>& grown);
@@ -75,8 +75,7 @@ class Admission {
 
   const Parts parts_;
   const NamedGroups alike_;
-  std::shared_ptr<Store> store_;
-  bool silent_ = false;  // the store did not answer, which was logged
+  Applicants applicants_;
   std::atomic<int64_t> step_{0};
 };
 

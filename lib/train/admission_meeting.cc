@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/base/text.h"
 #include "lib/train/timed_call.h"
@@ -28,6 +29,31 @@ struct Outcome {
 CallOptions Limited(absl::string_view doing, int64_t limit_ns = kAdmissionNs) {
   WorkerThread::Doing(doing, limit_ns);
   return TimedCall(limit_ns, -1, true);
+}
+
+absl::Status Say(absl::string_view what, Communicator& world, int64_t limit_ns) {
+  uint8_t word = 1;
+  return world.Broadcast(&word, 1, DType::kU8, /*root=*/0, Limited(what, limit_ns));
+}
+
+// Collective. If a value differs, returns an error that names it: kDataLoss on a rank whose values are
+// not those of the rank `member`, and kAborted on the other ranks, which may try again.
+absl::Status CompareValues(Communicator& comm, const std::vector<NamedValue>& group, int member) {
+  const absl::Status alike =
+      AgreeOn(comm, "the replicas", group, Limited("newcomers: comparing the options"));
+  if (!absl::IsDataLoss(alike)) {
+    return alike;
+  }
+  std::vector<double> mine, all(group.size() * static_cast<size_t>(comm.size()));
+  for (const NamedValue& value : group) {
+    mine.push_back(value.value);
+  }
+  const absl::Status compared =
+      comm.AllGather(mine.data(), all.data(), static_cast<int64_t>(mine.size()), DType::kF64,
+                     Limited("newcomers: comparing the options again"));
+  const auto theirs = all.begin() + static_cast<std::ptrdiff_t>(mine.size()) * member;
+  const bool innocent = compared.ok() && std::equal(mine.begin(), mine.end(), theirs);
+  return innocent ? absl::AbortedError(alike.message()) : alike;
 }
 
 // A newcomer's replica is known by the number of its group.
@@ -49,14 +75,16 @@ absl::Status CheckWhole(const std::map<uint64_t, Arrival>& arrivals, int64_t slo
 
 // Returns the numbers of the newcomers' replicas, by group.
 absl::StatusOr<std::map<uint64_t, int>> Number(const std::map<uint64_t, Arrival>& arrivals,
-                                               const std::set<int64_t>& taken, int64_t most) {
+                                               const std::set<int64_t>& taken,
+                                               const AdmissionCard& member) {
   std::vector<std::pair<int, uint64_t>> in_order;
   for (const auto& [group, arrival] : arrivals) {
     in_order.emplace_back(arrival.first_rank, group);
   }
   std::sort(in_order.begin(), in_order.end());
   std::map<uint64_t, int> numbers;
-  int64_t next = 0;
+  const int64_t most = member.most_replicas;
+  int64_t next = member.first_number;
   for (const auto& [rank, group] : in_order) {
     while (taken.count(next) > 0) {
       ++next;
@@ -92,7 +120,7 @@ absl::StatusOr<std::vector<ReplicaPlace>> PlacesOf(absl::Span<const AdmissionCar
     arrival.slots.insert(card.slot);
   }
   ENTRAIN_RETURN_IF_ERROR(CheckWhole(arrivals, slots));
-  ENTRAIN_ASSIGN_OR_RETURN(const auto numbers, Number(arrivals, taken, cards[0].most_replicas));
+  ENTRAIN_ASSIGN_OR_RETURN(const auto numbers, Number(arrivals, taken, cards[0]));
   std::vector<ReplicaPlace> places;
   for (const AdmissionCard& card : cards) {
     places.push_back(
@@ -117,10 +145,6 @@ absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
     ENTRAIN_ASSIGN_OR_RETURN(enlarged.model, enlarged.world->Split(here.replica, here.slot));
   }
   ENTRAIN_ASSIGN_OR_RETURN(enlarged.sync, enlarged.world->Split(here.slot, here.replica));
-  for (const std::vector<NamedValue>& group : alike) {
-    ENTRAIN_RETURN_IF_ERROR(AgreeOn(*enlarged.sync, "the replicas", group,
-                                    Limited("newcomers: comparing the options")));
-  }
   std::map<int, bool> by_replica;  // true: a newcomer
   for (size_t rank = 0; rank < enlarged.places.size(); ++rank) {
     by_replica[enlarged.places[rank].replica] = enlarged.cards[rank].replica < 0;
@@ -129,6 +153,9 @@ absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
   for (const auto& [replica, newcomer] : by_replica) {
     (newcomer ? enlarged.parties.newcomers : enlarged.parties.donors).push_back(rank++);
     enlarged.parties.replicas.push_back(replica);
+  }
+  for (const std::vector<NamedValue>& group : alike) {
+    ENTRAIN_RETURN_IF_ERROR(CompareValues(*enlarged.sync, group, enlarged.parties.donors[0]));
   }
   return enlarged;
 }
@@ -164,10 +191,37 @@ absl::Status CompareOutcomes(Communicator& world, int members, const absl::Statu
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> AgreeToTakeIn(absl::string_view object, Communicator& from,
+                                   Communicator& grown, const absl::Status& taken,
+                                   int64_t limit_ns) {
+  WorkerThread::Doing("newcomers: agreeing that they are there", limit_ns);
+  uint32_t well = taken.ok() ? 1 : 0;
+  const absl::Status agreed = from.Agree(&well, limit_ns);
+  if (agreed.ok() && well != 0) {
+    return true;
+  }
+  const std::string why(!taken.ok()    ? taken.message()
+                        : !agreed.ok() ? agreed.message()
+                                       : "it did not go well on another member");
+  ENTRAIN_LOG(kInfo, object, ": newcomers: not taken in: ", why);
+  grown.EndWith(absl::AbortedError(absl::StrCat("the members did not take it in: ", why)));
+  if (agreed.ok()) {
+    ENTRAIN_RETURN_IF_ERROR(LossOf(&from));
+    return false;
+  }
+  if (agreed.code() != absl::StatusCode::kOutOfRange) {
+    // Other members ask who is left. This one does so too.
+    from.EndWith(absl::UnavailableError(agreed.message()));
+  }
+  return agreed;
+}
+
+absl::Status CallIn(Communicator& world, int64_t limit_ns) {
+  return Say("newcomers: the members' first word", world, limit_ns);
+}
+
 absl::Status Welcome(Communicator& world, int64_t limit_ns) {
-  uint8_t word = 1;
-  return world.Broadcast(&word, 1, DType::kU8, /*root=*/0,
-                         Limited("newcomers: the members' last word", limit_ns));
+  return Say("newcomers: the members' last word", world, limit_ns);
 }
 
 }  // namespace entrain

@@ -41,12 +41,13 @@ struct AdmissionCard {
   int64_t syncs = 0;
   int64_t met_step = 0;  // step of the last rendezvous
   uint64_t anchor_checksum = 0;
-  int64_t repairs = 0;  // of anchors
+  int64_t repairs = 0;       // of anchors
+  int64_t first_number = 0;  // the lowest number that a newcomer's replica may get
 };
-static_assert(sizeof(AdmissionCard) == 10 * sizeof(int64_t));
+static_assert(sizeof(AdmissionCard) == 11 * sizeof(int64_t));
 
-// Returns the places of all ranks. Newcomers' replicas get the lowest numbers that no member has,
-// in the order of their lowest ranks. Returns kFailedPrecondition if the ranks of a newcomer's
+// Returns the places of all ranks. Newcomers' replicas get the lowest numbers from first_number on
+// that no member has, in the order of their lowest ranks. Returns kFailedPrecondition if the ranks of a newcomer's
 // replica are not all there, or are more or fewer than those of the members', and
 // kResourceExhausted if there are no numbers left.
 absl::StatusOr<std::vector<ReplicaPlace>> PlacesOf(absl::Span<const AdmissionCard> cards);
@@ -76,6 +77,18 @@ std::vector<TransferItem> StateInCommon(Exchange& exchange, const Slab& slab,
 // rank. `*step` becomes the largest of the members' steps.
 absl::Status CompareOutcomes(Communicator& world, int members, const absl::Status& mine,
                              int64_t* step);
+
+// The members' decision, on their communicator `from`. `taken` is how the admission went here.
+// Returns true if it has gone well on all members. Otherwise ends `grown`, and returns false, or an
+// error if a member is lost or the others have gone on without this rank. All members that live have
+// the same result, also if one of them dies meanwhile.
+absl::StatusOr<bool> AgreeToTakeIn(absl::string_view object, Communicator& from,
+                                   Communicator& grown, const absl::Status& taken,
+                                   int64_t limit_ns);
+
+// The first word of the members: they are ready to meet the newcomers, who wait for it. Collective
+// over `world`.
+absl::Status CallIn(Communicator& world, int64_t limit_ns);
 
 // The last word of the members: the newcomers are replicas. Collective over `world`.
 absl::Status Welcome(Communicator& world, int64_t limit_ns);

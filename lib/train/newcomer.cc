@@ -1,67 +1,33 @@
 #include "lib/train/newcomer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-#include "lib/base/log.h"
 #include "lib/base/status.h"
-#include "lib/comm/runtime.h"
-#include "lib/train/timed_call.h"
+#include "lib/train/applicants.h"
 
 namespace entrain {
-namespace {
-
-// Returns true if a newcomer that got this error must not apply again: its options differ, or its
-// replica does not fit.
-bool IsFinal(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kDataLoss ||
-         status.code() == absl::StatusCode::kInvalidArgument;
-}
-
-}  // namespace
-
-// Returns a number that the ranks of this replica have, and no others.
-absl::StatusOr<uint64_t> Newcomer::Group() {
-  const PeerId& id = parts_.own.runtime().id();
-  uint64_t group = 0;
-  std::memcpy(&group, id.data(), std::min(sizeof(group), id.size()));
-  ENTRAIN_RETURN_IF_ERROR(parts_.own.Broadcast(&group, 1, DType::kU64, /*root=*/0));
-  return group;
-}
 
 absl::StatusOr<Newcomer::Joined> Newcomer::Join(int64_t wait_ns) {
-  ENTRAIN_ASSIGN_OR_RETURN(const uint64_t group, Group());
+  ENTRAIN_ASSIGN_OR_RETURN(const uint64_t group, GroupOf(parts_.own));
   const int64_t limit_ns =
       parts_.options.timeout_ns > 0 ? parts_.options.timeout_ns : parts_.own.timeout_ns();
-  const Deadline until = Deadline::After(wait_ns > 0 ? wait_ns : limit_ns);
-  ENTRAIN_ASSIGN_OR_RETURN(const auto store, parts_.options.admit_store({until}));
   if (!parts_.exchange.anchors().exist()) {
     ENTRAIN_RETURN_IF_ERROR(parts_.exchange.CreateAnchors());
   }
-  absl::Status last;
-  while (true) {
-    const int64_t left_ns = std::max<int64_t>(until.at_ns - Clock::Real().Now(), 1);
-    auto world = parts_.own.JoinOther(store, parts_.options.admit_name, left_ns);
-    if (!world.ok()) {
-      return last.ok() ? world.status()
-                       : Annotate(world.status(),
-                                  absl::StrCat("after an attempt (", last.message(), ")"));
-    }
-    auto joined = Attempt(*world, group, limit_ns);
-    if (joined.ok()) {
-      return joined;
-    }
-    last = joined.status();
-    (*world)->EndWith(absl::AbortedError(last.message()));
-    if (IsFinal(last)) {
-      return last;
-    }
-    ENTRAIN_LOG(kInfo, "edit: joining: applying again: ", last.message());
-  }
+  Joined joined;
+  ENTRAIN_RETURN_IF_ERROR(ApplyUntilTakenIn(
+      "edit", parts_.own, parts_.options.admit_store, parts_.options.admit_name,
+      wait_ns > 0 ? wait_ns : limit_ns, [&](const std::shared_ptr<Communicator>& world) {
+        auto attempt = Attempt(world, group, limit_ns);
+        if (attempt.ok()) {
+          joined = *std::move(attempt);
+        }
+        return attempt.status();
+      }));
+  return joined;
 }
 
 absl::Status Newcomer::Receive(const EnlargedWorld& enlarged) {

@@ -11,7 +11,6 @@
 
 #include "lib/comm/agree.h"
 #include "lib/comm/communicator.h"
-#include "lib/store/store.h"
 #include "lib/train/admission_meeting.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/exchange.h"
@@ -43,7 +42,6 @@ class Newcomer {
   absl::StatusOr<Joined> Join(int64_t wait_ns);
 
  private:
-  absl::StatusOr<uint64_t> Group();
   absl::StatusOr<Joined> Attempt(std::shared_ptr<Communicator> world, uint64_t group,
                                  int64_t limit_ns);
   absl::Status Receive(const EnlargedWorld& enlarged);

@@ -1,4 +1,4 @@
-// The option on_loss of EDiT and of a gradient channel.
+// The options on_loss and admit of EDiT and of a gradient channel.
 #pragma once
 
 #include <cstdint>
@@ -7,5 +7,7 @@ namespace entrain {
 
 // Values are the C ABI's (train.h).
 enum class OnLoss : int32_t { kFail = 0, kFinish = 1 };
+// When newcomers are taken in.
+enum class Admit : int32_t { kNone = 0, kExchange = 1 };
 
 }  // namespace entrain

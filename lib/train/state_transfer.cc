@@ -85,7 +85,7 @@ absl::Status Transfer::CompareDonors() {
             "newcomers: %s has hash %016x on replica %d and %016x on replica %d", items_[i].name,
             Hash(first, i), ReplicaOf(first), Hash(donor, i), ReplicaOf(donor));
         if (Has(parties_.donors, comm_.rank())) {
-          ENTRAIN_LOG(kWarning, "edit: ", differ);
+          ENTRAIN_LOG(kWarning, differ);
         }
         // No fault of the newcomer, which applies again: an anchor may be repaired meanwhile.
         return absl::AbortedError(differ);
@@ -103,16 +103,15 @@ absl::StatusOr<RefPtr<Work>> Transfer::Start(CallKind kind, size_t index, const 
   call.root = peer;
   (kind == CallKind::kSend ? call.in : call.out) = {items_[index].bytes.data() + range.first,
                                                     range.count};
-  call.options = TimedCall(limit_ns_ + TimeFor(range.count, kSlowestNetwork),
-                           static_cast<int64_t>(index), true);
+  call.options =
+      TimedCall(TransferLimit(limit_ns_, range.count), static_cast<int64_t>(index), true);
   return comm_.Start(call);
 }
 
 absl::Status Transfer::Move(size_t index) {
   const TransferItem& item = items_[index];
-  WorkerThread::Doing(
-      absl::StrCat("newcomers: ", item.name),
-      limit_ns_ + TimeFor(static_cast<int64_t>(item.bytes.size()), kSlowestNetwork));
+  WorkerThread::Doing(absl::StrCat("newcomers: ", item.name),
+                      TransferLimit(limit_ns_, static_cast<int64_t>(item.bytes.size())));
   const bool receives = Has(parties_.newcomers, comm_.rank());
   std::vector<RefPtr<Work>> under_way;
   absl::Status status;
@@ -179,6 +178,10 @@ ItemRange RangeOf(const TransferItem& item, int64_t index, int donor, int donors
     return at == donors ? bytes : bytes / donors * at / kAligned * kAligned;
   };
   return {cut(donor), cut(donor + 1) - cut(donor)};
+}
+
+int64_t TransferLimit(int64_t limit_ns, int64_t bytes) {
+  return limit_ns + TimeFor(bytes, kSlowestNetwork);
 }
 
 uint64_t StateHash(ConstBytes bytes) {

@@ -30,6 +30,14 @@ TEST(PlacesOf, GivesNewcomersTheLowestFreeNumbers) {
   EXPECT_EQ(*places, (std::vector<ReplicaPlace>{{0, 0}, {3, 0}, {1, 0}, {2, 0}}));
 }
 
+TEST(PlacesOf, BeginsAtTheFirstNumber) {
+  const std::vector<AdmissionCard> cards = {
+      {.replica = 1, .most_replicas = 9, .first_number = 4}, {.group = 9}, {.group = 4}};
+  const auto places = PlacesOf(cards);
+  ASSERT_TRUE(places.ok()) << places.status();
+  EXPECT_EQ(*places, (std::vector<ReplicaPlace>{{1, 0}, {4, 0}, {5, 0}}));
+}
+
 TEST(PlacesOf, KeepsTheRanksOfAReplicaTogether) {
   const std::vector<AdmissionCard> cards = {
       {.replica = 1, .slot = 0, .slots = 2, .most_replicas = 4},

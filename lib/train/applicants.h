@@ -1,0 +1,64 @@
+// Newcomers that apply in a store to the members of a run (option admit): the members count them and
+// connect them, and a newcomer applies until the members take it in. EDiT (admission, newcomer) and
+// gradient channels (channel_admission, channel_newcomer) use this.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/comm/communicator.h"
+#include "lib/store/store.h"
+
+namespace entrain {
+
+using OpenStoreFn = std::function<absl::StatusOr<std::shared_ptr<Store>>(const Stop& stop)>;
+
+// The members' side. Thread safety: one thread at a time; calls block, in a job of a worker.
+class Applicants {
+ public:
+  // `object` is the word for the training object in messages. `open` and `name` are the options
+  // admit_store and admit_name.
+  Applicants(std::string object, OpenStoreFn open, std::string name)
+      : object_(std::move(object)), open_(std::move(open)), name_(std::move(name)) {}
+
+  // Returns how many processes have applied. Takes at most kLookNs. Returns 0 if the store does not
+  // answer, and logs this once.
+  int64_t Count();
+  // Connects newcomers, at least `least` and at most `most`. Collective over `from`, which goes on
+  // whatever happens to newcomers. Null: there were fewer. `timeout_ns` is the time limit of the
+  // call.
+  absl::StatusOr<std::shared_ptr<Communicator>> Grow(Communicator& from, int least, int most,
+                                                     int64_t timeout_ns);
+
+ private:
+  static constexpr int64_t kLookNs = 500 * kMillisecond;
+
+  absl::StatusOr<std::shared_ptr<Store>> Open(const Stop& stop);
+
+  const std::string object_;
+  const OpenStoreFn open_;
+  const std::string name_;
+  std::shared_ptr<Store> store_;
+  bool silent_ = false;  // the store did not answer, which was logged
+};
+
+// The newcomer's side. Collective over `own`: returns a number that its ranks have, and no others.
+absl::StatusOr<uint64_t> GroupOf(Communicator& own);
+
+// Applies to the members and calls `attempt` with the communicator of members and newcomers, until
+// an attempt succeeds or fails with kDataLoss or kInvalidArgument: then the options differ, or what
+// was received is wrong, and the error is final. Takes at most `wait_ns` > 0; afterwards the error
+// has the reason of the last attempt. Ends the communicator of an attempt that fails.
+absl::Status ApplyUntilTakenIn(
+    absl::string_view object, Communicator& own, const OpenStoreFn& open, const std::string& name,
+    int64_t wait_ns,
+    absl::FunctionRef<absl::Status(const std::shared_ptr<Communicator>& world)> attempt);
+
+}  // namespace entrain
