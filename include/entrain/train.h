@@ -38,7 +38,7 @@
  *   |                                        | TIMED_OUT the shard can only be destroyed                              |
  *   | shard_bind, shard_load                 | none. On device memory they wait for the stream, at most the           |
  *   |                                        | shard's timeout_ns                                                     |
- *   | edit_join                              | none. wait_ns bounds the wait for the others                           |
+ *   | edit_join, acco_join                   | none. wait_ns bounds the wait for the others                           |
  *   | mesh_create, mesh_create_from,         | none. The communicators' default (entrain_comm_set_timeout)            |
  *   | shard_create, edit_create, acco_create | bounds each collective inside. After TIMED_OUT no object exists,       |
  *   |                                        | and the communicator on which the collective ran has ended             |
@@ -387,7 +387,8 @@ enum { /* on_loss: what happens when a rank is lost, that is, when its process d
 };
 enum { /* admit: when newcomers become replicas */
   ENTRAIN_ADMIT_NONE = 0,    /* never */
-  ENTRAIN_ADMIT_EXCHANGE = 1 /* after an exchange, behind the steps that follow. See "Newcomers" below */
+  ENTRAIN_ADMIT_EXCHANGE = 1 /* EDiT: after an exchange, behind the steps that follow. ACCO: after a commit. See
+                                "Newcomers" in each section */
 };
 enum { /* anchor_check: what happens when the anchors of replicas differ. Each rendezvous compares checksums of the
           anchors, layer by layer, as they are in memory at that time. So it finds an outer step that had another result
@@ -1216,6 +1217,10 @@ typedef struct entrain_acco_config {
   size_t group_count;            /* number of groups. Each state array is as long as the shard, and their number is that
                                     of the optimizer that needs most */
   int32_t on_loss;               /* ENTRAIN_ON_LOSS_*; default FAIL. FINISH is refused with `step` and on device memory */
+  int32_t admit;                 /* ENTRAIN_ADMIT_*; default NONE. EXCHANGE is refused with `step` and on device memory */
+  entrain_store_t* admit_store;  /* for admit: where newcomers apply, as entrain_edit_config_t.admit_store */
+  const char* admit_name;        /* for admit: the name under which newcomers apply, 1 to 128 bytes; copied. NULL
+                                    (default): "acco". Channels that live together in one store need different names */
 } entrain_acco_config_t;
 ENTRAIN_API void entrain_acco_config_init_sized(entrain_acco_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_acco_config_init(entrain_acco_config_t* config) {
@@ -1240,6 +1245,14 @@ ENTRAIN_API entrain_status_t entrain_acco_option_matters(const entrain_acco_conf
  * elements of wire_dtype. */
 ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                  entrain_acco_t** acco);
+/* Creates a channel that joins the ranks of a channel which trains; they have set ENTRAIN_ADMIT_EXCHANGE. `comm` has this
+ * process alone: it is made in the others' store under a name of its own, because the store shows the way to their hosts.
+ * `config` is as on the others; admit must be set. Blocks until they have taken this rank in, at most wait_ns; 0: the
+ * communicator's default deadline. *acco belongs to the caller. config->params then holds the parameters that the others
+ * installed last. See "Newcomers" below. Errors are those of entrain_edit_join; the values of MISMATCH include the result
+ * of a step of `optim` on arbitrary values, by which optimizers are compared. */
+ENTRAIN_API entrain_status_t entrain_acco_join(entrain_comm_t* comm, const entrain_acco_config_t* config,
+                                               int64_t wait_ns, entrain_acco_t** acco);
 /* Frees the channel, and ends a round in progress on all ranks. So destroy a channel after the end of the run, or on
  * all ranks together (on device memory, when the streams of all ranks have finished their last install). Waits at most
  * 1 s for a running step or schedule, as entrain_edit_destroy does. Does nothing for NULL. */
@@ -1299,7 +1312,9 @@ typedef struct entrain_acco_info_t {
   uint64_t bytes_sent;     /* payload bytes that this rank sent */
   int64_t bytes_held;      /* bytes of memory that the channel holds, without params */
   int32_t ranks;        /* ranks whose micro-batches are in the last round; before the first round: ranks of the channel */
-  int32_t losses;       /* ranks that were lost before this round: entrain_acco_loss describes them */
+  int32_t losses;       /* ranks that were lost before this round: entrain_acco_loss describes them. On a newcomer: since
+                           it has joined */
+  int64_t joins;        /* newcomers that were taken in before this round */
 } entrain_acco_info_t;
 ENTRAIN_API void entrain_acco_info_init_sized(entrain_acco_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_acco_info_init(entrain_acco_info_t* info) {
@@ -1307,11 +1322,24 @@ static ENTRAIN_INLINE void entrain_acco_info_init(entrain_acco_info_t* info) {
 }
 ENTRAIN_API entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info_t* info);
 /* Describes loss `index`, from 0 in the order in which this rank learned of them: *rank becomes the number of the lost rank
- * in the communicator of entrain_acco_create, *round the round that was under way, counted from 1, and `text` the reason,
- * cut to `bytes` bytes with a 0 at the end. Each output may be NULL. Returns INVALID_ARGUMENT if this rank knows of no such
+ * in the communicator of entrain_acco_create (newcomers have the numbers behind, in the order in which they came),
+ * *round the round that was under way, counted from 1, and `text` the reason, cut to `bytes` bytes with a 0 at the end. Each output may be NULL. Returns INVALID_ARGUMENT if this rank knows of no such
  * loss. It may know of losses that entrain_acco_info does not count yet. */
 ENTRAIN_API entrain_status_t entrain_acco_loss(const entrain_acco_t* acco, int32_t index, int32_t* rank, int64_t* round,
                                                char* text, size_t bytes);
+
+/* Newcomers, with ENTRAIN_ADMIT_EXCHANGE. A process calls entrain_acco_join. A thread of the library looks into the store
+ * between rounds (rank 0: two requests, at most every 20 ms) and connects newcomers on all ranks, while rounds go on. At the
+ * beginning of the first round behind a commit the shards of masters and optimizer state are cut anew for all ranks;
+ * newcomers get their shards, the parameters and the counters, and check hashes. The rounds stop for this transfer only.
+ * This round counts the gradients of newcomers: it waits until they too have called entrain_acco_install. All ranks then
+ * have the same bits.
+ *
+ * Until all members have agreed that all went well, their state is the old one. A newcomer that dies or stands still
+ * before costs them this attempt: no round waits for it, except that the transfer may wait 10 s beyond the time for its
+ * data. Afterwards it is a rank like the others: with ENTRAIN_ON_LOSS_FAIL its loss ends the run, with FINISH the others
+ * go on. If a member is lost meanwhile, newcomers apply again, or go on with the others. Nobody is taken in after the last
+ * commit. The arrays of entrain_acco_add_state are not sent: they keep what the newcomer has. */
 
 /* Checkpoints of a channel. Arguments and errors are those of entrain_edit_add_state, entrain_edit_save and
  * entrain_edit_load. Save between install and the next add. A save waits for the round in progress and changes nothing.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "include/entrain/train.h"
+#include "lib/api/admission_place.h"
 #include "lib/api/arguments.h"
 #include "lib/api/array_place.h"
 #include "lib/api/boundary.h"
@@ -77,7 +78,8 @@ absl::StatusOr<std::vector<ParameterGroup>> ToGroups(const entrain_acco_config_t
 }
 
 // Checks what only this file can see to be wrong: values of the C enumerations and types. GradientChannel checks the rest.
-absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& config) {
+absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& config,
+                                                const entrain::Communicator& comm) {
   ENTRAIN_RETURN_IF_ERROR(CheckCopyable<AccoRows>(config));
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
   if ((config.scripted_counts == nullptr) != (config.scripted_rounds == 0)) {
@@ -108,7 +110,31 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
   options.step = config.step;
   options.user = config.user;
   ENTRAIN_ASSIGN_OR_RETURN(options.groups, ToGroups(config));
+  ENTRAIN_ASSIGN_OR_RETURN(
+      AdmissionPlace newcomers,
+      AdmissionPlaceOf(config.admit_store, config.admit_name, "acco", comm.runtime().security()));
+  options.admit_store = std::move(newcomers.store);
+  options.admit_name = std::move(newcomers.name);
   return options;
+}
+
+// `make` returns a GradientChannel.
+template <typename MakeChannel>
+absl::Status MakeAcco(entrain_comm_t* comm, const entrain_acco_config_t* config,
+                      entrain_acco_t** acco, const MakeChannel& make) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+  entrain_acco_config_t known;
+  entrain_acco_config_init(&known);
+  ENTRAIN_RETURN_IF_ERROR(
+      entrain::CopyStruct(config, &known, sizeof(known), "entrain_acco_config_t"));
+  ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+  const std::shared_ptr<entrain::Communicator> shared =
+      comm->comm;  // keeps the communicator if the handle is destroyed meanwhile
+  ENTRAIN_ASSIGN_OR_RETURN(const ChannelOptions options, ToChannelOptions(known, *shared));
+  ENTRAIN_ASSIGN_OR_RETURN(auto made, make(*shared, options));
+  *acco = new entrain_acco{.channel = std::move(made),
+                           .calls = std::make_shared<StartedCalls>(*shared)};
+  return absl::OkStatus();
 }
 
 // Runs a call of the training loop. If the call fails, this rank may end, so the other ranks, which
@@ -155,20 +181,17 @@ entrain_status_t entrain_acco_option_matters(const entrain_acco_config_t* config
 
 entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                      entrain_acco_t** acco) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
-    entrain_acco_config_t known;
-    entrain_acco_config_init(&known);
-    ENTRAIN_RETURN_IF_ERROR(
-        entrain::CopyStruct(config, &known, sizeof(known), "entrain_acco_config_t"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
-    ENTRAIN_ASSIGN_OR_RETURN(const ChannelOptions options, ToChannelOptions(known));
-    const std::shared_ptr<entrain::Communicator> shared =
-        comm->comm;  // keeps the communicator if the handle is destroyed meanwhile
-    ENTRAIN_ASSIGN_OR_RETURN(auto made, GradientChannel::Create(*shared, options));
-    *acco = new entrain_acco{.channel = std::move(made),
-                             .calls = std::make_shared<StartedCalls>(*shared)};
-    return absl::OkStatus();
+  return Guard(__func__, Does::kWait,
+               [&] { return MakeAcco(comm, config, acco, GradientChannel::Create); });
+}
+
+entrain_status_t entrain_acco_join(entrain_comm_t* comm, const entrain_acco_config_t* config,
+                                   int64_t wait_ns, entrain_acco_t** acco) {
+  return Guard(__func__, Does::kWait, [&] {
+    return MakeAcco(comm, config, acco,
+                    [wait_ns](entrain::Communicator& own, const ChannelOptions& options) {
+                      return GradientChannel::Join(own, options, wait_ns);
+                    });
   });
 }
 
@@ -282,6 +305,7 @@ entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info
     known.bytes_held = now.bytes_held;
     known.ranks = static_cast<int32_t>(now.ranks);
     known.losses = static_cast<int32_t>(now.losses);
+    known.joins = now.joins;
     return WriteStruct(&known, sizeof(known), info, "entrain_acco_info_t");
   });
 }

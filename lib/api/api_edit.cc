@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 
 #include "include/entrain/train.h"
+#include "lib/api/admission_place.h"
 #include "lib/api/arguments.h"
 #include "lib/api/boundary.h"
-#include "lib/api/environment.h"
 #include "lib/api/handles.h"
 #include "lib/api/option_rows.h"
 #include "lib/api/settings.h"
@@ -21,7 +21,6 @@ using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::DType;
 using entrain::EditOptions;
 using entrain::LayerSync;
-using entrain::Stop;
 using entrain::WorkerThread;
 
 namespace {
@@ -35,27 +34,6 @@ std::vector<T> Copy(const T* values, int32_t count) {
 ENTRAIN_OPTION_ROWS(EditRows, ENTRAIN_EDIT_OPTIONS, entrain_edit_config_t, EditOptions,
                     entrain::EditOptionTable);
 
-// Fills in where newcomers apply.
-absl::Status SetAdmission(const entrain_edit_config_t& config, const entrain::Mesh& mesh,
-                          EditOptions* options) {
-  if (config.admit_name != nullptr) {
-    options->admit_name = config.admit_name;
-    ENTRAIN_RETURN_IF_ERROR(entrain::Annotate(CheckName(options->admit_name), "admit_name"));
-  }
-  if (config.admit_store != nullptr) {
-    if (config.admit_store->store->IsOfFunctions()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("admit_store: ", config.admit_store->store->url(),
-                       " is made of functions, which no thread of the library may call"));
-    }
-    options->admit_store = [store = config.admit_store->store](const Stop&) { return store; };
-    return absl::OkStatus();
-  }
-  options->admit_store = [security = mesh.comm(entrain::Axis::kModel)->runtime().security()](
-                             const Stop& stop) { return StoreFromEnvironment(security, stop); };
-  return absl::OkStatus();
-}
-
 // LayerSync checks what follows from several options.
 absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
                                           const entrain::Mesh& mesh) {
@@ -65,7 +43,12 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
   options.fragment_of_layer = Copy(config.fragment_of_layer, config.shard->shards->slab().layers());
   options.fragment_intervals = Copy(config.fragment_intervals, config.fragments);
   options.fragment_offsets = Copy(config.fragment_offsets, config.fragments);
-  ENTRAIN_RETURN_IF_ERROR(SetAdmission(config, mesh, &options));
+  ENTRAIN_ASSIGN_OR_RETURN(
+      AdmissionPlace place,
+      AdmissionPlaceOf(config.admit_store, config.admit_name, "edit",
+                       mesh.comm(entrain::Axis::kModel)->runtime().security()));
+  options.admit_store = std::move(place.store);
+  options.admit_name = std::move(place.name);
   return options;
 }
 

@@ -39,5 +39,7 @@
   X(int64_t, timeout_ns, 0, NotNegative(), true, nullptr, false,                                                       \
     "time limit of each collective, in nanoseconds; 0: the communicator's default")                                    \
   X(OnLoss, on_loss, OnLoss::kFail, OneOf("ENTRAIN_ON_LOSS_*", "fail,finish"), true, nullptr, true,                    \
-    "when a rank is lost: fail: all ranks end; finish: the others finish the round with the copy of its shard")
+    "when a rank is lost: fail: all ranks end; finish: the others finish the round with the copy of its shard")         \
+  X(Admit, admit, Admit::kNone, OneOf("ENTRAIN_ADMIT_*", "none,exchange"), true, nullptr, true,                        \
+    "newcomers: none, or taken in after a commit; the others train on until they are connected")
 // clang-format on

@@ -1,6 +1,7 @@
 #include "lib/train/channel_cut.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "lib/base/crc32c.h"
 #include "lib/base/status.h"
 #include "lib/memory/buffer.h"
+#include "lib/train/state_transfer.h"
 #include "lib/train/timed_call.h"
 #include "lib/train/worker_thread.h"
 
@@ -78,8 +80,16 @@ void ChannelCut::AddUp() {
   sums_ = {.own = SumOf(own_, layer()), .copy = SumOf(*copy_, left_.layer(0))};
 }
 
+CallOptions ChannelCut::Limited(const char* doing, int64_t tag, int64_t limit_ns,
+                                int64_t bytes) const {
+  const int64_t limit = limit_ns > 0 ? TransferLimit(limit_ns, bytes) : options_.timeout_ns;
+  WorkerThread::Doing(doing, limit);
+  return TimedCall(limit, tag, true);
+}
+
 // Sends `count` elements to the right neighbour, and receives as many from the left one.
-absl::Status ChannelCut::Pass(const void* mine, void* theirs, int64_t count, DType dtype) {
+absl::Status ChannelCut::Pass(const void* mine, void* theirs, int64_t count, DType dtype,
+                              int64_t limit_ns) {
   Call send, receive;
   send.kind = CallKind::kSend;
   send.in = {const_cast<void*>(mine), count * SizeOf(dtype)};  // the call only reads it
@@ -90,7 +100,8 @@ absl::Status ChannelCut::Pass(const void* mine, void* theirs, int64_t count, DTy
   for (Call* call : {&send, &receive}) {
     call->dtype = dtype;
     call->count = count;
-    call->options = TimedCall(options_.timeout_ns, kCopyTag, true);
+    call->options =
+        Limited("copies of the neighbours' shards", kCopyTag, limit_ns, count * SizeOf(dtype));
   }
   const Call both[] = {receive, send};
   const RefPtr<Work> work = comm_->StartAll(both);
@@ -112,40 +123,53 @@ absl::Status ChannelCut::CommitCopy(const GradientSum& sum, const StepTime& t) {
   return absl::OkStatus();
 }
 
-absl::Status ChannelCut::RenewCopy() {
+absl::Status ChannelCut::RenewCopy(int64_t limit_ns) {
   if (!has_copy()) {
     return absl::OkStatus();
   }
   const std::vector<float*> mine = own_.Arrays(), theirs = copy_->Arrays();
   for (size_t i = 0; i < mine.size(); ++i) {
-    WorkerThread::Doing("copies of the neighbours' shards");
-    ENTRAIN_RETURN_IF_ERROR(Pass(mine[i], theirs[i], layer().shard, DType::kF32));
+    ENTRAIN_RETURN_IF_ERROR(Pass(mine[i], theirs[i], layer().shard, DType::kF32, limit_ns));
   }
   AddUp();
   return absl::OkStatus();
 }
 
-absl::Status ChannelCut::TakeFrom(const ChannelCut& before, absl::Span<const int> holders) {
+absl::Status ChannelCut::TakeFrom(const ChannelCut* before, absl::Span<const int> holders,
+                                  int64_t limit_ns) {
   const std::vector<ShardMove> moves = MovesOf(options_.count, holders, comm_->size());
   for (size_t array = 0; array < own_.Arrays().size(); ++array) {
-    WorkerThread::Doing("after a loss: cutting the shards anew");
-    ENTRAIN_RETURN_IF_ERROR(MoveArray(before, moves, array));
+    ENTRAIN_RETURN_IF_ERROR(MoveArray(before, moves, array, limit_ns));
   }
-  return RenewCopy();
+  return RenewCopy(limit_ns);
+}
+
+uint64_t ChannelCut::Hash() const {
+  uint64_t hash = 0, array = 0;
+  for (const float* const values : own_.Arrays()) {
+    ++array;
+    for (int64_t i = 0; i < layer().valid; ++i) {
+      // Odd, so that no change of the bits is lost.
+      const uint64_t weight =
+          (static_cast<uint64_t>(layer().first + i) * 16 + array) * 0x9E3779B97F4A7C15u | 1;
+      hash += weight * std::bit_cast<uint32_t>(values[i]);
+    }
+  }
+  return hash;
 }
 
 // The pieces that go to one rank lie one after the other in what is sent, as do those of one rank
 // in what is received.
-absl::Status ChannelCut::MoveArray(const ChannelCut& before, absl::Span<const ShardMove> moves,
-                                   size_t array) {
+absl::Status ChannelCut::MoveArray(const ChannelCut* before, absl::Span<const ShardMove> moves,
+                                   size_t array, int64_t limit_ns) {
   const auto size = static_cast<size_t>(comm_->size());
   PartCounts counts{.in = std::vector<int64_t>(size), .out = std::vector<int64_t>(size)};
   std::vector<float> sent, received(static_cast<size_t>(layer().valid));
   for (const ShardMove& move : moves) {
     if (move.from == comm_->rank()) {
-      const bool own = move.shard == before.slab_.slot();
-      const SlabLayer& layer = own ? before.layer() : before.left_.layer(0);
-      const float* const from = (own ? before.own_ : *before.copy_).Arrays()[array];
+      const bool own = move.shard == before->slab_.slot();
+      const SlabLayer& layer = own ? before->layer() : before->left_.layer(0);
+      const float* const from = (own ? before->own_ : *before->copy_).Arrays()[array];
       sent.insert(sent.end(), from + (move.first - layer.first),
                   from + (move.first - layer.first + move.count));
       counts.in[static_cast<size_t>(move.to)] += move.count;
@@ -160,7 +184,9 @@ absl::Status ChannelCut::MoveArray(const ChannelCut& before, absl::Span<const Sh
   call.in = {sent.data(), static_cast<int64_t>(sent.size() * sizeof(float))};
   call.out = {received.data(), static_cast<int64_t>(received.size() * sizeof(float))};
   call.uneven = std::make_shared<const PartCounts>(std::move(counts));
-  call.options = TimedCall(options_.timeout_ns, -1, true);
+  call.options =
+      Limited("cutting the shards anew", -1, limit_ns,
+              static_cast<int64_t>(std::max(sent.size(), received.size()) * sizeof(float)));
   ENTRAIN_RETURN_IF_ERROR(Annotate(comm_->Run(call), "shards"));
   float* const to = own_.Arrays()[array];
   const float* from = received.data();

@@ -7,6 +7,8 @@
 //   copy         3      0      1      2
 //   rank 2 lost: 0 3    1 0           3 2      all shards are left; they are cut into three
 //
+// Newcomers get their shards in the same way: the shards are cut for more ranks.
+//
 // Thread safety: one thread at a time, except comm.
 #pragma once
 
@@ -20,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+#include "lib/base/call.h"
 #include "lib/comm/communicator.h"
 #include "lib/device/arrays.h"
 #include "lib/train/commit_plan.h"
@@ -61,10 +64,17 @@ class ChannelCut {
   // only the numbers matter.
   absl::Status CommitCopy(const GradientSum& sum, const StepTime& t);
   // Collective. Replaces the copy by the left neighbour's shard. Does nothing without a copy.
-  absl::Status RenewCopy();
-  // Collective over the ranks of this cut, which had shards of the cut `before`. Receives the shards
-  // of this cut. `holders`: by shard of `before`, the rank of this cut that has it.
-  absl::Status TakeFrom(const ChannelCut& before, absl::Span<const int> holders);
+  // `limit_ns`: as in TakeFrom.
+  absl::Status RenewCopy(int64_t limit_ns = 0);
+  // Collective over the ranks of this cut. Receives the shards of this cut from ranks that had shards
+  // of the cut `before`; null: this rank is a newcomer. `holders`: by shard of `before`, the rank of
+  // this cut that has it. `limit_ns` limits each call, without the time for its data; 0: the option
+  // timeout_ns does.
+  absl::Status TakeFrom(const ChannelCut* before, absl::Span<const int> holders,
+                        int64_t limit_ns = 0);
+  // Returns a hash of the own shard's masters and state. A change of one bit changes it, and the sum
+  // over all shards does not depend on the cut.
+  uint64_t Hash() const;
   // Returns the checksums after the last change.
   const ShardSums& sums() const { return sums_; }
 
@@ -72,8 +82,11 @@ class ChannelCut {
   ChannelCut(std::shared_ptr<Communicator> comm, const ChannelOptions& options,
              std::vector<int> members, Slab slab, Slab left);
   absl::Status Allocate();
-  absl::Status Pass(const void* mine, void* theirs, int64_t count, DType dtype);
-  absl::Status MoveArray(const ChannelCut& before, absl::Span<const ShardMove> moves, size_t array);
+  CallOptions Limited(const char* doing, int64_t tag, int64_t limit_ns, int64_t bytes) const;
+  absl::Status Pass(const void* mine, void* theirs, int64_t count, DType dtype,
+                    int64_t limit_ns = 0);
+  absl::Status MoveArray(const ChannelCut* before, absl::Span<const ShardMove> moves, size_t array,
+                         int64_t limit_ns);
   void AddUp();
 
   const std::shared_ptr<Communicator> comm_;

@@ -9,6 +9,14 @@ void ChannelProgress::Commit(const RoundCounts& all) {
   stops_ += all.stops;
 }
 
+void ChannelProgress::GoOn(int64_t rounds, int64_t commits, const RoundCounts& totals) {
+  rounds_ = rounds;
+  commits_ = commits;
+  gradients_ = totals.microbatches;
+  tokens_ = totals.tokens;
+  stops_ = totals.stops;
+}
+
 int64_t ChannelProgress::In(ProgressUnit unit) const {
   return unit == ProgressUnit::kCommits  ? commits_
          : unit == ProgressUnit::kTokens ? tokens_

@@ -25,6 +25,8 @@ class ChannelProgress {
   // Counts a commit. `all` holds sums over all ranks.
   void Commit(const RoundCounts& all);
   void EndRound() { ++rounds_; }
+  // Continues where other ranks are.
+  void GoOn(int64_t rounds, int64_t commits, const RoundCounts& totals);
 
   int64_t In(ProgressUnit unit) const;
   // Returns true if a rank has asked for the end or the limit is reached.

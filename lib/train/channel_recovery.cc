@@ -11,13 +11,6 @@
 
 namespace entrain {
 
-absl::StatusOr<std::unique_ptr<ChannelRecovery>> ChannelRecovery::Make(
-    std::shared_ptr<Communicator> comm, int64_t timeout_ns) {
-  const ReplicaPlace mine = {.replica = comm->rank(), .slot = 0};
-  ENTRAIN_ASSIGN_OR_RETURN(auto world, ReplicaWorld::Make(std::move(comm), mine, 1, timeout_ns));
-  return std::unique_ptr<ChannelRecovery>(new ChannelRecovery(std::move(world), timeout_ns));
-}
-
 std::vector<ChannelLoss> ChannelRecovery::losses() const {
   absl::MutexLock lock(&mutex_);
   return losses_;
@@ -34,10 +27,11 @@ bool ChannelRecovery::Answers(const absl::Status& status, const GradientRound& r
 // Returns the loss by which a communicator has ended; OK if there is none.
 absl::Status ChannelRecovery::Needed(const GradientRound& round) const {
   ENTRAIN_RETURN_IF_ERROR(LossOf(round.cut().comm().get()));
-  return LossOf(comm().get());
+  return LossOf(world_.comm().get());
 }
 
 absl::Status ChannelRecovery::Run(GradientRound& round) {
+  round.DropNewcomers();
   while (true) {
     ENTRAIN_RETURN_IF_ERROR(Shrink(round));
     const absl::Status status = GoOn(round);
@@ -49,7 +43,7 @@ absl::Status ChannelRecovery::Run(GradientRound& round) {
 
 // Ends the communicators, and replaces that of all ranks.
 absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
-  const std::shared_ptr<Communicator> world = comm(), cut = round.cut().comm();
+  const std::shared_ptr<Communicator> world = world_.comm(), cut = round.cut().comm();
   std::vector<absl::Status> causes;
   for (const auto& one : {cut, world}) {
     if (const absl::Status loss = LossOf(one.get()); !loss.ok()) {
@@ -62,17 +56,16 @@ absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
       one->EndWith(causes[0]);
     }
   }
-  const std::vector<int> before = ReplicasOf(world_->places());
-  ENTRAIN_RETURN_IF_ERROR(world_->Shrink(causes));
-  bytes_before_.fetch_add(world->stats().bytes_sent, std::memory_order_relaxed);
-  const std::vector<int> left = ReplicasOf(world_->places());
+  const std::vector<int> before = ReplicasOf(world_.places());
+  ENTRAIN_RETURN_IF_ERROR(world_.Shrink(causes));
+  const std::vector<int> left = ReplicasOf(world_.places());
   if (left.size() == before.size() && !causes.empty()) {
     return causes[0];  // nobody is lost: the network is too slow for the time limit
   }
   if (stopped_.load()) {
     // Stop came before the communicator was replaced, or ends the new one.
     const absl::Status stopped = absl::AbortedError("this rank left after a loss");
-    comm()->LeaveWith(stopped);
+    world_.comm()->LeaveWith(stopped);
     return stopped;
   }
   absl::MutexLock lock(&mutex_);
@@ -108,7 +101,7 @@ absl::Status ChannelRecovery::GoOn(GradientRound& round) {
 }
 
 absl::StatusOr<std::vector<ChannelPlace>> ChannelRecovery::GatherPlaces(const ChannelPlace& mine) {
-  const std::shared_ptr<Communicator> world = comm();
+  const std::shared_ptr<Communicator> world = world_.comm();
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
   WorkerThread::Doing("after a loss: how far the others have come", options.timeout_ns);
   std::vector<ChannelPlace> places(static_cast<size_t>(world->size()));
@@ -124,18 +117,18 @@ absl::Status ChannelRecovery::Decide(const CommitPlan& plan, GradientRound& roun
   RoundOutcome outcome = round.outcome();
   static_assert(std::is_trivially_copyable_v<RoundOutcome>);
   ENTRAIN_RETURN_IF_ERROR(
-      comm()->Broadcast(&outcome, sizeof(outcome), DType::kU8, plan.decided, options));
+      world_.comm()->Broadcast(&outcome, sizeof(outcome), DType::kU8, plan.decided, options));
   return round.Decide(plan.rounds, outcome);
 }
 
 // Collective. Cuts the shards for the ranks that are left.
 absl::Status ChannelRecovery::CutAnew(GradientRound& round) {
-  const std::vector<int> left = ReplicasOf(world_->places());
+  const std::vector<int> left = ReplicasOf(world_.places());
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<int> holders, HoldersOf(round.cut().members(), left));
-  ENTRAIN_RETURN_IF_ERROR(round.PrepareCut(comm(), left, holders));
+  ENTRAIN_RETURN_IF_ERROR(round.PrepareCut(world_.comm(), left, holders));
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
   WorkerThread::Doing("after a loss: the votes for the new cut", options.timeout_ns);
-  ENTRAIN_RETURN_IF_ERROR(comm()->Barrier(options));
+  ENTRAIN_RETURN_IF_ERROR(world_.comm()->Barrier(options));
   round.TakeCut();
   return absl::OkStatus();
 }

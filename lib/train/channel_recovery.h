@@ -16,7 +16,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -42,13 +41,11 @@ struct ChannelLoss {
 
 class ChannelRecovery {
  public:
-  // Collective over `comm`, which must be for the channel alone. `timeout_ns` limits each call; 0:
-  // the communicator's default.
-  static absl::StatusOr<std::unique_ptr<ChannelRecovery>> Make(std::shared_ptr<Communicator> comm,
-                                                               int64_t timeout_ns);
+  // `world`, in which each rank is a replica, must outlive the object. `timeout_ns` limits each call;
+  // 0: the communicator's default.
+  ChannelRecovery(ReplicaWorld& world, int64_t timeout_ns)
+      : world_(world), timeout_ns_(timeout_ns) {}
 
-  // Returns the communicator of the ranks that are left.
-  std::shared_ptr<Communicator> comm() const { return world_->comm(); }
   // Returns true if the round has failed with `status` because a rank is lost.
   bool Answers(const absl::Status& status, const GradientRound& round) const;
   // Collective over the ranks that are left. Each is in Run of a round, or between rounds. Returns OK
@@ -62,12 +59,8 @@ class ChannelRecovery {
   void Stop() { stopped_.store(true); }
   // Returns the losses in the order in which this rank learned of them.
   std::vector<ChannelLoss> losses() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns the payload bytes that this rank sent in the communicators before comm().
-  uint64_t bytes_before() const { return bytes_before_.load(std::memory_order_relaxed); }
 
  private:
-  ChannelRecovery(std::unique_ptr<ReplicaWorld> world, int64_t timeout_ns)
-      : world_(std::move(world)), timeout_ns_(timeout_ns) {}
   absl::Status Needed(const GradientRound& round) const;
   absl::Status Shrink(const GradientRound& round);
   absl::Status GoOn(GradientRound& round);
@@ -75,9 +68,8 @@ class ChannelRecovery {
   absl::Status Decide(const CommitPlan& plan, GradientRound& round);
   absl::Status CutAnew(GradientRound& round);
 
-  const std::unique_ptr<ReplicaWorld> world_;  // each rank is a replica
+  ReplicaWorld& world_;
   const int64_t timeout_ns_;
-  std::atomic<uint64_t> bytes_before_{0};
   std::atomic<bool> stopped_{false};
   int64_t saves_ = 0;
   mutable absl::Mutex mutex_;

@@ -1,5 +1,6 @@
 #include "lib/train/gradient_channel.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -10,8 +11,33 @@
 #include "lib/base/status.h"
 #include "lib/comm/agree.h"
 #include "lib/train/add_time.h"
+#include "lib/train/channel_newcomer.h"
 
 namespace entrain {
+
+namespace {
+
+// Returns the options with the time limit of a call.
+ChannelOptions WithLimit(const ChannelOptions& options, const Communicator& comm) {
+  ChannelOptions known = options;
+  known.at.limit_ns = options.timeout_ns > 0 ? options.timeout_ns : comm.timeout_ns();
+  return known;
+}
+
+absl::Status CheckJoin(const Communicator& comm, const ChannelOptions& options, int64_t wait_ns) {
+  if (wait_ns < 0) {
+    return RefuseOption("wait_ns", wait_ns, "is negative");
+  }
+  if (options.admit == Admit::kNone) {
+    return RefuseOption("admit", 0, "(none) takes nobody in; set exchange, as the members do");
+  }
+  return comm.size() == 1 ? absl::OkStatus()
+                          : RefuseOption("comm", comm.size(),
+                                         "ranks; a communicator that joins has one, and each rank "
+                                         "joins by itself");
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<GradientChannel>> GradientChannel::Create(
     Communicator& comm, const ChannelOptions& options) {
@@ -22,14 +48,28 @@ absl::StatusOr<std::shared_ptr<GradientChannel>> GradientChannel::Create(
     if (!options.groups.empty()) {
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(*own, "the communicator", SharedGroups(options)));
     }
-    ChannelOptions known = options;
-    known.at.limit_ns = options.timeout_ns > 0 ? options.timeout_ns : own->timeout_ns();
+    const ChannelOptions known = WithLimit(options, *own);
     std::shared_ptr<GradientChannel> channel(new GradientChannel(std::move(own), known), Free);
     ENTRAIN_RETURN_IF_ERROR(channel->FailAll(channel->Allocate()));
     return channel;
   };
   auto channel = create();
   return channel.ok() ? std::move(channel) : Annotate(channel.status(), "acco");
+}
+
+absl::StatusOr<std::shared_ptr<GradientChannel>> GradientChannel::Join(
+    Communicator& comm, const ChannelOptions& options, int64_t wait_ns) {
+  const auto join = [&]() -> absl::StatusOr<std::shared_ptr<GradientChannel>> {
+    ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
+    ENTRAIN_RETURN_IF_ERROR(CheckJoin(comm, options, wait_ns));
+    ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> own, comm.Split(0, 0));
+    std::shared_ptr<GradientChannel> channel(new GradientChannel(own, WithLimit(options, *own)),
+                                             Free);
+    ENTRAIN_RETURN_IF_ERROR(channel->JoinMembers(*own, wait_ns));
+    return channel;
+  };
+  auto channel = join();
+  return channel.ok() ? std::move(channel) : Annotate(channel.status(), "acco: join");
 }
 
 GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const ChannelOptions& options)
@@ -69,6 +109,23 @@ absl::Status GradientChannel::Allocate() {
   ENTRAIN_RETURN_IF_ERROR(
       ComputeAt(round_.own().at(), [&] { ZeroArray(accumulator_.data(), accumulator_.size()); }));
   return round_.own().Lead();
+}
+
+// Joins, and continues at the commit that the members have just finished.
+absl::Status GradientChannel::JoinMembers(Communicator& own, int64_t wait_ns) {
+  ENTRAIN_ASSIGN_OR_RETURN(
+      accumulator_, PlacedArray::Allocate(nullptr, options_.count * SizeOf(options_.grads_dtype)));
+  ZeroArray(accumulator_.data(), accumulator_.size());
+  ENTRAIN_RETURN_IF_ERROR(round_.AllocateForNewcomer());
+  ChannelNewcomer newcomer(options_, round_, own);
+  ENTRAIN_RETURN_IF_ERROR(newcomer.Join(wait_ns));
+  base_bytes_ = round_.bytes_sent();
+  ranks_ = newcomer.ranks();
+  joins_before_ = round_.joins();
+  quota_.GoOn(round_.progress().rounds());
+  over_.store(quota_.rounds(), std::memory_order_release);
+  landed_ = round_.result();
+  return absl::OkStatus();
 }
 
 absl::Status GradientChannel::Fail(const absl::Status& why) {
@@ -283,7 +340,8 @@ void GradientChannel::PostRound(RoundKind kind, const RoundCounts& mine) {
 ChannelInfo GradientChannel::info() const {
   ChannelInfo info{landed_};
   info.ranks = landed_.rounds > 0 ? landed_.ranks : ranks_;
-  info.losses = ranks_ - info.ranks;
+  // A newcomer may have the result of a round that counted ranks which were lost before it came.
+  info.losses = std::max<int64_t>(ranks_ + landed_.joins - joins_before_ - info.ranks, 0);
   info.dropped = dropped_;
   info.finished = finished_;
   info.exposed_ns = exposed_ns_;

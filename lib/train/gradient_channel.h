@@ -54,7 +54,7 @@ namespace entrain {
 // The state as of the last install. The fields of RoundResult are the same on all ranks after
 // equally many installs.
 struct ChannelInfo : RoundResult {
-  int64_t losses = 0;   // ranks that were lost before this round
+  int64_t losses = 0;   // ranks that were lost before this round, since this rank is there
   int64_t dropped = 0;  // micro-batches of this rank, too late for the last commit
   bool finished = false;
   // Totals since the channel was created:
@@ -72,6 +72,11 @@ class GradientChannel final : public StateOwner {
   // frees the object.
   static absl::StatusOr<std::shared_ptr<GradientChannel>> Create(Communicator& comm,
                                                                  const ChannelOptions& options);
+  // Joins the ranks of a channel that trains (option admit), in place of Create. `comm` has this
+  // process alone. Blocks at most `wait_ns`; 0: the communicator's time limit.
+  static absl::StatusOr<std::shared_ptr<GradientChannel>> Join(Communicator& comm,
+                                                               const ChannelOptions& options,
+                                                               int64_t wait_ns);
   // Returns the accumulator: options.count elements of grads_dtype.
   void* gradients() { return accumulator_.data(); }
   // Returns the stream of rounds, for a step function of the caller's; null on the host.
@@ -123,6 +128,7 @@ class GradientChannel final : public StateOwner {
   ~GradientChannel() = default;
   static void Free(GradientChannel* channel);
   absl::Status Allocate();
+  absl::Status JoinMembers(Communicator& own, int64_t wait_ns);
   absl::Status CheckRound() const;
   absl::Status CheckEnough() const;
   absl::Status CheckNotStarted() const;
@@ -132,6 +138,7 @@ class GradientChannel final : public StateOwner {
   void PostRound(RoundKind kind, const RoundCounts& mine);
   absl::Status Fail(const absl::Status& why);
   absl::Status FailAll(const absl::Status& why);
+  void Quieten();
   // These are in gradient_channel_state.cc.
   void VisitState(StateVisitor& visitor);
   absl::Status SaveOnce(const CheckpointOptions& options);
@@ -141,7 +148,8 @@ class GradientChannel final : public StateOwner {
   absl::Status GoOnFromMasters(const AllRanks& all);
   absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
 
-  const int ranks_;  // at the start
+  int ranks_;                 // at the start; of a newcomer: when it had joined
+  int64_t joins_before_ = 0;  // newcomers until then
   const ChannelOptions options_;
   PlacedArray accumulator_;
   GradientRound round_;  // the worker's while a round is under way, the caller's otherwise

@@ -1,9 +1,12 @@
 #include "lib/train/gradient_channel_options.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -142,6 +145,51 @@ absl::Status CheckOnLoss(const ChannelOptions& o) {
                                 : refuse("(finish) does not go with parameters on a device");
 }
 
+// A newcomer gets the state of the members' shards, which must be the library's.
+absl::Status CheckAdmit(const ChannelOptions& o) {
+  const auto refuse = [&](absl::string_view why) {
+    return RefuseOption("admit", static_cast<int32_t>(o.admit), why);
+  };
+  if (o.admit == Admit::kNone) {
+    return absl::OkStatus();
+  }
+  if (o.step != nullptr) {
+    return refuse(
+        "(exchange) does not go with a step of the caller's, whose state the library cannot send "
+        "to newcomers; use optim");
+  }
+  if (o.admit_store == nullptr) {
+    return refuse("(exchange) needs admit_store, in which newcomers apply");
+  }
+  return o.at.device == nullptr ? absl::OkStatus()
+                                : refuse("(exchange) does not go with parameters on a device");
+}
+
+// Returns a number that differs if the optimizers' hyper-parameters do.
+double TrialStep(const Optimizer& rule) {
+  constexpr size_t kElements = 4;
+  std::array<float, kElements> master = {1, -2, 0.5, 3}, out = {};
+  const std::array<float, kElements> grads = {0.5, -0.25, 1e-7f, 2};
+  std::vector<std::vector<float>> arrays;
+  std::vector<float*> state;
+  for (int i = 0; i < rule.state_arrays(); ++i) {
+    const float value = 0.25f / static_cast<float>(i + 1);
+    arrays.push_back({value, value / 2, 1e-14f, value / 4});
+  }
+  for (std::vector<float>& array : arrays) {
+    state.push_back(array.data());
+  }
+  rule.Step({.count = kElements,
+             .master = master.data(),
+             .grads = grads.data(),
+             .state = state,
+             .out = out.data(),
+             .step = 3,
+             .lr = 0.5},
+            Apply::kPreview);
+  return std::accumulate(out.begin(), out.end(), 0.0);
+}
+
 }  // namespace
 
 absl::Span<const Option<ChannelOptions>> AccoOptionTable() {
@@ -182,6 +230,7 @@ absl::Status CheckOptions(const ChannelOptions& o) {
   ENTRAIN_RETURN_IF_ERROR(CheckRanges(AccoOptionTable(), o));
   ENTRAIN_RETURN_IF_ERROR(CheckSchedule(o));
   ENTRAIN_RETURN_IF_ERROR(CheckOnLoss(o));
+  ENTRAIN_RETURN_IF_ERROR(CheckAdmit(o));
   return CheckInert(AccoOptionTable(), o);
 }
 
@@ -208,6 +257,21 @@ std::vector<NamedValue> SharedGroups(const ChannelOptions& o) {
          static_cast<double>((group.optimizer ? group.optimizer : o.optimizer)->state_arrays())});
   }
   return values;
+}
+
+std::vector<std::vector<NamedValue>> AlikeForNewcomers(const ChannelOptions& o) {
+  std::vector<NamedValue> rules;
+  for (const ParameterGroup& group : AllGroups(o)) {
+    const std::string name = absl::StrCat("optim of element ", group.first, ": ");
+    rules.push_back({name + "state arrays", static_cast<double>(group.optimizer->state_arrays())});
+    rules.push_back({name + "result of a trial step", TrialStep(*group.optimizer)});
+  }
+  std::vector<std::vector<NamedValue>> alike = {SharedOptions(o)};
+  if (!o.groups.empty()) {
+    alike.push_back(SharedGroups(o));
+  }
+  alike.push_back(std::move(rules));
+  return alike;
 }
 
 double RateAt(const ChannelOptions& o, int64_t progress) {

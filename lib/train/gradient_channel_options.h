@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +16,7 @@
 #include "lib/device/arrays.h"
 #include "lib/optim/optimizer.h"
 #include "lib/train/acco_option_list.h"
+#include "lib/train/applicants.h"
 #include "lib/train/on_loss.h"
 #include "lib/train/option_list.h"
 
@@ -53,6 +55,9 @@ struct ChannelOptions {
   ShardStepFn step = nullptr;
   void* user = nullptr;
   std::vector<ParameterGroup> groups;  // ascending, disjoint; empty if `step` is set
+  // Of admit: the store in which newcomers apply, and the name under which they do.
+  OpenStoreFn admit_store = nullptr;
+  std::string admit_name = "acco";
 
   // The type of the shard on which the optimizer works.
   DType master_dtype() const { return params_dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
@@ -66,6 +71,9 @@ absl::Status CheckOptions(const ChannelOptions& options);
 // have equally many groups.
 std::vector<NamedValue> SharedOptions(const ChannelOptions& options);
 std::vector<NamedValue> SharedGroups(const ChannelOptions& options);
+// Returns what members and newcomers compare, see NamedGroups. An optimizer is compared by the
+// result of a step on arbitrary values, because its hyper-parameters have no common form.
+std::vector<std::vector<NamedValue>> AlikeForNewcomers(const ChannelOptions& options);
 // Returns groups that cover all parameters: the given groups and those between them, each with its
 // optimizer. Returns none if the caller has a step function. The options must have been checked.
 std::vector<ParameterGroup> AllGroups(const ChannelOptions& options);

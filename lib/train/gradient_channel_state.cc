@@ -48,6 +48,13 @@ void GradientChannel::VisitState(StateVisitor& visitor) {
   callers_.VisitState(visitor);
 }
 
+// Must be called before a call over all ranks, which has no tag: a round may replace the
+// communicator and the shards, and newcomers are connected by calls without tags too.
+void GradientChannel::Quieten() {
+  worker_.Drain().IgnoreError();  // the next use of the worker returns its error
+  round_.AwaitNewcomers();
+}
+
 absl::Status GradientChannel::AddState(absl::string_view name, Holder holder, DType dtype,
                                        void* data, int64_t count) {
   ENTRAIN_RETURN_IF_ERROR(status_);
@@ -76,7 +83,7 @@ absl::Status GradientChannel::Prepare(AllRanks& all, CheckpointKind kind, absl::
 // After a loss either all ranks save again or none, although the save may have failed on some only.
 absl::Status GradientChannel::Save(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
-  worker_.Drain().IgnoreError();  // SaveOnce returns its error
+  Quieten();
   ChannelRecovery* const recovery = round_.recovery();
   const int64_t saves = recovery == nullptr ? 0 : recovery->saves();
   absl::Status status = SaveOnce(options);
@@ -94,7 +101,7 @@ absl::Status GradientChannel::Save(const CheckpointOptions& options) {
 }
 
 absl::Status GradientChannel::SaveOnce(const CheckpointOptions& options) {
-  worker_.Drain().IgnoreError();  // a round may replace the communicator
+  Quieten();
   AllRanks all(round_.comm(), nullptr, options.timeout_ns);
   const auto save = [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(Prepare(all, options.kind, CheckOptions(options)));
@@ -111,6 +118,7 @@ absl::StatusOr<std::unique_ptr<OpenState>> GradientChannel::Open(CheckpointKind 
   ENTRAIN_RETURN_IF_ERROR(status_);
   const auto open = [&]() -> absl::StatusOr<std::unique_ptr<OpenState>> {
     ENTRAIN_RETURN_IF_ERROR(worker_.Drain());
+    round_.AwaitNewcomers();
     ENTRAIN_RETURN_IF_ERROR(CheckKind(options_, kind));
     ENTRAIN_RETURN_IF_ERROR(CheckSavable(kind));
     auto list = std::make_unique<StateList>(slab(), kind, round_.own().callers());
@@ -124,7 +132,7 @@ absl::StatusOr<std::unique_ptr<OpenState>> GradientChannel::Open(CheckpointKind 
 
 absl::Status GradientChannel::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
-  worker_.Drain().IgnoreError();  // a round may replace the communicator and the shards
+  Quieten();
   AllRanks all(round_.comm(), nullptr, options.timeout_ns);
   StateList state(slab(), options.kind, round_.own().callers());
   return Restore(all, "load", CheckOptions(options), &state, [&]() -> absl::Status {
@@ -135,7 +143,7 @@ absl::Status GradientChannel::Load(const CheckpointOptions& options) {
 
 absl::Status GradientChannel::TakeUp(OpenState& state, int64_t timeout_ns) {
   ENTRAIN_RETURN_IF_ERROR(status_);
-  worker_.Drain().IgnoreError();  // as in Load
+  Quieten();
   AllRanks all(round_.comm(), nullptr, timeout_ns);
   StateList live(slab(), state.kind(), round_.own().callers());
   const absl::Status status =
@@ -176,6 +184,7 @@ absl::Status GradientChannel::Restore(AllRanks& all, absl::string_view doing, ab
   RoundResult made = rounds.made;
   landed_ = rounds.landed;
   made.ranks = landed_.ranks = round_.comm()->size();
+  made.joins = landed_.joins = round_.joins();
   round_.Restore(made);
   landed_ns_ = 0;
   if (const absl::Status copied = End(all, round_.RenewCopies(), doing); !copied.ok()) {

@@ -28,20 +28,22 @@ GradientRound::~GradientRound() {
 }
 
 std::shared_ptr<Communicator> GradientRound::comm() const {
-  return recovery_ == nullptr ? first_comm_ : recovery_->comm();
+  return world_ == nullptr ? first_comm_ : world_->comm();
 }
 
 uint64_t GradientRound::bytes_sent() const {
-  return comm()->stats().bytes_sent + (recovery_ == nullptr ? 0 : recovery_->bytes_before());
+  return comm()->stats().bytes_sent + (world_ == nullptr ? 0 : world_->bytes_before());
 }
 
 void GradientRound::End(const absl::Status& why) {
-  if (recovery_ == nullptr) {
-    comm()->EndWith(why);
-    return;
+  if (recovery_ != nullptr) {
+    recovery_->Stop();
   }
-  recovery_->Stop();
-  comm()->LeaveWith(why);
+  if (world_ != nullptr) {
+    world_->End(why);
+  } else {
+    first_comm_->EndWith(why);
+  }
 }
 
 void GradientRound::Abort(absl::string_view reason) {
@@ -49,21 +51,33 @@ void GradientRound::Abort(absl::string_view reason) {
     recovery_->Stop();
   }
   comm()->Abort(reason);
+  if (world_ != nullptr) {
+    world_->End(absl::AbortedError(reason));  // with the communicator of newcomers
+  }
 }
 
 absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
-  absl::Status status = Make(kind, mine);
+  const int64_t before = progress_.rounds();
+  absl::Status status = MakeWhole(kind, mine);
   while (Answers(status)) {
     status = recovery_->Run(*this);
     if (!status.ok()) {
       break;
     }
-    status = phase_ == RoundPhase::kFinished ? Close() : Make(kind, mine);
+    status = progress_.rounds() > before ? Close() : MakeWhole(kind, mine);
   }
   if (recovery_ != nullptr && phase_ == RoundPhase::kFinished && EndsRun()) {
     return absl::OkStatus();  // the other ranks may have left
   }
   return Annotate(status, absl::StrCat("acco: round ", number()));
+}
+
+// Attends to newcomers, which may take part in this round, and makes it.
+absl::Status GradientRound::MakeWhole(RoundKind kind, const RoundCounts& mine) {
+  if (admission_ != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(admission_->Attend(*this));
+  }
+  return Make(kind, mine);
 }
 
 bool GradientRound::Answers(const absl::Status& status) const {
@@ -85,7 +99,8 @@ absl::Status GradientRound::AddUp(RoundKind kind, const RoundCounts& mine) {
   ENTRAIN_RETURN_IF_ERROR(ShareCounts(mine, &now.counts));
   now.result = {.committed = Commits(kind_),
                 .microbatches = now.counts.microbatches,
-                .ranks = cut_->comm()->size()};
+                .ranks = cut_->comm()->size(),
+                .joins = joins_};
   ENTRAIN_RETURN_IF_ERROR(SetRate(&now.result));
   if (Votes()) {
     Doing("copies");
@@ -154,6 +169,10 @@ void GradientRound::Finish() {
 // At the end of the run no rank leaves before all have finished the last round, because those that
 // have not may need it.
 absl::Status GradientRound::Close() {
+  if (admission_ != nullptr && EndsRun()) {
+    admission_->Await();
+    admission_->Drop("the run is over");
+  }
   if (recovery_ == nullptr || !EndsRun()) {
     return absl::OkStatus();
   }
@@ -162,21 +181,32 @@ absl::Status GradientRound::Close() {
 }
 
 // Sums the counts while the gradients are summed.
-absl::Status GradientRound::ShareCounts(RoundCounts mine, RoundCounts* all) {
-  static_assert(sizeof(RoundCounts) == 3 * sizeof(int64_t));
+absl::Status GradientRound::ShareCounts(const RoundCounts& mine, RoundCounts* all) {
+  struct Numbers {
+    RoundCounts counts;
+    AdmissionCounts newcomers;
+  };
+  static_assert(sizeof(Numbers) == 6 * sizeof(int64_t));
+  Numbers own{mine, admission_ == nullptr ? AdmissionCounts() : admission_->Tell()}, sums;
   Call counts;
   counts.kind = CallKind::kAllReduce;
   counts.dtype = DType::kI64;
-  counts.count = 3;
-  counts.in = {&mine, sizeof(mine)};
-  counts.out = {all, sizeof(*all)};
+  counts.count = admission_ == nullptr ? 3 : 6;
+  const int64_t bytes = counts.count * static_cast<int64_t>(sizeof(int64_t));
+  counts.in = {&own, bytes};
+  counts.out = {&sums, bytes};
   counts.options = TimedCall(options_.timeout_ns, kCountsTag, true);
   Doing("counts and gradients");
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> shared, cut_->comm()->Start(counts));
   const absl::Status status = Carry("gradients", GradientsCall());
   shared->Wait(Deadline::Never(), true);  // the call has a deadline of its own
   ENTRAIN_RETURN_IF_ERROR(status);
-  return Annotate(shared->status(), "counts");
+  ENTRAIN_RETURN_IF_ERROR(Annotate(shared->status(), "counts"));
+  *all = sums.counts;
+  if (admission_ != nullptr) {
+    admission_->Hear(sums.newcomers);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status GradientRound::SetRate(RoundResult* now) const {
@@ -323,34 +353,61 @@ CallOptions GradientRound::Options(bool on_stream) const {
 }
 
 absl::Status GradientRound::Allocate() {
-  Device* const device = options_.at.device;
-  ENTRAIN_ASSIGN_OR_RETURN(own_, OwnStream::Make(options_.at));
-  if (options_.on_loss == OnLoss::kFinish) {
-    ENTRAIN_ASSIGN_OR_RETURN(recovery_, ChannelRecovery::Make(first_comm_, options_.timeout_ns));
+  const int ranks = first_comm_->size();
+  ENTRAIN_RETURN_IF_ERROR(AllocateBuffers(ranks));
+  if (changes()) {
+    ENTRAIN_ASSIGN_OR_RETURN(
+        world_, ReplicaWorld::Make(first_comm_, {.replica = first_comm_->rank(), .slot = 0}, 1,
+                                   options_.timeout_ns));
+    StartMembership();
   }
-  std::vector<int> members(static_cast<size_t>(first_comm_->size()));
+  std::vector<int> members(static_cast<size_t>(ranks));
   std::iota(members.begin(), members.end(), 0);
   ENTRAIN_ASSIGN_OR_RETURN(cut_, ChannelCut::Make(first_comm_, options_, std::move(members)));
+  CountBytes();
+  ENTRAIN_RETURN_IF_ERROR(WaitForStream(options_.at, Deadline::After(options_.at.limit_ns)));
+  ENTRAIN_RETURN_IF_ERROR(first_comm_->Broadcast(
+      options_.params, options_.count, options_.params_dtype, 0, Options(/*on_stream=*/false)));
+  if (options_.at.device != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(WarmUp());
+  }
+  if (world_ != nullptr) {
+    first_comm_ = nullptr;  // others may replace it
+  }
+  return ComputeAt(own_->at(),
+                   [&] { cut_->Start(static_cast<const std::byte*>(options_.params)); });
+}
+
+absl::Status GradientRound::AllocateForNewcomer() {
+  return AllocateBuffers(kMostChannelRanks);
+}
+
+// Allocates the arrays of all parameters. The padded parameters depend on the number of ranks, which
+// may change.
+absl::Status GradientRound::AllocateBuffers(int ranks) {
+  Device* const device = options_.at.device;
   const DType params = options_.params_dtype, wire = options_.wire_dtype;
-  int64_t most = layer().padded;  // elements of the padded parameters, for any number of ranks
-  if (recovery_ != nullptr) {
-    most = options_.count + first_comm_->size() - 1;
+  ENTRAIN_ASSIGN_OR_RETURN(own_, OwnStream::Make(options_.at));
+  const int most_ranks =
+      options_.admit == Admit::kExchange ? std::max(ranks, kMostChannelRanks) : ranks;
+  const int64_t most =
+      changes() ? options_.count + most_ranks - 1 : (options_.count + ranks - 1) / ranks * ranks;
+  if (options_.on_loss == OnLoss::kFinish) {
     ENTRAIN_ASSIGN_OR_RETURN(kept_, PlacedArray::Allocate(device, most * SizeOf(wire)));
   }
   ENTRAIN_ASSIGN_OR_RETURN(
       com_, PlacedArray::Allocate(device, most * std::max(SizeOf(params), SizeOf(wire))));
-  CountBytes();
-  ENTRAIN_RETURN_IF_ERROR(WaitForStream(options_.at, Deadline::After(options_.at.limit_ns)));
-  ENTRAIN_RETURN_IF_ERROR(first_comm_->Broadcast(options_.params, options_.count, params, 0,
-                                                 Options(/*on_stream=*/false)));
-  if (device != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(WarmUp());
+  return absl::OkStatus();
+}
+
+// Makes the objects for which world_ must be there.
+void GradientRound::StartMembership() {
+  if (options_.on_loss == OnLoss::kFinish) {
+    recovery_ = std::make_unique<ChannelRecovery>(*world_, options_.timeout_ns);
   }
-  if (recovery_ != nullptr) {
-    first_comm_ = nullptr;  // smaller communicators may replace it
+  if (options_.admit == Admit::kExchange) {
+    admission_ = std::make_unique<ChannelAdmission>(options_, *world_);
   }
-  return ComputeAt(own_->at(),
-                   [&] { cut_->Start(static_cast<const std::byte*>(options_.params)); });
 }
 
 void GradientRound::CountBytes() {
@@ -409,6 +466,74 @@ absl::Status GradientRound::PublishMasters() {
   return own_->Lead();
 }
 
+// ---- Newcomers ---------------------------------------------------------------------------------
+
+void GradientRound::AwaitNewcomers() {
+  if (admission_ != nullptr) {
+    admission_->Await();
+  }
+}
+
+void GradientRound::DropNewcomers() {
+  if (admission_ != nullptr) {
+    admission_->Drop("a member was lost");
+  }
+}
+
+ChannelTotals GradientRound::totals() const {
+  return {.rounds = result_.rounds,
+          .commits = result_.commits,
+          .gradients = result_.gradients,
+          .tokens = result_.tokens,
+          .microbatches = result_.microbatches,
+          .ranks = result_.ranks,
+          .lr = result_.lr,
+          .grad_norm = result_.grad_norm,
+          .clip_factor = result_.clip_factor,
+          .joins = joins_,
+          .cuts = cuts_,
+          .saves = recovery_ == nullptr ? 0 : recovery_->saves()};
+}
+
+void GradientRound::Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut) {
+  joins_ += enlarged.world->size() - world_->comm()->size();
+  world_->Adopt(enlarged.world, enlarged.places);
+  cut_ = std::move(cut);
+  ++cuts_;
+  CountBytes();
+  // The gradients have been taken for the old cut.
+  const int64_t element = SizeOf(options_.wire_dtype), bytes = options_.count * element;
+  ZeroArray(taken().data() + bytes, layer().padded * element - bytes);
+}
+
+void GradientRound::Become(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
+                           const ChannelTotals& totals) {
+  admission_ = nullptr;
+  recovery_ = nullptr;
+  world_ = ReplicaWorld::Of(enlarged.world, 1, options_.timeout_ns, enlarged.places);
+  StartMembership();
+  if (recovery_ != nullptr) {
+    recovery_->Saved(totals.saves);
+  }
+  cut_ = std::move(cut);
+  cuts_ = totals.cuts + 1;
+  joins_ = totals.joins + static_cast<int64_t>(enlarged.parties.newcomers.size());
+  progress_.GoOn(totals.rounds, totals.commits,
+                 {.microbatches = totals.gradients, .tokens = totals.tokens});
+  result_ = {.rounds = totals.rounds,
+             .commits = totals.commits,
+             .gradients = totals.gradients,
+             .tokens = totals.tokens,
+             .committed = true,
+             .microbatches = totals.microbatches,
+             .lr = totals.lr,
+             .grad_norm = totals.grad_norm,
+             .clip_factor = totals.clip_factor,
+             .ranks = totals.ranks,
+             .joins = totals.joins};
+  CountBytes();
+}
+
 // ---- After a loss ------------------------------------------------------------------------------
 
 ChannelPlace GradientRound::place() const {
@@ -442,7 +567,7 @@ absl::Status GradientRound::PrepareCut(std::shared_ptr<Communicator> comm, std::
   prepared_ = nullptr;
   ENTRAIN_ASSIGN_OR_RETURN(auto cut,
                            ChannelCut::Make(std::move(comm), options_, std::move(members)));
-  ENTRAIN_RETURN_IF_ERROR(cut->TakeFrom(*cut_, holders));
+  ENTRAIN_RETURN_IF_ERROR(cut->TakeFrom(cut_.get(), holders));
   prepared_ = std::move(cut);
   return absl::OkStatus();
 }

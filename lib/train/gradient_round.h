@@ -11,6 +11,9 @@
 // reads, so that the round can be made again without the lost ranks (channel_recovery.h). A commit
 // then has two more messages: the neighbours' sums, and the votes (commit_plan.h).
 //
+// With admit the counts have three numbers more, and a round may begin with the admission of
+// newcomers (channel_admission.h).
+//
 // Thread safety: one thread at a time: the worker's between Take and Publish, otherwise the
 // caller's. comm, bytes, bytes_sent, End and Abort: any
 // thread.
@@ -29,13 +32,16 @@
 #include "lib/base/call.h"
 #include "lib/comm/communicator.h"
 #include "lib/device/arrays.h"
+#include "lib/train/channel_admission.h"
 #include "lib/train/channel_cut.h"
 #include "lib/train/channel_progress.h"
 #include "lib/train/channel_recovery.h"
+#include "lib/train/channel_transfer.h"
 #include "lib/train/commit_plan.h"
 #include "lib/train/delay_rule.h"
 #include "lib/train/gradient_channel_options.h"
 #include "lib/train/own_stream.h"
+#include "lib/train/replica_world.h"
 #include "lib/train/shard_step.h"
 #include "lib/train/slab.h"
 
@@ -51,6 +57,7 @@ struct RoundResult {
       std::numeric_limits<double>::quiet_NaN();  // of the mean; NaN: without clip_norm
   double clip_factor = 1;
   int64_t ranks = 0;  // whose micro-batches are in this round
+  int64_t joins = 0;  // newcomers before this round, of the whole run
 };
 
 // What a round's counts and votes have made of it, in the format in which it is sent after a loss.
@@ -70,6 +77,8 @@ class GradientRound {
 
   // Allocates all memory, and gives rank 0's parameters to all ranks. Collective.
   absl::Status Allocate();
+  // Allocates the memory of a newcomer, which has no shard before Become. Local.
+  absl::Status AllocateForNewcomer();
   // Copies gradients to com on the caller's stream, and clears the accumulator if they are spent.
   absl::Status Take(const PlacedArray& accumulator, bool spent);
   // Runs a round on the gradients that were taken, with the counts of this rank.
@@ -95,7 +104,7 @@ class GradientRound {
   bool on_device() const { return options_.at.device != nullptr; }
   std::byte* com() const { return com_.data(); }
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  // Returns the communicator of the ranks that are left.
+  // Returns the communicator of the ranks that are left, and of newcomers.
   std::shared_ptr<Communicator> comm() const;
   uint64_t bytes_sent() const;
   // End the communicator and a recovery under way, see Communicator.
@@ -114,6 +123,24 @@ class GradientRound {
   absl::Status Apply();
   // Gathers the parameters. The copy of the neighbour's shard is stepped meanwhile.
   absl::Status GatherParameters();
+
+  // ---- Newcomers
+  // Blocks until no newcomers are being connected; before untagged calls on comm().
+  void AwaitNewcomers();
+  // Gives up newcomers that are being connected. Must be called on all ranks.
+  void DropNewcomers();
+  ChannelTotals totals() const;
+  int64_t joins() const { return joins_; }  // of the whole run
+  // Returns the caller's parameters.
+  Bytes params() const {
+    return {static_cast<std::byte*>(options_.params),
+            static_cast<size_t>(options_.count * SizeOf(options_.params_dtype))};
+  }
+  // The larger communicator and its cut replace those of the members.
+  void Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut);
+  // Makes a newcomer one of these ranks, which have just finished the round of `totals`.
+  void Become(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
+              const ChannelTotals& totals);
 
   // ---- After a loss
   // Null: a loss is an error.
@@ -145,9 +172,12 @@ class GradientRound {
     RefPtr<Work> work;
   };
 
+  absl::Status AllocateBuffers(int ranks);
+  void StartMembership();
   absl::Status WarmUp();
   absl::Status Make(RoundKind kind, const RoundCounts& mine);
-  absl::Status ShareCounts(RoundCounts mine, RoundCounts* all);
+  absl::Status MakeWhole(RoundKind kind, const RoundCounts& mine);
+  absl::Status ShareCounts(const RoundCounts& mine, RoundCounts* all);
   absl::Status SetRate(RoundResult* now) const;
   absl::Status CheckCopies(absl::Span<const ShardSums> sums) const;
   absl::Status Step(const GradientSum& sum, double lr);
@@ -168,14 +198,21 @@ class GradientRound {
   // The gradients that were taken.
   const PlacedArray& taken() const { return recovery_ == nullptr ? com_ : kept_; }
 
-  std::shared_ptr<Communicator> first_comm_;  // null with a recovery, which has its successors
+  bool changes() const {
+    return options_.on_loss == OnLoss::kFinish || options_.admit == Admit::kExchange;
+  }
+
+  std::shared_ptr<Communicator> first_comm_;  // null with world_, which has its successors
   const ChannelOptions& options_;
   std::unique_ptr<OwnStream> own_;
   PlacedArray com_;
-  PlacedArray kept_;                           // with a recovery
-  std::unique_ptr<ChannelRecovery> recovery_;  // null: a loss is an error
+  PlacedArray kept_;                             // with a recovery
+  std::unique_ptr<ReplicaWorld> world_;          // null: the ranks do not change
+  std::unique_ptr<ChannelRecovery> recovery_;    // null: a loss is an error
+  std::unique_ptr<ChannelAdmission> admission_;  // null: nobody is taken in
   std::unique_ptr<ChannelCut> cut_, prepared_;
-  int64_t cuts_ = 0;  // how often the shards were cut anew
+  int64_t cuts_ = 0;   // how often the shards were cut anew
+  int64_t joins_ = 0;  // newcomers, of the whole run
   ChannelProgress progress_;
   RoundKind kind_ = RoundKind::kCommit;  // of the round under way
   RoundPhase phase_ = RoundPhase::kFinished;

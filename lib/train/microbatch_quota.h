@@ -36,6 +36,11 @@ class MicrobatchQuota {
     ++rounds_;
     added_ = 0;
   }
+  // Continues where other ranks are: they have handed over so many rounds.
+  void GoOn(int64_t rounds) {
+    rounds_ = rounds;
+    added_ = 0;
+  }
   // Forgets the micro-batches of this round, which belong to no commit.
   void Drop() { added_ = 0; }
 

@@ -104,6 +104,7 @@ bool ReplicaWorld::IsSyncGroup() const {
 
 void ReplicaWorld::Adopt(std::shared_ptr<Communicator> larger, std::vector<ReplicaPlace> places) {
   places_ = std::move(places);
+  bytes_before_.fetch_add(comm()->stats().bytes_sent, std::memory_order_relaxed);
   absl::MutexLock lock(&mutex_);
   former_ = std::exchange(comm_, std::move(larger));
   considered_ = nullptr;
@@ -185,6 +186,7 @@ absl::Status ReplicaWorld::ShrinkWithout(std::vector<int> exclude) {
     places.push_back(places_[static_cast<size_t>(member.parent_rank)]);
   }
   places_ = std::move(places);
+  bytes_before_.fetch_add(parent->stats().bytes_sent, std::memory_order_relaxed);
   absl::MutexLock lock(&mutex_);
   comm_ = *std::move(smaller);
   return absl::OkStatus();

@@ -8,6 +8,7 @@
 // Thread safety: one thread at a time, except comm.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -74,6 +75,8 @@ class ReplicaWorld {
   bool IsSyncGroup() const;
   // Returns the places by rank of comm().
   const std::vector<ReplicaPlace>& places() const { return places_; }
+  // Returns the payload bytes that this rank sent in the communicators before comm(). Any thread.
+  uint64_t bytes_before() const { return bytes_before_.load(std::memory_order_relaxed); }
 
  private:
   ReplicaWorld(std::shared_ptr<Communicator> comm, ReplicaPlace mine, int slots, int64_t timeout_ns,
@@ -90,6 +93,7 @@ class ReplicaWorld {
   const int slots_;
   const int64_t timeout_ns_;
   std::vector<ReplicaPlace> places_;
+  std::atomic<uint64_t> bytes_before_{0};
   mutable absl::Mutex mutex_;
   std::shared_ptr<Communicator> comm_ ABSL_GUARDED_BY(mutex_);
   // The communicator before Adopt. It lives on, because another rank may still be asking in it how

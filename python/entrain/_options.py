@@ -147,6 +147,8 @@ class AccoOptions:
     limit: int = 0
     #: when a rank is lost: fail: all ranks end; finish: the others finish the round with the copy of its shard; one of fail, finish
     on_loss: str = "fail"
+    #: newcomers: none, or taken in after a commit; the others train on until they are connected; one of none, exchange
+    admit: str = "none"
 
 
 #: Of options with words: the constants that these stand for.
@@ -169,4 +171,5 @@ ACCO_FAMILIES = {
     "schedule_unit": "UNIT",
     "limit_unit": "UNIT",
     "on_loss": "ON_LOSS",
+    "admit": "ADMIT",
 }

@@ -429,7 +429,7 @@ static void check_state_info(void) {
 }
 
 static void check_acco_config(void) {
-  SIZE(entrain_acco_config_t, 224);
+  SIZE(entrain_acco_config_t, 240);
   AT(entrain_acco_config_t, size, 0);
   AT(entrain_acco_config_t, params, 8);
   AT(entrain_acco_config_t, count, 16);
@@ -462,6 +462,9 @@ static void check_acco_config(void) {
   AT(entrain_acco_config_t, groups, 200);
   AT(entrain_acco_config_t, group_count, 208);
   AT(entrain_acco_config_t, on_loss, 216);
+  AT(entrain_acco_config_t, admit, 220);
+  AT(entrain_acco_config_t, admit_store, 224);
+  AT(entrain_acco_config_t, admit_name, 232);
 }
 
 static void check_acco_group(void) {
@@ -473,7 +476,7 @@ static void check_acco_group(void) {
 }
 
 static void check_acco_info(void) {
-  SIZE(entrain_acco_info_t, 128);
+  SIZE(entrain_acco_info_t, 136);
   AT(entrain_acco_info_t, size, 0);
   AT(entrain_acco_info_t, rounds, 8);
   AT(entrain_acco_info_t, commits, 16);
@@ -492,6 +495,7 @@ static void check_acco_info(void) {
   AT(entrain_acco_info_t, bytes_held, 112);
   AT(entrain_acco_info_t, ranks, 120);
   AT(entrain_acco_info_t, losses, 124);
+  AT(entrain_acco_info_t, joins, 128);
 }
 
 int main(void) {

@@ -329,6 +329,9 @@ TEST(Acco, BadInputIsNamed) {
                  "on_loss 2 is not an ENTRAIN_ON_LOSS_*");
     EXPECT_FAILS(with([](auto* c) { c->on_loss = ENTRAIN_ON_LOSS_FINISH; }), bad,
                  "on_loss: 1 (finish) does not go with a step of the caller's");
+    EXPECT_FAILS(with([](auto* c) { c->admit = ENTRAIN_ADMIT_EXCHANGE; }), bad,
+                 "admit: 1 (exchange) does not go with a step of the caller's");
+    EXPECT_FAILS(with([](auto* c) { c->admit_name = ""; }), bad, "admit_name");
     EXPECT_FAILS(with([](auto* c) { c->params = nullptr; }), bad, "params");
     EXPECT_FAILS(with([](auto* c) { c->count = 0; }), bad, "count: 0");
     EXPECT_FAILS(with([](auto* c) { c->wire_dtype = ENTRAIN_I32; }), bad, "wire_dtype: i32");

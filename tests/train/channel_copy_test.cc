@@ -1,8 +1,10 @@
 // The copies of neighbours' shards (on_loss): what they cost, when they are renewed, and how a
 // difference is found. Nobody is lost here.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/train/channel_cut.h"
 #include "lib/train/gradient_channel.h"
 #include "tests/support/ranks.h"
 #include "tests/train/trainee.h"
@@ -182,6 +185,37 @@ TEST(ChannelCopies, OfOneRankDoNotExist) {
     ASSERT_EQ(rank.Install(), absl::OkStatus());
     EXPECT_EQ(rank.channel->info().bytes_sent, 0u);
   });
+}
+
+// The sum over the shards of 1, 2 and 3 ranks.
+TEST(ChannelCopies, TheHashOfAllShardsDoesNotDependOnTheCut) {
+  std::vector<uint64_t> sums;
+  for (const int ranks : {1, 2, 3}) {
+    std::atomic<uint64_t> sum{0};
+    RunRanks(ranks, [&](const std::shared_ptr<Communicator>& comm) {
+      std::vector<float> params(kCount);
+      std::iota(params.begin(), params.end(), 0.5f);
+      ChannelOptions options;
+      options.count = kCount;
+      options.params = params.data();
+      options.optimizer = Adamw();
+      std::vector<int> members(static_cast<size_t>(ranks));
+      std::iota(members.begin(), members.end(), 0);
+      const auto cut = *ChannelCut::Make(comm, options, members);
+      cut->Start(reinterpret_cast<const std::byte*>(params.data()));
+      const uint64_t hash = cut->Hash();
+      sum += hash;
+      for (float* const array : cut->own().Arrays()) {  // any change of a bit
+        array[7] += 0x1p-10f;
+        EXPECT_NE(cut->Hash(), hash);
+        array[7] -= 0x1p-10f;
+      }
+      EXPECT_EQ(cut->Hash(), hash);
+    });
+    sums.push_back(sum);
+  }
+  EXPECT_NE(sums[0], 0u);
+  EXPECT_THAT(sums, testing::Each(sums[0]));
 }
 
 }  // namespace

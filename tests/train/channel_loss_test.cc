@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -29,9 +28,9 @@
 #include "lib/base/crc32c.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/gradient_channel.h"
-#include "lib/train/penalty.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
+#include "tests/train/channel_reference.h"
 #include "tests/train/trainee.h"
 
 namespace entrain {
@@ -43,7 +42,6 @@ constexpr int kMostRanks = 6;
 constexpr int kMostRounds = 40;
 constexpr int64_t kCount = 30'011;  // no multiple of the ranks
 constexpr int64_t kPiece = 4096;    // of a step
-constexpr double kRate = 0.01;
 
 // What a rank has seen after an install.
 struct Landed {
@@ -110,23 +108,6 @@ std::function<void(int, int64_t, Point)> DiesAt(int victim, int64_t round, Point
   };
 }
 
-float InitialOf(int64_t i) {
-  return 0.125f * static_cast<float>(i % 17) - 1;
-}
-
-// Sums of these are exact in any order.
-float GradientOf(int rank, int64_t round, int64_t i) {
-  return static_cast<float>((7 * round + 3 * i + 5 * rank) % 32 - 16) / 64;
-}
-
-std::shared_ptr<const Optimizer> MakeRule(OptimizerKind kind, double weight_decay) {
-  OptimizerConfig config;
-  config.kind = kind;
-  config.momentum = kind == OptimizerKind::kSgd ? 0.5 : 0;
-  config.weight_decay = weight_decay;
-  return *MakeOptimizer(config);
-}
-
 // Tells the job where a step is.
 class ToldOptimizer final : public Optimizer {
  public:
@@ -162,8 +143,8 @@ class Runner {
     options_.optimizer = std::make_shared<ToldOptimizer>(
         MakeRule(job.kind, 0.1), [this](Apply apply, int64_t) { Tell(apply); });
     if (job.groups) {
-      options_.groups = {{.first = 1000,
-                          .count = 9000,
+      options_.groups = {{.first = kGroupBegin,
+                          .count = kGroupEnd - kGroupBegin,
                           .optimizer = MakeRule(OptimizerKind::kSgd, 0),
                           .lr_scale = 0.5}};
     }
@@ -172,7 +153,7 @@ class Runner {
       runner->steps_ = 0;
       ++runner->made_;
       runner->Pass(runner->made_, Point::kSchedule);
-      return kRate;
+      return kChannelRate;
     };
     options_.schedule_user = this;
     options_.clip_norm = job.clip_norm;
@@ -286,77 +267,6 @@ std::vector<int> RunJob(const Job& job, const SharedMemory& shared) {
 
 // ---- The reference -------------------------------------------------------------------------------
 
-// Steps all parameters at once, in plain sequence.
-class Reference {
- public:
-  explicit Reference(const Job& job)
-      : job_(job),
-        rule_(MakeRule(job.kind, 0.1)),
-        group_(MakeRule(OptimizerKind::kSgd, 0)),
-        state_(static_cast<size_t>(std::max(rule_->state_arrays(), group_->state_arrays())),
-               std::vector<float>(kCount)) {
-    for (int64_t i = 0; i < kCount; ++i) {
-      masters_.push_back(InitialOf(i));
-    }
-  }
-  // A commit of the micro-batches that these ranks made for rounds [first, last], counted from 0.
-  void Commit(const std::vector<int>& ranks, int64_t first, int64_t last) {
-    std::vector<float> mean(kCount);
-    for (const int rank : ranks) {
-      for (int64_t round = first; round <= last; ++round) {
-        for (int64_t i = 0; i < kCount; ++i) {
-          mean[static_cast<size_t>(i)] += GradientOf(rank, round, i);
-        }
-      }
-    }
-    const double n = static_cast<double>(ranks.size()) * static_cast<double>(last - first + 1);
-    double square = 0;
-    for (const float value : mean) {
-      square += static_cast<double>(value) * value;
-    }
-    const double norm = std::sqrt(square) * (1 / n);
-    const double clip = job_.clip_norm > 0 ? ClipFactor(norm, job_.clip_norm) : 1;
-    BestKernels().scale_any(DType::kF32, mean.data(), mean.data(), kCount, 1 / n * clip);
-    ++commits_;
-    Step(*rule_, mean, 0, job_.groups ? 1000 : kCount, 1);
-    if (job_.groups) {
-      Step(*group_, mean, 1000, 10'000, 0.5);
-      Step(*rule_, mean, 10'000, kCount, 1);
-    }
-  }
-  std::vector<float> params() const {
-    std::vector<float> params = masters_;
-    if (job_.bf16) {
-      std::vector<uint16_t> narrow(kCount);
-      BestKernels().cast(narrow.data(), DType::kBF16, params.data(), DType::kF32, kCount);
-      BestKernels().cast(params.data(), DType::kF32, narrow.data(), DType::kBF16, kCount);
-    }
-    return params;
-  }
-
- private:
-  void Step(const Optimizer& rule, const std::vector<float>& mean, int64_t first, int64_t end,
-            double lr_scale) {
-    std::vector<float*> state;
-    for (int i = 0; i < rule.state_arrays(); ++i) {
-      state.push_back(state_[static_cast<size_t>(i)].data() + first);
-    }
-    rule.Step({.count = end - first,
-               .master = masters_.data() + first,
-               .grads = mean.data() + first,
-               .state = state,
-               .step = commits_,
-               .lr = kRate * lr_scale},
-              Apply::kCommit);
-  }
-
-  const Job& job_;
-  const std::shared_ptr<const Optimizer> rule_, group_;
-  std::vector<float> masters_;
-  std::vector<std::vector<float>> state_;
-  int64_t commits_ = 0;
-};
-
 std::vector<int> Without(int ranks, const std::vector<int>& victims, size_t lost) {
   std::vector<int> left;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -381,7 +291,11 @@ void ExpectFinished(const Job& job, const SharedMemory& shared, const std::vecto
     EXPECT_EQ(std::memcmp(&shown.landed, &first.landed, sizeof(first.landed)), 0) << rank;
     EXPECT_EQ(std::memcmp(shown.params, first.params, sizeof(first.params)), 0) << rank;
   }
-  Reference want(job);
+  ChannelReference want({.count = kCount,
+                         .kind = job.kind,
+                         .clip_norm = job.clip_norm,
+                         .bf16 = job.bf16,
+                         .groups = job.groups});
   int64_t begun = 0, gradients = 0;  // the first round of the batch
   for (int64_t round = 0; round < first.rounds; ++round) {
     const Landed& landed = first.landed[static_cast<size_t>(round + 1)];
@@ -393,8 +307,10 @@ void ExpectFinished(const Job& job, const SharedMemory& shared, const std::vecto
     if (estimate) {
       continue;
     }
-    want.Commit(Without(job.ranks, victims, static_cast<size_t>(job.ranks - landed.ranks)), begun,
-                round);
+    for (int64_t part = begun; part <= round; ++part) {
+      want.Add(Without(job.ranks, victims, static_cast<size_t>(job.ranks - landed.ranks)), part);
+    }
+    want.Commit();
     gradients += landed.microbatches;
     begun = round + 1;
   }
@@ -631,16 +547,13 @@ TEST(ChannelLoss, DuringTheAnswerToAnother) {
         }
       }
     };
-    RunJob(job, shared);
+    const std::vector<int> ends = RunJob(job, shared);
     const int other = first != 0 && second != 0 ? 0 : first != 1 && second != 1 ? 1 : 2;
-    if (shared[other].losses == 2) {
-      ExpectFinished(job, shared, {first, second});
-    } else {  // the run was over before, on the other ranks at least
-      ++ended;
-      ExpectFinished(job, shared,
-                     shared[second].error[0] == '\0' ? std::vector<int>{first, second}
-                                                     : std::vector<int>{first});
-    }
+    ended += shared[other].losses == 2 ? 0 : 1;  // the run was over before
+    // The second may have died behind the last round.
+    ExpectFinished(job, shared,
+                   WIFSIGNALED(ends[static_cast<size_t>(second)]) ? std::vector<int>{first, second}
+                                                                  : std::vector<int>{first});
     if (HasFailure()) {
       break;
     }

@@ -240,7 +240,7 @@ void RecoverFromCuts(const std::vector<NewCut>& cuts) {
     const std::vector<int> left = {0, 1, 2}, holders = {0, 1, 2, 0};
     if (mine == NewCut::kNone) {
       const auto dropped = *ChannelCut::Make(smaller, rank.options(), left);
-      ASSERT_EQ(dropped->TakeFrom(rank.round().cut(), holders), absl::OkStatus());
+      ASSERT_EQ(dropped->TakeFrom(&rank.round().cut(), holders), absl::OkStatus());
     } else {
       ASSERT_EQ(rank.round().PrepareCut(smaller, left, holders), absl::OkStatus());
     }

@@ -122,6 +122,13 @@ TEST(ChannelOptions, AreRefusedByNameAndValue) {
          o.on_loss = OnLoss::kFinish;
          o.at.device = reinterpret_cast<Device*>(&o);  // only compared
        }},
+      {"admit: 1 (exchange) needs admit_store", [](auto& o) { o.admit = Admit::kExchange; }},
+      {"admit: 1 (exchange) does not go with parameters on a device",
+       [](auto& o) {
+         o.admit = Admit::kExchange;
+         o.admit_store = [](const Stop&) { return nullptr; };
+         o.at.device = reinterpret_cast<Device*>(&o);  // only compared
+       }},
   };
   for (const Case& c : cases) {
     ChannelOptions options = Whole();
@@ -137,10 +144,11 @@ TEST(ChannelOptions, WhatRanksMustGiveAlikeIsInTheirRows) {
   for (const NamedValue& value : SharedOptions(Whole())) {
     names.push_back(value.name);
   }
-  EXPECT_THAT(names, testing::ElementsAre("count", "memory", "params_dtype", "wire_dtype", "method",
-                                          "warmup_rounds", "clip_norm", "lr", "min_lr",
-                                          "schedule_warmup", "schedule_total", "schedule_unit",
-                                          "limit_unit", "limit", "on_loss", "group_count"));
+  EXPECT_THAT(names,
+              testing::ElementsAre("count", "memory", "params_dtype", "wire_dtype", "method",
+                                   "warmup_rounds", "clip_norm", "lr", "min_lr", "schedule_warmup",
+                                   "schedule_total", "schedule_unit", "limit_unit", "limit",
+                                   "on_loss", "admit", "group_count"));
 }
 
 TEST(ChannelOptions, TheRateRisesLinearlyAndFallsAsACosine) {

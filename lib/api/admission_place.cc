@@ -1,0 +1,30 @@
+#include "lib/api/admission_place.h"
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/api/arguments.h"
+#include "lib/api/environment.h"
+#include "lib/api/handles.h"
+#include "lib/base/status.h"
+
+namespace entrain::api {
+
+absl::StatusOr<AdmissionPlace> AdmissionPlaceOf(const entrain_store_t* store, const char* name,
+                                                const char* usual, const Security& security) {
+  AdmissionPlace place;
+  place.name = name == nullptr ? usual : name;
+  ENTRAIN_RETURN_IF_ERROR(Annotate(CheckName(place.name), "admit_name"));
+  if (store == nullptr) {
+    place.store = [security](const Stop& stop) { return StoreFromEnvironment(security, stop); };
+    return place;
+  }
+  if (store->store->IsOfFunctions()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("admit_store: ", store->store->url(),
+                     " is made of functions, which no thread of the library may call"));
+  }
+  place.store = [opened = store->store](const Stop&) { return opened; };
+  return place;
+}
+
+}  // namespace entrain::api

@@ -1,0 +1,25 @@
+// Where newcomers apply (option admit): the fields admit_store and admit_name of the configs of EDiT
+// and ACCO.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "include/entrain/store.h"
+#include "lib/store/store.h"
+#include "lib/train/applicants.h"
+
+namespace entrain::api {
+
+struct AdmissionPlace {
+  OpenStoreFn store;
+  std::string name;
+};
+
+// `store` and `name` are the fields, which may be NULL: then the store is that of the launcher, which
+// is opened when it is needed, and the name is `usual`.
+absl::StatusOr<AdmissionPlace> AdmissionPlaceOf(const entrain_store_t* store, const char* name,
+                                                const char* usual, const Security& security);
+
+}  // namespace entrain::api

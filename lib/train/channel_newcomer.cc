@@ -1,0 +1,73 @@
+#include "lib/train/channel_newcomer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/train/applicants.h"
+#include "lib/train/channel_transfer.h"
+
+namespace entrain {
+
+absl::Status ChannelNewcomer::Join(int64_t wait_ns) {
+  ENTRAIN_ASSIGN_OR_RETURN(const uint64_t group, GroupOf(own_));
+  const int64_t limit_ns = wait_ns > 0 ? wait_ns : options_.at.limit_ns;
+  const Deadline until = Deadline::After(limit_ns);
+  return ApplyUntilTakenIn(
+      "acco", own_, options_.admit_store, options_.admit_name, limit_ns,
+      [&](const std::shared_ptr<Communicator>& world) { return Attempt(world, group, until); });
+}
+
+absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world, uint64_t group,
+                                      Deadline until) {
+  // The members come after a commit, which may take long.
+  ENTRAIN_RETURN_IF_ERROR(CallIn(*world, std::max<int64_t>(until.at_ns - Clock::Real().Now(), 1)));
+  EnlargedWorld enlarged;
+  std::unique_ptr<ChannelCut> cut;
+  ChannelTotals totals;
+  const auto take_part = [&]() -> absl::Status {
+    ENTRAIN_ASSIGN_OR_RETURN(enlarged, MeetNewcomers(world, {.group = group}, alike_));
+    ENTRAIN_ASSIGN_OR_RETURN(cut,
+                             ShareChannel(enlarged, options_, nullptr, round_.params(), &totals));
+    return absl::OkStatus();
+  };
+  const absl::Status status = take_part();
+  const auto members = static_cast<int>(enlarged.parties.donors.size());
+  int64_t step = 0;
+  const absl::Status all = CompareOutcomes(*world, members, status, &step);
+  ENTRAIN_RETURN_IF_ERROR(status);
+  const bool may_be_one = options_.on_loss == OnLoss::kFinish && !LossOf(world.get()).ok();
+  if (!all.ok() && !may_be_one) {
+    return all;
+  }
+  ranks_ = world->size();
+  round_.Become(enlarged, std::move(cut), totals);
+  const absl::Status told = all.ok() ? Welcome(*world, options_.at.limit_ns) : all;
+  if (told.ok() || round_.recovery() == nullptr) {
+    return told;
+  }
+  const int guilty = BlameOf(told).rank;
+  if (absl::IsAborted(told) && guilty >= 0 && guilty < members) {
+    return told;  // the members have not taken this rank in
+  }
+  return GoOnWithoutLost(members);
+}
+
+// A rank was lost after this rank has received everything, and this rank does not know what the
+// members have decided. If they have taken it in, they go on with this rank, whose shard they need.
+// If they have not, they have left the communicator.
+absl::Status ChannelNewcomer::GoOnWithoutLost(int members) {
+  const int first_newcomer = round_.cut().members()[static_cast<size_t>(members)];
+  const absl::Status status = round_.recovery()->Run(round_);
+  if (status.ok() && round_.cut().members()[0] < first_newcomer) {
+    return absl::OkStatus();
+  }
+  const absl::Status why = absl::AbortedError(absl::StrCat(
+      "no member went on with this rank after a loss", status.ok() ? "" : ": ", status.message()));
+  round_.End(why);
+  return why;
+}
+
+}  // namespace entrain
