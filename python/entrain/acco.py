@@ -20,6 +20,7 @@ from .errors import check, invalid, last_error
 from .lifetime import Life, drop, inside, interruptible
 from .optim import Optim
 from .reductions import Callback, view
+from .store import Store
 from .train import _dataclass_of
 from .training import Checkpointed, fill
 from .works import SLICE_NS
@@ -50,6 +51,7 @@ class AccoInfo:
     bytes_held: int
     ranks: int
     losses: int
+    joins: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +84,9 @@ class ACCO(Checkpointed):
     def __init__(self, comm: Comm, params: Any, optim: Optional[Optim] = None, *, step: Optional[AccoStep] = None,
                  groups: Sequence[AccoGroup] = (), grads_dtype: Optional[DTypeLike] = None,
                  wire_dtype: Optional[DTypeLike] = None, scripted_counts: Optional[Sequence[int]] = None,
-                 schedule: Optional[Callable[[int], float]] = None, timeout: Optional[float] = None, **options: Any) -> None:
+                 schedule: Optional[Callable[[int], float]] = None, timeout: Optional[float] = None,
+                 admit_store: Optional[Store] = None, admit_name: Optional[str] = None, join: Optional[float] = None,
+                 **options: Any) -> None:
         """Collective over `comm`; the same on all ranks but params, step and timeout.
 
         params       flat, f32 or bf16 (f64 with `step`). All ranks start with rank 0's values. install writes it. Kept
@@ -91,6 +95,10 @@ class ACCO(Checkpointed):
                      thread, must not call the library, and whose exception ends the channel with Aborted
         groups       disjoint and ascending; what lies in none is stepped by `optim`, which may be None if all lies in one
         schedule     the learning rate, a function of the progress; instead of the options lr, min_lr and schedule_*
+        admit_store  where newcomers apply (admit), under admit_name; None: the store of the launcher
+        join         this rank joins others that train with admit="exchange": the call waits until they take it in, at most
+                     so many seconds (entrain_acco_join). `comm` then has this rank alone, and was made in the others'
+                     store under a name of its own
         options      fields of AccoOptions: ACCO(comm, params, optim, method="dpu", lr=0.01)
         """
         if (optim is None and not groups) == (step is None):
@@ -108,6 +116,8 @@ class ACCO(Checkpointed):
         for index, group in enumerate(groups):
             structs[index].first, structs[index].count, structs[index].lr_scale = group.first, group.count, group.lr_scale
         config.groups, config.group_count = structs, len(groups)
+        name = NULL if admit_name is None else ffi.new("char[]", admit_name.encode())
+        config.admit_name = name
         callbacks: List[Callback] = []
         if step is not None:
             callbacks.append(self._step_callback(step, int(buffer.dtype)))
@@ -118,11 +128,15 @@ class ACCO(Checkpointed):
             config.schedule = callbacks[-1].pointer
         out = ffi.new("entrain_acco_t**")
 
-        def call(kept: Any = counts) -> Life:  # they live as long as the call
-            with inside(comm, optim, *(group.optim for group in groups)) as (handle, config.optim, *optims):
+        def call(kept: Any = (counts, name)) -> Life:  # they live as long as the call
+            with inside(comm, optim, admit_store, *(group.optim for group in groups)) as (handle, config.optim,
+                                                                                          config.admit_store, *optims):
                 for index, own in enumerate(optims):
                     structs[index].optim = own
-                check(lib.entrain_acco_create(handle, config, out))
+                if join is None:
+                    check(lib.entrain_acco_create(handle, config, out))
+                else:
+                    check(lib.entrain_acco_join(handle, config, nanoseconds(join), out))
                 return Life(out[0], lib.entrain_acco_destroy, comm._life, held=[buffer, *callbacks])
 
         super().__init__(interruptible(call, drop), callbacks)

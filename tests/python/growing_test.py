@@ -129,3 +129,45 @@ def test_a_replica_that_cannot_join_says_why():
             shard.bind(np.zeros(8, np.float32), np.zeros(8, np.float32))
             with pytest.raises(entrain.InvalidArgument, match=r"admit: 0 \(none\) takes nobody in"):
                 entrain.EDiT(mesh, shard, outer_optimizer="sgd", on_loss="finish", join=1)
+
+
+def train_channel(comm, store, **options):
+    """Trains until three ranks have made 6 rounds together. Returns the parameters and the joins."""
+    params = np.ones(3001, np.float32) if comm.size > 1 else np.zeros(3001, np.float32)
+    with entrain.Optim.adamw() as optim, \
+            entrain.ACCO(comm, params, optim, lr=0.01, admit="exchange", admit_store=store, admit_name="python", timeout=20,
+                         **options) as acco:
+        together, finished = 0, False
+        while not finished:
+            acco.gradients += 1
+            acco.add(1, 1)
+            finished = acco.install()
+            together = together + 1 if acco.info().ranks == 3 else 0
+            if together >= 6:
+                acco.stop()
+        return params.copy(), acco.info().joins
+
+
+def test_a_rank_joins_a_channel_that_trains():
+    def body(rank):
+        with entrain.Runtime() as runtime, entrain.Store.open("mem:channel") as store:
+            if rank < 2:
+                with entrain.Comm.create(store, rank, 2, timeout=20, runtime=runtime) as comm:
+                    return train_channel(comm, store)
+            with entrain.Comm.create(store, 0, 1, name="own", timeout=20, runtime=runtime) as comm:
+                return train_channel(comm, store, join=20)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        results = list(pool.map(body, range(3)))
+    for params, joins in results:
+        assert params.tobytes() == results[0][0].tobytes()
+        assert params[0] < 1
+        assert joins == 1
+
+
+def test_a_rank_that_cannot_join_a_channel_says_why():
+    with entrain.Store.open("mem:no channel") as store, entrain.Comm.create(store, 0, 1, timeout=20) as comm:
+        with pytest.raises(entrain.TimedOut, match="acco: join: .*no communicator of this name has called entrain_comm_grow"):
+            train_channel(comm, store, join=0.1)
+        with entrain.Optim.adamw() as optim, pytest.raises(entrain.InvalidArgument, match=r"admit: 0 \(none\) takes nobody"):
+            entrain.ACCO(comm, np.zeros(8, np.float32), optim, join=1)
