@@ -31,7 +31,8 @@ Channel::Channel(const Options& options, Session* session, const InnerOptimizer&
   config.limit = by_tokens ? options.tokens : steps_;
   goes_on_after_losses_ = config.on_loss == ENTRAIN_ON_LOSS_FINISH;
   entrain_acco_t* acco = nullptr;
-  Check(entrain_acco_create(session->world(), &config, &acco));
+  Check(session->joins() ? entrain_acco_join(session->world(), &config, 0, &acco)
+                         : entrain_acco_create(session->world(), &config, &acco));
   acco_.reset(acco);
   void* gradients = nullptr;
   Check(entrain_acco_gradients(acco, &gradients));

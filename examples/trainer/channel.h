@@ -18,8 +18,9 @@ class Channel {
  public:
   // The channel has all parameters of `model`, in the precision of the options; every rank starts
   // with rank 0's. The channel keeps the optimizer's arrays itself. Options, optimizer, device and
-  // model must outlive the object, and all arrays are on the device. Collective. Throws Error with
-  // the library's message if options contradict.
+  // model must outlive the object, and all arrays are on the device. Collective. A rank that joins
+  // others blocks until they take it in. Throws Error with the library's message if options
+  // contradict.
   Channel(const Options& options, Session* session, const InnerOptimizer& inner,
           const Device& device, WholeModel* model);
 

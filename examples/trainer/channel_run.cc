@@ -27,6 +27,8 @@ class ChannelRun {
   void Execute();
 
  private:
+  void Join();
+  void GetTogether();
   void Resume();
   void Save(int64_t commits);
   double Gradients();
@@ -59,6 +61,8 @@ class ChannelRun {
   int64_t tokens_before_ = 0;  // of the run that this one resumed
   int64_t next_save_ = 0;
   size_t said_lost_ = 0;  // lost ranks of which a line was printed
+  bool newcomer_ = false;
+  int64_t together_ = 0;  // newcomers so far when the ranks last got together
 };
 
 ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device, Session* session)
@@ -83,12 +87,44 @@ ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device,
   session_->Agree([this] { conditions_.CheckReplicas(); });
   books_.OpenFiles();
   channel_.AddCursor(&made_);
-  if (!options_.resume.empty()) {
+  if (session_->joins()) {
+    Join();
+  } else if (!options_.resume.empty()) {
     Resume();
   }
   if (options_.save_every > 0) {
     next_save_ = (commits_ / options_.save_every + 1) * options_.save_every;
   }
+}
+
+// The others train, and have taken this rank in. Its batches go on where those of a rank that has been
+// there from the beginning would be.
+void ChannelRun::Join() {
+  const entrain_acco_info_t info = channel_.info();
+  newcomer_ = true;
+  commits_ = info.commits;
+  tokens_before_ = info.tokens;
+  made_ = made_before_ = info.gradients / session_->ranks();
+  books_.Resume(Position(info.commits, info.tokens), info.tokens);
+  std::printf("step %lld: rank %d joins\n", static_cast<long long>(info.commits), session_->rank());
+  std::fflush(stdout);
+}
+
+// Makes the collectives over all ranks those of the channel's ranks. Must be called before them.
+// Collective over the channel's ranks.
+void ChannelRun::GetTogether() {
+  const int64_t joins = channel_.info().joins;
+  if (session_->joins()) {
+    session_->JoinWorld();
+  } else if (joins > together_) {
+    // Newcomers that are lost already do not come.
+    const std::vector<int> lost = channel_.Lost();
+    const auto gone = std::count_if(lost.begin(), lost.end(), [this](int rank) {
+      return rank >= session_->ranks() + together_;
+    });
+    session_->TakeIn(static_cast<int>(joins - together_ - gone));
+  }
+  together_ = joins;
 }
 
 void ChannelRun::Resume() {
@@ -173,12 +209,13 @@ void ChannelRun::KeepCommit(const entrain_acco_info_t& info) {
   made_before_ = made_;
   losses_ = 0.0;
   if (options_.eval_interval > 0 && info.commits % options_.eval_interval == 0) {
+    GetTogether();
     record.val_loss = Evaluate().loss;
   }
   books_.Keep(record, Position(info.commits, info.tokens));
 }
 
-// The first rank that is left has a line for each rank that is lost.
+// The first rank that is left from the beginning has a line for each rank that is lost.
 void ChannelRun::SayLosses(const entrain_acco_info_t& info) {
   const std::vector<int> lost = channel_.Lost();
   int first = 0;
@@ -186,10 +223,12 @@ void ChannelRun::SayLosses(const entrain_acco_info_t& info) {
     ++first;
   }
   for (; said_lost_ < lost.size(); ++said_lost_) {
-    if (session_->rank() == first) {
-      std::printf("step %lld: rank %d is lost; %zu of %d ranks go on\n",
+    if (session_->rank() == first && !newcomer_) {
+      std::printf("step %lld: rank %d is lost; %lld of %d ranks go on\n",
                   static_cast<long long>(info.commits), lost[said_lost_],
-                  static_cast<size_t>(session_->ranks()) - said_lost_ - 1, session_->ranks());
+                  static_cast<long long>(session_->ranks() + info.joins) -
+                      static_cast<long long>(said_lost_) - 1,
+                  session_->ranks());
       std::fflush(stdout);
     }
   }
@@ -211,11 +250,13 @@ void ChannelRun::Execute() {
       KeepCommit(info);
       const bool due = options_.save_every > 0 && commits_ >= next_save_;
       if (!options_.save_dir.empty() && (due || finished)) {
+        GetTogether();
         books_.Measure([this] { Save(commits_); });
         next_save_ += options_.save_every;
       }
     }
   }
+  GetTogether();
   books_.Close(Report());
 }
 

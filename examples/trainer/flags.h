@@ -77,10 +77,11 @@ struct Options {
   bool full_state_dict = true, rank0_only = true;
 
   bool by_channel() const;
-  // Returns true if replicas that come later are taken in (--admit).
+  // Returns true if replicas, or with a channel ranks, that come later are taken in (--admit).
   bool admits() const {
-    const auto given = edit.find("admit");
-    return given != edit.end() && given->second != 0;
+    const GivenOptions& options = by_channel() ? channel : edit;
+    const auto given = options.find("admit");
+    return given != options.end() && given->second != 0;
   }
   // Returns the number of bytes of text, or of images.
   int64_t tokens_per_microbatch() const {
