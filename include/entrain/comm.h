@@ -276,12 +276,14 @@ static ENTRAIN_INLINE void entrain_join_config_init(entrain_join_config_t* confi
  * cannot reach while it is taken in costs one more attempt, which the other newcomers and the ranks make without it. (If
  * it dies after all ranks have connected, it is a lost rank of the new communicator, whose calls return PEER_LOST.) Once
  * all ranks have come, the call takes at most wait_ns plus the shortest timeout_ns of the ranks. All ranks get the same
- * result. To replace a lost rank, call entrain_comm_shrink first. Errors; entrain_error_t.scope is CALL unless `comm` has
- * ended:
+ * result, but for the last two errors. To replace a lost rank, call entrain_comm_shrink first. Errors;
+ * entrain_error_t.scope is CALL unless `comm` has ended:
  * - MISMATCH if ranks differ in min_newcomers, max_newcomers or wait_ns. The text names both ranks and values.
  * - PEER_LOST if the store cannot be reached, or naming the rank of `comm` that was lost.
  * - TIMED_OUT if a rank did not come to the call, or if the time is not enough for another attempt.
- * - The error of a rank that could not take part for a local reason, naming the rank. */
+ * - The error of a rank that could not take part for a local reason, naming the rank.
+ * - ABORTED if a rank of `comm` was lost while the ranks compared how they fared; `comm` ends a moment later.
+ * - STALE_GENERATION if the others have gone on without this rank, because it did not answer for too long. */
 ENTRAIN_API entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entrain_grow_config_t* config,
                                                entrain_comm_t** grown);
 

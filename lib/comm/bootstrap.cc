@@ -152,11 +152,12 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
   return cards;
 }
 
-absl::Status ForOthers(const absl::Status& why, int rank, int members) {
+absl::Status ForOthers(const absl::Status& why, int rank, int members, bool hurries) {
   // An error that all ranks share, or that names the guilty rank, is passed on unchanged. Who has not
   // come to the meeting is known from the store, to newcomers as to members.
   const Blame blame = BlameOf(why);
-  const bool absent = absl::IsDeadlineExceeded(why) && blame.phase == Phase::kBootstrap;
+  const bool absent = absl::IsDeadlineExceeded(why) && blame.phase == Phase::kBootstrap &&
+                      blame.rank >= 0 && !hurries;
   if (members > 0 && rank >= members && blame.rank < members && !absent) {
     return BlameRank(absl::AbortedError(absl::StrCat("creating the communicator: newcomer rank ",
                                                      rank, " gave up: ", why.message())),

@@ -44,8 +44,9 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
 // Returns the error that the other ranks are told when creating fails on `rank` because of `why`.
 // `members`: when a communicator grows, how many ranks it has before; the ranks from there on are
 // newcomers (joining.cc). The members reach each other, so a newcomer that cannot reach a member is
-// to blame itself. It may blame another newcomer, and a member that did not come to the meeting.
-absl::Status ForOthers(const absl::Status& why, int rank, int members = 0);
+// to blame itself. It may blame another newcomer, and a member that did not come to the meeting,
+// unless the newcomer `hurries`: then its own time was up before that of the others.
+absl::Status ForOthers(const absl::Status& why, int rank, int members = 0, bool hurries = false);
 
 // Connects to the other ranks. Returns the members as this rank sees them. For each pair, the first
 // common transport that reaches the peer is used.

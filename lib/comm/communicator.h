@@ -177,7 +177,7 @@ class Communicator {
   // reports the error may exit.
   void EndWith(const absl::Status& why);
   // The same, and tells the other ranks that this one takes part in no further agreement on who goes
-  // on: their Shrink does not wait for it.
+  // on: their Shrink does not wait for it. Agree and Shrink then return kAborted here.
   void LeaveWith(const absl::Status& why);
   // This rank's caller could not start this call, because of its arguments or for lack of memory.
   // Tells the other ranks, in case the caller never starts it, see CommCore.

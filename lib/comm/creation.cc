@@ -171,7 +171,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::MeetIn(
   if (comm.ok()) {
     (*meeting)->Finish();
   } else {
-    (*meeting)->Fail(ForOthers(comm.status(), seat.rank, members));
+    (*meeting)->Fail(ForOthers(comm.status(), seat.rank, members, seat.hurries));
   }
   return comm;
 }
@@ -292,22 +292,25 @@ absl::Status PassOn(Communicator& grown, int peer, const CallOptions& options) {
 }  // namespace
 
 absl::Status ConfirmGrown(Communicator& grown, const Confirmation& confirmation) {
+  const absl::Status ill = absl::AbortedError("a member does not know how the others fared");
+  const bool agrees = grown.size() <= Survivors::kMostRanks;
+  if (!agrees && !confirmation.well) {
+    return ill;
+  }
   if (grown.rank() >= confirmation.members) {
     ENTRAIN_RETURN_IF_ERROR(PassOn(grown, 0, confirmation.compare));
   }
-  for (int rank = confirmation.members; rank < grown.size(); ++rank) {
-    if (grown.rank() == 0 && confirmation.well) {
-      PassOn(grown, rank, {})
-          .IgnoreError();  // a lost rank ends them all; the agreement takes it up
-    }
+  // Also if it did not go well: without this word newcomers do not come to the agreement.
+  for (int rank = confirmation.members; rank < grown.size() && grown.rank() == 0; ++rank) {
+    PassOn(grown, rank, confirmation.compare)
+        .IgnoreError();  // a lost rank ends them all; the agreement takes it up
   }
-  if (grown.size() > Survivors::kMostRanks) {
+  if (!agrees) {
     return absl::OkStatus();
   }
   uint32_t stands = confirmation.well ? 1 : 0;
   ENTRAIN_RETURN_IF_ERROR(grown.Agree(&stands, confirmation.timeout_ns));
-  return stands != 0 ? absl::OkStatus()
-                     : absl::AbortedError("a member does not know how the others fared");
+  return stands != 0 ? absl::OkStatus() : ill;
 }
 
 }  // namespace entrain

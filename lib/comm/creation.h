@@ -55,6 +55,7 @@ struct MeetingSeat {
   std::string key;
   int rank = 0, size = 1;
   std::function<absl::Status()> watch = nullptr;  // see WatchedMeeting; null: nothing to watch
+  bool hurries = false;  // the rank's own time ends before that of the others
 };
 
 // Returns this rank's card. The runtime must have started. kResourceExhausted: no context number is
@@ -67,7 +68,7 @@ absl::StatusOr<Card> MakeCard(Runtime& runtime, const SharedSettings& settings, 
 struct Confirmation {
   int members = 0;           // how many ranks are no newcomers
   bool well = true;          // of a member: all members are well, as far as it knows
-  CallOptions compare = {};  // of a newcomer: the limit of its wait until the members have compared
+  CallOptions compare = {};  // the limit of the word from rank 0 to a newcomer that members compared
   int64_t timeout_ns = 0;    // of the agreement
 };
 // OK: the communicator stands on all ranks that live.

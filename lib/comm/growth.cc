@@ -105,7 +105,7 @@ class Growth {
   // `well`: the attempt went well on all members, as far as this one knows.
   absl::Status Conclude(Communicator& grown, int attempt, bool well);
   // The attempt is the last one. A newcomer that has missed this, because a rank was lost, applies again.
-  void Finish(Communicator& grown, int attempt);
+  void Finish(int attempt);
   Roster NewRoster() const;
 
   Communicator& comm_;
@@ -311,7 +311,7 @@ void Growth::Dismiss(const std::set<int>& culprits) {
 }
 
 absl::Status Growth::Conclude(Communicator& grown, int attempt, bool well) {
-  Confirmation confirmation{.members = comm_.size(), .well = well};
+  Confirmation confirmation{.members = comm_.size(), .well = well, .compare = Limited()};
   confirmation.timeout_ns = std::max<int64_t>(limits_.all.Left(Clock::Real().Now()), 1);
   const absl::Status stands = ConfirmGrown(grown, confirmation);
   if (!stands.ok()) {
@@ -319,21 +319,17 @@ absl::Status Growth::Conclude(Communicator& grown, int attempt, bool well) {
     return ended.ok() ? Annotate(stands, absl::StrCat(config_.name, ": grow")) : ended;
   }
   if (intake_ != nullptr) {
-    Finish(grown, attempt);
+    Finish(attempt);
   }
   return absl::OkStatus();
 }
 
-void Growth::Finish(Communicator& grown, int attempt) {
+void Growth::Finish(int attempt) {
   const Stop stop{Deadline::After(limits_.attempt_ns)};
   intake_->Finish(stop);
-  const std::vector<MemberReport> members = grown.Members();
-  const bool all = std::all_of(members.begin(), members.end(), [](const MemberReport& member) {
-    return member.state == MemberReport::State::kAlive;
-  });
-  if (!all) {
-    intake_->Announce(attempt + 1, NewRoster(), stop).IgnoreError();  // nobody is on it
-  }
+  // Nobody is on this roster. A newcomer that the agreement has left out waits for it, and then
+  // applies again.
+  intake_->Announce(attempt + 1, NewRoster(), stop).IgnoreError();
 }
 
 Roster Growth::NewRoster() const {

@@ -183,14 +183,17 @@ absl::StatusOr<Preparation> Joining::Prepare(const Roster& roster, int rank) con
 
 Joining::Made Joining::Attempt(StoreMeeting& application, const std::string& base, int attempt,
                                const Roster& roster, int rank) {
-  const Stop stop{std::min(stop_.deadline, Deadline::After(roster.limit_ns)), stop_.cancelled};
+  const Deadline limit = Deadline::After(roster.limit_ns);
+  const bool hurries = stop_.deadline < limit;
+  const Stop stop{hurries ? stop_.deadline : limit, stop_.cancelled};
   // Rank 0 may die before it comes to the meeting.
   const auto watch = [&application] { return application.Check(); };
   ENTRAIN_ASSIGN_OR_RETURN(auto comm, Communicator::MeetIn(store_,
                                                            {.key = GrowKeys::Attempt(base, attempt),
                                                             .rank = rank,
                                                             .size = roster.size(),
-                                                            .watch = watch},
+                                                            .watch = watch,
+                                                            .hurries = hurries},
                                                            Prepare(roster, rank), stop));
   // The members compare how the attempt went on all of them. Then all ranks agree that the communicator
   // stands, or the members end it.

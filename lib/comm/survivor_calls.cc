@@ -86,10 +86,11 @@ bool SurvivorCalls::Proves(int rank, const absl::Status& why) const {
 
 void SurvivorCalls::Start(RefPtr<SurvivorWork> work) {
   engine_.seat().CountOpenWork(1);
-  if (work_) {
-    const absl::string_view other = work_->operation();
-    work->Finish(absl::FailedPreconditionError(
-        absl::StrCat(work->operation(), ": another thread is in ", other, " of ", name_)));
+  if (work_ || !closed_.ok()) {
+    work->Finish(!closed_.ok() ? closed_
+                               : absl::FailedPreconditionError(
+                                     absl::StrCat(work->operation(), ": another thread is in ",
+                                                  work_->operation(), " of ", name_)));
     engine_.seat().CountOpenWork(-1);
     return;
   }
@@ -162,6 +163,7 @@ void SurvivorCalls::OnTick(int64_t now_ns) {
 }
 
 void SurvivorCalls::Close(const absl::Status& why) {
+  closed_.Update(why);
   if (work_) {
     End(why);
   }

@@ -79,7 +79,8 @@ class SurvivorCalls {
   void OnLeft(int rank);
   Deadline next_tick() const;
   void OnTick(int64_t now_ns);
-  // The communicator is destroyed, or its runtime. A call in progress ends with `why`.
+  // This rank leaves the communicator, or its runtime is destroyed. A call in progress, and every
+  // later one, ends with `why`.
   void Close(const absl::Status& why);
 
  private:
@@ -117,6 +118,7 @@ class SurvivorCalls {
   // Made when it is needed first, because most communicators need none.
   std::optional<Survivors> machine_;
   uint32_t seen_ = 1;    // the machine's number at the last call of After
+  absl::Status closed_;  // of Close
   bool ended_ = false;   // the machine has given up, and the communicator has ended because of it
   bool begun_ = false;   // the machine has got the wish of work_
   Context context_ = 0;  // reserved for the communicator that is being made; 0: none

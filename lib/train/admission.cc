@@ -45,7 +45,13 @@ absl::Status Admission::Run() {
   const auto grown = applicants_.Grow(*from, slots, Room() * slots, LimitNs(*from));
   if (!grown.ok()) {
     ENTRAIN_LOG(kInfo, "edit: newcomers: none was taken in: ", grown.status().message());
-    return LossOf(from.get());
+    ENTRAIN_RETURN_IF_ERROR(LossOf(from.get()));
+    if (absl::IsOutOfRange(grown.status())) {
+      // The other members have gone on with newcomers. They must not wait for this one in `from`.
+      parts_.world.End(grown.status());
+      return grown.status();
+    }
+    return absl::OkStatus();
   }
   if (*grown == nullptr) {
     return absl::OkStatus();

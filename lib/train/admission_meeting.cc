@@ -51,8 +51,9 @@ absl::Status CompareValues(Communicator& comm, const std::vector<NamedValue>& gr
   const absl::Status compared =
       comm.AllGather(mine.data(), all.data(), static_cast<int64_t>(mine.size()), DType::kF64,
                      Limited("newcomers: comparing the options again"));
+  ENTRAIN_RETURN_IF_ERROR(compared);
   const auto theirs = all.begin() + static_cast<std::ptrdiff_t>(mine.size()) * member;
-  const bool innocent = compared.ok() && std::equal(mine.begin(), mine.end(), theirs);
+  const bool innocent = std::equal(mine.begin(), mine.end(), theirs);
   return innocent ? absl::AbortedError(alike.message()) : alike;
 }
 
@@ -183,8 +184,11 @@ absl::Status CompareOutcomes(Communicator& world, int members, const absl::Statu
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const Outcome& one = all[rank];
     if (one.code != ENTRAIN_OK) {
-      return absl::Status(FromCode(static_cast<entrain_status_t>(one.code)),
-                          CleanText({one.text.data(), strnlen(one.text.data(), one.text.size())}));
+      const absl::StatusCode code = FromCode(static_cast<entrain_status_t>(one.code));
+      // A rank that has no error of its own may try again.
+      return absl::Status(
+          mine.ok() && code == absl::StatusCode::kDataLoss ? absl::StatusCode::kAborted : code,
+          CleanText({one.text.data(), strnlen(one.text.data(), one.text.size())}));
     }
     *step = static_cast<int>(rank) < members ? std::max(*step, one.step) : *step;
   }

@@ -187,9 +187,16 @@ absl::Status ReplicaWorld::ShrinkWithout(std::vector<int> exclude) {
   }
   places_ = std::move(places);
   bytes_before_.fetch_add(parent->stats().bytes_sent, std::memory_order_relaxed);
-  absl::MutexLock lock(&mutex_);
-  comm_ = *std::move(smaller);
-  return absl::OkStatus();
+  absl::Status ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    comm_ = *smaller;
+    ended = ended_;
+  }
+  if (!ended.ok()) {
+    (*smaller)->LeaveWith(ended);  // End knew only the communicator before
+  }
+  return ended;
 }
 
 // Returns the error of a rank that leaves because its replica is not whole.

@@ -347,5 +347,25 @@ TEST_F(ShrinkOfThreads, ARankThatHasLeftIsNoMember) {
   });
 }
 
+TEST_F(ShrinkOfThreads, ARankThatGivesUpIsNotWaitedFor) {
+  RunRanks(3, [](const Comm& comm) {
+    if (comm->rank() == 0) {
+      comm->LeaveWith(absl::InternalError("cannot go on"));
+      EXPECT_EQ(comm->Shrink().status().code(), absl::StatusCode::kAborted);
+      uint32_t flag = 1;
+      EXPECT_EQ(comm->Agree(&flag).code(), absl::StatusCode::kAborted);
+      EXPECT_THAT(std::string(comm->status().message()), HasSubstr("cannot go on"));
+      return;
+    }
+    EXPECT_TRUE(Becomes([&] { return !comm->status().ok(); }));
+    const int64_t begin = Now();
+    const auto next = comm->Shrink();
+    ASSERT_TRUE(next.ok()) << next.status();
+    EXPECT_EQ((*next)->size(), 2);
+    EXPECT_LT(Now() - begin, comm->timeout_ns() / 2);
+    ExpectSum(*next);
+  });
+}
+
 }  // namespace
 }  // namespace entrain
