@@ -41,6 +41,12 @@ class GrowthJob : private VirtualJob {
         AddFault();
       }
     }
+    if (Chance(0.2)) {
+      const int slow = static_cast<int>(Between(0, members_ + newcomers_ - 1));
+      Tell("process ", slow, " has a slow way to the store");
+      store_.SlowDown(slow, 60 * kMillisecond);
+      slowed_ = slow;
+    }
     CheckEnd(kEndNs);
     CheckViews();
     CheckProgress();
@@ -121,7 +127,7 @@ class GrowthJob : private VirtualJob {
   void CheckRefusal(int process, const absl::Status& why) {
     const bool of_others = absl::IsDeadlineExceeded(why) || absl::IsUnavailable(why);
     reached_[kRefused] += of_others ? 0 : 1;
-    if (!of_others && !touched(process) && !store_touched_) {
+    if (!of_others && !touched(process) && !store_touched_ && process != slowed_) {
       Wrong("newcomer ", process, " is refused: ", why.message());
     }
   }
@@ -219,6 +225,7 @@ class GrowthJob : private VirtualJob {
   const int members_, newcomers_;
   std::map<int, int64_t> crash_at_;
   std::set<int> ended_well_, joined_;
+  int slowed_ = -1;
   bool only_crashes_ = true;
   std::map<int, int> final_;  // the size of the last communicator
   std::array<uint64_t, std::size(kReached)> reached_{};

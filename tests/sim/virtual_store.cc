@@ -34,6 +34,9 @@ bool VirtualStore::Travel(int process) {
   if (times_.slow > 0 && network.Chance(times_.slow)) {
     time += network.Between(0, times_.slow_ns / 2);
   }
+  if (const auto slow = slow_.find(process); slow != slow_.end()) {
+    time += network.Between(0, slow->second / 2);
+  }
   world_.Sleep(std::max(time, stalled_until_ - network.now()));
   return !world_.isolated(process) && !cut_off(process);
 }

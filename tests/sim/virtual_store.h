@@ -30,6 +30,8 @@ class VirtualStore {
   void StallUntil(int64_t ns) { stalled_until_ = ns; }
   // The calls of this process fail from now on.
   void CutOff(int process) { cut_off_.insert(process); }
+  // Every call of this process takes longer from now on.
+  void SlowDown(int process, int64_t most_ns) { slow_[process] = most_ns; }
   bool cut_off(int process) const { return cut_off_.contains(process); }
 
  private:
@@ -52,6 +54,7 @@ class VirtualStore {
   std::vector<std::unique_ptr<Door>> doors_;
   std::multimap<std::string, int> waiting_;  // the processes that wait for a key
   std::set<int> cut_off_;
+  std::map<int, int64_t> slow_;
   int64_t stalled_until_ = 0;
 };
 
