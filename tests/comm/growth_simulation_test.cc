@@ -241,11 +241,11 @@ TEST(GrowthSimulation, EqualSeedsGiveEqualRuns) {
 }
 
 TEST(GrowthSimulation, MembersAndNewcomersAgree) {
-  // 171, 510: a member died in the last exchange of grow, and the others did not all go on alike.
-  // 123, 3123: a newcomer was refused because a member had not come, or because the store was slow.
-  // 50: a newcomer that lost a rank before it knew that it was a member waited for another attempt.
-  // 1955, 4171: newcomers agreed before the members had compared, and came late to the next attempt.
-  RunSeeds<GrowthJob>(500, {50, 123, 171, 510, 1955, 3123, 4171});
+  // Each seed finds a fault that has been mended, if it is put back.
+  // 263, 335, 363: a member died in the last exchange of grow, and the others did not all go on alike.
+  // 316, 358, 397: a newcomer was refused because a member had not come.
+  // 50, 2014: a newcomer that lost a rank before it knew that it was a member waited for another attempt.
+  RunSeeds<GrowthJob>(500, {263, 335, 363, 316, 358, 397, 50, 2014});
 }
 
 }  // namespace

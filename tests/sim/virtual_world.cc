@@ -13,10 +13,6 @@
 
 #include "tests/sim/virtual_transport.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
-#endif
-
 namespace entrain {
 namespace {
 
@@ -102,11 +98,6 @@ struct VirtualWorld::Fiber {
   std::vector<char> variables;  // of its thread; empty: the initial values
   void* identity = nullptr;     // as a thread of Abseil
   int posts = 0;                // of Abseil's semaphore of the thread
-#if defined(__SANITIZE_ADDRESS__)
-  void* shadow = nullptr;
-  const void* bottom = nullptr;
-  size_t bytes = 0;
-#endif
 };
 
 struct VirtualWorld::Node final : public VirtualNode {
@@ -232,9 +223,6 @@ void VirtualWorld::JoinThread(uint64_t fiber) {
 void VirtualWorld::Enter() {
   VirtualWorld* const world = running;
   Fiber* const self = world->current_;
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(nullptr, &world->scheduler_->bottom, &world->scheduler_->bytes);
-#endif
   self->body();
   self->body = nullptr;
   self->ended = true;
@@ -243,9 +231,6 @@ void VirtualWorld::Enter() {
 }
 
 void VirtualWorld::Switch(Fiber* from, Fiber* to) {
-#if defined(__SANITIZE_ADDRESS__)
-  swapcontext(&from->context, &to->context);
-#else
   from->begun = true;
   if (_setjmp(from->jump) == 0) {
     if (to->begun) {
@@ -253,19 +238,11 @@ void VirtualWorld::Switch(Fiber* from, Fiber* to) {
     }
     setcontext(&to->context);
   }
-#endif
 }
 
 void VirtualWorld::SwitchToScheduler() {
   Fiber* const self = current_;
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(self->ended ? nullptr : &self->shadow, scheduler_->bottom,
-                                 scheduler_->bytes);
-#endif
   Switch(self, scheduler_.get());
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(self->shadow, &scheduler_->bottom, &scheduler_->bytes);
-#endif
 }
 
 void VirtualWorld::Resume(size_t number, uint64_t turn) {
@@ -278,13 +255,7 @@ void VirtualWorld::Resume(size_t number, uint64_t turn) {
   current_ = &fiber;
   ThreadVariables::Load(fiber.variables);
   running = this;
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&scheduler_->shadow, fiber.stack, kStackBytes);
-#endif
   Switch(scheduler_.get(), &fiber);
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(scheduler_->shadow, nullptr, nullptr);
-#endif
   ThreadVariables::Save(&fiber.variables);
   ThreadVariables::Load({});
   current_ = nullptr;
