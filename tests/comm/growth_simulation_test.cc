@@ -201,7 +201,7 @@ class GrowthJob : private VirtualJob {
     const Blame blame = BlameOf(why);
     const int guilty = ProcessOf(blame.peer_id);
     if (blame.rank >= 0 && guilty >= 0 && !touched(guilty) && !touched(process) &&
-        touched_.empty()) {
+        touched_.empty() && !store_touched_) {
       Wrong("process ", process, " blames ", guilty, ", which did nothing: ", why.message());
     }
   }

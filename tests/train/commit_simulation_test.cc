@@ -153,8 +153,7 @@ class CommitJob : private VirtualJob {
   }
 
   void CheckRank(int rank) {
-    const auto ended = ended_.find(rank);
-    const bool finished = ended != ended_.end() && ended->second.ok();
+    const bool finished = Finished(rank);
     ++reached_[finished ? kFinished : kFailed];
     if (!finished) {
       if (!touched(rank) && sure_ && !NeighboursDied()) {
@@ -175,13 +174,17 @@ class CommitJob : private VirtualJob {
     }
   }
 
-  // Ranks that have died have made the same commits. They may have seen another preview: those that
+  bool Finished(int rank) const {
+    const auto ended = ended_.find(rank);
+    return ended != ended_.end() && ended->second.ok();
+  }
+  // Ranks that have died, or were left out, have made the same commits. They may have seen another preview: those that
   // are left make it again, without their gradients.
   void CompareWithOthers(int rank, int64_t round, const Landed& landed) {
     const bool preview = method_ == DelayMethod::kWp || Estimates(round - 1);
     for (const auto& [other, rounds] : landed_) {
       const auto same = rounds.find(round);
-      if (same == rounds.end() || (preview && !ended_.contains(other))) {
+      if (same == rounds.end() || (preview && !Finished(other))) {
         continue;
       }
       if (same->second.params != landed.params ||
