@@ -34,6 +34,7 @@ METHODS = {
     "edit": "--on-loss finish --local-sgd-sync-interval 4 --local-sgd-warmup-steps 4".split(),
     "diloco": "--on-loss finish --local-sgd-sync-interval 8".split(),
     "acco": "--on-loss finish".split(),
+    "zero1": "--on-loss finish".split(),
 }
 REPLACE = "--admit exchange".split()  # members take in newcomers; ENTRAIN_RESTARTS makes a rank one
 
@@ -77,7 +78,8 @@ class Run:
                                                     stderr=subprocess.STDOUT)
 
     def joining(self):
-        return [*REPLACE, "--newcomer-warmup", str(self.options.newcomer_warmup)] if self.replace else []
+        warmup = self.options.newcomer_warmup
+        return [*REPLACE, *(["--newcomer-warmup", str(warmup)] if warmup else [])] if self.replace else []
 
     def records(self):
         if not os.path.exists(self.path("log")):
