@@ -19,7 +19,7 @@
 namespace entrain {
 namespace {
 
-constexpr uint32_t kVersion = 1;  // of the records
+constexpr uint32_t kVersion = 2;  // of the records, and of the messages of an attempt
 constexpr int kMaxSleepMs = 20;
 constexpr size_t kMemberParts = 0, kNewcomerParts = 1;  // by rank in the meeting of two
 // The longest time to wait for a key before the next look at the meeting beside it.
