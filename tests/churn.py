@@ -3,7 +3,7 @@
 
 A job is two runs of the trainer. In the first one, replicas are killed (SIGKILL) at random steps, and with --replace started again.
 The second one has all replicas to its end and trains on as many tokens. A job is good if no process but the killed ones fails, and if
-the validation loss of the first run exceeds that of the second by 2 % at most. (The library itself compares the anchors of the
+the validation loss of the first run exceeds that of the second by --limit % at most. (The library itself compares the anchors of the
 replicas at each exchange, and fails if they differ.)
 
     tests/churn.py --train build/dev/examples/trainer/entrain-train                           the job that CTest runs
@@ -25,7 +25,6 @@ import sys
 import tempfile
 import time
 
-LIMIT = 1.02  # of the loss, against that of the undisturbed run
 PATIENCE_S = 600.0  # for a run to make its next step
 MODEL = ("--hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --lr 0.004 --val-batches 256 "
          "--eval-interval 1000000").split()
@@ -158,16 +157,17 @@ def draw_kills(seed, options):
 
 def job(directory, method, seed, options):
     """True if the job is good. Prints a line."""
-    disturbed = Run(os.path.join(directory, "disturbed"), method, ["--steps", str(options.steps)], options, seed, options.replace)
+    saves = ["--save-dir", os.path.join(directory, "saves"), "--save-every", str(options.save_every)] if options.save_every else []
+    disturbed = Run(os.path.join(directory, "disturbed"), method, ["--steps", str(options.steps), *saves], options, seed, options.replace)
     disturbed.train(draw_kills(seed, options))
     tokens = disturbed.tokens()
     whole = Run(os.path.join(directory, "whole"), method, ["--tokens", str(tokens)], options, seed)
     whole.train([])
     ratio = disturbed.loss() / whole.loss()
-    good = ratio <= LIMIT
+    good = 100 * (ratio - 1) <= options.limit
     killed = ", ".join(f"rank {rank} after step {step}" for step, rank in disturbed.killed)
     print(f"{method}, seed {seed}: killed {killed}; {tokens} tokens: loss {disturbed.loss():.4f}, undisturbed {whole.loss():.4f}: "
-          f"{100 * (ratio - 1):+.2f} %" + ("" if good else f", {100 * (LIMIT - 1):.0f} % at most"), flush=True)
+          f"{100 * (ratio - 1):+.2f} %" + ("" if good else f", {options.limit:g} % at most"), flush=True)
     return good
 
 
@@ -180,6 +180,8 @@ def main():
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--replace", action="store_true", help="each killed replica is started again and joins the others")
     parser.add_argument("--newcomer-warmup", type=int, default=0, help="exchanges over which the weight of a started one grows")
+    parser.add_argument("--limit", type=float, default=2, help="of the loss, in %% above that of the undisturbed run")
+    parser.add_argument("--save-every", type=int, default=0, help="steps after which the run with kills saves a checkpoint; 0: none")
     parser.add_argument("--steps", type=int, default=400, help="of the run with kills")
     parser.add_argument("--transports", help="as ENTRAIN_TRANSPORTS")
     parser.add_argument("--seed", type=int, default=1)

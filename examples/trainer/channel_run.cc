@@ -30,7 +30,9 @@ class ChannelRun {
   void Join();
   void GetTogether();
   void Resume();
-  void Save(int64_t commits);
+  void Save();
+  bool SaveIsDue() const;
+  void AfterInstall();
   double Gradients();
   void MicroBatch();
   void KeepCommit(const entrain_acco_info_t& info);
@@ -59,10 +61,9 @@ class ChannelRun {
   Traffic kept_;             // training() at the last record
   int64_t commits_ = 0;
   int64_t tokens_before_ = 0;  // of the run that this one resumed
-  int64_t next_save_ = 0;
-  size_t said_lost_ = 0;  // lost ranks of which a line was printed
-  bool newcomer_ = false;
-  int64_t together_ = 0;  // newcomers so far when the ranks last got together
+  size_t said_lost_ = 0;       // lost ranks of which a line was printed
+  int64_t joined_after_ = -1;  // rounds before this rank has joined; -1: it has not joined
+  int64_t together_ = 0;       // newcomers so far when the ranks last got together
 };
 
 ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device, Session* session)
@@ -92,16 +93,13 @@ ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device,
   } else if (!options_.resume.empty()) {
     Resume();
   }
-  if (options_.save_every > 0) {
-    next_save_ = (commits_ / options_.save_every + 1) * options_.save_every;
-  }
 }
 
 // The others train, and have taken this rank in. Its batches go on where those of a rank that has been
 // there from the beginning would be.
 void ChannelRun::Join() {
   const entrain_acco_info_t info = channel_.info();
-  newcomer_ = true;
+  joined_after_ = info.rounds;
   commits_ = info.commits;
   tokens_before_ = info.tokens;
   made_ = made_before_ = info.gradients / session_->ranks();
@@ -157,10 +155,16 @@ Traffic ChannelRun::Meter() const {
   return {.waited_s = static_cast<double>(info.exposed_ns) * 1e-9, .sync = info.bytes_sent};
 }
 
-void ChannelRun::Save(int64_t commits) {
+// Follows from the commits alone, so that newcomers save with the others.
+bool ChannelRun::SaveIsDue() const {
+  return !options_.save_dir.empty() && options_.save_every > 0 &&
+         commits_ % options_.save_every == 0;
+}
+
+void ChannelRun::Save() {
   char name[32];
-  std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(commits));
-  session_->Agree([&] { channel_.Save(name); });
+  std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(commits_));
+  books_.Measure([&] { session_->Agree([&] { channel_.Save(name); }); });
 }
 
 // Adds the gradients of the next micro-batch. Returns its loss.
@@ -223,7 +227,7 @@ void ChannelRun::SayLosses(const entrain_acco_info_t& info) {
     ++first;
   }
   for (; said_lost_ < lost.size(); ++said_lost_) {
-    if (session_->rank() == first && !newcomer_) {
+    if (session_->rank() == first && joined_after_ < 0) {
       std::printf("step %lld: rank %d is lost; %lld of %d ranks go on\n",
                   static_cast<long long>(info.commits), lost[said_lost_],
                   static_cast<long long>(session_->ranks() + info.joins) -
@@ -231,6 +235,23 @@ void ChannelRun::SayLosses(const entrain_acco_info_t& info) {
                   session_->ranks());
       std::fflush(stdout);
     }
+  }
+}
+
+void ChannelRun::AfterInstall() {
+  const entrain_acco_info_t info = channel_.info();
+  SayLosses(info);
+  if (info.commits > commits_) {
+    commits_ = info.commits;
+    KeepCommit(info);
+    if (SaveIsDue() || (!options_.save_dir.empty() && info.finished != 0)) {
+      GetTogether();
+      Save();
+    }
+  } else if (info.rounds == joined_after_ && SaveIsDue()) {
+    // An asynchronous method: the others have kept this commit, and save it with this rank, which
+    // is not yet one of those that get together.
+    Save();
   }
 }
 
@@ -242,19 +263,8 @@ void ChannelRun::Execute() {
       continue;
     }
     books_.AddIdle(books_.Measure([this] { channel_.Install(); }).waited_s);
-    const entrain_acco_info_t info = channel_.info();
-    finished = info.finished != 0;
-    SayLosses(info);
-    if (info.commits > commits_) {
-      commits_ = info.commits;
-      KeepCommit(info);
-      const bool due = options_.save_every > 0 && commits_ >= next_save_;
-      if (!options_.save_dir.empty() && (due || finished)) {
-        GetTogether();
-        books_.Measure([this] { Save(commits_); });
-        next_save_ += options_.save_every;
-      }
-    }
+    AfterInstall();
+    finished = channel_.info().finished != 0;
   }
   GetTogether();
   books_.Close(Report());

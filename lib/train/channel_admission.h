@@ -11,8 +11,10 @@
 //                                     no   they are dropped, and nothing has changed
 //   this round                             counts the newcomers' gradients
 //
-// The admission belongs to the round behind the commit, and not to the commit, so that members that
-// save between the two save without the newcomers.
+// The admission belongs to the round behind the commit, and not to the commit. If rounds are
+// synchronous, members that save between the two save without the newcomers. Otherwise the install of
+// the commit has begun the round, and a save after this install is made with the newcomers, after
+// their first install.
 //
 // All decisions follow from counts, which are summed with those of the gradients, so they are the
 // same on all ranks. A recovery from a loss drops a growth under way, on all ranks.

@@ -1339,7 +1339,13 @@ ENTRAIN_API entrain_status_t entrain_acco_loss(const entrain_acco_t* acco, int32
  * before costs them this attempt: no round waits for it, except that the transfer may wait 10 s beyond the time for its
  * data. Afterwards it is a rank like the others: with ENTRAIN_ON_LOSS_FAIL its loss ends the run, with FINISH the others
  * go on. If a member is lost meanwhile, newcomers apply again, or go on with the others. Nobody is taken in after the last
- * commit. The arrays of entrain_acco_add_state are not sent: they keep what the newcomer has. */
+ * commit. The arrays of entrain_acco_add_state are not sent: they keep what the newcomer has.
+ *
+ * A newcomer makes the same calls as the others from its first entrain_acco_install on, after which its
+ * entrain_acco_info_t is theirs. With ZERO1 this install brings a new commit. With the other methods it brings no
+ * round: the others have made it already, with the commit before the newcomer, and a save that they make after it they
+ * make with the newcomer. So decide about saves from entrain_acco_info after each install. A newcomer that does not
+ * save a commit because it knows the commit from its admission leaves the others waiting in entrain_acco_save. */
 
 /* Checkpoints of a channel. Arguments and errors are those of entrain_edit_add_state, entrain_edit_save and
  * entrain_edit_load. Save between install and the next add. A save waits for the round in progress and changes nothing.
