@@ -163,7 +163,7 @@ absl::Status ChannelAdmission::TakeIn(const std::shared_ptr<Communicator>& grown
     ENTRAIN_RETURN_IF_ERROR(CallIn(*grown, kAdmissionNs));
     const AdmissionCard mine = {.replica = world_.mine().replica,
                                 .most_replicas = std::numeric_limits<int32_t>::max(),
-                                .first_number = ReplicasOf(world_.places()).back() + 1};
+                                .first_number = round.next_number()};
     ENTRAIN_ASSIGN_OR_RETURN(*enlarged, MeetNewcomers(grown, mine, alike_));
     ChannelTotals totals = round.totals();
     ENTRAIN_ASSIGN_OR_RETURN(

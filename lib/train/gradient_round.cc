@@ -361,6 +361,7 @@ absl::Status GradientRound::Allocate() {
                                    options_.timeout_ns));
     StartMembership();
   }
+  next_number_ = ranks;
   std::vector<int> members(static_cast<size_t>(ranks));
   std::iota(members.begin(), members.end(), 0);
   ENTRAIN_ASSIGN_OR_RETURN(cut_, ChannelCut::Make(first_comm_, options_, std::move(members)));
@@ -495,12 +496,20 @@ ChannelTotals GradientRound::totals() const {
           .saves = recovery_ == nullptr ? 0 : recovery_->saves()};
 }
 
-void GradientRound::Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut) {
-  joins_ += enlarged.world->size() - world_->comm()->size();
-  world_->Adopt(enlarged.world, enlarged.places);
+// The cut of members and newcomers replaces the present one.
+void GradientRound::Adopt(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
+                          int64_t cuts, int64_t joins) {
   cut_ = std::move(cut);
-  ++cuts_;
+  prepared_ = nullptr;
+  cuts_ = cuts + 1;
+  joins_ = joins + static_cast<int64_t>(enlarged.parties.newcomers.size());
+  next_number_ = enlarged.places.back().replica + 1;  // newcomers are the last ranks
   CountBytes();
+}
+
+void GradientRound::Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut) {
+  world_->Adopt(enlarged.world, enlarged.places);
+  Adopt(enlarged, std::move(cut), cuts_, joins_);
   // The gradients have been taken for the old cut.
   const int64_t element = SizeOf(options_.wire_dtype), bytes = options_.count * element;
   ZeroArray(taken().data() + bytes, layer().padded * element - bytes);
@@ -511,13 +520,12 @@ void GradientRound::Become(const EnlargedWorld& enlarged, std::unique_ptr<Channe
   admission_ = nullptr;
   recovery_ = nullptr;
   world_ = ReplicaWorld::Of(enlarged.world, 1, options_.timeout_ns, enlarged.places);
+  first_comm_ = nullptr;
   StartMembership();
   if (recovery_ != nullptr) {
     recovery_->Saved(totals.saves);
   }
-  cut_ = std::move(cut);
-  cuts_ = totals.cuts + 1;
-  joins_ = totals.joins + static_cast<int64_t>(enlarged.parties.newcomers.size());
+  Adopt(enlarged, std::move(cut), totals.cuts, totals.joins);
   progress_.GoOn(totals.rounds, totals.commits,
                  {.microbatches = totals.gradients, .tokens = totals.tokens});
   result_ = {.rounds = totals.rounds,
@@ -531,7 +539,6 @@ void GradientRound::Become(const EnlargedWorld& enlarged, std::unique_ptr<Channe
              .clip_factor = totals.clip_factor,
              .ranks = totals.ranks,
              .joins = totals.joins};
-  CountBytes();
 }
 
 // ---- After a loss ------------------------------------------------------------------------------

@@ -131,6 +131,8 @@ class GradientRound {
   void DropNewcomers();
   ChannelTotals totals() const;
   int64_t joins() const { return joins_; }  // of the whole run
+  // Returns the number that the next newcomer gets. No number is used twice.
+  int next_number() const { return next_number_; }
   // Returns the caller's parameters.
   Bytes params() const {
     return {static_cast<std::byte*>(options_.params),
@@ -173,6 +175,8 @@ class GradientRound {
   };
 
   absl::Status AllocateBuffers(int ranks);
+  void Adopt(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut, int64_t cuts,
+             int64_t joins);
   void StartMembership();
   absl::Status WarmUp();
   absl::Status Make(RoundKind kind, const RoundCounts& mine);
@@ -213,6 +217,7 @@ class GradientRound {
   std::unique_ptr<ChannelCut> cut_, prepared_;
   int64_t cuts_ = 0;   // how often the shards were cut anew
   int64_t joins_ = 0;  // newcomers, of the whole run
+  int next_number_ = 0;
   ChannelProgress progress_;
   RoundKind kind_ = RoundKind::kCommit;  // of the round under way
   RoundPhase phase_ = RoundPhase::kFinished;

@@ -37,6 +37,7 @@
 namespace entrain {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int kMostRanks = 8, kMostRounds = 6000;
@@ -53,6 +54,7 @@ struct Shown {
   int64_t began_joining_at, joined_at, counted_at;
   int64_t longest_install_ns, next_longest_install_ns;
   std::atomic<bool> failed;
+  std::array<int, 2> lost;  // the numbers of the first lost ranks
   char error[512];
   float params[kCount];
 };
@@ -230,6 +232,10 @@ class Runner {
                        DType::kF32, bf16_.empty() ? kCount : 0);
     BestKernels().cast(shown().params, DType::kF32, bf16_.data(), DType::kBF16,
                        static_cast<int64_t>(bf16_.size()));
+    const std::vector<ChannelLoss> losses = channel_->losses();
+    for (size_t i = 0; i < std::min(losses.size(), shown().lost.size()); ++i) {
+      shown().lost[i] = losses[i].rank;
+    }
     shown().rounds = info.rounds;
   }
 
@@ -409,10 +415,11 @@ TEST(ChannelJoin, ACheckpointContinuesWithTheSameBits) {
   }
 }
 
-// A rank is lost, and another takes its place; then a member whose shard the newcomer has as a copy
-// is lost too.
+// A rank is lost, and another takes its place, with a number of its own; then a member whose shard the
+// newcomer has as a copy is lost too, or the newcomer.
 TEST(ChannelJoin, AReplacementHasWhatOthersNeedAfterALoss) {
-  for (const int second : {0, 3}) {  // the newcomer's right neighbour, and itself
+  // The newcomer's right neighbour, and itself.
+  for (const auto& [victim, second] : {std::pair(1, 0), {2, 3}}) {
     SCOPED_TRACE(second);
     SharedMemory shared;
     Job job;
@@ -420,8 +427,8 @@ TEST(ChannelJoin, AReplacementHasWhatOthersNeedAfterALoss) {
     job.expected = 2;
     job.rounds_after = 10;
     job.at_joining = [&](int) { Await([&] { return shared->gone > 0; }); };
-    job.at = [&](int process, int64_t installs) {
-      if (process == 1 && installs == 5) {
+    job.at = [&, first = victim, second = second](int process, int64_t installs) {
+      if (process == first && installs == 5) {
         Die(shared);
       }
       if (process == second && shared[3].first_round > 0 && installs > shared[3].first_round + 5) {
@@ -429,8 +436,9 @@ TEST(ChannelJoin, AReplacementHasWhatOthersNeedAfterALoss) {
       }
     };
     RunJob(job, shared);
-    const std::vector<int> left = second == 0 ? std::vector<int>{2, 3} : std::vector<int>{0, 2};
-    ExpectAlike(job, shared, left, {3}, {1, second});
+    const std::vector<int> left = second == 0 ? std::vector<int>{2, 3} : std::vector<int>{0, 1};
+    ExpectAlike(job, shared, left, {3}, {victim, second});
+    EXPECT_THAT(shared[left[0]].lost, ElementsAre(victim, second));
   }
 }
 
