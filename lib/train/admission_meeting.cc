@@ -208,7 +208,7 @@ absl::StatusOr<bool> AgreeToTakeIn(absl::string_view object, Communicator& from,
                         : !agreed.ok() ? agreed.message()
                                        : "it did not go well on another member");
   ENTRAIN_LOG(kInfo, object, ": newcomers: not taken in: ", why);
-  grown.EndWith(absl::AbortedError(absl::StrCat("the members did not take it in: ", why)));
+  grown.LeaveWith(absl::AbortedError(absl::StrCat("the members did not take it in: ", why)));
   if (agreed.ok()) {
     ENTRAIN_RETURN_IF_ERROR(LossOf(&from));
     return false;

@@ -79,7 +79,7 @@ absl::Status CompareOutcomes(Communicator& world, int members, const absl::Statu
                              int64_t* step);
 
 // The members' decision, on their communicator `from`. `taken` is how the admission went here.
-// Returns true if it has gone well on all members. Otherwise ends `grown`, and returns false, or an
+// Returns true if it has gone well on all members. Otherwise leaves `grown`, and returns false, or an
 // error if a member is lost or the others have gone on without this rank. All members that live have
 // the same result, also if one of them dies meanwhile.
 absl::StatusOr<bool> AgreeToTakeIn(absl::string_view object, Communicator& from,

@@ -21,7 +21,7 @@ constexpr int64_t kLookEveryNs = 20 * kMillisecond;
 
 void TurnAway(Communicator* grown, absl::string_view why) {
   if (grown != nullptr) {
-    grown->EndWith(absl::AbortedError(absl::StrCat("the members did not take it in: ", why)));
+    grown->LeaveWith(absl::AbortedError(absl::StrCat("the members did not take it in: ", why)));
   }
 }
 

@@ -45,19 +45,14 @@ absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world
   ranks_ = world->size();
   round_.Become(enlarged, std::move(cut), totals);
   const absl::Status told = all.ok() ? Welcome(*world, options_.at.limit_ns) : all;
-  if (told.ok() || round_.recovery() == nullptr) {
-    return told;
-  }
-  const int guilty = BlameOf(told).rank;
-  if (absl::IsAborted(told) && guilty >= 0 && guilty < members) {
-    return told;  // the members have not taken this rank in
-  }
-  return GoOnWithoutLost(members);
+  return told.ok() || round_.recovery() == nullptr ? told : GoOnWithoutLost(members);
 }
 
 // A rank was lost after this rank has received everything, and this rank does not know what the
-// members have decided. If they have taken it in, they go on with this rank, whose shard they need.
-// If they have not, they have left the communicator.
+// members have decided. The error does not tell: a member that leaves, or that alone knows no result,
+// ends the communicator as do members that have not taken this rank in. If they have taken it in, they
+// go on with this rank, whose shard they need. If they have not, they have left the communicator, and
+// this fails at once.
 absl::Status ChannelNewcomer::GoOnWithoutLost(int members) {
   const int first_newcomer = round_.cut().members()[static_cast<size_t>(members)];
   const absl::Status status = round_.recovery()->Run(round_);

@@ -689,6 +689,90 @@ TEST(ChannelJoin, ANewcomerThatComesWithOneThatLeaves) {
   }
 }
 
+// Rank 0 or 1 takes rank 2 in by hand, up to the last word, which nobody says.
+void TakeIn(GradientRound& round, const ChannelOptions& options, int rank, EnlargedWorld* enlarged,
+            std::unique_ptr<ChannelCut>* cut) {
+  Applicants applicants("acco", options.admit_store, "acco");
+  const auto grown = applicants.Grow(*round.comm(), 1, 1, options.timeout_ns);
+  ASSERT_TRUE(grown.ok()) << grown.status();
+  ASSERT_NE(*grown, nullptr);
+  ASSERT_EQ(CallIn(**grown, options.timeout_ns), absl::OkStatus());
+  const AdmissionCard mine = {.replica = rank, .most_replicas = 100, .first_number = 2};
+  auto met = MeetNewcomers(*grown, mine, AlikeForNewcomers(options));
+  ASSERT_TRUE(met.ok()) << met.status();
+  *enlarged = *std::move(met);
+  ChannelTotals totals = round.totals();
+  auto shared = ShareChannel(*enlarged, options, &round.cut(), round.params(), &totals);
+  ASSERT_TRUE(shared.ok()) << shared.status();
+  *cut = *std::move(shared);
+  int64_t step = 0;
+  ASSERT_EQ(CompareOutcomes(**grown, 2, absl::OkStatus(), &step), absl::OkStatus());
+}
+
+// Makes a commit on gradients of 1.
+void CommitOnes(GradientRound& round) {
+  auto ones = *PlacedArray::Allocate(nullptr, kCount * static_cast<int64_t>(sizeof(float)));
+  std::fill_n(reinterpret_cast<float*>(ones.data()), kCount, 1.0f);
+  ASSERT_EQ(round.Take(ones, true), absl::OkStatus());
+  ASSERT_EQ(round.Run(RoundKind::kCommit, {1, 1, 0}), absl::OkStatus());
+  ASSERT_EQ(round.Publish(), absl::OkStatus());
+}
+
+// Ranks 0 and 1 train, and take rank 2 in. When all have said that it went well, rank 1 leaves. So
+// rank 2 does not hear the last word, but rank 0 needs it: shards of rank 1 are lost otherwise.
+TEST(ChannelJoin, AMemberThatLeavesBeforeTheLastWord) {
+  std::array<std::vector<float>, 3> params;
+  std::atomic<bool> all_well{false};
+  RunRanks(3, [&](const std::shared_ptr<Communicator>& world) {
+    const int rank = world->rank();
+    const auto own = *world->Split(rank < 2 ? 0 : 2, rank);
+    const auto store = *OpenStore("mem:leaving", "", {Deadline::After(5 * kSecond)});
+    std::vector<float>& mine = params[static_cast<size_t>(rank)];
+    mine.resize(kCount, 1);
+    ChannelOptions options;
+    options.method = DelayMethod::kZero1;
+    options.count = kCount;
+    options.params = mine.data();
+    options.optimizer = MakeRule(OptimizerKind::kAdamw, 0.1);
+    options.on_loss = OnLoss::kFinish;
+    options.admit = Admit::kExchange;
+    options.admit_store = [store](const Stop&) { return store; };
+    options.timeout_ns = options.at.limit_ns = 20 * kSecond;
+    if (rank == 2) {
+      auto channel = GradientChannel::Join(*own, options, 20 * kSecond);
+      ASSERT_TRUE(channel.ok()) << channel.status();
+      std::fill_n(static_cast<float*>((*channel)->gradients()), kCount, 1.0f);
+      ASSERT_EQ((*channel)->Add(1, 1), absl::OkStatus());
+      ASSERT_EQ((*channel)->Install(), absl::OkStatus());
+      EXPECT_EQ((*channel)->info().ranks, 2);
+      ASSERT_EQ(world->Barrier(), absl::OkStatus());
+      return;
+    }
+    GradientRound round(own, options);
+    ASSERT_EQ(round.Allocate(), absl::OkStatus());
+    CommitOnes(round);
+    Await([&] {
+      return CountApplications(*store, "acco", {Deadline::After(kSecond)}).value_or(0) == 1;
+    });
+    EnlargedWorld enlarged;
+    std::unique_ptr<ChannelCut> cut;
+    TakeIn(round, options, rank, &enlarged, &cut);
+    ASSERT_NE(cut, nullptr);
+    if (rank == 1) {
+      Await([&] { return all_well.load(); });
+      enlarged.world->LeaveWith(absl::AbortedError("leaves"));
+    } else {
+      all_well = true;
+      Await([&] { return !enlarged.world->status().ok(); });
+      round.Enlarge(enlarged, std::move(cut));
+      CommitOnes(round);
+    }
+    ASSERT_EQ(world->Barrier(), absl::OkStatus());
+  });
+  EXPECT_LT(params[0][0], 1);
+  EXPECT_EQ(params[0], params[2]);
+}
+
 // A newcomer that finds nobody waits, and its error says what was missing.
 TEST(ChannelJoin, WithoutMembers) {
   SharedMemory shared;
