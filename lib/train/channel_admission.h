@@ -45,9 +45,6 @@ namespace entrain {
 
 class GradientRound;
 
-// The largest number of ranks of a channel that takes newcomers in.
-constexpr int kMostChannelRanks = 4096;
-
 // What a rank says about newcomers with the counts of a round, or the sums over all ranks.
 struct AdmissionCounts {
   int64_t applied = 0;  // of rank 0: processes have applied

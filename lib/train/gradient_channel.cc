@@ -43,6 +43,7 @@ absl::StatusOr<std::shared_ptr<GradientChannel>> GradientChannel::Create(
     Communicator& comm, const ChannelOptions& options) {
   const auto create = [&]() -> absl::StatusOr<std::shared_ptr<GradientChannel>> {
     ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
+    ENTRAIN_RETURN_IF_ERROR(CheckRanks(options, comm.size()));
     ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> own, comm.Split(0, comm.rank()));
     ENTRAIN_RETURN_IF_ERROR(AgreeOn(*own, "the communicator", SharedOptions(options)));
     if (!options.groups.empty()) {

@@ -234,6 +234,14 @@ absl::Status CheckOptions(const ChannelOptions& o) {
   return CheckInert(AccoOptionTable(), o);
 }
 
+absl::Status CheckRanks(const ChannelOptions& o, int ranks) {
+  return o.admit == Admit::kNone || ranks <= kMostChannelRanks
+             ? absl::OkStatus()
+             : RefuseOption("admit", static_cast<int32_t>(o.admit),
+                            absl::StrCat("(exchange) is for at most ", kMostChannelRanks,
+                                         " ranks, and the communicator has ", ranks));
+}
+
 std::vector<NamedValue> SharedOptions(const ChannelOptions& o) {
   std::vector<NamedValue> shared = {{"count", static_cast<double>(o.count)},
                                     {"memory", o.at.device == nullptr ? 0.0 : 1.0},

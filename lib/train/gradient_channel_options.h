@@ -13,6 +13,7 @@
 
 #include "lib/base/dtype.h"
 #include "lib/comm/agree.h"
+#include "lib/comm/survivors.h"
 #include "lib/device/arrays.h"
 #include "lib/optim/optimizer.h"
 #include "lib/train/acco_option_list.h"
@@ -39,6 +40,9 @@ struct ParameterGroup {
   std::shared_ptr<const Optimizer> optimizer;  // null: ChannelOptions::optimizer
   double lr_scale = 1;
 };
+
+// The largest number of ranks of a channel that takes newcomers in: ranks that agree.
+constexpr int kMostChannelRanks = Survivors::kMostRanks;
 
 struct ChannelOptions {
   ENTRAIN_ACCO_OPTIONS(ENTRAIN_OPTION_FIELD)
@@ -67,6 +71,8 @@ struct ChannelOptions {
 absl::Span<const Option<ChannelOptions>> AccoOptionTable();
 // Returns kInvalidArgument, naming the option, its value and a remedy, if one is wrong.
 absl::Status CheckOptions(const ChannelOptions& options);
+// Likewise if the options do not go with this number of ranks.
+absl::Status CheckRanks(const ChannelOptions& options, int ranks);
 // Return the values that all ranks must give alike. SharedGroups must be called only if all ranks
 // have equally many groups.
 std::vector<NamedValue> SharedOptions(const ChannelOptions& options);

@@ -389,8 +389,7 @@ absl::Status GradientRound::AllocateBuffers(int ranks) {
   Device* const device = options_.at.device;
   const DType params = options_.params_dtype, wire = options_.wire_dtype;
   ENTRAIN_ASSIGN_OR_RETURN(own_, OwnStream::Make(options_.at));
-  const int most_ranks =
-      options_.admit == Admit::kExchange ? std::max(ranks, kMostChannelRanks) : ranks;
+  const int most_ranks = options_.admit == Admit::kExchange ? kMostChannelRanks : ranks;
   const int64_t most =
       changes() ? options_.count + most_ranks - 1 : (options_.count + ranks - 1) / ranks * ranks;
   if (options_.on_loss == OnLoss::kFinish) {

@@ -139,6 +139,16 @@ TEST(ChannelOptions, AreRefusedByNameAndValue) {
   }
 }
 
+TEST(ChannelOptions, OnlySoManyRanksTakeNewcomersIn) {
+  ChannelOptions options = Whole();
+  EXPECT_EQ(CheckRanks(options, 1501), absl::OkStatus());
+  options.admit = Admit::kExchange;
+  EXPECT_EQ(CheckRanks(options, 1500), absl::OkStatus());
+  EXPECT_EQ(CheckRanks(options, 1501),
+            absl::InvalidArgumentError("admit: 1 (exchange) is for at most 1500 ranks, and the "
+                                       "communicator has 1501"));
+}
+
 TEST(ChannelOptions, WhatRanksMustGiveAlikeIsInTheirRows) {
   std::vector<std::string> names;
   for (const NamedValue& value : SharedOptions(Whole())) {
