@@ -15,25 +15,43 @@
 namespace entrain {
 namespace {
 
+// Returns the bytes of a member's old shard with its state, which is larger than the new one.
+int64_t BytesOfLargestShard(const ChannelCut& after, size_t members) {
+  const auto ranks = static_cast<int64_t>(members);
+  const int64_t elements = (after.layer().full + ranks - 1) / ranks;
+  return elements * static_cast<int64_t>(after.own().Arrays().size() * sizeof(float));
+}
+
 // Collective. The members' old shards and all ranks' new shards must have the same hash.
 absl::Status CompareShards(const EnlargedWorld& enlarged, const ChannelCut* before,
                            const ChannelCut& after) {
   using Hashes = std::array<uint64_t, 2>;  // before, after
+  const int64_t limit_ns =
+      HashLimit(kAdmissionNs, 2 * BytesOfLargestShard(after, enlarged.parties.donors.size()));
+  WorkerThread::Doing("newcomers: hashes of the shards", 2 * limit_ns);
   const Hashes mine = {before == nullptr ? 0 : before->Hash(), after.Hash()};
   std::vector<Hashes> all(enlarged.places.size());
-  WorkerThread::Doing("newcomers: hashes of the shards", kAdmissionNs);
   ENTRAIN_RETURN_IF_ERROR(enlarged.sync->AllGather(mine.data(), all.data(), mine.size(),
-                                                   DType::kU64, TimedCall(kAdmissionNs, -1, true)));
+                                                   DType::kU64, TimedCall(limit_ns, -1, true)));
   Hashes sums = {};
   for (const Hashes& one : all) {
     sums = {sums[0] + one[0], sums[1] + one[1]};
   }
+  // If they differ, any rank may be at fault, so that newcomers apply again.
   return sums[0] == sums[1]
              ? absl::OkStatus()
-             : absl::DataLossError(absl::StrFormat(
+             : absl::AbortedError(absl::StrFormat(
                    "newcomers: the members' shards have hash %016x, and %016x after they were cut "
                    "for %d ranks",
                    sums[0], sums[1], all.size()));
+}
+
+// Collective. A rank with an error of its own must not leave the others in the next call.
+absl::Status AllAreWell(const EnlargedWorld& enlarged, const absl::Status& mine) {
+  int64_t step = 0;
+  const absl::Status all = CompareOutcomes(
+      *enlarged.sync, static_cast<int>(enlarged.parties.donors.size()), mine, &step);
+  return mine.ok() ? all : mine;
 }
 
 }  // namespace
@@ -45,13 +63,15 @@ absl::StatusOr<std::unique_ptr<ChannelCut>> ShareChannel(const EnlargedWorld& en
   const std::vector<TransferItem> items = {
       {.name = "numbers", .bytes = Bytes(reinterpret_cast<std::byte*>(totals), sizeof(*totals))},
       {.name = "parameters", .bytes = params}};
-  ENTRAIN_RETURN_IF_ERROR(TransferState(*enlarged.sync, enlarged.parties, items, kAdmissionNs));
   std::vector<int> numbers;
   for (const ReplicaPlace& place : enlarged.places) {
     numbers.push_back(place.replica);
   }
-  ENTRAIN_ASSIGN_OR_RETURN(auto after,
-                           ChannelCut::Make(enlarged.world, options, std::move(numbers)));
+  auto made = ChannelCut::Make(enlarged.world, options, std::move(numbers));
+  absl::Status mine = made.status();
+  mine.Update(TransferState(*enlarged.sync, enlarged.parties, items, kAdmissionNs));
+  ENTRAIN_RETURN_IF_ERROR(AllAreWell(enlarged, mine));
+  std::unique_ptr<ChannelCut> after = *std::move(made);
   std::vector<int> holders(enlarged.parties.donors.size());  // each member has its own shard
   std::iota(holders.begin(), holders.end(), 0);
   ENTRAIN_RETURN_IF_ERROR(after->TakeFrom(before, holders, kAdmissionNs));

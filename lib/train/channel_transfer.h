@@ -30,7 +30,9 @@ static_assert(sizeof(ChannelTotals) == 12 * sizeof(int64_t));
 
 // Collective over enlarged.world. `before` has this rank's shards; null: it is a newcomer. Members
 // send `params` and `totals`, newcomers receive them. Returns the shards of all ranks' cut. Returns
-// kDataLoss if the members differ, or if a newcomer has received something else than they have.
+// an error on all ranks if one of them has an error: kDataLoss on a newcomer that has received other
+// parameters than the members have, and kAborted if the members differ, or if the shards have changed
+// on their way.
 absl::StatusOr<std::unique_ptr<ChannelCut>> ShareChannel(const EnlargedWorld& enlarged,
                                                          const ChannelOptions& options,
                                                          const ChannelCut* before, Bytes params,

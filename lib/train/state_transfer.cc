@@ -67,7 +67,7 @@ class Transfer {
 
 absl::Status Transfer::CompareDonors() {
   std::vector<uint64_t> mine(items_.size(), 0);
-  const int64_t limit_ns = limit_ns_ + TimeFor(SizeOfAll(items_), kSlowestHash);
+  const int64_t limit_ns = HashLimit(limit_ns_, SizeOfAll(items_));
   WorkerThread::Doing("newcomers: hashes of the state", 2 * limit_ns);
   if (Has(parties_.donors, comm_.rank())) {
     std::transform(items_.begin(), items_.end(), mine.begin(),
@@ -182,6 +182,10 @@ ItemRange RangeOf(const TransferItem& item, int64_t index, int donor, int donors
 
 int64_t TransferLimit(int64_t limit_ns, int64_t bytes) {
   return limit_ns + TimeFor(bytes, kSlowestNetwork);
+}
+
+int64_t HashLimit(int64_t limit_ns, int64_t bytes) {
+  return limit_ns + TimeFor(bytes, kSlowestHash);
 }
 
 uint64_t StateHash(ConstBytes bytes) {

@@ -47,6 +47,9 @@ ItemRange RangeOf(const TransferItem& item, int64_t index, int donor, int donors
 // Returns the time limit of a call that moves `bytes`; `limit_ns` is that of a call without data.
 int64_t TransferLimit(int64_t limit_ns, int64_t bytes);
 
+// Returns the time limit of a call before which each rank hashes at most `bytes`.
+int64_t HashLimit(int64_t limit_ns, int64_t bytes);
+
 // Returns a hash of the bytes. A change of one bit always changes it.
 uint64_t StateHash(ConstBytes bytes);
 
