@@ -36,6 +36,20 @@ absl::Status Say(absl::string_view what, Communicator& world, int64_t limit_ns) 
   return world.Broadcast(&word, 1, DType::kU8, /*root=*/0, Limited(what, limit_ns));
 }
 
+// Splits the communicator, which has no other calls under way. A newcomer that stands still must not
+// hold the members up for the communicator's own time limit.
+absl::StatusOr<std::shared_ptr<Communicator>> Part(Communicator& world, int color, int key) {
+  WorkerThread::Doing("newcomers: making the groups", 2 * kAdmissionNs);
+  const int64_t usual_ns = world.timeout_ns();
+  world.SetTimeout(std::min(usual_ns, kAdmissionNs));
+  auto part = world.Split(color, key);
+  world.SetTimeout(usual_ns);
+  if (part.ok()) {
+    (*part)->SetTimeout(usual_ns);
+  }
+  return part;
+}
+
 // Collective. If a value differs, returns an error that names it: kDataLoss on a rank whose values are
 // not those of the rank `member`, and kAborted on the other ranks, which may try again.
 absl::Status CompareValues(Communicator& comm, const std::vector<NamedValue>& group, int member) {
@@ -141,11 +155,10 @@ absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
   ENTRAIN_ASSIGN_OR_RETURN(enlarged.places, PlacesOf(enlarged.cards));
   enlarged.world = std::move(world);
   const ReplicaPlace here = enlarged.mine();
-  WorkerThread::Doing("newcomers: making the groups", 2 * enlarged.world->timeout_ns());
   if (mine.slots > 1) {
-    ENTRAIN_ASSIGN_OR_RETURN(enlarged.model, enlarged.world->Split(here.replica, here.slot));
+    ENTRAIN_ASSIGN_OR_RETURN(enlarged.model, Part(*enlarged.world, here.replica, here.slot));
   }
-  ENTRAIN_ASSIGN_OR_RETURN(enlarged.sync, enlarged.world->Split(here.slot, here.replica));
+  ENTRAIN_ASSIGN_OR_RETURN(enlarged.sync, Part(*enlarged.world, here.slot, here.replica));
   std::map<int, bool> by_replica;  // true: a newcomer
   for (size_t rank = 0; rank < enlarged.places.size(); ++rank) {
     by_replica[enlarged.places[rank].replica] = enlarged.cards[rank].replica < 0;
