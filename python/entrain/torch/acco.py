@@ -57,7 +57,8 @@ class ACCO:
                options and parameter groups (weight decay, betas and relative learning rates may differ by group) and is
                not used afterwards; its first group's lr is then the default of `lr`
     comm       all ranks; None: Comm.from_env(), which close() then closes
-    options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ...
+    options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ... With join the
+               model must have no frozen parameters and no buffers, because the other ranks do not send them
 
     The loss of a micro-batch is its mean. A step's gradient is the mean over the micro-batches of all ranks. One
     thread at a time. `step` raises the failures of other ranks."""
@@ -70,6 +71,13 @@ class ACCO:
             if is_dtensor(param) or param.device.type != "cpu" or param.dtype != params[0].dtype:
                 raise invalid("ACCO", f"the parameter {name} is {'a DTensor' if is_dtensor(param) else param.dtype} on "
                                       f"{param.device}; expected plain tensors of one type on the CPU")
+        given = {name: tensor for name, tensor in model.named_parameters() if not tensor.requires_grad}
+        given.update(model.named_buffers())
+        if options.get("join") is not None:
+            for name, tensor in given.items():
+                if tensor.numel():
+                    raise invalid("ACCO", f"join={options['join']}: the model has {name}, which does not train, and the other "
+                                          "ranks do not send it; join with entrain.ACCO, and copy it yourself")
         if params[0].dtype not in (torch.float32, torch.bfloat16):
             raise invalid("ACCO", f"the parameters are {params[0].dtype}; expected torch.float32 or torch.bfloat16")
         self.model = model
@@ -95,7 +103,7 @@ class ACCO:
             optim: Optional[Optim] = None
         else:
             optim = Optim(optimizer) if isinstance(optimizer, str) else optimizer
-        for tensor in [param for param in model.parameters() if not param.requires_grad] + list(model.buffers()):
+        for tensor in given.values():
             if tensor.numel():
                 self.comm.broadcast(tensor.detach(), root=0)
         self._channel = Channel(self.comm, self._flat, optim, **options)

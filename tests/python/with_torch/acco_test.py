@@ -81,12 +81,17 @@ def test_errors_name_what_is_wrong():
     comm = entrain.Comm.from_env()
     model = build()
 
-    def refused(match, optimizer, model=model):
+    def refused(match, optimizer, model=model, **options):
         with pytest.raises(entrain.InvalidArgument, match=match):
-            entrain.torch.ACCO(model, optimizer, comm=comm)
+            entrain.torch.ACCO(model, optimizer, comm=comm, **options)
 
     refused("the optimizer is a Adagrad", torch.optim.Adagrad(model.parameters()))
     refused("the optimizer has amsgrad=True", torch.optim.AdamW(model.parameters(), amsgrad=True))
     refused("does not step the parameter 0.bias", torch.optim.SGD([p for p in model.parameters() if p.dim() > 1]))
     refused("the parameters are torch.float64", "adamw", model=copy.deepcopy(model).double())
     refused("kind: 'lion' is none of adamw, agd, sgd", "lion")
+    frozen = build()
+    frozen[0].bias.requires_grad_(False)
+    refused("join=1: the model has 0.bias, which does not train", "adamw", model=frozen, join=1)
+    refused("join=0: the model has 1.running_mean, which does not train", "adamw",
+            model=torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)), join=0)
