@@ -41,12 +41,13 @@ struct ChannelAdmission::Growth {
   std::shared_ptr<Communicator> grown ABSL_GUARDED_BY(mutex);
 };
 
-ChannelAdmission::ChannelAdmission(const ChannelOptions& options, ReplicaWorld& world)
+ChannelAdmission::ChannelAdmission(const ChannelOptions& options, ReplicaWorld& world,
+                                   absl::AnyInvocable<void(const absl::Status&)> give_up)
     : options_(options),
       world_(world),
       alike_(AlikeForNewcomers(options)),
       applicants_("acco", options.admit_store, options.admit_name),
-      thread_(options.at.limit_ns, [this](const absl::Status& why) { world_.End(why); }) {}
+      thread_(options.at.limit_ns, std::move(give_up)) {}
 
 ChannelAdmission::~ChannelAdmission() {
   const std::shared_ptr<Growth> growth = growth_;

@@ -30,6 +30,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
@@ -54,8 +55,10 @@ struct AdmissionCounts {
 
 class ChannelAdmission {
  public:
-  // `world`, in which each rank is a replica, and `options` must outlive the object.
-  ChannelAdmission(const ChannelOptions& options, ReplicaWorld& world);
+  // `world`, in which each rank is a replica, and `options` must outlive the object. `give_up`: as of
+  // WorkerThread; it must end the communicators of `world`.
+  ChannelAdmission(const ChannelOptions& options, ReplicaWorld& world,
+                   absl::AnyInvocable<void(const absl::Status&)> give_up);
   // Ends a growth under way, and with it the communicator.
   ~ChannelAdmission();
 

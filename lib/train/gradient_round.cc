@@ -406,7 +406,8 @@ void GradientRound::StartMembership() {
     recovery_ = std::make_unique<ChannelRecovery>(*world_, options_.timeout_ns);
   }
   if (options_.admit == Admit::kExchange) {
-    admission_ = std::make_unique<ChannelAdmission>(options_, *world_);
+    admission_ = std::make_unique<ChannelAdmission>(options_, *world_,
+                                                    [this](const absl::Status& why) { End(why); });
   }
 }
 
