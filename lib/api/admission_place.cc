@@ -9,8 +9,15 @@
 
 namespace entrain::api {
 
-absl::StatusOr<AdmissionPlace> AdmissionPlaceOf(const entrain_store_t* store, const char* name,
-                                                const char* usual, const Security& security) {
+absl::StatusOr<AdmissionPlace> AdmissionPlaceOf(bool admits, const entrain_store_t* store,
+                                                const char* name, const char* usual,
+                                                const Security& security) {
+  if (!admits && (store != nullptr || name != nullptr)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(store != nullptr ? absl::StrCat("admit_store: ", store->store->url())
+                                      : absl::StrCat("admit_name: \"", name, "\""),
+                     " has no effect without admit; set both"));
+  }
   AdmissionPlace place;
   place.name = name == nullptr ? usual : name;
   ENTRAIN_RETURN_IF_ERROR(Annotate(CheckName(place.name), "admit_name"));

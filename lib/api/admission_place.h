@@ -18,8 +18,9 @@ struct AdmissionPlace {
 };
 
 // `store` and `name` are the fields, which may be NULL: then the store is that of the launcher, which
-// is opened when it is needed, and the name is `usual`.
-absl::StatusOr<AdmissionPlace> AdmissionPlaceOf(const entrain_store_t* store, const char* name,
-                                                const char* usual, const Security& security);
+// is opened when it is needed, and the name is `usual`. Without `admits` they must be NULL.
+absl::StatusOr<AdmissionPlace> AdmissionPlaceOf(bool admits, const entrain_store_t* store,
+                                                const char* name, const char* usual,
+                                                const Security& security);
 
 }  // namespace entrain::api

@@ -112,7 +112,8 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
   ENTRAIN_ASSIGN_OR_RETURN(options.groups, ToGroups(config));
   ENTRAIN_ASSIGN_OR_RETURN(
       AdmissionPlace newcomers,
-      AdmissionPlaceOf(config.admit_store, config.admit_name, "acco", comm.runtime().security()));
+      AdmissionPlaceOf(options.admit != entrain::Admit::kNone, config.admit_store,
+                       config.admit_name, "acco", comm.runtime().security()));
   options.admit_store = std::move(newcomers.store);
   options.admit_name = std::move(newcomers.name);
   return options;

@@ -45,7 +45,8 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
   options.fragment_offsets = Copy(config.fragment_offsets, config.fragments);
   ENTRAIN_ASSIGN_OR_RETURN(
       AdmissionPlace place,
-      AdmissionPlaceOf(config.admit_store, config.admit_name, "edit",
+      AdmissionPlaceOf(options.admit != entrain::Admit::kNone, config.admit_store,
+                       config.admit_name, "edit",
                        mesh.comm(entrain::Axis::kModel)->runtime().security()));
   options.admit_store = std::move(place.store);
   options.admit_name = std::move(place.name);

@@ -332,6 +332,8 @@ TEST(Acco, BadInputIsNamed) {
     EXPECT_FAILS(with([](auto* c) { c->admit = ENTRAIN_ADMIT_EXCHANGE; }), bad,
                  "admit: 1 (exchange) does not go with a step of the caller's");
     EXPECT_FAILS(with([](auto* c) { c->admit_name = ""; }), bad, "admit_name");
+    EXPECT_FAILS(with([](auto* c) { c->admit_name = "here"; }), bad,
+                 "admit_name: \"here\" has no effect without admit; set both");
     EXPECT_FAILS(with([](auto* c) { c->params = nullptr; }), bad, "params");
     EXPECT_FAILS(with([](auto* c) { c->count = 0; }), bad, "count: 0");
     EXPECT_FAILS(with([](auto* c) { c->wire_dtype = ENTRAIN_I32; }), bad, "wire_dtype: i32");
