@@ -1255,7 +1255,9 @@ ENTRAIN_API entrain_status_t entrain_acco_join(entrain_comm_t* comm, const entra
                                                int64_t wait_ns, entrain_acco_t** acco);
 /* Frees the channel, and ends a round in progress on all ranks. So destroy a channel after the end of the run, or on
  * all ranks together (on device memory, when the streams of all ranks have finished their last install). Waits at most
- * 1 s for a running step or schedule, as entrain_edit_destroy does. Does nothing for NULL. */
+ * 1 s for a running step or schedule, as entrain_edit_destroy does. With ENTRAIN_ADMIT_EXCHANGE rank 0 also waits for
+ * its look into the store, at most 0.5 s, and while newcomers are being connected for them, 2 s, or for a store that
+ * does not answer, a quarter of the time limit. Does nothing for NULL. */
 ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
 /* Writes the stream of rounds to *stream, on which a step of the caller enqueues its work; NULL on host memory. Lent
  * until the channel is destroyed. */
