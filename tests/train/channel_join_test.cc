@@ -615,7 +615,7 @@ TEST(ChannelJoin, WhatDoesNotGoTogetherIsRefused) {
 }
 
 // What a newcomer does that comes together with another one.
-enum class Other { kGivesUp, kFails };
+enum class Other { kGivesUp, kFails, kFailsBeforeTheShards };
 
 // Takes part in an admission by hand, up to the last word of the members.
 void TakePart(Communicator& own, const std::shared_ptr<Store>& store, const ChannelOptions& options,
@@ -627,10 +627,19 @@ void TakePart(Communicator& own, const std::shared_ptr<Store>& store, const Chan
   ASSERT_TRUE(enlarged.ok()) << enlarged.status();
   ChannelTotals totals;
   const Bytes params(static_cast<std::byte*>(options.params), kCount * sizeof(float));
-  ASSERT_TRUE(ShareChannel(*enlarged, options, nullptr, params, &totals).ok());
   int64_t step = 0;
   const absl::Status mine =
-      other == Other::kFails ? absl::AbortedError("has no room") : absl::OkStatus();
+      other == Other::kGivesUp ? absl::OkStatus() : absl::AbortedError("has no room");
+  if (other == Other::kFailsBeforeTheShards) {
+    const std::vector<TransferItem> items = {
+        {.name = "numbers", .bytes = Bytes(reinterpret_cast<std::byte*>(&totals), sizeof(totals))},
+        {.name = "parameters", .bytes = params}};
+    ASSERT_EQ(TransferState(*enlarged->sync, enlarged->parties, items, kAdmissionNs),
+              absl::OkStatus());
+    EXPECT_FALSE(CompareOutcomes(*enlarged->sync, 2, mine, &step).ok());
+  } else {
+    ASSERT_TRUE(ShareChannel(*enlarged, options, nullptr, params, &totals).ok());
+  }
   EXPECT_EQ(CompareOutcomes(**world, 2, mine, &step).ok(), mine.ok());
   (*world)->Abort("gives up");
 }
@@ -639,7 +648,8 @@ void TakePart(Communicator& own, const std::shared_ptr<Store>& store, const Chan
 // 2 cannot have heard the last word, and yet the others need its shard. If rank 3 fails before, rank
 // 2 applies again.
 TEST(ChannelJoin, ANewcomerThatComesWithOneThatLeaves) {
-  for (const Other other : {Other::kGivesUp, Other::kGivesUp, Other::kGivesUp, Other::kFails}) {
+  for (const Other other : {Other::kGivesUp, Other::kGivesUp, Other::kGivesUp, Other::kFails,
+                            Other::kFailsBeforeTheShards}) {
     static int stores = 0;
     const std::string url = absl::StrCat("mem:channel", ++stores);
     std::array<std::vector<float>, 4> params;
