@@ -74,7 +74,8 @@ std::vector<TransferItem> StateInCommon(Exchange& exchange, const Slab& slab,
                                         const LayerArrays& live, StateList* list);
 
 // Collective over `world`. `mine` is how the admission went here. Returns the first error of any
-// rank. `*step` becomes the largest of the members' steps.
+// rank; a kDataLoss of another rank as kAborted, because this one may try again. `*step` becomes the
+// largest of the members' steps.
 absl::Status CompareOutcomes(Communicator& world, int members, const absl::Status& mine,
                              int64_t* step);
 

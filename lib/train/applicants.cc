@@ -81,7 +81,7 @@ absl::Status ApplyUntilTakenIn(
     if (last.ok()) {
       return last;
     }
-    (*world)->EndWith(absl::AbortedError(last.message()));
+    (*world)->LeaveWith(absl::AbortedError(last.message()));
     if (absl::IsDataLoss(last) || absl::IsInvalidArgument(last)) {
       return last;
     }
