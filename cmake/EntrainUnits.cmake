@@ -112,8 +112,8 @@ function(entrain_unit name)
 endfunction()
 
 # entrain_test(NAME SOURCES x_test.cc ... DEPS entrain_base ... LABELS unit|multi|slow|gpu TIMEOUT seconds [SERIAL])
-# One GoogleTest program, run as one CTest test. Labels default to unit, the timeout to 60 s. SERIAL: it asserts times, so
-# nothing else runs beside it.
+# One GoogleTest program, run as one CTest test. Labels default to unit, the timeout to 60 s. SERIAL: it asserts times, or
+# its threads yield in loops, so nothing else runs beside it.
 function(entrain_test name)
   cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)
