@@ -47,8 +47,8 @@ struct AdmissionCard {
 static_assert(sizeof(AdmissionCard) == 11 * sizeof(int64_t));
 
 // Returns the places of all ranks. Newcomers' replicas get the lowest numbers from first_number on
-// that no member has, in the order of their lowest ranks. Returns kFailedPrecondition if the ranks of a newcomer's
-// replica are not all there, or are more or fewer than those of the members', and
+// that no member has, in the order of their lowest ranks. Returns kFailedPrecondition if the ranks of
+// a newcomer's replica are not all there, or are more or fewer than those of the members', and
 // kResourceExhausted if there are no numbers left.
 absl::StatusOr<std::vector<ReplicaPlace>> PlacesOf(absl::Span<const AdmissionCard> cards);
 

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/status.h"
+#include "lib/comm/bootstrap.h"
 
 namespace entrain {
 namespace {
@@ -83,6 +84,34 @@ TEST(Judge, RefusesMembersTwinsAndOtherSettings) {
   }
   EXPECT_FALSE(IsRefusal(absl::UnavailableError("the member has ended")));
   EXPECT_FALSE(IsRefusal(absl::AbortedError("apply again")));
+}
+
+absl::Status BlameRank(const absl::Status& why, int rank, Phase phase) {
+  Blame blame;
+  blame.rank = rank;
+  blame.phase = phase;
+  return WithBlame(why, blame);
+}
+
+// The ranks from 2 on are newcomers.
+TEST(ForOthers, ANewcomerBlamesItselfUnlessItKnowsBetter) {
+  const auto told_of = [](const absl::Status& why, bool hurries = false) {
+    return BlameOf(ForOthers(why, /*rank=*/3, /*members=*/2, hurries)).rank;
+  };
+  const absl::Status lost = absl::UnavailableError("cannot connect");
+  const absl::Status absent = absl::DeadlineExceededError("has not come");
+  EXPECT_EQ(told_of(BlameRank(lost, 1, Phase::kConnect)), 3) << "members reach each other";
+  EXPECT_EQ(told_of(BlameRank(lost, 2, Phase::kConnect)), 2) << "another newcomer";
+  EXPECT_EQ(told_of(BlameRank(absent, 1, Phase::kBootstrap)), 1) << "the store knows who has come";
+  EXPECT_EQ(told_of(BlameRank(absent, 1, Phase::kBootstrap), /*hurries=*/true), 3);
+  EXPECT_EQ(told_of(BlameRank(absent, -1, Phase::kBootstrap)), 3) << "the store was silent";
+  EXPECT_EQ(told_of(absl::InternalError("no memory")), 3);
+}
+
+TEST(ForOthers, AMemberPassesTheGuiltyRankOn) {
+  const absl::Status lost = BlameRank(absl::UnavailableError("cannot connect"), 3, Phase::kConnect);
+  EXPECT_EQ(BlameOf(ForOthers(lost, /*rank=*/0, /*members=*/2)).rank, 3);
+  EXPECT_EQ(BlameOf(ForOthers(absl::InternalError("no memory"), 0, 2)).rank, 0);
 }
 
 TEST(GrowKeys, OfTwoCallsAndTwoCommunicatorsDiffer) {
