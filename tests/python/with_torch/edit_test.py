@@ -3,7 +3,8 @@ torch takes seconds; once they are processes."""
 import threading
 
 import pytest
-from conftest import ranks, script
+from conftest import ranks
+from forks import script
 
 pytest.importorskip("torch")
 

@@ -1,6 +1,6 @@
 """State dictionaries of EDiT, A-EDiT and ACCO through torch.distributed.checkpoint, and on other numbers of replicas and shards."""
 import pytest
-from conftest import script
+from forks import script
 
 pytest.importorskip("torch")
 

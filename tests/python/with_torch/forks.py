@@ -1,0 +1,109 @@
+"""Ranks that are forked from a server that has imported PyTorch, because importing it takes seconds of processor time. What users do,
+processes that import it and ranks of entrain-run, the tests of the examples and of README.md run."""
+import atexit
+import linecache
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+import types
+from multiprocessing import connection
+
+import entrain
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.testing"])
+
+
+def _main(code, arguments, environment, stdin, stdout):
+    """What an interpreter does with a program: its streams, its module, the functions of its end."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.dup2(stdin.fileno(), 0)
+    os.dup2(stdout.fileno(), 1)
+    os.dup2(stdout.fileno(), 2)
+    stdin.close()
+    stdout.close()
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)
+    sys.argv = ["-c", *arguments]
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    linecache.cache["<program>"] = (len(code), None, code.splitlines(True), "<program>")  # for tracebacks
+    try:
+        exec(compile(code, "<program>", "exec"), module.__dict__)
+    finally:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+
+
+class Process:
+    """A forked process that runs `code`, with what the tests need of subprocess.Popen. Its standard input is a pipe, and so is its
+    standard output, which its errors go to also."""
+
+    def __init__(self, code, *arguments, environment=None):
+        theirs, stdin = _context.Pipe(duplex=False)
+        stdout, mine = _context.Pipe(duplex=False)
+        self._process = _context.Process(target=_main, args=(code, [str(one) for one in arguments],
+                                                             {**os.environ, **(environment or {})}, theirs, mine))
+        self._process.start()
+        self.pid, self.sentinel = self._process.pid, self._process.sentinel
+        self.stdin, self.stdout = open(os.dup(stdin.fileno()), "w"), open(os.dup(stdout.fileno()))
+        for end in (theirs, stdin, stdout, mine):
+            end.close()
+        self.text = None  # all that it printed, once communicate has read it
+        self._reader = None
+
+    @property
+    def returncode(self):
+        return self._process.exitcode
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        self._process.kill()
+
+    def read(self):
+        """Closes its standard input, and begins to read what it prints to `text`."""
+        def read():
+            self.text = self.stdout.read()
+
+        if self._reader is None:
+            self.stdin.close()
+            self._reader = threading.Thread(target=read, daemon=True)
+            self._reader.start()
+        return self._reader
+
+    def communicate(self, timeout):
+        """(what it printed, None), as soon as it has ended."""
+        self.read().join(timeout)
+        if self._reader.is_alive():
+            raise subprocess.TimeoutExpired("a forked rank", timeout)
+        self._process.join()
+        return self.text, None
+
+
+def script(code, *arguments, size, timeout=40, environment=None):
+    """Runs `code` on `size` ranks that find each other by Comm.from_env, with more variables. All must end well; if one does not, the others are
+    killed, and what all printed is shown."""
+    with entrain.Store.serve("tcp://127.0.0.1:0") as store:
+        ranks = [Process(code, *arguments, environment={
+            "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
+            "ENTRAIN_STORE": store.url, **(environment or {})}) for rank in range(size)]
+        for process in ranks:
+            process.read()
+        deadline, running, failure = time.monotonic() + timeout, list(ranks), None
+        while running and not failure:
+            if not connection.wait([process.sentinel for process in running], max(0, deadline - time.monotonic())):
+                failure = "they hang"
+            for process in [process for process in running if process.returncode is not None]:
+                running.remove(process)
+                if process.returncode != 0:
+                    failure = f"rank {ranks.index(process)} ended with {process.returncode}"
+        for process in running:
+            process.kill()
+        for process in ranks:
+            process.read().join(10)
+    assert not failure, "\n".join([failure, *(f"[{rank}] {process.text}" for rank, process in enumerate(ranks))])
