@@ -13,8 +13,17 @@ namespace {
 
 constexpr int64_t kUnset = -7777;
 
-int64_t Value(uint32_t trial, int rank, int64_t i) {
-  return (static_cast<int64_t>(trial) * 131 + rank * 17 + i) % 1009 - 300;
+// Appends elements first to first + count of a rank: element i is (131 trial + 17 rank + i) mod 1009
+// - 300. Tests spend much of their time here.
+void AppendTo(uint32_t trial, int rank, int64_t first, int64_t count, std::vector<int64_t>* to) {
+  constexpr int64_t kModulus = 1009, kLeast = -300;
+  int64_t residue = (static_cast<int64_t>(trial) * 131 + rank * 17 + first) % kModulus;
+  size_t at = to->size();
+  to->resize(at + static_cast<size_t>(count));
+  for (; at < to->size(); ++at) {
+    (*to)[at] = residue + kLeast;
+    residue = residue + 1 == kModulus ? 0 : residue + 1;
+  }
 }
 
 BufferView View(std::vector<std::byte>& data) {
@@ -56,9 +65,16 @@ constexpr Operator kOperators[] = {
 };
 
 template <typename T>
-void Append(T value, std::vector<std::byte>* to) {
-  const auto* const bytes = reinterpret_cast<const std::byte*>(&value);
-  to->insert(to->end(), bytes, bytes + sizeof(T));
+std::vector<std::byte> Stored(const std::vector<int64_t>& values, int divisor) {
+  std::vector<std::byte> stored(values.size() * sizeof(T));
+  for (size_t i = 0; i < values.size(); ++i) {
+    T value = static_cast<T>(values[i]);
+    if constexpr (std::is_floating_point_v<T>) {
+      value /= static_cast<T>(divisor);
+    }
+    std::memcpy(&stored[i * sizeof(T)], &value, sizeof(T));
+  }
+  return stored;
 }
 
 }  // namespace
@@ -150,26 +166,18 @@ bool Trial::IsMessage() {
 }
 
 std::vector<std::byte> Trial::Stored(const std::vector<int64_t>& values, int divisor) const {
-  std::vector<std::byte> stored;
-  for (const int64_t value : values) {
-    switch (call.dtype) {
-      case DType::kI16:
-        Append(static_cast<int16_t>(value), &stored);
-        break;
-      case DType::kI32:
-        Append(static_cast<int32_t>(value), &stored);
-        break;
-      case DType::kF32:
-        Append(static_cast<float>(value) / static_cast<float>(divisor), &stored);
-        break;
-      case DType::kF64:
-        Append(static_cast<double>(value) / divisor, &stored);
-        break;
-      default:
-        Append(value, &stored);
-    }
+  switch (call.dtype) {
+    case DType::kI16:
+      return entrain::Stored<int16_t>(values, divisor);
+    case DType::kI32:
+      return entrain::Stored<int32_t>(values, divisor);
+    case DType::kF32:
+      return entrain::Stored<float>(values, divisor);
+    case DType::kF64:
+      return entrain::Stored<double>(values, divisor);
+    default:
+      return entrain::Stored<int64_t>(values, divisor);
   }
-  return stored;
 }
 
 int64_t Trial::PartOf(int from, int to) const {
@@ -218,52 +226,81 @@ int64_t Trial::InElements() const {
 }
 
 int64_t Trial::OutElements() const {
-  return static_cast<int64_t>(Wanted().size());
+  switch (spec_.kind) {
+    case CallKind::kReduce:
+      return rank_ == call.root ? spec_.count : 0;
+    case CallKind::kReduceScatter:
+      return PartOf(rank_, rank_);
+    case CallKind::kScatter:
+      return PartOf(call.root, rank_);
+    case CallKind::kAllToAll: {
+      int64_t sum = 0;
+      for (int from = 0; from < size_; ++from) {
+        sum += PartOf(from, rank_);
+      }
+      return sum;
+    }
+    case CallKind::kAllGather:
+      return PartsOf(rank_, 0, size_);
+    case CallKind::kGather:
+      return rank_ == call.root ? PartsOf(rank_, 0, size_) : 0;
+    default:
+      return spec_.count;
+  }
 }
 
-int64_t Trial::Combined(int ranks, int64_t i) const {
-  const bool scales = call.reduction.op == ReduceOp::kPreMultipliedSum;
-  int64_t result = Value(spec_.number, 0, i);
+void Trial::AppendCombined(int ranks, int64_t first, int64_t count,
+                           std::vector<int64_t>* to) const {
+  const size_t begin = to->size();
+  AppendTo(spec_.number, 0, first, count, to);
+  std::vector<int64_t> values;
   for (int r = 1; r < ranks; ++r) {
-    const int64_t value = Value(spec_.number, r, i);
+    values.clear();
+    AppendTo(spec_.number, r, first, count, &values);
+    const auto combine = [&](auto operation) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        int64_t& result = (*to)[begin + i];
+        result = operation(result, values[i]);
+      }
+    };
+    const int64_t factor = call.reduction.op == ReduceOp::kPreMultipliedSum ? r + 1 : 1;
     switch (call.reduction.op) {
       case ReduceOp::kMax:
-        result = std::max(result, value);
+        combine([](int64_t a, int64_t b) { return std::max(a, b); });
         break;
       case ReduceOp::kMin:
-        result = std::min(result, value);
+        combine([](int64_t a, int64_t b) { return std::min(a, b); });
         break;
       case ReduceOp::kProd:  // low bits of a narrow type depend on low bits only
-        result = static_cast<int64_t>(static_cast<uint64_t>(result) * static_cast<uint64_t>(value));
+        combine([](int64_t a, int64_t b) {
+          return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+        });
         break;
       case ReduceOp::kBitAnd:
-        result &= value;
+        combine([](int64_t a, int64_t b) { return a & b; });
         break;
       case ReduceOp::kBitXor:
-        result ^= value;
+        combine([](int64_t a, int64_t b) { return a ^ b; });
         break;
       case ReduceOp::kCustom:
-        result += call.reduction.combine == AddUp ? value : 0;
+        if (call.reduction.combine == AddUp) {
+          combine([](int64_t a, int64_t b) { return a + b; });
+        }
         break;
       default:
-        result += (scales ? r + 1 : 1) * value;
+        combine([factor](int64_t a, int64_t b) { return a + factor * b; });
     }
   }
-  return result;
 }
 
 void Trial::AppendValues(int from, int64_t first, int64_t count, std::vector<int64_t>* to) const {
-  for (int64_t i = first; i < first + count; ++i) {
-    to->push_back(Value(spec_.number, from, i));
-  }
+  AppendTo(spec_.number, from, first, count, to);
 }
 
 std::vector<int64_t> Trial::Wanted() const {
   std::vector<int64_t> wanted;
   const auto combine = [&](int ranks, int64_t first, int64_t count) {
-    for (int64_t i = first; i < first + count; ++i) {
-      wanted.push_back(Combined(ranks, i));
-    }
+    AppendCombined(ranks, first, count, &wanted);
   };
   const bool at_root = rank_ == call.root;
   switch (spec_.kind) {
@@ -322,6 +359,9 @@ void Trial::Check(float near) const {
   const auto width = static_cast<size_t>(SizeOf(call.dtype));
   const auto* const out = static_cast<const std::byte*>(call.out.data);
   ASSERT_EQ(wanted.size(), static_cast<size_t>(call.out.bytes));
+  if (wanted.empty() || std::memcmp(out, wanted.data(), wanted.size()) == 0) {
+    return;
+  }
   const auto strays = [&](size_t at) {  // averages have type f32
     float got, want;
     std::memcpy(&got, out + at, sizeof(got));

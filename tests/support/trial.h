@@ -49,8 +49,8 @@ class Trial {
   void CountParts();
   int64_t InElements() const;
   int64_t OutElements() const;
-  // Returns element i of the first ranks' contributions, combined as `call` asks.
-  int64_t Combined(int ranks, int64_t i) const;
+  // Appends elements of the first ranks' contributions, combined as `call` asks.
+  void AppendCombined(int ranks, int64_t first, int64_t count, std::vector<int64_t>* to) const;
   // Returns `values` in the call's type, averaged if the call asks for it.
   std::vector<std::byte> Stored(const std::vector<int64_t>& values, int divisor) const;
   std::vector<int64_t> Wanted() const;
