@@ -138,13 +138,6 @@ class LateStore final : public PassingStore {
 
 class Dying : public testing::TestWithParam<std::tuple<const char*, const char*, Step>> {
  protected:
-#if defined(__SANITIZE_THREAD__)
-  void SetUp() override {
-    if (std::get<1>(GetParam()) == absl::string_view("tcp")) {
-      GTEST_SKIP() << "the sanitizer knows no threads of a process forked beside the store's";
-    }
-  }
-#endif
   HowToRun How() const { return {.transports = std::get<0>(GetParam())}; }
   Step step() const { return std::get<2>(GetParam()); }
   std::shared_ptr<Store> Open(const Death& death = {Step::kNone}) const {
@@ -162,7 +155,7 @@ class Dying : public testing::TestWithParam<std::tuple<const char*, const char*,
   }
   // A newcomer dies at step(), another one and the two members live.
   void ExpectOnlyTheVictimIsLeftOut(bool members_are_late) const;
-  const StoreOfKind stores_{std::get<1>(GetParam())};
+  const StoreOfKind stores_{std::get<1>(GetParam()), /*apart=*/true};
 };
 const auto kDyingName = [](const auto& info) {
   return absl::StrCat(std::get<0>(info.param), "_", std::get<1>(info.param), "_",
@@ -276,7 +269,7 @@ INSTANTIATE_TEST_SUITE_P(At, DyingMember,
 class DyingMemberJob {
  public:
   DyingMemberJob(const char* store, const HowToRun& how, Step step, int guilty)
-      : stores_(store), how_(how), step_(step), guilty_(guilty) {}
+      : stores_(store, /*apart=*/true), how_(how), step_(step), guilty_(guilty) {}
 
   void Start() {
     HowToRun waiting = how_;

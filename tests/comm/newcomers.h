@@ -2,11 +2,13 @@
 // may be threads of one process.
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
@@ -121,10 +123,12 @@ inline std::shared_ptr<Store> MakeStoreOfFunctions(std::shared_ptr<Store> base) 
   return MakeFunctionStore(functions, "");
 }
 
-// A store of one kind, and handles of it for ranks.
+// A store of one kind, and handles of it for ranks. Apart: a process that the constructor forks serves a
+// store that needs a server, so that this process has no other threads, and can fork.
 class StoreOfKind {
  public:
-  explicit StoreOfKind(const std::string& kind) : functions_(kind == "functions") {
+  explicit StoreOfKind(const std::string& kind, bool apart = false)
+      : functions_(kind == "functions") {
     static int count = 0;
     const std::string name = absl::StrCat("growth", getpid(), "-", count++);
     if (kind == "file" || functions_) {
@@ -132,9 +136,18 @@ class StoreOfKind {
     } else if (kind == "mem") {
       url_ = "mem:" + name;
       served_ = *OpenStore(url_, "", Soon());
+    } else if (const std::string url = kind == "tcp" ? "tcp://127.0.0.1:0" : "local:" + name;
+               apart) {
+      ServeApart(url);
     } else {
-      served_ = *ServeStore(kind == "tcp" ? "tcp://127.0.0.1:0" : "local:" + name, "");
+      served_ = *ServeStore(url, "");
       url_ = served_->url();
+    }
+  }
+  ~StoreOfKind() {
+    if (server_ > 0) {
+      kill(server_, SIGKILL);
+      EndOf(server_);
     }
   }
   StoreOfKind(const StoreOfKind&) = delete;
@@ -144,14 +157,33 @@ class StoreOfKind {
     auto store = *OpenStore(url_, "", Soon());
     return functions_ ? MakeStoreOfFunctions(std::move(store)) : store;
   }
-  // Ends the server.
+  // Ends a server in this process.
   void Close() { served_.reset(); }
 
  private:
+  void ServeApart(const std::string& url) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    server_ = StartProcess([&] {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const auto served = *ServeStore(url, "");
+      ASSERT_EQ(write(ends[1], served->url().data(), served->url().size()),
+                static_cast<ssize_t>(served->url().size()));
+      pause();
+    });
+    close(ends[1]);
+    char text[256];
+    const ssize_t length = read(ends[0], text, sizeof(text));
+    ASSERT_GT(length, 0);
+    url_.assign(text, static_cast<size_t>(length));
+    close(ends[0]);
+  }
+
   const bool functions_;
   const TempDirectory directory_;
   std::string url_;
   std::shared_ptr<Store> served_;
+  pid_t server_ = -1;
 };
 
 }  // namespace entrain
