@@ -1,0 +1,217 @@
+// Replicas that join others which train with EDiT (option admit), in a virtual world
+// (tests/comm/growth_simulation_test.cc). Ranks crash whenever one of their threads blocks, and lose
+// their way to the store for a while. Members finish their steps whatever happens to newcomers, and
+// all that count in an exchange have equal bits after it.
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+#include "lib/comm/mesh.h"
+#include "lib/train/layer_sync.h"
+#include "tests/sim/virtual_job.h"
+#include "tests/train/replicas.h"
+#include "tests/train/rounds.h"
+
+namespace entrain {
+namespace {
+
+constexpr int64_t kStartNs = 2 * kSecond, kTimeoutNs = 4 * kSecond, kEndNs = 300 * kSecond;
+constexpr int64_t kWaitNs = 60 * kSecond;  // of a newcomer; the members finish sooner without faults
+constexpr int kSteps = 40, kInterval = 2;
+
+class AdmissionJob : private VirtualJob {
+ public:
+  explicit AdmissionJob(uint64_t seed)
+      : VirtualJob(seed, 8),
+        shards_(Chance(0.3) ? 2 : 1),
+        members_(static_cast<int>(Between(1, shards_ == 1 ? 4 : 2))),
+        newcomers_(static_cast<int>(Between(1, shards_ == 1 ? 3 : 2))) {
+    for (int process = 0; process < processes(); ++process) {
+      world_.Start(process, 0, [this, process] { BeRank(process); });
+    }
+    for (int newcomer = 0; newcomer < newcomers_; ++newcomer) {
+      comes_at_.push_back(kStartNs + Between(0, 2000) * kMillisecond);
+    }
+    if (Chance(0.8)) {
+      for (int64_t victims = Chance(0.8) ? 1 : 2; victims > 0; --victims) {
+        crash_at_[static_cast<int>(Between(0, processes() - 1))] =
+            Chance(0.5) ? Between(1, 100) : Between(1, 1000);
+      }
+    }
+    if (Chance(0.1)) {
+      StallStore(kStartNs + Between(0, 2000) * kMillisecond, Between(1, 1500) * kMillisecond);
+    }
+    CheckEnd(kEndNs);
+    for (int process = 0; process < processes(); ++process) {
+      CheckProcess(process);
+    }
+    reached_[kQuiet] += Quiet() ? 1 : 0;
+  }
+
+  using VirtualJob::Report;
+  enum What { kCrashes, kJoined, kShort, kQuiet };
+  static constexpr const char* kReached[] = {"crashes", "joined", "finished with fewer",
+                                             "runs without a fault"};
+  const std::array<uint64_t, std::size(kReached)>& reached() const { return reached_; }
+
+ private:
+  struct Finished {
+    absl::Status joined, status;
+    int replicas = 0;
+    std::map<int64_t, std::vector<float>> after;  // by exchange: the parameters
+  };
+  int processes() const { return (members_ + newcomers_) * shards_; }
+  bool Joins(int process) const { return process >= members_ * shards_; }
+  bool Quiet() const { return touched_.empty() && !store_touched_; }
+
+  void BeRank(int process) {
+    const int of_members = members_ * shards_;
+    const int newcomer = (process - of_members) / shards_;
+    CommOptions comm_options =
+        Joins(process) ? OptionsOf((process - of_members) % shards_, shards_, kTimeoutNs)
+                       : OptionsOf(process, of_members, kTimeoutNs);
+    comm_options.name = Joins(process) ? absl::StrCat("newcomer", newcomer) : "members";
+    const MaybeComm comm = Communicator::Create(comm_options);
+    MeshConfig shape;
+    shape.lengths[static_cast<size_t>(Axis::kShard)] = shards_;
+    const auto mesh = comm.ok() ? Mesh::Create(*comm, shape) : comm.status();
+    if (!mesh.ok()) {
+      Wrong("process ", process, " has no mesh: ", mesh.status().message());
+      return;
+    }
+    Replica replica(*mesh, FourLayers());
+    EditOptions options = Weighed();
+    options.timeout_ns = kTimeoutNs;
+    options.on_loss = OnLoss::kFinish;
+    options.admit = Admit::kExchange;
+    options.most_replicas = members_ + newcomers_;
+    options.local_sgd_sync_interval = kInterval;
+    options.admit_store = [store = comm_options.store](const Stop&) { return store; };
+    Finished& mine = finished_[process];
+    const int64_t start = Joins(process) ? comes_at_[static_cast<size_t>(newcomer)] : kStartNs;
+    if (Joins(process)) {
+      // What the newcomer has must not matter.
+      replica.ForEach(replica.params(), [](int, int64_t, float& value) { value = 7; });
+    } else {
+      replica.Edit(options);
+    }
+    world_.Sleep(std::max<int64_t>(start - now(), 0));
+    if (const auto crash = crash_at_.find(process); crash != crash_at_.end()) {
+      ++reached_[kCrashes];
+      Crash(process, crash->second);
+      sure_ &= world_.notices(process);
+    }
+    if (Joins(process)) {
+      mine.joined = Timed("join", kWaitNs + kTimeoutNs, [&] { return replica.Join(options, kWaitNs); });
+      if (world_.isolated(process)) {
+        return;
+      }
+      Tell("newcomer ", process, ": ", mine.joined.ToString());
+      if (!mine.joined.ok()) {
+        return;
+      }
+      ++reached_[kJoined];
+    }
+    mine.status = Train(replica, &mine);
+    if (!world_.isolated(process)) {
+      const EditInfo info = replica.edit().info();
+      Tell("process ", process, " ends as replica ", info.replica, ": ", mine.status.ToString(), "; ",
+           info.rendezvous, " exchanges, ", info.replicas, " replicas");
+      mine.replicas = info.replicas;
+    }
+  }
+
+  absl::Status Train(Replica& r, Finished* mine) {
+    LayerSync& edit = r.edit();
+    int64_t seen = edit.info().rendezvous;
+    while (true) {
+      ENTRAIN_RETURN_IF_ERROR(Timed("forward", 8 * kTimeoutNs, [&] { return Forward(edit); }));
+      const EditInfo info = edit.info();
+      if (info.rendezvous > seen && !world_.isolated(world_.process())) {
+        mine->after[info.rendezvous] = r.params();
+      }
+      seen = info.rendezvous;
+      if (info.steps >= kSteps) {
+        return edit.Leave();
+      }
+      world_.Sleep(Between(0, 150) * kMillisecond);
+      r.ForEach(r.params(), [&](int layer, int64_t i, float& value) {
+        value += Noise(info.replica, info.steps, layer, i) / 4;
+      });
+      ENTRAIN_RETURN_IF_ERROR(edit.EndStep());
+    }
+  }
+
+  static absl::Status Forward(LayerSync& edit) {
+    ENTRAIN_RETURN_IF_ERROR(edit.BeginForward(true, true).status());
+    for (int layer = 0; layer < static_cast<int>(kFourLayers.size()); ++layer) {
+      ENTRAIN_RETURN_IF_ERROR(edit.WaitLayer(layer));
+    }
+    return absl::OkStatus();
+  }
+
+  // No rank of its replica has crashed.
+  bool IsWhole(int process) const {
+    const int first = process / shards_ * shards_;
+    for (int p = first; p < first + shards_; ++p) {
+      if (crash_at_.contains(p)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void CheckProcess(int process) {
+    const Finished& mine = finished_[process];
+    if (!IsWhole(process)) {
+      return;
+    }
+    if (!mine.joined.ok()) {
+      // For a fault of its own, or although nothing has happened to anybody.
+      const bool of_others =
+          absl::IsDeadlineExceeded(mine.joined) || absl::IsUnavailable(mine.joined);
+      if (Quiet() || (!of_others && !store_touched_)) {
+        Wrong("newcomer ", process, " is refused: ", mine.joined.message());
+      }
+      return;
+    }
+    if (!mine.status.ok()) {
+      // A death in the last meeting: some ranks of a replica may have left, which breaks it.
+      const bool in_leave = shards_ > 1 && !mine.after.empty();
+      if (sure_ && !in_leave) {
+        Wrong("process ", process, " has not finished: ", mine.status.message());
+      }
+      return;
+    }
+    reached_[kShort] += mine.replicas < members_ + newcomers_ ? 1 : 0;
+    for (int other = process % shards_; other < process; other += shards_) {
+      for (const auto& [exchange, params] : finished_[other].after) {
+        const auto here = mine.after.find(exchange);
+        if (IsWhole(other) && here != mine.after.end() && here->second != params) {
+          Wrong("processes ", other, ", ", process, " differ after exchange ", exchange);
+        }
+      }
+    }
+  }
+
+  const int shards_, members_, newcomers_;
+  std::vector<int64_t> comes_at_;  // by newcomer
+  bool sure_ = true;               // the others are told of every crash
+  std::map<int, int64_t> crash_at_;
+  std::map<int, Finished> finished_;
+  std::array<uint64_t, std::size(kReached)> reached_{};
+};
+
+TEST(AdmissionSimulation, WhateverHappensToNewcomersMembersFinish) {
+  RunSeeds<AdmissionJob>(200, {});
+}
+
+}  // namespace
+}  // namespace entrain
