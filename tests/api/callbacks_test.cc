@@ -1074,7 +1074,7 @@ TEST(OuterStepUnderALock, StopsNobodyFromDestroyingItsObject) {
       both.arrive_and_wait();
       ExpectDestroyLeaves(step, made.params, [&] {
         entrain_edit_destroy(std::exchange(made.edit, nullptr));
-        EXPECT_EQ(entrain_work_wait(work, 0), ENTRAIN_ABORTED);
+        EXPECT_EQ(entrain_work_wait(work, 1'000'000'000), ENTRAIN_ABORTED);
         entrain_work_free(work);
       });
       both.arrive_and_wait();

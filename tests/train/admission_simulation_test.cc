@@ -31,7 +31,7 @@ class AdmissionJob : private VirtualJob {
   explicit AdmissionJob(uint64_t seed)
       : VirtualJob(seed, 8),
         shards_(Chance(0.3) ? 2 : 1),
-        members_(static_cast<int>(Between(1, shards_ == 1 ? 4 : 2))),
+        members_(static_cast<int>(Between(2, shards_ == 1 ? 4 : 2))),
         newcomers_(static_cast<int>(Between(1, shards_ == 1 ? 3 : 2))) {
     for (int process = 0; process < processes(); ++process) {
       world_.Start(process, 0, [this, process] { BeRank(process); });
