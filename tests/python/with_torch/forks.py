@@ -14,7 +14,8 @@ from multiprocessing import connection
 import entrain
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.testing"])
+# Also what they import when they are first used.
+_context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.testing", "torch._dynamo", "fsspec.core"])
 
 
 def _main(code, arguments, environment, stdin, stdout):
