@@ -1,19 +1,19 @@
-// The members' side of taking in newcomers (option admit): replicas that come while the others
-// train. It runs on the worker, after an exchange and behind the steps that follow.
+// The members' side of the admission of newcomers: replicas that join while the others train
+// (option admit). It runs on the worker, after an exchange, while the caller makes its next steps.
 //
 //   rendezvous k   rank 0 says in its standing that processes have applied (Look)
 //   exchange k
 //   after it       Run:   Grow             the newcomers are connected
 //                         MeetNewcomers    numbers, groups, options          admission_meeting
 //                         TransferState    from all members                  state_transfer
-//                         Agree            on the old communicator: has it gone well on all members?
+//                         Agree            on the old communicator: all members have succeeded?
 //                  yes    the larger communicator and new groups replace the old ones
 //                  no     the larger communicator is dropped, and nothing has changed
 //   rendezvous k + 1      the newcomers take part
 //
-// Until Agree the members' state and groups are the old ones, so whatever happens to a newcomer
-// costs the members only this attempt. Agree has the same result on all members that live, also if
-// one of them dies meanwhile.
+// Until Agree, the members keep their old state and groups. So a newcomer that fails costs the
+// members only this attempt. Agree has the same result on all members that live, even if a member
+// dies meanwhile.
 //
 // Thread safety: the worker calls Look and Run. NoteStep may be called from any thread.
 #pragma once
@@ -39,7 +39,7 @@ namespace entrain {
 
 class Admission {
  public:
-  // All must outlive this object.
+  // All members of Parts must outlive this object.
   struct Parts {
     const EditOptions& options;
     const Slab& slab;
@@ -48,7 +48,7 @@ class Admission {
     ExchangeResults& results;
     ReplicaWorld& world;
   };
-  // `alike` are the values that newcomers must have too.
+  // `alike` holds the values that must be equal on members and newcomers.
   Admission(const Parts& parts, NamedGroups alike)
       : parts_(parts),
         alike_(std::move(alike)),
@@ -57,10 +57,11 @@ class Admission {
   // Called before a rendezvous. On rank 0 of the world: announces in the next standing that
   // processes have applied.
   void Look();
-  // Called after the exchange of the last rendezvous, on all ranks. Takes newcomers in, if rank 0 has
-  // announced some. Returns an error only if a member is lost, or this rank cannot go on.
+  // Called after the exchange of the last rendezvous, on all ranks. Takes newcomers in if rank 0
+  // has announced applications. Returns an error only if a member is lost, or this rank cannot go
+  // on.
   absl::Status Run();
-  // The caller has made this number of steps.
+  // Records the number of steps that the caller has made.
   void NoteStep(int64_t step) { step_.store(step, std::memory_order_relaxed); }
 
  private:

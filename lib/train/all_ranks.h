@@ -52,8 +52,8 @@ class AllRanks {
   absl::Status Tell(Bytes bytes);
 
   // Compares numbers between the ranks of a replica, between the ranks of one place in all
-  // replicas, or both. Each of these ranks must bring equally many. Returns the first index at
-  // which they differ, or -1.
+  // replicas, or both. All these ranks must bring the same number of values. Returns the first
+  // index at which the values differ, or -1.
   absl::StatusOr<int64_t> FirstDifference(const std::vector<int64_t>& values, bool in_replica,
                                           bool across_replicas);
 
@@ -68,7 +68,8 @@ class AllRanks {
   // Receives the end of the messages of `from`.
   absl::Status ReceiveEnd(int from);
 
-  // Says that this rank cannot continue, although the network works. Returns the error.
+  // Records that this rank cannot continue, although the network works: broken() returns true then.
+  // Returns `why`.
   absl::Status GiveUp(const absl::Status& why) { return Note(why); }
   bool broken() const { return broken_; }
 

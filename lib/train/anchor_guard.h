@@ -22,13 +22,14 @@ class AnchorGuard {
   AnchorGuard(const Slab& slab, const Anchors& anchors, AnchorCheck check);
 
   // K1. Returns the sum of squares of Delta = a - theta over this rank's shard, and notes the hash
-  // of a. Plain averaging has no anchor: there it returns the sum of squares of theta, which tells
-  // whether theta is finite.
+  // of a. Plain averaging has no anchor. Then the result is the sum of squares of theta, which
+  // shows whether theta is finite.
   double Measure(int layer, const float* theta);
-  // Returns a checksum of the anchors of these layers as Measure has noted them; if the replicas do
-  // not compare anchors, as they were sealed.
+  // Returns a checksum of the hashes that Measure has noted for these layers. If the replicas do
+  // not compare anchors, returns the checksum of all anchors as they were sealed.
   uint64_t Checksum(const std::vector<int>& layers) const;
-  // For a replica that is alone: returns kDataLoss if an anchor is not as it was sealed.
+  // For a replica without other replicas: returns kDataLoss if an anchor differs from its sealed
+  // hash.
   absl::Status CheckSeals(const std::vector<int>& layers) const;
   std::vector<AnchorHash> Hashes(const std::vector<int>& layers) const;
   // Returns true if the replicas compare anchors.

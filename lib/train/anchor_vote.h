@@ -20,16 +20,16 @@ namespace entrain {
 
 // The hashes of one layer's anchor on one replica, in the format in which they are sent.
 struct AnchorHash {
-  uint64_t memory = 0;  // as it is in memory
+  uint64_t memory = 0;  // hash of the anchor that is in memory
   uint64_t sealed = 0;
 };
 
 struct AnchorVote {
   uint64_t right = 0;
   // The lowest row that has the right anchor in memory. -1: no hash was sealed by more than half of
-  // the replicas, or none of them has that anchor.
+  // the replicas, or no replica has an anchor with that hash in memory.
   int from = -1;
-  std::vector<int> wrong;  // the other rows that do not have it, in ascending order
+  std::vector<int> wrong;  // the rows that do not have the right anchor in memory, ascending
 };
 
 // Returns true if all replicas have the same anchor in memory. `hashes` are by replica.

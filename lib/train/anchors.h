@@ -2,8 +2,8 @@
 // replicas agreed last, and the arrays of the outer optimizer (sgd: its momentum b; adamw: two
 // moments). All are f32 and cover only the layers that train. Each takes 4 P / M bytes.
 //
-// On device memory, functions that touch the arrays must be called where the device's kernels are
-// bound (KernelStream).
+// On device memory, functions that touch the arrays must be called on a thread that has bound the
+// device's kernels (KernelStream).
 //
 // Thread safety: one thread at a time.
 #pragma once

@@ -87,7 +87,7 @@ class AnomalyDetector {
   int64_t count_ = 0;
   int64_t rejected_in_a_row_ = 0;
   std::vector<double> scores_;  // Z: a ring of W
-  int64_t kept_ = 0;            // valid scores, the first ones
+  int64_t kept_ = 0;            // number of valid scores; they come first in the ring
   int64_t next_ = 0;            // index of the next score
 };
 

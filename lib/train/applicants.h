@@ -1,6 +1,6 @@
-// Newcomers that apply in a store to the members of a run (option admit): the members count them and
-// connect them, and a newcomer applies until the members take it in. EDiT (admission, newcomer) and
-// gradient channels (channel_admission, channel_newcomer) use this.
+// Newcomers apply to the members of a run in a store (option admit). The members count and connect
+// them. A newcomer applies until the members take it in. EDiT (admission, newcomer) and gradient
+// channels (channel_admission, channel_newcomer) use this.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ namespace entrain {
 
 using OpenStoreFn = std::function<absl::StatusOr<std::shared_ptr<Store>>(const Stop& stop)>;
 
-// The members' side. Thread safety: one thread at a time; calls block, in a job of a worker.
+// The members' side. Thread safety: one thread at a time. Calls block, so they are made in a job of
+// a worker.
 class Applicants {
  public:
   // `object` is the word for the training object in messages. `open` and `name` are the options
@@ -28,12 +29,12 @@ class Applicants {
   Applicants(std::string object, OpenStoreFn open, std::string name)
       : object_(std::move(object)), open_(std::move(open)), name_(std::move(name)) {}
 
-  // Returns how many processes have applied. Takes at most kLookNs. Returns 0 if the store does not
-  // answer, and logs this once.
+  // Returns the number of processes that have applied. Takes at most kLookNs. Returns 0 if the
+  // store does not answer, and logs this once.
   int64_t Count();
-  // Connects newcomers, at least `least` and at most `most`. Collective over `from`, which goes on
-  // whatever happens to newcomers. Null: there were fewer. `timeout_ns` is the time limit of the
-  // call.
+  // Connects at least `least` and at most `most` newcomers. Collective over `from`, which stays
+  // usable whatever happens to newcomers. Returns null if there were fewer than `least`.
+  // `timeout_ns` is the time limit of the call.
   absl::StatusOr<std::shared_ptr<Communicator>> Grow(Communicator& from, int least, int most,
                                                      int64_t timeout_ns);
 
@@ -46,16 +47,18 @@ class Applicants {
   const OpenStoreFn open_;
   const std::string name_;
   std::shared_ptr<Store> store_;
-  bool silent_ = false;  // the store did not answer, which was logged
+  bool silent_ = false;  // the store did not answer, and this was logged
 };
 
-// The newcomer's side. Collective over `own`: returns a number that its ranks have, and no others.
+// The newcomer's side. Collective over `own`. Returns a number that is equal on the ranks of `own`
+// and that the ranks of other newcomers do not have.
 absl::StatusOr<uint64_t> GroupOf(Communicator& own);
 
-// Applies to the members and calls `attempt` with the communicator of members and newcomers, until
-// an attempt succeeds or fails with kDataLoss or kInvalidArgument: then the options differ, or what
-// was received is wrong, and the error is final. Takes at most `wait_ns` > 0; afterwards the error
-// has the reason of the last attempt. Ends the communicator of an attempt that fails.
+// Applies to the members, and calls `attempt` with the communicator of members and newcomers.
+// Repeats this until an attempt succeeds or fails with a final error: kInvalidArgument (the options
+// differ) or kDataLoss (the received data is wrong). Takes at most `wait_ns` > 0. An error after
+// this time contains the reason of the last attempt. Ends the communicator of an attempt that
+// fails.
 absl::Status ApplyUntilTakenIn(
     absl::string_view object, Communicator& own, const OpenStoreFn& open, const std::string& name,
     int64_t wait_ns,

@@ -1,5 +1,5 @@
-// The members' side of newcomers of a gradient channel (option admit). channel_newcomer has the
-// newcomer's side.
+// The members' side of the admission of newcomers to a gradient channel (option admit).
+// channel_newcomer has the newcomer's side.
 //
 //   own thread   rank 0 looks whether processes have applied          all connect them: Grow
 //   rounds       ... | counts: "applied" | rounds go on meanwhile ... | counts: "connected", on all
@@ -11,18 +11,19 @@
 //                                     no   they are dropped, and nothing has changed
 //   this round                             counts the newcomers' gradients
 //
-// The admission belongs to the round behind the commit, and not to the commit. If rounds are
-// synchronous, members that save between the two save without the newcomers. Otherwise the install of
-// the commit has begun the round, and a save after this install is made with the newcomers, after
-// their first install.
+// The admission belongs to the round after the commit, and not to the commit. If rounds are
+// synchronous, a save between the two rounds is made without the newcomers. Otherwise the install
+// that takes the commit has begun the next round. Then a save after this install is made with the
+// newcomers, after their first install.
 //
 // All decisions follow from counts, which are summed with those of the gradients, so they are the
 // same on all ranks. A recovery from a loss drops a growth under way, on all ranks.
 //
-// Calls of rounds have tags, and Grow has none: before other untagged calls on the communicator,
-// Await must be called.
+// Calls of rounds have tags, and Grow has none. So Await must be called before any other untagged
+// call on the communicator.
 //
-// Thread safety: one thread at a time: the worker's or, when it is idle, the caller's.
+// Thread safety: one thread at a time: the worker or, while the worker is idle, the caller's
+// thread.
 #pragma once
 
 #include <atomic>
@@ -46,33 +47,36 @@ namespace entrain {
 
 class GradientRound;
 
-// What a rank says about newcomers with the counts of a round, or the sums over all ranks.
+// A rank's numbers about newcomers, which travel with the counts of a round; or the sums of these
+// numbers over all ranks.
 struct AdmissionCounts {
-  int64_t applied = 0;  // of rank 0: processes have applied
-  int64_t met = 0;      // 1: connecting them is over, and has succeeded
-  int64_t unmet = 0;    // 1: connecting them is over, and there is nobody
+  int64_t applied = 0;  // 1 on rank 0 if processes have applied; 0 on other ranks
+  int64_t met = 0;      // 1: this rank has connected newcomers
+  int64_t unmet = 0;    // 1: the attempt to connect newcomers is over, and there are none
 };
 
 class ChannelAdmission {
  public:
-  // `world`, in which each rank is a replica, and `options` must outlive the object. `give_up`: as of
-  // WorkerThread; it must end the communicators of `world`.
+  // `world`, in which each rank is a replica, and `options` must outlive the object. `give_up` is
+  // that of WorkerThread. It must end the communicators of `world`.
   ChannelAdmission(const ChannelOptions& options, ReplicaWorld& world,
                    absl::AnyInvocable<void(const absl::Status&)> give_up);
-  // Ends a growth under way, and with it the communicator.
+  // Ends a growth under way, and the communicator with it.
   ~ChannelAdmission();
 
-  // Called before the counts of a round. Never blocks.
+  // Returns this rank's numbers for the counts of a round. Must be called before these counts.
+  // Never blocks.
   AdmissionCounts Tell();
-  // Called with the counts of a round, on all ranks.
+  // Takes the sums that the counts of a round have brought. Must be called on all ranks.
   void Hear(const AdmissionCounts& all) { heard_ = all; }
-  // Called at the beginning of a round, on all ranks. As the counts of the round before say: begins
-  // to connect newcomers or, if this is over and that round was a commit, takes them in. Returns an
-  // error only if a member is lost, or this rank cannot go on.
+  // Called at the beginning of a round, on all ranks. If the counts of the previous round say that
+  // processes have applied, begins to connect newcomers. If they say that all ranks have connected
+  // them, and the previous round was a commit, takes the newcomers in. Returns an error only if a
+  // member is lost, or this rank cannot go on.
   absl::Status Attend(GradientRound& round);
   // Blocks until no growth is under way on this rank.
   void Await();
-  // Gives up newcomers that have been connected or will be. Must be called on all ranks.
+  // Turns away newcomers that are connected or are being connected. Must be called on all ranks.
   void Drop(absl::string_view why);
 
  private:
@@ -88,11 +92,11 @@ class ChannelAdmission {
   const ChannelOptions& options_;
   ReplicaWorld& world_;
   const NamedGroups alike_;
-  Applicants applicants_;             // the own thread's
-  AdmissionCounts heard_;             // in the last round
-  std::atomic<bool> applied_{false};  // rank 0: some have, when it looked last
-  int64_t looked_ns_ = 0;             // when rank 0 has begun to look
-  std::shared_ptr<Growth> growth_;    // null: nobody is being connected
+  Applicants applicants_;             // used on thread_ only
+  AdmissionCounts heard_;             // sums of the last round
+  std::atomic<bool> applied_{false};  // rank 0: its last look found applications, not told yet
+  int64_t looked_ns_ = 0;             // rank 0: time at which the last look began
+  std::shared_ptr<Growth> growth_;    // null: no newcomer is being connected
   WorkerThread thread_;               // last member: its jobs use the others
 };
 

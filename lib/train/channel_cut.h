@@ -1,6 +1,6 @@
-// The shards of a gradient channel on this rank: its own and, with on_loss finish, a copy of its left
-// neighbour's. The copy is kept up with the neighbour's sums of gradients: both ranks make the same
-// step, which costs fewer bytes than masters and moments.
+// The shards of a gradient channel on this rank: its own shard and, with on_loss finish, a copy of
+// its left neighbour's. The neighbour sends its sum of gradients, and both ranks make the same
+// step. This costs fewer bytes than sending masters and moments.
 //
 //   ranks        0      1      2      3        right neighbour of rank 3: rank 0
 //   own shard    0      1      2      3
@@ -39,8 +39,9 @@ struct ShardSums {
 
 class ChannelCut {
  public:
-  // `options` have been checked and must outlive the object. `members` are the ranks of `comm`,
-  // numbered as the channel's first ranks. Allocates the shards.
+  // `options` have been checked and must outlive the object. `members` has, by rank of `comm`, the
+  // rank's number in the channel: the first ranks are numbered from 0, newcomers after them.
+  // Allocates the shards.
   static absl::StatusOr<std::unique_ptr<ChannelCut>> Make(std::shared_ptr<Communicator> comm,
                                                           const ChannelOptions& options,
                                                           std::vector<int> members);
@@ -55,21 +56,22 @@ class ChannelCut {
   bool has_copy() const { return copy_ != nullptr; }
   int64_t bytes() const;
 
-  // Begins both shards with the parameters, see ShardStep::Start. Runs inside ComputeAt.
+  // Initialises both shards from the parameters, see ShardStep::Start. Must be called inside
+  // ComputeAt.
   void Start(const std::byte* params);
-  // Collective. Sends this rank's sum of gradients, which lies in `com`, to the right neighbour, and
-  // receives the left neighbour's. Does nothing without a copy.
+  // Collective. Sends this rank's sum of gradients, which lies in `com`, to the right neighbour,
+  // and receives the left neighbour's sum. Does nothing if this rank has no copy.
   absl::Status ExchangeSums(const std::byte* com);
-  // Makes the commit of the left neighbour with the sum that ExchangeSums has received. Of `sum`
-  // only the numbers matter.
+  // Makes the commit of the left neighbour with the sum that ExchangeSums has received. Uses only
+  // the number of micro-batches and the clip factor of `sum`, not its data.
   absl::Status CommitCopy(const GradientSum& sum, const StepTime& t);
-  // Collective. Replaces the copy by the left neighbour's shard. Does nothing without a copy.
-  // `limit_ns`: as in TakeFrom.
+  // Collective. Replaces the copy by the left neighbour's shard. Does nothing if this rank has no
+  // copy. `limit_ns` is as in TakeFrom.
   absl::Status RenewCopy(int64_t limit_ns = 0);
-  // Collective over the ranks of this cut. Receives the shards of this cut from ranks that had shards
-  // of the cut `before`; null: this rank is a newcomer. `holders`: by shard of `before`, the rank of
-  // this cut that has it. `limit_ns` limits each call, without the time for its data; 0: the option
-  // timeout_ns does.
+  // Collective over the ranks of this cut. Receives the shards of this cut from the ranks that hold
+  // the shards of the cut `before`, which is null on a newcomer. `holders` has, for each shard of
+  // `before`, the rank of this cut that holds it. `limit_ns` limits each call, without the time for
+  // its data; 0: the option timeout_ns does.
   absl::Status TakeFrom(const ChannelCut* before, absl::Span<const int> holders,
                         int64_t limit_ns = 0);
   // Returns a hash of the own shard's masters and state. A change of one bit changes it, and the sum
@@ -92,10 +94,10 @@ class ChannelCut {
   const std::shared_ptr<Communicator> comm_;
   const ChannelOptions& options_;
   const std::vector<int> members_;
-  const Slab slab_, left_;  // of this rank, and of its left neighbour
+  const Slab slab_, left_;  // the slabs of this rank and of its left neighbour
   ShardStep own_;
   std::unique_ptr<ShardStep> copy_;
-  PlacedArray sum_;  // the left neighbour's
+  PlacedArray sum_;  // the sum of gradients of the left neighbour
   ShardSums sums_;
 };
 

@@ -18,15 +18,16 @@ namespace entrain {
 
 class ChannelNewcomer {
  public:
-  // All must outlive this object. `own` is the communicator of this process alone.
+  // All arguments must outlive this object. `own` is the communicator of this process alone.
   ChannelNewcomer(const ChannelOptions& options, GradientRound& round, Communicator& own)
       : options_(options), round_(round), own_(own), alike_(AlikeForNewcomers(options)) {}
 
   // Blocks until the members have taken this process in, at most `wait_ns`; 0: the time limit of a
-  // call. Then the round is that which the members have just finished. Applies again after an attempt
-  // that has failed because of another rank.
+  // call. Afterwards the round object is in the state of the round that the members have just
+  // finished. Applies again after an attempt that has failed because of another rank.
   absl::Status Join(int64_t wait_ns);
-  // Returns the number of ranks with which this rank was taken in, itself included.
+  // Returns the number of ranks of the communicator with which this rank was taken in, including
+  // itself.
   int ranks() const { return ranks_; }
 
  private:

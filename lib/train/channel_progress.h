@@ -25,7 +25,7 @@ class ChannelProgress {
   // Counts a commit. `all` holds sums over all ranks.
   void Commit(const RoundCounts& all);
   void EndRound() { ++rounds_; }
-  // Continues where other ranks are.
+  // Continues from the progress of the other ranks.
   void GoOn(int64_t rounds, int64_t commits, const RoundCounts& totals);
 
   int64_t In(ProgressUnit unit) const;

@@ -1,6 +1,6 @@
-// The numbers that a checkpoint holds of a gradient channel: the results of the last round, if it
-// is over but Install has not taken it, the method, and the groups. The object holds them in
-// arrays, which a visitor reads and writes.
+// The numbers of a gradient channel that a checkpoint holds: the results of the last round, if it
+// is over but Install has not taken it, the method, and the groups. The object keeps these numbers
+// in arrays, which a visitor reads and writes.
 //
 // Thread safety: one thread at a time.
 #pragma once

@@ -1,17 +1,17 @@
 // Finishes a gradient channel's round after a loss (option on_loss), on the ranks that are left:
 //
 //   1  the communicators end, so that no rank waits in them
-//   2  Shrink: the ranks that are left                                     replica_world
-//   3  all tell how far they have come; the same plan on all               commit_plan
+//   2  Shrink finds the ranks that are left                                replica_world
+//   3  all ranks send their progress, and make the same plan               commit_plan
 //   4  if a rank has decided the commit, all make its step
 //   5  the shards are cut anew for the ranks that are left                 channel_cut
-//   6  if a rank has finished the round, it sends the parameters. Otherwise those of a decided commit
-//      are gathered from the masters, or the round must be repeated
+//   6  if a rank has finished the round, it sends the parameters. Otherwise, if the commit was
+//      decided, the parameters are gathered from the masters. Otherwise the round must be repeated
 //
-// If another rank is lost meanwhile, Run begins again, with the results that it has.
+// If another rank is lost meanwhile, Run begins again and uses the results that it has.
 //
-// Thread safety: Run, saves and Saved are the worker's or, when it is idle, the caller's; the other
-// functions: any thread.
+// Thread safety: Run, saves and Saved are called by the worker or, while it is idle, by the
+// caller's thread. The other functions may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ class GradientRound;
 
 // The loss of a rank.
 struct ChannelLoss {
-  int rank = 0;       // its number among the channel's first ranks
+  int rank = 0;       // its number in the channel
   int64_t round = 0;  // the round in which this rank learned of the loss, counted from 1
   std::string why;
 };
@@ -48,14 +48,14 @@ class ChannelRecovery {
 
   // Returns true if the round has failed with `status` because a rank is lost.
   bool Answers(const absl::Status& status, const GradientRound& round) const;
-  // Collective over the ranks that are left. Each is in Run of a round, or between rounds. Returns OK
-  // if the round is finished, may be made again, or the next may begin. After an error this rank
-  // cannot go on.
+  // Collective over the ranks that are left. Each of them is in Run with its current round, or is
+  // between rounds. Returns OK if the round is finished, if it can be repeated, or if the next
+  // round can begin. After an error this rank cannot go on.
   absl::Status Run(GradientRound& round);
-  // Returns the number of saves that this rank or, as far as Run has heard, another has finished.
+  // Returns the number of finished saves. A Run may learn from other ranks that a save is finished.
   int64_t saves() const { return saves_; }
   void Saved(int64_t saves) { saves_ = saves; }
-  // Must be called before the caller ends the communicator: no Run goes on.
+  // Makes Run return an error from now on. Must be called before the caller ends the communicator.
   void Stop() { stopped_.store(true); }
   // Returns the losses in the order in which this rank learned of them.
   std::vector<ChannelLoss> losses() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -5,8 +5,8 @@
 //    sharded   every rank that brings something writes NAME_RANK_ID.ckpt; rank 0 writes NAME.ckpt
 //              last, which lists the others, so that all of them take effect in one step
 //
-// With functions of the caller's, a checkpoint has the format of `full` and is made by the same
-// code.
+// If the caller gives functions that write and read, a checkpoint has the format of `full` and is
+// made by the same code.
 //
 // StateList says what the arrays are and which ranks hold them. lib/checkpoint defines the file
 // format.
@@ -45,14 +45,14 @@ struct CheckpointOptions {
 };
 // Returns kInvalidArgument, naming the option, if one is wrong.
 absl::Status CheckOptions(const CheckpointOptions& options);
-// Collective. All ranks must give equal options, but for the directory. The error names the option
-// and both values.
+// Collective. All ranks must give the same options, except the directory. The error names the
+// option and both values.
 absl::Status AgreeOnOptions(AllRanks& all, const CheckpointOptions& options);
 
 // The part of the model that a rank has, and how the part is divided into shards.
 struct ModelPart {
   std::array<int32_t, 5> mesh = {1, 1, 1, 1, 1};
-  int part = 0, parts = 1;  // by tensor and pipeline coordinate
+  int part = 0, parts = 1;  // numbered by tensor and pipeline coordinate
   bool copy = false;        // another rank along the context axis has the same part
   std::vector<SavedLayer> layers;
 };
@@ -71,8 +71,8 @@ SavedArray ArrayOf(const StateItem& item, const AllRanks& all, const ModelPart& 
 absl::Status SaveState(AllRanks& all, const ModelPart& part, const CheckpointOptions& options,
                        int64_t step, const StateList& state);
 
-// Reads everything into the list's own memory. The caller must apply it if this returns OK. The
-// result is the same on all ranks.
+// Reads everything into the list's own memory. If this returns OK, the caller must apply the list.
+// The result is the same on all ranks.
 absl::Status LoadState(AllRanks& all, const ModelPart& part, const CheckpointOptions& options,
                        StateList* state);
 

@@ -29,16 +29,17 @@ namespace entrain {
 
 enum class RoundPhase : int64_t { kBegun = 0, kReady = 1, kDecided = 2, kFinished = 3 };
 
-// How far a rank has come, in the format in which it is sent.
+// The progress of a rank, in the format in which it is sent.
 struct ChannelPlace {
   int64_t cuts = 0;  // how often its shards have been cut anew
-  // The generation of the communicator for whose ranks it has all shards of the next cut; 0: none.
+  // If the rank has all of its shards of the next cut: the generation of that cut's communicator.
+  // Else 0.
   int64_t prepared = 0;
   int64_t rounds = 0;   // rounds that it has finished
   int64_t commits = 0;  // 1: its last round is a commit
-  // Of its last round. kFinished: `rounds` includes this round.
+  // The phase of its last round. In kFinished, `rounds` includes this round.
   RoundPhase phase = RoundPhase::kBegun;
-  int64_t saves = 0;  // that it has finished
+  int64_t saves = 0;  // number of saves that it has finished
 };
 
 struct CommitPlan {
@@ -56,26 +57,27 @@ struct CommitPlan {
   int64_t saves = 0;
 };
 
-// `places` are by rank. Returns kDataLoss, naming ranks, if they cannot be of one run.
+// `places` is indexed by rank. Returns kDataLoss, naming ranks, if the places cannot be of one run.
 absl::StatusOr<CommitPlan> PlanCommit(absl::Span<const ChannelPlace> places);
 
-// Shard i of a cut is held by rank i of that cut and, as a copy, by its right neighbour.
-// `members` are the ranks of the cut, `left` those that are left, by rank; both are numbers of the
-// channel's first ranks, ascending. Returns the rank that gives each shard: an index in `left`.
-// Returns kDataLoss, naming both, if a rank was lost together with its right neighbour.
+// Shard i of a cut is held by rank i of that cut and, as a copy, by its right neighbour. `members`
+// are the numbers of the cut's ranks, and `left` the numbers of the ranks that are left; both
+// ascend. Returns, for each shard, the rank that sends it, as an index into `left`. Returns
+// kDataLoss, naming both ranks, if a rank was lost together with its right neighbour.
 absl::StatusOr<std::vector<int>> HoldersOf(absl::Span<const int> members,
                                            absl::Span<const int> left);
 
-// Elements [first, first + count) of all parameters, which go from rank `from` to rank `to`, where
-// they are of its own shard. `shard` is the shard of the old cut that has them.
+// Elements [first, first + count) of all parameters, which rank `from` sends to rank `to`. They
+// belong to the new shard of rank `to`. `shard` is the shard of the old cut that contains them.
 struct ShardMove {
   int from = 0, to = 0, shard = 0;
   int64_t first = 0, count = 0;
   friend bool operator==(const ShardMove&, const ShardMove&) = default;
 };
 
-// Returns the moves by which `count` elements in holders.size() shards become `ranks` shards, in the
-// order of from, to, first. Shards are cut as Slab cuts a layer.
+// Returns the moves that turn holders.size() shards of `count` elements into `ranks` shards, sorted
+// by from, to and first. `holders` has, by old shard, the rank that sends it. Shards are cut as
+// Slab cuts a layer.
 std::vector<ShardMove> MovesOf(int64_t count, absl::Span<const int> holders, int ranks);
 
 }  // namespace entrain

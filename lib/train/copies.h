@@ -1,6 +1,6 @@
-// Ranks of a replica that hold copies: along the context axis copies of all parameters, along the
-// tensor axis copies of the layers that the caller has declared replicated. Copies must stay equal
-// in every bit; every exchange checks that.
+// Ranks of a replica that hold copies: copies of all parameters along the context axis, and copies
+// of the layers that the caller has declared replicated along the tensor axis. Copies must stay
+// equal in every bit. Every exchange checks this.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class Copies {
   static absl::StatusOr<Copies> Find(const Mesh& mesh, Communicator& model);
 
   bool exist() const { return !holds_.empty(); }
-  // `all` holds, for each rank of the replica, the squares of the pseudo-gradients of these layers
-  // in its shards. Returns kDataLoss, naming the layer and the ranks, if copies differ.
+  // `all` holds, for each rank of the replica, the sums of squares of the pseudo-gradients in its
+  // shards of these layers. Returns kDataLoss, naming the layer and the ranks, if copies differ.
   absl::Status CheckSquares(const Slab& slab, absl::Span<const int> layers,
                             absl::Span<const double> all) const;
   // `all` holds the checksum of each rank's anchors.

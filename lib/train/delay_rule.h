@@ -1,5 +1,6 @@
-// The table of methods: which gradients each round takes, and what it makes of them. G: gradients
-// added since the round before. acc: the accumulator. A, B: the two halves of a batch of acco.
+// The table of methods: the gradients that each round takes, and the result that it computes. G:
+// the gradients added since the previous round. acc: the accumulator. A, B: the two halves of a
+// batch of acco.
 //
 //   method  round            takes   makes                                                    acc then  install
 //   any     warm-up          G       commit    theta  = Opt(theta, G / N_G)                   empty     waits for this round
@@ -45,7 +46,8 @@ class DelayRule {
   RoundKind kind() const { return kind_; }
   // Returns true if acc holds half A of a batch, with which an estimate was made.
   bool half_held() const { return kind_ == RoundKind::kEstimate; }
-  // Continues as after a round that left acc with half a batch, or empty.
+  // Continues from a loaded state. `half_held`: the last round left half a batch in acc; otherwise
+  // it left acc empty.
   void Restore(bool half_held) { kind_ = half_held ? RoundKind::kEstimate : RoundKind::kCommit; }
 
  private:

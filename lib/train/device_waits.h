@@ -11,7 +11,7 @@
 
 namespace entrain {
 
-// Blocks until the mark is reached. Returns early with the error of `may_go_on`, if it returns one.
+// Blocks until the mark is reached. If `may_go_on` returns an error, returns early with this error.
 // Returns kDeadlineExceeded when the time is up.
 absl::Status WaitForMark(const DeviceMark& mark, Deadline give_up,
                          absl::FunctionRef<absl::Status()> may_go_on);

@@ -2,13 +2,13 @@
 // has reached the point at which the caller's stream was when the job was posted. Later work on the
 // caller's stream can be made to wait for a job. The host waits for neither.
 //
-//   caller's stream   ... | mark   more work ...            | word >= 1   what needs the job
+//   caller's stream   ... | mark   more work ...            | word >= 1   work that needs the job
 //   worker                posts |~~~~ job 1, on a stream of its own ~~~~| word = 1
 //
 // After the first job that fails no further job runs (worker_thread.h), and the caller's stream is
 // no longer held.
 //
-// Thread safety: Worker's.
+// Thread safety: that of Worker.
 #pragma once
 
 #include <cstdint>
@@ -89,7 +89,7 @@ class DeviceWorker final : public Worker {
   const StreamHandle stream_;
   mutable absl::Mutex mutex_;
   StreamWord done_ ABSL_GUARDED_BY(mutex_);
-  // The word holds the low 32 bits of such a number.
+  // Numbers of jobs. The word holds the low 32 bits of such a number.
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0, held_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   WorkerThread thread_;  // last member: its jobs use the others

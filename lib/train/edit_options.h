@@ -43,10 +43,10 @@ struct EditOptions {
   ENTRAIN_EDIT_OPTIONS(ENTRAIN_OPTION_FIELD)
   OuterStepFn outer_step = nullptr;  // for outer_optimizer callback
   void* outer_user = nullptr;
-  std::vector<int32_t> fragment_of_layer;   // by layer, in place of the pattern; or empty
-  std::vector<int64_t> fragment_intervals;  // by fragment, in place of H; or empty
+  std::vector<int32_t> fragment_of_layer;   // by layer; replaces the pattern if not empty
+  std::vector<int64_t> fragment_intervals;  // by fragment; replaces H if not empty
   std::vector<int64_t> fragment_offsets;    // by fragment; empty: evenly over the interval
-  // Of admit: the store in which newcomers apply, and the name under which they do.
+  // For admit: the store in which newcomers apply, and the name under which they apply.
   std::function<absl::StatusOr<std::shared_ptr<Store>>(const Stop& stop)> admit_store = nullptr;
   std::string admit_name = "edit";
   // These are not in the C ABI.
@@ -66,8 +66,8 @@ struct EditOptions {
   bool outer_has_betas() const {
     return outer_optimizer == OuterKind::kAdamw || outer_optimizer == OuterKind::kLion;
   }
-  // Returns true if exchanges keep each layer's combined delta: after a loss, replicas repeat an
-  // outer step of the caller, whose state the library cannot send.
+  // Returns true if exchanges keep each layer's combined delta. After a loss, replicas repeat an
+  // outer step of the caller with it, because the library cannot send the state of such a step.
   bool keeps_means() const {
     return on_loss == OnLoss::kFinish && outer_optimizer == OuterKind::kCallback;
   }
@@ -97,7 +97,8 @@ struct EditOptions {
   int64_t interval_ns() const {
     return static_cast<int64_t>(local_sgd_sync_time * static_cast<double>(kSecond));
   }
-  // Returns the least number of steps that all replicas together must make between two exchanges.
+  // Returns the number of steps that all replicas together must make, at least, between two
+  // exchanges.
   int64_t least_steps() const { return use_async ? min_total_global_steps : 1; }
 };
 
@@ -107,10 +108,10 @@ absl::Span<const EditOption> EditOptionTable();
 
 // Returns kInvalidArgument, naming the option, its value and a remedy, if one is wrong.
 absl::Status CheckOptions(const EditOptions& options);
-// Checks also that sparsification leaves at least one element in every shard of a layer. `counts`
-// holds the elements of the layers that train.
+// Also checks that sparsification leaves at least one element in every shard of a layer. `counts`
+// holds the numbers of elements of the layers that train.
 absl::Status CheckDensity(const EditOptions& options, int slots, absl::Span<const int64_t> counts);
-// Returns the values that all ranks must give alike: the rows marked as shared.
+// Returns the values that must be equal on all ranks: the rows marked as shared.
 std::vector<NamedValue> SharedOptions(const EditOptions& options);
 
 }  // namespace entrain

@@ -36,7 +36,7 @@ namespace entrain {
 
 class EditState final : public StateOwner {
  public:
-  // The parts of the object whose state this is. All must outlive this object.
+  // The parts of the object whose state this is. All of them must outlive this object.
   struct Parts {
     const Mesh& mesh;
     const LayerShards& shards;
@@ -56,7 +56,7 @@ class EditState final : public StateOwner {
 
   // Counts a call that changes the state.
   void Move() { ++moves_; }
-  // Adds an array of the caller's to the run's state. The array is lent until this object is
+  // Adds an array of the caller to the run's state. The array is lent until this object is
   // destroyed.
   absl::Status Add(absl::string_view name, Holder holder, DType dtype, void* data, int64_t count);
   // Collective. Returns kFailedPrecondition except between the end of an exchange and the first

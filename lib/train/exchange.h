@@ -8,13 +8,14 @@
 // When a rank is lost, the communicators are replaced, and an exchange under way is finished by the
 // replicas that are left (recovery.h; exchange_recovery.cc has the functions for it).
 //
-// Only layers that train take part, and of those only the layers given to Judge. On the host,
-// collectives carry tags (the layer; for Judge the number of layers), so ranks may interleave Begin
-// and Finish differently. On a device the deltas carry no tags, so their order must be the same on
-// all ranks.
+// Only layers that train take part, and of these only the layers given to Judge. On the host,
+// collectives carry tags, so ranks may interleave Begin and Finish differently. The tag is the
+// layer; in Judge it is the number of layers. On a device the deltas carry no tags, so their order
+// must be the same on all ranks.
 //
-// Thread safety: one thread at a time: the caller's while nothing is under way, otherwise the
-// worker. While the worker works on some layers, the caller may take and merge snapshots of others.
+// Thread safety: one thread at a time: the caller's thread while nothing is under way, otherwise
+// the worker. While the worker works on some layers, the caller may take and merge snapshots of
+// others.
 //
 // On device memory the calling thread must have bound the device's kernels (KernelStream). The
 // caller's thread binds them to the caller's stream, for CreateAnchors, Snapshot and Adopt. The
@@ -55,15 +56,15 @@ namespace entrain {
 
 // The decisions of an exchange about a layer.
 struct LayerReport {
-  // By number of the replica. Weight 0: rejected. Both 0: lost, or not there.
+  // Indexed by the number of the replica. Weight 0: rejected. Norm and weight 0: lost, or absent.
   std::vector<double> norms, weights;
   double clip_factor = 1;        // beta
   double staleness = 1;          // divisor of the mean, with staleness_penalty
   bool accepted = true;          // this replica was not rejected
-  AnomalyDetector::Score score;  // score of its norm, with skip_anomaly
+  AnomalyDetector::Score score;  // score of this replica's norm, with skip_anomaly
   bool rolled_back = false;      // all were rejected, or the result was not finite
-  // Totals over all exchanges of the layer, including those of a loaded run: replicas that brought
-  // a delta, and how many of these were accepted. The same on all ranks.
+  // Totals over all exchanges of the layer, including those of a loaded run: the number of replicas
+  // that brought a delta, and how many of these were accepted. They are the same on all ranks.
   int64_t brought_ever = 0, accepted_ever = 0;
 };
 
@@ -71,7 +72,7 @@ struct LayerReport {
 // sent. Equal on all ranks that have finished the layer.
 struct LayerOutcome {
   int64_t rolled_back = 0;
-  int64_t outer_steps = 0;  // of the layer, so far
+  int64_t outer_steps = 0;  // number of outer steps of the layer so far
   OuterScales scales;
 };
 static_assert(sizeof(LayerOutcome) == 7 * sizeof(int64_t));
@@ -101,15 +102,14 @@ class Exchange final : public LayerExchange {
   // Must be called once, before all other functions. On a device: allocates all memory that the
   // object needs. On the host: allocates the memory that a theta other than f32 needs.
   absl::Status Reserve();
-  // Takes the place of the first exchange: all replicas have equal parameters, and these become the
+  // Used in place of a first exchange: all replicas have equal parameters, and these become the
   // anchor. Sends nothing.
   absl::Status CreateAnchors();
   // Hashes the anchors after CreateAnchors. On a device this waits for the hashes.
   void SealAnchors();
 
   void VisitState(StateVisitor& visitor);
-  // For loading: undoes a CreateAnchors that made room for anchors, if the checkpoint does not have
-  // them.
+  // For loading: frees the anchors that CreateAnchors has made, if the checkpoint has none.
   void DropAnchors() { anchors_.Drop(); }
   // Makes the loaded state take effect. With `live` it also copies a to theta, as after an
   // exchange.
@@ -138,18 +138,18 @@ class Exchange final : public LayerExchange {
   bool overlapped(int layer) const { return overlapped_[static_cast<size_t>(layer)] != 0; }
 
   // For rounds that are closed without this replica (round_closer.h). BeginLate must be called
-  // before each of them: until CatchUp the functions of a round leave the live parameters alone,
-  // and the standing must bring no steps. CatchUp sets the parameters as option `late` says, after
-  // `missed` rounds.
+  // before each such round. Until CatchUp, the functions of a round do not change the live
+  // parameters, and the standing must report no steps. After `missed` such rounds, CatchUp sets the
+  // parameters as option `late` says.
   absl::Status BeginLate();
-  // Returns true if the parameters keep what the replica has trained.
+  // Returns true if the parameters keep the changes that this replica has made in training.
   bool CatchUp(int64_t missed);
   // Returns true from BeginLate to CatchUp. The caller's thread must hold
   // RoundRunner::between_late_rounds.
   bool late() const;
 
   const Anchors& anchors() const { return anchors_; }
-  // Returns the table of the last Judge, and what that Judge returned.
+  // table() is the table of the last Judge. exchanges() has the value that this Judge returned.
   const NormTable& table() const { return table_; }
   bool exchanges() const { return Exchanges(table_.standings, options_.least_steps()); }
   const LayerReport& report(int layer) const { return reports_[static_cast<size_t>(layer)]; }
@@ -158,12 +158,12 @@ class Exchange final : public LayerExchange {
   ExchangeBytes bytes_sent() const ABSL_LOCKS_EXCLUDED(groups_mutex_);
   // Returns the number of this replica.
   int replica() const { return me_; }
-  // Returns how many layers' anchors were repaired so far, over all replicas. The same on all ranks
-  // of the sync group.
+  // Returns the number of repairs of a layer's anchor so far, over all replicas. It is the same on
+  // all ranks of the sync group.
   int64_t repairs() const { return repairs_; }
-  // For a newcomer: takes over the members' number of repairs.
+  // For a newcomer: sets the number of repairs to that of the members.
   void SetRepairs(int64_t repairs) { repairs_ = repairs; }
-  // This replica is a newcomer: its weight grows, as newcomer_warmup says.
+  // Must be called if this replica is a newcomer. Its weight then grows as newcomer_warmup says.
   void BeginGrowing() { newcomer_rounds_.assign(newcomer_rounds_.size(), 0); }
   // Returns a layer whose anchor was repaired here and that has had no exchange since; -1: none.
   int distrusted() const;
@@ -173,28 +173,28 @@ class Exchange final : public LayerExchange {
   // the numbers of the replicas that are left, by rank of `sync`.
   void Regroup(std::shared_ptr<Communicator> model, std::shared_ptr<Communicator> sync,
                const std::vector<int>& replicas) ABSL_LOCKS_EXCLUDED(groups_mutex_);
-  // Says that this replica has the number `me` of at most `most` replicas. Before it, these are the
-  // replicas of the mesh.
+  // Sets the number of this replica to `me`, and the limit below which all numbers are to `most`.
+  // The initial values come from the mesh.
   void SetNumbers(int me, int most);
   int most_replicas() const { return static_cast<int>(all_replicas_); }
   // Adds flags to the next standing of this rank.
   void Announce(uint64_t flags) { announced_ = flags; }
-  // Forgets that processes have applied (kApplied): after a loss, nobody is taken in before the
-  // next rendezvous.
+  // Forgets that processes have applied (kApplied). After a loss, no newcomer is taken in before
+  // the next rendezvous.
   void DropApplications();
-  // Takes the place of a Judge that has failed here and has succeeded on another rank, which has
-  // sent its table. Returns what that Judge returned.
+  // Used in place of a Judge that has failed here but has succeeded on another rank, which has sent
+  // its table. Returns the value that this Judge returned.
   bool TakeUp(NormTable table);
-  // Weighs the layer again, without the replicas that are lost. With `counts`, the totals of the
-  // report change too.
+  // Computes the weights of the layer again, without the lost replicas. With `counts`, changes the
+  // totals of the report too.
   void WeighAgain(int layer, bool counts);
-  // Returns how the last exchange of a layer has ended. Valid after Finish of the layer.
+  // Returns the outcome of the last exchange of a layer. Valid after Finish of the layer.
   const LayerOutcome& outcome(int layer) const { return outcomes_[static_cast<size_t>(layer)]; }
-  // Finishes a layer that no rank of the sync group has finished, with the scales of another part
-  // of the layer that is finished.
+  // Finishes this rank's part of a layer, which no rank of the sync group has finished. Uses the
+  // scales of another part of the layer, which other ranks have finished.
   absl::Status FinishLike(int layer, const LayerOutcome& outcome);
   // Collective over the sync group. Rank `root`, which has finished the layer, sends the result to
-  // the ranks that have not. `finished` says that this rank has.
+  // the ranks that have not finished it. `finished` is true if this rank has finished it.
   absl::Status Share(int layer, int root, bool finished, const LayerOutcome& outcome);
 
  private:
@@ -249,34 +249,36 @@ class Exchange final : public LayerExchange {
   mutable absl::Mutex groups_mutex_;
   ExchangeGroups
       groups_;  // the worker changes it, with groups_mutex_; others read it with the mutex
-  ExchangeBytes sent_before_ ABSL_GUARDED_BY(groups_mutex_);  // by communicators that were replaced
+  // Sent by communicators that were replaced.
+  ExchangeBytes sent_before_ ABSL_GUARDED_BY(groups_mutex_);
   const ReplicaSums sums_;
   DeviceRoom* const room_;
   const std::unique_ptr<DeltaReducer> reducer_;
   int me_;               // the number of this replica
-  size_t all_replicas_;  // numbers are below this
+  size_t all_replicas_;  // all numbers of replicas are below this
   uint64_t announced_ = 0;
-  std::vector<int> replicas_;  // numbers of those that are left, by rank of the sync group
+  std::vector<int> replicas_;  // numbers of the replicas that are left, by rank of `sync`
   Anchors anchors_;
   AnchorGuard guard_;
   OuterOptimizer outer_;
   std::vector<AnomalyDetector> detectors_;  // by layer, of this replica; empty without skip_anomaly
   std::vector<int> empty_rounds_;           // by layer: exchanges in a row that rejected all
   std::vector<int64_t> brought_, accepted_;  // by layer: brought_ever and accepted_ever of reports
-  NormTable table_;                          // of the last Judge
+  NormTable table_;                          // result of the last Judge
   StalenessGaps gaps_;
-  OwnedBuffer means_;         // with keeps_means: each layer's last combined delta, as in the slab
-  WideShard wide_, merging_;  // for the running exchange; for merging
+  OwnedBuffer means_;         // with keeps_means: last combined delta of each layer, as in the slab
+  WideShard wide_, merging_;  // wide_: for the running exchange; merging_: for Merge
   OwnedBuffer snapshot_;      // laid out like the slab; exists after the first Snapshot
   float* taken_ = nullptr;    // in `snapshot_` or on a device
-  // One word per layer, so that each word is written by one thread only. overlapped_: a snapshot of
-  // the layer is in use. finite_: its snapshot was finite.
+  // One word per layer, so that each word is written by one thread only. overlapped_ is 1 while a
+  // snapshot of the layer is in use. finite_ is 1 if this snapshot was finite.
   std::vector<int32_t> overlapped_, finite_;
   int64_t repairs_ = 0;  // see repairs
-  // By layer: the exchanges in which this replica has counted as a newcomer; newcomer_warmup: its
-  // weight is full.
+  // By layer: the number of exchanges in which this replica has counted as a newcomer. At
+  // newcomer_warmup its weight is full, and the number stops.
   std::vector<int64_t> newcomer_rounds_;
-  int64_t carried_late_ = 0;  // rounds for which the next pseudo-gradient is late, if that counts
+  // With late `weighted`: number of rounds by which the next pseudo-gradient is late.
+  int64_t carried_late_ = 0;
   DeltaBuffers deltas_;
   std::vector<Verdict> verdicts_;       // by layer; their weights are by rank of the sync group
   std::vector<Verdict> counted_;        // by layer: the verdict that the totals contain

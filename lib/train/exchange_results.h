@@ -1,9 +1,9 @@
 // Counters and results of EDiT's rounds: the number of rounds, the rejections, and the standings of
 // the replicas.
 //
-// Thread safety: the functions of a round are called by one thread at a time: by the worker's while
-// a round is under way, otherwise by the caller's. The functions that read may be called from any
-// thread.
+// Thread safety: the functions of a round are called by one thread at a time: by the worker while a
+// round is under way, otherwise by the caller's thread. The functions that read may be called from
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -32,36 +32,36 @@ struct EditInfo {
   uint64_t exposed_ns = 0, sync_ns = 0;
   uint64_t bytes_sent_shard = 0, bytes_sent_sync = 0;
   bool in_warmup = false;
-  int64_t rendezvous = 0;    // with or without an exchange
+  int64_t rendezvous = 0;    // number of rendezvous, with or without an exchange
   uint64_t wishes = 0;       // set by any replica at the last rendezvous
   double metric = 0;         // mean over replicas at the last rendezvous; NaN: none
   int64_t rejections = 0;    // rejected layers of this replica, over all exchanges
   int64_t rollbacks = 0;     // layers that were rolled back
-  int replicas = 1;          // that are there
+  int replicas = 1;          // number of replicas that are present
   int64_t losses = 0;        // replicas that were lost
   int64_t joins = 0;         // admissions that have brought replicas
-  int replica = 0;           // the number of this one
-  int most_replicas = 1;     // numbers are below this
+  int replica = 0;           // number of this replica
+  int most_replicas = 1;     // all numbers of replicas are below this
   int64_t short_rounds = 0;  // rounds that lost a replica after their rendezvous
-  int64_t repairs = 0;       // anchors of layers that were repaired, over all replicas
+  int64_t repairs = 0;       // repairs of a layer's anchor, over all replicas
   int64_t missed = 0;        // rounds that were closed without this replica
 };
 
 class ExchangeResults {
  public:
-  // `replicas` replicas begin, numbered from 0.
+  // `replicas` is the number of replicas at the beginning, which are numbered from 0.
   explicit ExchangeResults(int replicas) : replicas_(replicas), most_(replicas) {}
 
   // ---- Called by a round
   // Records the table of rendezvous number `rendezvous`, counted from 0.
   void Met(const NormTable& table, uint64_t rendezvous);
   void Lost(ReplicaLoss loss);
-  // Records that replicas have joined: `replicas` are there, and numbers are below `most`.
+  // Records that replicas have joined: the run has `replicas` replicas, with numbers below `most`.
   void Joined(int replicas, int most);
-  // Says that numbers of replicas are below `most`.
+  // Sets the limit: all numbers of replicas are below `most`.
   void SetMost(int most);
-  // Records that the round after this number of finished rounds has lost a replica after its
-  // rendezvous.
+  // Records that a round has lost a replica after its rendezvous. `round` is the number of rounds
+  // that were finished before it.
   void RoundShort(int64_t round);
   void SetRepairs(int64_t repairs);
   // Records that a round was closed without this replica.
@@ -76,7 +76,7 @@ class ExchangeResults {
   void Begin(int64_t step);
   void SetAnchorChecksum(uint64_t checksum);
   void VisitState(StateVisitor& visitor);
-  // Begins in a run that has made this number of exchanges.
+  // For a newcomer: sets the number of exchanges that the run has made so far.
   void SetSyncs(int64_t syncs) { syncs_ = syncs; }
   // Continues from loaded state.
   void GoOn(int64_t last_sync_step, uint64_t anchor_checksum, int64_t rendezvous);
@@ -109,8 +109,8 @@ class ExchangeResults {
   std::vector<int> met_replicas_ ABSL_GUARDED_BY(mutex_);
   std::vector<Standing> standings_ ABSL_GUARDED_BY(mutex_);  // parallel to met_replicas_
   int64_t met_ ABSL_GUARDED_BY(mutex_) = 0;                  // finished rendezvous
-  int replicas_ ABSL_GUARDED_BY(mutex_);                     // that are there
-  int most_ ABSL_GUARDED_BY(mutex_);                         // numbers are below this
+  int replicas_ ABSL_GUARDED_BY(mutex_);                     // number of replicas that are present
+  int most_ ABSL_GUARDED_BY(mutex_);                         // all their numbers are below this
   int64_t joins_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<ReplicaLoss> losses_ ABSL_GUARDED_BY(mutex_);
   int64_t short_rounds_ ABSL_GUARDED_BY(mutex_) = 0, last_short_ ABSL_GUARDED_BY(mutex_) = -1;

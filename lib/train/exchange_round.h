@@ -5,9 +5,10 @@
 //
 // Layers have turns, in ascending order. A layer that has begun travels while the layer before it
 // is finished. The caller limits the turns that may begin.
-//
-// Thread safety: Judge, RunTurn and Merge, and after a loss SetJudged and Restart, run on one thread at a time. The thread
-// must have waited for the call before, if that ran on another thread. Allow is called by the caller's thread. state and
+// Thread safety: Judge, RunTurn and Merge, and after a loss SetJudged and Restart, run on one
+// thread at a time. If the previous of these calls ran on another thread, the thread must have
+// waited for it. Allow is called by the caller's thread. state and the constants may be read from
+// any thread.
 // the constants may be read from any thread.
 #pragma once
 
@@ -29,12 +30,12 @@ class ExchangeRound {
   enum class State { kBegun, kJudged, kUnderWay, kArrived, kMerged };
   static constexpr int kNoLayer = -1;
 
-  // `order` gives the layer of each turn, ascending. `standing` is this rank's; its steps are those
-  // at which the round begins. `behind` says that the round runs behind further steps. `in_flight`,
-  // at least 1, limits the layers between Begin and Finish.
+  // `order` gives the layer of each turn, ascending. `standing` is this rank's standing, with the
+  // steps at which the round begins. `behind` is true if the round runs behind further steps.
+  // `in_flight`, at least 1, limits the number of layers between Begin and Finish.
   ExchangeRound(std::vector<int> order, const Standing& standing, bool behind, int in_flight)
       : order_(std::move(order)), standing_(standing), behind_(behind), in_flight_(in_flight) {}
-  // Makes a round behind further steps that had arrived when it was saved.
+  // For loading: makes a round that ran behind further steps and had arrived when it was saved.
   static std::shared_ptr<ExchangeRound> Arrived(std::vector<int> order, int64_t begun);
 
   const std::vector<int>& order() const { return order_; }
@@ -53,8 +54,8 @@ class ExchangeRound {
   // Judge.
   bool exchanges() const { return exchanges_; }
 
-  // Returns how many turns have been finished; -1 before Judge. If there is nothing to exchange, all
-  // are. Called on the thread of Judge.
+  // Returns the number of finished turns; -1 before Judge. If there is nothing to exchange, all
+  // turns count as finished. Called on the thread of Judge.
   int finished() const;
 
   // Called by the caller's thread: allows all turns up to this one to begin. `turn` must not
@@ -65,19 +66,21 @@ class ExchangeRound {
   void set_last_job(uint64_t job) { last_job_ = job; }
   uint64_t last_job() const { return last_job_; }
 
-  // Gives the round its number, which its replica did not know when it arrived.
+  // Sets the number of the round, which the replica did not know when it arrived.
   void SetNumber(uint64_t round) { standing_.round = round; }
-  // Takes the place of Judge if the replica goes on without a rendezvous, because it came too late
-  // for rounds and has taken up their results, or too early for a round that needs all replicas.
-  // `dropped`: what it has trained was dropped. Afterwards there is nothing to exchange.
+  // Used in place of Judge if the replica goes on without a rendezvous. It came too late for rounds
+  // and has taken up their results, or it came too early for a round that needs all replicas.
+  // `dropped` is true if the result of its training was dropped. Afterwards there is nothing to
+  // exchange.
   void SetMissed(bool dropped);
-  // Tell what SetMissed has set. Valid on a thread that has waited for the round's first job.
+  // Return the values that SetMissed has set. Valid on a thread that has waited for the round's
+  // first job.
   bool missed() const { return missed_; }
   bool dropped() const { return dropped_; }
   absl::Status Judge(LayerExchange& exchange, int64_t extra_ns);
-  // Takes the place of a Judge that has failed here and succeeded on other ranks.
+  // Used in place of a Judge that has failed here and succeeded on other ranks.
   void SetJudged(bool exchanges);
-  // The first `finished` turns are finished, and no other layer has begun.
+  // Continues at turn `finished`: the turns before it are finished, and no other layer has begun.
   void Restart(int finished) { next_begin_ = next_finish_ = finished; }
   // Begins the layers ahead that are allowed to begin, and finishes the layer whose turn it is.
   // Must be called once per turn, and again after an error if the round continues. Returns the
@@ -96,8 +99,8 @@ class ExchangeRound {
   const bool behind_;
   const int in_flight_;
   bool exchanges_ = false;                 // written before the state becomes kJudged
-  bool missed_ = false, dropped_ = false;  // likewise
-  int turn_ = 0;                           // that of the next RunTurn
+  bool missed_ = false, dropped_ = false;  // written before the state becomes kJudged
+  int turn_ = 0;                           // turn of the next RunTurn
   int next_begin_ = 0, next_finish_ = 0;   // turns; next_finish_ > turn_ only after Restart
   uint64_t last_job_ = 0;
   std::atomic<int> allowed_{-1};

@@ -1,6 +1,6 @@
 // Decides which layers EDiT exchanges at which step. Either all layers are exchanged every H steps,
-// or parts of the model, the fragments, at steps of their own (Streaming DiLoCo, arXiv 2501.18512,
-// section 2.1), so that the network is used more evenly.
+// or each fragment, which is a part of the model, is exchanged at steps of its own. Then the
+// network is used more evenly (Streaming DiLoCo, arXiv 2501.18512, section 2.1).
 //
 // Pure functions: the results are equal on all ranks of a mesh that have the same options and
 // layers.
@@ -22,11 +22,12 @@ class FragmentSchedule {
   // `options` must have been checked, also by CheckFragments.
   FragmentSchedule(const EditOptions& options, const Slab& slab);
 
-  // Returns, in order, the layers that are exchanged `steps` steps after warm-up; often none.
+  // Returns the layers that are exchanged `steps` steps after warm-up, in order; often none.
   std::vector<int> Due(int64_t steps) const;
   // Returns all layers that train, in order.
   const std::vector<int>& all() const { return all_; }
-  // Returns the fragment of each layer and the steps of each fragment, to compare ranks.
+  // Returns the fragment of each layer and the steps of each fragment, for a comparison between
+  // ranks.
   std::vector<NamedValue> Named() const;
 
  private:
@@ -38,7 +39,7 @@ class FragmentSchedule {
   std::vector<Fragment> fragments_;
 };
 
-// Checks also that every fragment has a layer that trains, and that every layer has a fragment.
+// Also checks that every fragment has a layer that trains, and that every layer has a fragment.
 absl::Status CheckFragments(const EditOptions& options, const Slab& slab);
 
 }  // namespace entrain

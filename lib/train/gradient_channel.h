@@ -11,9 +11,9 @@
 // DelayRule, MicrobatchQuota (how many micro-batches this rank adds to a round) and the rest of
 // this class. The worker uses GradientRound, with ShardStep and ChannelProgress.
 //
-// On a device the worker enqueues a round on a stream of its own as soon as it knows the counts,
-// and install waits only for that. install enqueues its copies on the caller's stream, and the two
-// streams wait for each other:
+// On a device the worker enqueues a round on a stream of its own as soon as it knows the counts.
+// install waits only until the round is enqueued. It enqueues its copies on the caller's stream,
+// and the two streams wait for each other:
 //
 //   caller's   ... install: params = com, com = acc |  ...gradients...  | params = com, com = acc |
 //   own                                             | reduce-scatter, step, all-gather |
@@ -51,11 +51,11 @@
 
 namespace entrain {
 
-// The state as of the last install. The fields of RoundResult are the same on all ranks after
-// equally many installs.
+// The state as of the last install. The fields of RoundResult are the same on all ranks after the
+// same number of installs.
 struct ChannelInfo : RoundResult {
-  int64_t losses = 0;   // ranks that were lost before this round, since this rank is there
-  int64_t dropped = 0;  // micro-batches of this rank, too late for the last commit
+  int64_t losses = 0;   // ranks that were lost before this round, but after this rank began
+  int64_t dropped = 0;  // micro-batches of this rank that came too late for the last commit
   bool finished = false;
   // Totals since the channel was created:
   uint64_t exposed_ns = 0;  // waited in install
@@ -67,30 +67,30 @@ struct ChannelInfo : RoundResult {
 class GradientChannel final : public StateOwner {
  public:
   // Collective. Rank 0's parameters become the parameters of all ranks. Releasing the channel ends
-  // a round under way on all ranks; on a device the release also waits for the round that was taken
-  // last. If a step function of the caller's does not return, its thread stays, and that thread
-  // frees the object.
+  // a round under way on all ranks. On a device the release also waits for the round that was taken
+  // last. If a step function of the caller does not return, the worker's thread goes on, and frees
+  // the object later.
   static absl::StatusOr<std::shared_ptr<GradientChannel>> Create(Communicator& comm,
                                                                  const ChannelOptions& options);
-  // Joins the ranks of a channel that trains (option admit), in place of Create. `comm` has this
-  // process alone. Blocks at most `wait_ns`; 0: the communicator's time limit.
+  // Used in place of Create to join the ranks of a channel that trains (option admit). `comm`
+  // contains only this process. Blocks at most `wait_ns`; 0: the communicator's time limit.
   static absl::StatusOr<std::shared_ptr<GradientChannel>> Join(Communicator& comm,
                                                                const ChannelOptions& options,
                                                                int64_t wait_ns);
   // Returns the accumulator: options.count elements of grads_dtype.
   void* gradients() { return accumulator_.data(); }
-  // Returns the stream of rounds, for a step function of the caller's; null on the host.
+  // Returns the stream of rounds, for the caller's step function; null on the host.
   StreamHandle stream() const { return round_.own().at().stream; }
   // On a device: makes later calls use this stream, which waits for the work on the previous one.
   absl::Status SetStream(StreamHandle stream);
   // Counts micro-batches and tokens that were added to the accumulator since the last call.
   absl::Status Add(int64_t microbatches, int64_t tokens);
-  // Returns true if Install would not wait for other ranks, or if nothing more may be added before
-  // it. Never blocks.
+  // Returns true if Install would not wait for other ranks, or if no micro-batch may be added
+  // before Install. Never blocks.
   absl::StatusOr<bool> Poll() const;
   absl::Status Install();
-  // Blocks until Install would not wait. Returns false if it still would at the deadline. If
-  // Install would wait for the round that it starts itself, this function starts that round.
+  // Blocks until Install would not wait. Returns false if Install would still wait at the deadline.
+  // If Install would wait for the round that it starts itself, this function starts that round.
   absl::StatusOr<bool> Wait(Deadline until);
   // Non-blocking form of Wait: calls `then` once when Install would not wait, with the round's
   // status; see LayerSync::WhenLayerOver.
@@ -118,7 +118,8 @@ class GradientChannel final : public StateOwner {
   ChannelInfo info() const;
   // Returns the losses that this rank knows of, in the order in which it learned of them.
   std::vector<ChannelLoss> losses() const;
-  // The shard may be cut anew in a round, so with on_loss finish no round may be under way.
+  // Returns the cut of which this rank has a shard. A round may cut the shards anew, so with
+  // on_loss finish or admit this must not be called while a round is under way.
   const Slab& slab() const { return round_.cut().slab(); }
   // Returns this rank's shard: slab().layer(0).valid elements of master_dtype.
   const void* master() const { return round_.shard().theta(); }
@@ -148,14 +149,14 @@ class GradientChannel final : public StateOwner {
   absl::Status GoOnFromMasters(const AllRanks& all);
   absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
 
-  int ranks_;                 // at the start; of a newcomer: when it had joined
-  int64_t joins_before_ = 0;  // newcomers until then
+  int ranks_;                 // ranks when this rank began: at the start, or after it joined
+  int64_t joins_before_ = 0;  // number of newcomers up to that time
   const ChannelOptions options_;
   PlacedArray accumulator_;
-  GradientRound round_;  // the worker's while a round is under way, the caller's otherwise
+  GradientRound round_;  // used by the worker while a round is under way, otherwise by the caller
   DelayRule rule_;
   MicrobatchQuota quota_;
-  RoundCounts held_;        // in the accumulator
+  RoundCounts held_;        // counts of the gradients in the accumulator
   int64_t moves_ = 0;       // calls that changed the state
   bool started_ = false;    // Wait has started a synchronous round, which Install takes
   bool in_flight_ = false;  // a round is under way, or over but not taken
@@ -165,12 +166,12 @@ class GradientChannel final : public StateOwner {
   uint64_t base_bytes_ = 0;  // bytes sent during Create
   uint64_t job_ = 0;
   RoundResult landed_;      // results taken by the last install
-  uint64_t landed_ns_ = 0;  // round_ns_ at that time
+  uint64_t landed_ns_ = 0;  // value of round_ns_ at that time
   CallersArrays callers_;
   ChannelRecord record_;
   absl::Status status_;
   std::atomic<uint64_t> round_ns_{0};
-  std::atomic<int64_t> over_{0};  // rounds handed over that are finished
+  std::atomic<int64_t> over_{0};  // number of rounds handed over that are finished
 
   WorkerThread worker_;  // last member: its jobs use the others
 };

@@ -41,7 +41,7 @@ struct ParameterGroup {
   double lr_scale = 1;
 };
 
-// The largest number of ranks of a channel that takes newcomers in: ranks that agree.
+// The largest number of ranks of a channel that takes newcomers in, because its ranks must agree.
 constexpr int kMostChannelRanks = Survivors::kMostRanks;
 
 struct ChannelOptions {
@@ -50,20 +50,20 @@ struct ChannelOptions {
   void* params = nullptr;  // lent by the caller
   ArraysAt at;             // device or host of params and of all the channel's arrays
   DType params_dtype = DType::kF32;
-  DType grads_dtype = DType::kF32;  // of the accumulator
+  DType grads_dtype = DType::kF32;  // type of the accumulator
   DType wire_dtype = DType::kF32;   // type in which gradients are sent
   std::vector<int32_t> scripted;    // by round: exact number of micro-batches; empty: none
   ScheduleFn schedule = nullptr;    // replaces lr, min_lr, schedule_warmup and schedule_total
   void* schedule_user = nullptr;
-  std::shared_ptr<const Optimizer> optimizer;  // of elements in no group; alternatively:
+  std::shared_ptr<const Optimizer> optimizer;  // for elements in no group; alternative: `step`
   ShardStepFn step = nullptr;
   void* user = nullptr;
   std::vector<ParameterGroup> groups;  // ascending, disjoint; empty if `step` is set
-  // Of admit: the store in which newcomers apply, and the name under which they do.
+  // For admit: the store in which newcomers apply, and the name under which they apply.
   OpenStoreFn admit_store = nullptr;
   std::string admit_name = "acco";
 
-  // The type of the shard on which the optimizer works.
+  // Returns the type of the shard on which the optimizer works.
   DType master_dtype() const { return params_dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 };
 
@@ -71,17 +71,18 @@ struct ChannelOptions {
 absl::Span<const Option<ChannelOptions>> AccoOptionTable();
 // Returns kInvalidArgument, naming the option, its value and a remedy, if one is wrong.
 absl::Status CheckOptions(const ChannelOptions& options);
-// Likewise if the options do not go with this number of ranks.
+// Returns kInvalidArgument in the same form if the options do not allow this number of ranks.
 absl::Status CheckRanks(const ChannelOptions& options, int ranks);
-// Return the values that all ranks must give alike. SharedGroups must be called only if all ranks
-// have equally many groups.
+// Return the values that must be equal on all ranks. SharedGroups must be called only if all ranks
+// have the same number of groups.
 std::vector<NamedValue> SharedOptions(const ChannelOptions& options);
 std::vector<NamedValue> SharedGroups(const ChannelOptions& options);
-// Returns what members and newcomers compare, see NamedGroups. An optimizer is compared by the
-// result of a step on arbitrary values, because its hyper-parameters have no common form.
+// Returns the values that members and newcomers compare (NamedGroups). An optimizer is represented
+// by the result of a step on arbitrary values, because hyper-parameters have no common form.
 std::vector<std::vector<NamedValue>> AlikeForNewcomers(const ChannelOptions& options);
-// Returns groups that cover all parameters: the given groups and those between them, each with its
-// optimizer. Returns none if the caller has a step function. The options must have been checked.
+// Returns groups that cover all parameters: the given groups, and groups for the elements between
+// them, each with its optimizer. Returns none if the caller has a step function. The options must
+// have been checked.
 std::vector<ParameterGroup> AllGroups(const ChannelOptions& options);
 // Returns the learning rate at `progress`, counted in schedule_unit: linear up to schedule_warmup,
 // then half a cosine.

@@ -8,15 +8,14 @@
 // micro-batches.
 //
 // With on_loss finish the gradients stay in an array of their own, from which the reduce-scatter
-// reads, so that the round can be made again without the lost ranks (channel_recovery.h). A commit
+// reads, so that the round can be repeated without the lost ranks (channel_recovery.h). A commit
 // then has two more messages: the neighbours' sums, and the votes (commit_plan.h).
 //
-// With admit the counts have three numbers more, and a round may begin with the admission of
+// With admit, the counts contain three more numbers, and a round may begin with the admission of
 // newcomers (channel_admission.h).
 //
-// Thread safety: one thread at a time: the worker's between Take and Publish, otherwise the
-// caller's. comm, bytes, bytes_sent, End and Abort: any
-// thread.
+// Thread safety: one thread at a time: the worker between Take and Publish, otherwise the caller's
+// thread. comm, bytes, bytes_sent, End and Abort may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -49,20 +48,20 @@ namespace entrain {
 
 // The results of a round. They are the same on all ranks.
 struct RoundResult {
-  int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;  // totals; the last two committed
+  int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;  // totals; the last two: of commits
   bool committed = false;
   int64_t microbatches = 0;  // of all ranks, in this round
   double lr = 0;
   double grad_norm =
-      std::numeric_limits<double>::quiet_NaN();  // of the mean; NaN: without clip_norm
+      std::numeric_limits<double>::quiet_NaN();  // norm of the mean; NaN: without clip_norm
   double clip_factor = 1;
-  int64_t ranks = 0;  // whose micro-batches are in this round
-  int64_t joins = 0;  // newcomers before this round, of the whole run
+  int64_t ranks = 0;  // number of ranks whose micro-batches are in this round
+  int64_t joins = 0;  // newcomers in the whole run, up to this round
 };
 
-// What a round's counts and votes have made of it, in the format in which it is sent after a loss.
+// The results of a round's counts and votes, in the format in which they are sent after a loss.
 struct RoundOutcome {
-  RoundCounts counts;  // of all ranks
+  RoundCounts counts;  // sums over all ranks
   RoundResult result;
 };
 
@@ -87,7 +86,7 @@ class GradientRound {
   absl::Status Settle();
   // Copies com to the caller's parameters, in the order of the caller's stream.
   absl::Status Publish();
-  // Makes the masters of all ranks the parameters, here and in the caller's memory. Collective.
+  // Collective. Makes the masters of all ranks the parameters, in com and in the caller's memory.
   absl::Status PublishMasters();
 
   // Returns the results of the last round that is finished or enqueued.
@@ -110,24 +109,26 @@ class GradientRound {
   // End the communicator and a recovery under way, see Communicator.
   void End(const absl::Status& why);
   void Abort(absl::string_view reason);
-  // Collective. Makes copies of the masters and the state, which have changed outside a round.
+  // Collective. Renews the neighbours' copies of the masters and of the state, which have changed
+  // outside a round.
   absl::Status RenewCopies() { return cut_->RenewCopy(); }
 
   // ---- The parts of Run, one after the other
-  // Sums counts and gradients, and brings the neighbours' sums.
+  // Sums counts and gradients, and exchanges sums with the neighbours.
   absl::Status AddUp(RoundKind kind, const RoundCounts& mine);
-  // With clipping gathers one number of each rank, from which the norm of the mean gradient follows
-  // with the same bits on all ranks; in a commit that neighbours copy also checksums of its shards.
+  // With clipping, gathers one number of each rank, from which every rank computes the norm of the
+  // mean gradient with the same bits. In a commit that neighbours copy, also gathers the checksums
+  // of the shards.
   absl::Status Vote();
   // Makes the step.
   absl::Status Apply();
-  // Gathers the parameters. The copy of the neighbour's shard is stepped meanwhile.
+  // Gathers the parameters. Meanwhile, steps the copy of the neighbour's shard.
   absl::Status GatherParameters();
 
   // ---- Newcomers
-  // Blocks until no newcomers are being connected; before untagged calls on comm().
+  // Blocks until no newcomers are being connected. Must be called before untagged calls on comm().
   void AwaitNewcomers();
-  // Gives up newcomers that are being connected. Must be called on all ranks.
+  // Turns away newcomers that are being connected. Must be called on all ranks.
   void DropNewcomers();
   ChannelTotals totals() const;
   int64_t joins() const { return joins_; }  // of the whole run
@@ -138,34 +139,34 @@ class GradientRound {
     return {static_cast<std::byte*>(options_.params),
             static_cast<size_t>(options_.count * SizeOf(options_.params_dtype))};
   }
-  // The larger communicator and its cut replace those of the members.
+  // Replaces the members' communicator and cut by the larger communicator and its cut.
   void Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut);
   // Makes a newcomer one of these ranks, which have just finished the round of `totals`.
   void Become(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
               const ChannelTotals& totals);
 
   // ---- After a loss
-  // Null: a loss is an error.
+  // Returns null if a loss is an error.
   ChannelRecovery* recovery() const { return recovery_.get(); }
-  // Returns true if the recovery answers a call that has failed with `status`.
+  // Returns true if the recovery handles a call that has failed with `status`.
   bool Answers(const absl::Status& status) const;
   ChannelPlace place() const;
   // Returns the number of the round, counted from 1.
   int64_t number() const;
   const RoundOutcome& outcome() const { return outcome_; }
-  // Makes the step of the commit that others have decided, unless this rank has made it. `rounds`:
-  // the number of rounds before it.
+  // Makes the step of the commit that other ranks have decided, unless this rank has made it.
+  // `rounds` is the number of rounds before that commit.
   absl::Status Decide(int64_t rounds, const RoundOutcome& outcome);
-  // Collective. Receives the shards of a cut for the ranks of `comm`. Their numbers are `members`.
-  // `holders`: the rank that has each shard of the present cut.
+  // Collective over `comm`. Receives the shards of a cut for its ranks, whose numbers are
+  // `members`. `holders` has, for each shard of the present cut, the rank that holds it.
   absl::Status PrepareCut(std::shared_ptr<Communicator> comm, std::vector<int> members,
                           absl::Span<const int> holders);
   // Replaces the cut by the prepared one, if there is one.
   void TakeCut();
-  // Collective. The rank `root` has finished the round after `rounds` rounds. The ranks that have
-  // not finish it with its parameters.
+  // Collective. Rank `root` has finished the round that follows `rounds` rounds. A rank that has
+  // not finished this round receives the parameters from `root`, and finishes it with them.
   absl::Status ShareParameters(int root, int64_t rounds);
-  // Collective. All ranks finish the round with their masters as parameters.
+  // Collective. Finishes the round on all ranks, with the masters as parameters.
   absl::Status GatherMasters();
 
  private:
@@ -199,21 +200,21 @@ class GradientRound {
   // Returns true if the round is a commit that neighbours copy.
   bool Votes() const { return recovery_ != nullptr && Commits(kind_); }
   const SlabLayer& layer() const { return cut_->layer(); }
-  // The gradients that were taken.
+  // Returns the gradients that were taken.
   const PlacedArray& taken() const { return recovery_ == nullptr ? com_ : kept_; }
 
   bool changes() const {
     return options_.on_loss == OnLoss::kFinish || options_.admit == Admit::kExchange;
   }
 
-  std::shared_ptr<Communicator> first_comm_;  // null with world_, which has its successors
+  std::shared_ptr<Communicator> first_comm_;  // null if world_ is set, which has its successors
   const ChannelOptions& options_;
   std::unique_ptr<OwnStream> own_;
   PlacedArray com_;
-  PlacedArray kept_;                             // with a recovery
+  PlacedArray kept_;                             // with a recovery: the gradients that were taken
   std::unique_ptr<ReplicaWorld> world_;          // null: the ranks do not change
   std::unique_ptr<ChannelRecovery> recovery_;    // null: a loss is an error
-  std::unique_ptr<ChannelAdmission> admission_;  // null: nobody is taken in
+  std::unique_ptr<ChannelAdmission> admission_;  // null: no newcomer is taken in
   std::unique_ptr<ChannelCut> cut_, prepared_;
   int64_t cuts_ = 0;   // how often the shards were cut anew
   int64_t joins_ = 0;  // newcomers, of the whole run

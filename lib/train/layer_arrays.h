@@ -1,10 +1,10 @@
 // The caller's parameters (theta) and gradients: one pointer per layer to this rank's shard of it.
 // A slab is one array in which the shards of all layers follow each other.
 //
-// Functions that touch the arrays must be called where the kernels of their memory are bound
-// (KernelStream).
+// Functions that touch the arrays must be called on a thread that has bound the kernels of their
+// memory (KernelStream).
 //
-// Thread safety: a value.
+// Thread safety: as a std::vector.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@
 namespace entrain {
 
 struct LayerArrays {
-  DType dtype = DType::kF32;       // of both: kF32 or kBF16
+  DType dtype = DType::kF32;       // type of parameters and gradients: kF32 or kBF16
   std::vector<std::byte*> params;  // by layer, p_l elements each; empty: not bound
-  std::vector<std::byte*> grads;   // likewise; empty: the caller reduces gradients itself
+  std::vector<std::byte*> grads;   // as params; empty: the caller reduces gradients itself
 
   // Makes arrays from two slabs of slab.count() elements each.
   static LayerArrays OfSlab(const Slab& slab, void* params, void* grads, DType dtype);

@@ -1,6 +1,7 @@
-// Knows which exchange each layer waits for. It is the gate of a layer's gathers, and wait_layer
-// waits through it. The worker may work up to `prefetch` layers ahead of the layer last waited for.
-// With 0 each layer is exchanged in its own wait.
+// Knows which exchange each layer waits for. It is the gate of a layer's gathers, and
+// entrain_edit_wait_layer waits through it. The worker may work up to `prefetch` layers ahead of
+// the layer last waited for. If `prefetch` is 0, each layer is exchanged while the caller waits for
+// it.
 //
 //   Begin           turns 0 .. prefetch - 1 may begin; the jobs of all turns are posted
 //   Expect(layer)   turns up to the layer's, and `prefetch` more
@@ -37,10 +38,10 @@ class LayerGates final : public LayerGate {
   // returns its number.
   void Begin(std::shared_ptr<ExchangeRound> round, absl::FunctionRef<uint64_t()> post_turn);
   absl::Status CheckLayer(int layer) const;
-  // Returns the first layer whose exchange is under way. On a device an exchange for which the
-  // caller's stream already waits does not count. Returns -1 if there is none, or after an error.
+  // Returns the first layer whose exchange is under way; -1 if there is none, or after an error. On
+  // a device an exchange for which the caller's stream already waits does not count.
   int FirstPending() const;
-  // Returns the layer that the worker must not take yet; -1 if there is none.
+  // Returns the first layer that the worker must not take yet; -1 if there is none.
   int FirstHeldBack() const;
   // Calls `then` once when the exchange is over, with the status that Hold would return. On a
   // device too, `then` is called only when the exchange itself is over.

@@ -48,15 +48,15 @@ class LayerGather {
   // Sets the gate; null removes it. Must not be called while a layer is gated or travelling.
   void SetGate(LayerGate* gate) ABSL_LOCKS_EXCLUDED(gate_mutex_);
 
-  // Delivers the padded layer to this memory of the caller's from the next Start on; null: to
+  // From the next Start on, delivers the padded layer to `buffer`, memory of the caller; null: to
   // memory of the pool. Must be called only while the layer is free.
   void SetBuffer(int layer, std::byte* buffer) { given_[static_cast<size_t>(layer)] = buffer; }
   bool IsFree(int layer) const;
   // Starts the gather, unless it was started since the last Release. Never blocks.
   absl::Status Start(int layer);
   // Starts the gather if necessary. Calls `then` once when Wait would not block, with the status of
-  // Wait: before returning, or from another thread, where it must not block. On a device it is
-  // called when the layer has arrived.
+  // Wait: before returning, or from another thread, where `then` must not block. On a device `then`
+  // is called when the layer has arrived.
   void WhenGathered(int layer, WorkerThread::Continuation then);
   // Starts the gather if necessary and blocks. Returns the padded layer in `dtype`, valid until
   // Release. Adds the time spent to *wait_ns, without the time at the gate.

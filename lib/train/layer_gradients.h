@@ -9,7 +9,7 @@
 //
 // Ranks of a sync group must reduce their layers in the same order; without a sync group any order
 // is allowed. On device memory the ranks of a shard group and of a context group must use the same
-// order too, and a layer's reduction begins after that of the layer before.
+// order too, and a layer's reduction begins after the reduction of the layer before.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -53,8 +53,8 @@ class LayerGradients {
   // arrived.
   absl::Status BindOnDevice(const LayerArrays* live, DeviceRoom* room,
                             absl::AnyInvocable<absl::Status() const> sound);
-  // Makes Lend return this memory of the caller's for the layer; null: memory of the pool. Waits
-  // for the layer's last reduction. Must not be called while the layer is lent.
+  // Makes Lend return `buffer`, memory of the caller, for the layer; null: memory of the pool.
+  // Waits for the layer's last reduction. Must not be called while the layer is lent.
   absl::Status SetBuffer(int layer, std::byte* buffer);
   bool Lent(int layer) const { return lent_[static_cast<size_t>(layer)].data != nullptr; }
   // Returns M p_l zeros, or the buffer that was lent since the last Reduce of the layer. If the
@@ -67,7 +67,7 @@ class LayerGradients {
   // Blocks until everything has been added. On device memory the caller's stream waits instead.
   absl::Status Finish() { return worker_->Hold(worker_->last()); }
   // Calls `then` once when everything reduced so far has been added, with the status of Finish:
-  // before returning, or from another thread, where it must not block.
+  // before returning, or from another thread, where `then` must not block.
   void WhenFinished(Worker::Continuation then) {
     worker_->WhenDone(worker_->last(), std::move(then));
   }
@@ -94,7 +94,7 @@ class LayerGradients {
     bool global = false;
     Lending lent;
     RefPtr<Work> scatter;  // null: nothing to scatter
-    RefPtr<Work> context;  // on the host: the sum along that axis; null: none
+    RefPtr<Work> context;  // on the host: the sum along the context axis; null: none
     std::byte* data() const { return lent.data; }
   };
   absl::AnyInvocable<void(const absl::Status&)> GiveUp();
@@ -103,7 +103,7 @@ class LayerGradients {
   absl::StatusOr<uint64_t> PostLanding(const std::shared_ptr<Flight>& flight);
   Call ReduceScatter(const SlabLayer& layer, std::byte* buffer) const;
   Call AllReduce(int64_t count, std::byte* own) const;
-  // Functions on a worker:
+  // These functions run on a worker:
   absl::Status ReduceOnDevice(Flight& flight);
   absl::Status PassOn(Flight& flight);
   absl::Status Ended(const Flight& flight, const absl::Status& status);

@@ -42,10 +42,10 @@ struct ShardConfig {
   std::vector<std::vector<SlabSegment>> layer_segments;  // by layer; empty: each is one array
   int prefetch = 1;                                      // layers gathered ahead of use
   DType param_dtype = DType::kF32;  // kF32 or kBF16: type delivered and sent by gathers
-  DType grad_dtype = DType::kF32;   // likewise
-  int64_t timeout_ns = 0;           // of each collective; 0: the communicators' default
+  DType grad_dtype = DType::kF32;   // kF32 or kBF16: type of gradients
+  int64_t timeout_ns = 0;           // time limit of each collective; 0: the communicators' default
   bool device = false;              // slabs and all lent memory are on a device
-  StreamHandle stream = nullptr;    // order of the calls on a device
+  StreamHandle stream = nullptr;    // on a device: the stream that orders the calls
 };
 
 // Values are the C ABI's (train.h).
@@ -95,16 +95,16 @@ class LayerShards {
   void Abandon();
 
   // Wait, Release, Gradients and FinishGradients return FAILED_PRECONDITION if they would have to
-  // wait inside a function of the caller's in which waiting is not allowed (CallbackScope).
+  // wait inside a function of the caller in which waiting is not allowed (CallbackScope).
   absl::Status BeginPass(Pass pass);
   absl::Status Gather(int layer);
   absl::StatusOr<void*> Wait(int layer);
-  // Starts the gather if necessary, but none ahead. Calls `then` once when Wait would not block,
-  // with the status of Wait; see LayerSync::WhenLayerOver.
+  // Starts the gather if necessary, but does not gather layers ahead. Calls `then` once when Wait
+  // would not block, with the status of Wait; see LayerSync::WhenLayerOver.
   absl::Status WhenGathered(int layer, WorkerThread::Continuation then);
   absl::Status Release(int layer);
 
-  // Sets memory of the caller's for gathered parameters and for gradients; null: the library's
+  // Sets memory of the caller for gathered parameters and for gradients; null: the library's
   // memory.
   absl::Status SetBuffers(int layer, void* gathered, void* gradients);
   absl::StatusOr<void*> Gradients(int layer);

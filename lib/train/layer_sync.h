@@ -7,14 +7,14 @@
 //
 // LayerSync decides, in the caller's thread, which call begins which work. Its parts do the rest:
 //
-//   StepCounter      steps, and what the next standing says      RoundRunner      the jobs of a round
+//   StepCounter      steps, and the next standing                RoundRunner      the jobs of a round
 //   SyncTrigger      when replicas meet                          ExchangeRound    one round: turns and states
 //   LayerGates       which job a layer waits for                 Exchange         arithmetic and traffic
 //   RoundsBehind     rounds behind further steps                 ExchangeResults  their results
 //   EditState        checkpoints                                 Recovery         after a loss
 //                                                                Worker           host or device
 //
-// In A-EDiT replicas meet when a time is over, not at a step known in advance, and learn only then
+// In A-EDiT replicas meet when a time is over, not at a step known in advance. Only then they learn
 // whether there is enough to exchange. Therefore begin_forward waits for Judge, which waits for the
 // last replica.
 //
@@ -31,9 +31,9 @@
 //   worker                  Judge, 0 | layer 1      | layer 2
 //
 // Every error begins with "edit: ". After an exchange has failed, all ranks are told, and every
-// later call returns its error.
+// later call returns the error of this exchange.
 //
-// Thread safety: one thread at a time, but for Abandon.
+// Thread safety: one thread at a time, except Abandon.
 #pragma once
 
 #include <cstdint>
@@ -72,13 +72,14 @@ namespace entrain {
 class LayerSync final {
  public:
   // Collective. Compares the options of all ranks. `shards` must be bound and made on `mesh`.
-  // Releasing the object ends an exchange under way on all ranks. If an outer step of the caller's
-  // does not return, its thread stays, and that thread frees the object.
+  // Releasing the object ends an exchange under way on all ranks. If an outer step of the caller
+  // does not return, the worker's thread goes on, and frees the object later.
   static absl::StatusOr<std::shared_ptr<LayerSync>> Create(std::shared_ptr<Mesh> mesh,
                                                            std::shared_ptr<LayerShards> shards,
                                                            const EditOptions& options);
-  // Joins replicas that train (option admit), in place of Create. `mesh` has this replica alone.
-  // Blocks until they have taken this replica in, at most `wait_ns`; 0: the time limit of calls.
+  // Used in place of Create to join replicas that train (option admit). `mesh` contains only this
+  // replica. Blocks at most `wait_ns` until the members have taken this replica in; 0: the time
+  // limit of calls.
   static absl::StatusOr<std::shared_ptr<LayerSync>> Join(std::shared_ptr<Mesh> mesh,
                                                          std::shared_ptr<LayerShards> shards,
                                                          const EditOptions& options,
@@ -87,8 +88,9 @@ class LayerSync final {
   absl::StatusOr<bool> BeginForward(bool training, bool first_microbatch);
   absl::Status WaitLayer(int layer);
   // Calls `then` once when WaitLayer would not block, with the status of WaitLayer: before
-  // returning, or from another thread, where it must not block. On device memory it is called when
-  // the exchange is over on the device. If this returns an error, `then` is not called.
+  // returning, or from another thread, where `then` must not block. On device memory `then` is
+  // called when the exchange is over on the device. If this function returns an error, `then` is
+  // not called.
   absl::Status WhenLayerOver(int layer, Worker::Continuation then);
   absl::Status EndStep();
   // Returns the scope for the step that the last BeginForward in training began.
@@ -185,14 +187,14 @@ class LayerSync final {
   absl::Status StayForRound(bool* all);
 
   const std::shared_ptr<Mesh> mesh_;
-  const std::shared_ptr<LayerShards> shards_;  // owns what exchange_ refers to
+  const std::shared_ptr<LayerShards> shards_;  // owns the objects that exchange_ refers to
   const EditOptions options_;
   const std::unique_ptr<const FragmentSchedule> schedule_;  // contains only layers that train
   const std::unique_ptr<SyncTrigger> trigger_;
   const std::unique_ptr<DeviceRoom> room_;  // null: on the host
 
-  // prefetch: how many layers the worker may be ahead of the caller. in_flight: how many layers may
-  // travel at a time.
+  // prefetch: number of layers by which the worker may be ahead of the caller. in_flight: number of
+  // layers that may travel at a time.
   struct Pace {
     int prefetch = 0, in_flight = 1;
   };
@@ -210,7 +212,7 @@ class LayerSync final {
   ExchangeResults results_;
   FirstError error_;
   std::unique_ptr<Recovery> recovery_;    // null: a loss ends the object
-  std::unique_ptr<Admission> admission_;  // null: nobody is taken in
+  std::unique_ptr<Admission> admission_;  // null: no newcomer is taken in
   std::unique_ptr<RoundCloser> closer_;   // null: rounds need all replicas
   // These exist after Start.
   std::optional<RoundRunner> runner_;

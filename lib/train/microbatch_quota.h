@@ -1,4 +1,4 @@
-// Counts the micro-batches of this rank in a round, and knows how many the round takes.
+// Counts the micro-batches of this rank in a round, and knows the number that the round takes.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -36,7 +36,8 @@ class MicrobatchQuota {
     ++rounds_;
     added_ = 0;
   }
-  // Continues where other ranks are: they have handed over so many rounds.
+  // Continues where the other ranks are. `rounds` is the number of rounds that they have handed
+  // over.
   void GoOn(int64_t rounds) {
     rounds_ = rounds;
     added_ = 0;

@@ -19,8 +19,8 @@ namespace entrain {
 
 class Newcomer {
  public:
-  // All must outlive this object. `own` is the communicator of this replica's ranks, or of this
-  // process alone.
+  // All members of Parts must outlive this object. `own` is the communicator of this replica's
+  // ranks, or of this process alone.
   struct Parts {
     const EditOptions& options;
     const Slab& slab;
@@ -36,9 +36,9 @@ class Newcomer {
     // Returns the card of a member.
     const AdmissionCard& member() const { return enlarged.cards[0]; }
   };
-  // Blocks until the members have taken this replica in, at most `wait_ns`. Then the exchange has
-  // the members' state and groups, and theta is the anchor. Applies again after an attempt that has
-  // failed because of another rank.
+  // Blocks until the members have taken this replica in, at most `wait_ns`. Afterwards the exchange
+  // has the members' state and groups, and theta is the anchor. Applies again after an attempt that
+  // has failed because of another rank.
   absl::StatusOr<Joined> Join(int64_t wait_ns);
 
  private:

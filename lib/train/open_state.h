@@ -39,7 +39,7 @@ class StateOwner {
 // An array, or this rank's piece of a layer.
 struct StateEntry {
   SavedArray array;   // as in a checkpoint
-  int64_t whole = 0;  // elements of all pieces
+  int64_t whole = 0;  // number of elements of all pieces
   Holder holder = Holder::kAll;
   bool saves = false;  // this rank brings it to a checkpoint
 };
@@ -55,8 +55,8 @@ class OpenState {
 
   CheckpointKind kind() const { return list_->kind(); }
   const std::vector<StateEntry>& entries() const { return entries_; }
-  // Returns the index of the array `name`, or of the first piece of `name` in that layer (-1 for
-  // arrays of no layer). Returns kInvalidArgument if there is none.
+  // Returns the index of the array `name`, or of the first piece of `name` in that layer. `layer`
+  // is -1 for arrays that belong to no layer. Returns kInvalidArgument if there is no such array.
   absl::StatusOr<size_t> Find(absl::string_view name, int layer) const;
   // Copy from and to host memory. `count` and `dtype` must be the entry's.
   absl::Status Get(size_t index, void* data, int64_t count, DType dtype) const;

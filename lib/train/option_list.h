@@ -1,8 +1,11 @@
 // The options of a training object as rows of one list: edit_option_list.h, acco_option_list.h.
-// A row defines the field of the C++ struct with its default and checks, the comparison
-// between ranks, the copy from and to the C struct (lib/api/option_rows.h), the answers of
-// entrain_edit_option and entrain_acco_option and with them the flags of entrain-train, and the
-// field of the Python dataclass (tools/python_declarations.py).
+// From a row the following code is made:
+//   the field of the C++ struct, with its default and checks
+//   the comparison between ranks
+//   the copy from and to the C struct (lib/api/option_rows.h)
+//   the answers of entrain_edit_option and entrain_acco_option, and from these the flags of
+//   entrain-train
+//   the field of the Python dataclass (tools/python_declarations.py)
 //
 // X(type, name, default, range, matters, why, shared, help):
 //   range    a value outside is refused
@@ -46,8 +49,8 @@ struct OptionRange {
   double least, most;
   bool without_least = false, without_most = false;  // open intervals
   const char* choices = nullptr;                     // separated by commas
-  const char* constants = nullptr;                   // of the C ABI: "ENTRAIN_REDUCER_*"
-  bool says_negative = false;  // a whole number below 0 is refused as negative
+  const char* constants = nullptr;                   // names in the C ABI: "ENTRAIN_REDUCER_*"
+  bool says_negative = false;  // the message for an integer below 0 says that it is negative
 };
 
 namespace option_range {
@@ -152,7 +155,7 @@ absl::Status CheckInert(absl::Span<const Option<Options>> table, const Options& 
   return absl::OkStatus();
 }
 
-// Appends the rows that all ranks must give alike.
+// Appends the values of the rows that must be equal on all ranks.
 template <typename Options>
 void AppendShared(absl::Span<const Option<Options>> table, const Options& options,
                   std::vector<NamedValue>* shared) {

@@ -62,7 +62,7 @@ class OuterOptimizer {
   // Returns how many arrays of the anchors' length the optimizer keeps: b of sgd with momentum; the
   // state of a rule of lib/optim.
   int arrays() const;
-  // Returns the steps that the layer has taken. SetSteps takes over the steps of another rank.
+  // Returns the number of outer steps of the layer. SetSteps takes over the number of another rank.
   int64_t steps(int layer) const { return steps_[static_cast<size_t>(layer)]; }
   void SetSteps(int layer, int64_t steps) { steps_[static_cast<size_t>(layer)] = steps; }
 

@@ -1,4 +1,4 @@
-// A stream of a training object's own, beside the caller's stream, for the work of the object's
+// A stream that a training object has beside the caller's stream, for the work of the object's
 // thread. Without a device all functions do nothing.
 //
 // Thread safety: one thread at a time.
@@ -24,9 +24,9 @@ class OwnStream {
   const ArraysAt& callers() const { return callers_; }
   // On a device: makes `stream` the caller's stream; it waits for the work on the previous one.
   absl::Status SetCallers(StreamHandle stream);
-  // Orders later work on the own stream behind the present work on the caller's.
+  // Orders later work on this object's stream behind the present work on the caller's stream.
   absl::Status Follow() { return Order(own_.stream, callers_.stream); }
-  // Orders later work on the caller's stream behind the present work on the own.
+  // Orders later work on the caller's stream behind the present work on this object's stream.
   absl::Status Lead() { return Order(callers_.stream, own_.stream); }
 
  private:

@@ -28,19 +28,19 @@ struct Weighing {
   bool compat = false;
 };
 
-// A contribution with a larger norm counts as not finite. The sum of those that are accepted, and
-// its square in an outer optimizer, then do not overflow f32.
+// A contribution with a larger norm counts as not finite. Then the sum of the accepted
+// contributions, and the square of this sum in an outer optimizer, do not overflow f32.
 constexpr double kLargestNorm = 1e18;
 
 // One replica's contribution to an exchange of one layer.
 struct Candidate {
-  double norm = 0;        // G; not finite, or above kLargestNorm: rejected
-  bool rejected = false;  // by the anomaly detector
+  double norm = 0;        // G; rejected if not finite, or above kLargestNorm
+  bool rejected = false;  // rejected by the anomaly detector
   bool absent = false;    // brings no delta
   double trained = 0;     // steps, or tokens, since the last exchange
-  // Both change the weight before weights are normalised.
-  int64_t late = 0;  // rounds: the weight is divided by 1 + late
-  double grown = 1;  // in (0, 1]: the weight is multiplied by it; less than 1: of a newcomer
+  // These two fields change the weight before weights are normalised.
+  int64_t late = 0;  // number of rounds; the weight is divided by 1 + late
+  double grown = 1;  // factor of the weight, in (0, 1]; below 1 only for a newcomer
 
   bool accepted() const;
 };

@@ -1,18 +1,18 @@
-// Finishes exchanges after a loss (option on_loss): the ranks whose replicas are whole make new
-// communicators, and the round that was under way is finished by them.
+// Finishes exchanges after a loss (option on_loss). The ranks whose replicas are whole make new
+// communicators, and finish the round that was under way.
 //
 //   1  the communicators of the exchange end, so that no rank waits in them
-//   2  Shrink: who is left; new model and sync groups                      replica_world
-//   3  all tell how far they have come; the same plan on all               recovery_plan
+//   2  Shrink finds the ranks that are left; new model and sync groups    replica_world
+//   3  all ranks send their progress, and make the same plan              recovery_plan
 //   4  the table of the rendezvous goes to ranks that lack it; if no rank has it, the rendezvous
 //      is held again
 //   5  results of layers that only some ranks have finished go to the others. So such a layer
 //      counts the lost replica on all ranks
 //   6  the other layers are weighed again, without the lost replicas
 //
-// If another rank is lost meanwhile, Run begins again, with the results that it has.
+// If another rank is lost meanwhile, Run begins again and uses the results that it has.
 //
-// Thread safety: Needed and Run are called by the worker; End by any thread.
+// Thread safety: Needed and Run are called by the worker. End may be called by any thread.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,8 @@ namespace entrain {
 
 class Recovery {
  public:
-  // All arguments must outlive this object. Without ranks along the model axis, `world` is the
-  // exchange's sync group.
-  // `timeout_ns` limits each call; 0: the communicator's default.
+  // All arguments must outlive this object. If a replica has one rank, `world` is the exchange's
+  // sync group. `timeout_ns` limits each call; 0: the communicator's default.
   Recovery(Exchange& exchange, ExchangeResults& results, std::unique_ptr<ReplicaWorld> world,
            int64_t timeout_ns)
       : exchange_(exchange), results_(results), world_(std::move(world)), timeout_ns_(timeout_ns) {}
@@ -44,9 +43,10 @@ class Recovery {
   // Returns the loss by which a communicator of the exchange has ended; OK if there is none.
   absl::Status Needed() const;
   // `round` is the last round that has begun on the worker, or null. Returns OK if the round can
-  // continue: its rendezvous again, or its next turn. After an error this rank cannot go on.
+  // continue, by repeating its rendezvous or with its next turn. After an error this rank cannot go
+  // on.
   absl::Status Run(ExchangeRound* round);
-  // Ends the communicator of all ranks with the error, so that no rank waits here for this one.
+  // Ends the communicator of all ranks with the error, so that no rank waits in it for this rank.
   void End(const absl::Status& why) { world_->End(why); }
   ReplicaWorld& world() { return *world_; }
 

@@ -34,15 +34,15 @@ struct RecoveryPlan {
   int64_t round = 0;  // rounds that are over on all ranks
   // The rank that sends the table of the round's rendezvous; -1: all have it, or no rank has it.
   int table_from = -1;
-  // False: no rank has the table, so no round has anything to finish.
+  // False: no rank has the table, so there is nothing to finish.
   bool met = false;
-  // The turns [first, all) are finished on some ranks only. Before `first` they are finished on
-  // all ranks. kEnd: all turns of the round.
+  // The turns [first, all) are finished on some ranks only. The turns before `first` are finished
+  // on all ranks. kEnd: the end of the round.
   static constexpr int64_t kEnd = INT64_MAX;
   int64_t first = 0, all = 0;
 };
 
-// `places` are by rank. Returns kDataLoss, naming ranks, if they cannot be of one run.
+// `places` is indexed by rank. Returns kDataLoss, naming ranks, if the places cannot be of one run.
 absl::StatusOr<RecoveryPlan> PlanRecovery(absl::Span<const RoundPlace> places);
 
 // Returns the lowest rank that has finished the turn, in the round of the plan: among all ranks, or

@@ -1,7 +1,7 @@
 // Combines the deltas of all replicas into one. A reduction has two halves, so that the next layer
 // can begin while the delta of one layer travels.
 //
-// Thread safety: const, any thread.
+// Thread safety: all functions are const, and may be called from any thread.
 #pragma once
 
 #include "absl/status/status.h"

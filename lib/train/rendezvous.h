@@ -17,19 +17,19 @@ constexpr uint64_t kLeaving = 4;    // this replica has finished training and wa
 constexpr uint64_t kInsist = 8;     // exchange even if little was trained
 constexpr uint64_t kCounted = 16;   // tokens_since was counted, even if it is 0
 constexpr uint64_t kApplied = 256;  // rank 0: processes have applied to become replicas
-// Numbers in Standing::flags. Within a replica flags travel as a double, which holds 53 bits.
-// kNewShift: of a newcomer whose weight grows, the exchanges in which it has counted, with this one;
-// of others 0. kLateShift, the bits from there up: the rounds for which a carried pseudo-gradient is
-// late, if that counts.
+// Numbers in Standing::flags. Within a replica flags travel as a double, which holds 53 bits. The
+// bits from kNewShift up to kLateShift: for a newcomer whose weight grows, the number of exchanges
+// in which it has counted, including this one; 0 for other replicas. The bits from kLateShift up:
+// the number of rounds by which a carried pseudo-gradient is late, if this changes its weight.
 constexpr int kNewShift = 16, kNewBits = 10, kLateShift = kNewShift + kNewBits;
 constexpr uint64_t kMostNew = (1 << kNewBits) - 1;
 
 // The record of one replica, in the format in which it is sent.
 struct Standing {
-  uint64_t round = 0;            // rendezvous before this one
+  uint64_t round = 0;            // number of rendezvous before this one
   uint64_t steps = 0;            // g
-  uint64_t steps_since = 0;      // since the last exchange
-  uint64_t tokens_since = 0;     // likewise
+  uint64_t steps_since = 0;      // steps since the last exchange
+  uint64_t tokens_since = 0;     // tokens since the last exchange
   uint64_t flags = 0;            // flags above
   uint64_t anchor_checksum = 0;  // sum over the replica's ranks; 0: no anchors, or not compared
   double metric_sum = 0;         // since the last rendezvous: sum of weight x metric
@@ -43,7 +43,7 @@ struct NormTable {
   std::vector<int> replicas;  // their numbers in the mesh
   std::vector<Standing> standings;
   std::vector<int> layers;
-  // Row by row, the norm of each layer. Negative: rejected by the replica itself.
+  // Row by row, the norm of each layer. Negative: the replica itself has rejected the layer.
   std::vector<double> norms;
 
   size_t rows() const { return replicas.size(); }
@@ -60,16 +60,17 @@ struct NormTable {
 // differ. `replicas` has the replicas' numbers.
 absl::Status CheckRounds(absl::Span<const Standing> all, absl::Span<const int> replicas);
 absl::Status CheckAnchors(absl::Span<const Standing> all, absl::Span<const int> replicas);
-// Returns true if this rendezvous exchanges: all replicas together have made `least` steps since
-// the last exchange; or a replica insists, or all are leaving, and any step was made.
+// Returns true if an exchange follows this rendezvous: all replicas together have made at least
+// `least` steps since the last exchange. One step is enough if a replica insists, or if all are
+// leaving.
 bool Exchanges(absl::Span<const Standing> all, int64_t least);
 bool AllLeave(absl::Span<const Standing> all);
 // Returns the factor of a replica's weight: (c + 1) / (warmup + 1) for a newcomer that has counted in c
 // exchanges before this one, c < warmup; otherwise 1.
 double Grown(const Standing& one, int64_t warmup);
-// Returns each replica's amount of training since the last exchange, for weighting: tokens, if all
-// replicas that made steps have counted them and there were any, otherwise steps. With
-// as_published: steps since the beginning.
+// Returns each replica's amount of training since the last exchange, for weighting: the tokens, if
+// all replicas that made steps have counted tokens and any token was counted; otherwise the steps.
+// With as_published: the steps since the beginning.
 std::vector<double> Trained(absl::Span<const Standing> all, bool as_published);
 
 }  // namespace entrain

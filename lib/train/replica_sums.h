@@ -33,7 +33,7 @@ class ReplicaSums {
   ReplicaSums(const Slab& slab, const ExchangeGroups& groups, int64_t timeout_ns)
       : slab_(slab), groups_(groups), timeout_ns_(timeout_ns) {}
 
-  // Returns this rank's part of the layer's sum of squares. Elements of which several ranks hold
+  // Returns this rank's part of the layer's sum of squares. Elements that several ranks hold as
   // copies are counted once.
   double Share(int layer, double square) const;
   // Returns the values of each rank of the replica, in rank order. `tag` is the layer, or for the

@@ -1,5 +1,5 @@
-// The ranks of all replicas in one communicator, for the time when some of them are lost. A replica
-// is whole or gone: when one of its ranks is lost, its other ranks leave too.
+// A communicator of the ranks of all replicas, for the case that some ranks are lost. A replica is
+// whole or gone: when one of its ranks is lost, its other ranks leave too.
 //
 //              sync ->                place of a rank: its replica, and its slot in the replica
 //          0    2    4
@@ -34,7 +34,7 @@ std::vector<int> OfBrokenReplicas(absl::Span<const ReplicaPlace> places, int slo
 // Returns the numbers of the replicas in ascending order.
 std::vector<int> ReplicasOf(absl::Span<const ReplicaPlace> places);
 
-// Returns the error by which the communicator has ended if it has ended because another rank was
+// Returns the error with which the communicator has ended, if the reason was that another rank was
 // lost, did not come in time, or gave up. Otherwise returns OK. `comm` may be null.
 absl::Status LossOf(const Communicator* comm);
 
@@ -51,20 +51,21 @@ class ReplicaWorld {
                                           int64_t timeout_ns, std::vector<ReplicaPlace> places);
 
   // Replaces the communicator by one of the ranks whose replicas are whole. Collective over the
-  // ranks that are left. `causes` are the errors that made this necessary; a
-  // rank that is guilty in them is left out, even if it lives. Returns kOutOfRange if the others
-  // have gone on without this rank, and kUnavailable if this rank's own replica is not whole. After
-  // an error this rank cannot go on.
+  // ranks that are left. `causes` are the errors that made this necessary. A rank that they blame
+  // is left out, even if it lives. Returns kOutOfRange if the others have gone on without this
+  // rank, and kUnavailable if this rank's own replica is not whole. After an error this rank cannot
+  // go on.
   absl::Status Shrink(absl::Span<const absl::Status> causes);
 
-  // Replaces the communicator by a larger one, with newcomers. `places` are by rank of it.
+  // Replaces the communicator by a larger one, with newcomers. `places` has the places by its
+  // ranks.
   void Adopt(std::shared_ptr<Communicator> larger, std::vector<ReplicaPlace> places)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the communicator, and the larger one that may be about to replace it (Consider), with the
-  // error, and leaves them: the other ranks' Shrink does not wait for this rank. May be called from
-  // any thread.
+  // Ends the communicator with the error, and leaves it, so that Shrink on other ranks does not
+  // wait for this rank. Does the same with the larger communicator that may be about to replace it
+  // (Consider). May be called from any thread.
   void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Says which communicator may replace this one; null: none.
+  // Sets the communicator that may be about to replace this one; null: none.
   void Consider(std::shared_ptr<Communicator> larger) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // May be called from any thread.
@@ -96,8 +97,8 @@ class ReplicaWorld {
   std::atomic<uint64_t> bytes_before_{0};
   mutable absl::Mutex mutex_;
   std::shared_ptr<Communicator> comm_ ABSL_GUARDED_BY(mutex_);
-  // The communicator before Adopt. It lives on, because another rank may still be asking in it how
-  // the admission went.
+  // The communicator before Adopt. It is kept, because another rank may still be asking in it how
+  // the admission has ended.
   std::shared_ptr<Communicator> former_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Communicator> considered_ ABSL_GUARDED_BY(mutex_);
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);  // End was called

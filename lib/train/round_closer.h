@@ -1,13 +1,14 @@
 // Lets the workers of all ranks agree on when rounds are closed, while some callers still compute
-// (options quorum and round_deadline). The workers are idle then, so they can answer.
+// (options quorum and round_deadline). These workers are idle meanwhile, so they can answer.
 //
 //   session   from the first arrival to the decision after which no rank waits. The rank that
-//             arrives rings: it sends the session's number to all others, which look every 50 ms
-//   tick      in a session, an all_gather of how far the callers have come; round_closing decides
+//             arrives rings: it sends the session's number to all other ranks, which look for it
+//             every 50 ms
+//   tick      in a session, an all_gather of the ranks' arrivals; round_closing decides
 //
-// Between sessions nothing travels. Each rank has a receive for the next ring under way.
+// Between sessions nothing is sent. Each rank has a receive under way for the next ring.
 //
-// Thread safety: Arrive, SetReady and End are called by any thread, everything else by the worker.
+// Thread safety: Arrive, SetReady and End may be called by any thread. The worker calls the others.
 #pragma once
 
 #include <atomic>
@@ -32,26 +33,27 @@ class RoundCloser {
   RoundCloser(std::unique_ptr<ReplicaWorld> world, const ClosingRule& rule, int64_t timeout_ns);
   ~RoundCloser();
 
-  // This rank's caller has come to a rendezvous. `flags` are those of its standing.
+  // Must be called when this rank's caller comes to a rendezvous. `flags` are those of its
+  // standing.
   void Arrive(uint64_t flags);
-  // This rank has anchors.
+  // Must be called when this rank has anchors.
   void SetReady() { ready_.store(true, std::memory_order_release); }  // see Mine
-  // Ends the communicator with an error, so that no rank waits here for this one.
+  // Ends the communicator with an error, so that no rank waits in it for this rank.
   void End(const absl::Status& why) { world_->comm()->EndWith(why); }
 
   // Returns true if a session is under way, and a tick may decide.
   bool Called();
-  // Takes part in a tick. If the last decision was put back, returns this decision.
+  // Takes part in a tick. If the last decision was put back, returns it without a tick.
   absl::StatusOr<Closing> Tick();
   // Keeps a decision for the next Tick.
   void PutBack(Closing closing) { kept_ = std::move(closing); }
   bool kept() const { return kept_.has_value(); }
-  // Returns kDeadlineExceeded, with the replicas that have not come, if this rank's arrival has
+  // Returns kDeadlineExceeded, naming the replicas that have not come, if this rank's arrival has
   // waited for too long.
   absl::Status CheckWait() const;
   // Returns true if the decision is about this rank's replica.
   bool Includes(const Closing& closing) const { return closing.replicas[row_]; }
-  // Returns the rounds for which this replica has been late, before the last decision.
+  // Returns the number of rounds for which this replica was late, before the last decision.
   int64_t missed() const { return missed_; }
 
  private:
@@ -62,19 +64,19 @@ class RoundCloser {
   const std::unique_ptr<ReplicaWorld> world_;
   const ClosingRule rule_;
   const int64_t timeout_ns_;
-  size_t row_ = 0;  // of this replica
+  size_t row_ = 0;  // row of this replica
   std::vector<Attended> replicas_;
-  std::vector<Attendance> told_;  // of the last tick
+  std::vector<Attendance> told_;  // attendances of the last tick
   int64_t missed_ = 0;
   std::optional<Closing> kept_;
   bool in_session_ = false;
-  uint64_t session_ = 0;           // sessions that are over
-  uint64_t heard_ = 0, rung_ = 0;  // 1 + a session's number: received last, sent last
+  uint64_t session_ = 0;           // number of finished sessions
+  uint64_t heard_ = 0, rung_ = 0;  // 1 + number of a session: ring received last, ring sent last
   uint64_t received_ = 0;          // the buffer of `listening_`
   RefPtr<Work> listening_;
   std::vector<RefPtr<Work>> rings_;
-  // Written by the caller's thread. `since_ns_` and `flags_` before `arrivals_`, with release order:
-  // a tick that counts an arrival sees its time and flags.
+  // The caller's thread writes these. It writes `since_ns_` and `flags_` before `arrivals_`, with
+  // release order, so a tick that counts an arrival sees its time and flags.
   std::atomic<int64_t> since_ns_{0}, flags_{0}, arrivals_{0};
   std::atomic<bool> ready_{false};
 };

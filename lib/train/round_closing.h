@@ -1,9 +1,9 @@
-// Decides when a round is closed, and who takes part (options quorum and round_deadline). A pure
-// function: every rank has the same table and reaches the same decision.
+// Decides when a round is closed, and which replicas take part (options quorum and round_deadline).
+// A pure function: every rank has the same table and reaches the same decision.
 //
-//   arrival      a replica's caller comes to a rendezvous: it has when all ranks of the replica have
+//   arrival      the callers of all ranks of a replica have come to a rendezvous
 //   close        a round of the replicas that have arrived begins; the others are late for it
-//   take up      a replica arrives that has been late for rounds: it takes up their results
+//   take up      a replica that has been late for rounds arrives, and takes up their results
 //
 //                round 1          round 2
 //   replica 0    arrives, in      arrives, in
@@ -21,22 +21,22 @@
 namespace entrain {
 
 struct ClosingRule {
-  int quorum = 0;           // replicas that are enough; 0: any number
-  int64_t deadline_ns = 0;  // after the first arrival; 0: at once
+  int quorum = 0;           // number of replicas that are enough; 0: any number
+  int64_t deadline_ns = 0;  // time after the first arrival; 0: at once
 };
 
 // The message of a rank to the others, in the format in which it is sent.
 struct Attendance {
-  int64_t arrivals = 0;     // so far, of its caller
-  int64_t waited_ns = 0;    // since the last of them
-  int64_t flags = 0;        // kLeaving and kInsist of the last of them
+  int64_t arrivals = 0;     // number of arrivals of its caller so far
+  int64_t waited_ns = 0;    // time since the last arrival
+  int64_t flags = 0;        // kLeaving and kInsist of the last arrival
   int64_t has_anchors = 0;  // 1: the rank can take part without its caller
 };
 
 // The count of a replica's arrivals, which all ranks keep.
 struct Attended {
-  int64_t arrivals = 0;  // that have had a round, or have taken up
-  int64_t missed = 0;    // rounds since then for which the replica was late
+  int64_t arrivals = 0;  // number of arrivals that a round or a take-up has answered
+  int64_t missed = 0;    // number of rounds since then for which the replica was late
 };
 
 struct Closing {
@@ -46,13 +46,14 @@ struct Closing {
   bool others_wait = false;    // some rank waits for another decision
 };
 
-// `all` and `places` are by rank, `replicas` by row: the replicas' numbers in ascending order are
-// the rows. A replica that leaves takes part, but does not count for the quorum, and starts no
-// deadline. If a replica insists, the round needs all replicas; a replica that has arrived and does
-// not insist takes up, and goes on training. No round is closed before all ranks have anchors.
+// `all` and `places` are indexed by rank, and `replicas` by row. The rows are the replicas in
+// ascending order of their numbers. A replica that leaves takes part, but does not count for the
+// quorum, and starts no deadline. If a replica insists, the round needs all replicas. A replica
+// that has arrived and does not insist then takes up, and goes on training. No round is closed
+// before all ranks have anchors.
 Closing CloseRound(const ClosingRule& rule, absl::Span<const Attendance> all,
                    absl::Span<const ReplicaPlace> places, absl::Span<const Attended> replicas);
-// Counts the decision.
+// Records the decision in `replicas`.
 void Attend(const Closing& closing, std::vector<Attended>* replicas);
 
 }  // namespace entrain

@@ -1,6 +1,6 @@
 // Posts the jobs of rounds to the worker of an EDiT object, and records their results. The first
-// job that fails ends the object on all ranks, unless it has failed because of a loss that `recovery`
-// answers. Then the job continues.
+// job that fails ends the object on all ranks, unless the reason is a loss that `recovery` handles.
+// Then the job continues.
 //
 // If rounds may be closed without this replica, the jobs of its rendezvous take part in the
 // decisions of the replicas. While no job runs, Watch takes part in them, and runs the rounds for
@@ -35,8 +35,8 @@ namespace entrain {
 class RoundRunner {
  public:
   // All arguments must outlive this object. `recovery` is null if a loss ends the object,
-  // `admission` if nobody is taken in, and `closer` if rounds need all replicas; its rounds are
-  // about `layers`.
+  // `admission` if no newcomer is taken in, and `closer` if rounds need all replicas. `layers` are
+  // the layers of the rounds that `closer` closes.
   RoundRunner(Worker& worker, Exchange& exchange, ExchangeResults& results, FirstError& error,
               Recovery* recovery, Admission* admission = nullptr, RoundCloser* closer = nullptr,
               std::vector<int> layers = {})
@@ -53,8 +53,8 @@ class RoundRunner {
   uint64_t PostJudge(std::shared_ptr<ExchangeRound> round, int64_t extra_ns);
   // Must be called once for each turn of the round.
   uint64_t PostTurn(std::shared_ptr<ExchangeRound> round);
-  // Posts the job that takes newcomers in, after the last turn of a round. Nothing of the round waits
-  // for it.
+  // Posts the job that takes newcomers in, after the last turn of a round. The round does not wait
+  // for this job.
   void PostAdmission();
   // Posts the sealing of anchors that have just been created.
   void Seal();
@@ -69,14 +69,14 @@ class RoundRunner {
   // may be in the middle of a round, need not wait for this rank. If a session is under way, takes
   // part in its ticks.
   absl::Status Watch();
-  // Ends the object because of an error outside of rounds, of a call within the replica. If the
-  // error is a loss, the worker takes part in the recovery first, so that no rank waits for this
-  // one. Returns the object's error.
+  // Ends the object because a call within the replica, outside of rounds, has failed with `why`. If
+  // the error is a loss, the worker takes part in the recovery first, so that no rank waits for
+  // this rank. Returns the object's error.
   absl::Status Meet(const absl::Status& why);
   // Ends the object with this error on all ranks of both groups. Only the first error counts.
   void Fail(const absl::Status& why);
-  // Held while a round runs for which the caller is late. The caller's thread holds it while it
-  // reads what rounds write.
+  // The mutex is held while a round runs for which the caller is late. The caller's thread holds it
+  // while it reads data that rounds write.
   absl::Mutex& between_late_rounds() const ABSL_LOCK_RETURNED(late_mutex_) { return late_mutex_; }
   // Returns the total time of all jobs.
   uint64_t sync_ns() const { return sync_ns_.load(std::memory_order_relaxed); }
@@ -103,7 +103,7 @@ class RoundRunner {
   Admission* const admission_;
   RoundCloser* const closer_;
   const std::vector<int> layers_;
-  std::shared_ptr<ExchangeRound> round_;  // the last that has begun on the worker
+  std::shared_ptr<ExchangeRound> round_;  // the last round that has begun on the worker
   std::atomic<uint64_t> sync_ns_{0};
   mutable absl::Mutex late_mutex_;
 };

@@ -26,7 +26,7 @@ class RoundsBehind {
   void RemoveFirst() { rounds_.pop_front(); }
   bool AllArrived() const;
 
-  // For checkpoints: visits, by layer, the step at which the layer's round began. Prepare must be
+  // For checkpoints: visits, for each layer, the step at which its round began. Prepare must be
   // called before VisitState.
   void Prepare();
   void VisitState(StateVisitor& visitor);

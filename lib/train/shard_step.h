@@ -1,6 +1,6 @@
-// The optimizer's steps on a shard, this rank's or a copy of its neighbour's: they turn sums of
-// gradients into parameters, in place. The object keeps theta (the masters) and the state of Opt, which is an optimizer for each
-// group of elements or the caller's step function.
+// The optimizer's steps on a shard, which is this rank's or a copy of its neighbour's. A step turns
+// sums of gradients into parameters, in place. The object keeps theta (the masters) and the state
+// of Opt, which is an optimizer for each group of elements or the caller's step function.
 //
 // A step works on the shard in pieces that stay in the cache. On a device everything is enqueued on
 // the bound stream (ComputeAt, lib/device/arrays.h). SumOfSquares is enqueued too, and waits for its
@@ -27,14 +27,14 @@ namespace entrain {
 
 // Gradients of a round, summed over all ranks.
 struct GradientSum {
-  std::byte* com = nullptr;  // all elements, of which the shard is summed; parameters afterwards
+  std::byte* com = nullptr;  // all elements; the shard's are summed; parameters afterwards
   int64_t microbatches = 0;  // N: micro-batches in the sum
   double clip = 1;           // factor of the mean
 };
 
 // The place of a step in the run.
 struct StepTime {
-  int64_t commit = 1;  // t: number of the commit made or previewed
+  int64_t commit = 1;  // number of the commit that is made or previewed
   double lr = 0;
 };
 
@@ -95,7 +95,7 @@ class ShardStep {
   const int64_t at_;                          // first element of the shard in com
   const std::vector<ParameterGroup> groups_;  // cover all parameters
   PlacedArray theta_;
-  std::vector<PlacedArray> state_;  // as the shard; zeros in groups that need fewer
+  std::vector<PlacedArray> state_;  // like the shard; zeros in groups that need fewer arrays
   int64_t piece_ = 0;               // elements of a piece
   PlacedArray room_;                // for a mean gradient, and for a preview
 };

@@ -3,10 +3,10 @@
 //   layer 0   |- p_0 -|- p_0 -|- p_0 -|0        P_l elements, padded with zeros to M p_l,
 //   layer 1   |-- p_1 --|-- p_1 --|-- p_1 --|   p_l = ceil(P_l / M); here M = 3
 //                        \        /
-//   slab of slot 1  [ p_0 | p_1 ]               what one rank keeps: its shards, one after the
-//   other
+//   slab of slot 1  [ p_0 | p_1 ]               the shards that one rank keeps, one after the other
 //
-// A value. It is the same on every rank, except for the fields that depend on the slot.
+// A plain value type. A slab is the same on every rank, except for the fields that depend on the
+// slot.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct SlabSegment {
 
 // Elements of a layer that are adjacent also in a shard.
 struct SlabPiece {
-  int64_t at = 0;     // in the shard
-  int64_t first = 0;  // in the layer
+  int64_t at = 0;     // position in the shard
+  int64_t first = 0;  // position in the layer
   int64_t count = 0;
 };
 

@@ -5,9 +5,9 @@
 //
 //   Lambda = 1 + ||a - a_then|| / C,   C the mean length of the layer's outer steps so far
 //
-// where a_then is one outer step before a: replicas measure from the anchor at which they began
-// their steps, and their deltas arrive after the exchange before was merged. Before the first outer
-// step there is no gap, and Lambda is 1.
+// where a_then is one outer step before a. Replicas measure from the anchor at which they began
+// their steps, and their deltas arrive after the previous exchange was merged. Before the first
+// outer step there is no gap, and Lambda is 1.
 //
 // Thread safety: one thread at a time.
 #pragma once

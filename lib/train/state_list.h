@@ -27,7 +27,7 @@ namespace entrain {
 struct StateItem {
   std::string name;
   Holder holder = Holder::kAll;
-  int layer = -1;     // -1: of no layer
+  int layer = -1;     // -1: belongs to no layer
   int64_t first = 0;  // position in the whole layer
   int64_t count = 0;
   DType dtype = DType::kF32;

@@ -3,9 +3,9 @@
 //
 //   item 0  |donor 0|donor 1|donor 2|     item 1  |donor 0|donor 1|donor 2|     ...
 //
-// Items are sent one after the other. A donor hashes its items before it sends any, and all compare
-// the hashes, so that donors that differ are found. The newcomers compare the hash of what they
-// have received.
+// Items are sent one after the other. A donor hashes its items before it sends any item, and all
+// ranks compare the hashes to detect donors that differ. The newcomers compare the hash of the
+// bytes that they have received.
 //
 // Thread safety: one thread at a time; calls block.
 #pragma once
@@ -26,9 +26,9 @@ namespace entrain {
 struct TransferItem {
   std::string name;         // for errors: "anchor of layer 3"
   Bytes bytes;              // sent by donors, written by newcomers
-  bool of_replica = false;  // each replica has its own; the first donor's is sent
+  bool of_replica = false;  // replicas have different values; the first donor's is sent
 };
-// Returns the items of a list, which must stay valid as long as they are used.
+// Returns the items of a list. The list must stay valid as long as the items are used.
 std::vector<TransferItem> ItemsOf(StateList& list);
 
 // The ranks of a communicator. `replicas` has their replicas' numbers.
@@ -47,7 +47,7 @@ ItemRange RangeOf(const TransferItem& item, int64_t index, int donor, int donors
 // Returns the time limit of a call that moves `bytes`; `limit_ns` is that of a call without data.
 int64_t TransferLimit(int64_t limit_ns, int64_t bytes);
 
-// Returns the time limit of a call before which each rank hashes at most `bytes`.
+// Returns the time limit of a call that each rank makes after it has hashed at most `bytes`.
 int64_t HashLimit(int64_t limit_ns, int64_t bytes);
 
 // Returns a hash of the bytes. A change of one bit always changes it.

@@ -47,8 +47,8 @@ class StepCounter {
   // Returns requested() and clears the request.
   bool TakeRequest();
 
-  // Returns kFailedPrecondition if this replica has made steps of its own since warm-up and so
-  // differs from the others.
+  // Returns kFailedPrecondition if this replica has made steps of its own since warm-up, and
+  // therefore differs from the others.
   absl::Status CheckMayBegin() const;
   // Starts the counts. All replicas have equal parameters, at the end of warm-up or at the
   // beginning.
@@ -61,10 +61,10 @@ class StepCounter {
   // Restores the counts after a rendezvous that exchanged nothing, so that the next one includes
   // them.
   void TakeBack(const Standing& standing);
-  // Restores everything after an arrival without a rendezvous. `dropped`: but for the steps, whose
-  // result was dropped.
+  // Restores the counts after an arrival without a rendezvous. With `dropped`, does not restore
+  // steps and tokens, because the result of these steps was dropped.
   void TakeBackUnsent(const Standing& standing, bool dropped);
-  // Takes over the number of rendezvous so far, of which this replica has missed some.
+  // Sets the number of rendezvous so far, of which this replica has missed some.
   void SetRendezvous(int64_t rendezvous) { rendezvous_ = rendezvous; }
   // Records that a merge has kept changes of this replica in these layers.
   void Keep(const std::vector<int>& layers);
@@ -81,10 +81,10 @@ class StepCounter {
   // kFailedPrecondition if their step is in this run's warm-up.
   absl::Status CheckLoaded(int64_t steps, int64_t last, int64_t base, int64_t syncs,
                            int64_t rendezvous) const;
-  // Continues from loaded state. `exchanged` says that the replicas had just exchanged.
+  // Continues from loaded state. `exchanged`: the replicas had just exchanged.
   void GoOn(bool exchanged);
-  // Begins in a run that others have brought to its rendezvous number `rendezvous`, which they made
-  // at step `met`. `step` is at least `met`.
+  // Begins in a run that has had `rendezvous` rendezvous, the last of them at step `met`. `step` is
+  // at least `met`.
   void Join(int64_t step, int64_t met, int64_t rendezvous);
   int64_t base_step() const { return base_step_; }
   int64_t rendezvous() const { return rendezvous_; }  // begun rendezvous

@@ -1,5 +1,5 @@
-// Decides when replicas exchange. Asked once before each forward pass at which an exchange may
-// begin (training, first micro-batch).
+// Decides when replicas exchange. It is asked once before each forward pass at which an exchange
+// may begin (training, first micro-batch).
 //
 // Thread safety: one thread at a time.
 #pragma once

@@ -41,7 +41,8 @@ class Worker {
 
   // Appends a job and returns its number, counted from 1.
   absl::StatusOr<uint64_t> Post(Job job) { return PostThen(std::move(job), {}); }
-  // Calls `then` after the job, unless it has failed, and before any wait for the job ends.
+  // Like Post. Calls `then` after the job, unless the job has failed, and before any wait for the
+  // job ends.
   virtual absl::StatusOr<uint64_t> PostThen(Job job, absl::AnyInvocable<void()> then) = 0;
   // Holds back jobs with a higher number until a later call allows them. kNoLimit holds back none.
   virtual void Limit(uint64_t number) = 0;
@@ -57,8 +58,8 @@ class Worker {
   virtual absl::Status status() const = 0;
 
   // Orders the caller's next work behind this job and all jobs before it. Returns the first error.
-  // Returns FAILED_PRECONDITION if the host would have to block inside a function of the caller's
-  // in which waiting is not allowed (CallbackScope).
+  // Returns FAILED_PRECONDITION if the host would have to block inside a function of the caller in
+  // which waiting is not allowed (CallbackScope).
   virtual absl::Status Hold(uint64_t number) = 0;
   // Returns true if the caller's work is already ordered behind the job.
   virtual bool Holds(uint64_t number) const = 0;
@@ -69,7 +70,7 @@ class Worker {
   // enqueued on the caller's stream.
   virtual absl::Status RunHere(absl::FunctionRef<absl::Status()> body) = 0;
   // Waits for all jobs, and for the work on arrays that the caller has enqueued before. Afterwards
-  // only the caller's thread uses the arrays. Returns an error if that work used data that never
+  // only the caller's thread uses the arrays. Returns an error if this work used data that never
   // arrived. If `timeout_ns` is 0, the worker's limit applies.
   virtual absl::Status ComeToRest(int64_t timeout_ns) = 0;
   // Returns an error if the caller's results are useless to other ranks, because they were computed
@@ -83,13 +84,13 @@ class Worker {
   // Stop before it destroys the worker.
   virtual void Stop() = 0;
   // Ends the work; waiting threads and jobs that have not begun get `why`. Returns false if a job
-  // is in a function of the caller's that does not return (WorkerThread::StopSoon); then Leave must
+  // is in a function of the caller that does not return (WorkerThread::StopSoon). Then Leave must
   // be called.
   virtual bool StopSoon(const absl::Status& why) = 0;
   // Makes the thread call `last` when the job has returned. `last` may free the worker.
   virtual void Leave(absl::AnyInvocable<void() &&> last) = 0;
   // Must be called before StopSoon. Ends with `why` all waits for a job that is in a function of
-  // the caller's.
+  // the caller.
   virtual void Abandon(const absl::Status& why) = 0;
 };
 

@@ -9,9 +9,9 @@
 // know the guilty rank. Therefore a thread that waits for the worker gives up kReportNs later,
 // which happens only if the library itself is broken. Giving up ends the work too.
 //
-// A function of the caller's (CallersFunction) has no time limit, and may need a lock that its
-// caller holds while it destroys the worker's owner. If such a function does not return, the
-// worker's thread frees the owner (StopSoon, Leave).
+// A function of the caller (CallersFunction) has no time limit. It may need a lock that another
+// thread of the caller holds while it destroys the worker's owner. If such a function does not
+// return, the worker's thread frees the owner (StopSoon, Leave).
 //
 // Thread safety: any thread; jobs must not call Wait, Drain or Stop of their own worker.
 #pragma once
@@ -43,9 +43,10 @@ class WorkerThread {
 
   // The first job starts the thread. `give_up` is called once or more, without a lock, by a thread
   // that has waited too long; it must make the running job and the calls of other ranks fail.
-  // `inside` is called by any thread with the name of a function of the caller's that a job enters,
-  // and with "" when the function has returned or is abandoned. `watch`, if not null, is called by
-  // the worker's thread every 50 ms while no job runs. It may use Doing; an error ends the work.
+  // `inside` is called by any thread. Its argument is the name of a function of the caller that a
+  // job enters, or "" when the function has returned or is abandoned. `watch`, if not null, is
+  // called by the worker's thread every 50 ms while no job runs. It may use Doing. If it returns an
+  // error, the work ends.
   WorkerThread(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up,
                absl::AnyInvocable<void(absl::string_view)> inside = nullptr,
                absl::AnyInvocable<absl::Status()> watch = nullptr)
@@ -60,8 +61,8 @@ class WorkerThread {
   // Appends a job and returns its number, counted from 1. After the end of the work: drops the job
   // and returns the last number.
   uint64_t Post(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Blocks until the job of this number and all before it are done. Returns the first error of any.
-  // A job may wait for other workers.
+  // Blocks until the job of this number and all jobs before it are done. Returns the first error of
+  // any of them. A job may wait for other workers.
   absl::Status Wait(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks in the same way, but at most until the deadline. Returns false if the job is not done by
   // then.
@@ -77,12 +78,12 @@ class WorkerThread {
   // Holds back jobs with a higher number until a later call allows them. Initially there is no
   // limit.
   void Limit(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Called in a job: names its next step and the step's time limit; 0: the worker's limit. Has no
-  // effect elsewhere.
+  // Called in a job. Names the next step of the job, and sets the step's time limit; 0: the
+  // worker's limit. Has no effect elsewhere.
   static void Doing(absl::string_view what, int64_t limit_ns = 0);
-  // Called in a job: calls a function of the caller's, in which most calls of the library are
-  // refused (CallbackScope). Returns kAborted if the worker was stopped before or during the call.
-  // The job must not touch the caller's memory afterwards.
+  // Called in a job. Calls a function of the caller, in which most calls of the library are refused
+  // (CallbackScope). Returns kAborted if the worker was stopped before or during the call. The job
+  // must not touch the caller's memory afterwards.
   static absl::Status CallersFunction(absl::string_view name, absl::FunctionRef<void()> call);
   // Returns true if the job of this number is done. Does not wait.
   bool IsDone(uint64_t number) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -93,14 +94,14 @@ class WorkerThread {
   // Drops the jobs that have not begun (with kAborted), waits for the running job, and ends the
   // thread. A caller that cannot wait must make that job fail first. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Stops. Returns false if the job is in a function of the caller's that does not return within
+  // Stops. Returns false if the job is in a function of the caller that does not return within
   // kReportNs, or that has already exceeded its limit and kReportNs. The job then counts as done
   // with kAborted, and Leave must be called.
   bool StopSoon() ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes the thread call `last` when the job has returned. `last` may free the worker.
   void Leave(absl::AnyInvocable<void() &&> last) ABSL_LOCKS_EXCLUDED(mutex_);
   // Must be called before StopSoon. Ends with `why` all waits for a job that is in a function of
-  // the caller's. No further function of the caller's is called.
+  // the caller. No further function of the caller is called.
   void Abandon(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -137,7 +138,7 @@ class WorkerThread {
   uint64_t may_begin_ ABSL_GUARDED_BY(mutex_) = std::numeric_limits<uint64_t>::max();
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool inside_ ABSL_GUARDED_BY(mutex_) = false;  // the job is in a function of the caller's
+  bool inside_ ABSL_GUARDED_BY(mutex_) = false;  // the job is in a function of the caller
   bool left_ ABSL_GUARDED_BY(mutex_) = false;    // the thread waits for last_ before it ends
   absl::AnyInvocable<void() &&> last_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
