@@ -10,7 +10,7 @@
 
 namespace entrain {
 
-// Returns the number of replicas that may still come.
+// Returns the number of replicas that may still join.
 int Admission::Room() const {
   return parts_.exchange.most_replicas() -
          static_cast<int>(ReplicasOf(parts_.world.places()).size());
@@ -27,7 +27,7 @@ int64_t Admission::LimitNs(const Communicator& from) const {
   return parts_.options.timeout_ns > 0 ? parts_.options.timeout_ns : from.timeout_ns();
 }
 
-// All members have the same table. Nobody is taken in when replicas are about to end.
+// All members have the same table. No newcomer is taken in when replicas are about to end.
 bool Admission::Wanted() const {
   uint64_t flags = 0;
   for (const Standing& one : parts_.exchange.table().standings) {
@@ -47,7 +47,7 @@ absl::Status Admission::Run() {
     ENTRAIN_LOG(kInfo, "edit: newcomers: none was taken in: ", grown.status().message());
     ENTRAIN_RETURN_IF_ERROR(LossOf(from.get()));
     if (absl::IsOutOfRange(grown.status())) {
-      // The other members have gone on with newcomers. They must not wait for this one in `from`.
+      // The other members have gone on with newcomers. They must not wait for this rank in `from`.
       parts_.world.End(grown.status());
       return grown.status();
     }
@@ -92,7 +92,7 @@ absl::Status Admission::TakeIn(std::shared_ptr<Communicator> grown, int members,
   return mine.ok() ? all : mine;
 }
 
-// Finds out whether the admission has gone well on all members, and makes it count if so.
+// Finds out whether the admission has succeeded on all members. If so, makes it take effect.
 absl::Status Admission::Conclude(Communicator& from, EnlargedWorld enlarged,
                                  const absl::Status& taken,
                                  const std::shared_ptr<Communicator>& grown) {

@@ -19,7 +19,7 @@
 namespace entrain {
 namespace {
 
-// How the admission went on a rank.
+// The result of the admission on a rank.
 struct Outcome {
   int64_t code = ENTRAIN_OK;
   int64_t step = 0;
@@ -36,8 +36,8 @@ absl::Status Say(absl::string_view what, Communicator& world, int64_t limit_ns) 
   return world.Broadcast(&word, 1, DType::kU8, /*root=*/0, Limited(what, limit_ns));
 }
 
-// Splits the communicator, which has no other calls under way. A newcomer that stands still must not
-// hold the members up for the communicator's own time limit.
+// Splits the communicator, which has no other calls under way. A newcomer that hangs must not hold
+// the members up for the communicator's own time limit.
 absl::StatusOr<std::shared_ptr<Communicator>> Part(Communicator& world, int color, int key) {
   WorkerThread::Doing("newcomers: making the groups", 2 * kAdmissionNs);
   const int64_t usual_ns = world.timeout_ns();
@@ -50,8 +50,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Part(Communicator& world, int colo
   return part;
 }
 
-// Collective. If a value differs, returns an error that names it: kDataLoss on a rank whose values are
-// not those of the rank `member`, and kAborted on the other ranks, which may try again.
+// Collective. If a value differs, returns an error that names it: kDataLoss on a rank whose values
+// differ from those of rank `member`, and kAborted on the other ranks, which may try again.
 absl::Status CompareValues(Communicator& comm, const std::vector<NamedValue>& group, int member) {
   const absl::Status alike =
       AgreeOn(comm, "the replicas", group, Limited("newcomers: comparing the options"));
@@ -71,7 +71,8 @@ absl::Status CompareValues(Communicator& comm, const std::vector<NamedValue>& gr
   return innocent ? absl::AbortedError(alike.message()) : alike;
 }
 
-// A newcomer's replica is known by the number of its group.
+// The ranks of a newcomer's replica that have come. The replica is known by the number of its
+// group.
 struct Arrival {
   int first_rank = 0;
   std::set<int64_t> slots = {};
@@ -159,11 +160,11 @@ absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
     ENTRAIN_ASSIGN_OR_RETURN(enlarged.model, Part(*enlarged.world, here.replica, here.slot));
   }
   ENTRAIN_ASSIGN_OR_RETURN(enlarged.sync, Part(*enlarged.world, here.slot, here.replica));
-  std::map<int, bool> by_replica;  // true: a newcomer
+  std::map<int, bool> by_replica;  // true: the replica is a newcomer
   for (size_t rank = 0; rank < enlarged.places.size(); ++rank) {
     by_replica[enlarged.places[rank].replica] = enlarged.cards[rank].replica < 0;
   }
-  int rank = 0;  // of sync
+  int rank = 0;  // rank of `sync`
   for (const auto& [replica, newcomer] : by_replica) {
     (newcomer ? enlarged.parties.newcomers : enlarged.parties.donors).push_back(rank++);
     enlarged.parties.replicas.push_back(replica);
@@ -227,7 +228,7 @@ absl::StatusOr<bool> AgreeToTakeIn(absl::string_view object, Communicator& from,
     return false;
   }
   if (agreed.code() != absl::StatusCode::kOutOfRange) {
-    // Other members ask who is left. This one does so too.
+    // Other members ask which ranks are left. This rank does so too.
     from.EndWith(absl::UnavailableError(agreed.message()));
   }
   return agreed;

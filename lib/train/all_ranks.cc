@@ -54,7 +54,7 @@ absl::Status AllRanks::Min(int64_t* value) {
 absl::StatusOr<int64_t> AllRanks::FirstDifference(const std::vector<int64_t>& values,
                                                   bool in_replica, bool across_replicas) {
   const auto count = static_cast<int64_t>(values.size());
-  // the values, then ~ of each: its minimum is ~ of the largest value
+  // The values, then ~value for each. The minimum of the latter is ~ of the largest value.
   std::vector<int64_t> least = values;
   std::transform(values.begin(), values.end(), std::back_inserter(least),
                  [](int64_t value) { return ~value; });
@@ -72,8 +72,8 @@ absl::StatusOr<int64_t> AllRanks::FirstDifference(const std::vector<int64_t>& va
   return -1;
 }
 
-// The root sends to the rank of its own place in each replica. These ranks then send to their
-// replicas.
+// The root sends to the ranks that have its own place in the other replicas. These ranks then send
+// to the ranks of their replicas.
 absl::Status AllRanks::Spread(int root, void* data, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += kPiece) {
     void* const piece = static_cast<std::byte*>(data) + at;

@@ -20,7 +20,7 @@ uint64_t Mix(uint64_t state, uint64_t word) {
   return (state ^ word) * 0x100000001b3u;
 }
 
-// Makes every bit depend on every other. Applied before states are mixed with each other.
+// Makes every bit depend on all other bits. Applied before states are mixed with each other.
 uint64_t Spread(uint64_t x) {
   x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
   x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;

@@ -16,7 +16,7 @@
 namespace entrain {
 namespace {
 
-// Rank 0 looks into the store at most so often.
+// The shortest time between two looks of rank 0 into the store.
 constexpr int64_t kLookEveryNs = 20 * kMillisecond;
 
 void TurnAway(Communicator* grown, absl::string_view why) {
@@ -37,7 +37,7 @@ struct ChannelAdmission::Growth {
   const std::shared_ptr<Communicator> from;
   absl::Mutex mutex;
   bool over ABSL_GUARDED_BY(mutex) = false;
-  std::string dropped ABSL_GUARDED_BY(mutex);  // why; "": it is wanted
+  std::string dropped ABSL_GUARDED_BY(mutex);  // the reason; "": the growth is wanted
   std::shared_ptr<Communicator> grown ABSL_GUARDED_BY(mutex);
 };
 
@@ -124,7 +124,7 @@ void ChannelAdmission::Drop(absl::string_view why) {
 }
 
 void ChannelAdmission::Await() {
-  thread_.Drain().IgnoreError();  // a failure of it ends the communicator
+  thread_.Drain().IgnoreError();  // an error of a job ends the communicator
 }
 
 absl::Status ChannelAdmission::Attend(GradientRound& round) {
@@ -180,7 +180,7 @@ absl::Status ChannelAdmission::TakeIn(const std::shared_ptr<Communicator>& grown
 absl::Status ChannelAdmission::Run(GradientRound& round,
                                    const std::shared_ptr<Communicator>& grown) {
   const std::shared_ptr<Communicator> from = world_.comm();
-  // The members come when their callers install. From here on they do not wait for callers.
+  // A member comes here when its caller installs. After the barrier, no member waits for a caller.
   WorkerThread::Doing("newcomers: waiting for the other members");
   if (const absl::Status here = from->Barrier(TimedCall(options_.timeout_ns, -1, true));
       !here.ok()) {

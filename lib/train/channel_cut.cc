@@ -18,7 +18,7 @@
 namespace entrain {
 namespace {
 
-// Messages of a round that may be under way together with its counts and its gradients.
+// Tag of messages that may be under way together with a round's counts and gradients.
 constexpr int64_t kCopyTag = 2;
 
 int LeftOf(const Communicator& comm) {
@@ -87,7 +87,8 @@ CallOptions ChannelCut::Limited(const char* doing, int64_t tag, int64_t limit_ns
   return TimedCall(limit, tag, true);
 }
 
-// Sends `count` elements to the right neighbour, and receives as many from the left one.
+// Sends `count` elements to the right neighbour, and receives `count` elements from the left
+// neighbour.
 absl::Status ChannelCut::Pass(const void* mine, void* theirs, int64_t count, DType dtype,
                               int64_t limit_ns) {
   Call send, receive;
@@ -158,8 +159,8 @@ uint64_t ChannelCut::Hash() const {
   return hash;
 }
 
-// The pieces that go to one rank lie one after the other in what is sent, as do those of one rank
-// in what is received.
+// The pieces for one rank lie one after the other in `sent`. The pieces from one rank lie one after
+// the other in `received`.
 absl::Status ChannelCut::MoveArray(const ChannelCut* before, absl::Span<const ShardMove> moves,
                                    size_t array, int64_t limit_ns) {
   const auto size = static_cast<size_t>(comm_->size());

@@ -22,7 +22,7 @@ absl::Status ChannelNewcomer::Join(int64_t wait_ns) {
 
 absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world, uint64_t group,
                                       Deadline until) {
-  // The members come after a commit, which may take long.
+  // The members come after a commit, for which they may need a long time.
   ENTRAIN_RETURN_IF_ERROR(CallIn(*world, std::max<int64_t>(until.at_ns - Clock::Real().Now(), 1)));
   EnlargedWorld enlarged;
   std::unique_ptr<ChannelCut> cut;
@@ -48,11 +48,11 @@ absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world
   return told.ok() || round_.recovery() == nullptr ? told : GoOnWithoutLost(members);
 }
 
-// A rank was lost after this rank has received everything, and this rank does not know what the
-// members have decided. The error does not tell: a member that leaves, or that alone knows no result,
-// ends the communicator as do members that have not taken this rank in. If they have taken it in, they
-// go on with this rank, whose shard they need. If they have not, they have left the communicator, and
-// this fails at once.
+// A rank was lost after this rank has received everything, and this rank does not know whether the
+// members have taken it in. The error does not show it, because both a member that has not taken
+// this rank in and a member that leaves end the communicator. If the members have taken this rank
+// in, they go on with it, because they need its shard. If not, they have left the communicator, and
+// this function fails at once.
 absl::Status ChannelNewcomer::GoOnWithoutLost(int members) {
   const int first_newcomer = round_.cut().members()[static_cast<size_t>(members)];
   const absl::Status status = round_.recovery()->Run(round_);

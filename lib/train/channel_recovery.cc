@@ -16,7 +16,7 @@ std::vector<ChannelLoss> ChannelRecovery::losses() const {
   return losses_;
 }
 
-// An error that only this rank has met is none that a smaller communicator would mend.
+// If only this rank has met the error, a smaller communicator would not help.
 bool ChannelRecovery::Answers(const absl::Status& status, const GradientRound& round) const {
   const bool aborted_by_another =
       status.code() == absl::StatusCode::kAborted && BlameOf(status).rank >= 0;
@@ -60,7 +60,7 @@ absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
   ENTRAIN_RETURN_IF_ERROR(world_.Shrink(causes));
   const std::vector<int> left = ReplicasOf(world_.places());
   if (left.size() == before.size() && !causes.empty()) {
-    return causes[0];  // nobody is lost: the network is too slow for the time limit
+    return causes[0];  // no rank is lost: the network is too slow for the time limit
   }
   if (stopped_.load()) {
     // Stop came before the communicator was replaced, or ends the new one.
@@ -110,7 +110,7 @@ absl::StatusOr<std::vector<ChannelPlace>> ChannelRecovery::GatherPlaces(const Ch
   return places;
 }
 
-// Collective. All ranks that have not finished the round make the step of its commit, if it is one.
+// Collective. All ranks that have not finished the round make its step, if the round is a commit.
 absl::Status ChannelRecovery::Decide(const CommitPlan& plan, GradientRound& round) {
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
   WorkerThread::Doing("after a loss: the votes", options.timeout_ns);

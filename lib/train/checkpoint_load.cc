@@ -25,7 +25,7 @@ class Loader {
   absl::Status Run();
 
  private:
-  // Elements [first, first + count) of an array, which go to the item from its element `at` on.
+  // Elements [first, first + count) of an array. They go to elements of the item from `at` on.
   struct Piece {
     StateItem* item;
     int64_t first, count, at;
@@ -82,7 +82,7 @@ absl::Status Loader::Run() {
   return read;
 }
 
-// Logs the arrays of single replicas in a portable checkpoint for which this run has no place.
+// Logs the arrays of single replicas that this run does not use, if the checkpoint is portable.
 void Loader::SayWhatIsDropped() const {
   if (options_.kind != CheckpointKind::kPortable || manifest_.kind != CheckpointKind::kPortable) {
     return;
@@ -128,8 +128,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> Loader::Open() const {
   return CheckpointReader::Open(std::move(source));
 }
 
-// All ranks use the manifest that rank 0 read. A rank that reads the files itself must find the
-// same one.
+// All ranks use the manifest that rank 0 has read. A rank that reads the files itself must find the
+// same manifest.
 absl::Status Loader::ShareHead() {
   std::string text = ToJson(manifest_);
   ENTRAIN_RETURN_IF_ERROR(all_.Tell(&text));
@@ -192,7 +192,7 @@ absl::Status Loader::CheckLayers() const {
   return absl::OkStatus();
 }
 
-// Refuses state for which this run has no place, since it would be lost silently.
+// Refuses state that this run has no place for, because it would be lost silently.
 absl::Status Loader::CheckPlaces() const {
   std::set<std::string> names;
   for (const StateItem& item : state_.items()) {
@@ -274,8 +274,8 @@ absl::StatusOr<CheckpointReader*> Loader::File(int32_t file) {
   return reader.get();
 }
 
-// Reads the arrays that this rank needs, and verifies its share of the others, so that one rank
-// checks every byte.
+// Reads the arrays that this rank needs, and verifies its share of the other arrays. Together the
+// ranks verify every byte.
 absl::Status Loader::ReadOwn() {
   for (size_t i = 0; i < manifest_.arrays.size(); ++i) {
     const SavedArray& array = manifest_.arrays[i];
@@ -297,7 +297,7 @@ absl::Status Loader::ReadOwn() {
   return absl::OkStatus();
 }
 
-// Rank 0 reads everything, one array after the other. All ranks copy their parts of it.
+// Rank 0 reads all arrays, one after the other. All ranks copy their parts.
 absl::Status Loader::HearAll() {
   int64_t largest = 0;
   for (const SavedArray& array : manifest_.arrays) {

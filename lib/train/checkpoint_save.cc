@@ -88,13 +88,13 @@ class Saver {
   const std::string path_;
   std::vector<Brought> brought_;
   OwnedBuffer staged_;                        // one array from a device at a time
-  std::unique_ptr<CheckpointWriter> writer_;  // rank 0's: the checkpoint
+  std::unique_ptr<CheckpointWriter> writer_;  // on rank 0: the checkpoint
   // owned by writer_; null: the caller's functions write
   FileTarget* file_ = nullptr;
-  Manifest head_;  // rank 0's
+  Manifest head_;  // on rank 0
   // after an error everything is still sent and received
   absl::Status failed_;
-  std::vector<SavedFile> old_files_;  // rank 0's: files of the replaced checkpoint
+  std::vector<SavedFile> old_files_;  // on rank 0: files of the replaced checkpoint
   std::string own_name_;              // this rank's file while it may be removed
   std::optional<uint32_t>
       parts_;  // rank 0's: number of this save's files while they may be removed
@@ -154,7 +154,7 @@ void Saver::Bring() {
   }
 }
 
-// Returns all bytes of the array. After an error their values are undefined.
+// Returns all bytes of the array. After an error the bytes are undefined.
 ConstBytes Saver::BytesOf(const Brought& brought) {
   const auto bytes = state_.Read(*brought.item, staged_.data(), all_.deadline());
   failed_.Update(bytes.status());
@@ -247,8 +247,8 @@ absl::Status Saver::WriteAll() {
   return absl::OkStatus();
 }
 
-// Writes every layer as a whole, from the pieces of all ranks that have some. All lists are in the
-// order of the visits. Slot 0 has the first piece of every layer, so its list gives the order.
+// Writes every layer as a whole, from the pieces of all ranks that have pieces. All lists are in
+// the order of the visits. Slot 0 has the first piece of every layer, so its list gives the order.
 absl::Status Saver::WriteLayers(std::vector<Source>* sources) {
   for (int part = 0; part < part_.parts; ++part) {
     while (true) {
@@ -270,7 +270,7 @@ absl::Status Saver::WriteLayers(std::vector<Source>* sources) {
 
 absl::Status Saver::WriteWhole(std::vector<Source>* sources, const SavedArray& like) {
   SavedArray whole = like;
-  std::map<int64_t, int> pieces;  // rank by first element
+  std::map<int64_t, int> pieces;  // by first element: the rank
   whole.count = 0;
   for (size_t rank = 0; rank < sources->size(); ++rank) {
     // A rank has several pieces if layers are made of segments.
@@ -319,7 +319,7 @@ absl::Status Saver::SaveSharded() {
   while (getrandom(&id, sizeof(id), 0) != sizeof(id) || id == 0) {
   }
   if (all_.first()) {
-    failed_.Update(file_->Mark(id));  // before any rank can write a file of that number
+    failed_.Update(file_->Mark(id));  // before any rank can write a file with that number
     parts_ = id;
   }
   ENTRAIN_RETURN_IF_ERROR(all_.Tell(Bytes(reinterpret_cast<std::byte*>(&id), sizeof(id))));
@@ -408,7 +408,7 @@ absl::Status Saver::Publish() {
   auto published = static_cast<std::byte>(all_.first() && writer_->committed());
   const absl::Status told = all_.Tell(Bytes(&published, 1));
   if (!told.ok() || published != std::byte{0}) {
-    own_name_.clear();  // the file counts, or may count
+    own_name_.clear();  // the file takes effect, or may take effect
     parts_.reset();
   }
   ENTRAIN_RETURN_IF_ERROR(told);
@@ -430,8 +430,8 @@ void Saver::RemoveOwn() {
   }
 }
 
-// Removes files of the replaced checkpoint to which nothing refers any more. A file that cannot be
-// removed stays, which does no harm.
+// Removes files of the replaced checkpoint that no checkpoint refers to any more. A file that
+// cannot be removed does no harm.
 void Saver::RemoveOld() {
   for (const SavedFile& old : old_files_) {
     const bool listed = std::any_of(head_.files.begin(), head_.files.end(),

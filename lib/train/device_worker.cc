@@ -26,8 +26,8 @@ void DeviceWorker::Stop() {
 absl::StatusOr<uint64_t> DeviceWorker::PostThen(Job job, absl::AnyInvocable<void()> then) {
   auto mark = std::make_unique<DeviceMark>(room_->device());
   ENTRAIN_RETURN_IF_ERROR(mark->Record(room_->callers()));
-  // Held until the job is posted. Otherwise a job that fails meanwhile would end the worker first,
-  // and nothing would ever set the word to this number.
+  // The lock is held until the job is posted. Otherwise a job that fails meanwhile would end the
+  // worker first, and nothing would ever set the word to this number.
   absl::MutexLock posting(&mutex_);
   ENTRAIN_RETURN_IF_ERROR(status_);
   const uint64_t number = ++posted_;
@@ -84,8 +84,8 @@ absl::Status DeviceWorker::RunHere(absl::FunctionRef<absl::Status()> body) {
   return on.status();
 }
 
-// Drains the jobs first. The calls of jobs have no tags on a device, and neither have the calls
-// that follow this function, so the jobs must make none afterwards.
+// Drains the jobs first. On a device, neither the calls of jobs nor the calls that follow this
+// function have tags, so the jobs must make no calls afterwards.
 absl::Status DeviceWorker::ComeToRest(int64_t timeout_ns) {
   ENTRAIN_RETURN_IF_ERROR(Drain());
   ENTRAIN_RETURN_IF_ERROR(

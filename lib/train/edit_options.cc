@@ -103,7 +103,7 @@ absl::Status CheckFragmentNumbers(const EditOptions& o) {
   return absl::OkStatus();
 }
 
-// Each of these has state that the replicas that are left could not repair, or results that differ
+// These options have state that the remaining replicas could not repair, or results that differ
 // within a layer.
 absl::Status CheckOnLoss(const EditOptions& o) {
   const auto refuse = [&](absl::string_view why) {
@@ -124,7 +124,7 @@ absl::Status CheckOnLoss(const EditOptions& o) {
   return o.compat ? refuse("(finish) does not go with compat") : absl::OkStatus();
 }
 
-// A repair replaces what the library keeps of a layer, from before the exchange.
+// A repair replaces a layer's state in the library by that from before the exchange.
 absl::Status CheckAnchorCheck(const EditOptions& o) {
   const auto refuse = [&](absl::string_view why) {
     return RefuseOption("anchor_check", static_cast<int32_t>(o.anchor_check), why);
@@ -144,8 +144,8 @@ absl::Status CheckAnchorCheck(const EditOptions& o) {
   return absl::OkStatus();
 }
 
-// The worker of a late replica runs a round while its caller trains. Each of these needs the caller
-// in the round, or has state of which the worker would have two versions.
+// The worker of a late replica runs a round while its caller trains. These options need the caller
+// in the round, or have state that the worker would need in two versions.
 absl::Status CheckClosing(const EditOptions& o) {
   if (!o.closes_early()) {
     return absl::OkStatus();

@@ -74,9 +74,9 @@ absl::Status EditState::CheckOnTime() const {
              : absl::OkStatus();
 }
 
-// A portable checkpoint has nothing of the replicas' training since the last exchange. An exact one
-// also holds exchanges behind further steps that have arrived; not in A-EDiT, where the time of
-// arrival is not fixed.
+// A portable checkpoint does not contain the replicas' training since the last exchange. An exact
+// one also contains exchanges behind further steps that have arrived, except in A-EDiT, where the
+// time of arrival is not fixed.
 absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
   ENTRAIN_RETURN_IF_ERROR(CheckQuiet());
   if (kind == CheckpointKind::kPortable || parts_.options.use_async) {
@@ -106,7 +106,7 @@ absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
       "); save after a begin_forward that exchanges, when all layers are waited for"));
 }
 
-// A mesh that has lost replicas counts as one of those that are left.
+// A mesh that has lost replicas is treated as a mesh of the replicas that are left.
 ModelPart EditState::Part() const {
   ModelPart part = PartOf(parts_.mesh, slab());
   const ExchangeGroups groups = parts_.exchange.groups();
@@ -187,7 +187,7 @@ absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) 
 absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,
                                 absl::Status mine, StateList* state,
                                 absl::FunctionRef<absl::Status()> fill) {
-  // CreateAnchors makes memory for anchors, which take effect only after they are loaded.
+  // CreateAnchors allocates memory for anchors. The anchors take effect only after they are loaded.
   const bool creates = LacksAnchors();
   const auto restore = [&]() -> absl::Status {
     mine.Update(parts_.worker.ComeToRest(timeout_ns));

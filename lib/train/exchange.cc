@@ -61,7 +61,8 @@ absl::Status CheckDevice() {
   return on == nullptr ? absl::OkStatus() : on->status();
 }
 
-// A reducer's debts are only in exact checkpoints; from a portable one a run begins without debts.
+// A reducer's debts are saved in exact checkpoints only. From a portable one a run begins without
+// debts.
 void VisitReducer(MergeState* state, bool owes, const Slab& slab, StateVisitor& visitor) {
   if (state == nullptr || visitor.kind() != CheckpointKind::kExact) {
     return;
@@ -76,7 +77,7 @@ void VisitReducer(MergeState* state, bool owes, const Slab& slab, StateVisitor& 
   }
 }
 
-// The published code's test of whether all replicas were rejected. Each rank tests its own shard.
+// The test of the published code whether all replicas were rejected. Each rank tests its own shard.
 bool Vanishes(const float* mean, int64_t count, DeviceRoom* room) {
   std::vector<float> here;
   if (room != nullptr) {
@@ -191,7 +192,7 @@ void Exchange::VisitState(StateVisitor& visitor) {
 }
 
 void Exchange::Adopt(bool live) {
-  carried_late_ = 0;  // of another run, as the reports and repairs are
+  carried_late_ = 0;  // belongs to another run, as the reports and repairs do
   for (int64_t& rounds : newcomer_rounds_) {
     // Replicas that begin from a portable checkpoint are no newcomers.
     rounds =
@@ -230,7 +231,7 @@ absl::StatusOr<bool> Exchange::Judge(const std::vector<int>& layers, Standing mi
   return TakeUp(std::move(table));
 }
 
-// Holds a rendezvous. Its table may show that anchors differ.
+// Holds a rendezvous. The anchors in the returned table may differ.
 absl::StatusOr<NormTable> Exchange::Meet(const std::vector<int>& layers, Standing mine,
                                          int64_t extra_ns) {
   std::vector<double> norms;
@@ -238,13 +239,13 @@ absl::StatusOr<NormTable> Exchange::Meet(const std::vector<int>& layers, Standin
   return ShareNorms(layers, mine, norms, extra_ns);
 }
 
-// Computes the norms of whole layers, with the same bits on all ranks of the replica, and the
-// replica's standing, in one gather. A norm is negative if the replica's own detector rejects it.
+// Computes, with one gather, the replica's standing and the norms of whole layers, with the same
+// bits on all ranks of the replica. A norm is negative if the replica's own detector rejects it.
 absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standing* mine,
                                           std::vector<double>* norms) {
   std::vector<double> values;
   for (const int l : layers) {
-    // The caller of a late replica trains meanwhile and changes theta, so the anchor stands for it.
+    // The caller of a late replica trains meanwhile and changes theta. The anchor is used instead.
     const double square = guard_.Measure(l, late(l) ? anchors_.anchor(l) : Source(l));
     values.push_back(guard_.distrusts(l) ? kNotFinite : sums_.Share(l, square));
   }
@@ -366,8 +367,8 @@ bool Exchange::TakeUp(NormTable table) {
   return true;
 }
 
-// Returns what this replica's standing says at kNewShift. Layers of fragments that meet together may
-// have counted in different numbers of exchanges: then the least one decides.
+// Returns the number at kNewShift in this replica's standing. If layers of several fragments have
+// counted in different numbers of exchanges, the smallest number is used.
 uint64_t Exchange::Growing(const std::vector<int>& layers) const {
   int64_t least = options_.newcomer_warmup;
   for (const int layer : layers) {
@@ -376,7 +377,7 @@ uint64_t Exchange::Growing(const std::vector<int>& layers) const {
   return least < options_.newcomer_warmup ? static_cast<uint64_t>(least) + 1 : 0;
 }
 
-// Weighs one layer of the table's layers. With `counts`, the layer's report and totals change too.
+// Weighs one layer of the table. With `counts`, changes the layer's report and totals too.
 std::vector<Candidate> Exchange::Weigh(const NormTable& table, size_t index, bool counts) {
   const auto layer = static_cast<size_t>(table.layers[index]);
   const std::vector<double> trained = Trained(table.standings, options_.compat);
@@ -397,7 +398,7 @@ std::vector<Candidate> Exchange::Weigh(const NormTable& table, size_t index, boo
   return brought;
 }
 
-// Shows the verdict about the layer.
+// Writes the verdict about the layer to its report.
 void Exchange::Report(const NormTable& table, size_t index, const std::vector<Candidate>& brought) {
   const auto layer = static_cast<size_t>(table.layers[index]);
   LayerReport& report = reports_[layer];
@@ -417,7 +418,7 @@ void Exchange::Report(const NormTable& table, size_t index, const std::vector<Ca
   report.rolled_back = false;
 }
 
-// Tells this replica's detector of the layer the decision.
+// Tells this replica's detector of the layer how the norm was judged.
 void Exchange::Learn(int layer, const Candidate& own) {
   const auto at = static_cast<size_t>(layer);
   if (own.absent) {
@@ -427,7 +428,7 @@ void Exchange::Learn(int layer, const Candidate& own) {
   } else {
     detectors_[at].Reject(own.norm);
   }
-  // The count is the same on all replicas, whichever were absent.
+  // The count is the same on all replicas, whichever of them were absent.
   empty_rounds_[at] = verdicts_[at].accepted > 0 ? 0 : empty_rounds_[at] + 1;
   if (empty_rounds_[at] >= 2 && !options_.compat) {
     // All replicas were rejected twice in a row: the level of norms has changed.
@@ -477,7 +478,7 @@ absl::Status Exchange::Finish(int layer) {
   return FinishWith(layer, nullptr);
 }
 
-// `known`, if not null, says how another part of the layer has ended.
+// `known`, if not null, is the outcome of another part of the layer.
 absl::Status Exchange::FinishWith(int layer, const LayerOutcome* known) {
   const auto at = static_cast<size_t>(layer);
   if (groups_.model != nullptr) {
@@ -537,8 +538,8 @@ absl::Status Exchange::StepOuter(int layer, float* mean, const OuterScales& scal
   if (options_.keeps_means()) {
     CopyArray(MeanOf(layer), mean, count * kFloat);
   }
-  // Behind further steps the published result is not needed, and a result that must be rounded is
-  // written later. Both go to the place of the mean.
+  // In an exchange behind further steps the published result is not needed. A result that must be
+  // rounded is written later. In both cases it is written over the mean.
   const bool straight = !overlapped(layer) && live_.f32(layer) != nullptr;
   ENTRAIN_RETURN_IF_ERROR(
       outer_.Step(layer, mean, scales, &anchors_, straight ? live_.f32(layer) : mean));
@@ -583,15 +584,15 @@ void Exchange::NoteScales(int layer, const OuterScales& scales) {
 }
 
 // With kRestart, Merge needs the anchor from which this replica continued, to measure how far the
-// replica has moved from it. The snapshot, which this overwrites, has been sent by then.
+// replica has moved from it. It is kept in place of the snapshot, which has been sent by then.
 void Exchange::KeepOldAnchor(int layer) {
   if (overlapped(layer) && options_.overlap_merge == OverlapMerge::kRestart) {
     RoundAnchor(wide_, layer, Taken(layer));
   }
 }
 
-// No replica brought a usable delta: sets theta back to the anchor and leaves a and b unchanged.
-// Plain averaging has no anchor to go back to.
+// For a layer to which no replica brought a usable delta. Sets theta back to the anchor, and leaves
+// a and b unchanged. Plain averaging has no anchor to go back to.
 void Exchange::RollBack(int layer) {
   reports_[static_cast<size_t>(layer)].rolled_back = true;
   if (anchors_.exist() && !overlapped(layer)) {

@@ -110,7 +110,7 @@ absl::Status Exchange::BeginLate() {
   for (const int layer : slab_.training()) {
     int32_t& in_use = overlapped_[static_cast<size_t>(layer)];
     if (in_use == 0 && options_.carries()) {
-      RoundAnchor(wide_, layer, Taken(layer));  // from which the replica trains
+      RoundAnchor(wide_, layer, Taken(layer));  // the replica trains from this anchor
     }
     in_use = 1;
   }

@@ -16,7 +16,7 @@
 namespace entrain {
 namespace {
 
-// The data of a repair beside the arrays, in the format in which it is sent.
+// The data that a repair sends beside the arrays, in the format in which it is sent.
 struct Counters {
   int64_t outer_steps = 0;
   StalenessGaps::Record gap;
@@ -26,8 +26,8 @@ static_assert(sizeof(Counters) == 4 * sizeof(int64_t));
 }  // namespace
 
 // Ends this rank's part in a rendezvous with an error. All ranks of all replicas have an error.
-// They leave together, so that each reports its own and not the abort of another rank: a rank that
-// has passed both barriers knows that the ranks of every slot have come.
+// They leave together, so that each rank reports its own error and not the abort of another rank. A
+// rank that has passed both barriers knows that the ranks of every slot have come.
 absl::Status Exchange::LeaveTogether(const absl::Status& why) {
   WorkerThread::Doing("rendezvous: leaving together");
   for (const auto& comm : {groups_.sync, groups_.model}) {
@@ -39,7 +39,7 @@ absl::Status Exchange::LeaveTogether(const absl::Status& why) {
 }
 
 // Collective. The anchors of some layers of `table` differ between replicas, in this slot or in
-// another. Returns OK if those of this slot have been repaired.
+// another. Returns OK if the anchors of this slot have been repaired.
 absl::Status Exchange::SettleAnchors(const NormTable& table) {
   const std::vector<AnchorHash> mine = guard_.Hashes(table.layers);
   std::vector<AnchorHash> all(mine.size() * table.rows());
@@ -61,7 +61,7 @@ absl::Status Exchange::SettleAnchors(const NormTable& table) {
       lacks_majority = lacks_majority || (guard_.repairs() && votes.back().second.from < 0);
     }
   }
-  // The ranks of a replica stop together, when each of them knows what differs in its slot.
+  // The ranks of a replica stop together, when each of them knows the differences in its slot.
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> stops,
                            sums_.Gather(slab_.layers(), {lacks_majority ? 1.0 : 0.0}));
   const bool stopped =
@@ -80,8 +80,8 @@ absl::Status Exchange::SettleAnchors(const NormTable& table) {
   return absl::OkStatus();
 }
 
-// Collective over the sync group: the ranks without the right anchor of the layer get it, and its
-// outer state.
+// Collective over the sync group. The ranks without the right anchor of the layer receive it, with
+// its outer state.
 absl::Status Exchange::Repair(int layer, const AnchorVote& vote, absl::string_view differs) {
   const int me = groups_.sync->rank();
   const int from = replicas_[static_cast<size_t>(vote.from)];

@@ -30,7 +30,8 @@ ExchangeBytes Exchange::bytes_sent() const {
   return {sent_before_.model + SentBy(groups_.model), sent_before_.sync + SentBy(groups_.sync)};
 }
 
-// The communicators have ended, and so have their calls.
+// Waits for the calls of all layers under way and drops their deltas. The communicators must have
+// ended, so that the calls end soon.
 void Exchange::DropFlights() {
   for (Flight& flight : flights_) {
     if (flight.work) {
@@ -83,8 +84,8 @@ absl::Status Exchange::FinishLike(int layer, const LayerOutcome& outcome) {
   return FinishWith(layer, &outcome);
 }
 
-// Returns the arrays of a layer from which a rank has what another one has finished: its anchor and
-// the arrays of its outer state, or its combined delta.
+// Returns the arrays that a rank needs to finish a layer as another rank has done: the anchor and
+// the arrays of its outer state, or the combined delta.
 std::vector<float*> Exchange::StateOf(int layer) {
   if (options_.keeps_means()) {
     return {MeanOf(layer)};
@@ -96,8 +97,8 @@ std::vector<float*> Exchange::StateOf(int layer) {
   return parts;
 }
 
-// Collective over the sync group: rank `root` sends its arrays of the layer. Returns, on the other
-// ranks, a copy.
+// Collective over the sync group. Rank `root` sends its arrays of the layer. Returns a copy on the
+// other ranks.
 absl::StatusOr<OwnedBuffer> Exchange::BroadcastState(int layer, int root) {
   const std::vector<float*> parts = StateOf(layer);
   const int64_t count = slab_.layer(layer).shard;
@@ -130,8 +131,8 @@ void Exchange::TakeState(int layer, const OwnedBuffer& received) {
   anchors_.Seal(layer);
 }
 
-// The result goes to memory of its own first: if its sender is lost too, the layer may have to be
-// finished from the old anchor.
+// The result is received into separate memory first. If its sender is lost too, the layer may have
+// to be finished from the old anchor.
 absl::Status Exchange::Share(int layer, int root, bool finished, const LayerOutcome& outcome) {
   if (outcome.rolled_back != 0) {
     if (!finished) {

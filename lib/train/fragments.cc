@@ -7,9 +7,10 @@
 namespace entrain {
 namespace {
 
-// Returns the fragment of each layer. Sequential: every fragment gets equally many layers that
-// train, the first ones one more if necessary. Strided: the k-th layer that trains goes to fragment
-// k modulo the number of fragments. Layers that do not train go to fragment 0.
+// Returns the fragment of each layer. Sequential: every fragment gets the same number of layers
+// that train, but if necessary the first fragments get one more. Strided: the k-th layer that
+// trains goes to fragment k modulo the number of fragments. Layers that do not train go to fragment
+// 0.
 std::vector<int> FragmentOf(const EditOptions& options, const Slab& slab) {
   std::vector<int> result(static_cast<size_t>(slab.layers()), 0);
   if (!options.fragment_of_layer.empty()) {

@@ -17,7 +17,7 @@ namespace entrain {
 
 namespace {
 
-// Returns the options with the time limit of a call.
+// Returns the options, with the time limit of a call filled in.
 ChannelOptions WithLimit(const ChannelOptions& options, const Communicator& comm) {
   ChannelOptions known = options;
   known.at.limit_ns = options.timeout_ns > 0 ? options.timeout_ns : comm.timeout_ns();
@@ -134,7 +134,7 @@ absl::Status GradientChannel::Fail(const absl::Status& why) {
   return why;
 }
 
-// For an error that only this rank has noticed: tells all ranks.
+// Must be called with an error that only this rank has noticed. Tells all ranks.
 absl::Status GradientChannel::FailAll(const absl::Status& why) {
   if (!why.ok()) {
     round_.End(why);
@@ -191,7 +191,7 @@ void GradientChannel::Abandon() {
   round_.End(absl::AbortedError("acco: destroyed during a call"));
 }
 
-// The other ranks wait for the counts of the next round.
+// Ends the calls of other ranks, which wait for the counts of the next round.
 void GradientChannel::Refused(const absl::Status& why) const {
   Call call;
   call.kind = CallKind::kAllReduce;
@@ -210,7 +210,8 @@ absl::Status GradientChannel::CheckNotStarted() const {
                   : absl::OkStatus();
 }
 
-// Called before a wait: Install would otherwise wait for the round that it starts itself.
+// Must be called before a wait, because Install would otherwise wait for the round that it starts
+// itself.
 absl::Status GradientChannel::StartSynchronous() {
   ++moves_;
   ENTRAIN_RETURN_IF_ERROR(started_ ? status_ : CheckEnough());
@@ -311,7 +312,7 @@ absl::Status GradientChannel::HandOver() {
   return absl::OkStatus();
 }
 
-// Posts one job; on a device also a second one, which waits for the work that the first has
+// Posts one job. On a device, also posts a second job, which waits for the work that the first has
 // enqueued.
 void GradientChannel::PostRound(RoundKind kind, const RoundCounts& mine) {
   const auto post = [this](bool last, auto run) {
@@ -324,7 +325,7 @@ void GradientChannel::PostRound(RoundKind kind, const RoundCounts& mine) {
       }
       round_ns_.fetch_add(spent, std::memory_order_relaxed);
       if (!status.ok()) {
-        round_.End(status);  // so that no rank waits for this one
+        round_.End(status);  // so that no rank waits for this rank
       }
       if (last || !status.ok()) {
         over_.fetch_add(1, std::memory_order_release);

@@ -128,7 +128,8 @@ absl::Status CheckOptimizers(const ChannelOptions& o) {
                             absl::StrCat("and element ", gap, " lies in no group"));
 }
 
-// A neighbour steps the copy of a shard, which a step of the caller's cannot do.
+// With kFinish the right neighbour of a rank keeps a copy of its shard, and steps the copy too. The
+// library cannot copy the state of a step function of the caller.
 absl::Status CheckOnLoss(const ChannelOptions& o) {
   const auto refuse = [&](absl::string_view why) {
     return RefuseOption("on_loss", static_cast<int32_t>(o.on_loss), why);
@@ -165,7 +166,7 @@ absl::Status CheckAdmit(const ChannelOptions& o) {
                                 : refuse("(exchange) does not go with parameters on a device");
 }
 
-// Returns a number that differs if the optimizers' hyper-parameters do.
+// Returns a number that differs if the hyper-parameters of the optimizers differ.
 double TrialStep(const Optimizer& rule) {
   constexpr size_t kElements = 4;
   std::array<float, kElements> master = {1, -2, 0.5, 3}, out = {};

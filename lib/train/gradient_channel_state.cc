@@ -26,9 +26,9 @@ ModelPart PartOf(const Slab& slab) {
 
 }  // namespace
 
-// A portable checkpoint holds the state after a commit: masters, the optimizer's arrays, counts. An
-// exact one also holds the half batch that has been added, and the round that is over but not yet
-// taken.
+// A portable checkpoint holds the state after a commit: the masters, the optimizer's arrays, and
+// the counts. An exact one also holds the half batch that has been added, and the round that is
+// over but not yet taken.
 void GradientChannel::VisitState(StateVisitor& visitor) {
   record_.Fill({in_flight_, rule_.kind(), finished_, landed_, round_.result()});
   round_.progress().VisitState(visitor);
@@ -71,8 +71,8 @@ absl::Status GradientChannel::CheckSavable(CheckpointKind) const {
                                 "is computed in between is not part of a checkpoint"));
 }
 
-// Saving and loading begin with this: it drains the worker, then checks that all ranks may go on.
-// The order matters, because on a device the calls of jobs and of checkpoints have no tags.
+// Drains the worker, then checks that all ranks may go on. Saving and loading begin with it. The
+// order matters, because on a device the calls of jobs and of checkpoints have no tags.
 absl::Status GradientChannel::Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine) {
   ENTRAIN_RETURN_IF_ERROR(worker_.Drain());
   mine.Update(CheckKind(options_, kind));
@@ -80,7 +80,8 @@ absl::Status GradientChannel::Prepare(AllRanks& all, CheckpointKind kind, absl::
   return all.Agree(mine);
 }
 
-// After a loss either all ranks save again or none, although the save may have failed on some only.
+// After a loss either all ranks save again or no rank does, even if the save has failed on some
+// only.
 absl::Status GradientChannel::Save(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   Quieten();

@@ -52,7 +52,7 @@ void GradientRound::Abort(absl::string_view reason) {
   }
   comm()->Abort(reason);
   if (world_ != nullptr) {
-    world_->End(absl::AbortedError(reason));  // with the communicator of newcomers
+    world_->End(absl::AbortedError(reason));  // also ends the communicator of newcomers
   }
 }
 
@@ -72,7 +72,7 @@ absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
   return Annotate(status, absl::StrCat("acco: round ", number()));
 }
 
-// Attends to newcomers, which may take part in this round, and makes it.
+// Handles newcomers, which may take part in this round, and runs the round.
 absl::Status GradientRound::MakeWhole(RoundKind kind, const RoundCounts& mine) {
   if (admission_ != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(admission_->Attend(*this));
@@ -129,7 +129,7 @@ GradientSum GradientRound::Sum() const {
   return {com_.data(), outcome_.result.microbatches, outcome_.result.clip_factor};
 }
 
-// The sums are A in an estimate, and A + B in the commit that follows it.
+// The sum is A in an estimate, and A + B in the commit that follows the estimate.
 absl::Status GradientRound::Step(const GradientSum& sum, double lr) {
   const int64_t commits = progress_.commits();
   ShardStep& shard = cut_->own();
@@ -166,8 +166,8 @@ void GradientRound::Finish() {
   phase_ = RoundPhase::kFinished;
 }
 
-// At the end of the run no rank leaves before all have finished the last round, because those that
-// have not may need it.
+// At the end of the run no rank leaves before all ranks have finished the last round, because a
+// rank that has not finished it may need the others.
 absl::Status GradientRound::Close() {
   if (admission_ != nullptr && EndsRun()) {
     admission_->Await();
@@ -294,7 +294,7 @@ Call GradientRound::ParametersCall() const {
   return gather;
 }
 
-// Runs the call. On a device the call is only enqueued on the own stream; Settle waits for it.
+// Runs the call. On a device the call is only enqueued on the object's stream; Settle waits for it.
 absl::Status GradientRound::Carry(const char* what, Call call) {
   call.options = Options();
   if (!on_device()) {
@@ -400,7 +400,7 @@ absl::Status GradientRound::AllocateBuffers(int ranks) {
   return absl::OkStatus();
 }
 
-// Makes the objects for which world_ must be there.
+// Makes the objects that need world_.
 void GradientRound::StartMembership() {
   if (options_.on_loss == OnLoss::kFinish) {
     recovery_ = std::make_unique<ChannelRecovery>(*world_, options_.timeout_ns);
@@ -415,16 +415,16 @@ void GradientRound::CountBytes() {
   bytes_.store(com_.size() + kept_.size() + cut_->bytes(), std::memory_order_relaxed);
 }
 
-// Calls allocate their memory when they start or run for the first time, as do kernels that return
-// a number. No thread should have to allocate while a stream waits for a call. Therefore all calls
-// of a round are run once now, on arbitrary data, while no stream waits.
+// Calls, and kernels that return a number, allocate their memory when they start or run for the
+// first time. No thread should have to allocate while a stream waits for a call. Therefore all
+// calls of a round are run once here, on arbitrary data, while no stream waits.
 absl::Status GradientRound::WarmUp() {
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [this] { shard().SumOfSquares(com_.data()); }));
   for (Call call : {GradientsCall(), ParametersCall()}) {
     call.options = Options(/*on_stream=*/false);
     ENTRAIN_RETURN_IF_ERROR(Annotate(first_comm_->Run(call), "warm-up call"));
   }
-  // One call begins before the other is over; their elements differ in size.
+  // One call begins before the other is over, and their elements differ in size.
   Call wider = SizeOf(options_.params_dtype) >= SizeOf(options_.wire_dtype) ? ParametersCall()
                                                                             : GradientsCall();
   wider.options = Options();
@@ -496,7 +496,7 @@ ChannelTotals GradientRound::totals() const {
           .saves = recovery_ == nullptr ? 0 : recovery_->saves()};
 }
 
-// The cut of members and newcomers replaces the present one.
+// Replaces the present cut by the cut of members and newcomers.
 void GradientRound::Adopt(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
                           int64_t cuts, int64_t joins) {
   cut_ = std::move(cut);

@@ -140,7 +140,7 @@ absl::Status LayerGather::Send(int layer, Slot* slot) {
   return absl::OkStatus();
 }
 
-// Returns the call, which works in place: the own part is already in the buffer.
+// Returns the call, which works in place: this rank's part is already in the buffer.
 Call LayerGather::AllGather(const SlabLayer& layer, std::byte* buffer) const {
   const int64_t element = SizeOf(dtype_);
   Call call;

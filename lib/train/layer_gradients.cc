@@ -140,8 +140,8 @@ absl::Status LayerGradients::ReduceOnDevice(Flight& flight) {
   return Annotate(status, NameOf(flight));
 }
 
-// Along the context axis each layer continues when its shards are summed, and does not wait for the
-// layers before it.
+// With a context axis, a layer continues when its shards are summed. It does not wait for earlier
+// layers.
 absl::StatusOr<uint64_t> LayerGradients::PostLanding(const std::shared_ptr<Flight>& flight) {
   uint64_t passed = 0;
   if (comms_.context != nullptr) {
@@ -169,7 +169,7 @@ std::string LayerGradients::NameOf(const Flight& flight) {
   return absl::StrCat("layer ", flight.layer, " gradients");
 }
 
-// A dropped flight was abandoned before, so the calls end soon. They use the buffer until then.
+// A dropped flight has been abandoned, so its calls end soon. They use the buffer until then.
 LayerGradients::Flight::~Flight() {
   for (const RefPtr<Work>* work : {&scatter, &context}) {
     if (*work) {
@@ -182,7 +182,7 @@ std::byte* LayerGradients::Own(const Flight& flight) const {
   return flight.data() + slab_.layer(flight.layer).first * SizeOf(dtype_);
 }
 
-// Returns the call, which writes to the own part of the buffer.
+// Returns the call, which writes to this rank's part of the buffer.
 Call LayerGradients::ReduceScatter(const SlabLayer& layer, std::byte* buffer) const {
   Call call;
   call.kind = CallKind::kReduceScatter;
@@ -288,7 +288,7 @@ absl::Status LayerGradients::AddToBound(const Flight& flight, const std::byte* o
   return absl::OkStatus();
 }
 
-// Returns room on the device, or on the host in `buffer`.
+// Returns `on_device`, or on the host memory that it allocates in `buffer`.
 absl::StatusOr<float*> LayerGradients::RoomForFloats(float* on_device, int64_t count,
                                                      OwnedBuffer* buffer) {
   if (room_ != nullptr) {
@@ -298,7 +298,7 @@ absl::StatusOr<float*> LayerGradients::RoomForFloats(float* on_device, int64_t c
   return reinterpret_cast<float*>(buffer->data());
 }
 
-// Tells the other ranks of all groups, so that none waits for this rank.
+// Tells the other ranks of all groups, so that no rank waits for this rank.
 void LayerGradients::Abandon(const absl::Status& why) {
   for (const auto& comm : {comms_.shard, comms_.context, comms_.sync}) {
     if (comm != nullptr) {

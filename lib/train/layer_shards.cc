@@ -92,7 +92,7 @@ absl::Status Agree(const Mesh& mesh, const ShardConfig& config, const ShardComms
   for (const auto& layer : config.layer_segments) {
     segments += static_cast<double>(layer.size());
   }
-  // The number of layers is compared first: the length of the second list depends on it.
+  // The number of layers is compared first, because the length of the second list depends on it.
   const std::vector<NamedValue> shape = {
       {"layers", static_cast<double>(config.layer_counts.size())},
       {"param_dtype", static_cast<double>(config.param_dtype)},
@@ -217,8 +217,8 @@ LayerShards::LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, 
       slab_(std::move(slab)),
       comms_(std::move(comms)),
       stages_(slab_.layers(), slab_.training()),
-      // The pool keeps as much idle memory as a pass uses at once: gathered layers and gradients,
-      // in f32 at most.
+      // The pool keeps as much idle memory as a pass uses at once: for gathered layers and
+      // gradients, at most in f32.
       pool_((config.prefetch + 4) * slab_.largest_padded() * static_cast<int64_t>(sizeof(float))),
       gather_(slab_, pool_, comms_.gather, config.param_dtype, config.timeout_ns),
       gradients_(slab_, pool_, {comms_.scatter, comms_.context, comms_.sync}, config.grad_dtype,
@@ -468,7 +468,7 @@ absl::Status LayerShards::SetBuffers(int layer, void* gathered, void* gradients)
   return absl::OkStatus();
 }
 
-// Elements of which several ranks hold copies are counted on the first of these ranks.
+// Elements that several ranks hold as copies are counted on the first of these ranks only.
 absl::StatusOr<double> LayerShards::SquareOfGradients() {
   double square = 0;
   std::optional<KernelStream> on;

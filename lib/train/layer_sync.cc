@@ -29,7 +29,7 @@ absl::Status AgreeOnTraining(Communicator& comm, const char* name, const Slab& s
   return AgreeOn(comm, name, trains);
 }
 
-// Ranks along the tensor axis must hold either different parts of a layer or all the same layer.
+// Along the tensor axis, either all ranks hold the same layer, or they hold different parts of it.
 absl::Status AgreeOnReplicated(Communicator& comm, const Slab& slab) {
   std::vector<NamedValue> replicated = {{"layers", static_cast<double>(slab.layers())}};
   ENTRAIN_RETURN_IF_ERROR(AgreeOn(comm, "the tensor group", replicated));
@@ -175,7 +175,7 @@ absl::Status LayerSync::CheckMayRepair() const {
   return absl::OkStatus();
 }
 
-// `wait_ns`: this replica joins others.
+// With `wait_ns`, this replica joins others.
 absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   const int layers = shards_->slab().layers();
   ENTRAIN_RETURN_IF_ERROR(CheckMayRepair());
@@ -192,7 +192,7 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
                                   counter_, behind_, results_, *gates_, *runner_, error_,
                                   *worker_});
   ENTRAIN_RETURN_IF_ERROR(shards_->SetGate(&*gates_));
-  if (watches()) {  // starts the thread
+  if (watches()) {  // so that the thread starts
     ENTRAIN_RETURN_IF_ERROR(worker_->Post([] { return absl::OkStatus(); }).status());
   }
   return shards_->SetGradients(counter_.in_warmup() ? GradientScope::kGlobal
@@ -238,12 +238,12 @@ void LayerSync::Free(LayerSync* edit) {
     edit->runner_->Fail(absl::AbortedError("edit: destroyed during an exchange"));
   }
   if (edit->error_.status().ok()) {
-    // the caller has waited for it, and other ranks need this one
+    // The caller has waited for it, and other ranks need this rank.
     edit->worker_->Drain().IgnoreError();
   }
-  // Returns false if a step function of the caller's has not returned.
+  // StopSoon returns false if a step function of the caller has not returned.
   const bool stopped = edit->worker_->StopSoon(absl::AbortedError("edit: destroyed"));
-  // Runs in the caller's thread, which may continue to use the shards.
+  // This thread is the caller's, which may continue to use the shards.
   if (edit->shards_->gate() == &*edit->gates_) {
     edit->shards_->SetGate(nullptr).IgnoreError();
   }
@@ -325,7 +325,8 @@ absl::Status LayerSync::Wish(uint64_t flags) {
   return error_.status();
 }
 
-// The other ranks wait for the layer that the worker may not take yet, or for the next rendezvous.
+// Ends the calls of the other ranks, which wait for the layer that the worker may not take yet, or
+// for the next rendezvous.
 void LayerSync::Refused(const absl::Status& why) const {
   const int held_back = gates_->FirstHeldBack();
   Call call;
@@ -389,7 +390,7 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  // On a device no other thread has waited for it. Newcomers are not waited for.
+  // On a device no other thread has waited for the exchange. The wait does not include newcomers.
   ENTRAIN_RETURN_IF_ERROR(admission_ == nullptr ? worker_->Drain()
                                                 : worker_->Wait(gates_->BegunSoFar(layer)));
   const absl::MutexLock lock(&runner_->between_late_rounds());

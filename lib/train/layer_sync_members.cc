@@ -1,5 +1,5 @@
-// EDiT's membership: the objects that answer losses and take newcomers in, and how this replica
-// joins others.
+// EDiT's membership: the objects that handle losses and take newcomers in, and the functions by
+// which this replica joins others.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -13,8 +13,8 @@
 
 namespace entrain {
 
-// Collective. Makes the communicator of the ranks of all replicas, for an option that errors name.
-// It may be the exchange's sync group if the replicas have one rank, unless `apart`.
+// Collective. Makes the communicator of the ranks of all replicas. `option` is named in errors. If
+// replicas have one rank, the communicator may be the exchange's sync group, unless `apart`.
 absl::StatusOr<std::unique_ptr<ReplicaWorld>> LayerSync::MakeWorld(absl::string_view option,
                                                                    bool apart) {
   const ExchangeGroups groups = exchange_.groups();
@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<ReplicaWorld>> LayerSync::MakeWorld(absl::string_
   return ReplicaWorld::Make(std::move(world), mine, slots, options_.timeout_ns);
 }
 
-// Collective. Makes the object that answers losses, if the options ask for it and there are other
+// Collective. Makes the object that handles losses, if the options ask for it and there are other
 // replicas.
 absl::Status LayerSync::StartRecovery() {
   const ExchangeGroups groups = exchange_.groups();
@@ -107,8 +107,8 @@ void LayerSync::StartAdmission() {
   }
 }
 
-// Returns the values that newcomers and members compare, in groups of a length that is known when
-// the groups before it are alike.
+// Returns the values that newcomers and members compare, in groups. The length of a group is known
+// if the groups before it are equal.
 NamedGroups LayerSync::Alike() const {
   const Slab& slab = shards_->slab();
   std::vector<NamedValue> numbers = SharedOptions(options_);
@@ -140,7 +140,7 @@ absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Join(std::shared_ptr<Mesh>
   return Make(std::move(mesh), std::move(shards), options, wait_ns);
 }
 
-// Joins, and continues at the members' last rendezvous.
+// Joins the members, and continues at their last rendezvous.
 absl::Status LayerSync::JoinMembers(int64_t wait_ns) {
   if (room_ != nullptr) {
     return RefuseOption("on_loss", static_cast<int32_t>(options_.on_loss),
@@ -168,9 +168,9 @@ absl::Status LayerSync::JoinMembers(int64_t wait_ns) {
   return absl::OkStatus();
 }
 
-// Returns the step at which a newcomer begins: where the members are, so that it comes to the next
-// rendezvous when they do, but not later than that rendezvous. `met` is the step of the last
-// rendezvous.
+// Returns the step at which a newcomer begins. It is the members' step, so that the newcomer comes
+// to the next rendezvous when they do, but not a later step than that of the next rendezvous. `met`
+// is the step of the last rendezvous.
 int64_t LayerSync::StepOfNewcomer(int64_t met, int64_t members) const {
   int64_t step = met;
   while (step < members) {

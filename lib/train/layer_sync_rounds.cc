@@ -50,13 +50,13 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   return true;
 }
 
-// Tells all ranks: a rank that this one could not ask may be waiting for it elsewhere.
+// Tells all ranks, because a rank that this rank could not ask may be waiting for it elsewhere.
 absl::Status LayerSync::Failed(const absl::Status& status) {
   return runner_->Meet(status);
 }
 
-// The replicas have equal parameters, at the end of warm-up or at the beginning: there is nothing
-// to exchange yet.
+// Used when the replicas have equal parameters, at the end of warm-up or at the beginning. There is
+// nothing to exchange yet.
 absl::Status LayerSync::StartFirst() {
   ENTRAIN_RETURN_IF_ERROR(counter_.CheckMayBegin());
   if (!options_.plain()) {
@@ -103,7 +103,7 @@ absl::StatusOr<bool> LayerSync::Meet(int64_t extra_ns) {
   return true;
 }
 
-// Meets until all replicas take part, also this one if it was late for rounds.
+// Repeats the rendezvous until all replicas take part. This replica may have been late for rounds.
 absl::StatusOr<bool> LayerSync::MeetEverybody(const std::vector<int>& layers) {
   while (true) {
     ENTRAIN_RETURN_IF_ERROR(StartExchange(layers));
@@ -115,8 +115,8 @@ absl::StatusOr<bool> LayerSync::MeetEverybody(const std::vector<int>& layers) {
   }
 }
 
-// If the last arrival had no rendezvous, the next one includes what it brought. The caller has
-// waited for the layers since.
+// If the last arrival had no rendezvous, the next rendezvous includes the counts of that arrival.
+// The caller has waited for the layers since.
 void LayerSync::TakeBackMissed() {
   if (closer_ != nullptr && round_ != nullptr && round_->missed()) {
     counter_.TakeBackUnsent(round_->standing(), round_->dropped());
@@ -124,7 +124,7 @@ void LayerSync::TakeBackMissed() {
   }
 }
 
-// The rounds for which this replica was late are rendezvous too.
+// Counts the rounds for which this replica was late as rendezvous.
 void LayerSync::CountMissed() {
   if (closer_ != nullptr) {
     counter_.SetRendezvous(results_.rendezvous());
@@ -171,7 +171,7 @@ absl::Status LayerSync::Settle() {
   const std::shared_ptr<ExchangeRound> round = behind_.first();
   // A layer that was gathered before would keep its old parameters.
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
-  if (options_.use_async) {  // only the rendezvous decides on an exchange
+  if (options_.use_async) {  // only the rendezvous decides whether there is an exchange
     ENTRAIN_RETURN_IF_ERROR(worker_->Wait(round->last_job()));
   }
   ENTRAIN_RETURN_IF_ERROR(error_.status());

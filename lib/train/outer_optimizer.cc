@@ -19,7 +19,8 @@ namespace {
 constexpr int64_t kPiece = 4096;
 constexpr int64_t kFloat = sizeof(float);
 
-// Returns the rule of lib/optim for an outer optimizer, or null if it is not one.
+// Returns the rule of lib/optim for an outer optimizer, or null if the optimizer is not such a
+// rule.
 std::unique_ptr<Optimizer> MakeRule(const EditOptions& options) {
   OptimizerConfig config = {.beta1 = options.outer_beta1,
                             .beta2 = options.outer_beta2,
@@ -148,7 +149,7 @@ void OuterOptimizer::StepByRule(const Piece& piece, float scale, int64_t step) c
   CopyArray(piece.live, piece.anchor, piece.count * kFloat);
 }
 
-// Computes the header's equation. The plain step is the same with eta 1 and no momentum.
+// Computes the equation in the header. The plain step is the case of eta 1 without momentum.
 void OuterOptimizer::Sgd(const Piece& piece, const OuterScales& scales) const {
   auto scale = static_cast<float>(scales.gradient);
   SgdArgs args{};

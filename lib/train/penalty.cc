@@ -17,7 +17,7 @@ void Normalise(std::vector<double>* weights) {
   }
 }
 
-// Returns 1 for each accepted replica; with `all` also for the rejected.
+// Returns 1 for each accepted replica and 0 for the others. With `all`, returns 1 for every replica.
 std::vector<double> Ones(absl::Span<const Candidate> brought, bool all) {
   std::vector<double> ones;
   for (const Candidate& one : brought) {
@@ -33,8 +33,9 @@ std::vector<double> UniformWeights(absl::Span<const Candidate> brought) {
   return weights;
 }
 
-// Returns w_n = exp(-G_n / T) / sum over the accepted m of exp(-G_m / T)   (eq. 2). Both are
-// computed relative to the smallest norm, so that one exponential is 1 and the sum cannot vanish.
+// Returns w_n = exp(-G_n / T) / sum over the accepted m of exp(-G_m / T)   (eq. 2). Numerator and
+// sum are computed relative to the smallest norm, so that one exponential is 1 and the sum cannot
+// vanish.
 std::vector<double> SoftmaxWeights(double temperature, absl::Span<const Candidate> brought) {
   double least = std::numeric_limits<double>::infinity();
   for (const Candidate& one : brought) {
@@ -50,7 +51,8 @@ std::vector<double> SoftmaxWeights(double temperature, absl::Span<const Candidat
   return weights;
 }
 
-// Returns each replica's share of the whole training; with `all` the rejected count too.
+// Returns each replica's share of the training of all replicas. With `all`, rejected replicas have
+// a share too; otherwise their share is 0.
 std::vector<double> Shares(absl::Span<const Candidate> brought, bool all) {
   std::vector<double> shares;
   double total = 0;
@@ -81,8 +83,8 @@ std::vector<double> WeightsOf(const Weighing& how, absl::Span<const Candidate> b
   return weights;
 }
 
-// Implements Weighing::compat. Rejected replicas lose their weights only after they have been
-// counted.
+// Implements Weighing::compat. Rejected replicas are counted first, and lose their weights
+// afterwards.
 std::vector<double> AsPublished(const Weighing& how, absl::Span<const Candidate> brought) {
   std::vector<double> weights = how.kind == Weighting::kSoftmax
                                     ? SoftmaxWeights(how.temperature, brought)
@@ -94,7 +96,7 @@ std::vector<double> AsPublished(const Weighing& how, absl::Span<const Candidate>
   return weights;
 }
 
-// Without late replicas and newcomers this changes no bit.
+// Changes no bit if no replica is late or a newcomer.
 void WeighDown(const Weighing& how, absl::Span<const Candidate> brought,
                std::vector<double>* weights) {
   bool any = false;

@@ -13,7 +13,7 @@
 namespace entrain {
 namespace {
 
-// Returns how far this rank has come.
+// Returns the progress of this rank.
 RoundPlace PlaceOf(const ExchangeRound* round, int64_t rendezvous) {
   RoundPlace place = {.over = rendezvous};
   if (round != nullptr && round->finished() >= 0 && round->finished() <= round->last_turn()) {
@@ -70,7 +70,7 @@ absl::Status Recovery::Shrink() {
     }
   }
   if (left.size() == before.size() && !causes.empty()) {
-    return causes[0];  // nobody is lost: the network is too slow for the time limit
+    return causes[0];  // no rank is lost: the network is too slow for the time limit
   }
   return absl::OkStatus();
 }
@@ -195,8 +195,8 @@ absl::Status Recovery::FinishLayer(absl::Span<const RoundPlace> places, int laye
   ENTRAIN_RETURN_IF_ERROR(Broadcast(FinishedBy(places, turn), &outcome, sizeof(outcome)));
   const int from = FinishedBy(places, turn, world_->places(), world_->mine().slot);
   if (from < 0) {
-    // Only ranks of other slots have finished the layer. Their parts of it count the lost replica,
-    // and this part cannot.
+    // Only ranks of other slots have finished the layer. Their parts of the layer count the lost
+    // replica, but this part cannot count it.
     exchange_.WeighAgain(layer, /*counts=*/false);
     return exchange_.FinishLike(layer, outcome);
   }

@@ -8,7 +8,7 @@
 namespace entrain {
 namespace {
 
-// The number of the first round that is not over on all ranks, or of the next one.
+// Returns the number of the first round that is not over on all ranks.
 int64_t RoundOf(absl::Span<const RoundPlace> places) {
   return std::min_element(places.begin(), places.end(),
                           [](const RoundPlace& a, const RoundPlace& b) { return a.over < b.over; })

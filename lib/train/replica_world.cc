@@ -13,7 +13,7 @@
 namespace entrain {
 namespace {
 
-// Adds the rank of the process that is guilty of an error.
+// Adds the rank that an error blames.
 void AddGuilty(const Communicator& comm, const absl::Status& why, std::vector<int>* ranks) {
   if (why.code() == absl::StatusCode::kUnavailable) {
     return;  // Shrink finds lost paths by itself
@@ -160,7 +160,7 @@ absl::Status ReplicaWorld::Shrink(absl::Span<const absl::Status> causes) {
   }
 }
 
-// Ranks that do not come in time are left out too.
+// Shrinks the communicator. Ranks that do not come in time are left out too.
 absl::Status ReplicaWorld::ShrinkWithout(std::vector<int> exclude) {
   const std::shared_ptr<Communicator> parent = comm();
   ShrinkOptions options;
@@ -169,7 +169,8 @@ absl::Status ReplicaWorld::ShrinkWithout(std::vector<int> exclude) {
   WorkerThread::Doing("after a loss: agreeing on the ranks that are left", options.timeout_ns);
   absl::StatusOr<std::shared_ptr<Communicator>> smaller = parent->Shrink(options);
   if (smaller.status().code() == absl::StatusCode::kDataLoss) {
-    // Other ranks were asking whether newcomers have come (Admission), which is over with this.
+    // Other ranks were asking whether newcomers have come (Admission). The question has ended with
+    // this.
     smaller = parent->Shrink(options);
   }
   if (!smaller.ok() && smaller.status().code() == absl::StatusCode::kDeadlineExceeded) {
@@ -194,7 +195,7 @@ absl::Status ReplicaWorld::ShrinkWithout(std::vector<int> exclude) {
     ended = ended_;
   }
   if (!ended.ok()) {
-    (*smaller)->LeaveWith(ended);  // End knew only the communicator before
+    (*smaller)->LeaveWith(ended);  // End knew only the previous communicator
   }
   return ended;
 }

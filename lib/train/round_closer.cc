@@ -17,7 +17,7 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kRingTag = 1, kTickTag = 2;
-// A ring may come after any time.
+// A ring may come after any length of time.
 constexpr int64_t kForever = std::numeric_limits<int64_t>::max() / 4;
 
 Call OneNumber(CallKind kind, int root, uint64_t* number, int64_t limit_ns) {
@@ -73,7 +73,7 @@ Attendance RoundCloser::Mine() const {
   return mine;
 }
 
-// Receives the rings that have come, and begins to receive the next.
+// Receives the rings that have come, and begins to receive the next ring.
 void RoundCloser::Listen() {
   // Test, because without a thread of the engine nothing else makes progress meanwhile.
   while (!listening_ || (listening_->Test() && listening_->status().ok())) {
@@ -81,7 +81,7 @@ void RoundCloser::Listen() {
     absl::StatusOr<RefPtr<Work>> work =
         world_->comm()->Start(OneNumber(CallKind::kRecvAny, -1, &received_, kForever));
     if (!work.ok()) {
-      return;  // the communicator has ended; an arrival gets its error
+      return;  // the communicator has ended; the next arrival returns its error
     }
     listening_ = *std::move(work);
   }
@@ -89,7 +89,7 @@ void RoundCloser::Listen() {
 
 absl::Status RoundCloser::Ring() {
   WorkerThread::Doing("rendezvous: calling the other replicas", timeout_ns_);
-  for (const RefPtr<Work>& ring : rings_) {  // those of the session before have been received
+  for (const RefPtr<Work>& ring : rings_) {  // the rings of the previous session have been received
     ring->Wait(Deadline::Never(), true);
   }
   rings_.clear();

@@ -8,7 +8,7 @@
 namespace entrain {
 namespace {
 
-// A replica has arrived when the last of its ranks has.
+// Combines the records of a replica's ranks. A replica has arrived when all of its ranks have.
 std::vector<Attendance> ByReplica(absl::Span<const Attendance> all,
                                   absl::Span<const ReplicaPlace> places) {
   const std::vector<int> numbers = ReplicasOf(places);
@@ -38,7 +38,7 @@ bool OthersWait(absl::Span<const Attendance> all, absl::Span<const ReplicaPlace>
   return false;
 }
 
-// Returns true if the replicas that have arrived are enough.
+// Returns true if enough replicas have arrived.
 bool Suffice(const ClosingRule& rule, absl::Span<const Attendance> replicas,
              const std::vector<bool>& present) {
   int active = 0;
@@ -75,7 +75,8 @@ Closing CloseRound(const ClosingRule& rule, absl::Span<const Attendance> all,
   }
   std::vector<bool> present, late;
   for (size_t row = 0; row < told.size(); ++row) {
-    // A replica that has not made the request yet would come again after this round, alone.
+    // If a replica that has not made the request yet took part, it would come again after this
+    // round, alone.
     const bool too_early = insists && !has(row, kInsist) && !has(row, kLeaving);
     late.push_back(waits(row) && (replicas[row].missed > 0 || too_early));
     present.push_back(waits(row) && !late.back());

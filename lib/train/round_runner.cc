@@ -35,7 +35,7 @@ bool RoundRunner::MustRecover() const {
   return recovery_ != nullptr && error_.status().ok() && !recovery_->Needed().ok();
 }
 
-// Runs `body`, and again after each loss.
+// Runs `body`, and repeats it after each loss.
 absl::Status RoundRunner::Persist(Worker::Job& body) {
   absl::Status status = body();
   while (!status.ok() && MustRecover()) {
@@ -114,7 +114,7 @@ absl::Status RoundRunner::Merge(std::shared_ptr<ExchangeRound> round) {
 absl::Status RoundRunner::Judge(const std::shared_ptr<ExchangeRound>& round, int64_t extra_ns) {
   ENTRAIN_RETURN_IF_ERROR(worker_.Sound());
   round_ = round;
-  if (round->finished() < 0) {  // always, unless a recovery has brought the result
+  if (round->finished() < 0) {  // always true, unless a recovery has brought the result
     ENTRAIN_RETURN_IF_ERROR(closer_ == nullptr ? JudgeOnTime(*round, extra_ns)
                                                : JudgeOrCatchUp(*round, extra_ns));
   }
@@ -133,8 +133,8 @@ absl::Status RoundRunner::JudgeOnTime(ExchangeRound& round, int64_t extra_ns) {
 
 // ---- Rounds that may be closed without this replica
 
-// Takes part in decisions until this rank's arrival has had its rendezvous, or has taken up the
-// results of rounds for which it was late.
+// Takes part in decisions until this rank's arrival has led to a rendezvous, or to the take-up of
+// rounds for which it was late.
 absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns) {
   while (true) {
     ENTRAIN_RETURN_IF_ERROR(Annotate(closer_->CheckWait(), "rendezvous"));
@@ -158,8 +158,8 @@ absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns)
   }
 }
 
-// Decides at most once. A decision about this replica waits for the job that the caller has posted,
-// or is about to post.
+// Takes part in at most one decision. A decision about this replica is kept for the job that the
+// caller has posted, or is about to post.
 absl::Status RoundRunner::AnswerOthers() {
   const bool called = closer_->Called();
   const bool busy = round_ != nullptr && round_->exchanges() && !round_->arrived();
@@ -217,8 +217,8 @@ absl::Status RoundRunner::SealAnchors() {
 }
 
 void RoundRunner::Fail(const absl::Status& why) {
-  // Tells the other ranks of both groups, so that none waits for this rank. This must precede the
-  // return to the own caller, which may exit.
+  // Tells the other ranks of both groups, so that no rank waits for this rank. This must precede
+  // the return to this rank's caller, which may exit.
   const ExchangeGroups groups = exchange_.groups();
   for (const auto& comm : {groups.model, groups.sync}) {
     if (comm != nullptr) {

@@ -13,8 +13,8 @@
 namespace entrain {
 namespace {
 
-// Elements of a piece: on the host it must stay in the cache, on a device it must be worth a
-// launch.
+// Number of elements of a piece. On the host a piece must stay in the cache; on a device it must be
+// worth a launch.
 constexpr int64_t kHostPiece = 4096, kDevicePiece = 1 << 20;
 
 }  // namespace

@@ -25,7 +25,7 @@ void StateList::Array(absl::string_view name, Holder holder, DType dtype, void* 
 
 void StateList::Layer(absl::string_view name, int layer, void* shard, DType dtype) {
   const SlabLayer& place = slab_.layer(layer);
-  // A rank whose shard is all padding has the item too, with no elements.
+  // A rank whose shard is all padding has the item too, but without elements.
   std::vector<SlabPiece> pieces = place.pieces;
   if (pieces.empty()) {
     pieces.push_back({0, place.full, 0});

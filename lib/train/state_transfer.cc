@@ -16,8 +16,8 @@
 namespace entrain {
 namespace {
 
-// The slowest rates that do not count as a standstill, in bytes per second: of a network, and of
-// hashing.
+// The slowest rates, in bytes per second, that do not count as a standstill: the rate of a network,
+// and the rate of hashing.
 constexpr int64_t kSlowestNetwork = 4 << 20, kSlowestHash = 64 << 20;
 constexpr int64_t kWhole = 4096;  // an item of at most this size is sent by one donor
 constexpr int64_t kAligned = 64;
@@ -87,7 +87,8 @@ absl::Status Transfer::CompareDonors() {
         if (Has(parties_.donors, comm_.rank())) {
           ENTRAIN_LOG(kWarning, differ);
         }
-        // No fault of the newcomer, which applies again: an anchor may be repaired meanwhile.
+        // The newcomer is not at fault and applies again, because an anchor may be repaired
+        // meanwhile.
         return absl::AbortedError(differ);
       }
     }
@@ -131,7 +132,7 @@ absl::Status Transfer::Move(size_t index) {
       }
     }
   }
-  for (const RefPtr<Work>& work : under_way) {  // they use the item's memory
+  for (const RefPtr<Work>& work : under_way) {  // the calls use the item's memory
     work->Wait(Deadline::Never());
     status.Update(work->status());
   }

@@ -54,9 +54,9 @@ int64_t HashLimit(int64_t limit_ns, int64_t bytes);
 uint64_t StateHash(ConstBytes bytes);
 
 // Collective over `comm`, which must have no other calls under way. All ranks must have the same
-// items, by name and size. `limit_ns` is the time limit of a call without data. Returns kDataLoss,
-// which names the item and the replicas, on all ranks if donors differ, and on a newcomer if it has
-// received other bytes than the donors have.
+// items, by name and size. `limit_ns` is the time limit of a call without data. If donors differ,
+// returns kAborted on all ranks, naming the item and the replicas. Returns kDataLoss on a newcomer
+// that has received other bytes than the donors have.
 absl::Status TransferState(Communicator& comm, const TransferParties& parties,
                            absl::Span<const TransferItem> items, int64_t limit_ns);
 

@@ -72,7 +72,8 @@ bool StepCounter::TakeRequest() {
 
 absl::Status StepCounter::CheckMayBegin() const {
   if (step_ != warmup_steps_) {
-    // Replicas that have trained alone differ, and anchors made from them would differ for ever.
+    // Replicas that have trained alone differ. Anchors made from their parameters would differ for
+    // ever.
     return absl::FailedPreconditionError(
         absl::StrCat("the anchors must be made before the first step after warm-up, step ",
                      warmup_steps_, ", and this is step ", step_,
@@ -108,7 +109,7 @@ Standing StepCounter::TakeStanding(const std::vector<int>& layers) {
   for (const int layer : layers) {
     int64_t& unshared = unshared_[static_cast<size_t>(layer)];
     if (left_ && unshared != 0) {
-      since = std::max<int64_t>(since, 1);  // forces an exchange: there is no later one
+      since = std::max<int64_t>(since, 1);  // forces an exchange, because there is no later one
     }
     unshared = 0;
   }
@@ -153,7 +154,7 @@ std::vector<int> StepCounter::LeftOver() const {
   return layers.empty() ? training_ : layers;
 }
 
-// Each replica of A-EDiT has made its own number of steps.
+// In A-EDiT each replica has made its own number of steps.
 void StepCounter::VisitSteps(StateVisitor& visitor) {
   visitor.Value("steps", Holder::kReplica, &step_);
   visitor.Value("last_sync_step", Holder::kReplica, &last_rendezvous_step_);

@@ -14,7 +14,7 @@
 namespace entrain {
 namespace {
 
-// The interval at which a waiting thread checks that work is still under way.
+// The interval at which a waiting thread checks whether the work is still under way.
 constexpr int64_t kLookNs = 50 * kMillisecond;
 
 thread_local WorkerThread* current = nullptr;  // the worker of the running thread
@@ -125,8 +125,8 @@ absl::StatusOr<bool> WorkerThread::WaitUntil(uint64_t number, Deadline until) {
       }
       late = CheckUnderWay();
       if (current != nullptr) {
-        // This thread runs a job of another worker. That job waits for a job of this worker, so its
-        // limit must not expire first.
+        // This thread runs a job of another worker, and that job waits for a job of this worker. So
+        // the limit of the waiting job must not expire first.
         absl::MutexLock own(&current->mutex_);
         current->begun_ns_ = Clock::Real().Now();
       }
@@ -143,7 +143,7 @@ absl::StatusOr<bool> WorkerThread::WaitUntil(uint64_t number, Deadline until) {
 void WorkerThread::Limit(uint64_t number) {
   absl::MutexLock lock(&mutex_);
   if (done_ >= may_begin_ && number > may_begin_) {
-    Begin("", 0);  // nothing ran; the held-back job's limit begins now
+    Begin("", 0);  // no job ran; the limit of the held-back job begins now
   }
   may_begin_ = number;
 }
@@ -230,7 +230,7 @@ bool WorkerThread::StopSoon() {
   std::string left;
   {
     absl::MutexLock lock(&mutex_);
-    stopping_ = true;  // no function of the caller's begins from here on
+    stopping_ = true;  // no function of the caller begins from here on
     const auto outside = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !inside_; };
     const int64_t extra_ns = IsLate(Clock::Real().Now() - begun_ns_) ? 0 : kReportNs;
     left_ = !mutex_.AwaitWithTimeout(absl::Condition(&outside), absl::Nanoseconds(extra_ns));
@@ -257,7 +257,7 @@ void WorkerThread::Leave(absl::AnyInvocable<void() &&> last) {
   last_ = std::move(last);
 }
 
-// Marks everything posted as done. Returns the dropped jobs, which must be freed outside the lock.
+// Marks all posted jobs as done. Returns the dropped jobs, which must be freed outside the lock.
 std::deque<WorkerThread::Job> WorkerThread::Fail(const absl::Status& status) {
   status_.Update(status);
   done_ = posted_;
