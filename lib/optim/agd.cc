@@ -10,7 +10,7 @@
 namespace entrain {
 namespace {
 
-// Below this √v the squares vanish in f32, and the quotient would become 0 / 0.
+// If √v is smaller, the squares vanish in f32, and the quotient would become 0 / 0.
 constexpr double kLeastDivisor = 1e-19;
 
 class Agd final : public Optimizer {
@@ -69,8 +69,8 @@ class Agd final : public Optimizer {
   }
 
   const OptimizerConfig config_;
-  // Diagnostics. Several threads may step slices at once. Nothing else depends on the counters, so
-  // they are relaxed.
+  // These counters are diagnostics. Several threads may step slices at once. Nothing else depends
+  // on the counters, so they are relaxed.
   mutable std::atomic<int64_t> elements_{0}, adaptive_{0};
 };
 

@@ -34,7 +34,7 @@ absl::Status CheckBetas(const OptimizerConfig& config) {
 
 absl::Status CheckAdamw(const OptimizerConfig& config) {
   ENTRAIN_RETURN_IF_ERROR(CheckBetas(config));
-  // The kernels compute in f32, where a smaller eps is 0, so that a step on a zero gradient would
+  // The kernels compute in f32, where a smaller eps is 0. A step on a zero gradient would then
   // divide 0 by 0.
   if (!(config.eps >= 1e-37) || !std::isfinite(config.eps)) {
     return Refuse("eps", config.eps, "a finite number of at least 1e-37");

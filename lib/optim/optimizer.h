@@ -1,8 +1,8 @@
-// Optimizers over flat f32 arrays. They are element-wise, so a step on a shard equals that part of
-// a step on the whole array.
+// Optimizers over flat f32 arrays. They are element-wise, so a step on a shard has the same result
+// as that part of a step on the whole array.
 //
 // An Optimizer holds hyper-parameters and counters. The caller owns the master and state arrays.
-// Thread safety: const, any thread.
+// Thread safety: all functions are const, and may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct StepArgs {
   double lr = 0;
 };
 
-// For rules that switch between an adaptive and a plain step: how many elements the commits moved,
-// and how many of them by an adaptive step.
+// For rules that switch between an adaptive and a plain step: the number of elements that commits
+// have moved, and how many of them by an adaptive step.
 struct BranchCounts {
   int64_t elements = 0, adaptive = 0;
 };
@@ -43,12 +43,12 @@ class Optimizer {
   virtual ~Optimizer() = default;
   virtual int state_arrays() const = 0;  // arrays, each as long as the parameters
   virtual void Step(const StepArgs& args, Apply apply) const = 0;
-  // Counts since creation. Zeros for rules without a switch.
+  // Returns the counts since creation. They are zero for rules without a switch.
   virtual BranchCounts branches() const { return {}; }
 };
 
 enum class OptimizerKind : int32_t { kSgd = 0, kAdamw = 1, kAgd = 2, kLion = 3 };
-// agd: p ← (1 - lr wd) p, p ← (1 - wd) p, or g ← g + wd p.
+// agd: kDecoupled p ← (1 - lr wd) p, kFixed p ← (1 - wd) p, kCoupled g ← g + wd p.
 enum class WeightDecay : int32_t { kDecoupled = 0, kFixed = 1, kCoupled = 2 };
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::kSgd;
@@ -64,7 +64,7 @@ struct OptimizerConfig {
   double clip = 0;                              // largest m / max(√v, δ); 0: off
   bool amsgrad = false, win = false;
 };
-// Errors name the hyper-parameter and its value.
+// Returns an error that names the hyper-parameter and its value if one is wrong.
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerConfig& config);
 
 }  // namespace entrain

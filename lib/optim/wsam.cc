@@ -13,9 +13,9 @@
 namespace entrain {
 namespace {
 
-// Elements of the temporary gradient, which stays in the first-level cache.
+// Elements of the temporary gradient. It stays in the first-level cache.
 constexpr int64_t kPart = 4096;
-// Elements of the temporary gradient on a device, where a part takes a few launches.
+// Elements of the temporary gradient on a device. A part takes a few launches.
 constexpr int64_t kDevicePart = 1 << 20;
 constexpr int64_t kFloat = sizeof(float);
 constexpr double kClipEps = 1e-6;
@@ -101,7 +101,7 @@ absl::Status Wsam::Step(const WsamStep& step, Apply apply) const {
   return absl::OkStatus();
 }
 
-// `made`: room for a gradient of `most` elements.
+// `made` is memory for a gradient of `most` elements.
 void Wsam::StepParts(const WsamStep& step, Apply apply, float* made, int64_t most) const {
   const Kernels& kernels = CurrentKernels();
   const double first = ClipFactor(step.sum), second = ClipFactor(step.second_sum);

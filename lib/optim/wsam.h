@@ -2,13 +2,14 @@
 // two gradients: g at w, and g₂ at w + e, where e has length ρ in the direction of g. With
 // α = γ / (1 − γ):
 //
-//   e = ρ g / (‖g‖ + ε), adaptive: ρ w² g / (‖|w| g‖ + ε)
+//   e = ρ g / (‖g‖ + ε); if adaptive, e = ρ w² g / (‖|w| g‖ + ε)
 //   g and g₂ are clipped to max_norm, each by its own norm, after e was formed
 //   coupled:    a step of the optimizer with α g₂ + (1 − α) g, computed as g + α (g₂ − g)
 //   decoupled:  a step of the optimizer with g, and w ← w − η α (g₂ − g)
 //
 // Everything but the norms is element-wise. The norms are passed as sums of squares, which the
-// caller adds up over slices and over ranks. Holds no state. Thread safety: const, any thread.
+// caller adds up over slices and over ranks. The object holds no state. Thread safety: all
+// functions are const, and may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -38,18 +39,18 @@ struct WsamStep {
 
 class Wsam {
  public:
-  // Errors name the hyper-parameter and its value.
+  // Returns an error that names the hyper-parameter and its value if one is wrong.
   static absl::StatusOr<std::unique_ptr<Wsam>> Make(const WsamConfig& config,
                                                     std::shared_ptr<const Optimizer> base);
 
   const WsamConfig& config() const { return config_; }
   const Optimizer& base() const { return *base_; }
 
-  // Returns Σ g², adaptive: Σ (w g)².
+  // Returns Σ g²; if adaptive, Σ (w g)².
   double AscentSum(const float* params, const float* grads, int64_t count) const;
-  // saved = w, params = w + e. `sum`: AscentSum over the whole vector.
+  // Computes saved = w and params = w + e. `sum` is AscentSum over the whole vector.
   void Ascend(float* params, float* saved, const float* grads, int64_t count, double sum) const;
-  // out = g + α (g₂ − g). `out` may be `grads` or `second`.
+  // Computes out = g + α (g₂ − g). `out` may be `grads` or `second`.
   void Combine(float* out, const float* grads, const float* second, int64_t count) const;
   // Takes a step from w. As with an Optimizer, a preview writes only `out`, and is bit-identical to
   // the commit. Returns an error only if a stream is bound (lib/device/device.h) and the device has
