@@ -13,13 +13,13 @@
 
 namespace entrain {
 
-// Returns true if any of the first `ranks` ranks has a weight other than 0. If none has, the result
-// is zeros.
+// Returns true if any of the first `ranks` ranks has a weight other than 0. If no rank has such a
+// weight, the result is zeros.
 bool AnyCounts(const Merging& merging, size_t ranks);
 
-// dst = the merged `sources`, one per rank in rank order, of `count` elements each of a float type.
-// dst may be any source. The data of a rank of weight 0 is not read. If all weights are 0, dst must
-// be host memory: the caller clears device memory itself.
+// Computes dst = the merged `sources`: one source per rank, in rank order, of `count` elements of a
+// float type. dst may be any source. The data of a rank of weight 0 is not read. If all weights are
+// 0, dst must be host memory, because this function cannot clear device memory.
 void Merge(const Kernels& kernels, const Merging& merging, DType dtype, void* dst,
            absl::Span<const void* const> sources, int64_t count);
 

@@ -46,8 +46,8 @@ auto ByWidth(DType dtype, const Body& body) {
 template <typename Bits>
 constexpr Bits kMagnitude = static_cast<Bits>(std::numeric_limits<Bits>::max() >> 1);
 
-// Finds the k-th largest magnitude digit by digit from the top. Each step looks at the elements
-// that share the digits found so far, and counts them by their next digit.
+// Finds the k-th largest magnitude digit by digit, from the top digit down. Each step looks at the
+// elements that share the digits found so far, and counts them by their next digit.
 template <typename Bits>
 Sieve LargestOf(const Bits* x, int64_t count, int64_t k) {
   constexpr int kDigit = 11;
@@ -76,8 +76,8 @@ Sieve LargestOf(const Bits* x, int64_t count, int64_t k) {
   return sieve;
 }
 
-// Returns one bit for each of up to 64 elements: holds(i). Works in two steps, of which the first
-// is vectorised.
+// Returns one bit, holds(i), for each of up to 64 elements. Works in two steps, so that the first
+// step can be vectorised.
 template <typename Holds>
 uint64_t BitsWhere(int64_t count, const Holds& holds) {
   std::array<uint8_t, kWord> bytes{};
@@ -139,12 +139,12 @@ int64_t PositionBytes(Chosen::Form form, int64_t count, int64_t values) {
                                     : 0;
 }
 
-// Slices lie side by side, and each begins at a multiple of 8 bytes.
+// Rounds up to a multiple of 8, because slices lie side by side and each begins at such a multiple.
 int64_t Padded(int64_t bytes) {
   return Ceiling(bytes, 8) * 8;
 }
 
-// Returns how many values are handled at a time: whole blocks.
+// Returns the number of values that are handled at a time. They are whole blocks.
 int64_t ChunkOf(const Packing& packing) {
   return packing.block > 0 ? packing.block * Ceiling(Unpacker::kPiece, packing.block)
                            : Unpacker::kPiece;
@@ -165,10 +165,10 @@ uint16_t ToBF16(float x, uint32_t draw) {
   return static_cast<uint16_t>((overflows ? bits : rounded) >> 16);
 }
 
-// Returns the scale that brings a block to -most .. most. 0: the values are zeros or too small.
-// NaN: not all values are finite.
+// Returns the scale that brings a block into -most .. most. Returns 0 if all values are zero or too
+// small, and NaN if a value is not finite.
 float ScaleOf(const float* x, int64_t count, int most) {
-  int32_t largest = 0;  // the order of magnitudes is that of their bits
+  int32_t largest = 0;  // magnitudes are ordered like their bits
   for (int64_t i = 0; i < count; ++i) {
     const auto magnitude = static_cast<int32_t>(std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
     largest = magnitude > largest ? magnitude : largest;
@@ -192,13 +192,13 @@ constexpr Levels LevelsOf(WireFormat format) {
 }
 
 // Rounds x * inverse + offset, which is within -128 .. 128, to a code within the levels. Without
-// `fractions` it takes the nearest whole number (of two, the even one); with them it adds a
-// fraction of [0, 1) and rounds down.
+// `fractions`, takes the nearest whole number (of two, the even one). With `fractions`, adds a
+// fraction in [0, 1) and rounds down.
 void Quantize(int8_t* codes, const float* x, const float* fractions, float inverse,
               const Levels& levels, int64_t count) {
   const int least = levels.least, most = levels.most;
   const float offset = -levels.shift / levels.step;
-  constexpr float kRounds = 0x1.8p23F;  // adding it rounds to a whole number
+  constexpr float kRounds = 0x1.8p23F;  // adding this value rounds to a whole number
   for (int64_t i = 0; i < count; ++i) {
     const float exact =
         x[i] * inverse + (fractions == nullptr ? offset : fractions[i] - 0.5F + offset);
@@ -245,7 +245,7 @@ void UnpackQuads(float* out, const std::byte* codes, float scale, int64_t begin,
   }
 }
 
-// Writes the values of a packed slice, or reads them, by their number.
+// Writes values of a packed slice. Values are addressed by their numbers.
 class ValueWriter {
   static constexpr int64_t kRun = 256;  // values at a time; whole bytes of codes
 
