@@ -77,18 +77,19 @@ absl::Status FileError(int error, absl::string_view path, absl::string_view doin
   return ErrnoStatus(error, what);
 }
 
-// A file's new name is on the disk only after its directory was synchronised.
+// Returns an errno value, or 0. A new name of a file is on the disk only after its directory was
+// synchronised.
 int SyncDirectory(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string directory =
       slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
   const Fd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot synchronise a directory (EINVAL), which is then not an error.
+  // Some file systems cannot synchronise a directory (EINVAL). This is not an error.
   return !fd.valid() || (fsync(fd.get()) != 0 && errno != EINVAL) ? errno : 0;
 }
 
-// The bytes of an unfinished file in the place of the header: 8 bytes of our own, and the number of
-// the save or 0.
+// The bytes that an unfinished file has in the place of the header: this mark of 8 bytes, and then
+// the number of the save or 0.
 constexpr absl::string_view kMark(
     "\x89"
     "ENTR"
@@ -126,7 +127,7 @@ absl::StatusOr<std::unique_ptr<FileTarget>> FileTarget::Create(std::string path)
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": somebody else is writing ", temporary));
   }
-  // Between the two lines above, the writer may have renamed the file and closed it.
+  // Between open and the lock, the writer may have renamed the file and closed it.
   struct stat opened {
   }, named{};
   if (fstat(fd.get(), &opened) != 0 || stat(temporary.c_str(), &named) != 0 ||

@@ -13,8 +13,8 @@
 // Every byte is covered: the header by its own hash, the manifest by the header's hash, each array
 // by its hash in the manifest. The bytes between must be zero.
 //
-// A CheckpointTarget and a CheckpointSource hold these bytes: in a file here, through the caller's
-// functions in checkpoint_functions.h.
+// A CheckpointTarget takes these bytes, and a CheckpointSource gives them. The classes here use a
+// file; checkpoint_functions.h uses the caller's functions.
 //
 // Thread safety: one thread at a time. Every message begins with the path.
 #pragma once
@@ -37,12 +37,12 @@ namespace entrain {
 
 constexpr uint32_t kCheckpointVersion = 1;
 
-// The result of looking at a file that may be an unfinished checkpoint.
+// The result of examining a file that may be an unfinished checkpoint.
 struct Unfinished {
-  bool is = false;  // the file begins with our mark, or it is complete and lacks only its name
-  std::optional<uint32_t> id;  // the id of the save of several files that it belongs to
+  bool is = false;  // the file begins with the mark of FileTarget, or lacks only its name
+  std::optional<uint32_t> id;  // if it belongs to a save of several files: the id of the save
 };
-// Examines the open file `fd` of that path.
+// Examines the open file `fd`, whose path is `path`.
 Unfinished ReadUnfinished(int fd, const std::string& path);
 
 // Takes the bytes of a checkpoint. Each byte is written once: the bytes from 128 on in order, then
@@ -53,7 +53,7 @@ class CheckpointTarget {
   // Returns the name for messages.
   virtual const std::string& name() const = 0;
   virtual absl::Status WriteAt(int64_t offset, ConstBytes bytes) = 0;
-  // Called when everything has been written: makes the bytes survive the end of this process.
+  // Called when everything has been written. Makes the bytes survive the end of this process.
   virtual absl::Status Flush() = 0;
   // Makes the checkpoint take effect. Sets *done if it has taken effect, even if this returns an
   // error.
@@ -64,8 +64,8 @@ class CheckpointTarget {
 // change.
 class FileTarget final : public CheckpointTarget {
  public:
-  // kFailedPrecondition: the directory does not exist, is not writable, or another process writes
-  // the same file.
+  // Returns kFailedPrecondition if the directory does not exist or is not writable, or if another
+  // process writes the same file.
   static absl::StatusOr<std::unique_ptr<FileTarget>> Create(std::string path);
   // Removes the temporary file if it was not published.
   ~FileTarget() override;
@@ -81,9 +81,9 @@ class FileTarget final : public CheckpointTarget {
   const Unfinished& found() const { return found_; }
   // Returns the time of Create by the clock of the file system.
   int64_t begun_ns() const { return begun_ns_; }
-  // Notes in the file, until byte 0 is written, which save it belongs to, so that other processes
-  // know it if this one is killed. 0, as after Create: the file belongs to no save of several
-  // files.
+  // Marks the file with the id of the save that it belongs to, until byte 0 is written. If this
+  // process is killed, other processes can read the mark. 0, as after Create: the file belongs to
+  // no save of several files.
   absl::Status Mark(uint32_t id);
 
  private:
@@ -105,19 +105,19 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Begin starts an array; Append takes its array.bytes() bytes, in any pieces. The writer fills in
-  // offset and digest.
+  // Begin starts an array. Append takes the array.bytes() bytes of this array, in any pieces. The
+  // writer fills in offset and digest.
   absl::Status Begin(SavedArray array);
   absl::Status Append(ConstBytes bytes);
-  // Writes `manifest` and flushes the target. The arrays written here come first in it, before the
-  // arrays of other files that it has already.
+  // Writes `manifest` and flushes the target. The arrays written here are inserted in front of the
+  // arrays of other files, which `manifest` already has.
   absl::Status Finish(Manifest manifest);
-  // Returns the manifest as Finish wrote it.
+  // Returns the manifest that Finish has written.
   const Manifest& manifest() const { return manifest_; }
   const Digest& manifest_digest() const { return manifest_digest_; }
   // Makes the checkpoint take effect. Call after Finish.
   absl::Status Commit();
-  // Returns true if the checkpoint has taken effect. A failed Commit may have done that or not.
+  // Returns true if the checkpoint has taken effect. This is possible even if Commit has failed.
   bool committed() const { return committed_; }
 
  private:
@@ -148,7 +148,8 @@ class CheckpointSource {
   virtual absl::Status ReadAt(int64_t offset, Bytes out) const = 0;
 };
 
-// Reads a checkpoint that cannot be trusted. kInvalidArgument says what is wrong, and where.
+// Reads a checkpoint that cannot be trusted. Errors of kInvalidArgument say what is wrong, and
+// where.
 class CheckpointReader {
  public:
   // Checks the header and the manifest, and that the arrays in the manifest fill the file.
@@ -162,7 +163,7 @@ class CheckpointReader {
   const std::string& path() const { return source_->name(); }
 
   // Reads the whole array, which must be in this file, and compares its digest. The description may
-  // come from this manifest or from one that refers to this file. Copies `count` elements from
+  // come from this manifest, or from one that refers to this file. Copies `count` elements from
   // `first` on to `out`. After an error the contents of `out` are undefined.
   absl::Status Read(const SavedArray& array, int64_t first, int64_t count, void* out) const;
   // Checks the array's digest without a copy.

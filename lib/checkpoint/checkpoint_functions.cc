@@ -17,7 +17,7 @@ const std::string& Name() {
   return *name;
 }
 
-// Calls `function`. Inside it, only those functions of the library may be called that never wait. A
+// Calls `function`. Inside it, only the functions of the library that never wait may be called. A
 // result other than 0 is a failure of the caller's function.
 template <typename Function, typename... Arguments>
 absl::Status Run(absl::string_view name, absl::string_view where, Function function,

@@ -9,7 +9,8 @@
 namespace entrain {
 namespace {
 
-// libcrypto failed: it has no memory or no SHA-256, and nothing can continue.
+// Ends the process if libcrypto fails. It then has no memory or no SHA-256, and nothing can
+// continue.
 void Must(int ok) {
   if (ok != 1) {
     std::abort();

@@ -1,4 +1,4 @@
-// SHA-256, which shows that a checkpoint's bytes are those that were written.
+// SHA-256, which shows whether a checkpoint's bytes are the bytes that were written.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ class Hasher {
 };
 
 Digest DigestOf(ConstBytes bytes);
-// Convert to 64 hexadecimal digits, and back. nullopt: any other text.
+// Convert to 64 hexadecimal digits, and back. For any other text DigestFromHex returns nullopt.
 std::string ToHex(const Digest& digest);
 std::optional<Digest> DigestFromHex(absl::string_view hex);
 

@@ -58,8 +58,8 @@ bool RemoveUnfinished(const std::string& path, int64_t before_ns, Unfinished* fo
   return found->is && unlink(path.c_str()) == 0;
 }
 
-// Returns the files that the checkpoint of that name lists, none if it does not exist, or nullopt
-// if it cannot be read.
+// Returns the files that the checkpoint of that name lists. Returns an empty list if it does not
+// exist, and nullopt if it cannot be read.
 std::optional<std::vector<std::string>> ListedFiles(const std::string& path) {
   struct stat file {};
   if (lstat(path.c_str(), &file) != 0 && errno == ENOENT) {

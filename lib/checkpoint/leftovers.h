@@ -1,13 +1,13 @@
 // Removes the files that killed saves leave in a directory: unfinished files, and files of ranks
-// that no checkpoint lists. Nothing here is an error: a file that cannot be removed stays and does
+// that no checkpoint lists. Nothing here is an error. A file that cannot be removed stays, and does
 // no harm.
 //
 // A file is removed only if it is certainly of no use:
 //
-//   X.ckpt.tmp                begins as an unfinished checkpoint does, its writer's lock is gone,
-//                             and it is old enough
+//   X.ckpt.tmp                begins like an unfinished checkpoint, its writer's lock is gone, and
+//                             it is old enough
 //   X_RANK_ID.ckpt, and .tmp  belongs to the save in such an X.ckpt.tmp
-//                             (CheckpointWriter::Mark); X.ckpt is readable or absent, and does not
+//                             (FileTarget::Mark); X.ckpt is readable or absent, and does not
 //                             list it
 //
 // So files of other checkpoints, of saves in progress in any process, and of other programs stay.
@@ -24,7 +24,7 @@ namespace entrain {
 std::string PartName(absl::string_view name, int rank, uint32_t id);
 
 // Removes all ranks' files of one save that has failed or whose processes are gone. Files that a
-// process still writes stay, and so do files that the checkpoint of that name lists. If that
+// process still writes stay. Files that the checkpoint of that name lists also stay. If this
 // checkpoint cannot be read, all files stay.
 void RemoveParts(const std::string& directory, absl::string_view name, uint32_t id);
 
@@ -32,7 +32,7 @@ void RemoveParts(const std::string& directory, absl::string_view name, uint32_t 
 // directory's file system.
 void ClearLeftovers(const std::string& directory, int64_t before_ns);
 
-// Returns when the file was last changed; 0: no such file.
+// Returns the time at which the file was last changed; 0: no such file.
 int64_t ChangedAt(const std::string& path);
 
 }  // namespace entrain

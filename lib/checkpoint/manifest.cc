@@ -25,7 +25,7 @@ absl::Status Wrong(absl::string_view where, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("manifest: ", where, ": ", what));
 }
 
-// Reads the members of a JSON object by name and type, and records the first error. After that
+// Reads the members of a JSON object by name and type, and records the first error. After an error
 // every result is zero or empty, so callers check status() once, at the end.
 class Members {
  public:
@@ -133,7 +133,7 @@ absl::StatusOr<SavedFile> ParseFile(const Json& json, const std::string& where) 
   return file;
 }
 
-// A piece must lie inside its layer.
+// Checks that a piece lies inside its layer.
 absl::Status CheckPlace(const SavedArray& array, const Manifest& manifest,
                         const std::string& where) {
   int64_t ranks = 1;

@@ -1,8 +1,8 @@
-// The manifest of a checkpoint: its run, how the model is cut, and the place of each array.
-// docs/checkpoint-format.md shows the text.
+// The manifest of a checkpoint: its run, the division of the model into shards, and the place of
+// each array. docs/checkpoint-format.md shows the text.
 //
-// A value. A manifest that ParseManifest accepts is consistent: names are unique, numbers are in
-// range, pieces lie inside their layers.
+// Plain value types. A manifest that ParseManifest accepts is consistent: names are unique, numbers
+// are in range, pieces lie inside their layers.
 #pragma once
 
 #include <array>
@@ -29,18 +29,18 @@ absl::string_view NameOf(CheckpointKind kind);
 struct SavedArray {
   std::string name;    // see IsArrayName
   int32_t rank = -1;   // the rank of the mesh that owns it; -1: all ranks
-  int32_t part = -1;   // an array of a layer, or a piece of one: the part of the model ...
-  int32_t layer = -1;  // ... and the layer of that part. Both -1: no layer
+  int32_t part = -1;   // the model part whose layer this is; -1: not an array of a layer
+  int32_t layer = -1;  // the layer within `part`; -1: not an array of a layer
   int64_t first = 0;   // the piece's first element in the whole array
   int64_t count = 0;   // elements
   DType dtype = DType::kF32;
-  int32_t file = 0;    // the file that holds it: 0 this one, else files[file - 1]
+  int32_t file = 0;    // the file that holds it: 0 is this file, otherwise files[file - 1]
   int64_t offset = 0;  // bytes from the beginning of that file
   Digest digest{};
 
   int64_t bytes() const { return count * SizeOf(dtype); }
 };
-// Returns "anchor of layer 3, elements 0 to 99", for example, for messages.
+// Returns a text for messages, for example "anchor of layer 3, elements 0 to 99".
 std::string Describe(const SavedArray& array);
 
 struct SavedLayer {
@@ -52,7 +52,7 @@ struct SavedLayer {
 // Another file of the same checkpoint.
 struct SavedFile {
   std::string name;   // in the same directory
-  Digest manifest{};  // of its manifest, which has the digests of its arrays
+  Digest manifest{};  // digest of its manifest, which has the digests of its arrays
 };
 
 struct Manifest {
@@ -61,7 +61,7 @@ struct Manifest {
   std::array<int32_t, 5> mesh = {1, 1, 1, 1, 1};  // tensor, pipeline, context, shard, sync
   std::vector<std::vector<SavedLayer>> parts;     // by part of the model, then by layer
   std::vector<SavedFile> files;
-  std::vector<SavedArray> arrays;  // those of this file come in the order in which they lie
+  std::vector<SavedArray> arrays;  // the arrays of this file are in the order of their offsets
 };
 
 // Returns true for 1 to 128 letters, digits and ". _ - /".
@@ -69,7 +69,7 @@ bool IsArrayName(absl::string_view name);
 
 // Returns JSON that is also readable to people.
 std::string ToJson(const Manifest& manifest);
-// kInvalidArgument says which member is wrong, and why.
+// Returns kInvalidArgument, naming the wrong member and the reason, if the text is not valid.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view json);
 
 }  // namespace entrain

@@ -6,8 +6,8 @@
 //     visitor.Layer("anchor", layer, anchor(layer));
 //   }
 //
-// Saving and loading are both visitors, so they cannot diverge. A new part adds this function and a
-// call to it. Names are those of manifest.h. A rank uses each name once, or once per layer.
+// Saving and loading are both visitors, so they cannot diverge. A new part needs this function and
+// a call to it. Names are those of manifest.h. A rank uses each name once, or once per layer.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace entrain {
 
 // Says which ranks hold an array.
 enum class Holder {
-  kAll,      // equal on all ranks: saved once
+  kAll,      // equal on all ranks; saved once
   kReplica,  // equal on all ranks of a replica; portable checkpoints save replica 0's, for all
              // replicas
   kRank      // different on each rank; only in exact checkpoints
@@ -31,13 +31,13 @@ class StateVisitor {
  public:
   virtual ~StateVisitor() = default;
 
-  // The kind of checkpoint, for parts with arrays that only one kind has.
+  // Returns the kind of checkpoint, because some parts have arrays that only one kind contains.
   virtual CheckpointKind kind() const = 0;
-  // An array of `count` elements. The memory must stay valid until the visitor is destroyed.
+  // Visits an array of `count` elements. The memory must stay valid until the visitor is destroyed.
   virtual void Array(absl::string_view name, Holder holder, DType dtype, void* data,
                      int64_t count) = 0;
-  // This rank's shard of a layer that is equal on all replicas. Saved without padding, so that any
-  // number of ranks can load it.
+  // Visits this rank's shard of a layer that is equal on all replicas. It is saved without padding,
+  // so that any number of ranks can load it.
   virtual void Layer(absl::string_view name, int layer, void* shard, DType dtype = DType::kF32) = 0;
 
   void Value(absl::string_view name, Holder holder, int64_t* value) {
