@@ -29,8 +29,8 @@ void RotateAll(const BlockShape& s, const Rotary& rotary, float* qkv, float dire
   }
 }
 
-// One head of one sequence: pointers to its first query, key, value, and its probabilities [length,
-// length].
+// One head of one sequence: pointers to its first query, first key and first value, and to its
+// probabilities [length, length].
 struct Head {
   const float *q, *k, *v;
   float* p;
@@ -58,7 +58,8 @@ void AttendHead(const BlockShape& s, const Head& h, float* out) {
   }
 }
 
-// `dq` points at the head's first query in the gradient of qkv, `dout` at the head's first output.
+// `dq` points to the head's first query in the gradient of qkv, and `dout` to the head's first
+// output.
 void AttendHeadBackward(const BlockShape& s, const Head& h, const float* dout, float* dscores,
                         float* dq) {
   const int d = s.head_dim();
@@ -67,7 +68,7 @@ void AttendHeadBackward(const BlockShape& s, const Head& h, const float* dout, f
   float* dk = dq + s.hidden;
   float* dv = dk + s.hidden;
   const int last = (s.length - 1) / kStrip * kStrip;
-  // The last strip sees every key, so it writes dk and dv, and the other strips add to them.
+  // The last strip sees every key, so it writes dk and dv. The other strips add to them.
   for (int first = last; first >= 0; first -= kStrip) {
     const int count = std::min(kStrip, s.length - first);
     const int seen = first + count;

@@ -1,6 +1,6 @@
-// One decoder block: h = x + Attention(RmsNorm(x)), y = h + SwiGlu(RmsNorm(h)). Two pure functions:
-// forward keeps the values for backward in a BlockState, and neither keeps anything else. Weights
-// are flat, in this order (D hidden, F feed-forward):
+// One decoder block: h = x + Attention(RmsNorm(x)), y = h + SwiGlu(RmsNorm(h)). It consists of two
+// pure functions. The forward function keeps the values that the backward function needs in a
+// BlockState. Weights are flat, in this order (D hidden, F feed-forward):
 //
 //   norm1[D] | query, key, value[3D, D] | output[D, D] | norm2[D] | gate, up[2F, D] | down[D, F]
 #pragma once
@@ -30,7 +30,7 @@ struct BlockLayout {
   int64_t norm1, qkv, output, norm2, gate_up, down, end;
 };
 
-// The values of one block that the forward pass keeps. About tokens * (7 D + 3 F) + rows * heads *
+// The values of one block that the forward pass keeps: about tokens * (7 D + 3 F) + rows * heads *
 // length^2 floats.
 struct BlockState {
   explicit BlockState(const BlockShape& shape);
@@ -38,7 +38,7 @@ struct BlockState {
   std::vector<float> inverse_rms1, inverse_rms2;
 };
 
-// Temporary memory of the backward pass. All blocks share one.
+// Temporary memory of the backward pass. All blocks share one object.
 struct BlockScratch {
   explicit BlockScratch(const BlockShape& shape);
   std::vector<float> narrow, wide, dqkv, dscores;
@@ -50,7 +50,7 @@ struct Rotary {
   std::vector<float> cosine, sine;
 };
 
-// y[tokens, D] from x[tokens, D].
+// Computes y[tokens, D] from x[tokens, D].
 void BlockForward(const BlockShape& shape, const Rotary& rotary, const float* weights,
                   const float* x, float* y, BlockState* state);
 // Adds to `gradient` (flat, like the weights). `dy` becomes the gradient of x in place.

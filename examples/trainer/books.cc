@@ -97,7 +97,7 @@ Summary Books::Sum(int64_t made) {
   s.bytes_sent_shard = sums[2] / ranks;
   s.bytes_sent_sync = sums[3] / ranks;
 
-  // The values of each replica, from its first rank.
+  // The values of each replica, which its first rank fills in.
   const auto replicas = static_cast<size_t>(session_->replicas());
   std::vector<double> values(2 * replicas);
   if (session_->shard() == 0) {

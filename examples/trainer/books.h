@@ -1,5 +1,5 @@
 // The accounts of a run, for all methods: the time, waiting and bytes of training, the step log,
-// the summary, and the output for a person. One thread.
+// the summary, and the output on the terminal. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace trainer {
 
-// Time, the part of it spent waiting for others, and bytes sent by this rank.
+// Time, the part of it in which this rank waited for others, and the bytes that this rank has sent.
 struct Traffic {
   double seconds = 0.0, waited_s = 0.0;
   uint64_t shard = 0, sync = 0;
@@ -23,16 +23,16 @@ struct Traffic {
 
 class Books {
  public:
-  // `unit`: of losses and tokens, for people. `meter`: returns what this rank has waited and sent
-  // so far; its seconds are ignored.
+  // `unit` is the printed name of the unit of losses and tokens. `meter` returns the time that this
+  // rank has waited and the bytes that it has sent so far; its seconds are ignored.
   Books(const Options& options, const char* unit, Session* session, int64_t steps,
         std::function<Traffic()> meter);
 
-  // Must be called before any work that could be lost. Rank 0 creates both files, then the first
-  // ranks of the other replicas, and ranks that join, open the log. Collective. All ranks fail alike, and one of them
-  // prints the reason.
+  // Must be called before any work that could be lost. Collective. Rank 0 creates both files. Then
+  // the first ranks of the other replicas, and ranks that join, open the log. If it fails, it fails
+  // on all ranks, and one of them prints the reason.
   void OpenFiles();
-  // Another run has made the first `steps` steps, of `tokens` tokens.
+  // Continues a run that has made `steps` steps, of `tokens` tokens.
   void Resume(int64_t steps, int64_t tokens) { progress_.Resume(steps, tokens); }
 
   // Returns the values of the meter, with the time since the books were opened.
@@ -44,12 +44,12 @@ class Books {
   // Adds time that was spent waiting for other replicas.
   void AddIdle(double seconds) { idle_s_ += seconds; }
 
-  // Logs and shows the record. `position`: how many of all steps are done, for the progress bar.
+  // Logs and shows the record. `position` is the number of finished steps, for the progress bar.
   // Throws Error if the loss is not finite.
   void Keep(const StepRecord& record, int64_t position);
 
   // Returns the summary, without the parts that depend on the method (steps and tokens) and on the
-  // model. `made`: the steps of this replica. Collective.
+  // model. `made` is the number of steps of this replica. Collective.
   Summary Sum(int64_t made);
   // Shows the summary and writes it.
   void Close(const Summary& summary);

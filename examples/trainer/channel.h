@@ -1,4 +1,4 @@
-// A gradient channel: acco, dpu, wp or zero1. Only this unit uses the entrain_acco_* calls. One
+// A gradient channel: acco, dpu, wp or zero1. No other unit uses the entrain_acco_* calls. One
 // thread.
 #pragma once
 
@@ -16,17 +16,17 @@ namespace trainer {
 
 class Channel {
  public:
-  // The channel has all parameters of `model`, in the precision of the options; every rank starts
-  // with rank 0's. The channel keeps the optimizer's arrays itself. Options, optimizer, device and
-  // model must outlive the object, and all arrays are on the device. Collective. A rank that joins
-  // others blocks until they take it in. Throws Error with the library's message if options
-  // contradict.
+  // Collective. The channel has all parameters of `model`, in the precision of the options. Every
+  // rank starts with rank 0's parameters. The channel keeps the optimizer's arrays itself. Options,
+  // optimizer, device and model must outlive the object, and all arrays are on the device. A rank
+  // that joins others blocks until they take it in. Throws Error with the library's message if
+  // options contradict each other.
   Channel(const Options& options, Session* session, const InnerOptimizer& inner,
           const Device& device, WholeModel* model);
 
   // Returns `count` f32 elements, to which the caller adds gradients until Install takes them.
   float* gradients() const { return gradients_; }
-  // Says that the gradients of one micro-batch of `tokens` tokens have been added.
+  // Counts one micro-batch of `tokens` tokens, whose gradients have been added.
   void Add(int64_t tokens);
   // Returns true if it is time for Install.
   bool Ready() const;
@@ -39,13 +39,13 @@ class Channel {
   // Returns the ranks that were lost before the last Install's round.
   std::vector<int> Lost() const;
 
-  // Adds a number of this rank's to the checkpoints. Exact checkpoints keep it; if another set of
-  // ranks loads a checkpoint, it is not restored.
+  // Adds a number of this rank to the checkpoints. Exact checkpoints keep it. It is not restored if
+  // another set of ranks loads a checkpoint.
   void AddCursor(int64_t* cursor);
   // Saves a checkpoint. Must follow an Install. Collective.
   void Save(const std::string& name);
-  // Loads a checkpoint. Collective. Throws Error with the same message on all ranks, and then
-  // nothing has changed.
+  // Loads a checkpoint. Collective. If this fails, it throws Error with the same message on all
+  // ranks, and nothing has changed.
   void Load();
 
  private:

@@ -56,14 +56,14 @@ class ChannelRun {
   Batch batch_;
   Books books_;
   int64_t made_ = 0;         // micro-batches of this rank, over all resumed runs
-  int64_t made_before_ = 0;  // made_ at the last record
-  double losses_ = 0.0;      // sum over the micro-batches since then
-  Traffic kept_;             // training() at the last record
+  int64_t made_before_ = 0;  // value of made_ at the last record
+  double losses_ = 0.0;      // sum over the micro-batches since the last record
+  Traffic kept_;             // value of training() at the last record
   int64_t commits_ = 0;
-  int64_t tokens_before_ = 0;  // of the run that this one resumed
-  size_t said_lost_ = 0;       // lost ranks of which a line was printed
-  int64_t joined_after_ = -1;  // rounds before this rank has joined; -1: it has not joined
-  int64_t together_ = 0;       // newcomers so far when the ranks last got together
+  int64_t tokens_before_ = 0;  // tokens of the run that this one has resumed
+  size_t said_lost_ = 0;       // number of lost ranks for which a line was printed
+  int64_t joined_after_ = -1;  // rounds before this rank joined; -1: it has not joined
+  int64_t together_ = 0;       // number of newcomers when the ranks last got together
 };
 
 ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device, Session* session)
@@ -95,8 +95,8 @@ ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device,
   }
 }
 
-// The others train, and have taken this rank in. Its batches go on where those of a rank that has been
-// there from the beginning would be.
+// Called when the other ranks, which train, have taken this rank in. Continues with the batches
+// that a rank would use next if it had been there from the beginning.
 void ChannelRun::Join() {
   const entrain_acco_info_t info = channel_.info();
   joined_after_ = info.rounds;
@@ -108,14 +108,14 @@ void ChannelRun::Join() {
   std::fflush(stdout);
 }
 
-// Makes the collectives over all ranks those of the channel's ranks. Must be called before them.
-// Collective over the channel's ranks.
+// Makes the channel's present ranks the members of the collectives over all ranks. Must be called
+// before these collectives. Collective over the channel's ranks.
 void ChannelRun::GetTogether() {
   const int64_t joins = channel_.info().joins;
   if (session_->joins()) {
     session_->JoinWorld();
   } else if (joins > together_) {
-    // Newcomers that are lost already do not come.
+    // Newcomers that are already lost do not come.
     const std::vector<int> lost = channel_.Lost();
     const auto gone = std::count_if(lost.begin(), lost.end(), [this](int rank) {
       return rank >= session_->ranks() + together_;
@@ -155,7 +155,7 @@ Traffic ChannelRun::Meter() const {
   return {.waited_s = static_cast<double>(info.exposed_ns) * 1e-9, .sync = info.bytes_sent};
 }
 
-// Follows from the commits alone, so that newcomers save with the others.
+// The result follows from the commits alone, so newcomers save together with the others.
 bool ChannelRun::SaveIsDue() const {
   return !options_.save_dir.empty() && options_.save_every > 0 &&
          commits_ % options_.save_every == 0;
@@ -180,8 +180,8 @@ double ChannelRun::Gradients() {
   return pass_->loss();
 }
 
-// Sleeps as the emulated conditions require. They assume the least number of micro-batches per
-// round.
+// Computes one micro-batch, and sleeps as the emulated conditions require. The conditions assume
+// the least number of micro-batches per round.
 void ChannelRun::MicroBatch() {
   const Traffic before = books_.Now();
   losses_ += Gradients();
@@ -193,7 +193,7 @@ void ChannelRun::MicroBatch() {
   channel_.Add(options_.tokens_per_microbatch());
 }
 
-// Called after the Install that took the commit.
+// Must be called after the Install that has taken the commit.
 void ChannelRun::KeepCommit(const entrain_acco_info_t& info) {
   StepRecord record;
   record.step = info.commits;
@@ -219,7 +219,7 @@ void ChannelRun::KeepCommit(const entrain_acco_info_t& info) {
   books_.Keep(record, Position(info.commits, info.tokens));
 }
 
-// The first rank that is left from the beginning has a line for each rank that is lost.
+// The first remaining rank that was there from the beginning prints a line for each lost rank.
 void ChannelRun::SayLosses(const entrain_acco_info_t& info) {
   const std::vector<int> lost = channel_.Lost();
   int first = 0;
@@ -249,8 +249,8 @@ void ChannelRun::AfterInstall() {
       Save();
     }
   } else if (info.rounds == joined_after_ && SaveIsDue()) {
-    // An asynchronous method: the others have kept this commit, and save it with this rank, which
-    // is not yet one of those that get together.
+    // With an asynchronous method, the others have recorded this commit. They save it together with
+    // this rank, which does not call GetTogether yet.
     Save();
   }
 }

@@ -1,4 +1,4 @@
-// Training with all parameters on every rank, and gradients that travel through a channel: acco and
+// Training with all parameters on every rank, in which gradients travel through a channel: acco and
 // its baselines.
 #pragma once
 

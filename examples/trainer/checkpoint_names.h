@@ -1,4 +1,4 @@
-// The settings of checkpoints for the library, for both kinds of runs.
+// The library's settings for checkpoints, for both kinds of runs.
 #pragma once
 
 #include <string>

@@ -10,7 +10,7 @@
 namespace trainer {
 namespace {
 
-// Separate these draws from those of the batches.
+// These keys separate the draws from those of the batches.
 constexpr uint64_t kStragglers = 0x57A6, kLabels = 0x1ABE;
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Emulates conditions that a small quiet machine does not have: steps as long as those of a large
-// model, slow replicas, replicas that learn from wrong labels. A function of (seed, step, replica),
-// so that all ranks know which replica is affected.
+// model, slow replicas, and replicas that learn from wrong labels. The conditions are a function of
+// (seed, step, replica), so all ranks know which replica is affected.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ class Conditions {
 
   // Returns the replica that is slow in step `step`, if any.
   std::optional<int> Late(int64_t step) const;
-  // Returns how long `replica` must still sleep in a step that has taken `own_s` seconds, without
-  // the time spent waiting for other replicas. If `parts` > 1: in one of the `parts` parts of a
-  // step.
+  // Returns the seconds that `replica` must still sleep in a step. The step has taken `own_s`
+  // seconds so far, without the time spent waiting for other replicas. If `parts` > 1, the step has
+  // this number of parts, and `own_s` and the result are about one part.
   double Rest(int64_t step, int replica, double own_s, int64_t parts = 1) const;
 
   // Returns true if `replica` learns from shuffled labels in interval `interval` (0: warm-up).
   bool Shuffles(int64_t interval, int replica) const;
-  // Permutes the targets of `batch` randomly. `draw`: the batch's number in DrawTraining.
+  // Permutes the targets of `batch` randomly. `draw` is the number of the batch in DrawTraining.
   void Shuffle(int rank, int64_t draw, Batch* batch) const;
 
  private:

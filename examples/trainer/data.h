@@ -15,14 +15,14 @@ class Text {
  public:
   // Throws Error naming the path and the reason.
   static Text Load(const std::string& path);
-  // The last 5 % are for validation. `name`: the text's name in messages.
+  // The last 5 % are for validation. `name` is the text's name in messages.
   Text(std::vector<uint8_t> bytes, const std::string& name);
 
   int64_t size() const { return static_cast<int64_t>(bytes_.size()); }
   int64_t training_size() const { return training_; }
   int64_t validation_size() const { return size() - training_; }
 
-  // Throws Error if a sequence of `length` does not fit into either part.
+  // Throws Error if a sequence of `length` tokens does not fit into either part.
   void CheckLength(int length) const;
 
   // Makes batch `draw` of `rank`: `rows` windows at random places of the training part. Inputs are

@@ -1,7 +1,7 @@
 // The place where a run computes: the CPU, or a GPU with one stream. It holds the memory of models,
 // gradients and optimizers, and has the loops over whole vectors that a step needs besides its
 // passes and its optimizer. On a GPU every function enqueues its work on the stream and returns,
-// unless it says that it waits. One thread.
+// except the functions that are said to wait. One thread.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class Device {
   virtual void Upload(void* to, const void* host, int64_t bytes) = 0;
   virtual void Download(void* host, const void* from, int64_t bytes) = 0;
 
-  // The functions of kernels.h. A sum waits.
+  // These are the functions of kernels.h. SumOfSquares waits.
   virtual void Add(float* dst, const float* src, int64_t n) = 0;
   virtual void Scale(float* dst, float factor, int64_t n) = 0;
   virtual double SumOfSquares(const float* x, int64_t n) = 0;
@@ -48,12 +48,12 @@ class Device {
 
 // Opens the device that --device names: "cpu", "cuda" or "cuda:N". With "cuda", process
 // `local_rank` of a host takes GPU local_rank modulo the number of GPUs. Throws Error with one line
-// that says what is missing.
+// that names the missing part.
 std::unique_ptr<Device> OpenDevice(const std::string& name, int local_rank);
 // Opens a GPU. If `ordinal` is below 0, chooses it by the local rank.
 std::unique_ptr<Device> OpenGpu(int ordinal, int local_rank);
 
-// `size` elements on a device, zero at first. The device must outlive the array.
+// An array of `size` elements on a device, zero at first. The device must outlive the array.
 template <typename T>
 class Array {
  public:

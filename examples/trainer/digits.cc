@@ -41,7 +41,7 @@ Digits Digits::Load(const std::string& path) {
   return digits;
 }
 
-// On a malformed line throws Error, whose text completes a sentence about the line.
+// Throws Error if the line is malformed. The text of the error completes a sentence about the line.
 void Digits::ReadLine(const char* at, const char* end) {
   int count = 0;
   for (at = std::find_if_not(at, end, Blank); at != end; at = std::find_if_not(at, end, Blank)) {

@@ -15,19 +15,19 @@ namespace trainer {
 
 struct Validation {
   double loss = 0.0;      // the mean over all targets, nats
-  double accuracy = 0.0;  // share of targets that had the highest probability
+  double accuracy = 0.0;  // share of targets that got the highest probability
 };
 
-// Evaluates the task's validation batches, which the ranks divide among themselves. A rank
-// evaluates a batch with the parameters of its replica. `forward` runs a pass, which has its batch,
-// through all layers; every rank calls it equally often. Returns equal numbers on every rank.
-// Collective.
+// Evaluates the task's validation batches, which the ranks divide among themselves. Collective. A
+// rank evaluates a batch with the parameters of its replica. `forward` runs a pass, whose batch has
+// been set, through all layers. Every rank calls `forward` the same number of times. Returns equal
+// numbers on every rank.
 Validation Validate(const Task& task, Session* session, Pass* pass,
                     const std::function<void(Pass*)>& forward);
 
 // Fills in the part of a summary that is about the model: its size, `validation`, the sharpness of
-// its minimum, and a sample of its text. `layers`: all of the model, on every rank, in host memory.
-// Collective.
+// its minimum, and a sample of its text. `layers` has all layers of the model, on every rank, in
+// host memory. Collective.
 void Judge(const Options& options, const Task& task, Session* session, const Computing& on,
            const Validation& validation, const std::vector<std::vector<float>>& layers,
            Summary* summary);

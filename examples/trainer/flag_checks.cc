@@ -16,7 +16,8 @@ namespace {
   throw Error(flag + " has no effect " + why, kUsageExit);
 }
 
-// Flags for language models only. --val-batches is one, since the digits task evaluates all images.
+// Flags for language models only. --val-batches is such a flag, because the digits task evaluates
+// all images.
 const std::set<std::string> kOfText = {"--heads",  "--seq-length", "--val-batches",
                                        "--sample", "--prompt",     "--sample-temperature"};
 

@@ -1,4 +1,4 @@
-// Finds contradictions in a command line of which each flag is valid.
+// Finds contradictions between flags that are valid by themselves.
 #pragma once
 
 #include "examples/trainer/flags.h"
@@ -11,15 +11,15 @@ namespace trainer {
 
 constexpr int kUsageExit = 2;
 
-// The groups of flags for which it matters which flags the user gave.
+// The groups of flags for which the checks need to know which flags the user gave.
 struct FlagGroups {
   const CLI::App *run = nullptr, *model = nullptr, *inner = nullptr, *wsam = nullptr,
                  *both = nullptr, *edit = nullptr, *channel = nullptr, *checkpoints = nullptr,
                  *conditions = nullptr, *results = nullptr;
 };
 
-// Refuses flags without an effect, with an Error of one line, since a user expects an effect of
-// each flag. The library itself checks EDiT's options for contradictions.
+// Refuses flags without an effect, with an Error of one line, because a user expects that each flag
+// has an effect. The library itself checks EDiT's options for contradictions.
 void CheckFlags(const Options& options, const FlagGroups& groups);
 
 }  // namespace trainer

@@ -15,7 +15,7 @@
 namespace trainer {
 namespace {
 
-// Used in place of CLI11's range checks, which print bounds up to 1e308 and let integers saturate.
+// Replaces CLI11's range checks, which print bounds up to 1e308 and let integers saturate.
 CLI::Validator Real(double least, bool open = false) {
   const std::string bound = (open ? "> " : ">= ") + CLI::detail::to_string(least);
   return CLI::Validator(
@@ -287,8 +287,8 @@ CLI::App* AddWsam(CLI::App* app, WsamOptions* o) {
   return group;
 }
 
-// The flags of those options of EDiT and of a channel that have other flags than their names. An
-// empty text means that the option has no flag of its own: a flag for all methods sets it, or none
+// The options of EDiT and of a channel whose flags differ from the options' names. An empty text
+// means that the option has no flag of its own: either a flag for all methods sets it, or no flag
 // does. The longer names are those of the Megatron integration.
 constexpr std::pair<const char*, const char*> kFlags[] = {
     {"use_async", ""},
@@ -334,7 +334,7 @@ std::vector<std::string> ChoicesOf(const entrain_edit_option_t& option) {
   return CLI::detail::split(option.choices, ',');
 }
 
-// Accepts the choices without "callback", since a command line cannot give a function.
+// Accepts all choices but "callback", because a command line cannot give a function.
 CLI::Validator IsOneOf(std::vector<std::string> choices) {
   choices.erase(std::remove(choices.begin(), choices.end(), "callback"), choices.end());
   return CLI::IsMember(choices);
@@ -351,7 +351,7 @@ std::string ValueText(const entrain_edit_option_t& option, double value) {
                                               : CLI::detail::to_string(value);
 }
 
-// Returns "(default 0.7; co2 1)", for example.
+// Returns a text, for example "(default 0.7; co2 1)".
 std::string DefaultsOf(const entrain_edit_option_t& option) {
   std::string text = " (default " + ValueText(option, option.default_value);
   std::string last;
@@ -414,7 +414,8 @@ CLI::App* AddDescribed(CLI::App* app, const char* title, const DescribedOptions&
   return group;
 }
 
-// Returns the options of `all` that `others` have too, or those that they do not have.
+// With `shared`, returns the options of `all` that `others` have too. Otherwise returns the options
+// that `others` do not have.
 DescribedOptions Shared(const DescribedOptions& all, const DescribedOptions& others, bool shared) {
   DescribedOptions some;
   for (const entrain_edit_option_t& option : all) {

@@ -10,8 +10,8 @@
 
 namespace trainer {
 
-// Options of EDiT or of a gradient channel that the command line has, by their names in entrain_edit_config_t or
-// entrain_acco_config_t; a choice by its place.
+// The options of EDiT or of a gradient channel that the command line sets, by their names in
+// entrain_edit_config_t or entrain_acco_config_t. The value of a choice is its index.
 using GivenOptions = std::map<std::string, double>;
 
 // The optimizer that each replica runs by itself.
@@ -27,7 +27,7 @@ struct InnerOptions {
   double grad_clip = 1.0;  // 0: off
 };
 
-// Sharpness-aware steps around that optimizer.
+// Sharpness-aware steps around the inner optimizer.
 struct WsamOptions {
   std::string form = "off";            // "off", "coupled", "decoupled"
   std::string perturbation = "local";  // "local", "global"
@@ -39,9 +39,9 @@ struct WsamOptions {
 struct ConditionOptions {
   double step_ms = 0.0;              // least time of a step, without the wait for other replicas
   std::string straggler = "none";    // "random": another replica each step; "fixed"
-  double straggler_ms = 0.0;         // how much longer the slow replica's step takes
-  int straggler_replica = 0;         // the fixed one
-  int64_t shuffle_labels_every = 0;  // one interval in this many; 0: never
+  double straggler_ms = 0.0;         // time by which the step of the slow replica is longer
+  int straggler_replica = 0;         // the slow replica if `straggler` is "fixed"
+  int64_t shuffle_labels_every = 0;  // labels are shuffled in one interval of this many; 0: never
   int shuffle_labels_replica = 0;
 };
 
@@ -69,26 +69,26 @@ struct Options {
   double sample_temperature = 0.7;
   std::string log, summary;
   std::vector<double> sharpness_rho;  // the rho at which the loss rise is measured after training
-  // Checkpoints: the directory, the file to resume from, and the steps between two checkpoints; 0:
-  // only at the end.
+  // Checkpoints: the directory, the file to resume from, and the number of steps between two
+  // checkpoints (0: only one at the end).
   std::string save_dir, resume;
   int64_t save_every = 0;
   std::string checkpoint_kind = "exact";  // "portable", "exact"
   bool full_state_dict = true, rank0_only = true;
 
   bool by_channel() const;
-  // Returns true if replicas, or with a channel ranks, that come later are taken in (--admit).
+  // Returns true if later replicas, or with a channel later ranks, are taken in (--admit).
   bool admits() const {
     const GivenOptions& options = by_channel() ? channel : edit;
     const auto given = options.find("admit");
     return given != options.end() && given->second != 0;
   }
-  // Returns the number of bytes of text, or of images.
+  // Returns the number of bytes of text, or the number of images.
   int64_t tokens_per_microbatch() const {
     return int64_t{batch_size} * (task == "digits" ? 1 : model.length);
   }
-  // Returns the tokens of a step of `ranks` ranks. With a channel: the least number; an acco step
-  // has two rounds.
+  // Returns the number of tokens of a step of `ranks` ranks. With a channel it is the smallest
+  // number; an acco step has two rounds.
   int64_t tokens_per_step(int ranks) const;
   // Returns the number of optimizer steps for this many ranks.
   int64_t total_steps(int ranks) const;

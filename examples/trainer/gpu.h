@@ -1,6 +1,6 @@
 // One GPU: its primary context, which the library uses too, one stream on which everything runs in
-// order, the kernels of gpu_args.h, and cuBLAS. One thread: the one that opens it, to which the
-// GPU's context is then bound.
+// order, the kernels of gpu_args.h, and cuBLAS. Only the thread that opens the GPU may use it. The
+// GPU's context is then bound to this thread.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct GpuMatrix {
 };
 
 // out[rows, columns] = scale * a[rows, inner] * b[inner, columns] + keep * out, in row-major order.
-// A batch has `batch` of them, whose results are out_stride apart.
+// A batch has `batch` such products, whose results are out_stride apart.
 struct GpuProduct {
   int rows, columns, inner;
   GpuMatrix a, b;
@@ -37,8 +37,8 @@ struct GpuProduct {
 
 class Gpu final : public Device {
  public:
-  // Opens GPU `ordinal`; if that is below 0, local_rank modulo the number of GPUs. Throws Error
-  // with the missing part.
+  // Opens GPU `ordinal`, or if `ordinal` is below 0, GPU local_rank modulo the number of GPUs.
+  // Throws Error naming the missing part.
   Gpu(int ordinal, int local_rank);
   // Waits for the stream.
   ~Gpu() override;
@@ -62,18 +62,19 @@ class Gpu final : public Device {
   std::unique_ptr<Pass> NewPass(const MlpConfig& config, int rows) override;
 
   void Multiply(const GpuProduct& product);
-  // Runs on a grid of `blocks` blocks. Loops continue beyond the end of a grid.
+  // Runs the kernel on a grid of `blocks` blocks. The kernels' loops cover all elements with any
+  // grid.
   template <typename Args>
   void Launch(GpuKernel kernel, const Args& args, int64_t blocks) {
     Start(kernel, const_cast<Args*>(&args), blocks);
   }
-  // Runs with one thread per element, up to a sensible number of threads.
+  // Runs the kernel with one thread per element, up to a sensible number of threads.
   template <typename Args>
   void LaunchOver(int64_t elements, GpuKernel kernel, const Args& args) {
     Launch(kernel, args, (elements + kGpuThreads - 1) / kGpuThreads);
   }
 
-  // Returns page-locked memory, so that copies need not wait.
+  // Returns page-locked memory. Copies to and from it need not wait.
   void* AllocatePinned(int64_t bytes);
   void FreePinned(void* memory);
   CUevent NewEvent();
@@ -130,7 +131,7 @@ class GpuBatch {
   const uint8_t* targets() const { return bytes_.data() + most_inputs_; }
 
  private:
-  // Two of these, so that the host writes one while the GPU still reads the other.
+  // There are two, so that the host writes one while the GPU still reads the other.
   struct Staging {
     uint8_t* bytes;
     CUevent read;

@@ -1,5 +1,6 @@
-// The names of the kernels, and their arguments. Plain data, for nvcc and the host's compiler
-// alike. ForEachPointer visits the memory that a kernel uses, for a host that emulates the device.
+// The names of the kernels, and their arguments. These are plain data, for both nvcc and the host's
+// compiler. ForEachPointer visits the memory that a kernel uses, for a host that emulates the
+// device.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@ namespace trainer {
 inline constexpr int kGpuThreads = 256;          // per block
 inline constexpr int kGpuMostPartialSums = 512;  // blocks that write one partial sum each
 
-// out[i] from out[i] and a[i]. A kernel uses the fields that it needs.
+// Computes out[i] from out[i] and a[i]. A kernel uses the fields that it needs.
 struct GpuVectorArgs {
   float* out = nullptr;
   const float* a = nullptr;
@@ -35,7 +36,8 @@ struct GpuConvertArgs {
   }
 };
 
-// out[rows, width] from a and b, which have as many rows and may be twice as wide.
+// Computes out[rows, width] from a and b, which have the same number of rows and may be twice as
+// wide.
 struct GpuRowsArgs {
   float* out = nullptr;
   const float *a = nullptr, *b = nullptr;
@@ -67,8 +69,8 @@ struct GpuColumnSumsArgs {
   }
 };
 
-// Embedding in a table [256, width], one row per byte of `inputs`. Forward: out[tokens, width] from
-// the table `in`. Backward: adds the rows of `in` to the table `out`.
+// Embedding in a table [256, width], one row per byte of `inputs`. Forward: makes out[tokens,
+// width] from rows of the table `in`. Backward: adds the rows of `in` to the table `out`.
 struct GpuEmbedArgs {
   float* out = nullptr;
   const float* in = nullptr;

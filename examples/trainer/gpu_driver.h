@@ -68,8 +68,8 @@ struct CublasFunctions {
 
   // Throws Error unless `status` is CUBLAS_STATUS_SUCCESS.
   void Check(int status, const char* function) const;
-  // Loads the library that TRAINER_CUBLAS_LIBRARY names, else libcublas.so.13 or .12. Throws Error
-  // with the reason.
+  // Loads the library that TRAINER_CUBLAS_LIBRARY names. If it is not set, loads libcublas.so.13 or
+  // .12. Throws Error with the reason.
   static CublasFunctions Load();
 };
 

@@ -1,4 +1,4 @@
-// The kernels: each thread runs a loop of gpu_loops.h.
+// The kernels. Each thread runs a loop of gpu_loops.h.
 #include <cstdint>
 
 #include "examples/trainer/gpu_loops.h"

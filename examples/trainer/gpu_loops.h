@@ -1,14 +1,14 @@
 // The loops of the kernels, for a thread of a grid. nvcc makes kernels of them (gpu_kernels.cu).
-// For tests the host's compiler makes functions of them that run all threads one after the other.
-// They compute what kernels.cc computes. The order of their sums differs from that of kernels.cc
-// but depends on sizes alone, so a run has the same bits each time.
+// For tests, the host's compiler makes functions of them that run all threads one after the other.
+// The loops compute the same functions as kernels.cc. The order of their sums differs from that of
+// kernels.cc but depends on sizes alone, so a run has the same bits each time.
 //
 // A loop is a struct with Run(args, block). `block` is the thread's view of its block:
-//   index, blocks    its number, and the number of blocks of the grid
-//   Each(f)          calls f(thread) for the threads of the block; none continues before all have
-//                    returned
+//   index, blocks    the block's number, and the number of blocks of the grid
+//   Each(f)          calls f(thread) for the threads of the block; no thread continues before all
+//                    calls have returned
 //   shared           kGpuThreads + 1 doubles of the block
-// A value that a thread keeps from one Each to the next is in memory or in `shared`.
+// If a thread keeps a value from one Each to the next, the value is in memory or in `shared`.
 #pragma once
 
 #include <cmath>
@@ -51,7 +51,8 @@ struct GpuGreater {
   TRAINER_ANYWHERE static double Of(double a, double b) { return a > b ? a : b; }
 };
 
-// Combines the results of of(thread) for all threads as a tree, into shared[kGpuThreads].
+// Combines the results of of(thread) for all threads as a tree. Leaves the result in
+// shared[kGpuThreads].
 template <typename Combine, typename Block, typename F>
 TRAINER_ANYWHERE void CombineThreads(const Block& block, F of) {
   double* const shared = block.shared;
@@ -165,7 +166,7 @@ struct GpuFromBytes {
   }
 };
 
-// Every row of out becomes the gain.
+// Sets every row of out to the gain.
 struct GpuRepeatRow {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuRowsArgs& args, const Block& block) {
@@ -174,7 +175,7 @@ struct GpuRepeatRow {
   }
 };
 
-// out = silu(gate) * up, where a[rows, 2 width] holds both halves of each row.
+// Computes out = silu(gate) * up, where a[rows, 2 width] holds both halves of each row.
 struct GpuSwiGlu {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuRowsArgs& args, const Block& block) {
@@ -186,7 +187,7 @@ struct GpuSwiGlu {
   }
 };
 
-// out[rows, 2 width] = the gradients of both halves, where b[rows, width] is the gradient of the
+// Computes out[rows, 2 width] = the gradients of both halves. b[rows, width] is the gradient of the
 // product.
 struct GpuSwiGluBackward {
   template <typename Block>
@@ -203,7 +204,7 @@ struct GpuSwiGluBackward {
 
 // ---- Row by row
 
-// out = a / rms(a) * gain
+// Computes out = a / rms(a) * gain.
 struct GpuRmsNorm {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuRowsArgs& args, const Block& block) {
@@ -223,7 +224,7 @@ struct GpuRmsNorm {
   }
 };
 
-// out += the gradient of the norm's input b, where a is the gradient of its result.
+// Adds the gradient of the norm's input b to out. a is the gradient of the norm's result.
 struct GpuRmsNormBackward {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuRowsArgs& args, const Block& block) {
@@ -303,7 +304,7 @@ struct GpuCrossEntropy {
       const double top = block.shared[kGpuThreads];
       block.Each([&](int thread) {
         if (thread == 0) {
-          // If several are the largest, the prediction is the first of them.
+          // If several logits are the largest, the prediction is the first of them.
           bool hit = static_cast<double>(x[target]) == top;
           for (int i = 0; hit && i < target; ++i) {
             hit = static_cast<double>(x[i]) < top;
@@ -335,7 +336,7 @@ struct GpuCrossEntropyBackward {
 
 // ---- Over rows
 
-// A block takes 32 columns; eight threads share the rows of each.
+// A block takes 32 columns. Eight threads share the rows of each column.
 struct GpuColumnSums {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuColumnSumsArgs& args, const Block& block) {
@@ -375,8 +376,8 @@ struct GpuEmbed {
   }
 };
 
-// The table's gradient: a block takes one row of the table, and looks for the row's byte among all
-// tokens.
+// Computes the table's gradient. A block takes one row of the table, and looks for the byte of this
+// row among all tokens.
 struct GpuEmbedBackward {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuEmbedArgs& args, const Block& block) {
@@ -396,8 +397,9 @@ struct GpuEmbedBackward {
 
 // ---- Heads
 
-// Calls f(joined, split, angle) for every pair (i, i + head_dim / 2): the index of its first half
-// in `joined` and in `split`, and the index of its angle, or -1 if it is not rotated.
+// Calls f(joined, split, angle) for every pair (i, i + head_dim / 2). `joined` and `split` are the
+// indices of the pair's first element in these arrays. `angle` is the index of the pair's angle, or
+// -1 if the pair is not rotated.
 template <typename Block, typename F>
 TRAINER_ANYWHERE void ForPairs(const GpuHeadsArgs& args, const Block& block, F f) {
   const int half = args.head_dim / 2, width = args.heads * args.head_dim;
@@ -428,7 +430,7 @@ struct GpuSplitHeads {
   }
 };
 
-// Rotates back, which is also the backward pass.
+// Rotates back. This is also the backward pass.
 struct GpuJoinHeads {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuHeadsArgs& args, const Block& block) {

@@ -9,7 +9,7 @@
 namespace trainer {
 namespace {
 
-// The functions of kernels.h.
+// These are the functions of kernels.h.
 void Product(Gpu* gpu, const float* x, const float* w, float* y, int n, int in, int out,
              float keep = 0.0f) {
   gpu->Multiply({.rows = n,

@@ -1,6 +1,6 @@
 // The passes of model.h and mlp.h on a GPU. Parameters and gradients are device addresses, and
-// activations stay on the device. Only the loss and the hits come back, when the caller asks for
-// them. block.h describes the arithmetic of a block.
+// activations stay on the device. Only the loss and the hits are copied to the host, when the
+// caller asks for them. block.h describes the arithmetic of a block.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class GpuCriterion {
   GpuCriterion(Gpu* gpu, int most_rows, int vocabulary);
   // Turns logits[rows, vocabulary] into probabilities.
   void Forward(float* logits, const uint8_t* targets, int rows);
-  // Turns those probabilities into the gradient of (scale * mean loss) by the logits.
+  // Turns these probabilities into the gradient of (scale * mean loss) by the logits.
   void Backward(float* probabilities, const uint8_t* targets, int rows, float scale);
   double loss() const { return results_.Read()[0] / rows_; }
   int64_t hits() const { return static_cast<int64_t>(results_.Read()[1]); }
@@ -93,12 +93,12 @@ class GpuMlpPass final : public Pass {
  private:
   Gpu* const gpu_;
   const MlpConfig config_;
-  int rows_ = 0;  // of the batch
+  int rows_ = 0;  // rows of the batch
   GpuBatch batch_;
   GpuCriterion criterion_;
   std::vector<Array<float>> activations_;  // [l]: the input of layer l
   std::vector<Array<float>> sums_;         // [l]: the output of layer l before GELU
-  Array<float> gradient_, next_gradient_;  // of a layer's output and input, in the backward pass
+  Array<float> gradient_, next_gradient_;  // gradients of a layer's output and input
 };
 
 }  // namespace trainer

@@ -1,6 +1,6 @@
-// The optimizer that each replica runs by itself on its shard: the library's AdamW, SGD or AGD,
-// with a learning rate that rises linearly and falls with a cosine, and with clipping by the
-// replica's gradient norm.
+// The optimizer that each replica runs by itself on its shard: the library's AdamW, SGD or AGD. The
+// learning rate rises linearly and falls with a cosine. Gradients are clipped by the replica's
+// gradient norm.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ double LearningRate(const InnerOptions& options, double step, double steps);
 
 class InnerOptimizer {
  public:
-  // The arrays of the optimizer and of its steps are on the device. `count`: elements of the shard.
+  // The arrays of the optimizer and of its steps are on the device. `count` is the number of
+  // elements of the shard.
   InnerOptimizer(const InnerOptions& options, Device* device, int64_t count);
 
   // Makes one step over the whole shard. `norm` is the replica's gradient norm; the step scales the
@@ -28,8 +29,8 @@ class InnerOptimizer {
   std::vector<void*> StatePointers();
   entrain_optim_t* handle() const { return optim_.get(); }
 
-  // agd: returns the share of elements that the steps since the last call moved by an adaptive
-  // step, on this rank's part. Below 0: not agd.
+  // For agd: returns the share of elements that took an adaptive step, over the steps since the
+  // last call, on this rank's part. Returns a value below 0 for other optimizers.
   double TakeAdaptiveShare();
 
  private:
@@ -37,7 +38,7 @@ class InnerOptimizer {
   Device* const device_;
   OptimHandle optim_;
   std::vector<Array<float>> state_;
-  entrain_optim_info_t taken_;  // at the last TakeAdaptiveShare
+  entrain_optim_info_t taken_;  // state at the last TakeAdaptiveShare
 };
 
 }  // namespace trainer

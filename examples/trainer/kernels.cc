@@ -20,8 +20,8 @@
 namespace trainer {
 namespace {
 
-// Functions that the clones call must be inlined into them (always_inline). Otherwise they stay
-// compiled for the baseline processor.
+// Functions that the clones call must be inlined into them (always_inline). Otherwise the functions
+// are compiled for the baseline processor.
 
 // exp(x) to about 2 ulp, in a form that vectorises. Below -87 the result is the smallest possible
 // (1e-38), not 0.
@@ -48,8 +48,8 @@ namespace {
   return 1.0f / (1.0f + FastExp(-x));
 }
 
-// Computes the probabilities of one row in place. Returns the log of the normaliser, so that log
-// p(i) = x(i) - result.
+// Computes the probabilities of one row in place. Returns the logarithm of the normaliser: log p(i)
+// = x(i) - result.
 [[gnu::always_inline]] inline float SoftmaxRow(float* x, int n) {
   float top = x[0];
 #pragma omp simd reduction(max : top)

@@ -1,14 +1,14 @@
-// The arithmetic of the model: dense products through BLAS, and the loops between them. Pure
-// functions over row-major f32 arrays; nothing here knows layers or parameters. Backward functions
-// of weights and gains accumulate (+=), those of activations overwrite unless they say otherwise.
-// Thread safety: any thread, no state.
+// The arithmetic of the model: dense products through BLAS, and the loops between them. All are
+// pure functions over row-major f32 arrays, and know nothing about layers or parameters. Backward
+// functions add to the gradients of weights and gains (+=). They overwrite the gradients of
+// activations unless they say otherwise. Thread safety: any thread, because there is no state.
 #pragma once
 
 #include <cstdint>
 
 namespace trainer {
 
-inline constexpr float kNormEpsilon = 1e-5f;  // of RmsNorm
+inline constexpr float kNormEpsilon = 1e-5f;  // added in RmsNorm
 // Gelu: Phi(x) is about Sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)), because (1 + tanh) / 2 is a
 // sigmoid.
 inline constexpr float kGelu = 1.595769122f, kGeluCubic = 0.044715f;
@@ -31,28 +31,29 @@ void RmsNormBackward(const float* dy, const float* x, const float* gain, const f
 void SwiGlu(const float* gate_up, float* y, int n, int f);
 void SwiGluBackward(const float* dy, const float* gate_up, float* dgate_up, int n, int f);
 
-// y = x * Phi(x), with Phi of the normal distribution in its usual approximation by tanh.
+// y = x * Phi(x). Phi is the distribution function of the normal distribution, in the usual
+// approximation by tanh.
 void Gelu(const float* x, float* y, int64_t n);
 // `dy` becomes the gradient of x, in place.
 void GeluBackward(float* dy, const float* x, int64_t n);
 
-// cosine[position, i] and sine[position, i] of the rotary angles, i < head_dim / 2.
+// Computes cosine[position, i] and sine[position, i] of the rotary angles, for i < head_dim / 2.
 void RotaryTables(int length, int head_dim, float* cosine, float* sine);
 // Rotates the pairs (i, i + head_dim / 2) of every head of one row by the angles of its position.
 // direction +1: forward; -1: the inverse, which is also the backward pass.
 void Rotate(float* row, int heads, int head_dim, const float* cosine, const float* sine,
             float direction);
 
-// Turns scores[rows, stride] into causal probabilities: row r keeps columns 0 .. first + r, and the
-// others up to `columns` become 0.
+// Turns scores[rows, stride] into causal probabilities. Row r keeps columns 0 .. first + r. Its
+// other columns up to `columns` become 0.
 void CausalSoftmax(float* scores, int rows, int columns, int stride, int first);
-// dscores = scale * p * (dscores - sum(p * dscores)), in place, over all `columns`.
+// Computes dscores = scale * p * (dscores - sum(p * dscores)), in place, over all `columns`.
 void SoftmaxBackward(const float* p, float* dscores, int rows, int columns, int p_stride,
                      int d_stride, float scale);
 
 // Turns logits[n, vocab] into probabilities and returns the sum of -log p(target) in nats.
 double CrossEntropy(float* logits, const uint8_t* targets, int n, int vocab);
-// Returns how many rows of p[n, vocab] have their largest entry at the target.
+// Returns the number of rows of p[n, vocab] that have their largest entry at the target.
 int64_t CountHits(const float* p, const uint8_t* targets, int n, int vocab);
 // p[n, vocab] becomes (p - onehot(target)) * scale.
 void CrossEntropyBackward(float* p, const uint8_t* targets, int n, int vocab, float scale);

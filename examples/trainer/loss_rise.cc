@@ -5,10 +5,10 @@
 namespace trainer {
 namespace {
 
-constexpr int kNoRank = -1;  // no run learns from the batches of this rank number
+constexpr int kNoRank = -1;  // no run learns from the batches of this rank
 
 using Layers = std::vector<std::vector<float>>;
-using Arrays = std::vector<Array<float>>;  // the same on the device
+using Arrays = std::vector<Array<float>>;  // the arrays on the device
 
 Arrays ArraysLike(const Layers& layers, Device* device) {
   Arrays arrays;
@@ -18,8 +18,8 @@ Arrays ArraysLike(const Layers& layers, Device* device) {
   return arrays;
 }
 
-// Returns the mean loss over the batches. With `grads`, adds this rank's share of its gradient to
-// them.
+// Returns the mean loss over the batches. If `grads` is not null, adds this rank's share of the
+// gradient to it.
 double MeanLoss(const Task& task, const Sharing& sharing, Pass* pass, const Arrays& layers,
                 Arrays* grads) {
   const int64_t batches = task.validation_batches();
@@ -41,7 +41,7 @@ double MeanLoss(const Task& task, const Sharing& sharing, Pass* pass, const Arra
   return loss;
 }
 
-// Replaces each rank's share by the sum over all ranks. Returns the sum's norm.
+// Replaces each rank's share by the sum over all ranks. Returns the norm of the sum.
 double SumAll(const Sharing& sharing, Layers* grads) {
   double squares = 0.0;
   std::vector<double> wide;

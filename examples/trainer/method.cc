@@ -79,9 +79,9 @@ bool Method::Finish(int layers) {
   return true;
 }
 
-// The report of an exchange waits for the exchange. An error here does not matter: the call is
-// refused before the first exchange and during one, and the next call also returns errors of an
-// exchange.
+// entrain_edit_layer_report blocks until the device has finished the exchange. Its error does not
+// matter here: it also fails if there was no exchange yet, or if one is still under way, and the
+// next call returns the error of a failed exchange.
 void Method::AwaitExchange() const {
   if (edit_ != nullptr && on_gpu_) {
     (void)entrain_edit_layer_report(edit_.get(), 0, nullptr, nullptr, nullptr);
@@ -105,7 +105,7 @@ bool Method::CheckpointIsDue(int replicas) const {
   return due;
 }
 
-// Returns what a replica said at the last rendezvous; nothing if it is lost.
+// Returns the record of a replica at the last rendezvous, or nothing if the replica is lost.
 std::optional<entrain_edit_replica_t> Method::Said(int replica) const {
   entrain_edit_replica_t said;
   entrain_edit_replica_init(&said);

@@ -1,8 +1,8 @@
-// The method by which replicas stay together. ddp: gradients are averaged over all ranks at every
-// step, and there is nothing else to do. All others: entrain_edit_* exchanges pseudo-gradients
-// (post-local-sgd: parameters) every H steps, a-edit by time.
+// The method by which replicas stay together. With ddp, gradients are averaged over all ranks at
+// every step, and there is nothing else to do. With all other methods, entrain_edit_* exchanges
+// pseudo-gradients (post-local-sgd: parameters) every H steps; a-edit exchanges by time.
 //
-// Only this unit uses the EDiT calls. One thread.
+// No other unit uses the EDiT calls. One thread.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,8 @@ namespace trainer {
 
 class Method {
  public:
-  // `shard` must outlive the object. Collective. Throws Error with the library's message if options
-  // contradict.
-  // With `join` this replica joins others.
+  // `shard` must outlive the object. Collective. With `join` this replica joins others. Throws
+  // Error with the library's message if options contradict each other.
   Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard,
          bool join);
 
@@ -32,16 +31,16 @@ class Method {
   void EndStep(int64_t tokens, double loss);
   // Waits for the exchange that has begun.
   void WaitAll(int layers);
-  // Called after the last step: makes a last exchange, so that all replicas hold the consensus;
-  // a-edit: until all other replicas have finished too. Does nothing, and returns false, if
-  // replicas hold the consensus anyhow (ddp, or still in warm-up). Collective.
+  // Must be called after the last step. Makes a last exchange, so that all replicas hold the
+  // consensus. With a-edit, continues until all other replicas have finished too. Does nothing, and
+  // returns false, if replicas hold the consensus anyhow (ddp, or still in warm-up). Collective.
   bool Finish(int layers);
 
   // Adds `count` elements at `data` to the checkpoints. `data` must outlive the object.
   void AddState(const char* name, float* data, size_t count);
-  // For methods whose replicas do not meet at steps that all know (a-edit): asks for a checkpoint.
-  // All replicas see at the same rendezvous that one of them wants a checkpoint, and that no
-  // replica is leaving, since it would not take part.
+  // For methods whose replicas have no rendezvous at steps that all know (a-edit): asks for a
+  // checkpoint. CheckpointIsDue then returns true on all replicas at the same rendezvous, if no
+  // replica is leaving. A replica that leaves would not take part in the checkpoint.
   void WishCheckpoint();
   bool CheckpointIsDue(int replicas) const;
   bool by_time() const { return by_time_; }
@@ -49,17 +48,17 @@ class Method {
   bool late() const { return late_; }
   // Saves a checkpoint. Must follow an exchange. Collective.
   void Save(const Options& options, const std::string& name);
-  // Loads a checkpoint. Collective. Throws Error with the same message on all ranks, and then
-  // nothing has changed.
+  // Loads a checkpoint. Collective. If this fails, it throws Error with the same message on all
+  // ranks, and nothing has changed.
   void Load(const Options& options);
-  // Returns the optimizer steps of this run and of the run that it resumed.
+  // Returns the number of optimizer steps, including those of the run that this run has resumed.
   int64_t steps() const { return Info().steps; }
 
-  // Returns the number, from 1, of the interval between exchanges to which a step belongs, after
-  // its BeginForward. 0: in warm-up, or ddp.
+  // Returns the number, from 1, of the interval between exchanges that a step belongs to. Valid
+  // after BeginForward of the step. 0: in warm-up, or ddp.
   int64_t interval() const;
-  // The steps of the replicas that took part in the last rendezvous (a-edit): of all together, and
-  // of this one. No replicas before the first rendezvous.
+  // For a-edit: the number of replicas that took part in the last rendezvous, the steps of all of
+  // them, and the steps of this replica. Before the first rendezvous `replicas` is 0.
   struct Met {
     int64_t replicas = 0, steps = 0, own = 0;
   };
@@ -67,7 +66,7 @@ class Method {
 
   // Returns true if replicas that are lost do not end the run (--on-loss finish).
   bool goes_on_after_losses() const { return goes_on_after_losses_; }
-  // Returns the number of this replica, and how many there are.
+  // Return the number of this replica, and the number of replicas.
   int replica() const { return edit_ ? Info().replica : 0; }
   int replicas() const { return edit_ ? Info().replicas : 0; }
   // Returns the numbers of the replicas that took part in the last rendezvous.
@@ -75,14 +74,15 @@ class Method {
   // Returns the numbers of the replicas that were lost, in the order of the losses.
   std::vector<int> Lost() const;
 
-  // Returns the checksum of this rank's anchors after the last exchange; 0: none. On a GPU, where
-  // exchanges continue after the call, it waits for an exchange whose layers have all been waited
-  // for.
+  // Returns the checksum of this rank's anchors after the last exchange; 0: none. On a GPU an
+  // exchange continues after the calls that wait for its layers. There this function waits for the
+  // exchange.
   uint64_t anchor_checksum() const;
-  // Return the number of exchanges, and how often the layers of this replica were rejected.
+  // Return the number of exchanges, and the number of rejected layers of this replica.
   int64_t syncs() const { return edit_ ? Info().syncs : 0; }
   int64_t rejections() const { return edit_ ? Info().rejections : 0; }
-  // Time spent waiting in the calls above, and payload bytes sent for exchanges, since creation.
+  // Return the time spent waiting in the calls above, and the payload bytes sent for exchanges,
+  // since creation.
   double waited_s() const { return waited_s_; }
   uint64_t bytes_sent_shard() const;
   uint64_t bytes_sent_sync() const;

@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
   throw Error("cannot write '" + path + "': " + std::strerror(errno));
 }
 
-// As text, because JSON numbers are exact to 53 bits only.
+// Returns a text, because JSON numbers are exact to 53 bits only.
 std::string Hex(uint64_t value) {
   char text[24];
   std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));

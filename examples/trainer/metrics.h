@@ -1,5 +1,5 @@
-// The output of a run: a record per step (--log), one object at the end (--summary), and the text
-// for a person. This unit only writes; docs/trainer.md explains the numbers.
+// The output of a run: a record per step (--log), one object at the end (--summary), and text on
+// the terminal. This unit only writes; docs/trainer.md explains the numbers.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +23,21 @@ struct StepRecord {
                          // the step
   double lr = 0.0;
   bool synced = false;                      // an exchange ran under this step's forward pass
-  double exposed_comm_s = 0.0;              // of this rank, in this step
-  uint64_t bytes_sent = 0;                  // of this rank, in this step
-  std::optional<uint64_t> anchor_checksum;  // of the replica's anchors, after the exchange
-  std::optional<double> val_loss;           // if an evaluation followed this step
+  double exposed_comm_s = 0.0;              // exposed communication of this rank in this step
+  uint64_t bytes_sent = 0;                  // sent by this rank in this step
+  std::optional<uint64_t> anchor_checksum;  // checksum of the replica's anchors after the exchange
+  std::optional<double> val_loss;           // set if an evaluation followed this step
   std::optional<int64_t> microbatches;      // gradient channels only: micro-batches of all ranks in
                                             // the commit
-  std::optional<double> adaptive_share;     // agd only: of this rank's elements, in this step
+  std::optional<double> adaptive_share;     // agd only: share on this rank in this step
 };
 
 // An append-only file of JSON lines, which several processes of a host may share: every record is
 // one write.
 class StepLog {
  public:
-  // Does nothing if `path` is empty. Throws Error naming the path and the reason. `create`: makes
-  // or empties the file; otherwise the file must exist.
+  // Does nothing if `path` is empty. With `create`, makes the file or empties it; otherwise the
+  // file must exist. Throws Error naming the path and the reason.
   StepLog(const std::string& path, bool create);
   ~StepLog();
   StepLog(const StepLog&) = delete;
@@ -50,17 +50,17 @@ class StepLog {
   int fd_ = -1;
 };
 
-// On a terminal a progress bar. Otherwise (for example in a pipe to a launcher that labels lines)
-// it prints a line for the first step, the last step and every evaluation, and for any step after
-// ten seconds without a line. One process prints; the others stay silent.
+// Shows the progress: on a terminal, as a bar. Otherwise (for example in a pipe to a launcher that
+// labels lines) prints a line for the first step, the last step and every evaluation, and for any
+// step after ten seconds without a line. One process prints; the others stay silent.
 class Progress {
  public:
-  // Starts the clock. Shows tokens as `unit`s.
+  // Starts the clock. `unit` is the name of a token in the output.
   Progress(int64_t steps, const char* unit, bool silent);
   ~Progress();
-  // Another run has made the first `steps` steps, of `tokens` tokens.
+  // Continues a run that has made `steps` steps, of `tokens` tokens.
   void Resume(int64_t steps, int64_t tokens);
-  // `position`: how many of the steps are done.
+  // `position` is the number of steps that are done.
   void Show(const StepRecord& record, int64_t position);
   void Say(const std::string& line);
 
@@ -88,10 +88,10 @@ struct Summary {
   double bytes_sent_shard = 0.0, bytes_sent_sync = 0.0,
          bytes_sent_init = 0.0;        // mean over the ranks
   int64_t syncs = 0;                   // exchanges
-  int64_t rejections = 0;              // layers that an exchange left out, over all replicas
+  int64_t rejections = 0;              // rejected layers, over all exchanges and replicas
   std::vector<int64_t> replica_steps;  // by replica
   std::vector<double> idle_share;      // by replica: the share of its time spent waiting for others
-  uint64_t peak_rss_bytes = 0;         // of the rank with the largest
+  uint64_t peak_rss_bytes = 0;         // largest value of all ranks
   // Gradient channels only: the micro-batches of each rank, the micro-batches that were too late
   // for the last commit, and the largest rank's memory in the channel besides the parameters.
   std::vector<int64_t> replica_microbatches;

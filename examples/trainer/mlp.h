@@ -46,7 +46,7 @@ class MlpPass final : public Pass {
 
  private:
   const MlpConfig config_;
-  int rows_ = 0;  // of the batch
+  int rows_ = 0;  // rows of the batch
   std::vector<uint8_t> targets_;
   std::vector<std::vector<float>> activations_;  // [l]: the input of layer l
   std::vector<std::vector<float>> sums_;         // [l]: the output of layer l before GELU

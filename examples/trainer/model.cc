@@ -59,7 +59,7 @@ void InitialiseLayer(const ModelConfig& config, int layer, uint64_t seed, float*
     InitialiseBlock(config, &random, params);
   } else {
     std::fill(params, params + config.hidden, 1.0f);
-    // A small head, so that the first predictions are nearly uniform.
+    // The head is small, so that the first predictions are nearly uniform.
     FillNormal(&random, 0.1 / std::sqrt(config.hidden), params + config.hidden,
                size - config.hidden);
   }

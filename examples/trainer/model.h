@@ -33,11 +33,12 @@ int LayerCount(const ModelConfig& config);
 // Returns the number of elements of a layer's flat parameters.
 int64_t LayerSize(const ModelConfig& config, int layer);
 // Fills in the starting parameters of a layer, which are a function of (config, layer, seed) only.
-// Gains are 1. Matrices are normal with deviation 1 / sqrt(inputs); for matrices that write into
-// the residual stream it is divided by sqrt(2 L).
+// Gains are 1. Matrices are normal with deviation 1 / sqrt(inputs). For matrices that write into
+// the residual stream this deviation is divided by sqrt(2 L).
 void InitialiseLayer(const ModelConfig& config, int layer, uint64_t seed, float* params);
 
-// A batch has `rows` sequences of config.length tokens, and for each token the token to predict.
+// A batch has at most `rows` sequences of config.length tokens, and for each token the token to
+// predict.
 class LanguagePass final : public Pass {
  public:
   LanguagePass(const ModelConfig& config, int rows);

@@ -11,10 +11,10 @@ struct Batch {
   std::vector<uint8_t> inputs, targets;
 };
 
-// Usage: SetBatch; Forward of all layers upwards; then, for training, Backward of all layers
+// Usage: SetBatch; then Forward of all layers upwards; then, for training, Backward of all layers
 // downwards. Parameters and gradients are in the memory in which the pass computes (device.h). The
-// caller provides the parameters of one layer at a time, and may remove them between calls, since a
-// pass keeps activations only. Not thread safe; deterministic.
+// caller provides the parameters of one layer at a time, and may remove them between calls, because
+// a pass keeps activations only. Not thread safe; deterministic.
 class Pass {
  public:
   virtual ~Pass() = default;
@@ -22,13 +22,13 @@ class Pass {
   // Copies the batch.
   virtual void SetBatch(const Batch& batch) = 0;
   virtual void Forward(int layer, const float* params) = 0;
-  // Adds this batch's gradient of (scale * mean loss) to `grads`. `params` must be those of
+  // Adds this batch's gradient of (scale * mean loss) to `grads`. `params` must be the same as in
   // Forward.
   virtual void Backward(int layer, const float* params, float scale, float* grads) = 0;
 
-  // loss() returns the mean -log p(target) in nats, from the last layer's Forward until the next
-  // one. hits() returns how many targets had the highest probability, until Backward. On a GPU
-  // these two wait, and no other function does.
+  // loss() returns the mean -log p(target) in nats. It is valid from Forward of the last layer to
+  // the next such call. hits() returns the number of targets that got the highest probability. It
+  // is valid until Backward. On a GPU these two functions wait, and no other function does.
   virtual double loss() const = 0;
   virtual int64_t hits() const = 0;
 };

@@ -28,7 +28,7 @@ void Set(const entrain_edit_option_t& option, double value, void* config) {
   }
 }
 
-// `name` is one of theirs.
+// Returns the index of the option `name`, which must be in `described`.
 size_t IndexOf(const DescribedOptions& described, const std::string& name) {
   const auto found = std::find_if(described.begin(), described.end(),
                                   [&](const auto& option) { return option.name == name; });

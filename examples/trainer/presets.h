@@ -1,4 +1,4 @@
-// The methods, one row each, and the options of EDiT that result from a method and a command line.
+// The methods, one row each, and the options of EDiT that follow from a method and a command line.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ enum class Engine {
   kChannel,    // a gradient channel: entrain_acco_*
 };
 
-// A value of an option of EDiT, which is named by its field.
+// A value of an option of EDiT. The option is named by its field.
 struct Setting {
   const char* option;
   double value;
 };
 // Placeholders for values that depend on the run.
-constexpr double kInterval = -1;    // local_sgd_sync_interval
-constexpr double kALayerEach = -2;  // the number of layers, at most 8
+constexpr double kInterval = -1;    // stands for local_sgd_sync_interval
+constexpr double kALayerEach = -2;  // stands for the number of layers, at most 8
 
-// A setting applies if it has an effect with the settings before it, unless the command line has
-// the option.
+// A setting applies if it has an effect together with the settings before it. It does not apply if
+// the command line sets the option.
 struct Preset {
   const char* name;
   Engine engine;
@@ -110,15 +110,16 @@ constexpr Preset kPresets[] = {
     {"wp", Engine::kChannel, ENTRAIN_ACCO_WP},
 };
 
-// `name` must be in the table.
+// Returns the row of `name`, which must be in the table.
 const Preset& PresetOf(const std::string& name);
-// The options of EDiT, and of a gradient channel, as the library describes them.
+// Return the options of EDiT, and of a gradient channel, as the library describes them.
 using DescribedOptions = std::vector<entrain_edit_option_t>;
 DescribedOptions OptionsOfEdit();
 DescribedOptions OptionsOfChannel();
-// Writes what was given to the config that the options describe.
+// Writes the given options to the config that `described` describes.
 void SetGiven(const GivenOptions& given, const DescribedOptions& described, void* config);
-// The options of EDiT for a model of this many layers; all but the shard. Throws Error for a value out of range.
+// Returns the options of EDiT for a model of this number of layers, without those of the shard.
+// Throws Error for a value out of range.
 entrain_edit_config_t ConfigOf(const Options& options, int layers);
 
 }  // namespace trainer

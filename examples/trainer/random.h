@@ -1,5 +1,5 @@
-// Random numbers that are a function of a key, so they are equal on every machine and in every run.
-// (The distributions of <random> differ between standard libraries.)
+// Random numbers that are a function of a key, so that they are equal on every machine and in every
+// run. (The distributions of <random> differ between standard libraries.)
 #pragma once
 
 #include <cmath>

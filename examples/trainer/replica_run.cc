@@ -72,12 +72,12 @@ class ReplicaRun {
   Books books_;
   double sums_waited_s_ = 0.0;
   std::vector<int> present_;    // replicas at the last rendezvous; empty: none yet
-  std::vector<int> newcomers_;  // of them: those that are not in the session yet
-  int64_t joined_at_ = 0;       // steps of the others when this replica joined
-  size_t said_lost_ = 0;        // lost replicas of which there was a line
-  int64_t made_ = 0;            // steps of this replica
-  int64_t steps_before_ = 0;    // of the run that this one resumed
-  int64_t next_save_ = 0;       // with --save-every: the next checkpoint is due at this many steps
+  std::vector<int> newcomers_;  // those of them that are not in the session yet
+  int64_t joined_at_ = 0;       // number of steps of the others when this replica joined
+  size_t said_lost_ = 0;        // number of lost replicas for which a line was printed
+  int64_t made_ = 0;            // number of steps of this replica
+  int64_t steps_before_ = 0;    // number of steps of the run that this one has resumed
+  int64_t next_save_ = 0;       // with --save-every: number of steps at the next checkpoint
 };
 
 ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device, Session* session)
@@ -121,7 +121,7 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device,
   next_save_ = NextSave(steps_before_);
 }
 
-// The others train, and have taken this replica in.
+// Called when the other replicas, which train, have taken this replica in.
 void ReplicaRun::Join() {
   session_->BecomeReplica(method_.replica());
   steps_before_ = joined_at_ = method_.steps();
@@ -133,7 +133,7 @@ void ReplicaRun::Join() {
   }
 }
 
-// Called when all layers have been exchanged, and all replicas know the same rendezvous.
+// Must be called when all layers have been exchanged, and all replicas know the same rendezvous.
 void ReplicaRun::NoteReplicas() {
   if (!options_.admits()) {
     return;
@@ -150,8 +150,9 @@ void ReplicaRun::NoteReplicas() {
   present_ = now;
 }
 
-// Makes the collectives over all ranks those of all replicas that have met. Collective over these.
-// Returns false on a replica that has not met the others yet, and takes no part.
+// Makes the ranks of all replicas that took part in the last rendezvous the members of the
+// collectives over all ranks. Collective over these ranks. Returns false, and does nothing, on a
+// replica that has had no rendezvous with the others yet.
 bool ReplicaRun::GetTogether() {
   if (session_->joins() && present_.empty()) {
     return false;
@@ -177,7 +178,7 @@ void ReplicaRun::Resume() {
   books_.Resume(steps_before_, steps_before_ * options_.tokens_per_step(session_->ranks()));
 }
 
-// Returns equal values on all ranks.
+// Returns the same value on all ranks.
 bool ReplicaRun::SaveIsDue() const {
   if (options_.save_every == 0) {
     return false;
@@ -186,13 +187,13 @@ bool ReplicaRun::SaveIsDue() const {
                            : method_.steps() >= next_save_;
 }
 
-// Called when an exchange has begun. Waits for the whole exchange first.
+// Must be called when an exchange has begun. Waits for the whole exchange first.
 void ReplicaRun::Save() {
   method_.WaitAll(task_.layers());
   NoteReplicas();
   GetTogether();
   char name[32];
-  if (method_.by_time()) {  // each replica is at a step of its own
+  if (method_.by_time()) {  // each replica has made its own number of steps
     std::snprintf(name, sizeof(name), "exchange-%08lld", static_cast<long long>(method_.syncs()));
   } else {
     std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(method_.steps()));
@@ -236,7 +237,7 @@ double ReplicaRun::MicroBatches(int64_t step, bool* synced) {
   return loss;
 }
 
-// Runs the same batches again at w + e.
+// Runs the same batches a second time, at w + e.
 void ReplicaRun::SecondGradient(int64_t step) {
   const int64_t count = options_.gradient_accumulation_steps;
   sharpness_->Ascend(session_, &model_.masters(), &model_.gradients());
@@ -253,8 +254,8 @@ void ReplicaRun::Update(StepRecord* record) {
   grads.Clear();
   const double loss = MicroBatches(record->step, &record->synced);
 
-  // These are the only numbers that leave the rank besides parameters and gradients, and they stay
-  // within the replica: the squared gradient norm, and the loss.
+  // These two numbers, the squared gradient norm and the loss, are the only data that leaves the
+  // rank besides parameters and gradients. They stay within the replica.
   double sums[2] = {device_->SumOfSquares(grads.data(), grads.size()), loss};
   {
     const Waiting waiting(&sums_waited_s_);
@@ -267,7 +268,7 @@ void ReplicaRun::Update(StepRecord* record) {
     SecondGradient(record->step);
     sharpness_->Step(record->step, record->lr, session_, &model_.masters(), grads);
   } else {
-    // The optimizer's state begins when this replica does.
+    // The optimizer's state begins when this replica joins.
     inner_.Step(record->step - joined_at_, record->lr, std::sqrt(sums[0]), &model_.masters(),
                 &grads);
   }
@@ -296,8 +297,8 @@ void ReplicaRun::UpdateAndRest(StepRecord* record) {
       std::chrono::duration<double>(conditions_.Rest(record->step, session_->replica(), own_s)));
 }
 
-// Returns true if this replica is done after `made` steps. Replicas that count together know
-// everybody's steps at each rendezvous, and all stop after the same one.
+// Returns true if this replica is done after `made` steps. Replicas that count together learn the
+// steps of all replicas at each rendezvous, and all stop after the same rendezvous.
 bool ReplicaRun::Done(int64_t made) const {
   if (!options_.steps_together) {
     return made >= steps_;
@@ -306,9 +307,9 @@ bool ReplicaRun::Done(int64_t made) const {
   return met.replicas > 0 && met.steps >= met.replicas * steps_;
 }
 
-// Returns the step of the learning-rate schedule for this replica's step `step`. Replicas that
-// count together assume that each has made the mean of all steps at the last rendezvous, and since
-// then as many steps as this one.
+// Returns the step of the learning-rate schedule for this replica's step `step`. If replicas count
+// together, the schedule assumes that each replica has made the mean number of steps at the last
+// rendezvous, and afterwards as many steps as this replica.
 int64_t ReplicaRun::StepOfSchedule(int64_t step) const {
   if (!options_.steps_together) {
     return step;
@@ -350,7 +351,7 @@ StepRecord ReplicaRun::Step(int64_t step) {
   return record;
 }
 
-// The first rank that is left has a line for each replica that is lost.
+// The first replica that is left prints a line for each lost replica.
 void ReplicaRun::SayLosses(int64_t step) {
   const std::vector<int> lost =
       method_.goes_on_after_losses() ? method_.Lost() : std::vector<int>();

@@ -10,10 +10,10 @@
 namespace trainer {
 namespace {
 
-// If the store has ended, a run goes on without those who wait in it.
+// If the store has ended, a run goes on without newcomers that wait in it.
 constexpr int kMostAttempts = 3;
-// Of the ranks of a replica that is started again. Each time that one of them is started again uses up
-// at most one.
+// The largest number of meetings that a rank of a restarted replica tries. Each restart of one of
+// the ranks uses up at most one meeting.
 constexpr int kMostMeetings = 1000;
 
 // The variables of torchrun and entrain-run, Open MPI, MPICH, and Slurm.
@@ -22,7 +22,7 @@ constexpr Variables kRankVariables = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"
 constexpr Variables kLocalRankVariables = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
                                            "MPI_LOCALRANKID", "SLURM_LOCALID"};
 
-// Returns the value of the first variable that is set; 0: none is.
+// Returns the value of the first variable that is set; 0 if no variable is set.
 int FirstOf(const Variables& variables) {
   for (const char* name : variables) {
     if (const char* value = std::getenv(name)) {
@@ -38,7 +38,7 @@ void AllReduce(entrain_comm_t* comm, void* values, int count, entrain_dtype_t dt
                            nullptr));
 }
 
-// Returns an all-reduce that leaves `in` as it is, so that it can be repeated.
+// Returns an all-reduce that does not change `in`, so that it can be repeated.
 std::function<entrain_status_t(entrain_comm_t*)> AllReduceOf(const void* in, void* out, int count,
                                                              entrain_dtype_t dtype,
                                                              entrain_op_t op) {
@@ -81,10 +81,10 @@ Session::Session(bool admit, int shard_size) : shard_size_(shard_size) {
   ranks_ = value;
 }
 
-// The job's store shows the way to the hosts of the others. The ranks of a replica are started again
-// one by one, and each may be killed again meanwhile, so they do not know which of their meetings is
-// the first with all of them: each tries one after the other. A meeting that is over, or that a rank
-// has left, is refused at once.
+// Makes a communicator of the ranks of a restarted replica, which find each other in the job's
+// store. The ranks are restarted one by one, and each may be killed again meanwhile. So they do not
+// know which of their meetings is the first in which all of them are present. Each rank tries one
+// meeting after the other. A meeting that is over, or that a rank has left, is refused at once.
 void Session::StandAlone() {
   rank_ = LauncherRank();
   ranks_ = FirstOf({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"});
@@ -138,7 +138,7 @@ void Session::TakeIn(int newcomers) {
   entrain_comm_t* grown = nullptr;
   int attempts = 0;
   OverAll([&](entrain_comm_t* comm) {
-    entrain_comm_destroy(grown);  // of an attempt in which a rank was lost
+    entrain_comm_destroy(grown);  // made by an attempt in which a rank was lost
     grown = nullptr;
     return ++attempts > kMostAttempts ? ENTRAIN_OK : entrain_comm_grow(comm, &config, &grown);
   });
@@ -167,7 +167,7 @@ void Session::MakeMesh() {
   Check(entrain_mesh_coordinate(mesh, ENTRAIN_AXIS_SYNC, &at, &length));
   replica_ = at;
   replicas_ = length;
-  if (joins_) {  // the mesh has this replica alone
+  if (joins_) {  // the mesh contains only this replica
     replica_ = rank_ / shard_size_;
     replicas_ = ranks_ / shard_size_;
   }
@@ -182,7 +182,8 @@ void Session::OverAll(const std::function<entrain_status_t(entrain_comm_t*)>& ca
     return;
   }
   while (true) {
-    // A call in which a rank is lost may succeed on some ranks. All must repeat it, or none.
+    // If a rank is lost, the call may succeed on some ranks only. Either all ranks repeat it, or
+    // none does.
     uint32_t done = call(world_.get()) == ENTRAIN_OK ? 1 : 0;
     Check(entrain_comm_agree(world_.get(), &done));
     if (done != 0) {

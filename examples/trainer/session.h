@@ -19,40 +19,40 @@ int LauncherLocalRank();
 class Session {
  public:
   // Joins the ranks that the launcher started (entrain-run, torchrun, mpirun, srun). If no
-  // launcher's variable is set, it is a world of one. With `admit`, the processes of a replica of
-  // `shard_size` ranks that entrain-run --elastic has started again are a world of their own at
-  // first, and join the others later: joins() returns true.
+  // launcher's variable is set, this process is a world of one rank. With `admit`, entrain-run
+  // --elastic may have started the processes of a replica of `shard_size` ranks again. They are a
+  // world of their own at first, and join the others later: joins() returns true.
   Session(bool admit, int shard_size);
 
-  // Cuts the world into replicas. Collective.
+  // Divides the world into replicas. Collective.
   void MakeMesh();
 
-  // From here on the collectives over all ranks below survive the loss of ranks: the ranks that are
-  // left agree on it, make a smaller communicator, and repeat the call.
+  // After this call the collectives over all ranks below survive the loss of ranks. The ranks that
+  // are left agree on the loss, make a smaller communicator, and repeat the call.
   void GoOnAfterLosses() { goes_on_ = true; }
   // Finds out which ranks are left. Collective.
   void LookAround();
 
   bool joins() const { return joins_; }
-  // On a rank that joins: says which replica this is; and makes it one of the ranks over all of which
-  // collectives go, when those call TakeIn.
+  // On a rank that joins. BecomeReplica sets the replica of this rank. JoinWorld makes this rank a
+  // member of the collectives over all ranks; the other ranks call TakeIn meanwhile.
   void BecomeReplica(int replica);
   void JoinWorld();
-  // Takes the ranks of as many replicas into the collectives over all ranks. Collective over all
-  // ranks so far.
+  // Takes the ranks of `newcomers` replicas into the collectives over all ranks. Collective over
+  // all ranks so far.
   void TakeIn(int newcomers);
 
   // Runs `work`, which may throw Error. Collective: if it fails on one rank, all ranks throw, and
   // only the lowest failed rank has a line to print.
   void Agree(const std::function<void()>& work);
 
-  // Sum over the ranks of this replica, and over all ranks. Collective over these. Every rank gets
-  // the same bits.
+  // Sum over the ranks of this replica, and over all ranks. Collective over these ranks. Every rank
+  // gets the same bits.
   void SumOverReplica(double* values, int count);
   void SumOverAll(double* values, int count);
   double LargestOfAll(double value);
-  // Combines one number per rank of the replica (order matters). The results are equal exactly if
-  // all numbers are.
+  // Combines one number per rank of the replica; the order matters. Two results are equal exactly
+  // if all numbers are equal.
   uint64_t CombineOverReplica(uint64_t value);
   // Throws Error naming both values if `value` differs between this rank and the same slot of
   // another replica.
@@ -73,14 +73,14 @@ class Session {
   uint64_t bytes_sent() const;
 
  private:
-  // Makes a call over all ranks, again after each loss.
+  // Makes a call over all ranks, and repeats it after each loss.
   void OverAll(const std::function<entrain_status_t(entrain_comm_t*)>& call);
 
   void StandAlone();
 
   const int shard_size_;
   bool goes_on_ = false, joins_ = false;
-  CommHandle world_;        // of the ranks that are left
+  CommHandle world_;        // communicator of the ranks that are left
   CommHandle own_replica_;  // not the mesh's, so that its traffic is counted separately
   MeshHandle mesh_;
   int rank_ = 0, ranks_ = 1, shard_ = 0, replica_ = 0, replicas_ = 1;

@@ -1,6 +1,6 @@
 // The model's parameters, spread over the ranks of a replica by entrain_shard_*. A layer is
-// gathered just before use and released after it; a layer's gradients are sent as soon as they are
-// complete. Only this unit uses the sharding calls. One thread.
+// gathered just before its use and released afterwards. A layer's gradients are sent as soon as
+// they are complete. No other unit uses the sharding calls. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace trainer {
 
 class ShardedModel {
  public:
-  // Starts with the parameters of the seed, broadcast from replica 0, on the device. `task` and
-  // `device` must outlive the object. Collective.
+  // Collective. Starts with the parameters of the seed, which are broadcast from replica 0, on the
+  // device. `task` and `device` must outlive the object.
   ShardedModel(entrain_mesh_t* mesh, const Task& task, Device* device, bool bf16, int prefetch);
 
   // Runs all layers of `pass` upwards. Calls `before` before each layer is gathered.
@@ -32,17 +32,18 @@ class ShardedModel {
   // Returns the whole model in host memory, every layer as f32. Collective over the replica.
   std::vector<std::vector<float>> Collect();
 
-  // This rank's part: f32 masters, and f32 gradients, to which reductions add and which nothing
-  // clears.
+  // This rank's part: f32 masters, and f32 gradients. Reductions add to the gradients, and no
+  // function clears them.
   Array<float>& masters() { return masters_; }
   Array<float>& gradients() { return gradients_; }
   entrain_shard_t* handle() const { return shard_.get(); }
 
-  // Time spent waiting in the calls above, and payload bytes sent by them, since creation.
+  // Return the time spent waiting in the calls above, and the payload bytes sent by these calls,
+  // since creation.
   double waited_s() const { return waited_s_; }
   uint64_t bytes_sent_shard() const { return Stats().bytes_sent_shard; }
   uint64_t bytes_sent_sync() const { return Stats().bytes_sent_sync - bytes_sent_init_; }
-  // Bytes of the broadcast at the start.
+  // Returns the bytes of the broadcast at the start.
   uint64_t bytes_sent_init() const { return bytes_sent_init_; }
 
  private:

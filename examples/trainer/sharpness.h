@@ -1,5 +1,5 @@
 // Sharpness-aware steps: the library's WSAM around the inner optimizer. Each step uses its batches
-// twice, the second time at w + e, which lies a distance of rho along the first gradient. Only this
+// twice, the second time at w + e, which lies a distance of rho along the first gradient. No other
 // unit uses the entrain_wsam_* calls. One thread.
 #pragma once
 
@@ -17,26 +17,28 @@
 namespace trainer {
 
 // local: e follows the gradient of this rank's own batches over the whole model, and is added to
-// the layers when they are gathered; it needs no exchange. global: e follows the gradient averaged
-// over the replica (synchronous steps: over all ranks), and is added to this rank's part of the
-// masters.
+// the layers when they are gathered. This needs no exchange. global: e follows the gradient
+// averaged over the replica (in synchronous steps: over all ranks), and is added to this rank's
+// part of the masters.
 class Sharpness {
  public:
   // Wraps the steps of `base`. `base` and `device`, which holds all arrays, must outlive the
-  // object. Clips gradients to `max_norm` (0: does not clip). `part`: elements of the rank's part.
+  // object. Clips gradients to `max_norm` (0: does not clip). `part` is the number of elements of
+  // the rank's part.
   Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base, Device* device,
             const std::vector<int64_t>& layer_sizes, int64_t part);
 
-  // Local: must be called for each layer of each backward pass of the first gradient, with the
-  // gradient that the pass added and the parameters at which it was computed.
+  // If local, must be called for each layer of each backward pass of the first gradient. `grads` is
+  // the gradient that the pass has added, and `params` the parameters at which it was computed.
   void AddOwn(int layer, const float* params, const float* grads);
-  // Returns the parameters for a pass of the layer, valid until the next call: `params`, or, if
-  // local and for the second gradient, `params` moved by e.
+  // Returns the parameters for a pass of the layer, valid until the next call: `params` moved by e
+  // if local and for the second gradient, otherwise `params`.
   const float* Move(int layer, const float* params);
 
-  // Between the two gradients: keeps the first, sets *grads to zero, and moves to w + e.
+  // Must be called between the two gradients. Keeps the first, sets *grads to zero, and moves to w
+  // + e.
   void Ascend(Session* session, Array<float>* masters, Array<float>* grads);
-  // After the second gradient: returns to w and makes the step.
+  // Must be called after the second gradient. Returns to w and makes the step.
   void Step(int64_t step, double lr, Session* session, Array<float>* masters,
             const Array<float>& grads);
 
@@ -51,8 +53,8 @@ class Sharpness {
   InnerOptimizer* const base_;
   Device* const device_;
   WsamHandle wsam_;
-  bool second_ = false;            // between Ascend and Step
-  Array<float> first_, saved_;     // of the rank's part: the first gradient; global only: w
+  bool second_ = false;            // true between Ascend and Step
+  Array<float> first_, saved_;     // the rank's part: the first gradient; global only: w
   std::vector<Array<float>> own_;  // local: this rank's first gradient, by layer
   std::vector<double> own_sums_;   // by layer, for the norm of own_
   double own_sum_ = 0.0;
@@ -60,16 +62,16 @@ class Sharpness {
   double waited_s_ = 0.0;
 };
 
-// Coupled steps for a gradient channel: local, one micro-batch at a time. The channel clips the sum
-// of the gradients that Add makes, and its optimizer steps with that sum.
+// Coupled steps for a gradient channel, with a local perturbation for each micro-batch. The channel
+// clips the sum of the gradients that Add makes, and its optimizer steps with this sum.
 class CoupledSharpness {
  public:
   // `base`, `device` and `model` must outlive the object.
   CoupledSharpness(const WsamOptions& options, const InnerOptimizer& base, Device* device,
                    WholeModel* model);
 
-  // Adds alpha g2 + (1 - alpha) g to `sums`, for the batch in `pass` and the whole model: g at the
-  // model's parameters, g2 at w + e. Returns the loss of the first pass.
+  // Adds alpha g2 + (1 - alpha) g to `sums`, for the batch in `pass` and the whole model. g is the
+  // gradient at the model's parameters, g2 that at w + e. Returns the loss of the first pass.
   double Add(Pass* pass, float* sums);
 
  private:

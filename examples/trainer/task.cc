@@ -65,7 +65,7 @@ class DigitsTask final : public Task {
   void DrawTraining(int rank, int64_t draw, Batch* batch) const override {
     digits_.DrawTraining(options_.seed, rank, draw, options_.batch_size, batch);
   }
-  // Returns the batches of all validation images.
+  // Returns the number of batches that all validation images make.
   int64_t validation_batches() const override {
     return (digits_.validation_size() + options_.batch_size - 1) / options_.batch_size;
   }

@@ -13,13 +13,13 @@
 
 namespace trainer {
 
-// Thread safety: any thread, since nothing changes after construction.
+// Thread safety: any thread, because nothing changes after construction.
 class Task {
  public:
   virtual ~Task() = default;
 
   virtual int layers() const = 0;
-  // Returns the number of elements of a layer's flat parameters, or of all layers.
+  // Return the number of elements of a layer's flat parameters, and of all layers.
   virtual int64_t layer_size(int layer) const = 0;
   int64_t parameters() const;
   // Fills in the starting parameters of a layer, which are a function of the model, the layer and
@@ -28,7 +28,8 @@ class Task {
   // Makes a pass for batches of this task.
   virtual std::unique_ptr<Pass> NewPass(Device* device) const = 0;
 
-  // Makes batch `draw` of `rank`, of --batch-size examples: a function of these and --seed only.
+  // Makes batch `draw` of `rank`, with --batch-size examples. It is a function of (rank, draw) and
+  // --seed only.
   virtual void DrawTraining(int rank, int64_t draw, Batch* batch) const = 0;
   // Batches 0 .. validation_batches() - 1 are the validation subset. The last one may be small.
   virtual int64_t validation_batches() const = 0;

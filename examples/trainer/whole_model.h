@@ -1,5 +1,5 @@
-// The model's parameters, whole on this rank: one flat vector, layer after layer, as a gradient
-// channel needs them. One thread.
+// The model's parameters, whole on this rank, as a gradient channel needs them: one flat vector,
+// layer after layer. One thread.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,16 @@ class WholeModel {
 
   int layers() const { return static_cast<int>(offsets_.size()) - 1; }
   int64_t size(int layer) const { return offset(layer + 1) - offset(layer); }
-  // Returns where the layer begins in vectors of the whole model. offset(layers()) is their length.
+  // Returns the position of the layer in vectors of the whole model. offset(layers()) is the length
+  // of such a vector.
   int64_t offset(int layer) const { return offsets_[static_cast<size_t>(layer)]; }
   // Returns offset(layers()) elements, f32 or bf16. A writer must write all of them.
   void* params() { return bf16_ ? static_cast<void*>(narrow_.data()) : wide_.data(); }
   // Returns the layer as f32, valid until the next call.
   const float* Layer(int layer);
 
-  // Returns the parameters for a layer's pass in place of its own, valid until the next call.
+  // Called before a layer's pass. Returns the parameters that the pass uses instead of the layer's
+  // own (`params`), valid until the next call.
   using Moved = std::function<const float*(int layer, const float* params)>;
   // Called for each layer after its pass.
   using Seen = std::function<void(int layer, const float* params)>;
@@ -43,7 +45,7 @@ class WholeModel {
  private:
   Device* const device_;
   const bool bf16_;
-  std::vector<int64_t> offsets_;  // of layers, then the total
+  std::vector<int64_t> offsets_;  // starts of the layers, then the total
   Array<uint16_t> narrow_;        // bf16: the parameters
   Array<float> wide_;             // f32: the parameters; bf16: one layer
 };
