@@ -62,7 +62,7 @@ def besides(plan, programs):
 
 
 class Progress:
-    """A bar on a terminal, which Debian's python3-tqdm draws. Otherwise the lines of `runs`."""
+    """On a terminal, a bar that Debian's python3-tqdm draws. Otherwise the lines that `runs` prints."""
 
     def __init__(self, runs, missing):
         self.bar = None
@@ -88,7 +88,7 @@ class Progress:
 
 def make_all(plan, wanted, programs):
     """Fills in summaries and reasons. Removes from `wanted` the runs whose rate is not the best.
-    Returns how many runs were left for another call."""
+    Returns the number of runs that were left for another call."""
     args = argparse.Namespace(**{**vars(plan.args), "out": plan.args.out / "runs"})
     args.out.mkdir(exist_ok=True)
     runs = Runs(args, len(wanted))
@@ -116,7 +116,7 @@ def make_all(plan, wanted, programs):
 
 
 def make(runs, run, plan, words, longest, progress):
-    """longest: by rank count, the longest time of a run so far."""
+    """longest has, by rank count, the longest time of a run so far."""
     expected_s = longest.get(run.ranks, 10.0)
     environment = plan.environment()
     try:
@@ -129,7 +129,7 @@ def make(runs, run, plan, words, longest, progress):
 
 
 def targets(args, wanted, tune):
-    """Returns the loss to which time is measured, by rank count."""
+    """Returns, by rank count, the loss up to which the time is measured."""
     found = {}
     for ranks in dict.fromkeys(run.ranks for run in wanted):
         best = tables.entries([run for run in wanted if run.ranks == ranks], tune)
@@ -277,7 +277,7 @@ def main():
     left_out = make_all(plan, wanted, programs)
     target = targets(args, wanted, plan.tune)
     write_csv(args, wanted, target)
-    # imported late: the plotting library takes a second, which error messages need not wait for
+    # Imported late: the plotting library takes a second to load, and error messages need not wait for it.
     import compare_report as report
 
     asked = args.target_loss is not None

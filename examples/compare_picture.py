@@ -54,7 +54,7 @@ def svg(figure, name):
     out = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", out)
     out = out.replace("xlink:href", "href").replace(INK, "currentColor")
     out = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", out)
-    # Hundredths of a point are fine enough.
+    # Coordinates need no more than hundredths of a point.
     out = re.sub(r'd="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), out)
     return re.sub(r'width="[^"]*" height="[^"]*"', "", out, count=1)
 
@@ -65,7 +65,7 @@ def figure(names):
 
 
 def token_scale(lines):
-    """Returns the divisor of tokens, and the axis's name. lines: [(entry, [(tokens, ...), ...])]."""
+    """Returns the divisor of tokens, and the axis's name. lines is [(entry, [(tokens, ...), ...])]."""
     most = max(line[-1][0] for _, line in lines)
     if most > 5e5:
         return 1e6, "tokens, millions"
@@ -73,8 +73,8 @@ def token_scale(lines):
 
 
 def apart(wanted, least, low, high):
-    """Returns places near the wanted ones, in their order, at least `least` apart, all in [low,
-    high] if there is room."""
+    """Returns places near the wanted places, in the same order and at least `least` apart. All are
+    in [low, high] if there is room."""
     least = min(least, (high - low) / max(1, len(wanted) - 1))
     order = sorted(range(len(wanted)), key=lambda at: wanted[at])
     places = list(wanted)
@@ -94,8 +94,8 @@ def apart(wanted, least, low, high):
 
 
 def name_ends(axis, ends):
-    """ends: [(entry, y)]. Writes the entry's name to the right of the axis, beside the end of its
-    line."""
+    """Writes the entry's name to the right of the axis, beside the end of its line. ends is
+    [(entry, y)]."""
     low, high = axis.get_ylim()
     places = apart([y for _, y in ends], (high - low) * 0.052, low, high)
     for (entry, y), place in zip(ends, places):
@@ -118,7 +118,7 @@ def name_ends(axis, ends):
 
 
 def draw_band(axis, entry, line, scale=1.0):
-    """line: [(x, mean, deviation)]."""
+    """Draws the mean with a band of the deviation around it. line is [(x, mean, deviation)]."""
     x = [at / scale for at, _, _ in line]
     axis.plot(
         x, [mean for _, mean, _ in line], color=colour(entry), linestyle=dash(entry), linewidth=1.5
@@ -135,8 +135,8 @@ def draw_band(axis, entry, line, scale=1.0):
 
 
 def loss_limits(lines):
-    """Returns limits with room for the last seven eighths of the curves, since at the start they
-    fall from far above."""
+    """Returns limits with room for the last seven eighths of the curves, because at the start the
+    curves fall from far above."""
     low = min(mean - wide for line in lines for _, mean, wide in line)
     high = max(line[len(line) // 8][1] for line in lines)
     room = max(0.04 * (high - low), 1e-3)
@@ -227,8 +227,8 @@ def trade(entries, name):
 
 
 def dots(entries, measures, name):
-    """Draws one panel per measure: a dot per seed, a stroke at their mean, entries from top to
-    bottom."""
+    """Draws one panel per measure. It has the entries from top to bottom, with a dot per seed and a
+    stroke at the mean of the dots."""
     columns = 4
     rows = -(-len(measures) // columns)
     with plt.rc_context({**STYLE, "svg.hashsalt": name}):

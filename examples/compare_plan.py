@@ -10,7 +10,7 @@ import compare_tables as tables
 from runs import MODEL, TRAINER
 
 WSAM = {"+wsam": "decoupled", "+wsam-coupled": "coupled"}  # behind an optimizer's name
-# Flags that a method needs here: by default a-edit meets every ten minutes.
+# Flags that a method needs here. By default a-edit exchanges every ten minutes.
 METHOD_FLAGS = {"a-edit": "--local-sgd-sync-time 0.2 --min-total-global-steps 1"}
 CONDITIONS = ("--step-ms", "--straggler", "--straggler-ms", "--straggler-replica")
 OURS = {  # flags of entrain-train that this program sets itself, and its option for each
@@ -28,7 +28,7 @@ OURS = {  # flags of entrain-train that this program sets itself, and its option
 
 
 class BadUsage(Exception):
-    """One line that names argument and value."""
+    """An error, with one line that names argument and value."""
 
 
 def split_flags(text, argument):
@@ -112,8 +112,8 @@ def variants(given, methods):
 
 
 def rates_of(text, methods, optimizers):
-    """Converts "0.01", "NAME=1e-3:2e-3,..." to {name: [rate, ...]}. The name "" has the rates of
-    all others."""
+    """Converts "0.01", "NAME=1e-3:2e-3,..." to {name: [rate, ...]}. The name "" stands for all
+    other names."""
     found = {}
     for part in text.split(",") if text else []:
         name, _, values = part.rpartition("=")

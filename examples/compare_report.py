@@ -85,7 +85,7 @@ def shown(mean, deviation=0.0, digits=1, absent=""):
 
 
 def digits_for(mean):
-    """Returns as many digits as make three figures."""
+    """Returns the number of decimals with which a value has three figures."""
     if not mean or not math.isfinite(mean):
         return 0
     return max(0, 2 - math.floor(math.log10(abs(mean))))
@@ -114,7 +114,7 @@ class Measure:
     heading: str
     of: Callable  # maps a run to a number, or None
     scale: str = "from 0"
-    absent: str = ""  # the text for an entry that has None
+    absent: str = ""  # the text for an entry without a number
 
 
 def measures(runs, target):
@@ -223,9 +223,9 @@ def every_run(runs):
 
 
 def page(runs, about, target, asked, tune=None):
-    """runs: all runs of the plan, made or not; about: [(topic, text)]; target: by rank count, the
-    training loss to which time is measured, chosen by the caller or not; tune: how many seeds
-    chose the learning rates, or None: all."""
+    """runs has all runs of the plan, made or not. about is [(topic, text)]. target has, by rank count,
+    the training loss up to which time is measured, chosen by the caller or not. tune is the number
+    of seeds that chose the learning rates; None: all seeds."""
     body = table([["", ""]] + [[what, text] for what, text in about], "words about")
     left = sum(run.status() == "not made" for run in runs)
     if left:

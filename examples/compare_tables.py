@@ -41,7 +41,8 @@ def number(value):
 
 
 def curve(records, bins=BINS):
-    """Returns the records of all replicas in `bins` parts of equally many tokens, one point each."""
+    """Divides the records of all replicas into `bins` parts of the same number of tokens. Returns a
+    point for each part."""
     total = max(record["tokens"] for record in records)
     bins = min(bins, len({record["step"] for record in records}))
     parts = [[] for _ in range(bins)]
@@ -60,8 +61,8 @@ def curve(records, bins=BINS):
 
 
 def seconds_to(points, loss):
-    """Returns when a curve first reaches `loss`, on the straight line between two points, or None
-    if it never does."""
+    """Returns the time at which a curve first reaches `loss`, on the straight line between two
+    points, or None if the curve never reaches it."""
     before = None
     for point in points:
         if point.loss <= loss:
@@ -93,8 +94,8 @@ def costs(run, target):
 
 
 def spread(values):
-    """Returns mean and standard deviation, which is 0 for a single value. (None, None) if there
-    are no values, or one is missing."""
+    """Returns mean and standard deviation; the latter is 0 for a single value. Returns (None, None)
+    if there are no values, or a value is missing."""
     if not values or None in values:
         return None, None
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
@@ -105,9 +106,9 @@ class Entry:
     """A method with an optimizer on some ranks, at its best learning rate: one row, one curve."""
 
     label: str
-    runs: list  # the runs of that rate that exist
+    runs: list  # the runs with that rate that exist
     tried: dict  # {rate: mean validation loss}
-    colour: int = 0  # of its curve; also selects the dashes
+    colour: int = 0  # colour of its curve; also selects the dashes
     dash: int = 0
 
     def values(self, get):
@@ -124,8 +125,8 @@ def ascending(value):
 
 def tried(runs, tune=None):
     """Returns {rate: mean validation loss} of the runs of one method and optimizer, over the
-    first `tune` seeds, or over all. Only rates count that have as many of these seeds as the rate
-    with the most."""
+    first `tune` seeds, or over all seeds. Uses only the rates that have the largest number of
+    these seeds."""
     by_rate = {}
     for run in runs:
         if run.summary and (tune is None or run.seed <= tune):
@@ -143,8 +144,8 @@ def alike(run):
 
 
 def tuned_away(run, runs, tune):
-    """Returns whether this run, of a seed after the first `tune`, has a rate that the first seeds
-    did not find to be the best. None while no rate is complete."""
+    """Returns whether this run, whose seed comes after the first `tune` seeds, has a rate that was
+    not the best for these first seeds. Returns None while no rate is complete."""
     if tune is None or run.seed <= tune:
         return False
     means = tried([other for other in runs if alike(other) == alike(run)], tune)
@@ -174,9 +175,9 @@ def entries(runs, tune=None):
 
 
 def difference(entry, base):
-    """Returns how far `entry`'s loss is above that of `base`, seed by seed at equal tokens:
-    [(tokens, mean, deviation)]. Seeds differ by far more than methods do. Empty if nothing can be
-    paired."""
+    """Returns by how much `entry`'s loss is above that of `base` at equal tokens, compared seed by
+    seed because seeds differ by far more than methods: [(tokens, mean, deviation)]. The list is
+    empty if no runs can be paired."""
     others = {run.seed: run.points for run in base.runs}
     pairs = [(run.points, others[run.seed]) for run in entry.runs if run.seed in others]
     if not pairs or len({len(points) for pair in pairs for points in pair}) != 1:
@@ -191,8 +192,8 @@ def difference(entry, base):
 
 
 def mean_curve(entry, key):
-    """Returns [(mean of `key`, mean loss, deviation of the loss)] over the seeds; key: tokens,
-    seconds."""
+    """Returns [(mean of `key`, mean loss, deviation of the loss)] over the seeds. `key` is
+    tokens or seconds."""
     points = [run.points for run in entry.runs]
     if len({len(one) for one in points}) != 1:  # a part without records is shown only if the report is complete
         return []

@@ -27,8 +27,8 @@ def percent(value):
 @functools.cache
 def predict(method, straggler, ratio, replicas=4, interval=16, rounds=1500, seed=1):
     """Returns the share of ideal throughput with a step of 1 and a delay of `ratio`, by
-    Monte-Carlo, for exchanges that take no time. ddp meets at every step, edit after `interval`
-    steps, a-edit at the first step that ends after `interval` has passed."""
+    Monte-Carlo, for exchanges that take no time. ddp exchanges at every step, edit after
+    `interval` steps, a-edit at the first step that ends after `interval` has passed."""
     draw = random.Random(seed)
     late = [[] for _ in range(replicas)]  # by replica: whether each of its steps is delayed
 
@@ -66,8 +66,8 @@ def share_of_ideal(summary, step_ms):
 
 
 def stragglers(results, predicted, most=0.05):
-    """results, predicted: {(straggler, delay / step): {method: share}}. Cells: measured /
-    predicted."""
+    """Makes a table whose cells are measured / predicted. results and predicted are
+    {(straggler, delay / step): {method: share}}."""
     methods = list(next(iter(results.values())))
     rows = [["late", "delay / step"] + methods + [f"all within {100 * most:g} points"]]
     for key, shares in results.items():
@@ -107,9 +107,9 @@ def channel(summary, microbatch_ms, params):
 
 
 def slow(results, slowness, replicas):
-    """results: [(method, exchange over micro-batch, `channel` of it)]. "Without losses" means:
-    zero1 computes, then exchanges, and waits for the slow replica; acco hides the exchange, and
-    the faster ranks put more into a round."""
+    """results is [(method, exchange over micro-batch, result of `channel`)]. "Without losses" means
+    that zero1 computes, then exchanges, and waits for the slow replica, and that acco hides the
+    exchange while the faster ranks add more micro-batches to a round."""
     rows = [["exchange / micro-batch", "method", "share of computing alone", "without losses"]]
     rows[0] += ["of that", "waited, by replica"]
     for method, exchange, found in results:
@@ -127,14 +127,14 @@ def updates_a_second(summary):
 
 
 def microbatches(summary):
-    """Returns the micro-batches of a rank in an update."""
+    """Returns the number of micro-batches of a rank in an update."""
     made = sum(summary["replica_microbatches"]) - summary["dropped_microbatches"]
     return made / len(summary["replica_microbatches"]) / summary["steps"]
 
 
 def updates_to_a_loss(curves):
-    """curves: {method: {seed: [mean training loss of a block of steps]}}. Returns {method: mean
-    number of blocks until the loss stays at or below the highest loss at which a run ends}."""
+    """Returns {method: mean number of blocks until the loss stays at or below the highest loss at
+    which a run ends}. curves is {method: {seed: [mean training loss of a block of steps]}}."""
     ends = [losses[-1] for seeds in curves.values() for losses in seeds.values()]
     if not ends:
         return {}
@@ -149,14 +149,15 @@ def updates_to_a_loss(curves):
 
 
 def ideal_speed(exchange):
-    """Returns acco's updates per second over zero1's, of two micro-batches each, without losses:
-    acco exchanges in each of two rounds, behind a micro-batch; zero1 once, before the next one."""
+    """Returns the ratio of acco's to zero1's updates per second, for updates of two micro-batches
+    and without losses. acco exchanges in each of two rounds, behind a micro-batch. zero1 exchanges
+    once, before the next update."""
     return (2 + exchange) / (2 * max(1, exchange))
 
 
 def ratio(results, updates):
-    """results: {exchange over micro-batch: {method: [summary of each pass]}}; updates: the
-    numbers that zero1 and acco need to reach a loss."""
+    """results is {exchange over micro-batch: {method: [summary of each pass]}}. updates has the
+    numbers of updates that zero1 and acco need to reach a loss."""
     head = ["exchange / micro-batch", "ddp", "zero1", "acco", "acco / zero1", "without losses"]
     head += ["time to a loss, acco / zero1", "acco-free", "its micro-batches an update"]
     rows = [head + ["waited: zero1", "acco", "acco-free"]]
@@ -215,7 +216,7 @@ def smooth_losses(records, window=WINDOW):
 
 def reaches(records, target, window=WINDOW):
     """Returns the step from which on the smoothed training loss is at most `target`, or None if
-    it is above at the end."""
+    the loss is above `target` at the end."""
     losses = smooth_losses(records, window)
     above = [number for number, loss in enumerate(losses) if loss > target]
     after = above[-1] + 1 if above else 0

@@ -59,7 +59,7 @@ TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def kept_tables(folder=RESULTS):
-    """Returns {name: Markdown} of the tables of the copy, and of compare.sh's report."""
+    """Returns {name: Markdown} for the tables of the kept copy, and for the table of compare.sh."""
     runs = text_runs.KeptRuns(folder)
     found = {"methods": tables.markdown(loss_tables.methods(text_runs.rows_of(REPORT)))}
     for make in KEPT.values():

@@ -1,8 +1,8 @@
 """Experiments whose results are losses, which do not depend on the load of the machine.
 
 Learning rates, and all other searched settings, are chosen by the validation loss of TUNING_SEED,
-which no result reports. Results are of other seeds, that is, of other starting weights and other
-batches. All differences are between runs of one seed. All runs share one validation text."""
+which no result reports. Results come from other seeds, that is, from other starting weights and
+other batches. All differences are between runs of one seed. All runs share one validation text."""
 
 import loss_tables as tables
 from runs import DEBUG
@@ -28,8 +28,9 @@ def at_tuning_seed(runs, name, flags, **how):
 
 
 def tuned(loss_at):
-    """Returns {rate: loss} of the middle three of RATES, and of further rates at the side where
-    the best is the last one, or None while one is missing. loss_at returns a loss, or None."""
+    """Returns {rate: loss} for the middle three of RATES. If the best rate is the last one at a
+    side, adds further rates at this side. Returns None while a loss is missing. loss_at returns a
+    loss, or None."""
     known, missing = {}, list(RATES[1:-1])
     while missing:
         known |= {rate: loss_at(rate) for rate in missing}
@@ -60,15 +61,15 @@ def local(method, warmup, interval, outer=""):
 
 
 class Quality:
-    """The runs of ddp and of the local methods with the default outer step, which several
-    experiments read."""
+    """The runs of ddp and of the local methods with the default outer step. Several experiments read
+    them."""
 
     def __init__(self, runs):
         self.runs, self.ddp_rate, self.rates = runs, best_rate(runs, "ddp", "--method ddp"), {}
 
     def rate(self, warmup):
-        """Returns the rate of all local methods with this many synchronous steps: edit's rate at
-        INTERVAL."""
+        """Returns the rate of all local methods with this number of synchronous steps. It is edit's
+        rate at INTERVAL."""
         if warmup not in self.rates:
             flags = local("edit", warmup, INTERVAL)
             self.rates[warmup] = best_rate(self.runs, f"edit-w{warmup}-h{INTERVAL}", flags)
@@ -146,8 +147,8 @@ def outer_flags(rate, momentum, nesterov):
 
 
 class LongRise:
-    """ddp with the longer rise of the learning rate, at the best of its rates: the rise that
-    `Search` tries for edit may help ddp, too."""
+    """ddp with the longer rise of the learning rate, at the best of its rates. The rise, which
+    `Search` tries for edit, may help ddp, too."""
 
     def __init__(self, runs):
         self.runs, flags = runs, f"--method ddp {LONG_RISE}"
@@ -164,9 +165,9 @@ class LongRise:
 
 
 class Search:
-    """Searches settings for edit without synchronous steps: first the outer step, then with the
-    best one the inner learning rate, then with both a longer rise of the rate. All by
-    TUNING_SEED."""
+    """Searches settings for edit without synchronous steps, with TUNING_SEED: first the outer step,
+    then the inner learning rate with the best outer step, then a longer rise of the rate with the
+    best of both."""
 
     def __init__(self, runs, rate):
         self.runs, self.best = runs, None
@@ -234,7 +235,8 @@ def gap(runs):
 
 
 def length(runs):
-    """More steps, without synchronous ones, at the rates that are best at STEPS."""
+    """Makes runs of more steps, without synchronous steps at the beginning, at the best rates of
+    STEPS."""
     made, search = searched(runs)
     if search is None:
         return {}
@@ -266,7 +268,8 @@ PARTS = {
 
 
 def variants():
-    """Returns {label: flags}: all parts, none, all but one; and all with the default alpha."""
+    """Returns {label: flags} for all parts, no part, all parts but one, and all parts with the
+    default alpha."""
     names = list(PARTS)
     subsets = [names, [], *([one for one in names if one != left] for left in names)]
     found = {}
@@ -309,7 +312,7 @@ def penalty(runs):
 
 # ---- delay ---------------------------------------------------------------------------
 
-# Equal micro-batches per commit: an acco commit has those of its two rounds, the others have those of one.
+# The number of micro-batches per commit is equal. An acco commit has two rounds, the other methods have one.
 COMMITS = STEPS // 2
 DELAYED = {
     "zero1": ("--method zero1 --gradient-accumulation-steps 2", MOST),

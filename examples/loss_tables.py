@@ -28,7 +28,7 @@ def steps_of(warmup, steps):
 
 
 def quality(results, ddp, steps):
-    """results: [(method, synchronous steps, learning rate, {seed: loss})]."""
+    """results is [(method, synchronous steps, learning rate, {seed: loss})]."""
     rows = [["method", "synchronous steps", "lr", "seeds", "validation loss", "against ddp [95 %]"]]
     for method, warmup, rate, losses in results:
         cells = [steps_of(warmup, steps), f"{rate:g}", str(len(losses)), spread(losses)]
@@ -37,7 +37,8 @@ def quality(results, ddp, steps):
 
 
 def intervals(grid, ddp, warmups, lengths, steps):
-    """grid: {(synchronous steps, H): {seed: loss}}; cells: the difference to ddp."""
+    """Makes a table whose cells are differences to ddp. grid is
+    {(synchronous steps, H): {seed: loss}}."""
     rows = [["synchronous steps"] + [f"H = {length}" for length in lengths]]
     for warmup in warmups:
         found = [grid.get((warmup, length)) for length in lengths]
@@ -47,8 +48,8 @@ def intervals(grid, ddp, warmups, lengths, steps):
 
 
 def acted(decisions):
-    """Returns how often each part of the penalty acted. A clip is of a layer's mean, so it counts
-    once per exchange."""
+    """Returns how often each part of the penalty acted. A clip acts on a layer's mean, so it
+    counts once per exchange."""
     norms = [one["norm"] for one in decisions]
     weights = [one["weight"] for one in decisions if one["accepted"]]
     return {
@@ -63,7 +64,7 @@ def acted(decisions):
 
 
 def parts(results, steps):
-    """results: [(synchronous steps, H, decisions of all seeds)]."""
+    """results is [(synchronous steps, H, decisions of all seeds)]."""
     head = ["synchronous steps", "H", "exchanges of a run", "decisions", "with an armed detector"]
     rows = [head + ["rejected", "clipped", "largest norm", "weights from", "to"]]
     for warmup, interval, decisions in results:
@@ -80,7 +81,7 @@ def parts(results, steps):
 
 
 def outer(losses):
-    """losses: {(outer learning rate, momentum, whether Nesterov's): loss}."""
+    """losses is {(outer learning rate, momentum, whether Nesterov's): loss}."""
     kinds = sorted({one[1:] for one in losses}, key=lambda kind: (not kind[1], kind[0]))
     names = [
         f"momentum {mu:g}" + ("" if nesterov else ", not Nesterov's") for mu, nesterov in kinds
@@ -93,7 +94,7 @@ def outer(losses):
 
 
 def inner(losses):
-    """losses: {(method, learning rate, flags besides): loss}."""
+    """losses is {(method, learning rate, other flags): loss}."""
     rows = [["method", "inner lr", "besides", "validation loss"]]
     for (method, rate, flags), loss in losses.items():
         rows.append([method, f"{rate:g}", f"`{flags}`" if flags else "", f"{loss:.4f}"])
@@ -101,8 +102,8 @@ def inner(losses):
 
 
 def gap(results, ddp, risen, steps):
-    """results: [(synchronous steps, H, {seed: loss} with the default, and with the settings
-    found)]. risen: the losses of ddp with the longer rise, which has a row."""
+    """results is [(synchronous steps, H, {seed: loss} with the default, {seed: loss} with the
+    settings found)]. risen has the losses of ddp with the longer rise, which get a row."""
     rows = [["synchronous steps", "H", "seeds", "default, against ddp [95 %]"]]
     rows[0] += ["found, against ddp [95 %]", "found, against default [95 %]"]
     rows[0].append("found, against ddp with the longer rise [95 %]")
@@ -116,7 +117,7 @@ def gap(results, ddp, risen, steps):
 
 
 def length(results):
-    """results: [(steps, {seed: loss} of ddp, of the default, of the settings found)]."""
+    """results is [(steps, {seed: loss} of ddp, of the default, of the settings found)]."""
     rows = [["steps", "seeds", "ddp", "default, against ddp [95 %]", "found, against ddp [95 %]"]]
     for steps, ddp, before, after in results:
         cells = [str(steps), str(len(after)), spread(ddp)]
@@ -128,14 +129,15 @@ def length(results):
 
 
 def worst_excursion(quiet, spiked):
-    """Returns the largest rise of the losses of the run with shuffled labels above those of the
-    same run without (the same batches at the same steps). Takes [loss of each step]."""
+    """Returns the largest difference, at one step, between the loss of the run with shuffled labels
+    and the loss of the same run without them (the same batches at the same steps). Takes
+    [loss of each step]."""
     return max(after - before for before, after in zip(quiet, spiked))
 
 
 def penalty(results):
-    """results: {parts that are on: {seed: {"worst", "val_loss", "val_loss_quiet", ..}}}; one key
-    is NO_PARTS."""
+    """results is {parts that are on: {seed: {"worst", "val_loss", "val_loss_quiet", ..}}}. One key is
+    NO_PARTS."""
     rows = [["parts that are on", "seeds", "worst excursion", "against none [95 %]"]]
     rows[0] += ["loss with shuffling", "against none [95 %]", "loss without", "against none [95 %]"]
     for label, seeds in results.items():
@@ -148,14 +150,14 @@ def penalty(results):
 
 
 def fraction(chosen, test):
-    """Returns "3 of 40 (7.5 %)", for example."""
+    """Returns a text, for example "3 of 40 (7.5 %)"."""
     found = sum(test(one) for one in chosen)
     return f"{found} of {len(chosen)} ({share(found, len(chosen))})" if chosen else ""
 
 
 def acts(results, shuffled, every):
-    """results: as for `penalty`. Returns how often each part acted on shuffled deltas, and on all
-    others."""
+    """Returns how often each part acted on shuffled deltas, and on all other deltas. results is as
+    for `penalty`."""
     rows = [["parts that are on", "labels", "shuffled: rejected with an armed detector"]]
     rows[0] += ["all others: likewise", "clipped", "mean clip factor of these"]
     rows[0] += ["weight of the shuffled", "of the same replica otherwise"]
@@ -190,7 +192,8 @@ def acts(results, shuffled, every):
 
 
 def delay(results):
-    """results: [(method, learning rate, {seed: loss})]. The others are compared with the first."""
+    """Compares the other methods with the first. results is
+    [(method, learning rate, {seed: loss})]."""
     base = results[0]
     rows = [["method", "lr", "seeds", "validation loss", f"against {base[0]} [95 %]"]]
     for method, rate, losses in results:
@@ -211,8 +214,8 @@ def synchronous_steps(flags):
 
 
 def methods(runs, base="ddp"):
-    """runs: the rows of compare.py's report.csv. For each method, shows the learning rate that
-    was run with all seeds; the least loss comes first."""
+    """Shows, for each method, the learning rate that was run with all seeds. The smallest loss comes
+    first. runs are the rows of compare.py's report.csv."""
     by_rate = {}
     for run in runs:
         if run["status"] == "done":

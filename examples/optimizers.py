@@ -1,9 +1,9 @@
 """Compares the optimizers of entrain-train on text and on digits: an experiment of
 experiments.py. experiment_tables.py makes the tables.
 
-Every optimizer is tuned alike: learning rates are rungs of one ladder, 0.001 * 2^k. First three
-rungs around a guess are run with all seeds, then more at the side where the best is the last one,
-until the best has a worse one on either side."""
+Every optimizer is tuned in the same way. Learning rates are rungs of one ladder, 0.001 * 2^k. First,
+three rungs around a guess are run with all seeds. If the best rung is the last one at a side, more
+rungs are run at this side, until the best rung has a worse rung on either side."""
 
 import argparse
 import json
@@ -57,10 +57,10 @@ def fewest_runs(task):
 
 
 def tune(guess, losses_at):
-    """Returns the best rung and {rung: losses}. losses_at returns a list, or None if it is not
-    known; the result is then None, too."""
+    """Returns the best rung and {rung: losses}. losses_at returns a list, or None if the losses are
+    not known. The result is then None, too."""
 
-    def merit(rung):  # prefers, among equal ones, the rung next to the guess
+    def merit(rung):  # among equal rungs, prefers the rung next to the guess
         return statistics.mean(known[rung]), abs(rung - guess)
 
     known = {}
@@ -79,7 +79,7 @@ class TunedRuns(Runs):
     """Runs of one task. A run whose loss is not finite is a result, too."""
 
     def __init__(self, runs, data):
-        """Continues the count of `runs`."""
+        """Continues the progress count of `runs`."""
         super().__init__(argparse.Namespace(**{**vars(runs.args), "data": data}), runs.total)
         self.began, self.seen, self.left_out = runs.began, runs.seen, runs.left_out
 

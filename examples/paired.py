@@ -18,12 +18,13 @@ def interval(values):
 
 
 def against(own, base):
-    """own, base: {seed: loss}. Returns [own / base - 1 for each seed that both have]."""
+    """Returns [own / base - 1 for each seed that both have]. own and base are {seed: loss}."""
     return [own[seed] / base[seed] - 1 for seed in sorted(own) if seed in base]
 
 
 def cell(own, base):
-    """Returns the mean relative difference and its interval as text; empty without a common seed."""
+    """Returns the mean relative difference and its interval as text. The text is empty if there is no
+    common seed."""
     differences = against(own, base)
     if not differences:
         return ""

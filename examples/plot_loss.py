@@ -15,8 +15,8 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first)
 
 
 def read_run(name):
-    """Returns the summary, and per step: tokens, training loss over replicas, validation loss or
-    None."""
+    """Returns the summary, and for each step the tokens, the mean training loss over replicas, and
+    the validation loss or None."""
     with open(name + ".json", encoding="utf-8") as file:
         summary = json.load(file)
     steps = defaultdict(list)

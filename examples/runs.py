@@ -45,8 +45,9 @@ class Runs:
     """Makes missing runs, one after the other, and reads existing ones."""
 
     def __init__(self, args, total=0):
-        """args: build, data and out are folders or files; seconds: begin no run that would end
-        later (0: no limit); tables: make no runs. total: how many runs there will be, if known."""
+        """args.build, args.data and args.out are folders or files. With args.seconds, no run is begun
+        that would end later (0: no limit). With args.tables, no run is made. total is the number of
+        runs, if known."""
         self.args, self.total, self.seen, self.left_out = args, total, 0, 0
         self.began = time.monotonic()
         # If a signal asks this program to end (a time limit, for example), it must also end the ranks, which are in a
@@ -71,9 +72,9 @@ class Runs:
         return kept.exists() and kept.read_text() == self.settings(flags, besides)
 
     def get(self, name, flags, expected_s=8.0, ranks=4, environment=None, besides=()):
-        """Returns the summary, or None if it does not exist and there was no time for the run.
-        flags: words; environment: variables besides those that are set; besides: words for inputs
-        besides flags and text. Throws RunFailed."""
+        """Returns the summary, or None if it does not exist and there was no time for the run. flags
+        are words. environment has additional variables. besides has words for the inputs other than
+        flags and text. Throws RunFailed."""
         self.seen += 1
         if not self.has(name, flags, besides):
             spent = time.monotonic() - self.began
@@ -111,7 +112,7 @@ class Runs:
         )
         try:
             output = process.communicate(timeout=LONGEST_S)[0]
-        except BaseException as error:  # also after an interrupt no process may be left behind
+        except BaseException as error:  # even after an interrupt no process may be left behind
             end_group(process)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
@@ -134,7 +135,7 @@ def machine():
 
 
 def add_arguments(parser, out):
-    """Adds the flags of every command that makes runs. `out`: the folder within build/ for
+    """Adds the flags of every command that makes runs. `out` is the folder within build/ for
     results."""
     paths = {
         "build": (TOP / "build/release", "with the programs"),

@@ -38,14 +38,14 @@ def block_means(records, block=BLOCK, without=None):
 
 
 def decision(texts):
-    """Returns {of DECISION}, converted from texts."""
+    """Returns a dictionary with the keys of DECISION, whose values are converted from texts."""
     row = {field: int(texts[field]) for field in DECISION[:3]}
     row |= {field: float(texts[field]) for field in ("norm", "z", "limit", "weight", "clip")}
     return row | {"accepted": texts["accepted"] == "accepted"}
 
 
 def parse_decisions(output):
-    """Returns [{of DECISION}] from the lines that --is-debug prints."""
+    """Returns a list of such dictionaries from the lines that --is-debug prints."""
     found = []
     for words in LINE.findall(output):
         found.append(decision(dict(zip(DECISION, words))))
@@ -53,14 +53,14 @@ def parse_decisions(output):
 
 
 class TextRuns(Runs):
-    """Text runs. Flags are those that differ from the common ones, as text."""
+    """Runs on text. `flags` is a text with the flags that differ from the common flags."""
 
     def __init__(self, args, total=0):
         super().__init__(args, total)
         self.used = {}  # {run: {(block, without)}}: the runs that the tables use
 
     def get(self, name, flags, expected_s=8.0, steps=STEPS, ranks=RANKS, fault=""):
-        """fault: ENTRAIN_FAULT of the ranks."""
+        """fault is the value of ENTRAIN_FAULT on the ranks."""
         environment = {"ENTRAIN_FAULT": fault} if fault else {}
         besides = [f"ENTRAIN_FAULT={fault}"] if fault else []
         words = f"{MODEL} --steps {steps} {flags}".split()
@@ -88,8 +88,8 @@ def rows_of(path):
 
 
 class KeptRuns(TextRuns):
-    """As TextRuns, from the copy; makes no runs. Like an original, a run counts only while its
-    flags are those that the experiment has today."""
+    """Does the same as TextRuns with the runs of the kept copy, and makes no runs. Like an original
+    run, a run counts only while its flags are those of the experiment."""
 
     def __init__(self, folder):
         super().__init__(argparse.Namespace(out=folder, tables=True))

@@ -1,4 +1,4 @@
-"""Experiments whose results are times, which are meaningful on a quiet machine only."""
+"""Experiments whose results are times. These are meaningful on a quiet machine only."""
 
 import experiment_tables as tables
 from loss_experiments import MOST, delayed_runs
@@ -11,7 +11,7 @@ IDLE_SPEED, IDLE_STEPS = 3.3, 60  # ratio of the slow replica's step to the othe
 
 
 def by_time(steps):
-    """Returns flags of an a-edit that meets after every `steps` padded steps."""
+    """Returns flags of an a-edit that exchanges after every `steps` padded steps."""
     flags = f"--method a-edit --step-ms {STEP_MS} --local-sgd-sync-time {steps * STEP_MS / 1000:g}"
     return f"{flags} --min-total-global-steps 1 --steps-together"
 
@@ -53,7 +53,7 @@ def idle(runs):
 # ---- gradient channels ---------------------------------------------------------------
 
 PARAMS, F32_BYTES = 80_112, 4
-ACCO_MS = 60  # of a padded micro-batch
+ACCO_MS = 60  # time of a padded micro-batch
 
 
 def linked(ranks, exchange):
@@ -68,7 +68,7 @@ SLOW_STEPS = 50  # updates; an acco update has two rounds
 
 
 def slow(runs):
-    """In these runs one of four replicas computes SLOWNESS times as long as the others."""
+    """Makes runs in which one of four replicas computes SLOWNESS times as long as the others."""
     rows = []
     for exchange in (0, SLOW_EXCHANGE):
         for method in ("zero1", "acco"):
@@ -84,7 +84,7 @@ def slow(runs):
 
 RATIOS = (0.1, 0.25, 0.5, 0.8, 1, 2, 4)  # time of a round's exchange relative to a micro-batch
 RATIO_RANKS, RATIO_UPDATES, RATIO_PASSES = 2, 20, (1, 2, 3)
-# An update uses two micro-batches of each rank. acco-free uses as many as fit behind an exchange.
+# An update uses two micro-batches of each rank. In acco-free it uses all that fit behind an exchange.
 RATIO_METHODS = {
     "ddp": f"--method ddp --gradient-accumulation-steps 2 --step-ms {2 * ACCO_MS}",
     "zero1": f"--method zero1 --gradient-accumulation-steps 2 --step-ms {2 * ACCO_MS}",
@@ -113,8 +113,8 @@ def ratio(runs):
 
 
 def updates_to_a_loss(runs):
-    """Returns {method: [updates of each seed until the highest training loss at which any run
-    ends]} from the runs of `delay`."""
+    """Returns, from the runs of `delay`, {method: [for each seed, the number of updates until the
+    highest training loss at which any run ends]}."""
     curves = {}
     for method in ("zero1", "acco"):
         names = delayed_runs(runs, method)[2]

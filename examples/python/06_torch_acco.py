@@ -54,7 +54,7 @@ def main():
     torch.manual_seed(1)
     model = GPT(args.width, args.layers, args.length)
     matrices = [param for param in model.parameters() if param.dim() > 1]
-    vectors = [param for param in model.parameters() if param.dim() == 1]  # norms and biases, without weight decay
+    vectors = [param for param in model.parameters() if param.dim() == 1]  # norms and biases: no weight decay
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}], lr=3e-3)
     # ACCO takes the options and parameter groups from the optimizer, whose step() is never called.
     acco = entrain.torch.ACCO(model, optimizer, method=args.method, clip_norm=1.0, limit=args.steps)

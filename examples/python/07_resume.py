@@ -1,8 +1,8 @@
 """07: PyTorch: a run continues with other numbers of replicas and of processes in each.
 
 Why: machines come and go. A portable state dictionary has the parameters on which all replicas have agreed, the outer
-optimizer's momentum and the counts, whole and under the names of the parameters. torch.distributed.checkpoint cuts them for
-the ranks of the new run. The dictionary has no state of single processes, so the inner optimizer begins anew.
+optimizer's momentum and the counts, whole and under the names of the parameters. torch.distributed.checkpoint divides
+them among the ranks of the new run. The dictionary has no state of single processes, so the inner optimizer begins anew.
 
     entrain-run -n 4 -- python3 07_resume.py --shards 2 --save DIRECTORY    # two replicas of two processes
     entrain-run -n 3 -- python3 07_resume.py --load DIRECTORY               # three replicas of one"""
@@ -61,7 +61,7 @@ def main():
         optimizer.zero_grad()
         nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
-    edit.synchronize()  # makes an exchange at this step, where none is due
+    edit.synchronize()  # makes an exchange at this step, although none is due
     state = {"edit": edit.state_dict(exact=False)}
     after = validate()
     if args.save:
