@@ -50,8 +50,7 @@ class MlpPass final : public Pass {
   std::vector<uint8_t> targets_;
   std::vector<std::vector<float>> activations_;  // [l]: the input of layer l
   std::vector<std::vector<float>> sums_;         // [l]: the output of layer l before GELU
-  std::vector<float> gradient_, next_gradient_;  // of a layer's output and input, in the backward
-                                                 // pass
+  std::vector<float> gradient_, next_gradient_;  // gradients of a layer's output and input
   double loss_ = 0.0;
 };
 

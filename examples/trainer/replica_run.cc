@@ -396,7 +396,7 @@ Summary ReplicaRun::Report() {
   const int64_t before = steps_before_ * session_->replicas();
   s.tokens_per_s = static_cast<double>((all - before) * of_step) / s.wall_s;
   double sums[] = {static_cast<double>(model_.bytes_sent_init()) / session_->ranks_left(),
-                   // of a replica; each of its ranks counts it
+                   // each rank of a replica counts the replica's rejections
                    static_cast<double>(method_.rejections()) / options_.shard_size};
   session_->SumOverAll(sums, 2);
   s.bytes_sent_init = sums[0];

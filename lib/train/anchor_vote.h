@@ -6,7 +6,7 @@
 //   replica 1  A        B          its memory has changed since its last exchange
 //   replica 2  C        C          its last outer step had another result
 //
-// An anchor is sealed, that is, hashed, by the pass that writes it. Votes count what was sealed.
+// An anchor is sealed, that is, hashed, by the pass that writes it. The vote counts sealed hashes.
 // Therefore two replicas are enough to repair memory that has changed in one of them.
 #pragma once
 

@@ -17,7 +17,7 @@
 // newcomers, after their first install.
 //
 // All decisions follow from counts, which are summed with those of the gradients, so they are the
-// same on all ranks. A recovery from a loss drops a growth under way, on all ranks.
+// same on all ranks. A recovery from a loss drops newcomers that are being connected.
 //
 // Calls of rounds have tags, and Grow has none. So Await must be called before any other untagged
 // call on the communicator.
@@ -61,7 +61,7 @@ class ChannelAdmission {
   // that of WorkerThread. It must end the communicators of `world`.
   ChannelAdmission(const ChannelOptions& options, ReplicaWorld& world,
                    absl::AnyInvocable<void(const absl::Status&)> give_up);
-  // Ends a growth under way, and the communicator with it.
+  // Ends a Grow under way, and its communicator.
   ~ChannelAdmission();
 
   // Returns this rank's numbers for the counts of a round. Must be called before these counts.
@@ -74,7 +74,7 @@ class ChannelAdmission {
   // them, and the previous round was a commit, takes the newcomers in. Returns an error only if a
   // member is lost, or this rank cannot go on.
   absl::Status Attend(GradientRound& round);
-  // Blocks until no growth is under way on this rank.
+  // Blocks until no Grow is under way on this rank.
   void Await();
   // Turns away newcomers that are connected or are being connected. Must be called on all ranks.
   void Drop(absl::string_view why);

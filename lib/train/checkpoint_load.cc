@@ -57,7 +57,7 @@ class Loader {
   StateList& state_;
   const std::string path_;
   Manifest manifest_;
-  Digest digest_{};                                            // of the manifest that rank 0 read
+  Digest digest_{};                                            // digest of rank 0's manifest
   std::map<int32_t, std::unique_ptr<CheckpointReader>> open_;  // by number in the manifest
   std::map<size_t, std::vector<Piece>> pieces_;                // by index of the array
 };

@@ -50,7 +50,7 @@ namespace entrain {
 struct RoundResult {
   int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;  // totals; the last two: of commits
   bool committed = false;
-  int64_t microbatches = 0;  // of all ranks, in this round
+  int64_t microbatches = 0;  // micro-batches of all ranks in this round
   double lr = 0;
   double grad_norm =
       std::numeric_limits<double>::quiet_NaN();  // norm of the mean; NaN: without clip_norm
@@ -220,7 +220,7 @@ class GradientRound {
   int64_t joins_ = 0;  // newcomers, of the whole run
   int next_number_ = 0;
   ChannelProgress progress_;
-  RoundKind kind_ = RoundKind::kCommit;  // of the round under way
+  RoundKind kind_ = RoundKind::kCommit;  // kind of the round under way
   RoundPhase phase_ = RoundPhase::kFinished;
   RoundOutcome outcome_;
   RoundResult result_;

@@ -14,8 +14,8 @@ namespace entrain {
 class LayerGate {
  public:
   virtual ~LayerGate() = default;
-  // Calls `then` exactly once with the status of the exchange. Calls it before returning if nothing
-  // is under way for the layer, otherwise later from another thread, where it must not block.
+  // Calls `then` exactly once with the status of the exchange: before returning if nothing is under
+  // way for the layer, otherwise later from another thread, where `then` must not block.
   virtual void WhenOpen(int layer, absl::AnyInvocable<void(const absl::Status&)> then) = 0;
   // Must be called by the caller's thread before a thread waits for the layer.
   virtual void Expect(int layer) = 0;

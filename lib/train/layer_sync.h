@@ -8,15 +8,15 @@
 // LayerSync decides, in the caller's thread, which call begins which work. Its parts do the rest:
 //
 //   StepCounter      steps, and the next standing                RoundRunner      the jobs of a round
-//   SyncTrigger      when replicas meet                          ExchangeRound    one round: turns and states
+//   SyncTrigger      when to hold a rendezvous                   ExchangeRound    one round: turns and states
 //   LayerGates       which job a layer waits for                 Exchange         arithmetic and traffic
 //   RoundsBehind     rounds behind further steps                 ExchangeResults  their results
 //   EditState        checkpoints                                 Recovery         after a loss
 //                                                                Worker           host or device
 //
-// In A-EDiT replicas meet when a time is over, not at a step known in advance. Only then they learn
-// whether there is enough to exchange. Therefore begin_forward waits for Judge, which waits for the
-// last replica.
+// In A-EDiT replicas hold a rendezvous when a time is over, not at a step known in advance. Only at
+// the rendezvous do they learn whether there is enough to exchange. Therefore begin_forward waits
+// for Judge, which waits for the last replica.
 //
 // With overlap_steps an exchange runs behind the following steps, on a copy of the parameters from
 // its beginning (Snapshot), and the gate stays open. A later begin_forward merges the result with

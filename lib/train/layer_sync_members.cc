@@ -168,9 +168,9 @@ absl::Status LayerSync::JoinMembers(int64_t wait_ns) {
   return absl::OkStatus();
 }
 
-// Returns the step at which a newcomer begins. It is the members' step, so that the newcomer comes
-// to the next rendezvous when they do, but not a later step than that of the next rendezvous. `met`
-// is the step of the last rendezvous.
+// Returns the step at which a newcomer begins: the members' step, but at most the step of the next
+// rendezvous. So the newcomer comes to this rendezvous when the members do. `met` is the step of
+// the last rendezvous.
 int64_t LayerSync::StepOfNewcomer(int64_t met, int64_t members) const {
   int64_t step = met;
   while (step < members) {

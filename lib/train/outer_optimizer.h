@@ -4,7 +4,7 @@
 //
 //   g     <- beta Delta / Lambda             beta: clip_pseudo_grad; Lambda: staleness_penalty (staleness.h); else 1
 //   g     <- g + lambda a                    lambda: outer_weight_decay
-//   b     <- kappa (mu b + g)                kappa: outer_momentum_clip; else 1. The first step: b is 0 before
+//   b     <- kappa (mu b + g)                kappa: outer_momentum_clip; else 1. Before the first step b is 0
 //   a     <- a - eta (g + mu b)              outer_nesterov, kappa = 1
 //   a     <- a - eta b                       otherwise
 //   theta <- a

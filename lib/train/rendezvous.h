@@ -1,4 +1,4 @@
-// The standings that replicas exchange when they meet, and the decisions that follow. Pure
+// The standings that replicas exchange at a rendezvous, and the decisions that follow. Pure
 // functions: every rank has the same table and reaches the same decisions.
 #pragma once
 

@@ -44,7 +44,7 @@ class SyncTrigger {
   // For an exchange behind further steps that began at last_sync_step: returns true if it is merged
   // at this step. Returns the same answer on all ranks of a replica.
   virtual absl::StatusOr<bool> Settled(const StepInfo& info) = 0;
-  // Begins an interval: the replicas have just met, or have begun.
+  // Begins an interval. The replicas have just held a rendezvous, or have begun.
   virtual void Met() {}
   // Any thread may call it. Makes a pending question fail on all ranks of the replica.
   virtual void GiveUp(const absl::Status& /*why*/) {}
@@ -80,11 +80,11 @@ class StepTrigger final : public SyncTrigger {
   const int64_t overlap_steps_;
 };
 
-// A-EDiT: exchanges when tau seconds have passed since the replicas met, by the clock of the
+// A-EDiT: exchanges when tau seconds have passed since the last rendezvous, by the clock of the
 // replica's first rank. That rank reads its clock before a forward pass, and the other ranks learn
 // the result before the next pass: one byte travels during the step between the two. Clocks of
 // different replicas are not compared. Each replica comes to its k-th rendezvous at a time of its
-// own, and none comes to the next one before all have met.
+// own, and no replica comes to the next rendezvous before all have come to the k-th.
 class TimeTrigger final : public SyncTrigger {
  public:
   // `replica` is for this object alone; null: a replica of one rank. `clock` must outlive this
@@ -94,8 +94,8 @@ class TimeTrigger final : public SyncTrigger {
   ~TimeTrigger() override;
 
   // Must be called after the wait for the other replicas. Otherwise the replica that comes first
-  // would count its wait as part of the interval, come first again by a larger margin, and finally
-  // do nothing but wait.
+  // would count its wait as part of the interval. It would come first again by a larger margin, and
+  // finally do nothing but wait.
   void Met() override;
   void GiveUp(const absl::Status& why) override;
   // Returns true when the exchange has arrived on all ranks of the replica; these learn it one step
