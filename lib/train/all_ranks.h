@@ -62,8 +62,9 @@ class AllRanks {
   absl::Status Send(ConstBytes message);
   absl::Status EndSend();
   // On rank 0: receives the next message of `from` in pieces and calls `take` with each piece;
-  // `take` must not fail. Messages must be received from the lowest rank upwards, all messages of
-  // one rank before any of the next. Within replica 0 any order of ranks is allowed.
+  // `take` must not fail. Messages must be received from the lowest rank upwards, and all messages
+  // of one rank before any message of the next rank. Within replica 0 any order of ranks is
+  // allowed.
   absl::Status Receive(int from, absl::FunctionRef<void(ConstBytes piece)> take);
   // Receives the end of the messages of `from`.
   absl::Status ReceiveEnd(int from);

@@ -74,8 +74,8 @@ class ChannelCut {
   // its data; 0: the option timeout_ns does.
   absl::Status TakeFrom(const ChannelCut* before, absl::Span<const int> holders,
                         int64_t limit_ns = 0);
-  // Returns a hash of the own shard's masters and state. A change of one bit changes it, and the sum
-  // over all shards does not depend on the cut.
+  // Returns a hash of the own shard's masters and state. A change of one bit changes the hash. The
+  // sum of the hashes of all shards does not depend on the cut.
   uint64_t Hash() const;
   // Returns the checksums after the last change.
   const ShardSums& sums() const { return sums_; }

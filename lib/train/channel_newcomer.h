@@ -1,5 +1,5 @@
-// The newcomer's side of joining the ranks of a gradient channel. channel_admission has the members'
-// side.
+// The newcomer's side of joining the ranks of a gradient channel. channel_admission has the
+// members' side.
 //
 // Thread safety: one thread at a time; calls block.
 #pragma once

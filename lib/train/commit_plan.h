@@ -1,22 +1,23 @@
 // Decides how the ranks of a gradient channel that are left finish the round in which ranks were
 // lost. Pure functions: every rank has the same arguments and makes the same plan.
 //
-// A commit has two phases. A rank is ready when it has the sum of its own shard and that of its left
-// neighbour. Then all ranks vote, and a rank that has all votes steps its shard and the neighbour's:
+// A commit has two phases. A rank is ready when it has the sum of its own shard and that of its
+// left neighbour. Then all ranks vote. A rank that has all votes steps its shard and the
+// neighbour's:
 //
 //              counts, sums, neighbour's sum    vote       step, parameters
 //   rank 0     ----------------------------> ready -> decided -----------> finished
 //   rank 1     ----------------------------> ready          has lost a rank in the vote
 //   rank 2     ----------------------------> ready -> dies
 //
-//   plan       rank 0 has decided, so ranks 1 and 3 step too: the round counts rank 2
+//   plan       rank 0 has decided, so rank 1 steps too: the round counts rank 2
 //
 // If no rank has decided, no rank has stepped, and the round is repeated without the lost ranks. If
 // a rank has finished the round, it sends the others its parameters. Estimates have no vote,
 // because they change nothing.
 //
-// Afterwards the shards are cut anew for the ranks that are left. This too has two phases: a rank is
-// prepared when it has all of its new shards, then all vote, then they take the new cut.
+// Afterwards the shards are cut anew for the ranks that are left. This too has two phases: a rank
+// is prepared when it has all of its new shards. Then all ranks vote, and take the new cut.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,7 @@ struct CommitPlan {
   // The lowest rank that has finished that round or decided its commit; the others make the same
   // step. -1: none.
   int decided = -1;
-  // The highest number of saves that a rank has finished. A rank that finishes a save has heard that
+  // The highest number of saves that a rank has finished. A rank that finishes a save knows that
   // the others have written their parts.
   int64_t saves = 0;
 };

@@ -34,8 +34,8 @@ enum class AnchorCheck : int32_t { kStop = 0, kRepair = 1, kOff = 2 };
 enum class Late : int32_t { kDrop = 0, kCarry = 1, kWeighted = 2 };
 enum class FragmentPattern : int32_t { kSequential = 0, kStrided = 1 };
 
-// Makes one outer step of `anchor` against `grad`, both elements of one layer's shard on this rank.
-// `step` counts from 1. A result other than 0 is a failure.
+// Makes one outer step of `anchor` with the gradient `grad`. Both are elements of one layer's shard
+// on this rank. `step` counts from 1. A result other than 0 is a failure.
 using OuterStepFn = int32_t (*)(void* user, int32_t layer, int64_t step, float* anchor,
                                 const float* grad, size_t count);
 

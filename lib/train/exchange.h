@@ -173,8 +173,8 @@ class Exchange final : public LayerExchange {
   // the numbers of the replicas that are left, by rank of `sync`.
   void Regroup(std::shared_ptr<Communicator> model, std::shared_ptr<Communicator> sync,
                const std::vector<int>& replicas) ABSL_LOCKS_EXCLUDED(groups_mutex_);
-  // Sets the number of this replica to `me`, and the limit below which all numbers are to `most`.
-  // The initial values come from the mesh.
+  // `me` is the number of this replica. The numbers of all replicas are below `most`. Initially
+  // both values come from the mesh.
   void SetNumbers(int me, int most);
   int most_replicas() const { return static_cast<int>(all_replicas_); }
   // Adds flags to the next standing of this rank.

@@ -21,7 +21,7 @@ namespace entrain {
 
 // The loss of a replica.
 struct ReplicaLoss {
-  int replica = 0;         // its number
+  int replica = 0;         // number of the replica
   int64_t rendezvous = 0;  // finished rendezvous when this rank learned of the loss
   std::string why;
 };

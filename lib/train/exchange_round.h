@@ -5,11 +5,11 @@
 //
 // Layers have turns, in ascending order. A layer that has begun travels while the layer before it
 // is finished. The caller limits the turns that may begin.
+//
 // Thread safety: Judge, RunTurn and Merge, and after a loss SetJudged and Restart, run on one
 // thread at a time. If the previous of these calls ran on another thread, the thread must have
 // waited for it. Allow is called by the caller's thread. state and the constants may be read from
 // any thread.
-// the constants may be read from any thread.
 #pragma once
 
 #include <atomic>

@@ -58,8 +58,8 @@ struct ChannelInfo : RoundResult {
   int64_t dropped = 0;  // micro-batches of this rank that came too late for the last commit
   bool finished = false;
   // Totals since the channel was created:
-  uint64_t exposed_ns = 0;  // waited in install
-  uint64_t round_ns = 0;    // spent by rounds
+  uint64_t exposed_ns = 0;  // time that install has waited
+  uint64_t round_ns = 0;    // time that rounds have taken
   uint64_t bytes_sent = 0;
   int64_t bytes_held = 0;  // memory of this rank, without params and the caller's arrays
 };

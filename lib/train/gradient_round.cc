@@ -383,8 +383,8 @@ absl::Status GradientRound::AllocateForNewcomer() {
   return AllocateBuffers(kMostChannelRanks);
 }
 
-// Allocates the arrays of all parameters. The padded parameters depend on the number of ranks, which
-// may change.
+// Allocates the arrays of all parameters. The padding of parameters depends on the number of ranks,
+// which may change.
 absl::Status GradientRound::AllocateBuffers(int ranks) {
   Device* const device = options_.at.device;
   const DType params = options_.params_dtype, wire = options_.wire_dtype;

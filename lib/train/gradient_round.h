@@ -131,7 +131,7 @@ class GradientRound {
   // Turns away newcomers that are being connected. Must be called on all ranks.
   void DropNewcomers();
   ChannelTotals totals() const;
-  int64_t joins() const { return joins_; }  // of the whole run
+  int64_t joins() const { return joins_; }  // newcomers in the whole run
   // Returns the number that the next newcomer gets. No number is used twice.
   int next_number() const { return next_number_; }
   // Returns the caller's parameters.
@@ -217,7 +217,7 @@ class GradientRound {
   std::unique_ptr<ChannelAdmission> admission_;  // null: no newcomer is taken in
   std::unique_ptr<ChannelCut> cut_, prepared_;
   int64_t cuts_ = 0;   // how often the shards were cut anew
-  int64_t joins_ = 0;  // newcomers, of the whole run
+  int64_t joins_ = 0;  // newcomers in the whole run
   int next_number_ = 0;
   ChannelProgress progress_;
   RoundKind kind_ = RoundKind::kCommit;  // kind of the round under way

@@ -123,8 +123,8 @@ class LayerGradients {
   std::vector<std::byte*> given_;  // by layer: the caller's memory
   std::vector<uint64_t> jobs_;     // by layer: last job of its last reduction; 0: none
   DeviceRoom* room_ = nullptr;     // null: on the host
-  // On a device, for the worker: room for the largest shard in f32; floats_ for the values sent and
-  // sums_ for the bound gradients, if these are of another type.
+  // On a device, for the worker: memory for the largest shard in f32. floats_ holds the values that
+  // are sent, and sums_ the bound gradients, if these have another type.
   float *floats_ = nullptr, *sums_ = nullptr;
   // These are the last members: their jobs use the others.
   WorkerThread passer_;  // on the host: passes layers to the context group

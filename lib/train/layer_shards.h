@@ -3,11 +3,11 @@
 // slab. The class implements entrain_shard_*; include/entrain/train.h has the contract of each
 // function.
 //
-// The object makes communicators of its own from the mesh's, so its calls are numbered separately,
-// and gathers and reductions use different ones. On the host each call carries its layer's number
-// as tag, so the order of calls does not matter. On a device no call carries a tag, so that each
-// call may use every path for device memory; there the order of calls must be the same on all
-// ranks.
+// The object makes its own communicators from those of the mesh, so its calls are numbered
+// separately. Gathers and reductions use different communicators. On the host each call carries its
+// layer's number as tag, so the order of calls does not matter. On a device no call carries a tag,
+// so that each call may use every path for device memory. There the order of calls must be the same
+// on all ranks.
 //
 // Every error begins with "shard: " and names the layer. After a collective has failed, every later
 // call returns that first error.

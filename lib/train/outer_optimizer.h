@@ -59,8 +59,8 @@ class OuterOptimizer {
     visitor.Array("outer/steps", Holder::kAll, DType::kI64, steps_.data(),
                   static_cast<int64_t>(steps_.size()));
   }
-  // Returns how many arrays of the anchors' length the optimizer keeps: b of sgd with momentum; the
-  // state of a rule of lib/optim.
+  // Returns the number of arrays that the optimizer keeps, each as long as the anchors: b for sgd
+  // with momentum, or the state of a rule of lib/optim.
   int arrays() const;
   // Returns the number of outer steps of the layer. SetSteps takes over the number of another rank.
   int64_t steps(int layer) const { return steps_[static_cast<size_t>(layer)]; }

@@ -19,7 +19,7 @@ enum class Weighting {
 
 struct Weighing {
   Weighting kind = Weighting::kUniform;
-  double temperature = 1;  // T > 0, of kSoftmax
+  double temperature = 1;  // T > 0, for kSoftmax
   // r, in [0, 1]: the share of a weight that is proportional to the replica's training since the
   // last exchange.
   double step_ratio = 0;

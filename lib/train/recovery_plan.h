@@ -4,7 +4,7 @@
 // Ranks differ only a little in a round, because a rendezvous, and the sum of a layer's deltas,
 // need all of them:
 //
-//   rank 0   round 7: has not met           lacks the table of the rendezvous
+//   rank 0   round 7: no rendezvous yet     lacks the table of the rendezvous
 //   rank 1   round 7: finished 2 layers     sends the table, and the result of layer 1
 //   rank 2   round 7: finished 1 layer      lacks the result of layer 1
 //   plan     all have the table; layers 0 and 1 are finished by their results; the others are

@@ -65,8 +65,8 @@ absl::Status CheckAnchors(absl::Span<const Standing> all, absl::Span<const int> 
 // leaving.
 bool Exchanges(absl::Span<const Standing> all, int64_t least);
 bool AllLeave(absl::Span<const Standing> all);
-// Returns the factor of a replica's weight: (c + 1) / (warmup + 1) for a newcomer that has counted in c
-// exchanges before this one, c < warmup; otherwise 1.
+// Returns the factor of a replica's weight: (c + 1) / (warmup + 1) for a newcomer that has counted
+// in c exchanges before this one, c < warmup; otherwise 1.
 double Grown(const Standing& one, int64_t warmup);
 // Returns each replica's amount of training since the last exchange, for weighting: the tokens, if
 // all replicas that made steps have counted tokens and any token was counted; otherwise the steps.

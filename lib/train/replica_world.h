@@ -57,8 +57,8 @@ class ReplicaWorld {
   // go on.
   absl::Status Shrink(absl::Span<const absl::Status> causes);
 
-  // Replaces the communicator by a larger one, with newcomers. `places` has the places by its
-  // ranks.
+  // Replaces the communicator by a larger one, with newcomers. `places` has the place of each rank
+  // of `larger`.
   void Adopt(std::shared_ptr<Communicator> larger, std::vector<ReplicaPlace> places)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the communicator with the error, and leaves it, so that Shrink on other ranks does not

@@ -3,8 +3,8 @@
 // of Opt, which is an optimizer for each group of elements or the caller's step function.
 //
 // A step works on the shard in pieces that stay in the cache. On a device everything is enqueued on
-// the bound stream (ComputeAt, lib/device/arrays.h). SumOfSquares is enqueued too, and waits for its
-// result.
+// the bound stream (ComputeAt, lib/device/arrays.h). SumOfSquares is enqueued too, and waits for
+// its result.
 //
 // Thread safety: one thread at a time.
 #pragma once

@@ -118,7 +118,7 @@ class TimeTrigger final : public SyncTrigger {
   int64_t start_ns_ = 0;
   RefPtr<Work> asked_;  // call of the last forward pass; null: none
   uint8_t all_ = 0;     // receives the answer
-  bool stale_ = false;  // the pending answer is of an earlier interval
+  bool stale_ = false;  // the pending answer belongs to an earlier interval
 };
 
 }  // namespace entrain

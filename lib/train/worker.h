@@ -50,7 +50,7 @@ class Worker {
   virtual absl::Status Wait(uint64_t number) = 0;
   absl::Status Drain() { return Wait(last()); }
   // Calls `then` once, with the first error so far, when the job is done: before returning, or from
-  // the worker's thread, which must not be blocked.
+  // the worker's thread, where `then` must not block.
   virtual void WhenDone(uint64_t number, Continuation then) = 0;
   // Returns the number of the last posted job, or 0.
   virtual uint64_t last() const = 0;

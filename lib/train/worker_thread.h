@@ -68,7 +68,7 @@ class WorkerThread {
   // then.
   absl::StatusOr<bool> WaitUntil(uint64_t number, Deadline until) ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls `then` once, with the first error so far, when the job of this number is done: before
-  // returning, or from the worker's thread, which must not be blocked.
+  // returning, or from the worker's thread, where `then` must not block.
   using Continuation = absl::AnyInvocable<void(const absl::Status&)>;
   void WhenDone(uint64_t number, Continuation then) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the number of the last posted job, or 0.
