@@ -438,7 +438,7 @@ Chosen Choose(const Packing& packing, Sieve& sieve, const void* x, int64_t first
     const int64_t bytes =
         Padded(kHeader + PositionBytes(form, count, kept) + ValueBytes(packing, kept));
     const bool fits = form != Chosen::kIndices || count <= int64_t{1} << 32;
-    // A dense slice has zeros between its values, and int2 has no zero.
+    // A dense slice contains zeros between its values, and int2 cannot represent zero.
     const bool better = bytes < chosen.bytes ||
                         (chosen.form == Chosen::kDense && packing.format == WireFormat::kInt2);
     if (fits && better) {
