@@ -1,7 +1,7 @@
 /* 03: a program that uses MPI already.
  *
  * Why: mpirun has started the ranks, and MPI knows them. Entrain makes its communicator from MPI's,
- * and does not need that afterwards. There is no store to name, and there are no variables to set.
+ * and does not need MPI's afterwards. There is no store to name, and there are no variables to set.
  *
  *   mpicc 03_mpi_launch.c $(pkg-config --cflags --libs entrain) && mpirun -n 4 ./a.out */
 #include <entrain/entrain.h>
@@ -28,7 +28,8 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
   check(entrain_comm_create_from_mpi(MPI_COMM_WORLD, NULL, &comm));
 
-  /* Every other rank, in the opposite order: Entrain's ranks are those of the MPI communicator. */
+  /* Takes every other rank, in the opposite order. Entrain's ranks are numbered as those of the MPI
+   * communicator. */
   MPI_Comm_split(MPI_COMM_WORLD, mpi_rank % 2, -mpi_rank, &half);
   MPI_Comm_rank(half, &half_rank);
   check(entrain_comm_create_from_mpi(half, NULL, &half_comm));

@@ -98,7 +98,7 @@ int main(void) {
     check(entrain_acco_poll(acco, &ready));
     if (ready) {
       check(entrain_acco_install(
-          acco, &finished)); /* new parameters; the added gradients begin to travel */
+          acco, &finished)); /* new parameters; the exchange of the added gradients begins */
     }
   }
 

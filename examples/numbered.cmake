@@ -1,4 +1,4 @@
-# The numbered examples: strict C99, nothing but the public headers and the library.
+# The numbered examples. They are strict C99, and use only the public headers and the library.
 function(entrain_example name source)
   add_executable(example_${name} ${CMAKE_CURRENT_LIST_DIR}/${source}.c)
   target_link_libraries(example_${name} PRIVATE entrain m ${ARGN})
