@@ -30,7 +30,7 @@ uint64_t Spread(uint64_t x) {
 }  // namespace
 
 void ArrayHash::Add(const float* values, int64_t count) {
-  // Local variables, so that the loop stores nothing.
+  // These are local variables, so that the loop stores nothing.
   uint64_t a = chains_[0], b = chains_[1], c = chains_[2], d = chains_[3];
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {

@@ -150,7 +150,7 @@ uint64_t ChannelCut::Hash() const {
   for (const float* const values : own_.Arrays()) {
     ++array;
     for (int64_t i = 0; i < layer().valid; ++i) {
-      // Odd, so that no change of the bits is lost.
+      // The weight is odd, so that no change of the bits is lost.
       const uint64_t weight =
           (static_cast<uint64_t>(layer().first + i) * 16 + array) * 0x9E3779B97F4A7C15u | 1;
       hash += weight * std::bit_cast<uint32_t>(values[i]);

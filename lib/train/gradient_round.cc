@@ -510,7 +510,7 @@ void GradientRound::Adopt(const EnlargedWorld& enlarged, std::unique_ptr<Channel
 void GradientRound::Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut) {
   world_->Adopt(enlarged.world, enlarged.places);
   Adopt(enlarged, std::move(cut), cuts_, joins_);
-  // The gradients have been taken for the old cut.
+  // The gradients were taken for the old cut, which has another padding.
   const int64_t element = SizeOf(options_.wire_dtype), bytes = options_.count * element;
   ZeroArray(taken().data() + bytes, layer().padded * element - bytes);
 }
