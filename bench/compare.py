@@ -46,7 +46,7 @@ def to_bytes(size):
 
 
 class Command:
-    """A program with its arguments. `ours`: its failure makes this program fail."""
+    """A program with its arguments. If `ours`, its failure makes this program fail."""
 
     def __init__(self, library, words, timeout, ours=False):
         self.library, self.words, self.timeout, self.ours = library, [str(word) for word in words], timeout, ours
@@ -67,7 +67,7 @@ def how_it_ended(code):
 
 
 def measure(words, timeout):
-    """Returns the JSON lines that a program wrote, one line about its failure or None, and its exit code or None."""
+    """Returns the JSON lines that a program wrote, then one line about its failure or None, then its exit code or None."""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, "lines")
         file.touch()
@@ -88,12 +88,12 @@ def measure(words, timeout):
 
 
 def complete_lines(text):
-    """Returns the JSON lines, without an incomplete last one of a program that was killed."""
+    """Returns the JSON lines. Leaves out an incomplete last line, which a killed program may leave."""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def size_groups(options, collective):
-    """Returns the groups of sizes that single runs of a program measure. A barrier has no size."""
+    """Returns groups of sizes. One run of a program measures one group. A barrier has no size."""
     if collective == "barrier":
         return [[]]
     sizes, last = [to_bytes(options.min_bytes)], to_bytes(options.max_bytes)
@@ -137,7 +137,8 @@ def commands(options, collective, ranks, group):
 
 
 def run(options, keep):
-    """Returns all lines, of which `keep` gets each at once, the failures of Entrain, and the failures of the others."""
+    """Returns all lines, the failures of Entrain, and the failures of the other programs. Calls `keep` with each line at
+    once."""
     lines, failures, notes, unable = [], [], [], set()
     for ranks in map(int, options.ranks.split(",")):
         for collective in options.collectives.split(","):

@@ -8,7 +8,7 @@ import statistics
 OURS, FLOOR = "entrain", "floor"
 TRANSPORTS = ("shm", "tcp")
 FLOOR_OVER = "shm"
-EVEN = 1.05  # up to this ratio two times count as equal
+EVEN = 1.05  # times whose ratio is at most this count as equal
 FLOOR_GOAL = 1.15
 FAR = 2  # times the usual time of a meeting
 COLUMNS = ["collective", "ranks", "bytes", "library", "transport", "algorithm", "rounds", "median_us", "fastest_us",
@@ -16,14 +16,14 @@ COLUMNS = ["collective", "ranks", "bytes", "library", "transport", "algorithm", 
 
 
 def measured(lines):
-    """Returns the lines whose times may be compared: not the first line of a file, and no wrong result of a peer."""
+    """Returns the lines whose times may be compared. Leaves out a file's first line, and wrong results of peers."""
     return [line for line in lines if "library" in line and (line["library"] == OURS or not line["wrong"])]
 
 
 def near(lines):
-    """Returns, for one collective and rank count, the lines from times when the cores were near each other. A virtual
-    machine is moved now and then, and small calls take several times as long until it is moved back. meet_us shows
-    that."""
+    """Returns, for one collective and rank count, the lines that were measured while the cores were near each other. A
+    virtual machine is moved from time to time, and small calls take several times as long until it is moved back. A
+    large meet_us shows that the cores were far apart."""
     times = sorted(line["meet_us"] for line in lines if line.get("meet_us"))
     usual = times[len(times) // 4] if times else 0
     return [line for line in lines if (line.get("meet_us") or 0) <= FAR * usual]
@@ -39,7 +39,7 @@ def cells(lines, collective, ranks):
     it has one cell."""
     wanted = [line for line in measured(lines) if (line["collective"], line["ranks"]) == (collective, ranks)]
     every, good = by_size(wanted), by_size(near(wanted))
-    # Either all figures of a size are from good times, or all are of any time.
+    # If a cell of a size has only times with the cores far apart, all times of that size are used.
     return {size: good[size] if good.get(size, {}).keys() == cell.keys() else cell for size, cell in every.items()}
 
 
@@ -106,8 +106,8 @@ def table(lines, collective, ranks):
 
 
 def summary(lines):
-    """Returns how many cells Entrain wins against the peers, by transport, each cell that it loses, and how many are
-    near the bare exchange."""
+    """Returns, by transport: the number of cells that Entrain wins against the peers, each cell that it loses, and the
+    number of cells that are near the bare exchange."""
     taken = sum(len(got) for part in parts(lines) for cell in cells(lines, *part).values() for got in cell.values())
     if taken < len(measured(lines)):
         yield f"{len(measured(lines)) - taken} of {len(measured(lines))} times left out: the cores were far apart"

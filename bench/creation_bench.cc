@@ -47,8 +47,8 @@ double Slowest(entrain_comm_t* comm, double mine) {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 3;
-  // Ranks and store start at different times. With this communicator all ranks begin each round
-  // together.
+  // Ranks and store start at different times. This first communicator makes all ranks begin each
+  // round together.
   entrain_comm_t* const first = Create(nullptr, "first");
   int32_t rank = 0;
   Check(entrain_comm_rank(first, &rank), "rank");

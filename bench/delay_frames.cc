@@ -1,12 +1,13 @@
-// Delays a link where the kernel has no netem: forwards frames between pairs of network interfaces,
-// in both directions, each frame DELAY_US later and in order. Needs root, in the network namespace
-// of the interfaces:
+// Delays a link if the kernel has no netem: forwards frames between pairs of network interfaces, in
+// both directions and in order, each frame DELAY_US later. Needs root, in the network namespace of
+// the interfaces:
 //
 //     delay-frames DELAY_US NEAR:FAR [NEAR:FAR...]
 //
-// Writes "ready" and a newline when it forwards. A signal ends it. Frames keep their offloads
-// (segments and checksums that the kernel has not made yet), so a large segment is one frame here.
-// Each direction holds at most 64 MiB; frames beyond that are lost, as in a full router.
+// Writes "ready" and a newline when it begins to forward. A signal ends it. Frames keep their
+// offloads (segments and checksums that the kernel has not made yet), so a large segment is one
+// frame here. Each direction holds at most 64 MiB; frames beyond this limit are lost, as in a full
+// router.
 #include <array>
 #include <cerrno>
 #include <cstdint>

@@ -55,7 +55,7 @@ class Arrays {
 
 struct Case {
   std::string name;
-  int64_t arrays_moved;  // arrays read or written, of `bytes` each
+  int64_t arrays_moved;  // number of arrays read or written, of `bytes` each
   std::function<absl::Status()> enqueue;
   std::vector<double> seconds;
 };
@@ -128,7 +128,7 @@ std::vector<Case> CasesOf(Device& device, const Arrays& x, int64_t bytes, Stream
   return cases;
 }
 
-// Measures one round of a case: `repeats` runs in a row, and the wait for their end.
+// Measures one round of a case: `repeats` runs in a row, including the wait for their end.
 absl::Status Measure(Device& device, StreamHandle stream, EventHandle done, int repeats,
                      Case& one) {
   KernelStream bound(device, stream);

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What a killed replica costs EDiT, and how soon another one takes its place. Run once for each rank, by bench/cluster.sh or a
+"""Measures the time that a killed replica costs EDiT, and the time until another one takes its place. Run once for each rank, by bench/cluster.sh or a
 launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, with the package entrain in PYTHONPATH:
 
     bench/cluster.sh --nodes 4 --rate 1gbit --delay 100 --build build/dev build/python/bin/python bench/elastic_times.py
 
 Each rank is a replica of 5 layers of 30,000 elements that exchanges every 50 ms or so. Rank 1 is killed after round 4, and a new
 process joins. Rank 0 prints the times from the kill to the end of that round, and from the start of the new process (with Python and
-its packages) until it is taken in and until its first counted round is over. The clocks of all ranks must be one."""
+its packages) until it is taken in and until its first counted round is over. All ranks must use the same clock."""
 import glob
 import os
 import shutil
@@ -25,7 +25,7 @@ def note(directory, what):
     try:
         with open(os.path.join(directory, what), "x", encoding="utf-8") as file:
             file.write(str(time.time()))
-    except (FileExistsError, FileNotFoundError):  # rank 0 has read them
+    except (FileExistsError, FileNotFoundError):  # rank 0 has already read the notes
         pass
 
 
@@ -34,7 +34,7 @@ def train(rank, directory, joins):
     import entrain
     options = dict(outer_optimizer="sgd", on_loss="finish", admit="exchange", local_sgd_sync_interval=1, timeout=60)
     if joins:
-        # The others' store shows the way to their hosts.
+        # The address of the others' store shows which interface leads to their hosts.
         store = entrain.Store.open(f"tcp://{os.environ['MASTER_ADDR']}:{int(os.environ['MASTER_PORT']) + 1}")
         comm = entrain.Comm.create(store, 0, 1, name="alone", timeout=60)
         options["join"] = 60
@@ -58,7 +58,7 @@ def train(rank, directory, joins):
         if began and info.joins > 0:
             note(directory, "counted")
             rounds_with_it += 1
-            if rounds_with_it == 3:  # the slowest has seen two
+            if rounds_with_it == 3:  # the slowest rank has seen two
                 break
         time.sleep(0.05)
         slab += 0.01 * (rank + 1)
@@ -74,7 +74,7 @@ def main():
     if len(sys.argv) > 1:
         good = train(rank, sys.argv[1], joins=len(sys.argv) > 2)
         sys.stdout.flush()
-        os._exit(0 if good else 1)  # another may still need this rank's library
+        os._exit(0 if good else 1)  # another rank may still need this rank's library
     directory = os.path.join(tempfile.gettempdir(), f"elastic-times-{os.environ['MASTER_PORT']}")
     os.makedirs(directory, exist_ok=True)
     code = subprocess.call([sys.executable, __file__, directory])

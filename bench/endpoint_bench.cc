@@ -1,10 +1,10 @@
 // endpoint_bench: measures one transport's endpoints between two cores, without engine, schedules
-// or C API: the time of one message in one direction (half of a round trip), and the rate of
+// or C API. Prints the time of one message in one direction (half of a round trip), and the rate of
 // messages in a row.
 //
 //   inproc       two threads of one process
 //   shm          two processes; large messages are read from the sender's memory
-//   shm-pushed   as shm, where reading is forbidden: everything goes through the rings
+//   shm-pushed   like shm, but reading is forbidden: everything goes through the rings
 //   tcp          two processes, over loopback
 #include <algorithm>
 #include <cerrno>
@@ -91,7 +91,7 @@ class Side final : public Events {
 
   absl::Status Tell(const Order& order) const;
   absl::StatusOr<Order> Hear() const;
-  // Executes an order, which must be the same on both sides. Returns the nanoseconds.
+  // Executes an order, which must be the same on both sides. Returns the time in nanoseconds.
   absl::StatusOr<int64_t> Do(const Order& order);
   // Checks that the last message that arrived is the one that the other side sends.
   absl::Status Check(int64_t bytes) const;
@@ -349,7 +349,7 @@ int Say(const std::string& transport, const absl::Status& status) {
   return status.ok() ? 0 : 1;
 }
 
-// Runs in a process of its own, since its threads are pinned.
+// Must run in a process of its own, since its threads are pinned.
 int Measure(const Options& options, const std::string& transport) {
   int line[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) != 0) {

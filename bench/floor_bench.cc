@@ -1,7 +1,7 @@
-// floor-bench: the data movement of four calls and nothing else, between processes of one machine:
-// memcpy and a flag for small messages, process_vm_readv for the others. It has no queue, no checks
-// and no code of the library. It is a bound for Entrain's figures, not a peer. The loop of
-// entrain-perf measures it, with the same checks of results, columns and JSON.
+// floor-bench: the data movement of four calls and nothing else, between processes of one machine.
+// It uses memcpy and a flag for small messages, and process_vm_readv for large ones. It has no
+// queue, no checks and no code of the library. It is a bound for Entrain's figures, not a peer. The
+// loop of entrain-perf measures it, with the same checks of results, columns and JSON.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -42,13 +42,14 @@ constexpr int kMostRanks = 64;
 // Memory that all ranks map.
 struct Shared {
   struct Rank {
-    // Call c uses slot c % 2. A rank writes the data of call c + 2 when it has taken everybody's
-    // data of call c + 1, which the others wrote after they had read the data of call c.
+    // Call c uses slot c % 2. A rank writes the data of call c + 2 when it has taken all ranks'
+    // data of call c + 1, which the other ranks wrote after they had read the data of call c.
     struct Slot {
       alignas(64) std::atomic<uint32_t> call;
       std::byte payload[kMostCopied];
     } slots[2];
-    alignas(64) std::atomic<uint32_t> step;  // of large calls: how many steps the rank has finished
+    // for large calls: number of steps that the rank has finished
+    alignas(64) std::atomic<uint32_t> step;
     pid_t pid;
     const float *in, *out;  // addresses in the rank's own memory
   };
@@ -104,12 +105,12 @@ class Rank final : public Subject {
     return static_cast<size_t>(measured.in_count()) * sizeof(float) <= kMostCopied;
   }
   int Peer() const { return rank_ ^ 1; }
-  // Returns the other ranks, beginning with the next one, so that not all use the same rank at
-  // once.
+  // Returns the other ranks, beginning with the next one, so that ranks do not all use the same
+  // rank at the same time.
   int Other(int step) const { return (rank_ + step) % ranks_; }
   static size_t At(int k, size_t part) { return static_cast<size_t>(k) * part; }
 
-  // Acquire: this rank sees what the other rank wrote before it stored `value`.
+  // Acquire: this rank sees the writes of the other rank before its store of `value`.
   void Await(const std::atomic<uint32_t>& flag, uint32_t value) const {
     while (static_cast<int32_t>(flag.load(std::memory_order_acquire) - value) < 0) {
       if (crowded_) {
@@ -160,7 +161,7 @@ class Rank final : public Subject {
     }
   }
 
-  // target = all ranks' elements from `first` on, added in rank order.
+  // target = the sum of all ranks' elements from `first` on, added in rank order.
   void SumSlots(const float* source, size_t first, float* target, size_t count) {
     const auto of = [&](int k) { return (k == rank_ ? source : Get(k)) + first; };
     Add(target, of(0), of(1), count);
@@ -171,7 +172,7 @@ class Rank final : public Subject {
 
   // ---- process_vm_readv ----
 
-  // Release: other ranks may now read what this rank wrote, and write what it has read.
+  // Release: other ranks may now read this rank's writes, and overwrite the data that it read.
   void Tell() {
     shared_.ranks[rank_].step.store(++step_, std::memory_order_release);
   }
@@ -198,7 +199,7 @@ class Rank final : public Subject {
     return absl::OkStatus();
   }
 
-  // target = all ranks' inputs from `first` on, added up.
+  // target = the sum of all ranks' inputs from `first` on.
   absl::Status SumInputs(const float* source, size_t first, float* target, size_t count) {
     for (size_t done = 0; done < count; done += piece_.size()) {
       const size_t size = std::min(piece_.size(), count - done);
@@ -250,8 +251,9 @@ class Rank final : public Subject {
     return status;
   }
 
-  // The lower rank says that its message may be read. The upper rank reads it and says that its own
-  // message may be read. The lower rank reads it and says so.
+  // The lower rank tells the upper rank that its message may be read. The upper rank reads it, and
+  // tells the lower rank the same about its own message. The lower rank reads that message and
+  // tells that it has done so.
   absl::Status PingPong(float* target, size_t count) {
     const Shared::Rank& peer = shared_.ranks[Peer()];
     std::atomic<uint32_t>& own = shared_.ranks[rank_].step;
@@ -272,7 +274,7 @@ class Rank final : public Subject {
 
   Shared& shared_;
   const int rank_, ranks_;
-  const bool crowded_;  // ranks share cores: a waiting rank yields
+  const bool crowded_;  // ranks share cores, so a waiting rank yields
   std::vector<float> piece_;
   uint32_t call_ = 0, step_ = 0;
 };

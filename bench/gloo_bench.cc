@@ -232,7 +232,7 @@ class GlooSubject final : public Subject {
   uint32_t tag_ = 0;
   std::shared_ptr<gloo::rendezvous::Context> context_;
   std::unique_ptr<gloo::Algorithm> bound_;
-  std::unique_ptr<gloo::transport::UnboundBuffer> sent_, received_;  // of send_recv
+  std::unique_ptr<gloo::transport::UnboundBuffer> sent_, received_;  // used by send_recv
 };
 
 class Gloo final : public Peer {

@@ -1,5 +1,5 @@
-// layer_sync_bench: measures the time of EDiT's exchange of a layer, and how much of it the caller
-// sees, beside an all_reduce of the same bytes. One process per rank, under any launcher; --help
+// layer_sync_bench: measures the time of EDiT's exchange of a layer, the part of it that the caller
+// waits for, and an all_reduce of the same bytes. One process per rank, under any launcher; --help
 // has the details. All are measured in one run and in alternation:
 //
 //   alone     all_reduces of a layer's shard across the replicas, one after the other: the bytes
@@ -48,15 +48,15 @@ constexpr double kLeastCompute = 50e-6;
 struct Options {
   std::string transport, csv;
   std::vector<const Variant*> variants;
-  std::vector<int64_t> bytes;  // of a rank's shard of a layer
+  std::vector<int64_t> bytes;  // size of a rank's shard of a layer
   std::vector<int> prefetch;
   int shards = 1, layers = 8, calls = 5;
   double longer = 1.5;  // time of the compute relative to sync
   bool spins = true;
 };
 
-// Arithmetic in registers, equally long on all ranks, or sleep, which stands for an accelerator
-// that computes.
+// Arithmetic in registers, which takes the same time on all ranks, or sleep, which stands for an
+// accelerator that computes.
 class Compute {
  public:
   explicit Compute(bool spins) : spins_(spins) {}
@@ -97,7 +97,7 @@ class Compute {
   volatile double sink_ = 0;
 };
 
-// Seconds of the slowest rank, by call; per layer, except `first`.
+// The times in seconds of the slowest rank, by call; per layer, except `first`.
 struct Times {
   std::vector<double> alone, by_hand, sync, compute, first, later, beside;
 };
@@ -108,7 +108,8 @@ struct Row {
   int64_t bytes;
   double alone = 0, by_hand = 0, sync = 0, compute = 0, first = 0;  // seconds
   double exposed = 0, slower = 0;                                   // shares
-  uint64_t sent = 0;                                                // per layer, across replicas
+  // bytes per layer, across replicas
+  uint64_t sent = 0;
 };
 
 class Meter {

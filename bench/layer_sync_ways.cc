@@ -58,7 +58,7 @@ constexpr Variant kVariants[] = {
     {"gta-sparse", "gta, the 5 % of the largest magnitude", SetSparse},
 };
 
-// Returns a number in [-1, 1), cheap to compute, different for each replica and round.
+// Returns a number in [-1, 1) that is cheap to compute and differs between replicas and rounds.
 float Drift(int64_t element, int replica, int round) {
   const uint32_t x = (static_cast<uint32_t>(element) + 1) * 2654435761u +
                      static_cast<uint32_t>(97 * replica + round) * 40503u;

@@ -1,5 +1,5 @@
-// The contenders of layer_sync_bench: all_reduces alone, the arithmetic of an exchange written by
-// hand, and EDiT itself through the C API. Collective over the ranks; one thread.
+// The methods that layer_sync_bench compares: all_reduces alone, the arithmetic of an exchange
+// written by hand, and EDiT itself through the C API. Collective over the ranks; one thread.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ absl::StatusOr<CommPtr> MakeComm(entrain_runtime_t* runtime);
 // Pins the thread to a core by the launcher's number of this rank.
 void PinToOwnCore();
 
-// Options of EDiT, with a name.
+// A named set of EDiT's options.
 struct Variant {
   const char* name;
   const char* what;
@@ -39,7 +39,8 @@ class Ranks {
   static absl::StatusOr<Ranks> Create(entrain_comm_t* comm, int shards);
   entrain_mesh_t* mesh() const { return mesh_.get(); }
   entrain_comm_t* sync() const { return sync_; }    // across replicas
-  entrain_comm_t* model() const { return model_; }  // within one replica; null if that is one rank
+  // within one replica; null if a replica is one rank
+  entrain_comm_t* model() const { return model_; }
   int replicas = 0, shards = 0, replica = 0, rank = 0;
 
  private:
@@ -111,7 +112,7 @@ class Edit final : public Way {
   absl::Status Create();
   void Refill() override;
   absl::Status Run() override;
-  // The two parts of Run.
+  // Begin and Wait are the two parts of Run.
   absl::Status Begin();
   absl::Status Wait(int layer);
   absl::Status End();

@@ -34,7 +34,7 @@ def make_certificates(folder):
 
 
 def levels_of(folder, hosts):
-    """The levels, by name: the variables that set them."""
+    """Returns the levels by name, each with the variables that set it."""
     key = pathlib.Path(folder, "key")
     key.write_text(os.urandom(32).hex())
     key.chmod(0o600)
@@ -69,7 +69,7 @@ class Hosts:
 
 
 def measure(options, case, level, hosts, folder):
-    """One run of both ranks: the median time in microseconds."""
+    """Runs both ranks once. Returns the median time in microseconds."""
     result = pathlib.Path(folder, "result.json")
     result.unlink(missing_ok=True)
     store = tempfile.mkdtemp(dir=folder)

@@ -1,6 +1,6 @@
-// limits_bench: measures the limits of this machine, with which a collective's figures can be
+// limits_bench: measures the limits of this machine, with which the figures of a collective can be
 // compared: copies, sums, memory that two processes map, the kernel's copy between them, a cache
-// line that moves from core to core, TCP over loopback. Bandwidths count delivered bytes.
+// line that moves from core to core, and TCP over loopback. Bandwidths count delivered bytes.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -89,7 +89,7 @@ class Pair {
     own_.pid = getpid();
   }
   pid_t peer() const { return other_.pid; }
-  // Release and acquire: each process sees what the other wrote before.
+  // Release and acquire: each process sees the earlier writes of the other.
   void Meet() {
     own_.step.store(++step_, std::memory_order_release);
     while (static_cast<int32_t>(other_.step.load(std::memory_order_acquire) - step_) < 0) {
@@ -220,7 +220,7 @@ double Limits::Rate(int64_t bytes, const std::function<void()>& once) const {
 }
 
 #if defined(__x86_64__)
-// Stores that neither read the line first nor leave it in the cache.
+// Writes with stores that neither read the line first nor leave it in the cache.
 __attribute__((target("avx"))) void SumPastCache(float* c, const float* a, const float* b,
                                                  size_t count) {
   for (size_t i = 0; i < count; i += 8) {
@@ -260,13 +260,14 @@ void Limits::Memory(int64_t bytes) {
 #endif
 }
 
-// Both processes map the inputs and results of both. Each sums one half, and copies the other half.
+// Both processes map the inputs and results of both. Each process sums one half, and copies the
+// other half.
 void Limits::Mapped(int64_t bytes) {
   const size_t size = static_cast<size_t>(bytes), half = size / 2;
   Row("all_reduce of 2 ranks, all buffers mapped", bytes, "GB/s", [&] {
     std::byte* const in[2] = {Map(size, MAP_SHARED), Map(size, MAP_SHARED)};
     std::byte* const out[2] = {Map(size, MAP_SHARED), Map(size, MAP_SHARED)};
-    // Computed from an estimate, since both processes must make equally many calls.
+    // Computed from an estimate, since both processes must make the same number of calls.
     const int calls =
         std::max(3, static_cast<int>(options_.budget_s * 6e9 / static_cast<double>(bytes)));
     const double rate = RunOn(2, [&](int me, Pair& pair) {
@@ -354,7 +355,7 @@ void Connect(int ends[2]) {
   }
 }
 
-// Sends and receives that many bytes at the same time, in pieces, by polling.
+// Sends and receives these numbers of bytes at the same time, in pieces, by polling.
 void Exchange(int socket, std::byte* memory, size_t piece, size_t out, size_t in) {
   while (out > 0 || in > 0) {
     const ssize_t sent = out > 0 ? send(socket, memory, std::min(out, piece), MSG_NOSIGNAL) : 0;

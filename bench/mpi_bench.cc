@@ -152,7 +152,7 @@ class Mpi final : public Peer {
   }
 };
 
-// The common program pins the ranks, not the MPI. If ranks share cores, a waiting rank yields.
+// The common program pins the ranks; the MPI does not. If ranks share cores, a waiting rank yields.
 #if defined(OPEN_MPI)
 
 std::vector<std::string> Mpi::Algorithms(CallKind) const {

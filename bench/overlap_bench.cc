@@ -1,6 +1,6 @@
 // overlap_bench: measures how much of a collective hides behind compute on the thread that started
-// it, with no call into the library in between, and how much it slows the compute down. One process
-// per rank, under any launcher. --help has the details.
+// it, with no call into the library in between. Also measures how much the collective slows the
+// compute down. One process per rank, under any launcher. --help has the details.
 //
 //   alone      start, wait
 //   compute    a loop in registers that takes as long as `alone`
@@ -9,8 +9,8 @@
 //   slow-down  the time of the loop in `together`, relative to its time alone
 //
 // In the same run and in alternation it measures the least possible work: one thread that sends and
-// one that receives, over TCP sockets around a ring, the same number of bytes as the collective's
-// ring moves.
+// one thread that receives, over TCP sockets around a ring. They move the same number of bytes as a
+// ring algorithm of the collective.
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
@@ -155,8 +155,8 @@ class Bare final : public Exchange {
   absl::Status sent_, received_;
 };
 
-// Returns the store's host. The address from which this rank reaches the host is one that the other
-// ranks can reach.
+// Returns the store's host. Other ranks can reach this rank at the address from which it reaches
+// that host.
 std::string HostOf(const std::string& store_url) {
   absl::string_view text = store_url;
   const auto where =
@@ -206,7 +206,7 @@ double Compute(int64_t rounds) {
   return a + b + c + d;
 }
 
-// Seconds of the slowest rank, by call.
+// The times in seconds of the slowest rank, by call.
 struct Times {
   std::vector<double> alone, compute, together, inside;
 };
@@ -215,7 +215,7 @@ class Meter {
  public:
   Meter(Meeting& meeting, Exchange& exchange) : meeting_(meeting), exchange_(exchange) {}
 
-  // Finds the number of compute rounds that take as long as the exchange.
+  // Determines the number of compute rounds that takes the same time as the exchange.
   absl::Status Prepare() {
     double warm = 0;  // connections need time to grow their windows
     for (int i = 0; i < kWarmCalls || warm < kWarmSeconds; ++i) {

@@ -11,7 +11,7 @@
 
 namespace entrain::perf {
 
-// Must be made before the ranks are forked. Each key is set once and never removed.
+// Must be created before the ranks are forked. Each key is set once and never removed.
 class PageStore final : public gloo::rendezvous::Store {
  public:
   PageStore();

@@ -41,7 +41,7 @@ struct Options {
   int timeout_s = 60;
   std::string json;
   bool append = false;
-  std::string page;  // a launched rank: the page where it meets the others
+  std::string page;  // on a launched rank: the page in which it communicates with the other ranks
 };
 
 class Program {
@@ -164,7 +164,7 @@ class Program {
   pid_t Launch(std::vector<std::string> command, const std::string& algorithm,
                const std::string& page) const {
     command.insert(command.end(), command_.begin(), command_.end());
-    // After the options of the user, because the last of two equal options counts.
+    // These options come after those of the user, because the last of two equal options counts.
     command.insert(command.end(), {"--algorithm", algorithm, "--page", page});
     std::vector<char*> pointers;
     for (std::string& word : command) {
@@ -183,8 +183,8 @@ class Program {
     return pid;
   }
 
-  // Returns 0 if all processes succeed. Otherwise, or when the time is up, ends the others: ranks
-  // at once, a launcher by a request first.
+  // Returns 0 if all processes succeed. If a process fails or the time is up, ends the others:
+  // ranks at once, a launcher first by a request.
   int WaitForAll(const std::vector<pid_t>& started, bool launcher) const {
     Deadline end = Deadline::After(options_.timeout_s * kSecond);
     int code = 0, signal = launcher ? SIGTERM : SIGKILL;

@@ -1,7 +1,8 @@
-// reduction_bench: measures weighted and task-arithmetic (GTA) all_reduces, a plain sum of the same
-// vector, and the GTA as programs without this library compute it: three all_reduces (votes,
-// divisors, values) with loops in between. One process per rank, under any launcher; all in one
-// run, in alternation. Prints the slowest rank's time, and the bytes that a rank sent.
+// reduction_bench: measures weighted and task-arithmetic (GTA) all_reduces, and a plain sum of the
+// same vector. Also measures the GTA as programs without this library compute it: three all_reduces
+// (votes, divisors, values) with loops in between. One process per rank, under any launcher;
+// everything in one run, in alternation. Prints the slowest rank's time, and the bytes that a rank
+// sent.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -36,12 +37,12 @@ double Now() {
   return static_cast<double>(Clock::Real().Now()) * 1e-9;
 }
 
-// One way to reduce `in` to `out`, and its figures.
+// One method to reduce `in` to `out`, and its figures.
 struct Way {
   std::string name;
   std::function<absl::Status()> run;
-  std::vector<double> seconds = {};  // by call, of the slowest rank
-  uint64_t bytes = 0;                // sent by this rank, in the last call
+  std::vector<double> seconds = {};  // by call, time of the slowest rank
+  uint64_t bytes = 0;                // bytes sent by this rank in the last call
 };
 
 class Bench {
@@ -164,7 +165,7 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // Both ways have the same result, except for elections that rounding decides.
+  // Both methods have the same result, except for elections that rounding decides.
   absl::Status CheckAgainstThree() {
     const auto find = [&](const char* name) {
       return std::find_if(ways_.begin(), ways_.end(), [&](const Way& w) { return w.name == name; });

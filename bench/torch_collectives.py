@@ -78,7 +78,7 @@ class Cell:
         return tensor.item()
 
     def measure(self, mine, theirs):
-        """Returns (median seconds on entrain, on gloo or None)."""
+        """Returns the median seconds on entrain, and on gloo (or None)."""
         pair = [mine] + ([theirs] if supported(theirs) else [])
         cost = self.agree(sum(timed(call, 3) for call in pair) / len(pair))
         times = max(1, min(100, round(1e-3 / cost)))

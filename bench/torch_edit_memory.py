@@ -109,8 +109,8 @@ def main():
             out = pathlib.Path(directory) / "found"
             subprocess.run([pathlib.Path(args.build) / "tools/entrain-run", "-n", "4", "--", sys.executable, __file__, "--run", run,
                             "--out", out, f"--width={args.width}", f"--layers={args.layers}"], check=True, timeout=3600,
-                           # Makes freed memory go back to the kernel, so that resident memory is
-                           # the memory in use.
+                           # Returns freed memory to the kernel, so that resident memory is the
+                           # memory in use.
                            env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"})
             elements, largest, syncs, between, peak = json.loads(out.read_text())
         if alone is None:

@@ -117,7 +117,7 @@ class GPT(nn.Module):
         self.last.head.weight.copy_(Random(mix(seed, len(self.blocks) + 1)).normal(0.1 * by_width, *self.last.head.weight.shape))
 
     def layers(self):
-        """The groups of parameters that the trainer exchanges together."""
+        """Returns the groups of parameters that the trainer exchanges together."""
         return [self.embed, *self.blocks, self.last]
 
     def forward(self, tokens):
@@ -171,8 +171,9 @@ def options_of(args):
                    skip_anomaly=True)
     flags = ["--local-sgd-warmup-steps", args.warmup, "--outer-lr", args.outer_lr, "--outer-momentum", args.outer_momentum]
     if args.method == "a-edit":
-        # Replicas meet after every step, and exchange when all together have made as many steps as
-        # EDiT's interval has. By time alone, the faster program would exchange after more steps.
+        # Replicas have a rendezvous after every step. They exchange when all together have made the
+        # number of steps of EDiT's interval. By time alone, the faster program would exchange after
+        # more steps.
         together = args.interval * args.ranks // args.shard
         options.update(local_sgd_sync_time=1e-6, min_total_global_steps=together)
         return options, [*flags, "--local-sgd-sync-time", "1e-6", "--min-total-global-steps", together]
@@ -243,7 +244,7 @@ def run(command, seconds):
 
 
 def compare(args, out, seconds):
-    """Trains with both programs, each for at most this many seconds. Returns the results of each, with "losses" by
+    """Trains with both programs, each for at most this number of seconds. Returns the results of each, with "losses" by
     replica and step."""
     build = pathlib.Path(args.build)
     launch = [build / "tools/entrain-run", "-n", args.ranks, "--"]

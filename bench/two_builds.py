@@ -23,7 +23,7 @@ COLLECTIVES = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,gather,scat
 
 
 def measure(build, collective, ranks, transport, options):
-    """Returns median times by size, in microseconds."""
+    """Returns the median times by size, in microseconds."""
     with tempfile.NamedTemporaryFile() as out:
         command = [os.path.join(build, "tools/entrain-perf"), collective, "-n", ranks, "--transport", transport,
                    "--min-bytes", "8", "--max-bytes", options.max_bytes, "--factor", options.factor,

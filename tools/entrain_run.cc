@@ -1,6 +1,6 @@
 // entrain-run -n N [--] PROGRAM ARGS...: starts N ranks of a program on this machine, as torchrun
-// does, and serves the store in which they meet. If one rank fails, it ends the others, or restarts
-// the rank (--elastic). --help has the details.
+// does, and serves the store that they use. If one rank fails, entrain-run ends the other ranks, or
+// restarts the rank (--elastic). --help has the details.
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -34,14 +34,14 @@ namespace entrain {
 namespace {
 
 constexpr int kMostRanks = 4096, kMostRestarts = 1'000'000;
-// After one rank has failed, the others get this time to report their own errors and to end by
+// After one rank has failed, the other ranks get this time to report their own errors and to end by
 // themselves.
 constexpr int64_t kLastWordsNs = 2 * kSecond;
 constexpr int64_t kGraceNs = 5 * kSecond;  // between the request to end and the kill
-// After all ranks have ended: the rest of their output is lost if nobody reads for this long. Long
-// after a success, because a person may be reading the output page by page.
+// After all ranks have ended, the rest of their output is lost if nobody reads for this time. It is
+// long after a success, because a person may be reading the output page by page.
 constexpr int64_t kReaderNs = 60 * kSecond, kReaderOfFailureNs = 2 * kSecond;
-constexpr int64_t kAskStoreNs = kSecond;  // for a question to this process's own store
+constexpr int64_t kAskStoreNs = kSecond;  // limit of a question to this process's own store
 constexpr int kTimedOut = 124, kCannotRun = 127, kBadUsage = 2;
 
 struct Options {
@@ -79,7 +79,7 @@ class Job {
   void TakeSignals();
   absl::StatusOr<RankProcess> StartOne(int rank);
   void Reap();
-  // The failures of --elastic, one after the other.
+  // Handles the failures under --elastic, one after the other.
   void Replace(const std::vector<size_t>& failed);
   bool Restart(size_t rank);
   bool IsMember(size_t rank) const;
@@ -104,7 +104,7 @@ class Job {
   // The three steps of an early end, and the current one.
   enum class Ending { kNone, kLastWords, kAsked, kKilled };
   Ending ending_ = Ending::kNone;
-  Deadline next_step_;  // when the next step of the ending is due
+  Deadline next_step_;  // time of the next step of the ending
   int code_ = 0;        // the job's exit code
 };
 
@@ -125,7 +125,7 @@ Variables VariablesOf(int rank, int size, const Variables& of_job) {
 
 absl::StatusOr<RankProcess> Job::StartOne(int rank) {
   Variables all = VariablesOf(rank, options_.ranks, of_job_);
-  // A job inside an elastic one is not elastic because of that.
+  // An empty value, so that a job inside an elastic job is not elastic because of the outer one.
   all.emplace_back(kRestarts, options_.elastic ? absl::StrCat(restarts_.count(rank)) : "");
   ENTRAIN_ASSIGN_OR_RETURN(RankProcess process, StartRank(options_.program, all));
   guardian_.Watch(process.pid);
@@ -215,8 +215,8 @@ void Job::Reap() {
   if (!any || ending_ != Ending::kNone) {
     return;
   }
-  // If several ranks ended at once, one that was killed is the likelier cause: ranks that lose a
-  // peer exit by themselves.
+  // If several ranks have ended at once, a rank that was killed is the likelier cause: ranks that
+  // lose a peer exit by themselves.
   std::stable_partition(failed.begin(), failed.end(),
                         [this](size_t i) { return ranks_[i].signal != 0; });
   if (options_.elastic) {
@@ -255,7 +255,7 @@ bool Job::Restart(size_t rank) {
   return true;
 }
 
-// Whether the last process of the rank has got a communicator.
+// Returns true if the last process of the rank has got a communicator.
 bool Job::IsMember(size_t rank) const {
   const int number = static_cast<int>(rank);
   const auto said = store_->TryGet(MemberKey(number), {Deadline::After(kAskStoreNs)});
@@ -271,7 +271,7 @@ bool Job::MembersRun() const {
   return false;
 }
 
-// After the ranks have finished, nobody takes in newcomers that still wait.
+// Ends newcomers that still wait: after the ranks have finished, no rank takes them in.
 void Job::EndNewcomers() {
   if (ending_ != Ending::kNone || !finished_ || AllEnded() || MembersRun()) {
     return;
@@ -316,8 +316,8 @@ void Job::CheckTime() {
   }
 }
 
-// Blocks the signals that the job waits for, in this thread and in those started later. Returns the
-// descriptor that reads them.
+// Blocks the signals for which the job waits, in this thread and in threads started later. Returns
+// the descriptor that reads them.
 absl::StatusOr<Fd> TakeOverSignals() {
   sigset_t set;
   sigemptyset(&set);
@@ -333,7 +333,7 @@ absl::StatusOr<Fd> TakeOverSignals() {
   return fd;
 }
 
-// Finds a port that was free a moment ago. It is for torch's own store, in case the ranks use
+// Returns a port that was free a moment ago. It is for torch's own store, in case the ranks use
 // torch.
 absl::StatusOr<uint16_t> FreePort() {
   ENTRAIN_ASSIGN_OR_RETURN(const Address loopback, Address::FromHost("127.0.0.1", 0));

@@ -1,5 +1,5 @@
-// The key of a job that entrain-run starts. It keeps other users of this machine out of the job's
-// store and away from its ranks.
+// The key of a job that entrain-run starts. It prevents other users of this machine from using the
+// job's store and connecting to its ranks.
 #pragma once
 
 #include <string>
@@ -17,10 +17,10 @@ struct JobKey {
   Fd file;
 };
 
-// Names the file of ENTRAIN_KEY_FILE, which it checks, or else makes a random key. A random key is in
-// a sealed memory file of mode 400, which ranks open as /proc/PID/fd/N of this process. So it works
-// with programs that close inherited descriptors, as Python's subprocess does, and no other user
-// can open it. Ranks in a PID namespace of their own cannot open it either: they need
+// Returns the path in ENTRAIN_KEY_FILE, whose file it checks, or else makes a random key. A random
+// key is in a sealed memory file of mode 400, which ranks open as /proc/PID/fd/N of this process.
+// So it works with programs that close inherited descriptors, as Python's subprocess does, and no
+// other user can open it. Ranks in a PID namespace of their own cannot open it either: they need
 // ENTRAIN_KEY_FILE.
 absl::StatusOr<JobKey> MakeJobKey();
 

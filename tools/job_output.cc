@@ -12,8 +12,8 @@ namespace entrain {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
-// Reads at most what a pipe can hold at the end (1 MiB), since a process that outlives its rank
-// could write for ever.
+// The number of reads of a pipe at the end. It covers at most the capacity of a pipe (1 MiB), since
+// a process that outlives its rank could write for ever.
 constexpr size_t kLastReads = (1 << 20) / kReadBytes;
 constexpr int64_t kLineNs = 100 * kMillisecond;
 
@@ -23,7 +23,8 @@ std::string OwnLine(const std::string& text) {
   return absl::StrCat("entrain-run: ", text, "\n");
 }
 
-// One thread for both if they are one pipe or terminal, so that no line splits another.
+// Uses one thread for both streams if they are one pipe or terminal, so that no line splits
+// another.
 JobOutput::JobOutput()
     : out_(std::make_shared<Outlet>(STDOUT_FILENO)),
       err_(SameFile(STDOUT_FILENO, STDERR_FILENO) ? out_
@@ -59,7 +60,7 @@ void JobOutput::Take(const std::vector<pollfd>& waited, size_t first) {
 }
 
 // Reads once, since a rank that writes without end must not delay other ranks and the timeouts.
-// Returns true if there was something to read.
+// Returns true if it has read something.
 bool JobOutput::TakeOnce(Stream* stream) {
   char buffer[kReadBytes];
   const ssize_t got = read(stream->from.get(), buffer, sizeof(buffer));
@@ -83,7 +84,8 @@ void JobOutput::Finish(int64_t quiet_ns, int interrupted) {
   } else if (out_->lost() > 0) {
     Say(absl::StrCat(out_->lost(), " bytes of standard output are lost: ", out_->why_lost()));
   }
-  // The reader of standard error had that time too, so it gets only a moment for the line above.
+  // The reader of standard error had that time too, so it gets only a short time for the line
+  // above.
   if (err_ != out_) {
     err_->Drain(read ? quiet_ns : kLineNs, interrupted);
   }

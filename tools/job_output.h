@@ -1,6 +1,6 @@
 // Copies the output of a job's ranks from their pipes to this process's two streams, line by line.
-// It never delays the supervision: if nobody reads the streams, the ranks wait, and this process
-// does not.
+// It never delays the supervision: if no process reads the streams, the ranks wait, and this
+// process does not.
 //
 // Thread safety: none.
 #pragma once
@@ -35,8 +35,8 @@ class JobOutput {
   void Watch(std::vector<pollfd>* waited) const;
   void Take(const std::vector<pollfd>& waited, size_t first);
 
-  // Called after all ranks have ended: takes the rest from the pipes and waits until all of it is
-  // written. If nothing more is written for `quiet_ns`, or if `interrupted` becomes readable,
+  // Must be called after all ranks have ended. Takes the rest from the pipes and waits until all of
+  // it is written. If nothing more is written for `quiet_ns`, or if `interrupted` becomes readable,
   // the rest is lost, and a line says so.
   void Finish(int64_t quiet_ns, int interrupted);
 

@@ -1,5 +1,5 @@
-// Joins the output of several processes line by line. A line is never split, and begins with its
-// rank.
+// Joins the output of several processes line by line. A line is never split, and begins with the
+// rank that wrote it.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ class LabelledOutput {
   // Passes on the lines that `text` completes, and keeps the rest. A line longer than 64 KiB is
   // cut.
   void Add(absl::string_view text);
-  // Passes on the rest as a line.
+  // Passes on the kept rest as a line.
   void Finish();
   // Returns true if the caller should wait before it adds more.
   bool full() const { return to_->full(); }

@@ -6,7 +6,7 @@
 
 namespace entrain {
 
-// Refuses unknown names, and values that no rank on this machine could use. The error names the
+// Refuses unknown names, and values that no rank on this machine could use. An error names the
 // variable and its value. Applies ENTRAIN_LOG to this process.
 absl::Status CheckLaunchSettings();
 

@@ -20,7 +20,8 @@ namespace {
 
 constexpr size_t kStep = 64 << 10;
 
-// Returns the number of bytes written; negative: an error that waiting does not cure.
+// Returns the number of bytes written, or a negative number for an error that waiting does not
+// cure.
 ssize_t WriteOnce(int to, const std::string& text, size_t from) {
   while (true) {
     const ssize_t put = write(to, text.data() + from, text.size() - from);
@@ -44,10 +45,10 @@ struct Outlet::State {
   const Fd progress;
   std::mutex mutex;
   std::condition_variable more;
-  std::string text;    // that the thread has not taken yet
-  size_t waiting = 0;  // bytes of `text`, and those that the thread has taken and not written
+  std::string text;    // bytes that the thread has not taken yet
+  size_t waiting = 0;  // bytes of `text`, and bytes that the thread has taken but not written
   size_t lost = 0;
-  int error = 0;  // of the last loss
+  int error = 0;  // errno of the last loss
   bool closed = false;
 };
 

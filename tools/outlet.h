@@ -1,5 +1,5 @@
-// An output stream of this process with a writing thread of its own. The reader may be slow,
-// stopped or gone, and entrain-run must continue to supervise its ranks.
+// An output stream of this process with a writing thread of its own. It is needed because the
+// reader may be slow, stopped or gone, and entrain-run must continue to supervise its ranks.
 //
 // Thread safety: one calling thread. The writing thread is internal.
 #pragma once
@@ -28,13 +28,13 @@ class Outlet {
   void Add(absl::string_view text);
   size_t waiting() const;
   bool full() const { return waiting() >= kRoom; }
-  // Readable if bytes were written, or given up, since ForgetProgress.
+  // Returns a descriptor that is readable if bytes were written, or given up, since ForgetProgress.
   int progress_fd() const;
   void ForgetProgress();
   // Blocks until all bytes are written. Returns false if nothing more was written for
   // `quiet_ns`, or if `interrupted` became readable.
   bool Drain(int64_t quiet_ns, int interrupted);
-  // Return how many bytes could not be written, and the reason ("Broken pipe").
+  // Return the number of bytes that could not be written, and the reason ("Broken pipe").
   size_t lost() const;
   std::string why_lost() const;
 
@@ -43,7 +43,7 @@ class Outlet {
   static void WriteAll(const std::shared_ptr<State>& state);
 
   std::shared_ptr<State>
-      state_;  // shared with the thread, which may outlive this object in a write that nobody reads
+      state_;  // shared with the thread, which may outlive this object in a write that does not end
 };
 
 // Returns true if two descriptors lead to one file, pipe or terminal.

@@ -85,7 +85,7 @@ def generate():
     ffi.cdef(DLPACK)
     ffi.set_source("entrain._declarations", None)
     out = io.StringIO()
-    with contextlib.redirect_stdout(None):  # it prints that it generates
+    with contextlib.redirect_stdout(None):  # cffi prints that it generates a file
         ffi.emit_python_code(out)
     return HEAD + out.getvalue()
 
@@ -96,7 +96,7 @@ from __future__ import annotations
 
 import dataclasses
 '''
-# Of a training object: its option list, and the dataclass with the fields.
+# For each training object: its option list, and the dataclass with the fields.
 OBJECTS = {"edit": ("edit_option_list.h", "EditOptions"), "acco": ("acco_option_list.h", "AccoOptions")}
 
 
@@ -114,7 +114,7 @@ def split(text):
 
 
 def rows_of(header):
-    """Type, name, default, limits and sentence of each row of a list."""
+    """Returns type, name, default, limits and sentence of each row of a list."""
     text = re.sub(r" *\\?$", "", (LISTS / header).read_text(), flags=re.M)
     for row in re.findall(r"^  X\((.*?)\)\n(?=  X\(|//)", text, flags=re.M | re.S):
         kind, name, default, limits, _, _, _, sentence = split(row)
@@ -124,7 +124,7 @@ def rows_of(header):
 
 
 def dataclass_of(header, name):
-    """The dataclass, and the families of its options that have words."""
+    """Returns the dataclass, and the families of its options that have words."""
     fields, families = "", {}
     for kind, option, default, limits, sentence in rows_of(header):
         python = {"int64_t": "int", "int32_t": "int", "uint64_t": "int", "double": "float", "bool": "bool"}.get(kind, "str")

@@ -66,7 +66,7 @@ void UnblockSignals() {
   signal(SIGPIPE, SIG_DFL);
 }
 
-// Runs between fork and exec in a process with threads, so it makes system calls only. Never
+// Runs between fork and exec in a process with threads, so it only makes system calls. Never
 // returns.
 [[noreturn]] void BecomeRank(pid_t parent, int empty, const Pipe& out, const Pipe& err, int failure,
                              char** arguments, char** environment) {
@@ -93,12 +93,12 @@ std::string SignalName(int signal) {
   return absl::StrCat("SIG", name, " (", text, ")");
 }
 
-// Reads group numbers until the writer is gone. A negative number removes its opposite. Then kills
-// the groups.
+// Reads group numbers until the writer is gone. A negative number removes the group of its absolute
+// value. Then kills the groups.
 [[noreturn]] void BecomeGuardian(int line) {
   setsid();  // so that signals to a terminal's foreground group do not reach it
-  // Closes all other descriptors: only the parent may hold the line's other end, and readers of our
-  // output must not wait for the guardian to close it.
+  // Closes all other descriptors. Only the parent may hold the line's other end, and readers of the
+  // output must not have to wait for the guardian to close it.
   if (line > 0) {
     close_range(0, static_cast<unsigned>(line) - 1, 0);
   }
@@ -144,7 +144,7 @@ absl::StatusOr<RankProcess> StartRank(const std::vector<std::string>& program,
     BecomeRank(parent, empty.get(), out, err, failure.write.get(), arguments.data(),
                assignments.data());
   }
-  setpgid(pid, pid);  // in the parent too: the first of the two calls counts
+  setpgid(pid, pid);  // called in the parent too: the first of the two calls counts
   failure.write.Reset();
   int error = 0;
   // The write end closes by itself if exec succeeds.

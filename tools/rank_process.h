@@ -36,14 +36,14 @@ absl::StatusOr<RankProcess> StartRank(const std::vector<std::string>& program,
 void SignalRank(const RankProcess& rank, int signal);
 
 // Checks whether the rank has ended, and if so kills the rest of its group. Returns true if this
-// call found the end.
+// call has detected the end.
 bool ReapRank(RankProcess* rank);
 
 // Returns "exited with code 3" or "was killed by SIGKILL (Killed)", for example.
 std::string HowItEnded(const RankProcess& rank);
 
 // A process that outlives this one by a moment. When this process dies, however it dies, the
-// guardian kills the process groups that it was told. A rank's own parent-death signal does not
+// guardian kills the process groups in its list (Watch). A rank's own parent-death signal does not
 // reach the processes that the rank started.
 class Guardian {
  public:

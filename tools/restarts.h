@@ -1,5 +1,5 @@
-// What entrain-run --elastic does when a rank has failed. A pure machine: the caller restarts ranks
-// and ends the job.
+// The decisions of entrain-run --elastic when a rank has failed. A pure machine: the caller
+// restarts ranks and ends the job.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 namespace entrain {
 
 struct ElasticLimits {
-  int max_restarts = 3;  // of each rank
-  int min_ranks = 1;     // that must run for the job to go on
+  int max_restarts = 3;  // number of restarts of each rank
+  int min_ranks = 1;     // number of ranks that must run for the job to go on
 };
 
 class Restarts {
@@ -19,8 +19,8 @@ class Restarts {
 
   // The state of the job when a rank has failed.
   struct State {
-    int running = 0;        // other ranks that run
-    bool members = false;   // one of them has a communicator, so it can take newcomers in
+    int running = 0;        // number of other ranks that run
+    bool members = false;   // one of these has a communicator, so it can take newcomers in
     bool finished = false;  // a rank has exited with 0
     bool joined = false;    // the process that failed had a communicator
   };
@@ -33,7 +33,7 @@ class Restarts {
     Verdict verdict;
     std::string text;  // completes "rank 1 was killed; ..."
   };
-  // A restart is counted.
+  // Returns the decision about a failed rank. A restart is counted.
   Decision OnFailure(int rank, const State& state);
   int count(int rank) const { return counts_[static_cast<size_t>(rank)]; }
 

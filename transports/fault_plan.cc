@@ -22,7 +22,7 @@ using Values = std::vector<absl::string_view>;
 constexpr NamedUnit kRates[] = {{"B/s", 1},          {"kB/s", 1e3},      {"MB/s", 1e6},
                                 {"GB/s", 1e9},       {"bit/s", 0.125},   {"kbit/s", 0.125e3},
                                 {"Mbit/s", 0.125e6}, {"Gbit/s", 0.125e9}};
-// Not those of ParseDuration, which accepts neither microseconds nor 0.
+// ParseDuration cannot be used, because it accepts neither microseconds nor 0.
 constexpr NamedUnit kTimes[] = {{"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}};
 
 absl::StatusOr<int64_t> Time(absl::string_view text) {
@@ -39,7 +39,7 @@ absl::Status Rate(const Values& values, FaultPlan& plan) {
 
 absl::Status Cut(const Values& values, FaultPlan& plan) {
   ENTRAIN_ASSIGN_OR_RETURN(plan.cut_ns, Time(values[0]));
-  plan.cut_ns = std::max<int64_t>(plan.cut_ns, 1);  // 0s: at once
+  plan.cut_ns = std::max<int64_t>(plan.cut_ns, 1);  // 0s means at once
   return absl::OkStatus();
 }
 

@@ -12,9 +12,9 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kKeptCapacity =
-    4096;  // a recycled message keeps this much storage, so that small ones allocate nothing
-// Memory that is kept for the next large messages. Fresh memory of that size comes as zeroed pages,
-// which costs more than the copy.
+    4096;  // a recycled message keeps this much storage, so that small messages allocate nothing
+// The size of the memory that is kept for the next large messages. Fresh memory of this size comes
+// as zeroed pages, which costs more than the copy.
 constexpr int64_t kSpareBytes = 256 << 10;
 constexpr size_t kSpares = 4;
 constexpr size_t kFirstBuckets = 16, kFirstBlock = 4, kBlock = 32;
@@ -77,7 +77,7 @@ T* MatchQueue::Pool<T>::Take(T* T::*next) {
 }
 
 size_t MatchQueue::BucketOf(Tag tag) const {
-  // Tags differ in few, low or middle bits, so this multiplies and takes the high half of the
+  // Tags differ in a few low or middle bits. So the hash multiplies and takes the high half of the
   // product.
   return static_cast<size_t>((tag.bits() * 0x9E3779B97F4A7C15u) >> 32) & (buckets_.size() - 1);
 }
@@ -212,7 +212,8 @@ void MatchQueue::Keep(Incoming* incoming) {
 }
 
 void MatchQueue::GiveStorage(Incoming* incoming) {
-  // A message of more than half of kSpareBytes gets all of it, so that kept memory has one size.
+  // A message of more than half of kSpareBytes gets kSpareBytes, so that all kept memory has one
+  // size.
   const bool large = incoming->bytes_ > kSpareBytes / 2 && incoming->bytes_ <= kSpareBytes;
   if (large && !spares_.empty()) {
     incoming->storage_ = std::move(spares_.back());
@@ -322,10 +323,10 @@ Incoming* MatchQueue::Unline(Line* line) {
   return incoming;
 }
 
-// Gives an early message its receive: copies what has arrived; the rest goes straight to the
-// receive's buffer.
+// Gives an early message to its receive. Copies the bytes that have arrived; the rest goes straight
+// into the receive's buffer.
 void MatchQueue::Claim(Incoming* incoming, const Posted& receive) {
-  // If the message comes in parts, any of its bytes may be there.
+  // If the message comes in parts, any of its bytes may have arrived.
   const int64_t there = incoming->begun_ > 0 ? incoming->bytes_ : incoming->received_;
   Copy(receive.into.data(), incoming->target_, static_cast<size_t>(there));
   incoming->target_ = receive.into.data();

@@ -4,22 +4,22 @@
 // A message and its receive may come in either order:
 //
 //   receive first: Post, then the message comes and goes straight into the receive's buffer
-//   message first: the queue keeps the message early (OnEarly), and the receive claims it by Post
+//   message first: the queue keeps the message as an early message (OnEarly), and Post claims it
 //
-// A message comes in one of three ways, which the transport chooses:
+// A message arrives in one of three forms, which the transport chooses:
 //
-//   Deliver    all of it is there (inproc, shm: small messages; tcp: the bytes of one read)
+//   Deliver    the whole message is there (inproc, shm: small messages; tcp: the bytes of one read)
 //   Begin      its header is there; the payload follows in pieces, which the transport writes to
 //              Incoming::writable()
-//   OnRts      it waits at the sender, known by `handle`, until the transport asks for it
+//   OnRts      the message waits at the sender, known by `handle`, until the transport asks for it
 //
-// Begin and OnRts give an Incoming. Advance moves it on; Fail or Abandon ends it early.
+// Begin and OnRts give an Incoming. Advance reports its progress. Fail or Abandon ends it early.
 //
 // Thread safety: none; only the thread that drives the engine. Completions and statuses go to a
 // CompletionList, which the transport runs in Poll.
 //
 // Invariants (besides those of transport.h):
-//   a For one tag, either receives wait or messages wait, never both; each in order.
+//   a For one tag, either receives wait or messages wait, never both. They are served in order.
 //   b An Incoming that the transport holds stays valid until Advance returns true, Fail or Abandon,
 //     even if its context is revoked before. It may turn dropped() at any time.
 //   c A message that finds its receive needs no allocation. A small early message needs none once
@@ -66,11 +66,12 @@ class Incoming {
   int64_t bytes() const { return bytes_; }
   int64_t received() const { return received_; }
   int64_t left() const { return bytes_ - received_; }
-  uint64_t handle() const { return handle_; }  // as passed to OnRts
-  // The message is not wanted any more (revoked or mismatched): the transport reads its rest into
-  // nothing and calls Advance, or calls Abandon.
+  uint64_t handle() const { return handle_; }  // the argument of OnRts
+  // Returns true if the message is not wanted any more (revoked or mismatched). The transport then
+  // reads and discards the rest of it and calls Advance, or calls Abandon.
   bool dropped() const { return dropped_; }
-  // Not null: a message sent by RTS whose receive accepts a loan of the sender's memory.
+  // Returns the loan of the receive if the message was sent by RTS and the receive accepts a loan
+  // of the sender's memory; otherwise null.
   Loan* loan() const { return hint_.loan; }
   // Returns the place for the next left() bytes: the rest of the receive's buffer, or of the memory
   // that keeps the message early. Empty if dropped. Must be asked again after any other call, since
@@ -80,8 +81,8 @@ class Incoming {
   Bytes writable(int64_t at) const {
     return dropped_ ? Bytes() : Bytes(target_ + at, static_cast<size_t>(bytes_ - at));
   }
-  // For transports that move a message in parts that may end in another order: how many bytes all
-  // parts that have begun will bring.
+  // For transports that move a message in parts that may end out of order. Returns the length of
+  // all parts that have begun.
   int64_t begun() const { return begun_; }
   void Begin(int64_t bytes) { begun_ += bytes; }
 
@@ -92,27 +93,27 @@ class Incoming {
   int64_t bytes_ = 0, received_ = 0, begun_ = 0;
   uint64_t handle_ = 0;
   std::byte* target_ = nullptr;
-  Completion* done_ = nullptr;  // of the receive that has claimed it
-  RecvHint hint_;               // of that receive
+  Completion* done_ = nullptr;  // completion of the receive that has claimed this message
+  RecvHint hint_;               // hint of that receive
   Incoming* next_ = nullptr;    // in its tag's list of early messages, or in the free list
   std::unique_ptr<std::byte[]> storage_;
-  int64_t capacity_ = 0;    // of storage_
+  int64_t capacity_ = 0;    // capacity of storage_
   size_t held_at_ = 0;      // its index in MatchQueue::held_
-  absl::Status withdrawn_;  // why the sender withdrew it
-  bool by_rts_ = false;     // else eager: its cost is accounted
+  absl::Status withdrawn_;  // reason why the sender withdrew the message
+  bool by_rts_ = false;     // sent by RTS; otherwise eager, and its cost is counted
   bool in_line_ = false;    // kept early, not claimed
-  bool held_ = false;       // by the transport
+  bool held_ = false;       // the transport holds the message
   bool claimed_ = false;    // a receive waits for its last byte
-  bool counted_ = false;    // in early_bytes
+  bool counted_ = false;    // its cost is included in early_bytes
   bool dropped_ = false;
 };
 
 class MatchQueue {
  public:
-  // The cost of an eager message in early_bytes, limits and credit: its bytes and its bookkeeping.
+  // The cost of an eager message in early_bytes, limits and credit: its bytes plus its bookkeeping.
   static constexpr int64_t kOverhead = 64;
   static constexpr int64_t CostOf(int64_t bytes) { return bytes + kOverhead; }
-  static constexpr int64_t kMaxRts = 1 << 20;  // kept RTS; more break the protocol
+  static constexpr int64_t kMaxRts = 1 << 20;  // most RTS kept; more break the protocol
 
   // `early_limit` bounds the cost of eager messages kept early. A transport whose senders respect a
   // credit passes that credit; a peer that exceeds it breaks the protocol. All pointers must
@@ -122,15 +123,16 @@ class MatchQueue {
   MatchQueue(const MatchQueue&) = delete;
   MatchQueue& operator=(const MatchQueue&) = delete;
 
-  // Implements Endpoint::PostRecv. Empties hint.loan. Usually returns null. Not null: the receive
-  // met an RTS, and the transport must start its transfer (send CTS or copy it) and call
-  // Advance. If it is dropped() (the two do not match, and the receive has failed), the transport
-  // must refuse it and call Abandon.
+  // Implements Endpoint::PostRecv. Empties hint.loan. Usually returns null: the transport has
+  // nothing to do. Otherwise the receive has claimed an RTS, and the transport must start its
+  // transfer (send CTS or copy the message) and call Advance. If the result is dropped() (receive
+  // and message do not match, and the receive has failed), the transport must refuse the message
+  // and call Abandon.
   Incoming* Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint = {});
 
-  // Looks for an early message of this tag. kWhole: the first one has this envelope and length; it
-  // was taken and lies in `into`. kOther: the first one differs, or a receive is posted; nothing
-  // was done.
+  // Looks for an early message of this tag. kWhole: the first early message has this envelope and
+  // this length; it was taken out of the queue and lies in `into`. kOther: the first early message
+  // differs, or a receive is posted; nothing was done.
   enum class Kept { kNothing, kWhole, kOther };
   Kept TakeKept(const Envelope& envelope, Bytes into);
 
@@ -140,36 +142,38 @@ class MatchQueue {
     return line != nullptr && line->first_early != nullptr;
   }
 
-  // The three ways of arrival. Must be called only from Poll. They call Events::Accepts, and
-  // OnEarly if the message is kept. These functions may revoke contexts and close the endpoint, but
-  // must not destroy it. An error means that the peer exceeded its limits, and the path must fail.
+  // The functions for the three forms of arrival. They must be called only from Poll. They call
+  // Events::Accepts, and OnEarly if the message is kept. They may cause that contexts are revoked
+  // and the endpoint is closed, but the endpoint must not be destroyed. An error means that the
+  // peer exceeded its limits, and the path must fail.
   absl::Status Deliver(const Envelope& envelope, ConstBytes payload);
   // Never returns null. The transport holds the message until it is complete.
   absl::StatusOr<Incoming*> Begin(const Envelope& envelope, int64_t bytes);
-  // Null: the message is kept, and a later Post returns it. Otherwise as for Post.
+  // Returns null if the message is kept; a later Post returns it. Otherwise returns a message as
+  // Post does.
   absl::StatusOr<Incoming*> OnRts(const Envelope& envelope, int64_t bytes, uint64_t handle);
 
-  // The transport has written `bytes` more bytes to writable(), or read them into nothing. Returns
-  // true if the message is complete. Then the receive's completion is due, or the complete message
-  // is kept, and the transport must not use `incoming` any more.
+  // Must be called when the transport has written `bytes` more bytes to writable(), or has read and
+  // discarded them. Returns true if the message is complete. Then the receive's completion is due,
+  // or the complete message is kept, and the transport must not use `incoming` any more.
   bool Advance(Incoming* incoming, int64_t bytes);
-  // The rest will not come: a receive that claimed the message fails with `why`. Ends the
-  // transport's hold.
+  // Must be called when the rest of a message will not come. A receive that has claimed the message
+  // fails with `why`. Ends the transport's hold.
   void Fail(Incoming* incoming, const absl::Status& why);
   // Ends the transport's hold on a dropped message whose bytes will not come.
   void Abandon(Incoming* incoming);
-  // The sender withdraws an RTS (it was revoked there). Returns true if the message is
-  // kept: a receive that claims it then fails with `why`, and the transport must not use it any
-  // more.
+  // Must be called when the sender withdraws an RTS (it was revoked there). Returns true if the
+  // message is kept. A receive that claims it later fails with `why`, and the transport must not
+  // use the message any more.
   bool Withdraw(Tag tag, uint64_t handle, const absl::Status& why);
 
-  // Fails the receives of this context with `why`, drops its early messages, and turns held ones
+  // Fails the receives of this context with `why`, drops its early messages, and marks held ones as
   // dropped. Appends the handles of kept RTS to `refused`, so that the transport can tell
   // the sender.
   void Revoke(Context mine, const absl::Status& why, std::vector<uint64_t>* refused);
-  // The path has ended: receives fail with `why`, now and later, held messages included (the
-  // transport must not use any Incoming afterwards). Messages that have arrived entirely stay: the
-  // peer may have sent all its messages and ended.
+  // Must be called when the path has ended. Receives fail with `why`, now and later, also those
+  // that have claimed held messages (the transport must not use any Incoming afterwards). Messages
+  // that have arrived entirely stay: the peer may have sent all its messages and ended.
   void FailAll(const absl::Status& why);
 
   // Returns the cost of the eager messages kept early, complete or not.
@@ -177,7 +181,7 @@ class MatchQueue {
   // Returns the cost of the eager messages that have left the queue since the last call, delivered
   // or dropped. It is the credit to return to the sender.
   int64_t TakeReleased();
-  // Returns how many receives wait for a message, without those of held messages.
+  // Returns the number of receives that wait for a message, without those that have claimed one.
   int64_t posted() const { return posted_; }
   // Returns true if a receive waits, or a message is being moved. Only then is it worth looking at
   // the peer.
@@ -244,18 +248,18 @@ class MatchQueue {
   CompletionList* const completions_;
   const int64_t early_limit_;
 
-  std::vector<Line*> buckets_;  // a power of two
+  std::vector<Line*> buckets_;  // their number is a power of two
   size_t lines_ = 0;
   Pool<Line> line_pool_;
   Pool<Posted> posted_pool_;
   Pool<Incoming> incoming_pool_;
-  std::vector<std::unique_ptr<std::byte[]>> spares_;  // of kSpareBytes, for larger messages
+  std::vector<std::unique_ptr<std::byte[]>> spares_;  // blocks of kSpareBytes, for larger messages
   std::vector<Incoming*> held_;
   absl::Status end_;  // not OK: FailAll was called
   int64_t posted_ = 0, early_bytes_ = 0, released_ = 0, kept_rts_ = 0;
 };
 
-// Returns the error of invariant 6, which names both sides.
+// Returns the error of invariant 6 in transport.h, which names both sides.
 absl::Status MismatchError(const Envelope& receive, int64_t receive_bytes, const Envelope& message,
                            int64_t message_bytes);
 

@@ -1,5 +1,5 @@
-// The packets of tcp and ucx: one header, the meaning of each type, and the rules for both in one
-// table.
+// The packets of tcp and ucx: one header, and one table with the meaning and the rules of each
+// type.
 //
 //    0        1        2        3        4                 8
 //   +--------+--------+--------+--------+-----------------+
@@ -18,22 +18,22 @@
 //   type      tag, descriptor  bytes              message  payload
 //   EAGER     the message's    of the payload        -     the message
 //   RTS       the message's    of the message       yes    -
-//   CTS       -                0                    yes    -  send it: its receive is posted
-//   REFUSE    -                0                    yes    -  forget it: revoked or mismatched
+//   CTS       -                0                    yes    -  send it: the receive is posted
+//   REFUSE    -                0                    yes    -  drop it: revoked or mismatched
 //   DATA      -                of the payload       yes    the next bytes of a cleared message
-//   WITHDRAW  the tag only     0                    yes    -  it will not come: revoked
+//   WITHDRAW  the tag only     0                    yes    -  the message will not come: revoked
 //   CONTROL   -                of the payload        -     the text, at most 4 KiB
 //   CREDIT    -                0                     -     -
-//   CLOSE     -                of the payload        -     why, at most 4 KiB; the last packet
+//   CLOSE     -                of the payload        -     the reason, up to 4 KiB; the last packet
 //   WANT      -                0                  number  -  tcp: streams wanted, maybe 0
-//   STANDS    -                0                  number  -  tcp: its sender reads from this stream, counted from 0
+//   STANDS    -                0                  number  -  tcp: sender reads stream 0, 1, ...
 //   HELLO     -                of the payload        -     ucx: a card and the handshake's hello
 //   PROOF     -                of the payload        -     ucx: the handshake's proof
 //
-// `credit`, in every type: the bytes of eager messages (each counted with 64 more) that have left
-// the memory for early messages and are returned with this packet (rendezvous_sender.h). `streams`
-// is explained in tcp/frame.h. Anything that is not in the table breaks the protocol and ends the
-// path.
+// `credit`, in every type: the cost of the eager messages that have left the memory for early
+// messages and whose credit this packet returns (rendezvous_sender.h). The cost of a message is its
+// bytes plus 64. `streams` is explained in tcp/frame.h. Anything that is not in the table breaks
+// the protocol and ends the path.
 #pragma once
 
 #include <cstddef>
@@ -86,7 +86,8 @@ absl::Status BreachOfProtocol(absl::string_view what);
 // Checks type, version and `bytes` against the table. `most` is the largest payload of EAGER and
 // DATA.
 absl::Status CheckPacket(const PacketHeader& header, PacketUser user, int64_t most);
-// Returns true if the type's `bytes` count a payload, which is so for every type but RTS.
+// Returns true if `bytes` of this type is the length of a payload. This is so for all types but
+// RTS.
 bool HasPayload(PacketType type);
 
 }  // namespace entrain

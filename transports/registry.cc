@@ -36,7 +36,7 @@ constexpr TransportFactory kRegistry[] = {
     {"tcp", CreateTcpTransport},
 };
 
-// Not transports between hosts, but named like them: ways of calls on device memory
+// These names may be used like transports but are none: they are paths of calls on device memory
 // (lib/device/calls).
 constexpr const char* kForDevices[] = {"cuda", "nccl", "node_groups"};
 

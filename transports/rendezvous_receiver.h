@@ -2,8 +2,8 @@
 // large messages that wait at the peer until their receives are posted. There is one per endpoint,
 // in tcp and ucx; RendezvousSender is the other side.
 //
-//   RTS --(its receive is there)--> CTS sent --DATA, ...--> done
-//     \--(nobody wants it)--> refused
+//   RTS --(its receive is posted)--> CTS sent --DATA, ...--> done
+//     \--(no receive may take it)--> refused
 //
 // Thread safety: none; the thread that drives the engine.
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace entrain {
 
-// Tells the peer the fate of its messages.
+// The interface by which the object tells the peer the fate of the peer's messages.
 class Answers {
  public:
   virtual void ClearToSend(uint64_t message) = 0;
@@ -47,22 +47,23 @@ class RendezvousReceiver {
 
   void Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint);
   void Revoke(Context mine, const absl::Status& why);
-  // No Incoming may be used afterwards, and nothing is answered any more.
+  // Must be called when the path has ended. No Incoming may be used afterwards, and nothing is
+  // answered any more.
   void FailAll(const absl::Status& why);
   // Returns true after FailAll, even if an event of one of this object's calls caused it.
   bool failed() const { return failed_; }
 
-  // ---- Handle the peer's packets; `message` is the peer's number. Errors are breaches of
-  // protocol.
+  // ---- Functions for the peer's packets. `message` is the peer's number. An error means that the
+  // peer broke the protocol.
   absl::Status OnRts(const Envelope& envelope, int64_t bytes, uint64_t message);
   void OnWithdraw(Tag tag, uint64_t message);
   // Handles RTS and WITHDRAW of the peer's messages, and passes CTS, REFUSE and CREDIT about this
   // side's messages to `sender`. Other types break the protocol, so the transport must handle its
   // other types before it calls this function.
   absl::Status OnPacket(const PacketHeader& header, RendezvousSender* sender);
-  // Returns the place for `bytes` following bytes of the message.
+  // Returns the place for the next `bytes` bytes of the message.
   absl::StatusOr<PayloadPart> OnData(uint64_t message, int64_t bytes);
-  // Calls MatchQueue::Advance for a cleared message, or for one from Begin.
+  // Calls MatchQueue::Advance for a cleared message, or for a message from Begin.
   void Advance(Incoming* incoming, int64_t bytes);
   // Returns credit for the messages delivered since the last call.
   void ReturnCredit();
@@ -80,7 +81,7 @@ class RendezvousReceiver {
   MatchQueue matching_;
   bool failed_ = false;
   std::vector<Incoming*> cleared_;
-  std::vector<uint64_t> refused_;  // room for Revoke
+  std::vector<uint64_t> refused_;  // reused by Revoke
 };
 
 }  // namespace entrain

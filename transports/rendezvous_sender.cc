@@ -89,7 +89,7 @@ absl::Status RendezvousSender::OnCredit(int64_t bytes) {
 absl::Status RendezvousSender::OnCts(uint64_t message) {
   Outgoing* const send = Find(message);
   if (send == nullptr) {
-    return absl::OkStatus();  // was revoked meanwhile; a WITHDRAW is on its way
+    return absl::OkStatus();  // revoked meanwhile; a WITHDRAW is on its way
   }
   if (send->state != State::kRtsSent) {
     return BreachOfProtocol("CTS for a message without RTS");

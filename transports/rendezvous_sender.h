@@ -1,7 +1,7 @@
 // The sender of the eager and rendezvous protocols. The peer keeps only a bounded number of bytes
-// that it has not asked for: a message goes eagerly while the peer's credit lasts; otherwise the
+// that it has not asked for. A message is sent eagerly while the peer's credit lasts. Otherwise the
 // peer gets an RTS and answers with a CTS when its receive is posted. There is one RendezvousSender
-// per endpoint, in tcp and ucx, which send the bytes.
+// per endpoint of tcp and ucx; the endpoint sends the bytes.
 //
 //   Post --> waiting --(small, credit)--> given away -----------------------> done
 //                   \------(otherwise)--> RTS sent --OnCts--> cleared --> ... --> done
@@ -9,9 +9,10 @@
 // Order: first waiting messages in the order posted (invariant 1 of transport.h), then cleared
 // messages, one after another.
 //
-// Credit: the peer returns the bytes of eager messages, each counted as MatchQueue counts it, when
-// they have left its memory for early messages. The bytes that are not returned stay below
-// kEarlyCredit. So if nobody receives the messages, only their RTS packets take memory at the peer.
+// Credit: when eager messages have left the peer's memory for early messages, the peer returns
+// their cost, which is counted as in MatchQueue. The cost that is not returned stays below
+// kEarlyCredit. So if no receives are posted for the messages, only their RTS packets take memory
+// at the peer.
 //
 // Thread safety: none; the thread that drives the engine.
 #pragma once
@@ -34,7 +35,7 @@ constexpr int64_t kEarlyCredit = 4 << 20;  // per direction of a pair
 // A message from its posting until its memory belongs to the caller again. RendezvousSender makes
 // and owns it.
 struct Outgoing {
-  // kGivenAway: the transport has all of it. kSendingRts: the RTS is under way. kDead: revoked
+  // kGivenAway: the transport has all its bytes. kSendingRts: the RTS is under way. kDead: revoked
   // while in a queue, and freed when its turn comes.
   enum class State : uint8_t {
     kFree,
@@ -48,14 +49,14 @@ struct Outgoing {
   Envelope envelope;
   const std::byte* data = nullptr;
   int64_t bytes = 0;
-  int64_t given = 0, taken = 0;  // bytes of data: given to the transport; taken by it
+  int64_t given = 0, taken = 0;  // bytes of data given to the transport, and taken by it
   Completion* done = nullptr;
-  uint64_t message = 0;  // not 0; has a generation, so an old number is recognised
+  uint64_t message = 0;  // never 0; contains a generation, so that an old number is recognised
   State state = State::kFree;
   bool queued = false;  // it is in a queue
 
-  // Returns true if the peer keeps the RTS or has claimed the message. Such a peer must be told of
-  // its end.
+  // Returns true if the peer keeps the RTS or has claimed the message. If such a message ends
+  // early, the peer must be told.
   bool known() const { return state == State::kRtsSent || state == State::kCleared; }
 };
 
@@ -81,7 +82,7 @@ class RendezvousSender {
   // Counts `bytes` bytes of the message's data as taken. The last ones complete the message.
   void Taken(Outgoing* send, int64_t bytes);
 
-  // ---- Handle answers of the peer. Errors are breaches of protocol.
+  // ---- Functions for answers of the peer. An error means that the peer broke the protocol.
   absl::Status OnCredit(int64_t bytes);
   absl::Status OnCts(uint64_t message);
   absl::Status OnRefuse(uint64_t message);
@@ -94,10 +95,11 @@ class RendezvousSender {
   bool TakeCredit(int64_t bytes);
   // Gives back the credit of a message that was not sent.
   void PutCreditBack(int64_t bytes) { credit_used_ -= MatchQueue::CostOf(bytes); }
-  // Credit to return to the peer: it goes with the next packet, or alone if it is much.
+  // Adds credit to return to the peer. It goes with the next packet, or in a packet of its own if
+  // it is much.
   void ReturnCredit(int64_t bytes) { credit_to_return_ += bytes; }
   bool credit_is_due() const { return credit_to_return_ >= kEarlyCredit / 4; }
-  // Returns the credit to put into the next packet.
+  // Returns the credit to put into the next packet, and counts it as returned.
   uint32_t SayCredit();
 
   // Calls `f` with each message that is not over. `f` may fail it.

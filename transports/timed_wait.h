@@ -21,7 +21,7 @@ class TimedWait {
   TimedWait(const TimedWait&) = delete;
   TimedWait& operator=(const TimedWait&) = delete;
 
-  // Readable if any added descriptor is (level-triggered), or if the timer has run out.
+  // Readable if any added descriptor is ready (level-triggered), or if the timer has run out.
   int fd() const { return epoll_; }
   // Watches `fd` for `events` (EPOLLIN by default; EPOLLERR and EPOLLHUP are always watched).
   absl::Status Add(int fd, uint32_t events = 1);
@@ -37,7 +37,7 @@ class TimedWait {
     }
     return count;
   }
-  // Costs nothing for Never() and for the instant that is set already.
+  // Costs nothing for Never() and for the instant that is already set.
   void SetTimer(Deadline at, const Clock& clock);
   void ClearTimer() { SetTimer(Deadline::Never(), Clock::Real()); }
 

@@ -4,7 +4,7 @@
 
 namespace entrain {
 
-// Writer and Reader copy integers as they lie in memory.
+// Writer and Reader copy integers in the byte order of memory.
 static_assert(std::endian::native == std::endian::little, "the wire formats are little-endian");
 
 }  // namespace entrain

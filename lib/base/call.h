@@ -1,6 +1,6 @@
 // Call: one operation of a communicator, with all its arguments. Descriptor: the 16 bytes that
-// every message of a call carries. By it ranks that called different things report an error instead
-// of hanging or mixing data.
+// every message of a call carries. Ranks that called different things notice it by the descriptors,
+// and report an error instead of hanging or mixing data.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,8 @@ enum class CallKind : uint8_t {
   kSend = 6,
   kRecv = 7,
   kSplit = 8,   // the all-gather behind entrain_comm_split
-  kCreate = 9,  // the all-gather by which the ranks of a new communicator prove that all reach all
+  // the all-gather by which the ranks of a new communicator prove that all ranks reach each other
+  kCreate = 9,
   kReduce = 10,
   kGather = 11,
   kScatter = 12,
@@ -43,14 +44,14 @@ enum class CallKind : uint8_t {
   kGrow = 17,     // an all-gather of entrain_comm_grow
 };
 absl::string_view NameOf(CallKind kind);  // "all_reduce"
-// Finds the collective to which NameOf gives this name. Returns nullopt for send, recv, recv_any,
+// Returns the collective to which NameOf gives this name. Returns nullopt for send, recv, recv_any,
 // split, create and grow.
 std::optional<CallKind> CollectiveFromName(absl::string_view name);
 // Returns "barrier, broadcast, all_reduce, ...".
 std::string CollectiveNames();
 // Returns true if the call combines contributions.
 bool Reduces(CallKind kind);
-// Returns true if one rank, Call::root, has another role than the others.
+// Returns true if one rank, Call::root, has another role than the other ranks.
 bool HasRoot(CallKind kind);
 // Returns true for calls between two ranks: send, recv, recv_any.
 bool IsMessage(CallKind kind);
@@ -58,7 +59,7 @@ bool IsMessage(CallKind kind);
 // part, and parts may be uneven.
 bool HasParts(CallKind kind);
 
-// Values are the C ABI's (types.h).
+// The values are those of the C ABI (types.h).
 enum class ReduceOp : int32_t {
   kSum = 0,
   kProd = 1,
@@ -83,8 +84,8 @@ constexpr int kBuiltinOps = 13;         // those before kCustom
 absl::string_view NameOf(ReduceOp op);  // "sum"
 bool IsBuiltin(ReduceOp op);
 // Returns an error, which names both, if `op` cannot reduce elements of this type. Bit operators
-// take integers. minloc and maxloc take pairs, and nothing else does. A weighted mean and gta take
-// floats. kCustom takes every type.
+// take integers. minloc and maxloc take pairs, and no other operator does. A weighted mean and gta
+// take floats. kCustom takes every type.
 absl::Status CheckReduction(ReduceOp op, DType dtype);
 
 // How a call combines contributions.
@@ -94,8 +95,7 @@ struct Reduction {
   // returns 0, or another number if it failed.
   int32_t (*combine)(void* dst, const void* src, size_t count, int32_t dtype, void* user) = nullptr;
   void* user = nullptr;
-  // kCustom: the number of threads inside `combine`, also for calls that are over. Null: nobody
-  // needs the number.
+  // kCustom: the number of threads inside `combine`, also for calls that are over. May be null.
   std::shared_ptr<std::atomic<int32_t>> inside;
   uint32_t signature =
       0;  // kCustom: the caller's number for this function; must agree on all ranks
@@ -103,7 +103,7 @@ struct Reduction {
   double factor = 1;  // kPreMultipliedSum: multiplies this rank's contribution; a whole number for
                       // integers
   std::shared_ptr<const Merging> merging;  // kWeightedMean, kGta; else null
-  // The state that calls with this reduction pass on to later ones (lib/comm/merge_state.h). Not
+  // The state that calls with this reduction pass on to later calls (lib/comm/merge_state.h). Not
   // null if merging->Packs().
   std::shared_ptr<MergeState> merge_state;
 };
@@ -120,7 +120,8 @@ struct Descriptor {
   // The root, or a number that stands for other arguments that must agree: the signature of a
   // custom reduction, or a hash of uneven counts. If there are several, their hash.
   uint32_t root = 0;
-  int64_t count = 0;  // as the caller gave it. Uneven parts: the sum if all ranks know it, else 0
+  // as the caller gave it. Uneven parts: the sum if all ranks know the sum, else 0
+  int64_t count = 0;
   static constexpr uint8_t kInRankOrder = 1, kUneven = 2, kDeterminismShift = 2, kDevice = 16;
   friend bool operator==(const Descriptor&, const Descriptor&) = default;
 };
@@ -145,7 +146,7 @@ struct CallOptions {
   int64_t timeout_ns = 0;   // the time limit behind the deadline, for messages
   int64_t user_tag = -1;    // -1: untagged, in program order; else 0..2^20-2
   bool background = false;  // the waiter sleeps at once instead of spinning
-  Determinism determinism = Determinism::kDefault;  // must agree on all ranks, where Reduces(kind)
+  Determinism determinism = Determinism::kDefault;  // must be equal on all ranks if Reduces(kind)
   bool device =
       false;  // the buffers are in device memory, on all ranks (lib/device/calls/device_runner.h)
   bool on_stream = false;  // starts after the work already on `stream`; later work there waits for
@@ -163,14 +164,14 @@ struct PartCounts {
 
 // `in` and `out` may be the same memory. `count` is the number of elements of one part if
 // HasParts(kind), else of the buffer. With uneven parts it is the sum of all parts if all ranks
-// know that, else 0.
+// know the sum, else 0.
 struct Call {
   CallKind kind = CallKind::kBarrier;
   Reduction reduction;
   DType dtype = DType::kU8;
   BufferView in, out;
   int64_t count = 0;
-  int root = 0;  // if HasRoot(kind). send, recv: the peer. recv_any: -1
+  int root = 0;  // used if HasRoot(kind). send, recv: the peer. recv_any: -1
   int32_t* source =
       nullptr;  // recv_any: receives the sender's rank if the call succeeds; may be null
   std::shared_ptr<const PartCounts> uneven;  // null: even parts

@@ -1,8 +1,8 @@
-// Marks a thread that is inside a function of the caller which the library has called, and says
-// what that function may do. done() of entrain_work_notify runs on a thread that nobody waits for,
-// so it may start calls. The library waits for the function of a reduction or of a step, and ranks
-// need not call such a function equally often. A call started inside it could have no counterpart
-// on other ranks.
+// Marks a thread that is inside a function of the caller which the library has called, and records
+// what that function may do. done() of entrain_work_notify runs on a thread for which the library
+// does not wait, so it may start calls. The library waits for the function of a reduction or of a
+// step, and the number of its calls may differ between ranks. A call started inside such a function
+// could have no counterpart on other ranks.
 //
 // Thread safety: each thread has its own scopes.
 #pragma once
@@ -21,8 +21,8 @@ enum class Does {
 
 class CallbackScope {
  public:
-  // `name` ("the done() of all_reduce #2") must outlive the scope. `may`: what the callback may do
-  // besides kLook.
+  // `name` ("the done() of all_reduce #2") must outlive the scope. `may` is what the callback may
+  // do besides kLook.
   CallbackScope(absl::string_view name, Does may) : name_(name), may_(may), outer_(innermost_) {
     innermost_ = this;
   }
@@ -40,7 +40,7 @@ class CallbackScope {
  private:
   absl::Status Refuse(Does does) const;
 
-  // Every call reads it. Without this TLS model each read would call the dynamic linker.
+  // Every call reads this. Without this TLS model each read would call the dynamic linker.
   static __thread const CallbackScope* innermost_ __attribute__((tls_model("initial-exec")));
 
   const absl::string_view name_;

@@ -15,7 +15,7 @@
 
 namespace entrain {
 
-// Shared with the thread, so the thread may outlive everything else.
+// Shared with the thread, because the thread may outlive everything else.
 struct CallbackThread::Queue {
   absl::Mutex mutex;
   struct Named {
@@ -23,7 +23,7 @@ struct CallbackThread::Queue {
     std::string name;
   };
   std::deque<Named> waiting ABSL_GUARDED_BY(mutex);
-  std::string name ABSL_GUARDED_BY(mutex);  // of the callback that runs
+  std::string name ABSL_GUARDED_BY(mutex);  // name of the callback that runs
   int64_t since_ns ABSL_GUARDED_BY(mutex) = 0;
   bool closed ABSL_GUARDED_BY(mutex) = false;
 };

@@ -1,7 +1,7 @@
 // A thread that calls the caller's functions. Such a function may block, for example on a lock that
 // another thread holds during a call of the library. Each engine has one thread for done() of
-// entrain_work_notify, each communicator one for reductions, and the process one for the log
-// function. Each is made for the first use. Nobody joins the thread or waits for it without a
+// entrain_work_notify, each communicator has one for reductions, and the process has one for the
+// log function. A thread is made at its first use. No thread joins it or waits for it without a
 // deadline: the function that it runs may need a lock that the waiter holds.
 //
 // Thread safety: any thread.
@@ -20,16 +20,17 @@ namespace entrain {
 class CallbackThread {
  public:
   using Callback = absl::AnyInvocable<void() &&>;
-  // `name`: the thread's name in debuggers and ps. RESOURCE_EXHAUSTED: the system gives no thread.
+  // `name` is the thread's name in debuggers and ps. RESOURCE_EXHAUSTED: the system gives no
+  // thread.
   static absl::StatusOr<std::shared_ptr<CallbackThread>> Start(const char* name);
   // The thread ends by itself once it has called everything that was posted. The destructor may run
   // on this very thread.
   ~CallbackThread();
-  // Calls `callback` soon, after all that were posted before. `name`: the name that Running
-  // reports.
+  // Calls `callback` soon, after all callbacks that were posted before. `name` is the name that
+  // Running reports.
   void Post(Callback callback, std::string name = {});
-  // The callback that runs now, since when by Clock::Real() (0: none runs), and how many wait
-  // behind it.
+  // The callback that runs now, the time by Clock::Real() since which it runs (0: none runs), and
+  // the number of callbacks that wait behind it.
   struct Running {
     std::string name;
     int64_t since_ns = 0;

@@ -11,7 +11,7 @@ namespace entrain {
 constexpr int64_t kMicrosecond = 1000;
 constexpr int64_t kMillisecond = 1000 * kMicrosecond;
 constexpr int64_t kSecond = 1000 * kMillisecond;
-// The time limit of a wait for which the caller gives none.
+// The time limit of a wait for which the caller gives no limit.
 constexpr int64_t kDefaultTimeoutNs = 1800 * kSecond;
 
 // Monotonic nanoseconds. Thread safety: any thread.
@@ -19,8 +19,8 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual int64_t Now() const = 0;
-  // Returns an instant at most 10 ms before Now(), in a few nanoseconds. For records of what
-  // happened, not for deadlines.
+  // Returns an instant at most 10 ms before Now(), in a few nanoseconds. For records of events, not
+  // for deadlines.
   virtual int64_t Roughly() const { return Now(); }
   // CLOCK_MONOTONIC. Never destroyed.
   static const Clock& Real();

@@ -46,15 +46,16 @@ struct NamedUnit {
 };
 absl::StatusOr<int64_t> ParseUnits(absl::string_view text, absl::Span<const NamedUnit> units,
                                    absl::string_view what);
-// Parses "64", "64K", "1.5M", "2G" (factor 1024) to bytes.
+// Parses "64", "64K", "1.5M", "2G" (factor 1024). Returns bytes.
 absl::StatusOr<int64_t> ParseSize(absl::string_view text);
-// Parses "250ms", "30s", "5m", "2h" to nanoseconds, above 0. A number without a unit is seconds.
+// Parses "250ms", "30s", "5m", "2h". Returns nanoseconds, more than 0. A number without a unit is
+// seconds.
 absl::StatusOr<int64_t> ParseDuration(absl::string_view text);
 
-// Copies a caller's size-first struct over `known`, which holds the defaults. Takes the first
-// min(size, known_size) bytes, and accepts a longer struct only if its unknown tail is zero.
-// Refuses null, size 0 (the caller did not initialise it) and sizes that are not a multiple of 8
-// (no struct of the ABI has one, so a field would be cut). `name` is for messages.
+// Copies a caller's size-first struct over `known`, which holds the defaults. Copies the first
+// min(size, known_size) bytes. Accepts a longer struct only if its unknown tail is zero. Refuses
+// null, size 0 (the caller did not initialise the struct) and sizes that are not a multiple of 8
+// (no struct of the ABI has such a size, so a field would be cut). `name` is used in messages.
 absl::Status CopyStruct(const void* from, void* known, size_t known_size, const char* name);
 
 }  // namespace entrain

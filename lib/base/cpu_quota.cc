@@ -32,7 +32,7 @@ bool NamesCpu(absl::string_view list) {
   return absl::c_linear_search(std::vector<absl::string_view>(absl::StrSplit(list, ',')), "cpu");
 }
 
-// A mounted hierarchy of cgroups that limits CPU time, or part of it.
+// A mounted hierarchy of cgroups that limits CPU time, or a part of such a hierarchy.
 struct CgroupMount {
   bool unified = false;  // v2
   std::string top;       // the cgroup that is mounted
@@ -74,10 +74,10 @@ uint32_t MillicoresIn(const std::string& folder, bool unified) {
                  static_cast<double>(std::numeric_limits<uint32_t>::max())));
 }
 
-// Looks at `path` and the cgroups around it, up to the mounted one.
+// Examines `path` and the cgroups around it, up to the mounted one.
 void FindLeast(const std::string& root, const CgroupMount& mount, absl::string_view path,
                CpuQuota* least) {
-  // A path outside of this process's namespace begins with "..", and its place cannot be found.
+  // A path outside of this process's namespace begins with "..", and its place is unknown.
   const absl::string_view top = mount.top == "/" ? "" : absl::string_view(mount.top);
   if (!absl::ConsumePrefix(&path, top) || (!path.empty() && path[0] != '/') ||
       absl::StartsWith(path, "/..")) {

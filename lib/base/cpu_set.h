@@ -1,4 +1,4 @@
-// A set of logical CPUs of a host: those that a thread may run on. A value.
+// A set of logical CPUs of a host: those on which a thread may run. A plain value type.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace entrain {
 
 class CpuSet {
  public:
-  // CPUs beyond this many bytes of bits are left out.
+  // CPUs whose bits lie beyond this number of bytes are left out.
   static constexpr size_t kMostBytes = 1024;
 
   CpuSet() = default;

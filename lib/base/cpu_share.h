@@ -1,5 +1,5 @@
 // The share of a host's CPUs that processes may use: the CPUs on which they may run, and the CPU
-// time that their cgroups allow. Values.
+// time that their cgroups allow. Plain value types.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct CpuShare {
 
   CpuShare() = default;
   CpuShare(CpuSet may, CpuQuota gets = {}) : set(std::move(may)), quota(gets) {}
-  // The CPU set is that of the calling thread.
+  // Returns the share of this process. The CPU set is that of the calling thread.
   static CpuShare OfThisThread() { return {CpuSet::OfThisThread(), CpuQuota::OfThisProcess()}; }
 };
 
@@ -27,17 +27,18 @@ struct CpuShare {
 class CpuCrowd {
  public:
   void Add(const CpuShare& one);
-  // How many shares were added.
+  // Returns the number of shares that were added.
   int size() const { return size_; }
-  // Returns the number of CPUs that any of the processes may run on, limited to those that their
-  // cgroups allow to be busy all the time. A fraction of a core counts as none, because a thread
+  // Returns the number of CPUs on which any of the processes may run, limited to those that their
+  // cgroups allow to be busy all the time. A fraction of a core does not count, because a thread
   // that spins on it would be stopped in the middle. At least 1.
   int Cores() const;
 
  private:
   int size_ = 0;
   CpuSet all_, unlimited_;  // unlimited_: the CPUs of processes without a quota
-  std::map<std::pair<uint64_t, uint64_t>, uint32_t> millicores_;  // by the cgroup that sets it
+  // by the cgroup that sets the quota
+  std::map<std::pair<uint64_t, uint64_t>, uint32_t> millicores_;
 };
 
 }  // namespace entrain

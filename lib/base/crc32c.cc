@@ -27,8 +27,9 @@ constexpr std::array<uint32_t, 256> kTable = MakeTable();
 
 #if defined(__x86_64__)
 
-// The instruction has a latency of three cycles, and one can begin in each cycle. So three blocks
-// of this many bytes are summed side by side, and their sums are joined afterwards.
+// The instruction has a latency of three cycles, and one instruction can begin in each cycle. So
+// three blocks of this number of bytes are summed in parallel, and their sums are joined
+// afterwards.
 constexpr size_t kBlock = 4096;
 
 uint64_t Load(const uint8_t* at) {

@@ -8,7 +8,7 @@
 
 namespace entrain {
 
-// Values are the C ABI's (types.h).
+// The values are those of the C ABI (types.h).
 enum class DType : int32_t {
   kF32 = 0,
   kF64,
@@ -34,7 +34,7 @@ constexpr int kDTypes = 18;
 
 bool IsValid(DType dtype);
 int64_t SizeOf(DType dtype);            // bytes of one element
-int64_t AlignmentOf(DType dtype);       // SizeOf; for pairs, that of each half
+int64_t AlignmentOf(DType dtype);       // SizeOf; for pairs, the alignment of each half
 absl::string_view NameOf(DType dtype);  // "bf16"
 std::optional<DType> DTypeFromName(absl::string_view name);
 // Every valid type is exactly one of the three.

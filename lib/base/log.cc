@@ -24,7 +24,7 @@
 namespace entrain {
 namespace {
 
-// Process-wide, since a process has one standard error.
+// One threshold for the process, since a process has one standard error.
 std::atomic<int32_t> threshold{static_cast<int32_t>(LogLevel::kWarning)};
 std::atomic<int32_t> log_rank{-1};
 constexpr size_t kMostWaiting = 1000;  // lines that wait for a sink
@@ -36,7 +36,7 @@ struct Sink {
 };
 absl::Mutex sink_mutex(absl::kConstInit);
 Sink log_sink ABSL_GUARDED_BY(sink_mutex);
-// Made for the first line for a sink, in the process that logged that line. Never freed, since
+// Created for the first line for a sink, in the process that logged this line. Never freed, since
 // lines are written until the process ends.
 std::shared_ptr<CallbackThread>* sink_thread ABSL_GUARDED_BY(sink_mutex) = nullptr;
 pid_t sink_process ABSL_GUARDED_BY(sink_mutex) = 0;
@@ -45,8 +45,8 @@ thread_local bool on_sink_thread = false;
 
 constexpr const char* kLevelNames[] = {"error", "warning", "info", "debug"};
 
-// How long a line may wait for standard error, which may be a pipe that nobody reads. Short, since
-// the engine's thread writes lines too.
+// The time for which a line may wait for standard error, which may be a pipe that nobody reads. It
+// is short, since the engine's thread writes lines too.
 constexpr int kStuckMs = 100;
 
 void WriteToStandardError(absl::string_view line) {
@@ -56,8 +56,8 @@ void WriteToStandardError(absl::string_view line) {
     pollfd room{STDERR_FILENO, POLLOUT, 0};
     const bool ready = poll(&room, 1, stuck.load(std::memory_order_relaxed) ? 0 : kStuckMs) > 0;
     stuck.store(!ready, std::memory_order_relaxed);
-    // A pipe that has room takes PIPE_BUF bytes without waiting. One write, so that lines of
-    // several processes do not mix.
+    // A pipe that has room takes PIPE_BUF bytes without waiting. Each line is one write, so that
+    // lines of several processes do not mix.
     const ssize_t put =
         ready ? write(STDERR_FILENO, line.data(), std::min<size_t>(line.size(), PIPE_BUF)) : 0;
     if (put <= 0) {

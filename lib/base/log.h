@@ -24,12 +24,12 @@ bool LogEnabled(LogLevel level);
 // Sets the rank that is printed before each line of this process ("entrain[3]"); -1: none.
 void SetLogRank(int rank);
 // Sends lines to `sink` instead of standard error; null restores standard error. Lines logged
-// earlier go to the earlier sink, if it takes them within a second. The library calls the sink on
-// one thread, where it refuses most calls of the library (CallbackScope).
+// earlier go to the earlier sink, if it accepts them within a second. The library calls the sink on
+// one thread, where most calls of the library are refused (CallbackScope).
 void SetLogSink(void (*sink)(int32_t level, const char* line, void* user), void* user);
 void LogLine(LogLevel level, absl::string_view text);
-// Blocks until the sink has returned from all lines so far. Returns false if the time is up. The
-// process calls it with one second when it exits. Returns at once inside the sink.
+// Blocks until the sink has returned from all lines so far. Returns false if the time is up. At its
+// exit, the process calls this with one second. Returns at once inside the sink.
 bool FlushLog(int64_t timeout_ns);
 
 }  // namespace entrain

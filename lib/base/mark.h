@@ -1,16 +1,16 @@
 // Mark: a number that an object holds while it lives. It distinguishes an object behind an opaque
 // handle from an object of another kind and from a destroyed one.
 //
-// Thread safety: any thread. A wrong handle makes us read memory that is no object, which is the
-// caller's mistake. A mark finds most such mistakes, but proves nothing.
+// Thread safety: any thread. With a wrong handle the library reads memory that is no such object;
+// that is the caller's mistake. A mark detects most such mistakes, but proves nothing.
 #pragma once
 
 #include <cstdint>
 
 namespace entrain {
 
-// Returns the number of a kind: `kind` (four letters) and, above it, four bytes that texts and
-// pointers do not have.
+// Returns the number of a kind: `kind` (four letters) and, above it, four bytes that do not occur
+// in texts and pointers.
 constexpr uint64_t MarkOf(const char (&kind)[5]) {
   uint64_t mark = 0xe17a1f00'00000000u;
   for (int i = 0; i < 4; ++i) {

@@ -1,7 +1,7 @@
 // Merging: how a weighted mean or a task-arithmetic reduction (gta) combines the ranks'
 // contributions, and how contributions travel. Let x_r = weight_r * contribution_r. Without
-// consensus the result is the sum of all x_r; with consensus, of those x_r that have the elected
-// sign. Normalized: the sum divided by the weights of its terms.
+// consensus the result is the sum of all x_r. With consensus it is the sum of those x_r that have
+// the elected sign. If normalized, the sum is divided by the weights of its terms.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,17 @@ enum class Consensus : int32_t {
   kCount = 2,  // one vote per rank
 };
 
-// The elements of a contribution that travel. The others count as zero.
+// The elements of a contribution that travel. The other elements count as zero.
 enum class Sparsification : int32_t {
   kNone = 0,  // everything
   kMagnitude =
-      1,  // the floor(density * n) largest, of equal ones the first; n: the rank's whole vector, or
-          // a chunk
+      1,  // the floor(density * n) largest elements, of equal ones the first; n: the length of the
+          // rank's whole vector, or of a chunk
   kRandom = 2,          // each element with probability `density`
-  kRescaledRandom = 3,  // as kRandom, and divided by `density`
+  kRescaledRandom = 3,  // like kRandom, and divided by `density`
 };
 
-// The format on the wire of contributions, and of results that go to all ranks.
+// The wire format of contributions, and of results that go to all ranks.
 enum class WireFormat : int32_t {
   kFull = 0,  // in the type of the elements
   kBF16 = 1,
@@ -62,31 +62,33 @@ struct Merging {
   bool normalize = true;
   Sparsification sparsification = Sparsification::kNone;
   double density = 1;  // in (0, 1) with sparsification, 1 without
-  // kMagnitude: elements of a chunk. At least one of each chunk is kept, and each owner's slice
-  // begins a new chunk. 0: the whole vector is one chunk.
+  // kMagnitude: the length of a chunk. At least one element of each chunk is kept, and each owner's
+  // slice begins a new chunk. 0: the whole vector is one chunk.
   int32_t sparsify_chunk = 0;
-  uint64_t seed = 0;  // of all random choices
+  uint64_t seed = 0;  // seed of all random choices
   WireFormat wire_format = WireFormat::kFull;
   int32_t wire_block = 0;  // if IsScaled: values per scale; 0: kWireBlock
   WireRounding wire_rounding = WireRounding::kNearest;
-  bool error_feedback = false;  // adds the part that a call did not send to the next call's
-                                // contribution
-  double error_decay = 1;       // error_feedback: multiplies that part first
+  bool error_feedback = false;  // adds the part that a call did not send to the contribution of the
+                                // next call
+  double error_decay = 1;       // error_feedback: factor of that part
 
   // Returns true if contributions travel packed (lib/comm/packed_call.h).
   bool Packs() const {
     return sparsification != Sparsification::kNone || wire_format != WireFormat::kFull;
   }
-  // Random sparsification: an element is kept if its 32-bit draw is below this.
+  // Random sparsification: returns the bound below which an element's 32-bit draw keeps it.
   uint64_t DrawsBelow() const { return static_cast<uint64_t>(density * 4294967296.0); }
-  // kMagnitude: returns how many of n elements are kept. n: of the whole vector, or of a chunk.
+  // kMagnitude: returns how many of n elements are kept. n is the length of the whole vector, or of
+  // one chunk.
   int64_t Kept(int64_t n) const {
     const auto kept = static_cast<int64_t>(density * static_cast<double>(n));
     return kept == 0 && sparsify_chunk > 0 && n > 0 ? 1 : kept;
   }
 };
 
-// INVALID_ARGUMENT names a value that is out of range, or that has no effect with the others.
+// Checks the values. INVALID_ARGUMENT names a value that is out of range, or that has no effect
+// with the other values.
 absl::Status CheckMerging(const Merging& merging);
 
 }  // namespace entrain

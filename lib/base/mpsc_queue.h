@@ -25,7 +25,7 @@ class MpscQueue {
     node->next.store(nullptr, std::memory_order_relaxed);
     // Acquire-release: orders this node after the node before it, whichever thread pushed that one.
     MpscNode* const before = head_.exchange(node, std::memory_order_acq_rel);
-    // Release: pairs with the acquire in Pop, so that Pop sees what the producer wrote to the node.
+    // Release: pairs with the acquire in Pop, so that Pop sees the producer's writes to the node.
     before->next.store(node, std::memory_order_release);
   }
 
@@ -57,14 +57,14 @@ class MpscQueue {
     return tail;
   }
 
-  // Any thread may call it. Returns true if every node that was pushed has been popped. Never
-  // returns true while the queue holds a node whose Push happened before this call. A false may be
-  // out of date.
+  // Returns true if every node that was pushed has been popped. Never returns true while the queue
+  // holds a node whose Push happened before this call. A result of false may be out of date. Any
+  // thread may call this.
   bool Empty() const {
     // The stub may be the newest node while older nodes wait before it, because Pop appends the
     // stub when it reaches the node that looks last. Acquire: pairs with the exchange in Push that
-    // appended the stub, so this thread sees Pop's earlier stores to tail_. If both are the stub,
-    // no node is between.
+    // appended the stub, so this thread sees Pop's earlier stores to tail_. If head_ and tail_ are
+    // both the stub, no node is between.
     return head_.load(std::memory_order_acquire) == &stub_ &&
            tail_.load(std::memory_order_relaxed) == &stub_;
   }

@@ -52,8 +52,8 @@ enum class Phase : int32_t {
   kBootstrap = 1,  // exchanging addresses through the store
   kConnect = 2,    // reaching a peer
   kCheck = 3,      // checking arguments or descriptors
-  kTransfer = 4,   // waiting for a peer's data, or for a peer to take ours
-  kReduce = 5,     // combining what arrived
+  kTransfer = 4,   // waiting for a peer's data, or for a peer to take this rank's data
+  kReduce = 5,     // combining data that arrived
 };
 absl::string_view PhaseName(Phase phase);
 
@@ -61,21 +61,22 @@ absl::string_view PhaseName(Phase phase);
 // defaults.
 struct Blame {
   int32_t rank = -1;        // the rank at fault, in the communicator concerned
-  int32_t world_rank = -1;  // that rank in the outermost communicator, from which the others were
-                            // split
-  std::array<uint8_t, 16> peer_id{};  // the process of that rank; set also if it is no member of
-                                      // the communicator
+  int32_t world_rank = -1;  // number of that rank in the outermost communicator, from which the
+                            // others were split
+  std::array<uint8_t, 16> peer_id{};  // the process of that rank; also set if the process is no
+                                      // member of the communicator
   std::string address;                // "tcp 127.0.0.1:4711", "shm pid 12"
   std::string operation;              // "all_reduce"
   int64_t tag = -1;                   // user tag; -1: untagged
-  uint64_t sequence = 0;              // call number in its communicator, from 1
-  uint64_t generation = 0;            // of the communicator concerned
+  uint64_t sequence = 0;              // number of the call in its communicator, from 1
+  uint64_t generation = 0;            // generation of the communicator concerned
   Phase phase = Phase::kNone;
   int32_t sys_errno = 0;
   int64_t elapsed_ns = 0;
   int64_t deadline_ns = 0;  // the operation's time limit
   int64_t bytes_done = 0;
-  // Timeouts only: how many ranks had not come to the call, and the first kMaxLate of them.
+  // Only for timeouts: the number of ranks that had not come to the call, and the first kMaxLate of
+  // them.
   static constexpr size_t kMaxLate = 128;
   int32_t late_ranks = 0;
   std::vector<int32_t> late;
@@ -94,8 +95,8 @@ absl::Status Annotate(const absl::Status& status, absl::string_view prefix);
 // shortages (memory, descriptors), otherwise kInternal. The blame record keeps the errno.
 absl::Status ErrnoStatus(int error, absl::string_view what);
 
-// Marks the status of a lost path: the process at its other end has ended, or has closed its runtime. That is a proof. (A
-// time-out, or a reset by a network, is none.)
+// Marks the status of a lost path with the proof that the process at its other end has ended, or
+// has closed its runtime. (A time-out, or a reset by a network, is no proof.)
 absl::Status AsPeerEnded(absl::Status status);
 bool IsPeerEnded(const absl::Status& status);
 
@@ -105,8 +106,8 @@ absl::StatusCode FromCode(entrain_status_t code);
 const char* CodeName(entrain_status_t code);
 
 // Converts a status to one line of bytes for a peer, and back. Malformed input gives nullopt, not
-// an error, because a StatusOr<Status> would take an error for its value. Texts from a peer come
-// back clean (lib/base/text.h).
+// an error, because a StatusOr<Status> could not distinguish an error from its value. Texts from a
+// peer are cleaned (lib/base/text.h).
 std::string EncodeStatus(const absl::Status& status);
 std::optional<absl::Status> DecodeStatus(absl::string_view bytes);
 

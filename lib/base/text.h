@@ -1,4 +1,4 @@
-// Cleans text that another process wrote, before a message of ours contains it.
+// Cleans a text that another process wrote, before a message of this library contains it.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ constexpr size_t kMaxForeignText = 2048;
 
 // Returns one line of valid UTF-8 that is safe for a terminal and a log. Bytes that are not UTF-8,
 // control characters, and characters that reorder or break lines become '?'. Tabs and line ends
-// become a space. A text longer than `most` bytes is cut, with "..." at the end. Clean text comes
-// back unchanged.
+// become a space. A text longer than `most` bytes is cut, with "..." at the end. A clean text does
+// not change.
 std::string CleanText(absl::string_view foreign, size_t most = kMaxForeignText);
 
 }  // namespace entrain

@@ -1,7 +1,7 @@
-// Arrays in host or device memory, for objects that work on either: the place of the caller's
-// arrays (ArraysAt), memory of the object's own in the same place (PlacedArray), and computations
-// on both (ComputeAt). Code over such arrays is written once (CurrentKernels, CopyArray, ZeroArray
-// of device.h) and runs in ComputeAt.
+// Arrays in host or device memory, for objects that work on either. ArraysAt is the place of the
+// caller's arrays. PlacedArray is memory that the object owns in the same place. ComputeAt runs
+// computations on both kinds of memory. Code over such arrays is written once (CurrentKernels,
+// CopyArray, ZeroArray of device.h) and runs in ComputeAt.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -27,8 +27,8 @@ struct ArraysAt {
   int64_t limit_ns = kDefaultTimeoutNs;  // limit of a wait for a kernel
 };
 
-// Uninitialised memory of the object's own, in the same place. Freeing device memory waits for all
-// streams of the device.
+// Uninitialised memory that the object owns, in the same place as the caller's arrays. Freeing
+// device memory waits for all streams of the device.
 class PlacedArray {
  public:
   PlacedArray() = default;
@@ -65,7 +65,7 @@ absl::Status ComputeAt(const ArraysAt& at, absl::FunctionRef<void()> body);
 absl::Status CheckStream(Device& device, StreamHandle stream);
 // Orders later work on `later` behind the present work on `earlier`.
 absl::Status OrderStreams(Device& device, StreamHandle later, StreamHandle earlier);
-// Makes an object's caller continue on the stream `to`: checks the stream, and orders it behind
+// Makes an object's caller continue on the stream `to`: checks this stream, and orders it behind
 // `from`.
 absl::Status SwitchStream(Device& device, StreamHandle from, StreamHandle to);
 

@@ -42,24 +42,24 @@ class Device {
   virtual const std::string& name() const = 0;              // "NVIDIA H100 80GB HBM3"
   virtual const std::array<uint8_t, 16>& uuid() const = 0;  // equal in every process
 
-  // For other libraries, which ask the driver for the calling thread's device: makes this device
-  // current until Leave restores the previous one. Calls must be nested like brackets.
+  // For other libraries, which use the calling thread's current device. Makes this device current
+  // until Leave restores the previous one. Calls must be nested like brackets.
   virtual absl::Status Enter() = 0;
   virtual void Leave() = 0;
 
-  // Device memory, aligned to at least 256 bytes; bytes > 0. Nothing may use the memory when it is
-  // freed. Freeing null does nothing.
+  // Allocates device memory, aligned to at least 256 bytes; bytes > 0. The memory must not be in
+  // use when it is freed. Freeing null does nothing.
   virtual absl::StatusOr<void*> Allocate(int64_t bytes) = 0;
   virtual void Free(void* memory) = 0;
-  // Page-locked host memory. The device reads and writes it at the same address.
+  // Allocates page-locked host memory. The device reads and writes it at the same address.
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes) = 0;
   virtual void FreePinned(void* memory) = 0;
 
-  // A queue that is not synchronised with the default stream. DestroyStream lets enqueued work
-  // finish.
+  // Creates a queue that is not synchronised with the default stream. DestroyStream lets enqueued
+  // work finish.
   virtual absl::StatusOr<StreamHandle> CreateStream() = 0;
   virtual void DestroyStream(StreamHandle stream) = 0;
-  // ---- Functions that enqueue on `stream`, in order with its other work. Addresses may be of
+  // ---- Functions that enqueue on `stream`, in order with its other work. Addresses may be in
   // host, pinned or device memory; memory that is not pinned may make the caller wait.
   virtual absl::Status Copy(void* dst, const void* src, int64_t bytes, StreamHandle stream) = 0;
   virtual absl::Status Fill(void* dst, uint8_t value, int64_t bytes, StreamHandle stream) = 0;
@@ -79,11 +79,11 @@ class Device {
 
   // Export describes device memory (from Allocate or from the caller) for other processes. Open
   // makes another process's memory readable and writable here until Close. Opening memory that this
-  // process has exported fails, because the driver forbids it. Returns UNIMPLEMENTED for memory
-  // that the driver cannot export (of a pool, managed).
+  // process has exported itself fails, because the driver forbids it. Export returns UNIMPLEMENTED
+  // for memory that the driver cannot export (memory of a pool, managed memory).
   virtual absl::StatusOr<DeviceExport> Export(const void* memory) = 0;
-  // Returns the beginning of the allocation. Opens are counted: opening it again returns the same
-  // address, and Close undoes one Open.
+  // Returns the beginning of the allocation. Opens are counted: opening an allocation again returns
+  // the same address, and Close undoes one Open.
   virtual absl::StatusOr<void*> Open(const DeviceExport& memory) = 0;
   virtual void Close(const DeviceExport& memory) = 0;
 
@@ -93,19 +93,19 @@ class Device {
   virtual absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
                                         Deadline give_up) = 0;
 
-  // Returns the largest number of sources that its kernels combine.
+  // Returns the largest number of sources that one kernel combines.
   virtual int most_sources() const = 0;
   // Returns the kernel table over device memory. Arguments, results and bits are as in
   // lib/kernels/kernels.h, except that sums of squares are added in another order, which is the
   // same on every device of one kind. The functions enqueue on the stream that the calling thread
-  // has bound (KernelStream). Functions that return a number block until it is there, for at most
-  // the limit of the KernelStream. Arrays of pointers and weights are read before the functions
-  // return.
+  // has bound (KernelStream). Functions that return a number block until the number is there, for
+  // at most the limit of the KernelStream. Arrays of pointers and weights are read before the
+  // functions return.
   virtual const Kernels& kernels() const = 0;
 };
 
-// Pauses between two polls for an event, `waited_ns` after the first. Yields the core while the wait
-// is short, and later sleeps for a tenth of the wait, at most 1 ms.
+// Pauses between two polls for an event, `waited_ns` after the first poll. Yields the core while
+// the wait is short; later sleeps for a tenth of the time waited, at most 1 ms.
 void PauseAfter(int64_t waited_ns);
 
 // An event that is created when it is first recorded.
@@ -131,8 +131,8 @@ class DeviceMark {
   EventHandle event_ = nullptr;
 };
 
-// While the object lives, the calling thread's calls of device.kernels() use this stream. Must not
-// be nested. One thread only.
+// While the object lives, the calling thread's calls of device.kernels() use this stream. The
+// objects of a thread must not be nested. Used by one thread only.
 class KernelStream {
  public:
   // `limit_ns` limits the wait for one kernel that returns a number.
@@ -163,7 +163,7 @@ class KernelStream {
 // Returns the kernels for the calling thread: those of the device whose stream it has bound,
 // otherwise the CPU's best.
 const Kernels& CurrentKernels();
-// Copy and zero arrays in the memory on which CurrentKernels works. The work is enqueued on the
+// Copy and zero arrays in the memory for which CurrentKernels works. The work is enqueued on the
 // stream, or done at once.
 void CopyArray(void* dst, const void* src, int64_t bytes);
 void ZeroArray(void* dst, int64_t bytes);
@@ -181,8 +181,8 @@ class Devices {
     Device* device = nullptr;
   };
   virtual absl::StatusOr<Place> PlaceOf(const void* memory) = 0;
-  // Returns the device of a stream. For a null stream it is the calling thread's device: the first,
-  // unless the thread has chosen another.
+  // Returns the device of a stream. For a null stream this is the calling thread's current device:
+  // the first one, unless the thread has chosen another.
   virtual absl::StatusOr<Device*> OfStream(StreamHandle stream) = 0;
 };
 

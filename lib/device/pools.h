@@ -1,6 +1,6 @@
 // Pools of device memory and of page-locked memory. A pool frees nothing before its destruction,
-// because freeing such memory waits for all streams of the device, and some of these wait for
-// calls. Allocating may wait too, so a call takes its memory when it is started.
+// because freeing such memory waits for all streams of the device, and some of these streams wait
+// for calls. Allocating may wait too, so a call takes its memory when it is started.
 //
 // Thread safety: any thread.
 #pragma once
@@ -35,8 +35,8 @@ class BlockPool {
     bool reserved = false;
     int64_t size() const { return bytes; }
   };
-  // Takes a block of at least `bytes` bytes, and of at most about four times as many unless it is
-  // reserved. Returns null for 0 bytes.
+  // Takes a block of at least `bytes` bytes. Unless the block is reserved, it has at most about
+  // four times this size. Returns null for 0 bytes.
   absl::StatusOr<Block> Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Give(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
   // Reserves the idle blocks: from now on they serve smaller requests of any size.
@@ -52,7 +52,7 @@ class BlockPool {
 };
 
 // Words in page-locked memory for which streams may wait. The last stream that waits for a word may
-// still read it after it was given back, so a word only grows.
+// still read the word after it was given back, so a word only grows.
 class WordPool {
  public:
   explicit WordPool(Device& device) : device_(device) {}

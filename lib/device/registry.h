@@ -1,5 +1,5 @@
 // The accelerators of this process, and the library that does whole collectives on them. Only
-// registry.cc names a concrete one.
+// registry.cc names concrete accelerators and libraries.
 //
 // Thread safety: any thread.
 #pragma once
@@ -12,11 +12,11 @@
 namespace entrain {
 
 // Return the same objects at every call; they live for ever. Return UNAVAILABLE with the reason if
-// there are none.
+// there are no accelerators, or no library.
 absl::StatusOr<Devices*> OpenDevices();
 absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary();
 
-// OpenDevices with the error of the C ABI: UNIMPLEMENTED if there are none.
+// Does the same as OpenDevices, but with the error of the C ABI: UNIMPLEMENTED if there are none.
 absl::StatusOr<Devices*> ProcessDevices();
 
 }  // namespace entrain

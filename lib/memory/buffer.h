@@ -1,5 +1,5 @@
 // Owned, aligned host memory, and a pool that reuses it. A buffer keeps its kind, so that device
-// memory needs another allocator only, not another class.
+// memory needs only another allocator, not another class.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace entrain {
 class OwnedBuffer {
  public:
   OwnedBuffer() = default;
-  // A failed allocation is RESOURCE_EXHAUSTED naming the size, never an abort.
+  // Allocates memory. If that fails, returns RESOURCE_EXHAUSTED naming the size; never aborts.
   static absl::StatusOr<OwnedBuffer> Allocate(int64_t bytes);
   OwnedBuffer(OwnedBuffer&& other) noexcept;
   OwnedBuffer& operator=(OwnedBuffer&& other) noexcept;

@@ -38,7 +38,7 @@ constexpr int64_t kHugePage = 2 << 20;
 constexpr int64_t kPiece = 32 << 20;  // memory is replaced in pieces, since each piece exists twice
                                       // meanwhile
 
-// Converts errno of a system call that allocates memory: RESOURCE_EXHAUSTED for a shortage.
+// Converts errno of a system call that allocates memory. A shortage becomes RESOURCE_EXHAUSTED.
 absl::Status MemoryStatus(int error, absl::string_view doing, int64_t bytes) {
   const std::string what = absl::StrCat(doing, " ", bytes, " bytes of shared memory");
   if (error == ENOSPC || error == ENOMEM || error == EFBIG) {  // EFBIG: over RLIMIT_FSIZE
@@ -47,8 +47,8 @@ absl::Status MemoryStatus(int error, absl::string_view doing, int64_t bytes) {
   return ErrnoStatus(error, what);
 }
 
-// The kernel would not refuse a reservation of more memory than there is: it would end processes to
-// get it.
+// Refuses a reservation of more memory than there is. The kernel would not refuse it, but would end
+// processes to get the memory.
 absl::Status CheckAgainstMachine(int64_t bytes) {
   struct sysinfo machine {};
   if (sysinfo(&machine) != 0) {
@@ -113,7 +113,7 @@ absl::StatusOr<SealedMemory> SealedMemory::Create(int64_t bytes, Pages pages, Ex
   return memory;
 }
 
-// Reserved huge pages are taken here too: later there may be none left.
+// Reserved huge pages are also taken here: later there may be none left.
 absl::Status SealedMemory::Open(int64_t bytes, unsigned flags) {
   fd_ = memfd_create("entrain", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
   if (fd_ < 0) {
@@ -176,8 +176,8 @@ absl::Status SealedMemory::Map(Access access) {
   return absl::OkStatus();
 }
 
-// A thread that reads there during the call waits in the kernel at worst, because one mapping
-// replaces the other at once.
+// A thread that reads there during the call may have to wait in the kernel, but sees no gap,
+// because one mapping replaces the other at once.
 absl::StatusOr<SealedMemory> SealedMemory::Replace(std::byte* begin, int64_t bytes) {
   SealedMemory source;  // the same memory at another address
   ENTRAIN_RETURN_IF_ERROR(source.Open(bytes, 0));
@@ -251,8 +251,8 @@ bool SealedMemory::IsPrivate(const std::byte* begin, int64_t bytes) {
   return from >= until;
 }
 
-// Reserves in pieces. On older kernels (6.1 for one) a signal undoes what a call has allocated so
-// far, so with a timer running (a profiler's, for example) one long call would never end.
+// Reserves in pieces. On older kernels (6.1 for one) a signal undoes the allocations that a call
+// has made so far. With a timer running (a profiler's, for example), one long call would never end.
 absl::Status SealedMemory::Reserve(int64_t offset, int64_t bytes) const {
   const int64_t end = offset + bytes;
   while (offset < end) {

@@ -21,16 +21,17 @@ class SealedMemory {
   enum class Exist { kAll, kNone };  // the pages that exist from the beginning
 
   // Creates zeroed memory. kHuge: uses reserved huge pages if the system has them (and rounds the
-  // size up to whole pages of 2 MiB), else transparent huge pages, else usual pages. A shortage is
-  // RESOURCE_EXHAUSTED naming the size.
+  // size up to whole pages of 2 MiB), else transparent huge pages, else usual pages. If memory is
+  // short, returns RESOURCE_EXHAUSTED naming the size.
   static absl::StatusOr<SealedMemory> Create(int64_t bytes, Pages pages = Pages::kUsual,
                                              Exist exist = Exist::kAll);
-  // Takes over a descriptor of another process. UNAVAILABLE: it is not such memory. `margin`: the
-  // bytes, in whole pages, of private memory right before the mapping and right behind it.
+  // Takes over a descriptor of another process. UNAVAILABLE: it is not such memory. `margin` is the
+  // number of bytes, in whole pages, of private memory right before the mapping and right behind
+  // it.
   static absl::StatusOr<SealedMemory> Adopt(int fd, Access access, int64_t margin = 0);
   // Replaces private memory (IsPrivate), in whole pages from `begin` on. Addresses and contents
-  // stay. Nobody may write there during the call. After an error (a shortage is RESOURCE_EXHAUSTED)
-  // nothing has changed.
+  // stay. No thread may write there during the call. After an error (RESOURCE_EXHAUSTED if memory
+  // is short) nothing has changed.
   static absl::StatusOr<SealedMemory> Replace(std::byte* begin, int64_t bytes);
   // Returns true if the whole range is private, readable, writable memory that maps no file.
   static bool IsPrivate(const std::byte* begin, int64_t bytes);
@@ -44,24 +45,25 @@ class SealedMemory {
   int64_t size() const { return size_; }
   int fd() const { return fd_; }
 
-  // Allocates the pages of a range. A shortage is RESOURCE_EXHAUSTED naming the bytes.
+  // Allocates the pages of a range. If memory is short, returns RESOURCE_EXHAUSTED naming the
+  // bytes.
   absl::Status Reserve(int64_t offset, int64_t bytes) const;
-  // Enters the existing pages of a range in this process's page tables at once, if the kernel can
-  // (5.14). Otherwise the first touch of each page takes a fault.
+  // Enters the existing pages of a range in this process's page tables at once, if the kernel
+  // supports this (5.14). Otherwise the first touch of each page takes a fault.
   void Populate(int64_t offset, int64_t bytes) const;
   // Keeps the mapping out of forked children.
   absl::Status KeepFromChildren() const;
   // Closes the descriptor. The mapping stays.
   void CloseDescriptor();
-  // Undoes Replace: private memory with the same contents takes the place again. Nobody may write
-  // there during the call. After an error a part of the range is still this memory, which stays
-  // mapped there after this object is destroyed.
+  // Undoes Replace: private memory with the same contents takes its place again. No thread may
+  // write there during the call. After an error a part of the range is still this memory, which
+  // stays mapped there after this object is destroyed.
   absl::Status GiveBack();
 
  private:
   absl::Status Open(int64_t bytes, unsigned flags);
   absl::Status Map(Access access);
-  // Makes bytes [0, bytes) private again. They replace memory of another owner.
+  // Makes bytes [0, bytes) private memory again. They had replaced memory of another owner.
   absl::Status Restore(int64_t bytes);
 
   int fd_ = -1;

@@ -17,7 +17,8 @@ uintptr_t Key(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
 
-// Returns true if the system forbids shared memory, in contrast to a shortage.
+// Returns true if the error means that the system forbids shared memory, and not that memory is
+// short.
 bool Forbids(int error) {
   return error == EPERM || error == EACCES || error == ENOSYS;
 }
@@ -36,7 +37,7 @@ absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Allocate(
   return region;
 }
 
-// Enters the region in the list first, so that one of two overlapping registrations is refused.
+// Adds the region to the list first, so that one of two overlapping registrations is refused.
 absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Register(Bytes bytes) {
   auto region = std::make_shared<SharedRegion>();
   region->whole = bytes;
@@ -80,8 +81,8 @@ absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Register(Byte
   return region;
 }
 
-// The relaxed load of the count suffices: a thread that knows an address of a region was told it
-// after the region was counted.
+// The relaxed load of the count is sufficient: a thread that knows an address of a region learned
+// it after the region was counted.
 std::shared_ptr<const SharedRegion> SharedRegions::Find(ConstBytes bytes) const {
   if (count_.load(std::memory_order_relaxed) == 0) {
     return nullptr;

@@ -1,6 +1,6 @@
 // The memory that a process has allocated for its peers (entrain_mem_alloc) or registered for them
-// (entrain_mem_register). A region is found by the address of a buffer, so that a transport that
-// passes descriptors can offer the region to the process that a message goes to.
+// (entrain_mem_register). A region is looked up by the address of a buffer. A transport that passes
+// descriptors can then offer the region to the process to which a message goes.
 #pragma once
 
 #include <atomic>
@@ -20,11 +20,11 @@ namespace entrain {
 // Immutable. Lives as long as it has a holder.
 struct SharedRegion {
   uint64_t id = 0;  // never 0, never used again
-  // If a registered range does not begin and end at a page, its first and last bytes lie outside of
-  // `memory`.
+  // The bytes of the region. If a registered range does not begin and end at a page boundary, its
+  // first and last bytes lie outside of `memory`.
   ConstBytes whole;
   bool registered = false;
-  SealedMemory memory;  // empty: nothing of the registered range can be mapped
+  SealedMemory memory;  // empty: no part of the registered range can be mapped
 
   bool Contains(ConstBytes bytes) const {
     const auto begin = reinterpret_cast<uintptr_t>(whole.data()),
@@ -41,7 +41,7 @@ class SharedRegions {
   absl::StatusOr<std::shared_ptr<const SharedRegion>> Allocate(int64_t bytes,
                                                                SealedMemory::Pages pages);
   // Replaces the whole pages of this range, if they are private memory, by memory that peers can
-  // map. Nobody may write there during the call. INVALID_ARGUMENT: a part of the range is in a
+  // map. No thread may write there during the call. INVALID_ARGUMENT: a part of the range is in a
   // region. After an error nothing has changed.
   absl::StatusOr<std::shared_ptr<const SharedRegion>> Register(Bytes bytes);
   // Returns the region that contains all of these bytes and that peers can map, or null.

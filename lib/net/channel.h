@@ -1,5 +1,5 @@
-// A connection after its handshake: a socket, plain or with TLS. Both kinds are used alike, as a
-// non-blocking socket. A plain one costs nothing more than the system calls.
+// A connection after its handshake: a socket, plain or with TLS. The caller uses both kinds alike,
+// as a non-blocking socket. A plain connection costs nothing more than the system calls.
 //
 // Thread safety: none.
 #pragma once
@@ -32,12 +32,13 @@ class Channel {
     tls_.reset();
     fd_.Reset();
   }
-  // Begins TLS. Null: none. Send and Receive may be used once TlsSession::Shake has returned true.
+  // Begins TLS; null: no TLS. Send and Receive may be used once TlsSession::Shake has returned
+  // true.
   void Use(std::unique_ptr<TlsSession> tls) { tls_ = std::move(tls); }
   TlsSession* tls() const { return tls_.get(); }
 
-  // Like recv and recvmsg, send and sendmsg: return the number of bytes, 0 at the end of the
-  // connection, or -1 with errno (tls_session.h has those of TLS).
+  // Work like recv and recvmsg, send and sendmsg: return the number of bytes, 0 at the end of the
+  // connection, or -1 with errno (tls_session.h has the values for TLS).
   ssize_t Receive(void* into, size_t bytes) {
     if (tls_ == nullptr) {
       return recv(fd_.get(), into, bytes, MSG_DONTWAIT);
@@ -57,12 +58,13 @@ class Channel {
   // Receives at most this many bytes and drops them.
   ssize_t Discard(size_t bytes);
 
-  // With TLS, bytes wait in memory. buffered: Receive may return something although the socket is
-  // not readable, so it must be called again before waiting for the socket. unsent: bytes that Send
-  // took are yet to be written by Flush, when the socket is writable.
+  // With TLS, bytes wait in memory. buffered: Receive may return bytes although the socket is not
+  // readable, so it must be called again before waiting for the socket. unsent: bytes that Send has
+  // taken must still be written by Flush, when the socket is writable.
   bool buffered() const { return tls_ != nullptr && tls_->buffered(); }
   bool unsent() const { return tls_ != nullptr && tls_->unsent(); }
-  // The bytes of a Send have reached the kernel when `taken` is no less than `given` was after it.
+  // The bytes of a Send have reached the kernel when `taken` is at least the value of `given` after
+  // that Send.
   int64_t given() const { return tls_ == nullptr ? 0 : tls_->given(); }
   int64_t taken() const { return tls_ == nullptr ? 0 : tls_->taken(); }
   // Returns false, with errno, if the connection is over.
@@ -70,10 +72,10 @@ class Channel {
 
  private:
   Fd fd_;
-  std::unique_ptr<TlsSession> tls_;  // points to the descriptor; null: plain
+  std::unique_ptr<TlsSession> tls_;  // refers to the descriptor; null: plain
 };
 
-// As the functions of socket.h for descriptors. WriteFull returns when nothing is unsent.
+// Like the functions of socket.h for descriptors. WriteFull returns when nothing is unsent.
 absl::StatusOr<size_t> ReadSome(Channel& from, void* out, size_t bytes);
 absl::StatusOr<size_t> WriteSome(Channel& to, const void* in, size_t bytes);
 absl::Status ReadFull(Channel& from, void* out, size_t bytes, const Stop& stop);

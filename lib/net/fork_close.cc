@@ -22,7 +22,8 @@ Noted& TheNoted() {
   return *noted;
 }
 
-// The child has one thread, which holds the lock, so the list is whole. Nothing here allocates.
+// The child has one thread, which holds the lock, so the list is complete. This function allocates
+// nothing.
 void CloseInChild() {
   Noted& noted = TheNoted();
   for (size_t fd = 0; fd < noted.open.size(); ++fd) {
@@ -75,7 +76,7 @@ bool CloseIfNoted(int fd) {
 void CloseFd(int fd) {
   const int saved = errno;
   if (!CloseIfNoted(fd)) {
-    close(fd);  // no other thread can have got the number in between
+    close(fd);  // no other thread can have got this number meanwhile
   }
   errno = saved;
 }

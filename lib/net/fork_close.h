@@ -1,11 +1,11 @@
-// Sockets and locked files that a forked child closes. A peer learns of a process's death by the
-// end of its connections or locks, and a child that holds copies of the descriptors (PyTorch's
+// Sockets and locked files that a forked child closes. A peer notices the death of a process by the
+// end of its connections or locks. A child that holds copies of the descriptors (PyTorch's
 // DataLoader forks its workers) would delay that end. O_CLOEXEC helps only with exec.
 //
 // The child only closes its copies: the parent's connections and locks (flock) stay. fork() waits
-// while another thread is inside one of these functions, so no child is born with a descriptor that
-// is open and not yet noted, or closed and still noted. vfork and posix_spawn need nothing, as exec
-// closes the descriptors.
+// while another thread is inside one of these functions. So no child begins with a descriptor that
+// is open and not yet noted, or closed and still noted. vfork and posix_spawn need no such care,
+// because exec closes the descriptors.
 #pragma once
 
 #include <mutex>
@@ -19,7 +19,7 @@ namespace entrain {
 class ForkLock {
  public:
   ForkLock();
-  // From now on a child closes `fd`, until CloseFd(fd). Ignores -1.
+  // Makes children close `fd`, until CloseFd(fd) is called. Ignores -1.
   void Note(int fd);
 
  private:
@@ -35,8 +35,8 @@ Fd OpenClosedOnFork(Open open) {
   return Fd(fd);
 }
 
-// Closes any descriptor. Takes the lock only if the descriptor was noted, as others may be files on
-// a slow disk. Keeps errno.
+// Closes any descriptor. Takes the lock only if the descriptor was noted, because other descriptors
+// may be files on a slow disk. Keeps errno.
 void CloseFd(int fd);
 
 }  // namespace entrain

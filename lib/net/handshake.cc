@@ -74,7 +74,7 @@ absl::string_view Label(Purpose purpose) {
   return "";
 }
 
-// The refusal that a listener sends in place of its proof.
+// The refusal that a listener sends instead of its proof.
 std::string Refusal() {
   return std::string(Handshake::kProofBytes, '\0');
 }

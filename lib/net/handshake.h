@@ -49,8 +49,8 @@ struct Offer {
   bool checksums = false;     // without TLS, frames have checksums (for Purpose::kData)
 };
 
-// Derives a key for one use from the pre-shared key by HKDF-SHA-256: 32 bytes. So a proof is worth
-// nothing in another role or for another purpose, and no text that is sent contains the key itself.
+// Derives a key for one use from the pre-shared key by HKDF-SHA-256: 32 bytes. So a proof is
+// useless in another role or for another purpose, and no text that is sent contains the key itself.
 absl::StatusOr<std::string> DeriveKey(absl::string_view key, absl::string_view use);
 
 // The state machine of one side. It has no socket: the caller passes in the bytes that arrived, and
@@ -61,10 +61,10 @@ class Handshake {
 
   Handshake(bool dialer, Purpose purpose, const std::array<uint8_t, 16>& self,
             absl::string_view key, const ConnectionId& further_to = {}, Offer offer = {});
-  // Returns the bytes to send now. Empty: there is nothing to send until more has arrived.
+  // Returns the bytes to send now. Empty: there is nothing to send until more bytes have arrived.
   std::string TakeOutput();
-  // Returns how many bytes the next Consume needs, 0 when done. The caller must not read more than
-  // this from the peer.
+  // Returns the number of bytes that the next Consume needs, 0 when done. The caller must not read
+  // more bytes than this from the peer.
   size_t wanted() const;
   // Takes exactly wanted() bytes. After an error there may be output too: the refusal, which tells
   // the dialer the reason.
@@ -76,9 +76,9 @@ class Handshake {
   // the other side's hello was consumed.
   ConnectionId connection() const;
   ConnectionId further_to() const;
-  // Return whether TLS is used; whether frames have checksums, which either side may want, and which
-  // TLS makes needless; and the digest of both hellos, to which TLS is bound. Valid once the other
-  // side's hello was consumed.
+  // Return whether TLS is used; whether frames have checksums, which either side may want, and
+  // which are not needed with TLS; and the digest of both hellos, to which TLS is bound. Valid once
+  // the other side's hello was consumed.
   bool tls() const { return tls_; }
   bool checksums() const { return checksums_ && !tls_; }
   std::string digest() const;
@@ -88,7 +88,7 @@ class Handshake {
   absl::Status CheckTls(uint16_t theirs) const;
   std::string BothHellos() const { return dialer_ ? mine_ + theirs_ : theirs_ + mine_; }
   absl::Status CheckProof(absl::string_view bytes) const;
-  // Computes the proof of the dialer or of the listener, whichever this side is.
+  // Computes the proof of the dialer or of the listener, independently of this side's role.
   absl::StatusOr<std::string> Proof(bool dialer) const;
 
   bool dialer_;

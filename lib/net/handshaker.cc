@@ -107,7 +107,7 @@ absl::Status Handshaker::Consume() {
     Write().IgnoreError();  // the refusal, which tells the dialer the reason
     return status;
   }
-  // A listener's proof goes inside TLS, a dialer's before it.
+  // A listener's proof is sent inside TLS, a dialer's proof before it.
   const bool last = dialer_ || !handshake_.tls();
   if (last) {
     output_ += handshake_.TakeOutput();
@@ -129,7 +129,8 @@ absl::Status Handshaker::BeginTls() {
 }
 
 absl::StatusOr<bool> Handshaker::Shake() {
-  // A listener that refuses the dialer's proof answers with zeros, with which no record begins.
+  // A listener that refuses the dialer's proof answers with zeros. No record of TLS begins with a
+  // zero.
   char first = 0;
   if (dialer_ && !answered_ && recv(channel_.fd(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1) {
     if (first == 0) {

@@ -3,12 +3,12 @@
 //   dialer                                         listener
 //     | hello ------------------\ /----------------- hello |   plain
 //     | proof, TLS: ClientHello --------------------------> |   the listener checks the proof, then
-//     | <------------------ TLS: ServerHello ... Finished   |   reads what follows
+//     | <------------------ TLS: ServerHello ... Finished   |   reads the bytes behind it
 //     | TLS: Finished  -----------------------------------> |
 //     | <----------------------- in TLS: proof              |
 //
-// TLS is bound to both hellos. Until the dialer's proof was checked, a listener reads the bytes of
-// the handshake only, and creates no object of TLS.
+// TLS is bound to both hellos. Until it has checked the dialer's proof, a listener reads only the
+// bytes of the handshake, and creates no object of TLS.
 //
 // Thread safety: none.
 #pragma once
@@ -37,16 +37,16 @@ class Handshaker {
              const ConnectionId& further_to = {});
 
   // Continues as far as possible without blocking. Returns true once the handshake is done; an
-  // error is final. `until_proved`: reads nothing once `proved` is true, so that a later end of the
-  // connection is an error of the caller's next operation.
+  // error is final. `until_proved`: reads nothing more once `proved` is true, so that a later end
+  // of the connection is an error of the caller's next operation.
   absl::StatusOr<bool> Progress(bool until_proved = false);
-  // Returns true if Progress waits until the socket is writable. It always waits until it is
-  // readable.
+  // Returns true if Progress also waits until the socket is writable. It always waits until the
+  // socket is readable.
   bool unsent() const { return !output_.empty() || channel_.unsent(); }
   // Returns true if nothing has been received.
   bool silent() const { return !heard_; }
-  // Returns true if a dialer lacks only the listener's proof. It may send by channel() already; but
-  // without TLS the listener is not known yet.
+  // Returns true if a dialer lacks only the listener's proof. The dialer may then send by
+  // channel(); but without TLS the listener is not yet known.
   bool proved() const;
   const Handshake& handshake() const { return handshake_; }
   int fd() const { return channel_.fd(); }
@@ -55,7 +55,7 @@ class Handshaker {
   Channel Take() { return std::move(channel_); }
 
  private:
-  // Reads what the machine wants next. Returns false if not all of it has arrived.
+  // Reads the bytes that the handshake needs next. Returns false if not all of them have arrived.
   absl::StatusOr<bool> Read();
   absl::Status Write();
   absl::Status Consume();

@@ -118,8 +118,8 @@ absl::StatusOr<std::vector<Entry>> ParseFilter(absl::string_view filter) {
   return entries;
 }
 
-// Returns a rank, lower is better: the place in the filter, then whether it is the store's route,
-// then how far the address reaches. Nullopt: the filter excludes the address.
+// Returns a rank; lower is better. It consists of the place in the filter, whether the address is
+// the store's route, and how far the address reaches. Nullopt: the filter excludes the address.
 std::optional<std::array<int, 3>> Rank(const std::vector<Entry>& entries,
                                        const Interface& candidate, const Address* route) {
   bool any_family = false, family = false, any_place = false;
@@ -157,7 +157,7 @@ std::string Describe(const std::vector<Interface>& interfaces) {
 }
 
 absl::StatusOr<Address> DefaultRouteAddress() {
-  // A reserved documentation address is on no network, so the default route answers for it.
+  // A reserved documentation address is on no network, so the result is the default route.
   ENTRAIN_ASSIGN_OR_RETURN(const Address nowhere, Address::FromHost("192.0.2.1", kDiscardPort));
   return RouteTo(nowhere);
 }

@@ -8,10 +8,10 @@
 
 namespace entrain {
 
-// A shorter key could be guessed. 16 random bytes cannot; `openssl rand -hex 32` writes 64 digits.
+// A shorter key could be guessed; 16 random bytes cannot. `openssl rand -hex 32` writes 64 digits.
 constexpr size_t kMinKeyBytes = 16, kMaxKeyBytes = 4096;
 
-// Says what an operator can do where plain traffic between hosts is refused.
+// The advice to an operator when plain traffic between hosts is refused.
 inline constexpr absl::string_view kHowToSecure =
     "Make a key with `(umask 077; openssl rand -hex 32 > key)`, copy it to every host and set "
     "ENTRAIN_KEY_FILE to its path, or set ENTRAIN_TLS_CERT, ENTRAIN_TLS_KEY and ENTRAIN_TLS_CA. "

@@ -46,8 +46,8 @@ absl::StatusOr<Listener> OpenListener(const Address& host, PortRange ports) {
       ENTRAIN_ASSIGN_OR_RETURN(const Address address, LocalAddress(fd->get()));
       return Listener{*std::move(fd), address};
     }
-    // Returns the error of a single port as it is, and also an error that the next port would
-    // share.
+    // Returns the error unchanged if there is only one port, or if the next port would give the
+    // same error.
     if (fd.status().code() != absl::StatusCode::kFailedPrecondition || ports.low == ports.high) {
       return fd.status();
     }

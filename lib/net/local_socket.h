@@ -17,15 +17,15 @@ namespace entrain {
 
 constexpr size_t kMaxLocalName = sizeof(sockaddr_un::sun_path) - 1;
 
-// Uses at most kMaxLocalName bytes of `name`. Sets `bytes` to the address's length.
+// Uses at most kMaxLocalName bytes of `name`. Sets `bytes` to the length of the address.
 sockaddr_un AbstractAddress(absl::string_view name, socklen_t* bytes);
 
 absl::StatusOr<Fd> LocalSocket();
 // Returns the next connection, or an invalid Fd if none waits.
 absl::StatusOr<Fd> AcceptLocal(int listener);
-// kFailedPrecondition: the name is in use or too long.
+// Returns a listening socket, or kFailedPrecondition if the name is in use or too long.
 absl::StatusOr<Fd> ListenLocal(absl::string_view name, int backlog = 1024);
-// Tries once. kUnavailable: nobody listens there, or its queue is full. kFailedPrecondition:
+// Tries once. kUnavailable: no process listens there, or its queue is full. kFailedPrecondition:
 // another user listens there.
 absl::StatusOr<Fd> ConnectLocal(absl::string_view name);
 // Checks that the other end belongs to this user. kUnavailable: the other end is gone.

@@ -39,7 +39,7 @@ void Security::UseKey() {
     if (made.ok()) {
       tls = *std::move(made);
     } else {
-      // Connections that want TLS then fail, and say so.
+      // Connections that want TLS then fail with an error about it.
       ENTRAIN_LOG(kError, "the key cannot be used for TLS: ", made.status().message());
     }
   }

@@ -27,20 +27,21 @@ struct Security {
     UseKey();
   }
 
-  // Two values are equal if connections of the two can meet.
+  // Returns true if a connection between processes with these two values can be established.
   friend bool operator==(const Security& a, const Security& b) {
     return a.key == b.key && a.files == b.files && a.within_host == b.within_host &&
            a.insecure == b.insecure;
   }
-  // Returns what this side's hello says to the other end of a connection. `peer`: its address; the
-  // default address (0.0.0.0:0) stands for a local socket, which never uses TLS.
+  // Returns the offer of this side's hello to the other end of a connection. `peer` is the address
+  // of the other end; the default address (0.0.0.0:0) stands for a local socket, which never uses
+  // TLS.
   Offer OfferTo(const Address& peer) const;
   // Returns true if plain traffic may go to another host. For transports that TLS cannot protect.
   bool MayLeaveHostPlain() const { return !key.empty() || insecure; }
 
   std::string key;  // empty: none
-  TlsFiles files;   // of certificates; empty: none
-  // By certificates if there are any, otherwise by the key. Null: neither.
+  TlsFiles files;   // files of the certificates; empty: none
+  // TLS by certificates if there are any, otherwise by the key. Null: neither.
   std::shared_ptr<const TlsContext> tls;
   bool within_host = false;  // ENTRAIN_TLS=all
   bool insecure = false;     // ENTRAIN_INSECURE=1
@@ -50,7 +51,8 @@ struct Security {
   void UseKey();
 };
 
-// The paths of the key and of the certificates, as a program gives them. Empty: the environment's.
+// The paths of the key and of the certificates, as a program gives them. Empty paths stand for the
+// environment's.
 struct SecurityPaths {
   std::string key_file;  // ENTRAIN_KEY_FILE
   TlsFiles tls;          // ENTRAIN_TLS_CERT, ENTRAIN_TLS_KEY, ENTRAIN_TLS_CA

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kSliceNs = 20 * kMillisecond;
 
 void SetNoDelay(int fd) {
-  // Small messages are bound by latency. A failure only costs time, so it is not an error.
+  // Small messages depend on latency. A failure only costs time, so it is not an error.
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
@@ -46,7 +46,7 @@ bool WouldBlock(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-// Returns true for shortages of this process, not of the other side.
+// Returns true for shortages of this process, and false for those of the other side.
 bool IsShortage(int error) {
   return error == ENOMEM || error == ENOBUFS;
 }
@@ -96,7 +96,7 @@ absl::StatusOr<Fd> Accept(int listener, Address* from) {
                    SOCK_CLOEXEC | SOCK_NONBLOCK);
   });
   if (!fd.valid()) {
-    // A connection that died while it waited to be accepted is no error of the listener.
+    // If a connection died while it waited to be accepted, that is no error of the listener.
     if (WouldBlock(errno) || errno == ECONNABORTED || errno == EPROTO) {
       return Fd();
     }
@@ -127,8 +127,8 @@ absl::Status FinishConnect(int fd, const Address& to) {
   if (error != 0) {
     return ConnectError(error, to);
   }
-  // A client whose port the kernel chose can connect to itself when it dials a free port of the
-  // ephemeral range.
+  // A client that dials a free port of the ephemeral range may get the same port from the kernel,
+  // and so connect to itself.
   const auto local = LocalAddress(fd), remote = RemoteAddress(fd);
   if (local.ok() && remote.ok() && local->ToString() == remote->ToString()) {
     return ConnectError(ECONNREFUSED, to);

@@ -1,10 +1,11 @@
 // Descriptors, addresses and sockets, with absl::Status for errors. Every descriptor is
-// close-on-exec and non-blocking, and nothing here raises SIGPIPE. Functions that take a Stop block
-// until they are done or it ends them, and look at its flag at least every 20 ms. All others return
-// at once.
+// close-on-exec and non-blocking, and no function raises SIGPIPE. Functions that take a Stop block
+// until they are done or the Stop ends them, and look at its flag at least every 20 ms. All other
+// functions return at once.
 //
 // Codes: kUnavailable for errors of the other side or the network, kDeadlineExceeded and kAborted
-// by the Stop, kInvalidArgument for malformed addresses, kFailedPrecondition for a port in use.
+// for an end by the Stop, kInvalidArgument for malformed addresses, kFailedPrecondition for a port
+// in use.
 #pragma once
 
 #include <cstdint>
@@ -40,19 +41,19 @@ class Fd {
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
   int Release() { return std::exchange(fd_, -1); }
-  // Closes the descriptor that it held. Keeps errno.
+  // Closes the present descriptor and takes `fd`. Keeps errno.
   void Reset(int fd = -1);
 
  private:
   int fd_ = -1;
 };
 
-// An IPv4 or IPv6 address with a port. A value.
+// An IPv4 or IPv6 address with a port. A plain value type.
 class Address {
  public:
   Address();  // 0.0.0.0:0
-  // `raw`: an address from the kernel, of `bytes` bytes. An address that is neither IPv4 nor IPv6
-  // becomes the default.
+  // `raw` is an address from the kernel, of `bytes` bytes. An address that is neither IPv4 nor IPv6
+  // becomes the default address.
   Address(const sockaddr* raw, socklen_t bytes);
   // Parses numeric addresses only: "10.0.0.1:80", "[fe80::1%eth0]:80", "[::1]:0".
   static absl::StatusOr<Address> Parse(absl::string_view text);
@@ -90,7 +91,7 @@ absl::StatusOr<std::vector<Address>> Resolve(const HostPort& where, const Stop& 
 
 // Returns a listening socket. kFailedPrecondition names the address and port if the port is in use.
 absl::StatusOr<Fd> Listen(const Address& address, int backlog = 1024);
-// Returns the next connection, with TCP_NODELAY, or an invalid Fd if none waits. An error is about
+// Returns the next connection, with TCP_NODELAY, or an invalid Fd if none waits. An error concerns
 // the listening side (out of descriptors, ...) and may pass.
 absl::StatusOr<Fd> Accept(int listener, Address* from = nullptr);
 // Begins a connection, with TCP_NODELAY. Once the descriptor is writable, FinishConnect returns the
@@ -104,18 +105,20 @@ absl::StatusOr<Fd> Connect(const Address& to, const Stop& stop);
 absl::StatusOr<Address> LocalAddress(int fd);
 absl::StatusOr<Address> RemoteAddress(int fd);
 
-// Move the bytes that can be moved now. Return their number, 0 if the socket would block. If the
-// other side has closed: kUnavailable ("closed by the other side").
+// Move the bytes that can be moved now. Return the number of bytes, or 0 if the socket would block.
+// If the other side has closed, return kUnavailable ("closed by the other side").
 absl::StatusOr<size_t> ReadSome(int fd, void* out, size_t bytes);
 absl::StatusOr<size_t> WriteSome(int fd, const void* in, size_t bytes);
 
-// Returns the status of an error of a transfer: kUnavailable, unless this process lacks a resource.
-// EBADMSG, of a connection with TLS (tls_session.h): bytes were altered on the way.
+// Returns the status for an error of a transfer: kUnavailable, unless this process lacks a
+// resource. EBADMSG comes from a connection with TLS (tls_session.h): bytes were altered on the
+// way.
 absl::Status TransferError(int error, absl::string_view what);
 inline constexpr absl::string_view kAltered =
     "a record failed its authentication: its bytes were altered on the way";
 
-// Blocks until one of `events` (POLLIN, POLLOUT) or an error is there. Errors call the wait `what`.
+// Blocks until one of `events` (POLLIN, POLLOUT) or an error has occurred. Errors call the wait
+// `what`.
 absl::Status WaitFd(int fd, short events, const Stop& stop, absl::string_view what);
 // Move all bytes, or return an error.
 absl::Status ReadFull(int fd, void* out, size_t bytes, const Stop& stop);
@@ -123,12 +126,12 @@ absl::Status WriteFull(int fd, const void* in, size_t bytes, const Stop& stop);
 
 // Returns kAborted or kDeadlineExceeded ("`what`: ...") if `stop` has ended, else OK.
 absl::Status CheckStop(const Stop& stop, absl::string_view what);
-// Returns how many milliseconds the caller may sleep before it looks at `stop` again: 0..20,
-// rounded up.
+// Returns the number of milliseconds that the caller may sleep before it looks at `stop` again:
+// 0..20, rounded up.
 int StopSliceMs(const Stop& stop);
-// Returns a stop that ends when `stop` does, and after `ns` nanoseconds at the latest.
+// Returns a Stop that ends when `stop` does, and after `ns` nanoseconds at the latest.
 Stop Sooner(const Stop& stop, int64_t ns);
-// Sleeps, before another attempt. Returns false if `stop` ended the sleep.
+// Sleeps between two attempts. Returns false if `stop` ended the sleep.
 bool Pause(int ms, const Stop& stop);
 
 }  // namespace entrain

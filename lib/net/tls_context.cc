@@ -55,8 +55,8 @@ TlsContext::~TlsContext() {
 }
 
 absl::Status TlsContext::Prepare() {
-  // Without this OpenSSL frees its tables when main returns, while a thread of the library may still
-  // use a connection.
+  // Without this option OpenSSL frees its tables when main returns, while a thread of the library
+  // may still use a connection.
   OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, nullptr);
   ERR_clear_error();
   context_ = SSL_CTX_new(TLS_method());
@@ -65,7 +65,8 @@ absl::Status TlsContext::Prepare() {
       SSL_CTX_set_num_tickets(context_, 0) != 1) {
     return absl::InternalError(absl::StrCat("OpenSSL cannot use TLS 1.3: ", TakeTlsReason()));
   }
-  // Otherwise OpenSSL would ask on the terminal for the password of an encrypted private key.
+  // Without this callback OpenSSL would ask on the terminal for the password of an encrypted
+  // private key.
   SSL_CTX_set_default_passwd_cb(context_, [](char*, int, int, void*) { return 0; });
   // OpenSSL treats a pre-shared key as a session, and requires this name if the peer is verified.
   SSL_CTX_set_session_id_context(context_, reinterpret_cast<const unsigned char*>(kTlsName.data()),

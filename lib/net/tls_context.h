@@ -29,7 +29,7 @@ class TlsContext {
   static absl::StatusOr<std::shared_ptr<const TlsContext>> ForKey(absl::string_view key);
   // Both sides prove that they have a certificate of an authority in the file. The name in a
   // certificate does not matter. kInvalidArgument: a path is missing. kFailedPrecondition names the
-  // file that cannot be used, with OpenSSL's reason.
+  // file that cannot be used, and OpenSSL's reason.
   static absl::StatusOr<std::shared_ptr<const TlsContext>> ForCertificates(const TlsFiles& files);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
@@ -50,7 +50,7 @@ class TlsContext {
 // The name of the one pre-shared key, and of the sessions that it stands for.
 inline constexpr absl::string_view kTlsName = "entrain";
 
-// Returns the reason of OpenSSL's oldest error in this thread, and forgets its errors.
+// Returns the reason of OpenSSL's oldest error in this thread, and clears all its errors.
 std::string TakeTlsReason();
 
 }  // namespace entrain

@@ -52,7 +52,7 @@ SSL_SESSION* SessionOf(SSL* ssl, const std::string& key) {
 // OpenSSL calls these functions to read and write encrypted bytes.
 struct TlsSession::Basic {
   static BIO_METHOD* Method() {
-    // One for the process, as OpenSSL keeps its methods; never freed.
+    // One object for the process, because OpenSSL keeps its methods; never freed.
     static BIO_METHOD* const method = [] {
       BIO_METHOD* const made = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "entrain connection");
       BIO_meth_set_read(made, Read);
@@ -188,7 +188,7 @@ absl::StatusOr<bool> TlsSession::Shake() {
   if (done != 1) {
     Note(SSL_get_error(ssl_, done));
   }
-  const bool flushed = Flush();  // also an alert, which tells the other side the reason
+  const bool flushed = Flush();  // also sends an alert, which tells the other side the reason
   if (error_ != 0 || ended_) {
     return ShakeError();
   }
@@ -203,8 +203,8 @@ absl::StatusOr<bool> TlsSession::Shake() {
   return true;
 }
 
-// OpenSSL would also complete a handshake by a certificate where a key was offered, and one without
-// ALPN.
+// OpenSSL would also complete a handshake by a certificate although a key was offered, and a
+// handshake without ALPN. This refuses both.
 absl::Status TlsSession::CheckShaken() const {
   const unsigned char* bound = nullptr;
   unsigned int bytes = 0;
@@ -245,8 +245,8 @@ void TlsSession::Note(int what) {
   ERR_clear_error();
 }
 
-// Reads from the socket into in_, which is empty. Returns what recv does; only an error that ends
-// the connection sets read_error_.
+// Reads from the socket into in_, which is empty. Returns the result of recv. Only an error that
+// ends the connection sets read_error_.
 ssize_t TlsSession::Fill() {
   if (ended_ || read_error_ != 0) {
     return ended_ ? 0 : -1;
@@ -328,7 +328,7 @@ ssize_t TlsSession::Send(const iovec* parts, int count) {
   if (!Flush()) {
     return -1;
   }
-  size_t total = 0, at = 0;  // of parts[i]
+  size_t total = 0, at = 0;  // position in parts[i]
   for (int i = 0; i < count;) {
     if (out_.size() - sent_ >= kMostOut && (!Flush() || out_.size() - sent_ >= kMostOut)) {
       break;
@@ -351,7 +351,7 @@ ssize_t TlsSession::Send(const iovec* parts, int count) {
       at = 0;
     }
     if (bytes > 0 && !WriteRecord(record, bytes)) {
-      errno = error_ != 0 ? error_ : EPIPE;  // OpenSSL sends nothing behind the other side's end
+      errno = error_ != 0 ? error_ : EPIPE;  // OpenSSL sends nothing after the other side's end
       return -1;
     }
     total += bytes;

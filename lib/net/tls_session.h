@@ -1,12 +1,12 @@
 // TLS 1.3 on one connection (an SSL object of OpenSSL). It moves bytes between the caller and a
 // non-blocking socket, like recvmsg and sendmsg, and encrypts and authenticates them on the way.
 //
-// Records are gathered: many are written by one system call, and many are read by one. So bytes may
-// wait here, in both directions, without the socket's knowledge: see buffered and unsent.
+// Records are gathered: many records are written by one system call, and many are read by one. So
+// bytes may wait here, in both directions, without the socket's knowledge: see buffered and unsent.
 //
 // The handshake is bound to a text that must be equal on both sides (by ALPN, which the transcript
-// covers). There is no close_notify: the protocols inside say when they end, and the end of the
-// connection without that is a failure.
+// covers). There is no close_notify: the protocols inside announce their end, and an end of the
+// connection without such an announcement is a failure.
 //
 // Thread safety: none.
 #pragma once
@@ -29,30 +29,31 @@ namespace entrain {
 
 class TlsSession {
  public:
-  // `fd` must be open during all calls. `binding`: at most 255 bytes. `first`: plain bytes that are
-  // sent before those of the handshake.
+  // `fd` must be open during all calls. `binding` has at most 255 bytes. `first` are plain bytes
+  // that are sent before those of the handshake.
   static absl::StatusOr<std::unique_ptr<TlsSession>> Create(
       std::shared_ptr<const TlsContext> context, bool dialer, int fd, absl::string_view binding,
       std::string first);
-  // Installs what the sessions of a new context share. For TlsContext.
+  // Installs the settings that all sessions of a new context share. For TlsContext.
   static void PrepareContext(SSL_CTX* context);
   ~TlsSession();
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
   // Continues the handshake as far as possible. Returns true once the other side has proved itself
-  // and the keys are there. kFailedPrecondition: the handshake failed, with the reason.
-  // kUnavailable: the connection is over.
+  // and the keys are there. kFailedPrecondition: the handshake failed, for the reason in the
+  // message. kUnavailable: the connection is over.
   absl::StatusOr<bool> Shake();
 
-  // Receive like recvmsg and send like sendmsg: return the number of bytes, 0 at the end of the
-  // connection, or -1 with errno. EAGAIN: nothing can be moved now. EBADMSG: bytes were altered on
-  // the way, or the other side says so. Bytes that are received are authentic. Receive fills the
-  // parts as far as bytes are there.
+  // Receive works like recvmsg, Send like sendmsg: they return the number of bytes, 0 at the end of
+  // the connection, or -1 with errno. EAGAIN: nothing can be moved now. EBADMSG: bytes were altered
+  // on the way, or the other side says so. Received bytes are authentic. Receive fills the parts as
+  // far as bytes are there.
   ssize_t Receive(const iovec* parts, int count);
-  // The caller may change the memory afterwards. Some of the bytes may still wait here (unsent).
+  // Sends bytes. The caller may change the memory afterwards. Some of the bytes may still wait here
+  // (unsent).
   ssize_t Send(const iovec* parts, int count);
-  // Sends what waits here. Returns false, with errno, if the connection is over.
+  // Sends the bytes that wait here. Returns false, with errno, if the connection is over.
   bool Flush();
   bool unsent() const { return sent_ < out_.size(); }
   // Count encrypted bytes since the beginning: those that were made, and those that the socket has
@@ -65,7 +66,7 @@ class TlsSession {
   // Returns OpenSSL's reason for EBADMSG, or an empty text.
   const std::string& why() const { return why_; }
 
-  // Sets how many records are sent by one key; then the next one follows. For tests.
+  // Sets the number of records that are sent with one key before the next key is used. For tests.
   void set_records_per_key(int64_t records) { records_per_key_ = records; }
 
  private:
@@ -85,7 +86,7 @@ class TlsSession {
   size_t ReadRecord(char* into, size_t bytes);
   // Encrypts bytes, at most one record, into out_.
   bool WriteRecord(const char* from, size_t bytes);
-  // Records why OpenSSL's last function failed.
+  // Records the reason why OpenSSL's last function failed.
   void Note(int what);
   ssize_t Fill();
 
@@ -96,14 +97,14 @@ class TlsSession {
   // Encrypted bytes that were read from the socket.
   std::unique_ptr<char[]> in_;
   size_t in_size_ = 0, in_begin_ = 0, in_end_ = 0;
-  // Encrypted bytes to write, and how many of them are sent.
+  // Encrypted bytes to write, and the number of them that are sent.
   std::string out_;
   size_t sent_ = 0;
   int64_t given_ = 0, taken_ = 0;
-  std::string gathered_;  // plain bytes of a record, of several parts
+  std::string gathered_;  // plain bytes of one record, from several parts
   bool more_ = false;
   bool ended_ = false;   // the socket's end was read
-  int read_error_ = 0;   // errno of the socket
+  int read_error_ = 0;   // errno of the first send that failed
   int write_error_ = 0;  // of the first send that failed
   int error_ = 0;        // errno for Receive; final
   std::string why_;      // OpenSSL's reason for EBADMSG

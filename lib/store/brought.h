@@ -1,5 +1,5 @@
 // The value that a rank brings to a meeting whose store is a plain map: its entry, and the name of
-// its process, by which other processes of the host see whether it still runs.
+// its process. By this name other processes of the host see whether the process still runs.
 #pragma once
 
 #include <string>
@@ -11,11 +11,12 @@
 
 namespace entrain {
 
-// The name of a process for other processes: number space, number, start time.
+// The name of a process for other processes: PID namespace, PID, start time.
 struct ProcessName {
   std::string space, pid, start;
   static ProcessName Own();
-  // Returns whether HasEnded can tell: this process sees the numbers of the other one.
+  // Returns true if HasEnded gives an answer, because this process sees the PIDs of the other
+  // process's namespace.
   bool IsHere() const;
   // Reads /proc.
   bool HasEnded() const;
@@ -27,7 +28,8 @@ struct Brought {
 };
 
 std::string EncodeBrought(const Brought& brought);
-// kDataLoss: malformed. `what` begins the message, for example "store URL: key "x"".
+// Returns kDataLoss if the bytes are malformed. `what` begins the message, for example "store URL:
+// key "x"".
 absl::StatusOr<Brought> DecodeBrought(absl::string_view bytes, absl::string_view what);
 
 }  // namespace entrain

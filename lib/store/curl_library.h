@@ -32,9 +32,9 @@ struct CurlLibrary {
 #undef ENTRAIN_CURL_MEMBER
 };
 
-// Loads libcurl.so.4 at the first call and keeps it. Returns kFailedPrecondition, with the loader's
-// message, if it cannot be loaded or lacks a function (curl_multi_wakeup came with 7.68). Any
-// thread may call it.
+// Loads libcurl.so.4 at the first call and keeps it loaded. Returns kFailedPrecondition, with the
+// loader's message, if the library cannot be loaded or lacks a function (curl_multi_wakeup came
+// with 7.68). Any thread may call this.
 absl::StatusOr<const CurlLibrary*> LoadCurl();
 
 }  // namespace entrain

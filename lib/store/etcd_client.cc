@@ -19,15 +19,15 @@ namespace {
 using Json = nlohmann::json;
 
 // A member that has not answered in this time is given up for this request. An election takes one
-// to two seconds with etcd's default settings, and is not waited for at one member.
+// to two seconds with etcd's default settings; the client does not wait for it at one member.
 constexpr int64_t kAnswerNs = 2 * kSecond;
 constexpr int kRetryFirstMs = 10, kRetryMostMs = 500;
 constexpr size_t kMaxIdle = 8;
 
-// ---- JSON as etcd's gateway has it: bytes are in base64, integers of 64 bits are texts, and a
-// member with the value 0 or "" may be missing.
+// ---- JSON in the form of etcd's gateway: bytes are in base64, integers of 64 bits are texts, and
+// a JSON member with the value 0 or "" may be missing.
 
-// Returns the member. A null value: there is none.
+// Returns the JSON member, or a null value if there is none.
 const Json& At(const Json& object, const char* name) {
   static const auto* const none = new Json();
   const auto found = object.is_object() ? object.find(name) : object.end();
@@ -113,7 +113,7 @@ EtcdReply::Read ReadFrom(const Json& range) {
   return read;
 }
 
-// Returns the error of an answer that is not 200. kUnavailable: another member may do better.
+// Returns the error of an answer other than 200. kUnavailable: another member may succeed.
 absl::Status ErrorOf(int http, const std::string& body) {
   const Json json = Json::parse(body, nullptr, false);
   const Json& error = At(json, "error");  // a text, or the error of a stream
@@ -122,7 +122,7 @@ absl::Status ErrorOf(int http, const std::string& body) {
   if (text.empty()) {
     return absl::UnavailableError(absl::StrCat("HTTP status ", http));
   }
-  switch (NumberAt(json, "code")) {  // of gRPC
+  switch (NumberAt(json, "code")) {  // codes of gRPC
     case 3:
       return absl::InvalidArgumentError(text);
     case 5:
@@ -242,10 +242,10 @@ absl::StatusOr<std::string> EtcdClient::AskOne(HttpPost* post, size_t member, co
   }
   if (!post->status().ok()) {
     std::lock_guard<std::mutex> lock(mutex_);
-    resolved_[member].reset();  // the host may have got another address
+    resolved_[member].reset();  // the host may have a new address
     return post->status();
   }
-  // An answer that is a stream (of a keep-alive) begins with 200 also if it is an error.
+  // An answer that is a stream (for a keep-alive) begins with 200 even if it is an error.
   return post->code() == 200 && !absl::StartsWith(post->answer(), R"({"error":)")
              ? absl::StatusOr<std::string>(std::move(post->answer()))
              : ErrorOf(post->code(), post->answer());

@@ -1,5 +1,5 @@
-// A client of etcd v3, by its JSON gateway. It knows several members, uses one of them, and goes on
-// to the next one when that does not answer or is cut off from the others.
+// A client of etcd v3, which uses its JSON gateway. It knows several members and uses one of them.
+// It changes to the next member if this one does not answer or is cut off from the others.
 //
 // A request whose answer is lost is sent again, so etcd may execute it twice. The comparisons of a
 // transaction must make a second execution harmless (etcd_store.cc, etcd_meeting.cc).
@@ -26,23 +26,24 @@
 
 namespace entrain {
 
-// A key as etcd holds it. A revision is the number of a transaction, of all of them in the cluster.
+// A key as etcd holds it. A revision is the number of a transaction, counted over the whole
+// cluster.
 struct EtcdRow {
   std::string key, value;
-  int64_t revision = 0;  // of the transaction that wrote the key last
-  int64_t lease = 0;     // the key ends with it; 0: none
+  int64_t revision = 0;  // revision of the transaction that wrote the key last
+  int64_t lease = 0;     // the key ends with this lease; 0: none
 };
 
 // One operation of a transaction.
 struct EtcdStep {
   enum class Kind { kPut, kRead, kDelete };
-  enum class Rows { kWhole, kKeys, kCount };  // what a read returns
+  enum class Rows { kWhole, kKeys, kCount };  // the contents of a read's result
   Kind kind = Kind::kRead;
-  std::string key, end;  // kRead: the keys from `key` to before `end`; empty: this key alone
+  std::string key, end;  // kRead: the keys from `key` to before `end`; empty: only `key`
   std::string value;     // kPut
   int64_t lease = 0;     // kPut
   Rows rows = Rows::kWhole;
-  int64_t limit = 0;  // kRead: at most as many rows; 0: all
+  int64_t limit = 0;  // kRead: the largest number of rows; 0: all
 
   static EtcdStep Put(std::string key, std::string value, int64_t lease = 0);
   static EtcdStep Read(std::string key, Rows rows = Rows::kWhole);
@@ -51,35 +52,34 @@ struct EtcdStep {
 };
 
 struct EtcdTransaction {
-  // Keys with the revision that each must have; 0: it must not exist.
+  // Keys, each with the revision that it must have; 0: the key must not exist.
   std::vector<std::pair<std::string, int64_t>> compares;
   std::vector<EtcdStep> then;       // if all keys have these revisions
-  std::vector<EtcdStep> otherwise;  // else
+  std::vector<EtcdStep> otherwise;  // if not
 };
 
 struct EtcdReply {
   struct Read {
     std::vector<EtcdRow> rows;  // ordered by key
-    int64_t count = 0;          // of all keys in the range
+    int64_t count = 0;          // number of all keys in the range
     // Returns the first row. Null: none.
     const EtcdRow* row() const { return rows.empty() ? nullptr : &rows.front(); }
   };
   bool compared = false;    // `then` was executed
-  int64_t revision = 0;     // of this transaction, or the last one if it wrote nothing
+  int64_t revision = 0;     // revision of this transaction, or of the last one if it wrote nothing
   std::vector<Read> reads;  // one for each kRead, in order
 };
 
 class EtcdClient;
 
-// Tells of changes of one key.
+// Reports changes of one key.
 class EtcdWatch {
  public:
   enum class News { kNone, kChanged, kEnded };
-  // Begins anew, at the member that the client uses now. `revision`: of the first change that
-  // matters.
+  // Begins anew, at the member that the client uses now. Reports changes from `revision` on.
   void Start(const std::string& key, int64_t revision);
   // Waits up to `ms` milliseconds. kEnded: the member has ended the watch, or the client uses
-  // another one; call Start again.
+  // another member; the caller must call Start again.
   News Step(int ms);
   void Wake() { post_->Wake(); }
 
@@ -100,16 +100,16 @@ class EtcdClient {
   EtcdClient(const EtcdClient&) = delete;
   EtcdClient& operator=(const EtcdClient&) = delete;
 
-  // Each function tries one member after the other until one of them answers or `stop` ends it:
-  // kDeadlineExceeded or kAborted, with what each member said last. Other errors are etcd's own.
-  // They do not name what was asked; the caller does.
+  // Each function tries one member after the other until a member answers or `stop` ends it. The
+  // error is then kDeadlineExceeded or kAborted, with the last error of each member. Other errors
+  // are etcd's own. They do not name the request; the caller does.
   absl::StatusOr<EtcdReply> Run(const EtcdTransaction& transaction, const Stop& stop) const;
   absl::StatusOr<EtcdReply> Read(std::vector<EtcdStep> reads, const Stop& stop) const;
   // Returns a new lease, which ends `seconds` after it was granted or kept alive.
   absl::StatusOr<int64_t> Grant(int64_t seconds, const Stop& stop) const;
-  // kNotFound: it has ended.
+  // Returns kNotFound if the lease has ended.
   absl::Status KeepAlive(int64_t lease, const Stop& stop) const;
-  // Ends a lease and its keys. OK if it has ended before.
+  // Ends a lease and its keys. Returns OK if the lease has already ended.
   absl::Status Revoke(int64_t lease, const Stop& stop) const;
   // The client must outlive the watch.
   absl::StatusOr<std::unique_ptr<EtcdWatch>> Watch() const;
@@ -123,7 +123,7 @@ class EtcdClient {
                                   const Stop& stop) const;
   absl::StatusOr<std::string> AskOne(HttpPost* post, size_t member, const char* path,
                                      const std::string& body, const Stop& stop) const;
-  // Returns the member's addresses as HttpPost::Start takes them. Empty: its host is a number.
+  // Returns the member's addresses in the form of HttpPost::Start. Empty: its host is a number.
   absl::StatusOr<std::string> Resolved(size_t member, const Stop& stop) const;
   std::string UrlOf(size_t member, const char* path) const;
   absl::StatusOr<std::unique_ptr<HttpPost>> Take() const;

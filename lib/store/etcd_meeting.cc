@@ -1,21 +1,22 @@
 // Keys of a meeting, whose names begin with ROOT/m/<the escaped key>/:
-//   rank/R    what rank R brings (brought.h) and a random number; under a lease of this rank. Gone
+//   rank/R    the entry of rank R (brought.h) and a random number; under a lease of this rank. Gone
 //             when the rank has finished
-//   outcome   the table of all entries, by the rank that came last, under a lease that all ranks
-//             keep alive; or why the meeting has failed. A failure replaces a table
+//   outcome   the table of all entries, written by the rank that came last, under a lease that all
+//             ranks keep alive; or the reason why the meeting has failed, which replaces a table
 //   done/R    rank R has finished; under the table's lease
 // R has eight hexadecimal digits, so that keys are in rank order.
 //
-// Each change is one transaction, which fails if another process has come before. A transaction
-// that is executed twice changes nothing the second time, because its own first time is such a
-// change; so a request whose answer was lost can be sent again.
+// Each change is one transaction, which fails if another process has changed the keys before. If a
+// transaction is executed twice, it changes nothing the second time, because its own first
+// execution is such a change. So a request whose answer was lost can be sent again.
 //
-// All leases last for kLeaseS. A lease that its processes do not keep alive ends with its keys, so a
-// meeting leaves nothing behind, even if all its processes are killed.
+// All leases last for kLeaseS. A lease that its processes do not keep alive ends, and its keys end
+// with it. So a meeting leaves nothing behind, even if all its processes are killed.
 //
-// A thread of the meeting keeps the leases alive, watches the outcome, and watches the next rank,
-// cyclically, of those that are in the meeting: in /proc if that is a process of this host, else by
-// its key. So a living rank finds the last one of each run of neighbours that have ended.
+// A thread of the meeting keeps the leases alive and watches the outcome. It also watches the next
+// rank, cyclically, among the ranks in the meeting: in /proc if that rank is a process of this
+// host, else by its key. So if several neighbouring ranks have ended, a living rank detects the
+// last one of them.
 #include "lib/store/etcd_meeting.h"
 
 #include <algorithm>
@@ -47,11 +48,12 @@ constexpr int64_t kLeaseS = 8;
 constexpr int64_t kKeepNs = 2 * kSecond;            // between two signs of life
 constexpr int64_t kReadNs = kSecond;                // between two looks at the keys
 constexpr int64_t kProcessNs = 200 * kMillisecond;  // between two looks at the next rank's process
-// An election of etcd must not make a rank's last word too late. Without it the rank's lease ends.
+// An election of etcd must not make a rank's last message too late. Without this message the rank's
+// lease ends.
 constexpr int64_t kLastWordNs = kLeaseS * kSecond;
 constexpr int kStepMs = 20;
 constexpr int64_t kPage = 64;      // entries of at most 64 KiB in one answer
-constexpr size_t kMaxTold = 4096;  // how many absent ranks an error lists
+constexpr size_t kMaxTold = 4096;  // number of absent ranks that an error lists
 
 using Rows = EtcdStep::Rows;
 
@@ -93,7 +95,7 @@ class EtcdMeeting final : public StoreMeeting {
     joined_ = place->status.ok();
     if (place->refused) {
       Fail(place->status);
-      failure_ = place->status;  // this rank's own error, whatever failed the others before
+      failure_ = place->status;  // this rank's own error, whatever made the others fail before
       return absl::OkStatus();
     }
     failure_ = place->status;
@@ -159,12 +161,12 @@ class EtcdMeeting final : public StoreMeeting {
 
  private:
   struct Replaced {
-    int64_t place = 0, outcome = 0;  // their revisions; 0: the key must not exist
+    int64_t place = 0, outcome = 0;  // revisions of the two keys; 0: the key must not exist
   };
   struct Place {
     absl::Status status;   // OK: the rank has its place
     bool refused = false;  // the status is about this rank, and fails the meeting
-    int64_t ranks = 0;     // how many have one
+    int64_t ranks = 0;     // number of ranks that have a place
   };
   // The next rank in the meeting.
   struct Watched {
@@ -255,7 +257,7 @@ class EtcdMeeting final : public StoreMeeting {
                                              : std::optional<Place>();
   }
 
-  // The meeting has an outcome already.
+  // Handles a meeting that already has an outcome.
   absl::StatusOr<std::optional<Place>> PlaceAfter(const EtcdRow& outcome, const EtcdReply& reply,
                                                   const Stop& stop, Replaced* replaced) {
     ENTRAIN_ASSIGN_OR_RETURN(const News news, DecodeNews(outcome.value));
@@ -272,7 +274,8 @@ class EtcdMeeting final : public StoreMeeting {
     }
     const auto size = static_cast<int32_t>(news.table.size());
     if (reply.reads[5].count == size) {
-      // All have finished. The last one is about to remove what is left, or was killed before.
+      // All ranks have finished. The last one is about to remove the remaining keys, or was killed
+      // before.
       ENTRAIN_RETURN_IF_ERROR(client_->Revoke(outcome.lease, stop));
       return std::optional<Place>();
     }
@@ -320,8 +323,8 @@ class EtcdMeeting final : public StoreMeeting {
     }
     const auto came = static_cast<int32_t>(table.size());
     if (came != mine_.entry.size) {
-      // If the answer to the claim was lost, another rank may have taken itself for the last one too
-      // and published the table, and rank `came` has finished.
+      // If the answer to the claim was lost, another rank may also have concluded that it is the
+      // last one and published the table, and rank `came` has finished.
       ENTRAIN_ASSIGN_OR_RETURN(const EtcdReply reply,
                                client_->Read({EtcdStep::Read(Key("outcome"))}, stop));
       if (reply.reads[0].row() != nullptr) {
@@ -355,7 +358,7 @@ class EtcdMeeting final : public StoreMeeting {
 
   // ---- The outcome
 
-  // Takes in the outcome as etcd holds it; null: there is none.
+  // Takes over the outcome from etcd; null: there is none.
   void Learn(const EtcdRow* outcome) {
     absl::StatusOr<News> news = absl::NotFoundError("");
     if (outcome != nullptr) {
@@ -385,7 +388,7 @@ class EtcdMeeting final : public StoreMeeting {
   void FailBy(const Stop& stop, const absl::Status& why) {
     absl::Status agreed = Check();
     if (!agreed.ok()) {
-      return;  // told already, or this rank is not concerned
+      return;  // this rank was already told, or is not concerned
     }
     agreed = why;
     EtcdTransaction fail;
@@ -570,18 +573,18 @@ class EtcdMeeting final : public StoreMeeting {
   const int64_t opened_;
   const Brought mine_;
   const Deadline by_;
-  std::string value_;  // of this rank's key
-  int64_t lease_ = 0;  // of this rank
+  std::string value_;  // value of this rank's key
+  int64_t lease_ = 0;  // lease of this rank
   bool joined_ = false, finished_ = false;
   std::optional<Deadline> last_word_;
-  Watched watched_;  // of the thread
+  Watched watched_;  // used by the thread
   std::unique_ptr<EtcdWatch> watch_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  absl::Status failure_;  // of the meeting, or why the store refused this rank
+  absl::Status failure_;  // reason of the meeting's failure, or of the store's refusal of this rank
   bool has_table_ = false;
   std::vector<Parts> table_;
   int64_t table_lease_ = 0, outcome_revision_ = 0;

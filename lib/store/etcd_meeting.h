@@ -11,8 +11,8 @@
 
 namespace entrain {
 
-// `root`: begins the names of all keys of the store. `opened`: etcd's revision when this process
-// opened the store.
+// `root` is the prefix of the names of all keys of the store. `opened` is etcd's revision when this
+// process opened the store.
 absl::StatusOr<std::unique_ptr<StoreMeeting>> JoinOverEtcd(std::shared_ptr<const EtcdClient> client,
                                                            const std::string& root, int64_t opened,
                                                            const std::string& key,

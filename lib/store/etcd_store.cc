@@ -4,11 +4,11 @@
 //   ROOT/w/LEASE   the mark of a writer of this process, under that lease: the number of its last
 //                  write
 //
-// A write is one transaction, which compares and advances the mark of its writer. So it takes effect
-// once, even if the client sends it several times because answers were lost: the mark then tells
-// which of the attempts took effect, and no attempt can take effect later. An add and a
-// compare-and-set also compare the revision of the key, and are tried again if another process has
-// changed it.
+// A write is one transaction, which compares and advances the mark of its writer. So it takes
+// effect once, even if the client sends it several times because answers were lost. The mark then
+// shows which attempt took effect, and no attempt can take effect later. An add and a
+// compare-and-set also compare the revision of the key. They are tried again if another process has
+// changed the key.
 #include <algorithm>
 #include <mutex>
 #include <optional>
@@ -30,7 +30,7 @@ namespace entrain {
 namespace {
 
 constexpr absl::string_view kDefaultRoot = "entrain";
-constexpr int64_t kReadAgainNs = 2 * kSecond;  // a watch that says nothing is not trusted longer
+constexpr int64_t kReadAgainNs = 2 * kSecond;  // a watch that reports nothing is not trusted longer
 constexpr int64_t kMarkS = 600, kKeepNs = kMarkS / 4 * kSecond;
 constexpr int64_t kCloseNs = kSecond;  // for all marks together
 constexpr int kMostPauseMs = 32;
@@ -54,10 +54,10 @@ class EtcdStore final : public RequestStore {
 
  private:
   struct Writer {
-    int64_t lease = 0;  // its mark's
+    int64_t lease = 0;  // lease of its mark
     int64_t kept_ns = 0;
-    int64_t revision = 0;  // of its mark; 0: there is none yet
-    int64_t number = 0;    // of its last write
+    int64_t revision = 0;  // revision of its mark; 0: there is none yet
+    int64_t number = 0;    // number of its last write
   };
 
   absl::StatusOr<std::string> Do(const StoreRequest& request, const Stop& stop) override {
@@ -169,14 +169,14 @@ class EtcdStore final : public RequestStore {
     return answer;
   }
 
-  // Returns what the key holds after the write. `settled`: false if an attempt may take effect
-  // later.
+  // Returns the value that the key holds after the write. Sets `settled` to false if an attempt may
+  // take effect later.
   absl::StatusOr<std::string> WriteBy(Writer* writer, const StoreRequest& request, const Stop& stop,
                                       bool* settled) const {
     const std::string key = KeyOf(request);
     const bool depends = request.op == StoreOp::kAdd || request.op == StoreOp::kCompareAndSet;
     const int64_t before = writer->number;
-    std::vector<std::string> values;  // of the attempts
+    std::vector<std::string> values;  // values of the attempts
     std::optional<EtcdRow> held;
     if (depends) {
       ENTRAIN_ASSIGN_OR_RETURN(EtcdReply reply, client_->Read({EtcdStep::Read(key)}, stop));
@@ -241,8 +241,8 @@ class EtcdStore final : public RequestStore {
     return read.row() == nullptr ? std::nullopt : std::optional<EtcdRow>(*read.row());
   }
 
-  // Returns how long to wait after as many attempts, so that processes that change one key do not
-  // meet again.
+  // Returns the time to wait after this number of attempts. It is random, so that processes that
+  // change one key do not collide again.
   static int RandomPauseMs(size_t attempts) {
     thread_local std::minstd_rand random{std::random_device{}()};
     const int most = std::min(kMostPauseMs, 1 << std::min<size_t>(attempts, 16));

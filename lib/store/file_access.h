@@ -13,14 +13,15 @@
 namespace entrain {
 
 // Returns the key as the rest of a file name: bytes other than letters, digits, '_' and '-' become
-// %XX. If the result is too long: its start, '~' and the SHA-256 of the key.
+// %XX. If the result is too long, returns its start, '~' and the SHA-256 of the key.
 std::string EscapeForFile(absl::string_view key);
 
-// Returns the error of errno, naming the path. kFailedPrecondition: the user can fix the cause.
+// Returns the status for errno, naming the path. kFailedPrecondition: the user can fix the cause.
 // kResourceExhausted: a shortage.
 absl::Status FileError(absl::string_view what, absl::string_view path);
 
-// Returns the whole file, or its first `most` + 1 bytes if it is longer. kNotFound: no such file.
+// Returns the whole file, or its first `most` + 1 bytes if it is longer. kNotFound: there is no
+// such file.
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t most);
 
 // Writes a new file and renames it over `path`, so that readers see either the old one or the new
@@ -29,7 +30,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, size_t most);
 absl::Status ReplaceFile(const std::string& directory, const std::string& path,
                          absl::string_view bytes, Fd* lock = nullptr);
 
-// Excludes the other writers of the directory until the descriptor closes, also by the writer's
+// Excludes the other writers of the directory until the descriptor is closed, also by the writer's
 // death. Opens the lock file on each call, since flock on one descriptor does not exclude threads.
 // `what` is the operation that an error names.
 absl::StatusOr<Fd> LockDirectory(const std::string& directory, const Stop& stop,

@@ -4,9 +4,9 @@
 //            the process, by kill -9 too
 //   failed   the first failure, an encoded status
 // A file appears by rename, and is locked before that. Each rank watches the next rank, cyclically,
-// that has not finished. If its file can be locked and does not say finished, its process has
-// ended. So of any number of ranks that ended, a living rank finds the last one of each run of
-// neighbours, and each rank looks at one file per interval.
+// that has not finished. If the file of that rank can be locked and does not say finished, the
+// process of the rank has ended. So if several neighbouring ranks have ended, a living rank detects
+// the last one of them, and each rank examines one file per interval.
 #include "lib/store/file_meeting.h"
 
 #include <algorithm>
@@ -97,8 +97,8 @@ class FileMeeting final : public StoreMeeting {
     if (now >= watch_again_ns_) {
       watch_again_ns_ = now + kWatchNs;
       if (const int32_t ended = FindEnded(); ended >= 0) {
-        // Does not wait for the lock: if others write now, the next look finds the ended rank
-        // again.
+        // Does not wait for the lock: if other processes are writing, the next look detects the
+        // ended rank again.
         FailBy({0}, RankLeft(ended, absl::StrCat("has ended while the ranks were meeting, or in an "
                                                  "earlier run that used ",
                                                  url())));
@@ -112,7 +112,7 @@ class FileMeeting final : public StoreMeeting {
 
   void Finish() override {
     if (lock_.valid()) {
-      // In this order, so that nobody finds the file unlocked and not finished.
+      // This order ensures that no rank finds the file unlocked and not finished.
       (void)pwrite(lock_.get(), &kFinished, 1, 0);
       lock_.Reset();
     }
@@ -132,7 +132,7 @@ class FileMeeting final : public StoreMeeting {
   std::string url() const { return absl::StrCat("file:", directory_); }
   void FailBy(Deadline by, const absl::Status& why) {
     if (!refused_.ok()) {
-      return;  // told already, or this rank is not concerned
+      return;  // this rank was already told, or is not concerned
     }
     const auto turn = LockDirectory(directory_, {by}, What());
     if (turn.ok()) {
@@ -232,7 +232,7 @@ class FileMeeting final : public StoreMeeting {
   const Entry mine_;
   const Deadline by_;
   Fd lock_;               // on this rank's own file
-  absl::Status refused_;  // why the store refused the rank
+  absl::Status refused_;  // reason why the store refused the rank
   std::vector<Parts> table_;
   int64_t watch_again_ns_ = 0;
 };

@@ -31,7 +31,7 @@ struct Stored {
   std::string key, value;
 };
 
-// kNotFound: no such file.
+// Returns kNotFound if there is no such file.
 absl::StatusOr<Stored> ReadStored(const std::string& path) {
   ENTRAIN_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxFileBytes));
   Reader in(bytes);
@@ -91,8 +91,8 @@ class FileStore final : public RequestStore {
     }
   }
 
-  // The caller holds the lock, so the temporary file has one writer. A dead writer's file is
-  // overwritten.
+  // The caller holds the lock, so the temporary file has one writer. A file that a dead writer left
+  // is overwritten.
   absl::StatusOr<std::string> Write(const StoreRequest& request) const {
     const std::string path = Path(FileName(request.key));
     if (request.op == StoreOp::kDelete) {

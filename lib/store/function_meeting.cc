@@ -1,19 +1,20 @@
 // Keys of a meeting, whose names begin with the meeting's key:
-//   /place/R    counter: how many processes have come as rank R
+//   /place/R    counter: the number of processes that have come as rank R
 //   /entry/R    the entry of rank R, and the name of its process; gone, or "f": the rank has
 //               finished
 //   /beat/R     changes every second while rank R waits for more than a second
 //   /came       counter, (size << 21) + 1 per rank: how many ranks have come, and whether they
 //               agree on the size
 //   /decided    counter: the rank that makes it 1 writes /outcome
-//   /outcome    the table of all entries, by the rank that came last; or why the meeting has failed
+//   /outcome    the table of all entries, written by the rank that came last; or the reason why the
+//               meeting has failed
 //   /failures   counter: the rank that makes it 1 writes /failed
-//   /failed     why the meeting has failed after /decided
+//   /failed     the reason why the meeting has failed after /decided
 //   /finished   counter of the ranks that have finished; the last one removes the keys of the
 //               meeting
-// Only threads that call the meeting call the functions, so a rank beats while it waits or checks.
-// Each rank watches the next one, cyclically: in /proc if that is a process of this host, else by
-// its beat.
+// The functions are called only by threads that call the meeting, so a rank beats while it waits or
+// checks. Each rank watches the next rank, cyclically: in /proc if that rank is a process of this
+// host, else by its beat.
 #include "lib/store/function_meeting.h"
 
 #include <algorithm>
@@ -35,7 +36,7 @@ namespace {
 constexpr int kSizeShift = 21;  // sizes and ranks are at most 2^20
 constexpr absl::string_view kFinished = "f";
 constexpr int64_t kLookNs = 200 * kMillisecond, kBeatNs = kSecond, kSilenceNs = 10 * kSecond;
-constexpr size_t kMaxTold = 4096;  // how many absent ranks an error lists
+constexpr size_t kMaxTold = 4096;  // number of absent ranks that an error lists
 constexpr int kMaxSleepMs = 20;
 
 class FunctionMeeting final : public StoreMeeting {
@@ -72,7 +73,7 @@ class FunctionMeeting final : public StoreMeeting {
                                        ? PlaceTaken(calls_->url(), rank(), static_cast<int>(claims))
                                        : SizesDifferHere(sizes);
       Fail(refused);
-      failure_ = refused;  // this rank's own error, whatever failed the others before
+      failure_ = refused;  // this rank's own error, whatever made the others fail before
     } else if (!mine_.entry.unable.ok()) {
       Fail(mine_.entry.unable);
     } else if (ranks == mine_.entry.size) {
@@ -124,10 +125,10 @@ class FunctionMeeting final : public StoreMeeting {
 
   void Fail(const absl::Status& why) override {
     if (!failure_.ok()) {
-      return;  // told already, or this rank is not concerned
+      return;  // this rank was already told, or is not concerned
     }
     failure_ = why;
-    // Only the first failure counts. The others read it in the place of the table, or after the
+    // Only the first failure counts. The other ranks read it instead of the table, or after the
     // table.
     for (const auto& [claim, place] : {std::pair("decided", "outcome"), {"failures", "failed"}}) {
       const auto claims = calls_->Add(Key(claim), 1);
@@ -210,7 +211,7 @@ class FunctionMeeting final : public StoreMeeting {
     return claims == 1 ? calls_->Set(Key("outcome"), EncodeTable(table)) : absl::OkStatus();
   }
 
-  // `sizes`: the sum of the sizes of all ranks that have come.
+  // `sizes` is the sum of the sizes of all ranks that have come.
   absl::Status SizesDifferHere(int64_t sizes) const {
     for (int32_t r = 0; r < std::min<int64_t>(sizes, kMaxMeetingSize); ++r) {
       const auto other = r == rank() ? absl::NotFoundError("") : BroughtBy(r);
@@ -279,13 +280,13 @@ class FunctionMeeting final : public StoreMeeting {
   const std::shared_ptr<const FunctionCalls> calls_;
   const std::string key_;
   const Brought mine_;
-  const int32_t next_;    // the rank that this one watches
-  absl::Status failure_;  // of the meeting, or why the store refused this rank
+  const int32_t next_;    // the rank that this rank watches
+  absl::Status failure_;  // reason of the meeting's failure, or of the store's refusal of this rank
   bool has_outcome_ = false, finished_ = false;
   int64_t look_again_ns_ = 0, watch_again_ns_ = 0, beat_again_ns_ = 0;
   int64_t beats_ = 0;
-  // The process of the next rank, once that has come; whether it runs on this host; its last beat,
-  // and when that changed.
+  // The process of the next rank, once the rank has come; whether it runs on this host; its last
+  // beat, and the time of the last change of the beat.
   std::optional<ProcessName> watched_;
   bool has_looked_ = false, is_here_ = false;
   std::string heard_;

@@ -1,5 +1,5 @@
-// A store that consists of its user's functions: set, get, add and, optionally, remove, on a map
-// that the user keeps.
+// A store that consists of the user's functions: set, get, add and, optionally, remove. They work
+// on a map that the user keeps.
 #pragma once
 
 #include <cstddef>
@@ -38,11 +38,11 @@ class FunctionCalls {
   FunctionCalls& operator=(const FunctionCalls&) = delete;
 
   absl::Status Set(const std::string& key, const std::string& value) const;
-  // Waits for the key for `timeout_ns`, or longer if the function does. kNotFound: the key did not
-  // appear.
+  // Waits for the key for `timeout_ns`, or longer if the user's function does. kNotFound: the key
+  // did not appear.
   absl::StatusOr<std::string> Get(const std::string& key, int64_t timeout_ns) const;
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) const;
-  // kUnimplemented: there is no such function.
+  // Returns kUnimplemented if the user gave no such function.
   absl::Status Remove(const std::string& key) const;
   // Removes a key that does no harm if it stays. Logs a failure.
   void Forget(const std::string& key) const;
@@ -56,12 +56,12 @@ class FunctionCalls {
   const std::string url_;
 };
 
-// Returns how long one call of `get` may wait before the store looks at a Stop again.
+// Returns the time for which one call of `get` may wait before the store looks at `stop` again.
 int64_t GetSliceNs(const Stop& stop);
 
-// `host`: see Store::host. The store has no compare-and-set (kUnimplemented), and refuses keys with
-// a zero byte. Only threads that call the store or its meetings call the functions. The thread that
-// drops the last reference calls `release`.
+// `host` is the result of Store::host. The store has no compare-and-set (kUnimplemented), and
+// refuses keys with a zero byte. The functions are called only by threads that call the store or
+// its meetings. The thread that drops the last reference calls `release`.
 std::shared_ptr<Store> MakeFunctionStore(const StoreFunctions& functions, std::string host);
 
 }  // namespace entrain

@@ -16,8 +16,8 @@ namespace {
 constexpr absl::string_view kCreating = "creating the communicator: ";
 constexpr size_t kSeatBytes = 128;                  // for bookkeeping
 constexpr size_t kMeetingBytes = 4 << 10;           // for bookkeeping, and room for a failure
-constexpr size_t kMaxTableBytes = size_t{1} << 30;  // of all parts, written out
-constexpr uint32_t kMaxTold = 4096;                 // how many absent ranks an answer lists
+constexpr size_t kMaxTableBytes = size_t{1} << 30;  // size of all parts, written out
+constexpr uint32_t kMaxTold = 4096;                 // number of absent ranks that an answer lists
 
 absl::Status AboutRank(absl::Status status, int32_t rank) {
   Blame blame;
@@ -159,7 +159,7 @@ absl::Status Gatherings::Join(const std::string& key, const Entry& entry, uint64
   return meeting.failure;
 }
 
-// Drops the entries. The places stay taken.
+// Drops the entries. The places remain taken.
 void Gatherings::Clear(Gathering& gathering) {
   for (auto& [rank, seat] : gathering.seats) {
     bytes_ -= BytesOf(seat.parts) - kSeatBytes;

@@ -1,6 +1,6 @@
 // The meetings of a store (store.h) as a state machine without socket, clock or lock. The mem store
-// and the server keep one; a file store keeps the same state on disk. This unit also has the
-// encodings of a meeting on the wire (docs/store.md draws them) and its error messages.
+// and the server keep such an object; a file store keeps the same state on disk. This unit also has
+// the encodings of a meeting on the wire (docs/store.md draws them) and its error messages.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,9 @@ constexpr size_t kMaxGatheringBytes = size_t{256} << 20;
 // One meeting.
 struct Gathering {
   struct Seat {
-    uint64_t member = 0;  // the caller's number of the client that joined
+    uint64_t member = 0;  // number of the client that joined, given by the caller
     Parts parts;
-    int claims = 1;  // how many processes have joined as this rank
+    int claims = 1;  // number of processes that have joined as this rank
     bool finished = false;
   };
   int32_t size = 0;
@@ -60,20 +60,20 @@ struct Gathering {
 // All meetings of a store. Only the first failure of a meeting counts. A failure drops the parts.
 class Gatherings {
  public:
-  // Takes the place of entry.rank. Returns `member`'s own error; if the error concerns the meeting,
-  // the meeting fails too. `url`: the store's, for the error.
+  // Takes the place of entry.rank. Returns an error of `member` itself, or an error of the meeting.
+  // The second kind also fails the meeting. `url` is the store's URL, for the error.
   absl::Status Join(const std::string& key, const Entry& entry, uint64_t member,
                     absl::string_view url);
-  // Leave fails the meeting unless the rank has finished. `gone`: its process has ended; else it
-  // gave up. Leave and Fail return true if the meeting has failed by this call.
+  // Leave fails the meeting unless the rank has finished. `gone`: its process has ended; otherwise
+  // the rank gave up. Leave and Fail return true if the meeting has failed by this call.
   bool Leave(const std::string& key, int32_t rank, bool gone);
   bool Fail(const std::string& key, const absl::Status& why);
   void Finish(const std::string& key, int32_t rank);
-  // Returns null if nobody has joined.
+  // Returns null if no rank has joined.
   const Gathering* Find(const std::string& key) const;
   size_t bytes() const { return bytes_; }
-  // Returns the counter of the bytes of tables that are on their way. The caller keeps it up to
-  // date; the bytes count toward the limit.
+  // Returns the counter for the bytes of tables that are on their way. The caller keeps the counter
+  // up to date; the bytes count toward the limit.
   size_t* tables() { return &table_bytes_; }
 
  private:
@@ -103,7 +103,7 @@ enum class NewsKind : uint8_t {
   kServer =
       0x83,  // the store ends with this rank's process. -1: the store may end, which is no failure
 };
-// A part that equals the same part of the rank before is sent once.
+// A part that equals the same part of the previous rank is sent only once.
 std::string EncodeTable(const std::vector<Parts>& table);
 std::string EncodeFailed(const absl::Status& why);
 std::string EncodeAbsent(const std::vector<int>& ranks);

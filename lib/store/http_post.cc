@@ -55,8 +55,8 @@ absl::StatusOr<std::unique_ptr<HttpPost>> HttpPost::Open() {
 
 HttpPost::HttpPost(const CurlLibrary& curl, CURLM* multi, CURL* easy)
     : curl_(curl), multi_(multi), easy_(easy), error_(CURL_ERROR_SIZE, '\0') {
-  // "Expect:" switches off a round trip before long bodies. A member that is cut off from the
-  // others ends a watch that asks for a leader.
+  // "Expect:" switches off a round trip before long bodies. The last header makes a member that is
+  // cut off from the others end a watch.
   for (const char* const header :
        {"Content-Type: application/json", "Expect:", "Grpc-Metadata-hasleader: true"}) {
     headers_ = curl_.curl_slist_append(headers_, header);

@@ -1,5 +1,5 @@
-// One HTTP POST after the other, by libcurl, without waiting. Connections stay open between them.
-// One thread at a time, except for Wake.
+// Sends one HTTP POST after the other with libcurl, without blocking. Connections stay open between
+// them. One thread at a time, except for Wake.
 #pragma once
 
 #include <memory>
@@ -15,28 +15,29 @@ namespace entrain {
 
 class HttpPost {
  public:
-  // kFailedPrecondition: there is no libcurl.
+  // Returns kFailedPrecondition if there is no libcurl.
   static absl::StatusOr<std::unique_ptr<HttpPost>> Open();
   ~HttpPost();
   HttpPost(const HttpPost&) = delete;
   HttpPost& operator=(const HttpPost&) = delete;
 
-  // Begins a POST of `body`, and forgets the one before. `resolved`: empty, or the addresses of the
-  // URL's host as libcurl's CURLOPT_RESOLVE takes them, so that libcurl looks up no name.
+  // Begins a POST of `body`, and drops the previous one. `resolved` is empty, or has the addresses
+  // of the URL's host in the form of libcurl's CURLOPT_RESOLVE, so that libcurl looks up no name.
   void Start(const std::string& url, const std::string& resolved, std::string body);
-  // Moves bytes, and waits up to `ms` milliseconds for some to come.
+  // Moves bytes, and waits up to `ms` milliseconds for bytes to arrive.
   void Step(int ms);
-  // Ends a Step of another thread that waits, or the next one. Any thread.
+  // Ends a Step that waits in another thread, or otherwise the next Step. Any thread may call this.
   void Wake();
   // Ends the POST under way, and its connection with it.
   void Stop();
 
   // Returns true if no POST is under way: the whole answer is there, or an error.
   bool done() const { return done_; }
-  // Once it is done: the connection's error (kUnavailable), else OK. An answer of any code is OK.
+  // Valid once the POST is done: the connection's error (kUnavailable), else OK. An answer with any
+  // code is OK.
   const absl::Status& status() const { return status_; }
   int code() const { return code_; }
-  // Returns the bytes of the answer that have come so far. The caller may take some away.
+  // Returns the bytes of the answer that have arrived so far. The caller may remove bytes.
   std::string& answer() { return answer_; }
 
  private:

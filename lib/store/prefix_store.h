@@ -9,8 +9,8 @@
 
 namespace entrain {
 
-// url() and host() are the base store's. Other processes open the base store and give the same
-// prefix. The prefix counts toward kMaxStoreKey.
+// url() and host() are those of the base store. Other processes open the base store and use the
+// same prefix. The prefix counts toward kMaxStoreKey.
 std::shared_ptr<Store> WithPrefix(std::shared_ptr<Store> base, absl::string_view prefix);
 
 }  // namespace entrain

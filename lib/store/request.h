@@ -37,24 +37,25 @@ inline bool IsOfMeeting(StoreOp op) {
 struct StoreRequest {
   StoreOp op = StoreOp::kGet;
   std::string key;
-  std::string value;  // kSet: the value. kCompareAndSet: desired. kJoin: an Entry. kFail: a status
+  // kSet: the value. kCompareAndSet: the desired value. kJoin: an Entry. kFail: a status
+  std::string value;
   std::string expected;  // kCompareAndSet
   int64_t delta = 0;     // kAdd
 };
 
-// Checks the sizes against the limits of store.h. Errors name the key.
+// Checks the sizes against the limits in store.h. Errors name the key.
 absl::Status CheckRequest(const StoreRequest& request);
 
-// Returns the value of the key after kSet, kAdd or kCompareAndSet if it held `old` (null: absent).
-// kInvalidArgument: kAdd to a value that is not a decimal integer, or a sum beyond int64.
+// Returns the value of the key after kSet, kAdd or kCompareAndSet. `old` is the value before; null:
+// absent. kInvalidArgument: kAdd to a value that is not a decimal integer, or a sum beyond int64.
 absl::StatusOr<std::string> ValueAfter(const StoreRequest& request, const std::string* old);
 
-// Returns true for a kCompareAndSet that finds another value than the expected one. Nothing may
-// then be written, not even an absent key.
+// Returns true for a kCompareAndSet if the value differs from the expected one. Nothing may then be
+// written, not even an absent key.
 bool IsRefused(const StoreRequest& request, const std::string* old);
 
-// Limits of a map's size (keys, values, and bookkeeping for each key): in all, and for the keys
-// that one client has set.
+// Limits of a map's size (keys, values, and bookkeeping for each key): for the whole map, and for
+// the keys that one client has set.
 constexpr size_t kMaxTableBytes = size_t{256} << 20, kMaxClientBytes = size_t{64} << 20;
 
 // The map itself. Never waits. Not thread-safe.
@@ -62,8 +63,8 @@ class StoreTable {
  public:
   // Executes the request. Returns a value, a decimal number, or an empty text for kDelete.
   // kNotFound: kGet or kTryGet of an absent key. kResourceExhausted names the limit that a value
-  // would exceed. `client`: the client that asks; a key's bytes count for the client that wrote it
-  // last. `changed`: set to true if clients that wait for request.key should look again.
+  // would exceed. `client` is the client that asks; a key's bytes count for the client that wrote
+  // it last. `changed` is set to true if clients that wait for request.key should look again.
   absl::StatusOr<std::string> Apply(const StoreRequest& request, absl::string_view client,
                                     bool* changed);
 
@@ -71,7 +72,7 @@ class StoreTable {
   struct Held {
     std::string value, client;
   };
-  // Returns the bytes that a key with a value of `bytes` bytes counts for.
+  // Returns the number of bytes for which a key with a value of `bytes` bytes counts.
   static size_t CostOf(const std::string& key, size_t bytes);
   // Subtracts a key's bytes from the sums.
   void Refund(const std::string& key, const Held& old);
@@ -85,16 +86,16 @@ class StoreTable {
   size_t bytes_ = 0;
 };
 
-// The largest encodings of a request that CheckRequest accepts, and of its reply. Longer ones are
-// refused unread.
+// The largest encodings of a request that CheckRequest accepts, and of its reply. Longer encodings
+// are refused without being read.
 constexpr size_t kMaxRequestBytes = 2 * kMaxStoreValue + kMaxStoreKey + 64;
 constexpr size_t kMaxReplyBytes = kMaxStoreValue + 64;
 
 std::string EncodeRequest(const StoreRequest& request);
-// kInvalidArgument: malformed or beyond the limits.
+// Returns kInvalidArgument if the bytes are malformed or beyond the limits.
 absl::StatusOr<StoreRequest> DecodeRequest(absl::string_view bytes);
 std::string EncodeReply(const absl::StatusOr<std::string>& answer);
-// Returns the answer that EncodeReply took. kDataLoss: malformed.
+// Returns the answer that was given to EncodeReply, or kDataLoss if the bytes are malformed.
 absl::StatusOr<std::string> DecodeReply(absl::string_view bytes);
 
 // A Store that maps all its operations to one function.
@@ -124,7 +125,8 @@ class RequestStore : public Store {
 };
 
 // Returns the deadline for a rank's last message in a meeting that it joined with the deadline
-// `by`: `most` from now, but at most 230 ms after `by`. If that has passed, the rank tries once.
+// `by`: `most_ns` from now, but at most 230 ms after `by`. If this deadline has passed, the rank
+// tries once.
 Deadline LastWordBy(Deadline by, int64_t most_ns = 2 * kSecond);
 
 // Returns "store URL: get of key "x"", for messages.

@@ -1,8 +1,8 @@
-// A store: meetings of ranks, and a small shared map, by which ranks find each other. Ranks do not use the store after that,
-// until they look for newcomers (lib/comm/applications.h).
+// A store: meetings of ranks, and a small shared map, by which ranks find each other. Afterwards
+// ranks do not use the store until they look for newcomers (lib/comm/applications.h).
 //
-// Thread safety: any thread may use a Store. The Stop of a blocking call ends it: the deadline with
-// TIMED_OUT naming the key, the cancel flag with ABORTED.
+// Thread safety: any thread may use a Store. The Stop of a blocking call ends the call: the
+// deadline with TIMED_OUT naming the key, the cancel flag with ABORTED.
 #pragma once
 
 #include <cstdint>
@@ -22,32 +22,34 @@ namespace entrain {
 constexpr size_t kMaxStoreKey = 512;
 constexpr size_t kMaxStoreValue = 1 << 20;
 
-// The texts that a rank brings to a meeting: at most 64, and 64 KiB in all. A text that many ranks
-// have at the same index travels once.
+// The texts that a rank brings to a meeting: at most 64 texts, and 64 KiB in all. If many ranks
+// have the same text at the same index, this text travels once.
 using Parts = std::vector<std::string>;
 
-// A rank's part in a meeting of ranks (Store::Join): each rank brings its parts and gets those of
-// all. A failure of a meeting is final, and all ranks learn the first reason: two processes claimed
-// one rank, sizes differ, a rank failed the meeting, or a rank's process has ended before its
-// Finish, by kill -9 too. The store notices such an end within one second if the rank's host still
-// answers (etcd: if it is this rank's host), otherwise within ten. One thread at a time. Must not outlive the store.
+// A rank's part in a meeting of ranks (Store::Join). Each rank brings its parts and gets those of
+// all ranks. A failure of a meeting is final, and all ranks learn its first reason: two processes
+// claimed one rank, sizes differ, a rank failed the meeting, or a rank's process has ended before
+// its Finish, even by kill -9. The store notices such an end within one second if the rank's host
+// still answers (etcd: if the host is also this rank's), otherwise within ten seconds. One thread
+// at a time. Must not outlive the store.
 class StoreMeeting {
  public:
   // If Finish was not called, the rank gives up, and the meeting fails.
   virtual ~StoreMeeting() = default;
   // Blocks until all ranks have joined. Returns the parts by rank, or the reason why the meeting
-  // has failed. kDeadlineExceeded and kAborted come from `stop`: the rank is still part of the
+  // has failed. kDeadlineExceeded and kAborted come from `stop`; the rank is then still part of the
   // meeting.
   virtual absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) = 0;
-  // Returns the reason if the meeting has failed since all ranks joined, else OK, as far as this
-  // process knows. Never blocks.
+  // Returns the reason if this process knows that the meeting has failed since all ranks joined,
+  // else OK. Never blocks.
   virtual absl::Status Check() = 0;
   // Fails the meeting for all its ranks.
   virtual void Fail(const absl::Status& why) = 0;
-  // Says that this rank does not need the others any more: from now on its end is no failure.
+  // Declares that this rank does not need the other ranks any more: from now on its end is no
+  // failure.
   virtual void Finish() = 0;
-  // Returns the ranks that have not joined, at most the first 4096. Waits for a server's answer up
-  // to two round trips longer than `stop`.
+  // Returns the ranks that have not joined, at most the first 4096. A wait for a server's answer
+  // may exceed `stop` by up to two round trips.
   virtual absl::StatusOr<std::vector<int>> Absent(const Stop& stop) = 0;
 };
 
@@ -57,7 +59,7 @@ class Store {
   virtual absl::Status Set(absl::string_view key, absl::string_view value, const Stop& stop) = 0;
   // Blocks until the key exists.
   virtual absl::StatusOr<std::string> Get(absl::string_view key, const Stop& stop) = 0;
-  // kNotFound: the key does not exist now.
+  // Returns kNotFound if the key does not exist now.
   virtual absl::StatusOr<std::string> TryGet(absl::string_view key, const Stop& stop) = 0;
   // Adds to a decimal integer (an absent key counts as 0) and returns the sum. Atomic.
   virtual absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, const Stop& stop) = 0;
@@ -67,7 +69,7 @@ class Store {
                                                     absl::string_view expected,
                                                     absl::string_view desired,
                                                     const Stop& stop) = 0;
-  // Removes a key, also a counter. OK if there is no such key.
+  // Removes a key, also a counter. Returns OK if there is no such key.
   virtual absl::Status Delete(absl::string_view key, const Stop& stop) = 0;
   // Takes the place of `rank` in the meeting `key` of `size` ranks and brings `mine`, in one
   // request. If `mine` is an error, the rank cannot take part, and the meeting fails at once. Does
@@ -81,8 +83,8 @@ class Store {
   // Returns true if the store consists of functions of the caller, which no thread of the library may
   // call.
   virtual bool IsOfFunctions() const { return false; }
-  // Returns the server's host, by which a rank chooses the interface that leads there. Empty: no
-  // server.
+  // Returns the server's host. A rank uses it to choose the interface that leads there. Empty:
+  // there is no server.
   virtual std::string host() const { return {}; }
 };
 
@@ -93,13 +95,14 @@ class Store {
 //   "tcp://HOST:PORT[,HOST:PORT...]"            a server elsewhere
 //   "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]"  an etcd of one or several members
 // local:, tcp: and etcd: retry until `stop` ends them; the error then names the addresses tried.
-// `security`: a text is a pre-shared key, and an empty text is none. It does not concern etcd.
+// `security` may be a text, which is a pre-shared key; an empty text means no key. It does not
+// apply to etcd.
 absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, const Security& security,
                                                  const Stop& stop);
 
 // Serves a tcp or local store from this process, on a thread of its own, until the returned store
-// is destroyed. URL: "local:NAME", or "tcp://HOST:PORT", where port 0 lets the kernel choose and
-// url() returns the result. FAILED_PRECONDITION names a port or name that is in use.
+// is destroyed. `url` is "local:NAME", or "tcp://HOST:PORT". With port 0 the kernel chooses a port,
+// and url() returns the result. FAILED_PRECONDITION names a port or name that is in use.
 absl::StatusOr<std::shared_ptr<Store>> ServeStore(absl::string_view url, const Security& security);
 
 }  // namespace entrain

@@ -10,9 +10,9 @@
 
 namespace entrain {
 
-// The caller has sent a kJoin for `key` on `channel` and received nothing since. `serves`: the server is
-// in this process. `by`: the deadline of the join, from which the deadline of the last message
-// follows (LastWordBy).
+// The caller has sent a kJoin for `key` on `channel` and received nothing since. `serves`: the
+// server is in this process. `by` is the deadline of the join, from which the deadline of the last
+// message follows (LastWordBy).
 std::unique_ptr<StoreMeeting> OnConnection(Channel channel, std::string url, std::string key,
                                            bool serves, Deadline by);
 

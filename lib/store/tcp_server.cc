@@ -23,7 +23,7 @@ constexpr uint64_t kListenerId = 0, kStopId = 1;
 constexpr size_t kLengthBytes = sizeof(uint32_t);
 constexpr size_t kReadStep = 64 << 10;
 constexpr int kAcceptsPerTurn = 64;
-constexpr int kSweepMs = 500;  // how late a stranger's time-out may be noticed
+constexpr int kSweepMs = 500;  // largest delay in noticing a stranger's time-out
 constexpr int64_t kAcceptPauseNs = 100 * kMillisecond;
 
 absl::Status AddToEpoll(int epoll, int fd, uint64_t id, uint32_t events) {
@@ -46,7 +46,7 @@ struct TcpStoreServer::Client {
                                                 self, security)),
         deadline(Deadline::After(kHandshakeNs)) {}
 
-  // Returns how many more bytes of a request may be read now.
+  // Returns the number of further bytes of a request that may be read now.
   size_t Wanted() const {
     if (in.size() < kLengthBytes) {
       return kLengthBytes - in.size();
@@ -61,19 +61,19 @@ struct TcpStoreServer::Client {
 
   Address address;
   std::unique_ptr<Handshaker> handshaker;  // until the handshake is done
-  Channel channel;                         // afterwards
-  std::array<uint8_t, 16> peer{};          // the client's id, afterwards
-  Deadline deadline;                       // of the handshake
+  Channel channel;                         // used after the handshake
+  std::array<uint8_t, 16> peer{};          // the client's id, valid after the handshake
+  Deadline deadline;                       // deadline of the handshake
   std::string in;
-  bool refused = false;  // no room for the request: its rest is read and dropped
-  size_t skipped = 0;    // how many bytes were dropped
+  bool refused = false;  // there is no room for the request: its rest is read and dropped
+  size_t skipped = 0;    // number of bytes dropped
   std::deque<Frame> out;
-  size_t out_done = 0;   // bytes of out.front() that have left
+  size_t out_done = 0;   // bytes of out.front() that have been sent
   bool waiting = false;  // its request is parked under `wanted_key`
   std::string wanted_key;
   std::string meeting;
-  int32_t rank = -1;     // in that meeting; -1: none joined
-  uint32_t watched = 0;  // the epoll events asked for
+  int32_t rank = -1;     // rank in that meeting; -1: none joined
+  uint32_t watched = 0;  // the epoll events for which it is registered
 };
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(Listener listener,
@@ -156,7 +156,7 @@ void TcpStoreServer::AcceptSome() {
     auto fd = Accept(listener_.fd.get(), &from);
     if (!fd.ok()) {
       ENTRAIN_LOG(kWarning, "store server ", name(), ": ", fd.status().message());
-      // Out of descriptors: the listener would stay readable, and the loop would spin.
+      // There are no descriptors left. The listener would stay readable, and the loop would spin.
       PauseAccepting(Clock::Real().Now() + kAcceptPauseNs);
       return;
     }
@@ -172,7 +172,7 @@ void TcpStoreServer::AcceptSome() {
     const uint64_t id = next_id_++;
     auto client = std::make_unique<Client>(*std::move(fd), from, self_, security_);
     if (!AddToEpoll(epoll_.get(), client->fd(), id, 0).ok()) {
-      continue;  // the kernel has no room: drops this connection only
+      continue;  // the kernel has no room: only this connection is dropped
     }
     Client& added = *clients_.emplace(id, std::move(client)).first->second;
     strangers_.insert(id);
@@ -229,12 +229,12 @@ void TcpStoreServer::Serve(uint64_t id, uint32_t events) {
     return;  // dropped earlier in this turn
   }
   Client& client = *found->second;
-  // A client that waits for its answer must not send anything. Data is then a violation, and RDHUP
+  // A client that waits for its answer must not send anything. Data is then a violation. RDHUP
   // means that the client does not wait any more.
   const bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0 ||
                     (client.waiting && (events & (EPOLLIN | EPOLLRDHUP)) != 0);
-  // A rank that has finished sends that and closes at once, so the request is read before the end
-  // is handled.
+  // A rank that has finished sends a message about it and closes at once. So the request is read
+  // before the end of the connection is handled.
   const bool fine = AdvanceHandshake(id, client) && Flush(client) && Advance(id, client);
   if (gone || !fine) {
     Drop(id);
@@ -468,8 +468,8 @@ TcpStoreServer::Frame TcpStoreServer::ReplyOf(const absl::StatusOr<std::string>&
   return FrameOf(EncodeReply(fits ? answer : Full()));
 }
 
-// Ignores a failed flush: the socket's next event drops the client. Dropping it here would destroy
-// it while the caller still uses it.
+// Ignores a failed flush: the socket's next event drops the client. If the client were dropped
+// here, it would be destroyed while the caller still uses it.
 void TcpStoreServer::Send(uint64_t id, Client& client, Frame frame) {
   client.out.push_back(std::move(frame));
   Flush(client);
@@ -504,7 +504,8 @@ bool TcpStoreServer::Flush(Client& client) {
 void TcpStoreServer::Watch(uint64_t id, Client& client) {
   const bool unsent = client.handshaker != nullptr ? client.handshaker->unsent()
                                                    : !client.out.empty() || client.channel.unsent();
-  // A socket that is writable at once makes the server look at bytes that only TLS knows of.
+  // If bytes wait in TLS, the server also waits until the socket is writable. This is so at once,
+  // and then the server reads these bytes.
   const bool look = client.handshaker == nullptr && !client.waiting && client.channel.buffered();
   uint32_t wanted = client.out.empty() ? EPOLLIN | EPOLLRDHUP : uint32_t{0};
   wanted |= unsent || look ? uint32_t{EPOLLOUT} : 0;

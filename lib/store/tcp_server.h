@@ -3,9 +3,10 @@
 //
 // Invariants:
 //   1 A stranger is a connection that has not proved itself yet. It costs about one kilobyte, and
-//     with TLS about 50 from its proof on (lib/net/handshaker.h). It lasts at most kHandshakeNs, and takes one of at most kMaxStrangers places (PlacesForStrangers). If
-//     all places are taken, the oldest stranger is closed, but not before it had kProofNs to prove
-//     itself. Until then no connection is accepted.
+//     with TLS about 50 from its proof on (lib/net/handshaker.h). It lasts at most kHandshakeNs. It
+//     takes one of at most kMaxStrangers places (PlacesForStrangers). If all places are taken, the
+//     oldest stranger is closed, but not before it had kProofNs to prove itself. Until then no
+//     connection is accepted.
 //   2 The server reads at most one request ahead from a connection, and nothing while that request
 //     is parked or its answer is unsent. So a connection costs at most one request and one answer.
 //     Equal answers to many connections share their memory.
@@ -57,7 +58,7 @@ class TcpStoreServer {
   using Clients = std::map<uint64_t, std::unique_ptr<Client>>;
 
   TcpStoreServer(Listener listener, const Security& security);
-  bool local() const;  // an abstract socket: for this user's processes only
+  bool local() const;  // an abstract socket, which only processes of this user can use
   std::string name() const;
   absl::Status Prepare();
   void Run();
@@ -73,14 +74,14 @@ class TcpStoreServer {
   bool AdvanceHandshake(uint64_t id, Client& client);
   bool ConsumeRequest(uint64_t id, Client& client);
   void Answer(uint64_t id, Client& client, const StoreRequest& request);
-  // For a client that joins a meeting, or has joined one.
+  // Handles a request of a client that joins a meeting, or has joined one.
   void Meet(uint64_t id, Client& client, const StoreRequest& request);
   void Join(uint64_t id, Client& client, const StoreRequest& request);
   // Tells every rank of the meeting if the meeting has just failed or become complete.
   void Announce(const std::string& key);
   void TellServer(const std::string& key, int32_t rank);
   void WakeParked(const std::string& key);
-  // Bytes in their form on the wire. `account` counts them until they have left.
+  // Bytes in their form on the wire. `account` counts them until they have been sent.
   using Frame = std::shared_ptr<const std::string>;
   static Frame MakeFrame(std::string bytes, size_t* account);
   Frame FrameOf(absl::string_view body);  // adds the length
@@ -99,10 +100,11 @@ class TcpStoreServer {
   Fd epoll_, stop_event_;
   bool accepting_ = true;
   int64_t accept_again_ns_ = 0;
-  const KeepAlive keep_alive_ = KeepAliveSetting();  // of clients
+  const KeepAlive keep_alive_ = KeepAliveSetting();  // for connections of clients
   uint64_t next_id_ = 2;                             // 0 and 1 are the listener and the stop event
   std::string read_;                                 // the bytes of the last read
-  // Of invariant 5. Declared before the members that subtract from it when they are destroyed.
+  // The sum of invariant 5. Declared before the members that subtract from it when they are
+  // destroyed.
   size_t transit_bytes_ = 0;
   Gatherings meetings_;
   Clients clients_;

@@ -1,9 +1,9 @@
 // The client of a tcp store, and the handle of a tcp store that this process serves. A local store
 // differs only in the socket.
 //
-// Each call has a connection of its own, from a pool of idle ones or new, so that a waiting Get
-// does not block other calls. A connection whose call was cut short is closed, because its answer
-// may still be on the way.
+// Each call has a connection of its own, either an idle one from a pool or a new one, so that a
+// waiting Get does not block other calls. A connection whose call was interrupted is closed,
+// because its answer may still be on the way.
 //
 // The first request of a connection follows this side's part of the handshake at once, which saves
 // a round trip. The server's proof is read and checked before its first answer. So without TLS, a
@@ -35,7 +35,7 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kAttemptNs = 10 * kSecond;  // for one address: connecting and handshake
+constexpr int64_t kAttemptNs = 10 * kSecond;  // limit for one address: connecting and handshake
 constexpr int kRetryFirstMs = 10, kRetryMostMs = 500;
 constexpr size_t kMaxIdle = 8;
 
@@ -55,8 +55,8 @@ struct Connection {
 
   Place place;
   Id self, server;
-  std::unique_ptr<Handshaker> proving;  // until the server has proved itself
-  Channel proved;                       // afterwards
+  std::unique_ptr<Handshaker> proving;  // used until the server has proved itself
+  Channel proved;                       // used afterwards
 };
 
 Id NewId() {
@@ -65,7 +65,7 @@ Id NewId() {
   return id;
 }
 
-// Opens a connection. The server tells its clients apart by `self`.
+// Opens a connection. The server distinguishes its clients by `self`.
 absl::StatusOr<Connection> Dial(const Place& place, const Id& self, const Security& security,
                                 const Stop& stop) {
   ENTRAIN_ASSIGN_OR_RETURN(
@@ -161,7 +161,7 @@ class TcpStore final : public RequestStore {
   // Sends the request and returns the connection on which the answer will come. A server that is
   // flooded with strangers cuts connections whose proof it has not read yet. This function then
   // connects again, but only for requests that may be executed twice: the server may have executed
-  // this one, and its proof may have been lost.
+  // this request although its proof was lost.
   absl::StatusOr<Connection> Ask(const StoreRequest& request, const Stop& stop) {
     const std::string frame = Writer().PutText(EncodeRequest(request)).Take();
     for (int sleep_ms = kRetryFirstMs;; sleep_ms = std::min(2 * sleep_ms, kRetryMostMs)) {
@@ -208,8 +208,8 @@ class TcpStore final : public RequestStore {
     return answer;
   }
 
-  // Returns an idle connection that is still good, or a new one. The server was there once, so a
-  // refusal to connect is final.
+  // Returns an idle connection that is still good, or a new one. The server did exist, so a refusal
+  // to connect is final.
   absl::StatusOr<Connection> Take(const Stop& stop) {
     while (true) {
       std::optional<Connection> idle;
@@ -221,7 +221,7 @@ class TcpStore final : public RequestStore {
         idle = std::move(idle_.back());
         idle_.pop_back();
       }
-      // Between calls nothing but the server's proof may be readable. Anything else means that the
+      // Between calls only the server's proof may be readable. If anything else is readable, the
       // connection has ended.
       const auto readable = [&] {
         pollfd state{idle->channel().fd(), POLLIN, 0};
@@ -279,7 +279,7 @@ absl::StatusOr<std::pair<Server, Connection>> DialAny(const std::vector<Server>&
         return std::make_pair(server, *std::move(connection));
       }
       tried->emplace_back(connection.status().message());
-      // A server answered and refuses us: trying again cannot help.
+      // A server answered and refuses this client: trying again cannot help.
       if (absl::IsFailedPrecondition(connection.status())) {
         worst = connection.status();
       }
@@ -302,7 +302,7 @@ absl::StatusOr<std::pair<Server, Connection>> DialUntil(const std::vector<Server
     if (absl::IsFailedPrecondition(found.status())) {
       return absl::FailedPreconditionError(absl::StrCat(what, ": ", absl::StrJoin(tried, "; ")));
     }
-    // A round that the deadline cut short does not show the reason; the round before it does.
+    // A round that the deadline interrupted does not show the reason; the previous round does.
     const absl::Status ended = CheckStop(stop, what);
     if (ended.ok() || last.empty()) {
       last = tried;
@@ -342,7 +342,7 @@ absl::StatusOr<Listener> OpenFor(const HostPort& where) {
   return OpenListener(any, port);
 }
 
-// Returns the host by which others reach a server that listens on every address.
+// Returns the host by which other processes reach a server that listens on every address.
 std::string PublishedHost(const HostPort& where, const Address& bound) {
   const auto given = Address::FromHost(where.host, 0);
   if (!given.ok() || !given->IsAny()) {

@@ -3,7 +3,7 @@
 
 namespace entrain::perf {
 
-// Returns how many cores this process may use, counted as the library counts.
+// Returns the number of cores that this process may use, counted as the library counts.
 int Cores();
 // Keeps the calling thread, and threads that it starts later, on one core.
 void PinToCore(int rank);

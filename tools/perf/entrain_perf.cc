@@ -1,5 +1,5 @@
-// entrain-perf COLLECTIVE [options]: measures how fast a collective is, and checks its results.
-// entrain-perf --flight FILES: says which rank holds a job up.
+// entrain-perf COLLECTIVE [options]: measures the speed of a collective, and checks its results.
+// entrain-perf --flight FILES: names the rank that holds a job up.
 // --help has the details.
 #include <cstdio>
 #include <string>

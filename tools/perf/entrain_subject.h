@@ -1,5 +1,5 @@
-// The library behind its C API, as a subject of the measuring loop, and meetings of ranks through
-// it.
+// The library behind its C API, as a subject of the measuring loop. Also gives meetings of ranks
+// through the library.
 #pragma once
 
 #include <memory>
@@ -55,15 +55,15 @@ class EntrainSubject final : public Subject {
   // this object.
   absl::StatusOr<Buffers> RegisterBuffers(int64_t bytes);
 
-  // Says that the buffers of calls are in device memory.
+  // Declares that the buffers of calls are in device memory.
   void UseDeviceMemory();
 
   entrain_comm_t* comm() const { return comm_.get(); }
-  // Returns how many cores the ranks of a host share, as the library counts them
+  // Returns the number of cores that the ranks of a host share, as the library counts them
   // (entrain_comm_explain).
   absl::StatusOr<int> Cores() const;
-  // Collective: returns a meeting in a shared page if all ranks can map one, otherwise through the
-  // communicator.
+  // Collective. Returns a meeting in a shared page if all ranks can map one, otherwise a meeting
+  // through the communicator.
   absl::StatusOr<std::unique_ptr<Meeting>> Meet(Waiting waiting);
   // Tells the other ranks to end.
   void Abort(const std::string& reason) { entrain_comm_abort(comm_.get(), reason.c_str()); }

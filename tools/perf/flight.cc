@@ -17,7 +17,7 @@
 namespace entrain::perf {
 namespace {
 
-// A process answers within 0.2 s, and has a large job's dump to write.
+// A process answers within 0.2 s, and may then have to write the dump of a large job.
 constexpr int64_t kAnswerNs = 5 * kSecond;
 
 int Fail(const absl::Status& status) {

@@ -94,7 +94,8 @@ RankDump DumpFrom(const Json& process, const Json& json) {
   return dump;
 }
 
-// A process may have written several dumps. The calls under way count, then the later dump.
+// A process may have written several dumps. A dump with a call under way is better than one
+// without; otherwise the later dump is better.
 bool Better(const RankDump& a, const RankDump& b) {
   return std::pair(a.HasOpenCall(), a.unix_ms) > std::pair(b.HasOpenCall(), b.unix_ms);
 }

@@ -17,10 +17,10 @@
 namespace entrain::perf {
 
 struct RankCall {
-  uint64_t number = 0;  // 0: a receive that does not know its message yet
+  uint64_t number = 0;  // 0: a receive that has no message yet
   int64_t tag = -1;
   std::string operation;
-  int peer = -1;         // of a message; -1: a collective, or any peer
+  int peer = -1;         // peer of a message; -1: a collective, or any peer
   bool message = false;  // send, recv, recv_any
   std::string arguments, descriptor, algorithm, state;
   double started_s_ago = -1, state_s = -1;  // -1: unknown
@@ -43,14 +43,14 @@ struct RankError {
 // One communicator in one process.
 struct RankDump {
   std::string id, name;
-  std::string host;  // of the process
+  std::string host;  // host of the process
   int64_t pid = 0;
   uint64_t generation = 0;
   int rank = 0, size = 0;
   bool driver_answers = true;
   std::optional<RankError> ended;
   std::vector<RankMember> members;
-  // How many calls were started: collectives by tag; messages by tag, peer and direction.
+  // The number of calls that were started: collectives by tag; messages by tag, peer and direction.
   std::map<int64_t, uint64_t> collectives;
   std::map<std::tuple<int64_t, int, bool>, uint64_t> messages;  // true: sent
   std::vector<RankCall> calls;
@@ -59,10 +59,10 @@ struct RankDump {
 
   const std::string& process() const { return members[static_cast<size_t>(rank)].process; }
   bool HasOpenCall() const;
-  // Null: it is not in the dump.
+  // Return null if the call is not in the dump.
   const RankCall* Collective(int64_t tag, uint64_t number) const;
   const RankCall* Message(int64_t tag, uint64_t number, int peer, bool sends) const;
-  // The collective of this tag that was started last. Null: none is in the dump.
+  // Returns the collective of this tag that was started last, or null if none is in the dump.
   const RankCall* Last(int64_t tag) const;
 };
 
@@ -77,11 +77,11 @@ struct JobComm {
 
 struct Job {
   std::deque<RankDump> dumps;
-  std::vector<JobComm> comms;  // in the order of the first dump that has each
+  std::vector<JobComm> comms;  // in the order of the first dump that has the communicator
   // The communicators of a process, by its identity.
   std::map<std::string, std::vector<const RankDump*>> processes;
   const JobComm& CommOf(const RankDump& dump) const;
-  // Returns the name of the member's host, as far as a dump of that host tells it.
+  // Returns the name of the member's host if there is a dump of that host, otherwise its host id.
   std::string HostOf(const RankMember& member) const;
   // Returns "rank 2 of world (host a, pid 7, tcp 10.0.0.1:5, process 3f81a2c0)".
   std::string NameOf(const JobComm& comm, int rank) const;

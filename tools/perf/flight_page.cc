@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Calls of one communicator that the page shows in full.
+// The number of calls of one communicator that the page shows in full.
 constexpr size_t kMostCalls = 8;
 
 std::string Line(const Job& job, const Culprit& culprit) {
@@ -56,7 +56,7 @@ std::string Waits(const RankCall& call) {
   return absl::StrJoin(waits, ", ");
 }
 
-// The state of one rank in a call, as a line has it.
+// The state of one rank in a call, as one line shows it.
 struct RankLine {
   std::string state, waits;
   double since_s = -1;
@@ -89,7 +89,7 @@ RankLine LineOf(const JobComm& comm, int rank, const OpenCall& call) {
 
 void Append(const OpenCall& call, std::string* text, Json* json) {
   std::map<std::string, std::vector<int>> arguments;
-  // Ranks whose lines are equal but for the time.
+  // Groups of ranks whose lines are equal except for the time.
   std::vector<std::pair<RankLine, std::vector<int>>> lines;
   Json ranks = Json::array();
   const JobComm& comm = *call.comm;
@@ -139,7 +139,7 @@ void Append(const OpenCall& call, std::string* text, Json* json) {
   json->push_back({{"call", call.name}, {"ranks", std::move(ranks)}});
 }
 
-// The ranks whose communicator has ended, by the error.
+// Returns the ranks whose communicator has ended, by the error.
 std::map<std::string, std::vector<int>> ErrorsOf(const JobComm& comm) {
   std::map<std::string, std::vector<int>> errors;
   for (const RankDump* dump : comm.ranks) {
@@ -212,7 +212,8 @@ class Page {
         absl::StrAppend(text, "    ", step, "\n");
       }
       json["culprit"] = ToJson(job_, culprit);
-      // A culprit counts more than none, and then the call that waits for longest.
+      // A communicator with a culprit counts more than one without; then the one with the longest
+      // wait counts.
       const std::pair<bool, double> weight(culprit.rank >= 0, calls.front().age_s);
       if (!worst_ || weight > weight_) {
         worst_ = culprit;

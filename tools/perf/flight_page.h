@@ -15,10 +15,10 @@ struct FlightFile {
 
 struct FlightPage {
   std::string text;
-  std::string json;  // the same as one JSON object
+  std::string json;  // the page as one JSON object
 };
 
-// INVALID_ARGUMENT names a file that is no flight dump.
+// Returns the page. INVALID_ARGUMENT names a file that is no flight dump.
 absl::StatusOr<FlightPage> MergeFlights(const std::vector<FlightFile>& files);
 
 }  // namespace entrain::perf

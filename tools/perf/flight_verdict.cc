@@ -10,7 +10,7 @@
 namespace entrain::perf {
 namespace {
 
-// The calls on the way, each with the rank that leads on from it.
+// The calls on the path to the culprit, each with the rank that leads from it to the next call.
 using Visited = std::map<std::tuple<std::string, int64_t, uint64_t, int>, int>;
 
 std::tuple<std::string, int64_t, uint64_t, int> KeyOf(const OpenCall& call) {
@@ -49,7 +49,7 @@ struct ProcessCall {
   const RankCall* call = nullptr;
 };
 
-// The call under way that the process has started first, except `but`.
+// Returns the call under way that the process has started first, except `but`.
 std::optional<ProcessCall> OldestOf(const Job& job, const std::string& process,
                                     const RankCall* but) {
   std::optional<ProcessCall> oldest;
@@ -186,7 +186,7 @@ class Finder {
     return Slow(call, standings);
   }
 
-  // Ranks that gave this number to different calls.
+  // Returns a culprit if ranks gave this number to different calls.
   std::optional<Culprit> Different(const OpenCall& call,
                                    const std::vector<RankStanding>& standings) {
     std::map<std::string, std::vector<int>> callers;
@@ -205,7 +205,7 @@ class Finder {
       return std::pair(b.second.size(), a.second) < std::pair(a.second.size(), b.second);
     });
     const bool tie = groups[0].second.size() == groups[1].second.size();
-    // The lowest rank that is not with the majority; of a tie, that is not with rank 0's.
+    // The lowest rank that differs from the majority; if there is a tie, that differs from rank 0.
     int lowest = -1;
     std::string its;
     for (size_t g = 1; g < groups.size(); ++g) {
@@ -220,8 +220,8 @@ class Finder {
                               tie ? ": a tie, so either may be wrong" : ""));
   }
 
-  // Ranks that have not started the call. The first whose process does nothing else is guilty. If
-  // all are in other calls, the first leads on.
+  // Handles ranks that have not started the call. The first rank whose process does nothing else is
+  // the culprit. If all are in other calls, the search continues with the first of them.
   std::optional<Culprit> Absent(const OpenCall& call, const std::vector<RankStanding>& standings) {
     int first = -1;
     for (size_t r = 0; r < standings.size(); ++r) {
@@ -239,7 +239,7 @@ class Finder {
                : std::optional(NotMade(call, first, absl::StrCat("has not called ", call.name)));
   }
 
-  // All ranks have started the same call.
+  // Handles the case that all ranks have started the same call.
   Culprit Slow(const OpenCall& call, const std::vector<RankStanding>& standings) {
     const auto open = [&](int rank) {
       const RankStanding& standing = standings[static_cast<size_t>(rank)];
@@ -250,8 +250,9 @@ class Finder {
         return Named(call, r, "its own reduction function has not returned");
       }
     }
-    // A message that its sender has given away, or is still giving, and its receiver waits for. A
-    // sender that waits for nothing itself comes first: others may be late because of it.
+    // A message that its sender has sent, or is still sending, and for which its receiver waits.
+    // Messages of a sender that waits for nothing itself come first: other messages may be late
+    // because of them.
     struct Transit {
       bool sender_waits;
       int from, to;
@@ -384,7 +385,7 @@ std::vector<OpenCall> OpenCallsOf(const JobComm& comm) {
       if (call.over()) {
         continue;
       }
-      // Ranks that called different things under one number are one entry.
+      // If ranks called different things under one number, these calls are one entry.
       OpenCall& open = found[{call.message, call.tag, call.number, call.message ? dump->rank : -1,
                               call.message ? absl::StrCat(call.operation, call.peer) : ""}];
       if (open.comm == nullptr) {
@@ -397,8 +398,8 @@ std::vector<OpenCall> OpenCallsOf(const JobComm& comm) {
       }
     }
   }
-  // A rank that has done its part of a collective may be in a later one for longer than another
-  // rank is in the earlier one. The earlier one comes first all the same.
+  // A rank that has done its part of a collective may have waited in a later collective for longer
+  // than another rank has been in the earlier one. The earlier collective comes first nevertheless.
   std::map<int64_t, double> later_s;  // by tag
   std::vector<std::pair<double, OpenCall>> by_age;
   for (auto call = found.rbegin(); call != found.rend(); ++call) {

@@ -1,4 +1,5 @@
-// Finds the culprit of calls that are not over: the rank for which all others wait in the end.
+// Finds the culprit of calls that are not over: the rank for which, directly or through others, all
+// ranks wait.
 #pragma once
 
 #include <optional>
@@ -16,12 +17,12 @@ struct OpenCall {
   int64_t tag = -1;
   uint64_t number = 0;
   std::string name;   // "all_reduce #5"
-  double age_s = -1;  // of the rank that started it first; -1: unknown
-  int rank = -1;      // of a message, else -1
+  double age_s = -1;  // age on the rank that started the call first; -1: unknown
+  int rank = -1;      // the rank whose dump has the message; -1: a collective
   const RankCall* message = nullptr;
 };
 
-// How far a rank has come with a collective.
+// The progress of a rank in a collective.
 enum class Standing {
   kNoDump,
   kNotStarted,
@@ -42,7 +43,8 @@ struct Culprit {
   const JobComm* comm = nullptr;
   int rank = -1;  // -1: no rank stands out
   std::string why;
-  // The ranks that are held up on the way to the culprit: "rank 1 of a waits in all_reduce #2 of b".
+  // The ranks that wait between the first rank and the culprit: "rank 1 of a waits in all_reduce #2
+  // of b".
   std::vector<std::string> chain;
 };
 Culprit FindCulprit(const Job& job, const OpenCall& call);

@@ -31,7 +31,7 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int64_t kGraceNs = 2 * kSecond;  // between the request to end and the kill
-// If nobody reads for this long after the ranks have ended, the rest of their output is lost.
+// If nobody reads for this time after the ranks have ended, the rest of their output is lost.
 constexpr int64_t kReaderNs = 60 * kSecond;
 
 void Say(absl::string_view text) {
@@ -259,7 +259,8 @@ void ProcessJob::Reap() {
   }
 }
 
-// Signal 0 sends nothing: the ranks get time to notice the failure and to report their own errors.
+// Signal 0 sends nothing: the ranks then get time to notice the failure and to report their own
+// errors.
 void ProcessJob::End(int signal) {
   if (!ending_) {
     ending_ = true;
@@ -271,8 +272,8 @@ void ProcessJob::End(int signal) {
   }
 }
 
-// Blocks the signals that a job waits for, in this thread and in those started later. Returns the
-// descriptor that reads them.
+// Blocks the signals for which a job waits, in this thread and in threads started later. Returns
+// the descriptor that reads them.
 absl::StatusOr<Fd> TakeOverSignals() {
   sigset_t set;
   sigemptyset(&set);
@@ -310,7 +311,7 @@ int RunLocalJobs(const Options& options, const std::vector<std::string>& argumen
   }
   std::vector<std::string> command = arguments;
   command[0] = OwnPath(arguments[0]);
-  // The key keeps other users out of ranks and store, as with entrain-run.
+  // The key keeps other users out of ranks and store, as in entrain-run.
   const absl::StatusOr<JobKey> key = MakeJobKey();
   if (!key.ok()) {
     Say(key.status().message());

@@ -2,7 +2,8 @@
 //
 // A call is timed from a barrier outside the library to its return. The time of the slowest rank
 // counts, and the figure is the median over calls. A second figure, loop_us, is the time of a call
-// when many follow each other without a barrier between them, which is what nccl-tests measures.
+// when many calls follow each other without a barrier between them. nccl-tests measures this second
+// figure.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +19,15 @@
 namespace entrain::perf {
 
 struct Figures {
-  int calls = 0;  // timed calls
+  int calls = 0;  // number of timed calls
   double median_us = 0, min_us = 0, p95_us = 0, loop_us = 0;
   double algbw_gbs = 0, busbw_gbs = 0;  // 1e9 bytes a second, from the median
-  // The time of a meeting of the ranks outside the library, the slower of one before and one after
-  // the calls. It shows how far apart the cores were: virtual machines are moved, and then small
-  // calls take several times as long for a while. -1 if ranks do not spin in the meeting, whose
-  // time then says nothing about that.
+  // The time of a meeting of the ranks outside the library: the slower one of a meeting before and
+  // a meeting after the calls. It shows how far apart the cores were: virtual machines are moved,
+  // and then small calls take several times as long for a while. -1 if ranks do not spin in the
+  // meeting, because the time then does not show this.
   double meet_us = -1;
-  int64_t wrong = 0;  // elements, over all ranks; -1: could not be checked
+  int64_t wrong = 0;  // number of elements over all ranks; -1: could not be checked
 };
 
 // The memory of one rank for the largest case.
@@ -34,7 +35,8 @@ class Buffers {
  public:
   // Allocates private pages and touches them.
   static absl::StatusOr<Buffers> Allocate(int64_t bytes);
-  // Wraps memory of another owner. `release` tells the owner when it is not needed any more.
+  // Wraps memory of another owner. `release` tells the owner that the memory is not needed any
+  // more.
   Buffers(void* in, void* out, std::function<void()> release)
       : in_(in), out_(out), host_in_(in), host_out_(out), release_(std::move(release)) {}
   // For buffers that the loop cannot read or write itself: the loop fills and checks the host

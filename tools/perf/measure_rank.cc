@@ -68,7 +68,8 @@ class RankRun {
     return absl::OkStatus();
   }
 
-  // What --explain says: the model and the paths, once; the choice, of each case. Nothing without that flag.
+  // Prints the text of --explain: the model and the paths once, and the choice for each case.
+  // Prints nothing without that option.
   enum class Explained { kModelAndPaths, kChoice };
   absl::Status Note(const EntrainSubject& subject, const Case& of, Explained what) const {
     if (!options_.explain) {
@@ -128,7 +129,7 @@ class RankRun {
         ENTRAIN_RETURN_IF_ERROR(Note(subject, one, Explained::kChoice));
       }
     }
-    // No rank may leave while others still wait in the page, because leaving unmaps it.
+    // No rank may leave while other ranks still wait in the page, because leaving unmaps it.
     return FromC(entrain_barrier(subject.comm(), nullptr, nullptr));
   }
 

@@ -23,13 +23,13 @@ struct RankPlace {
 void PinIfAsked(const Options& options, const RankPlace& place);
 
 absl::StatusOr<RuntimePtr> MakeRuntime(const std::string& transport);
-// Creates a communicator. `name` must be unique among the names of these ranks. `algorithms`:
-// overrides, may be empty.
+// Creates a communicator. `name` must be unique among the names of these ranks. `algorithms` are
+// overrides; may be empty.
 absl::StatusOr<CommPtr> MakeComm(entrain_runtime_t* runtime, const RankPlace& place,
                                  const std::string& name, const std::string& algorithms);
 
-// Measures all cases of the options; rank 0 prints the figures. The caller prints the error, except
-// kAborted, where another rank prints the reason.
+// Measures all cases of the options; rank 0 prints the figures. The caller must print the error,
+// except kAborted, because another rank then prints the reason.
 absl::Status MeasureRank(const Options& options, const RankPlace& place);
 
 }  // namespace entrain::perf

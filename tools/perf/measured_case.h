@@ -30,7 +30,7 @@ struct Case {
   int root = 0;
   int ranks = 1;
   int64_t bytes = 0;
-  int64_t count = 0;  // elements, as the call's count argument
+  int64_t count = 0;  // number of elements, as the call's count argument
 
   // Returns the largest case of at most `bytes`, with at least one element (per rank, if ranks have
   // parts).
@@ -53,10 +53,10 @@ struct Case {
                ? count * ranks
                : count;
   }
-  // busbw = algbw * factor: the bytes that a perfect algorithm moves over the busiest link, per
-  // byte of size.
+  // busbw = algbw * factor. The factor is the number of bytes that a perfect algorithm moves over
+  // the busiest link, per byte of size.
   double bus_factor() const;
-  // A ping-pong is two calls one after the other. Its figure is the time of one.
+  // A ping-pong is two calls one after the other. Its figure is the time of one of them.
   double time_share() const { return collective == CallKind::kSend ? 0.5 : 1.0; }
 };
 
@@ -73,7 +73,7 @@ class Subject {
   }
   // Runs one blocking call. Both buffers are those of Prepare.
   virtual absl::Status Run(const Case& measured, const void* in, void* out) = 0;
-  // Returns true if the call works in `out` only. The loop then fills `out` with the contents of
+  // Returns true if the call works only in `out`. The loop then fills `out` with the contents of
   // `in`.
   virtual bool in_place(const Case& /*measured*/) const { return false; }
   virtual std::string transport() const = 0;

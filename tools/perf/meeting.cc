@@ -28,9 +28,9 @@
 namespace entrain::perf {
 namespace {
 
-// A rank that has a core of its own spins this often before it yields.
+// The number of spins of a rank that has a core of its own, before it yields.
 constexpr int kSpins = 20000;
-constexpr int kYieldsPerLook = 256;  // between looks at the clock
+constexpr int kYieldsPerLook = 256;  // number of yields between two looks at the clock
 constexpr int64_t kLookEvery = 100 * kMillisecond;
 
 std::string BootId() {
@@ -51,7 +51,7 @@ struct SharedPage::Page {
     int64_t number;
     double times[kMaxCalls];
   };
-  Rank ranks[1];  // as many as there are
+  Rank ranks[1];  // the real length is the number of ranks
 };
 
 class PageMeeting final : public Meeting {
@@ -61,8 +61,8 @@ class PageMeeting final : public Meeting {
 
   absl::Status Barrier() override {
     const uint32_t generation = page_.generation.load(std::memory_order_acquire);
-    // Release and acquire: the last rank sees what every rank wrote before, and through
-    // `generation` all ranks see it.
+    // Release and acquire: the last rank sees the earlier writes of every rank, and through
+    // `generation` all ranks see them.
     if (page_.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 ==
         static_cast<uint32_t>(ranks_)) {
       page_.arrived.store(0, std::memory_order_relaxed);
@@ -108,7 +108,8 @@ class PageMeeting final : public Meeting {
     return sum;
   }
 
-  // Sequentially consistent: only the measured barrier should order these, and it may be broken.
+  // Sequentially consistent: only the measured barrier should order these accesses, and it may be
+  // broken.
   void Mark(int64_t step) override { page_.ranks[rank_].mark.store(step); }
   int Behind(int64_t step) const override {
     int behind = 0;
@@ -186,8 +187,8 @@ absl::StatusOr<SharedPage> SharedPage::Open(const std::string& name, int ranks) 
   if (parts.size() != 3 || parts[0] != BootId() || !absl::SimpleAtoi(parts[2], &token)) {
     return absl::NotFoundError("the page lies on another machine");
   }
-  // Another process may have that number in another namespace, so this checks the file before it
-  // maps it.
+  // Another process may have that number in another namespace. So this checks the file before it
+  // maps the file.
   const int fd = open(parts[1].c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   struct stat file {};
   if (fd < 0 || fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) ||

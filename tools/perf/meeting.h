@@ -19,16 +19,16 @@ class Meeting {
  public:
   virtual ~Meeting() = default;
   virtual absl::Status Barrier() = 0;
-  // Replaces times[i] by the largest of all ranks' times[i]. At most kMaxCalls.
+  // Replaces times[i] by the largest times[i] of all ranks. `times` has at most kMaxCalls entries.
   virtual absl::Status Slowest(absl::Span<double> times) = 0;
   virtual absl::StatusOr<int64_t> Sum(int64_t mine) = 0;
-  // For checks of barriers. Mark says that this rank has reached `step`. Behind returns how many
-  // ranks have not reached it, or -1 if that cannot be seen.
+  // For checks of barriers. Mark records that this rank has reached `step`. Behind returns the
+  // number of ranks that have not reached it, or -1 if that cannot be seen.
   virtual void Mark(int64_t step) = 0;
   virtual int Behind(int64_t step) const = 0;
   // Returns the place of the meeting: "a shared page", for example.
   virtual const char* place() const = 0;
-  // Returns true if a rank waits by polling all the time, on a core of its own.
+  // Returns true if a rank waits by polling without pause, on a core of its own.
   virtual bool spins() const { return false; }
 };
 
@@ -36,8 +36,8 @@ class Meeting {
 // cores. kSleep: the library has threads of its own that need the cores.
 enum class Waiting { kSpin, kYield, kSleep };
 
-// Returns the error that ended the other ranks, if any, so that no rank waits for dead ones. Called
-// now and then.
+// Returns the error that ended the other ranks, if any, so that no rank waits for dead ranks.
+// Called from time to time.
 using Health = std::function<absl::Status()>;
 
 // A page of memory that all ranks map: processes of one machine, also in different namespaces, or
@@ -45,8 +45,8 @@ using Health = std::function<absl::Status()>;
 class SharedPage {
  public:
   static absl::StatusOr<SharedPage> Create(int ranks);
-  // Opens the page by the Name() of another process of this machine. kNotFound: it is of another
-  // machine.
+  // Opens the page by the Name() of another process of this machine. kNotFound: the page is on
+  // another machine.
   static absl::StatusOr<SharedPage> Open(const std::string& name, int ranks);
   SharedPage(SharedPage&& other) noexcept;
   SharedPage& operator=(SharedPage&& other) noexcept;

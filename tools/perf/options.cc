@@ -245,7 +245,7 @@ absl::Status UnderstandTune(const Words& words, const Options& options) {
   return absl::OkStatus();
 }
 
-// The options that ask for flight dumps stand alone.
+// The options that ask for flight dumps cannot be combined with others.
 absl::Status UnderstandFlight(const Words& words, const Options& options) {
   const char* const name = options.flight_of > 0 ? "--flight-of" : "--flight";
   for (const auto& [other, given] :
@@ -296,7 +296,7 @@ absl::Status Understand(const Words& words, Options& options) {
   return absl::OkStatus();
 }
 
-// Ignores the events of a transport that is only made and destroyed.
+// Ignores the events of a transport that is only created and destroyed.
 struct NoEvents final : Events {
   bool Accepts(Context) override { return false; }
   void OnEarly(Endpoint&, const Envelope&) override {}
@@ -304,7 +304,7 @@ struct NoEvents final : Events {
   void OnLost(Endpoint&, const absl::Status&) override {}
 };
 
-// Describes the transport's use, or the reason why it is absent.
+// Returns a description of the transport's use, or the reason why it is absent.
 std::string Describe(const TransportFactory& factory) {
   const absl::Status absence = factory.Absence(/*named=*/true);
   if (!absence.ok()) {

@@ -15,7 +15,7 @@ struct Options {
   Case like;  // all fields but the size
   int64_t min_bytes = 8, max_bytes = 64 << 20;
   int factor = 4;
-  // Each is measured separately; "" stands for the library's choice.
+  // Each transport and algorithm is measured separately; "" stands for the library's choice.
   std::vector<std::string> transports{""}, algorithms{""};
   double budget_s = 0.15;
   // The memory of the buffers. kShared and kHuge: entrain_mem_alloc. kRegistered: private, then

@@ -13,7 +13,7 @@ constexpr int64_t kChunk = 4096;
 // A pair's value and location as one number: value * kLocations + location.
 constexpr int64_t kLocations = 4096;
 
-// Returns the number up to which sums are exact in the type.
+// Returns the largest number up to which sums are exact in the type.
 int64_t LargestSum(DType dtype) {
   switch (dtype) {
     case DType::kF8E4M3:
@@ -21,7 +21,7 @@ int64_t LargestSum(DType dtype) {
     case DType::kF8E5M2:
       return 8;
     default:
-      return 120;  // also for i8
+      return 120;  // fits i8 too
   }
 }
 
@@ -62,7 +62,8 @@ void StorePair(std::byte* at, double both) {
   StoreAs<L>(at + sizeof(T), static_cast<L>(whole % kLocations));
 }
 
-// Returns the pair that minloc or maxloc takes of the two; both are numbers of value and location.
+// Returns the pair that minloc or maxloc selects of the two; both numbers combine value and
+// location.
 double Located(ReduceOp op, double a, double b) {
   const double a_value = std::floor(a / kLocations), b_value = std::floor(b / kLocations);
   if (a_value == b_value) {
@@ -155,7 +156,7 @@ void Pattern::Store(std::byte* at, double value) const {
     default:
       break;
   }
-  // Only products get large. They are powers of two, so above 64 bits the low bits are all zero.
+  // Only products become large. They are powers of two, so above 64 bits the low bits are all zero.
   const auto integer = value < 0x1p63 ? static_cast<int64_t>(value) : 0;
   std::memcpy(at, &integer, static_cast<size_t>(width_));
 }

@@ -1,7 +1,7 @@
 // The data that ranks send, the expected results, and the count of wrong elements.
 //
-// Element i of rank r's buffer is a small integer, periodic in i, so chosen that sums over all
-// ranks stay exact in every type. Only averages of floats are compared with a tolerance. The
+// Element i of rank r's buffer is a small integer, periodic in i. It is chosen so that sums over
+// all ranks stay exact in every type. Only averages of floats are compared with a tolerance. The
 // location of a pair is the rank.
 #pragma once
 
@@ -20,9 +20,9 @@ class Pattern {
   // Fills `rank`'s contribution: in_count() elements (broadcast: the root's data; other ranks get
   // Spoil).
   void FillInput(int rank, void* in) const;
-  // Fills `out` with bytes that no correct result has.
+  // Fills `out` with bytes that no correct result contains.
   static void Spoil(void* out, int64_t bytes);
-  // Returns how many elements of `out` on `rank` are wrong.
+  // Returns the number of elements of `out` on `rank` that are wrong.
   int64_t CountWrong(int rank, const void* out) const;
 
  private:

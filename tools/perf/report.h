@@ -13,16 +13,16 @@
 
 namespace entrain::perf {
 
-// Printed above the table, and part of every JSON object.
+// The setting of a measurement. It is printed above the table, and is part of every JSON object.
 struct Setting {
   std::string program;  // "entrain-perf"
-  std::string place;    // where the ranks meet: "a shared page"
+  std::string place;    // place of the ranks' meetings: "a shared page"
   double budget_s = 0;
 };
 
 class Report {
  public:
-  // `json`: the file to write, empty for none. `append`: keeps the file's contents.
+  // `json` is the file to write, empty for none. `append`: keeps the contents of the file.
   static absl::StatusOr<Report> Open(const std::string& json, bool append, bool explain);
   Report(Report&& other) noexcept;
   Report& operator=(Report&&) = delete;

@@ -1,5 +1,5 @@
-// The statistics of all measuring programs: the median (of an even number of values the upper of
-// the two), the least, the greatest, and percentiles.
+// The statistics of all measuring programs: the median (for an even number of values, the upper one
+// of the two in the middle), the least, the greatest, and percentiles.
 #pragma once
 
 #include <algorithm>

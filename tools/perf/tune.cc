@@ -13,9 +13,9 @@
 namespace entrain::perf {
 namespace {
 
-// A choice against the estimates must be faster by this factor.
+// A choice that contradicts the estimates must be faster by this factor.
 constexpr double kWorth = 1.05;
-// Rates come from the largest calls up to this size, which fit into the caches.
+// Rates are computed from the largest calls up to this size, which fit into the caches.
 constexpr int64_t kLargeBytes = 1 << 20;
 
 // Converts bytes in microseconds to units of 1e9 bytes per second.
@@ -23,7 +23,7 @@ double Gbs(double bytes, double us) {
   return bytes * 1e-3 / us;
 }
 
-// Looks up the calls from which figures are computed. Zero: not measured.
+// Looks up the calls from which figures are computed. Zero means that a call was not measured.
 class Times {
  public:
   explicit Times(const std::vector<Observation>& observations) : observations_(observations) {}
@@ -91,15 +91,15 @@ LinkFigures Measured(const Times& times, const TunedFor& where, int cores,
   Set(Gbs(static_cast<double>(times.LargeBytes(CallKind::kSend, "")),
           times.Large(CallKind::kSend, "") - small),
       &figures.gbs);
-  // All ranks send to all others at once. Counts the bytes that cross the memory of a host, or
-  // enter one host.
+  // All ranks send to all other ranks at once. Counts the bytes that cross the memory of a host, or
+  // that enter one host.
   const double gathered = static_cast<double>(times.LargeBytes(CallKind::kAllGather, "direct"));
   const double together = times.Large(CallKind::kAllGather, "direct");
   Set(Gbs(gathered * (where.link >= Link::kFabricAcross ? 1.0 / n : 1) * (n - 1),
           together - times.Small(CallKind::kAllGather, "direct")),
       &figures.host_gbs);
-  // The same bytes, but combined: combining n operands accesses n + 1 buffers, against three for
-  // two operands.
+  // The same bytes, but combined: combining n operands accesses n + 1 buffers; combining two
+  // operands accesses three.
   const double turns = where.crowded ? static_cast<double>(n) / cores : 1;
   Set(Gbs(gathered / n * (n + 1) / 3 * turns,
           times.Large(CallKind::kReduceScatter, "direct") - together),

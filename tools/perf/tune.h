@@ -1,5 +1,5 @@
 // entrain-perf --tune: computes the figures of links (lib/comm/tuning.h) from measured times of
-// calls, and the ranges where the choice by these figures is not the fastest.
+// calls. Also computes the ranges where the choice by these figures is not the fastest.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace entrain::perf {
 
-// The time of calls of one size with one algorithm. Null: a ping-pong, of which `us` is the time of
-// one message.
+// The time of calls of one size with one algorithm. If `algorithm` is null, it is a ping-pong, and
+// `us` is the time of one message.
 struct Observation {
   Case measured;
   const Algorithm* algorithm = nullptr;
@@ -28,8 +28,9 @@ struct TuneResult {
 };
 
 // Computes each figure from the times of a few calls that differ in the cost of that figure. A
-// figure that no call shows keeps its value from `from`. `observations`: the sizes of one
-// collective after another, ascending, all of one communicator, which `where` and `cores` describe.
+// figure that no call shows keeps its value from `from`. `observations` has the sizes of one
+// collective after another, ascending. All are of one communicator, which `where` and `cores`
+// describe.
 TuneResult Tune(const std::vector<Observation>& observations, const TunedFor& where, int cores,
                 const LinkFigures& from);
 

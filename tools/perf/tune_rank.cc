@@ -24,7 +24,8 @@
 namespace entrain::perf {
 namespace {
 
-// The best of several rounds, far apart in time, since other load on the machine comes and goes.
+// The best of several rounds is used. The rounds are far apart in time, since other load on the
+// machine comes and goes.
 constexpr int kRounds = 2;
 
 struct Measured {
@@ -69,7 +70,7 @@ class Tuner {
     return absl::OkStatus();
   }
 
-  // Finds the lines of a tuning that apply to these ranks, from the library's own explanation.
+  // Determines the lines of a tuning that apply to these ranks, from the library's own explanation.
   absl::Status FindPlace() {
     if (subjects_[0]->size() < 2) {
       return absl::InvalidArgumentError("--tune needs at least 2 ranks");
@@ -192,7 +193,7 @@ class Tuner {
     return ErrnoStatus(errno, absl::StrCat("--tune: cannot write \"", options_.tune, "\""));
   }
 
-  // A reader finds either the old file or the new one.
+  // Writes the file so that a reader gets either the whole old file or the whole new one.
   absl::Status WriteWhole(const std::string& text) const {
     const std::string part = PartName();
     std::FILE* const file = std::fopen(part.c_str(), "we");

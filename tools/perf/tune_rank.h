@@ -9,8 +9,8 @@
 namespace entrain::perf {
 
 // Measures every algorithm of every collective, and a ping-pong, over each requested transport.
-// Rank 0 then prints the result and writes figures and ranges into the file, where the lines for
-// other links and numbers of ranks stay. Errors as for MeasureRank.
+// Then rank 0 prints the result and writes figures and ranges into the file, where the lines for
+// other links and numbers of ranks stay. Errors are those of MeasureRank.
 absl::Status TuneRank(const Options& options, const RankPlace& place);
 
 }  // namespace entrain::perf

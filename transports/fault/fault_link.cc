@@ -32,7 +32,7 @@ int FaultLink::HandOver() {
   }
   const int64_t now = clock_.Now();
   int handed = 0;
-  // Jitter may let a message overtake others, but no message whose bytes are still to be sent.
+  // Because of jitter a later message may be due first, but not before its bytes are sent.
   for (size_t i = 0; i < frames_.size() && frames_[i].end_ns() + plan_.latency_ns <= now;) {
     if (frames_[i].due_ns > now) {
       ++i;
@@ -73,7 +73,7 @@ void FaultLink::Drop(FaultLane* lane, std::optional<Context> of, const absl::Sta
   if (frames_.size() == before) {
     return;
   }
-  // Messages that have started stay unchanged. The others find the link free earlier.
+  // Messages that have started stay unchanged. The other messages find the link free earlier.
   const int64_t now = clock_.Now();
   free_ns_ = std::min(free_ns_, now);
   for (Frame& frame : frames_) {

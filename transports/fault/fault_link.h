@@ -2,10 +2,10 @@
 // posted, for all transports and peers:
 //
 //   posted ......... start ======== end ................... due
-//     waits for the    its bytes at    latency and jitter: others
-//     earlier ones     the rate        may use the link meanwhile
+//     waits for the    its bytes at    latency and jitter; other
+//     earlier ones     the rate        messages may use the link
 //
-// When a message is due, it is posted to the transport beneath, which has known nothing of it
+// When a message is due, it is posted to the transport beneath, which does not know about it
 // before. Its buffer stays lent until that transport has sent it.
 //
 // Thread safety: none; only the thread that drives the engine.
@@ -29,8 +29,8 @@ namespace entrain {
 
 // An endpoint's share of the link.
 struct FaultLane {
-  Endpoint* to;             // of the transport beneath
-  int64_t last_due_ns = 0;  // of its messages: jitter does not change their order
+  Endpoint* to;             // the endpoint of the transport beneath
+  int64_t last_due_ns = 0;  // due time of the last message: jitter does not change the order
 };
 
 class FaultLink {
@@ -51,8 +51,8 @@ class FaultLink {
   int HandOver();
   // Returns when HandOver must be called next.
   Deadline next() const;
-  // Removes this lane's messages from the link: those of one communicator, or all. Each completes
-  // with `why`, and the messages behind move up.
+  // Removes this lane's messages from the link: those of context `of`, or all. Each completes with
+  // `why`, and the messages behind move up.
   void Drop(FaultLane* lane, std::optional<Context> of, const absl::Status& why,
             CompletionList* completions);
 
@@ -72,8 +72,8 @@ class FaultLink {
   const Clock& clock_;
   Deadline cut_at_;
   std::mt19937_64 random_;
-  std::deque<Frame> frames_;  // as posted, so ordered by start and by end
-  int64_t free_ns_ = 0;       // when the last message has left
+  std::deque<Frame> frames_;  // in the order posted, which is the order of start and end
+  int64_t free_ns_ = 0;       // time at which the last message has left
 };
 
 }  // namespace entrain

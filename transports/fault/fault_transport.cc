@@ -32,7 +32,7 @@ class FaultEndpoint final : public Endpoint {
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override {
     if (ended_) {
-      beneath_->PostSend(envelope, bytes, done);  // which reports why it fails
+      beneath_->PostSend(envelope, bytes, done);  // the transport beneath reports why it fails
     } else {
       shared_->link->Post(&lane_, envelope, bytes, done);
     }
@@ -106,7 +106,7 @@ class FaultTransport final : public Transport, private Events {
   int wait_fd() const override { return wait_->fd(); }
 
  private:
-  // Events of the transport beneath, which names its own endpoints in them.
+  // Events of the transport beneath. Their endpoint is one of that transport.
   bool Accepts(Context context) override { return events_->Accepts(context); }
   void OnEarly(Endpoint& from, const Envelope& envelope) override {
     events_->OnEarly(Above(from), envelope);

@@ -20,7 +20,7 @@ uint64_t RandomWord() {
   return word;
 }
 
-// Reads the process number on each call, since a forked child is another process.
+// The process number is read on each call, since a forked child is another process.
 std::string Token(uint64_t random) {
   return absl::StrCat(getpid(), "-", absl::Hex(random, absl::kZeroPad16), "/");
 }

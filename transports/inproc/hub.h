@@ -42,15 +42,17 @@ struct LentMessage {
 struct InprocPair {
   struct Side {
     std::shared_ptr<Inbox> inbox;    // null until this side has connected
-    uint32_t slot = 0;               // of its endpoint in its transport
-    std::deque<LentMessage> lent;    // all records that it has made: as many as were open at once
-    std::vector<LentMessage*> free;  // only for the side's own thread
+    uint32_t slot = 0;               // slot of its endpoint in its transport
+    // all records that it has made; their number is the most that were open at once
+    std::deque<LentMessage> lent;
+    std::vector<LentMessage*> free;  // used only by the side's own thread
     // Cost of the eager messages that the *other* side has taken from this one. The other side
     // writes it (relaxed, since it is only a count), and this one reads it.
     std::atomic<int64_t> consumed{0};
   };
   Side side[2];
-  std::string closed;  // why the first side went before the second came; guarded by the hub
+  // reason of the first side for closing before the second came; guarded by the hub
+  std::string closed;
 };
 
 class Hub {
@@ -68,12 +70,13 @@ class Hub {
     std::shared_ptr<InprocPair> link;
     int side = 0;           // this side's index
     bool complete = false;  // the other side has connected already
-    std::string closed;     // ... and why it has closed, if it has
+    std::string closed;     // ... and its reason, if it has closed
   };
-  // Opens the link between `mine` and `other`, or completes it. Null link: the other instance does
-  // not exist (any more).
+  // Opens the link between `mine` and `other`, or completes it. The link is null if the other
+  // instance does not exist, or not any more.
   Joined Join(uint64_t mine, uint64_t other, const std::shared_ptr<Inbox>& inbox, uint32_t slot);
-  // The first side leaves before the second has come. Returns false if the second has come.
+  // Closes the link with `why` because its first side leaves. Returns false, and does nothing, if
+  // the second side has come.
   bool Abandon(InprocPair* link, absl::string_view why);
 
  private:

@@ -1,6 +1,6 @@
-// The notes that other instances have sent to one transport instance and that it has not read.
-// Besides the state word of a lent buffer, this is the only place that two ranks of this process
-// share.
+// The notes that other instances have sent to one transport instance and that this instance has not
+// read yet. Besides the state word of a lent buffer, this is the only place that two ranks of this
+// process share.
 //
 // Thread safety: Push from any thread; everything else from the thread that drives the owner. Every
 // instance that may still push keeps the inbox alive.
@@ -30,10 +30,10 @@ struct Note {
     kFinished,  // the receiver does not need `lent` any more
     kWithdraw,  // the sender has revoked `lent`
     kControl,   // payload: the text
-    kClosed,    // payload: why
+    kClosed,    // payload: the reason
   };
   Kind kind = Kind::kHello;
-  uint32_t slot = 0;  // the endpoint's
+  uint32_t slot = 0;  // slot of the endpoint
   uint32_t payload_bytes = 0;
   Envelope envelope{};
   LentMessage* lent = nullptr;

@@ -87,8 +87,8 @@ void InprocEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Comple
   }
   const auto size = static_cast<int64_t>(bytes.size());
   const int64_t cost = MatchQueue::CostOf(size);
-  // relaxed: it is only a count. A late value only means that a message is sent by RTS which could
-  // have been sent.
+  // relaxed: it is only a count. A late value only means that a message is sent by RTS although it
+  // could have been sent eagerly.
   if (size > kEagerBytes ||
       sent_ + cost - mine().consumed.load(std::memory_order_relaxed) > kCredit) {
     SendRts(envelope, bytes, done);
@@ -135,7 +135,7 @@ void InprocEndpoint::Revoke(LentMessage* lent, const absl::Status& why) {
 
 void InprocEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done,
                               RecvHint hint) {
-  // Also after the end, since messages that the peer sent before it ended are kept.
+  // Also called after the end, since messages that the peer sent before its end are kept.
   if (Incoming* incoming = queue_.Post(envelope, bytes, done, hint)) {
     copying_.push_back(incoming);
   }
@@ -155,8 +155,8 @@ void InprocEndpoint::Revoke(Context mine_context, Context theirs_context, const 
     return;
   }
   for (size_t i = open_.size();
-       i-- > 0;) {  // backwards, because Finish moves the last one into the place of the one that
-                    // it removes
+       i-- > 0;) {  // backwards, because Finish moves the last element to the place of the element
+                    // that it removes
     LentMessage* lent = open_[i];
     if (lent->tag.context() == theirs_context) {
       Revoke(lent, why);
@@ -295,11 +295,10 @@ int InprocEndpoint::CopyPieces() {
       queue_.Abandon(incoming);
     } else {
       uint32_t idle = LentMessage::kIdle;
-      // acquire: not for the data, which the inbox published, but to keep the reads below after
-      // this.
+      // acquire: the inbox has published the data, but the reads below must stay behind this.
       if (!lent->state.compare_exchange_strong(idle, LentMessage::kCopying,
                                                std::memory_order_acquire)) {
-        return events;  // revoked: the note that says so is on its way
+        return events;  // revoked: the note about it is on its way
       }
       const Bytes into = incoming->writable();
       const size_t piece = std::min<size_t>(into.size(), kPieceBytes);

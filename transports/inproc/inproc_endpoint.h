@@ -28,7 +28,7 @@ class InprocEndpoint final : public Endpoint {
       1 << 20;  // cost of eager messages that the receiver has not taken yet
   static constexpr int64_t kPieceBytes =
       256 << 10;  // a sender that revokes a message waits for one piece at most
-  static constexpr int64_t kBytesPerPoll = 1 << 20;  // copied in one call of Progress
+  static constexpr int64_t kBytesPerPoll = 1 << 20;  // bytes copied in one call of Progress
 
   InprocEndpoint(InprocShared* shared, uint32_t slot, std::string address, Deadline connect_by);
   ~InprocEndpoint() override;
@@ -41,17 +41,18 @@ class InprocEndpoint final : public Endpoint {
   void Close(const absl::Status& why) override;
   std::string peer_address() const override { return "inproc " + address_; }
 
-  // Called right after construction. A null link means that the peer is gone, which the next Poll
-  // reports.
+  // Must be called right after construction. A null link means that the peer is gone; the next Poll
+  // reports this.
   void Join(Hub::Joined joined);
-  // From Poll: handles one note of the peer, and its payload.
+  // Called from Poll. Handles one note of the peer, and its payload.
   void OnNote(const Note& note, ConstBytes payload);
-  // From Poll: copies granted messages, and gives up a connection that takes too long. Returns the
-  // number of events handled.
+  // Called from Poll. Copies messages that wait to be copied, and gives up a connection that takes
+  // too long. Returns the number of events handled.
   int Progress();
   // Returns true if Progress has something to copy or to report now.
   bool busy() const { return !copying_.empty() || !failed_.ok(); }
-  // Returns when Progress must be called even if nothing happens; Never() once connected.
+  // Returns the time at which Progress must be called even if nothing happens; Never() once
+  // connected.
   Deadline wake_at() const;
 
  private:
@@ -67,7 +68,7 @@ class InprocEndpoint final : public Endpoint {
   void ReturnCredit();
   // Fails everything pending. Afterwards nothing more is sent or received.
   void End(const absl::Status& why);
-  // Calls End, and reports OnLost in the next Progress.
+  // Calls End. The next Progress calls OnLost.
   void Lose(const absl::Status& why);
   bool ended() const { return !end_.ok(); }
 
@@ -78,13 +79,13 @@ class InprocEndpoint final : public Endpoint {
   std::shared_ptr<InprocPair> link_;
   int side_ = 0;
   bool connected_ = false;
-  NoteBatch backlog_;               // notes from before the other side has connected
+  NoteBatch backlog_;               // notes made before the other side has connected
   int64_t sent_ = 0;                // cost of the eager messages sent
-  std::vector<LentMessage*> open_;  // sent by RTS, not finished
+  std::vector<LentMessage*> open_;  // messages sent by RTS and not finished
   std::vector<Incoming*> copying_;  // claimed or dropped RTS, to be copied or refused
   std::vector<uint64_t> refused_;   // reused by Revoke
-  absl::Status end_;                // why it has ended
-  absl::Status failed_;             // to be reported by OnLost
+  absl::Status end_;                // reason of the end
+  absl::Status failed_;             // error that the next Progress passes to OnLost
   MatchQueue queue_;
 };
 

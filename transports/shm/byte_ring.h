@@ -27,18 +27,19 @@
 //
 // The writer learns the reader's position in two ways. First, each record says how far its own
 // writer has read the ring in the other direction ("lines taken", modulo 2^24; Publish, Learn). In
-// a conversation this suffices. Then a writer may ask to return to the front of the ring
-// (`again_in_front`), so that both ends use only lines that their first-level caches hold. It
+// a conversation this suffices. A writer in a conversation may ask to return to the front of the
+// ring (`again_in_front`), so that both ends use only lines that their first-level caches hold. It
 // returns if it is beyond kHotBytes and the reader has taken the records in front. Second, the word
 // `head`, in a line of the reader's own, holds the position up to which the reader has released
 // lines. The writer reads it when it has used up the room it knows of.
 //
 // Thread safety: one thread writes, one reads. Memory orders:
-//   state   writer stores release, reader loads acquire (Peek): the payload, and the zero in the
-//           next state, are there; and the writer's own reads of the other ring are over before
-//           its lines are written again (Learn). The full fence behind it pairs with HasNext, see
-//           "sleeping" in segment.h. For an open record, writer stores release and reader loads
-//           acquire (PeekOpen): the part of the payload that the state announces is there.
+//   state   writer stores release, reader loads acquire (Peek): the reader sees the payload, and
+//           the zero in the next state; and the writer's own reads of the other ring are over
+//           before its lines are written again (Learn). The full fence behind the store pairs
+//           with HasNext, see "sleeping" in segment.h. For an open record, writer stores release
+//           and reader loads acquire (PeekOpen): the part of the payload that the state announces
+//           is there.
 //   head    reader stores seq_cst (Release), writer loads seq_cst (Reserve): the reader's copies
 //           out of the lines are over before the writer overwrites them. seq_cst instead of
 //           release/acquire for the same reason.
@@ -61,7 +62,8 @@ struct RingFormat {
   static constexpr uint8_t kPad = 1;  // kinds of records begin at 2, below kOpen
   static constexpr uint8_t kOpen = 0x80;
   static constexpr uint64_t kTakenMask = 0xffffff;  // lines; far more than a ring has
-  // Where a writer may return to the front: kHotBytes stay in the first-level cache.
+  // A writer may return to the front once it is beyond kHotBytes, which stay in the first-level
+  // cache. kRoomInFront: see MayTurnBack.
   static constexpr size_t kHotBytes = 4096, kRoomInFront = 2048;
   // When a record is published, at most this much of the next one is prefetched for writing.
   static constexpr size_t kTakenAhead = 2048 + kLine;
@@ -88,8 +90,8 @@ class RingWriter {
       : data_(data), bytes_(bytes), head_(head) {}
 
   // Returns the place for a payload of at most MaxPayload bytes, or null if there is no room (or
-  // the ring is broken). With `again_in_front` the record may begin at the front again long before
-  // the end.
+  // the ring is broken). With `again_in_front` the record may begin at the front again although the
+  // writer is not near the end.
   std::byte* Reserve(size_t payload, bool again_in_front = false) {
     const size_t lines = RingFormat::LinesOf(payload);
     const size_t pad = PadFor(lines, again_in_front);
@@ -105,8 +107,8 @@ class RingWriter {
     ClearNext();
     return data_ + Offset() + RingFormat::kStateBytes;
   }
-  // Returns where that record would end, with the next state, counted from the beginning of the
-  // memory.
+  // Returns the end of the record that Reserve would make with these arguments, including the state
+  // of the record behind it, in bytes from the beginning of the memory.
   size_t EndOf(size_t payload, bool again_in_front) const {
     const size_t lines = RingFormat::LinesOf(payload);
     return (PadFor(lines, again_in_front) > 0 ? 0 : Offset()) + lines + RingFormat::kLine;
@@ -155,14 +157,14 @@ class RingWriter {
                                                     Offset();
   }
 
-  // Returns the bytes left empty before a record of `lines` bytes of lines.
+  // Returns the number of bytes left empty before a record that fills `lines` bytes.
   size_t PadFor(size_t lines, bool again_in_front) const {
     const size_t to_end = bytes_ - Offset();
     return lines > to_end || (again_in_front && MayTurnBack(lines)) ? to_end : 0;
   }
 
   bool HasRoom(size_t lines) {
-    const size_t needed = lines + RingFormat::kLine;  // with the next state
+    const size_t needed = lines + RingFormat::kLine;  // includes the next state
     if (!broken_ && needed <= bytes_ - static_cast<size_t>(tail_ - known_head_)) {
       return true;
     }
@@ -198,8 +200,8 @@ class RingWriter {
     std::byte* line = data_ + Offset();
     tail_ += RingFormat::LinesOf(reserved_);
     // Pairs with RingReader::Peek (release) and, with the fence, with RingReader::HasNext
-    // (seq_cst). An exchange would have to fetch the line again, which a polling reader has fetched
-    // meanwhile.
+    // (seq_cst). An exchange instead of the fence would have to fetch the line again if a polling
+    // reader has fetched it meanwhile.
     RingFormat::StateAt(line).store(RingFormat::StateOf(kind, reserved_, taken),
                                     std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -217,7 +219,7 @@ class RingWriter {
   std::byte* const data_;
   const size_t bytes_;
   std::atomic<uint64_t>* const head_;
-  uint64_t tail_ = 0, known_head_ = 0, released_ = 0;  // released_: value last read
+  uint64_t tail_ = 0, known_head_ = 0, released_ = 0;  // released_: value of *head_ last read
   size_t reserved_ = 0, longest_alike_ = RingFormat::kTakenAhead;
   uint64_t taken_ = 0;  // value last published
   bool broken_ = false;

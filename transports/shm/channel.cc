@@ -48,8 +48,8 @@ void Channel::MapTheirRing() {
 }
 
 void Channel::Ring() {
-  // Because of the exchange, only one of many records rings. The sleeper sets the word again before
-  // it sleeps again.
+  // Because of the exchange, only one of several records rings the doorbell. The sleeper sets the
+  // word again before it sleeps again.
   if (theirs_->sleeping.exchange(kAwake, std::memory_order_seq_cst) != kAwake) {
     const uint64_t one = 1;
     // Fails only if the counter is full; then the peer is being woken already.

@@ -35,8 +35,8 @@ class Channel {
   bool HasRoomFor(size_t payload) { return writer_.HasRoomFor(payload); }
   size_t MaxPayload() const { return RingFormat::MaxPayload(segment_.ring_bytes()); }
 
-  // ---- Reading, as in RingReader. Peek also learns how far the peer has read. Release also wakes
-  // the peer if it sleeps because it had no room.
+  // ---- Reading, as in RingReader. Peek also learns how far the peer has read this side's ring.
+  // Release also wakes the peer if the peer sleeps because it had no room.
   RingReader& reader() { return reader_; }
   bool Peek(RingReader::Record* record) {
     if (!reader_.Peek(record)) {
@@ -60,8 +60,8 @@ class Channel {
   // Returns true if the peer is awake. Only a hint.
   bool PeerPolls() const { return theirs_->sleeping.load(std::memory_order_relaxed) == kAwake; }
 
-  // The cost of eager messages taken, as a running sum in each direction. Relaxed order, because it
-  // is only a count.
+  // The cost of the eager messages that have been taken, as a running sum in each direction.
+  // Relaxed order, because it is only a count.
   void AddConsumed(int64_t cost) {
     consumed_ += static_cast<uint64_t>(cost);
     mine_->consumed.store(consumed_, std::memory_order_relaxed);
@@ -71,11 +71,11 @@ class Channel {
   // Returns true if a buffer under this context can be revoked. Must be called before an RTS names
   // such a buffer. If it returns false, see shortage().
   bool CanRevoke(Context context);
-  // After these functions return, the peer no longer uses the bytes that it reads from this side's
+  // After these functions return, the peer no longer uses bytes that it reads from this side's
   // buffers.
   void RevokeContext(Context context);
   void RevokeAll();
-  bool Revoked(Context context) const;  // by this side
+  bool Revoked(Context context) const;  // true if this side has revoked the context
   // Return true if the peer has revoked the context, or closed. Must be checked after each copy out
   // of the peer's memory.
   bool RevokedByPeer(Context context) const;
@@ -86,9 +86,9 @@ class Channel {
   bool can_pull() const { return pull_; }
   // Offers memory of this process to the peer. Returns false if that is not possible now.
   bool Offer(const WireOffer& offer, int memory);
-  // Takes memory that the peer has offered. Returns false if there is nothing more for now, or ever
-  // (hung_up). Returns an error if the peer broke the protocol. `memory` stays invalid if its
-  // descriptor could not be received.
+  // Takes memory that the peer has offered. Returns false if there is none now, or will never be
+  // any again (hung_up). Returns an error if the peer broke the protocol. `memory` stays invalid if
+  // its descriptor could not be received.
   absl::StatusOr<bool> TakeOffer(WireOffer* offer, Fd* memory);
   // Returns true if TakeOffer has reached the end of the connection.
   bool hung_up() const { return hung_up_; }
@@ -97,13 +97,13 @@ class Channel {
   // Closes the connection visibly for the peer. The socket must not be used afterwards.
   void Hangup() { socket_.Reset(); }
   bool broken() const { return writer_.broken() || reader_.broken() || !shortage_.ok(); }
-  // Returns why nothing more can be written: there is no memory for the rest of the ring, or of the
-  // words.
+  // Returns the reason why nothing more can be written: there is no memory for the rest of the
+  // ring, or for the words.
   const absl::Status& shortage() const { return shortage_; }
 
  private:
   void Ring();
-  // Called when a record first goes beyond the ring's first bytes.
+  // Must be called when a record first goes beyond the ring's first bytes.
   bool Grow();
 
   Fd socket_, doorbell_;

@@ -36,7 +36,7 @@ absl::Status Closed() {
   return absl::UnavailableError("closed by the peer while connecting");
 }
 
-// Sends one or two kilobytes on a new socket, which always has room for them.
+// Sends one or two kilobytes on a new socket, which always has room for this.
 absl::Status SendAll(int fd, const void* data, size_t bytes, absl::Span<const int> descriptors) {
   const ssize_t sent = SendWith(fd, data, bytes, descriptors);
   if (sent < 0) {
@@ -60,7 +60,7 @@ absl::StatusOr<Fd> ListenAbstract(std::string* name) {
 bool SomebodyListens(absl::string_view name) {
   absl::StatusOr<Fd> fd = LocalSocket();
   if (!fd.ok()) {
-    return true;  // unknown, so assume yes
+    return true;  // unknown; assumes that the process listens
   }
   socklen_t length;
   const sockaddr_un address = AbstractAddress(name, &length);
@@ -96,7 +96,7 @@ absl::StatusOr<bool> Introduction::Step() {
   return true;
 }
 
-// Returns true if the next stage has begun.
+// Returns true if the introduction is now in its next stage.
 absl::StatusOr<bool> Introduction::StepOnce() {
   switch (stage_) {
     case Stage::kDial:

@@ -1,5 +1,5 @@
-// The introduction: how two processes come to share a segment. They meet over an abstract Unix
-// socket; one dials, the other accepts.
+// The introduction: two processes establish a segment that they share. They connect over an
+// abstract Unix socket; one dials, the other accepts.
 //
 //   dialer                                    listener
 //   connect                                   accept
@@ -11,8 +11,8 @@
 //                                             peer: Admit
 //   check the card                    <---    card, doorbell
 //
-// Afterwards the socket stays open, and its end is the end of the connection. Memory is offered
-// over it (peer_regions.h).
+// Afterwards the socket stays open, and its end is the end of the connection. Later, memory is
+// offered over this socket (peer_regions.h).
 //
 // Thread safety: none. Never blocks; Step is called from Poll.
 #pragma once
@@ -42,17 +42,17 @@ struct Self {
   int doorbell = -1;  // eventfd
   size_t ring_bytes = 0;
   bool pull = true;  // false: never reads the peer's memory
-  CpuShare cpus;     // of this process
+  CpuShare cpus;     // CPU share of this process
 };
 
 // The result of an introduction.
 struct Acquaintance {
-  Fd socket, doorbell;  // doorbell: the peer's
+  Fd socket, doorbell;  // doorbell: that of the peer
   Segment segment;
   int side = 0;  // this process's side
   PeerProcess process;
   bool pull = false;  // the peer's memory can be read
-  CpuShare cpus;      // the peer's
+  CpuShare cpus;      // CPU share of the peer
 };
 
 // Returns a non-blocking, close-on-exec listening socket with a random abstract name, and the name.
@@ -65,20 +65,20 @@ class Introduction {
   Introduction(const Self* self, absl::string_view dial_name);
   Introduction(const Self* self, Fd accepted);
 
-  // Goes as far as possible now. Returns true when the introduction is done; then Take must be
-  // called. An error ends the introduction; later calls return it again.
+  // Continues as far as possible without blocking. Returns true when the introduction is done; then
+  // Take must be called. An error ends the introduction; later calls return it again.
   absl::StatusOr<bool> Step();
   // Allows the listening side to answer. May be called before or after the peer is known.
   void Admit() { admitted_ = true; }
-  // Gives up on the dialling side: the introduction continues until it has identified this process,
-  // then ends with an error, so that the peer does not wait.
+  // Gives up on the dialling side. The introduction continues until the peer knows this process,
+  // and then ends with an error, so that the peer does not wait.
   void Leave() { leaving_ = true; }
   bool dialer() const { return dialer_; }
   // Returns true if the identity of peer() has been proved.
   bool peer_known() const { return handshake_.done(); }
   const PeerId& peer() const { return handshake_.peer(); }
   // Returns the socket to watch for input, or -1 if it is not connected yet because the listener is
-  // busy; then Step must be called again after some milliseconds.
+  // busy; then the caller must call Step again after some milliseconds.
   int fd() const { return socket_.get(); }
   Acquaintance Take() { return std::move(result_); }
 

@@ -1,5 +1,5 @@
 // Copies into lines that another core polls, and out of lines that another core has written. The
-// copies cause as few transfers of lines as possible, and overlap these.
+// copies cause as few transfers of lines as possible, and let these transfers overlap.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ inline void CopyUnit(std::byte* to, const std::byte* from) {
 }
 
 // Copies from the end to the beginning. The reader polls the first line, and fetches it whenever
-// something is written there, so this line must be written last, and once.
+// that line is written, so this line must be written last, and once.
 inline void CopyIntoLines(std::byte* to, const std::byte* from, size_t bytes) {
   size_t at = bytes & ~(kCopyUnit - 1);
   if (at < bytes) {

@@ -51,7 +51,7 @@ ssize_t ReceiveWith(int socket, void* data, size_t bytes, std::vector<Fd>* descr
       }
     }
   }
-  // `control` had room for kMaxDescriptors, so the kernel could not install them.
+  // `control` had room for kMaxDescriptors, so the kernel was not able to install them.
   if ((message.msg_flags & MSG_CTRUNC) != 0 && descriptors->size() - before < kMaxDescriptors) {
     errno = EMFILE;
     return -1;

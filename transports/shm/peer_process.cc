@@ -20,8 +20,8 @@
 namespace entrain::shm {
 namespace {
 
-// Uses the kernel's own handle of the connecting process if available, because a process number
-// could meanwhile belong to another process.
+// Uses the kernel's own handle of the connecting process if there is one, because the process
+// number could meanwhile belong to another process.
 Fd OpenDeathFd(int socket, pid_t pid) {
   int fd = -1;
   socklen_t length = sizeof(fd);

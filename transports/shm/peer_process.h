@@ -21,30 +21,30 @@ using Cookie = std::array<uint8_t, 16>;
 class PeerProcess {
  public:
   PeerProcess() = default;
-  // Returns the peer process as the kernel knows it; the peer cannot influence it. Returns
-  // UNAVAILABLE for a process of another user. Without pidfds (before Linux 5.3, or forbidden) logs
-  // that and continues; then only the end of the socket shows the peer's death.
+  // Returns the peer process as the kernel knows it; the peer cannot influence this. Returns
+  // UNAVAILABLE for a process of another user. If there are no pidfds (before Linux 5.3, or
+  // forbidden), logs this and continues; then only the end of the socket shows the peer's death.
   static absl::StatusOr<PeerProcess> Of(int socket);
 
   pid_t pid() const { return pid_; }
-  // Readable once the process is dead. Returns -1 without pidfds.
+  // Returns a descriptor that is readable once the process is dead, or -1 without pidfds.
   int death_fd() const { return death_.get(); }
 
   // The result of one attempt to read the process's memory.
   enum class Read {
     kSome,        // `*got` bytes
-    kForbidden,   // this process may never read it
-    kUnreadable,  // this memory cannot be read
+    kForbidden,   // this process may never read the peer's memory
+    kUnreadable,  // the memory at this address cannot be read
     kGone,        // the process is gone, or is another one
   };
   Read ReadMemory(uint64_t address, Bytes into, size_t* got) const;
   // Does the same. If all of `into` was read, the same system call has also proved that the bytes
-  // came from the process that holds the cookie. The proof is needed because the process number may
-  // meanwhile belong to another process.
+  // came from the process that holds the cookie. The proof is needed because another process may
+  // have got the process number meanwhile.
   Read ReadMemoryProved(uint64_t address, Bytes into, size_t* got) const;
 
-  // Sets the address of that process's cookie. Returns false if the cookie cannot be read there;
-  // then no memory of the process can.
+  // Sets the address of the cookie in the process. Returns false if the cookie cannot be read
+  // there; then no memory of the process can be read.
   bool SetCookie(uint64_t address, const Cookie& cookie);
 
  private:

@@ -1,6 +1,6 @@
 // The peer's memory regions that this process has mapped, so that it can read messages in place.
-// The peer offers a region by its descriptor over the Unix socket, before the first RTS that names
-// it, and says through the ring when the region is gone.
+// The peer offers a region by sending its descriptor over the Unix socket, before the first RTS
+// that names the region. It says through the ring when the region is gone.
 //
 // Thread safety: none.
 #pragma once
@@ -18,7 +18,8 @@
 
 namespace entrain::shm {
 
-// Stays mapped while it is referenced. Its memory is empty if it could not be mapped here.
+// A region stays mapped while it is referenced. `memory` is empty if the region could not be mapped
+// here.
 struct PeerRegion {
   // Addresses in the peer. The mapping has room before and behind it for the parts of [address,
   // address + bytes) that are not mapped.
@@ -43,14 +44,15 @@ struct PeerRegion {
 
 class PeerRegions {
  public:
-  static constexpr size_t kMost = 1 << 16;  // regions offered at a time; more break the protocol
+  // most regions offered at a time; more break the protocol
+  static constexpr size_t kMost = 1 << 16;
 
   // Returns an error if the peer broke the protocol. `memory` is invalid if no descriptor was
   // received.
   absl::Status Take(const WireOffer& offer, Fd memory);
   bool Has(uint64_t id) const { return regions_.count(id) != 0; }
-  // Returns the region of an RTS, or null if it cannot be mapped here. Returns an error if it was
-  // never offered, or if the bytes are not inside it.
+  // Returns the region of an RTS, or null if the region cannot be mapped here. Returns an error if
+  // the region was never offered, or if the bytes are not inside it.
   absl::StatusOr<std::shared_ptr<const PeerRegion>> Find(uint64_t id, uint64_t address,
                                                          uint64_t bytes) const;
   absl::Status Forget(uint64_t id);

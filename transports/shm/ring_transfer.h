@@ -1,4 +1,4 @@
-// The part of a message that its sender was asked to send through the ring (CTS). It arrives in
+// The part of a message that its sender was asked (by CTS) to send through the ring. It arrives in
 // fragments, in order.
 //
 // Thread safety: none.

@@ -10,7 +10,7 @@
 namespace entrain::shm {
 namespace {
 
-// A longer message is left to Poll, so that its receive may take a loan.
+// A longer message is left to Poll, so that its receive may accept a loan.
 constexpr size_t kMostMappedNow = 64 << 10;
 // A fragment of this length shows that long messages arrive, so mapping the whole ring pays.
 constexpr size_t kLongFragment = 16 << 10;
@@ -65,8 +65,8 @@ absl::Status RtsReceiver::TakeOffers() {
   }
 }
 
-// The ends of several messages may be there at the same time. Each read writes bytes that no other
-// message uses, or the same bytes.
+// The end parts of several messages may be copied to the same place. Each read writes bytes that no
+// other message uses, or equal bytes.
 bool RtsReceiver::ReadUnmapped(const PeerRegion& region, uint64_t address, uint64_t bytes) const {
   for (const PeerRegion::Range& range : region.Unmapped(address, bytes)) {
     if (range.bytes > 0 && !Read(range.address, Bytes(region.At(range.address), range.bytes))) {
@@ -110,7 +110,7 @@ void RtsReceiver::Lend(Remote* remote, uint64_t handle) {
 
 absl::Status RtsReceiver::Release(Loan* loan) {
   const uint64_t handle = std::exchange(*loan, Loan()).handle;
-  const Remote& remote = *remotes_.Find(handle);  // exists until now, even after Revoke and Close
+  const Remote& remote = *remotes_.Find(handle);  // exists up to here, even after Revoke and Close
   const bool revoked_here = remote.loan == Remote::Loan::kRevoked;
   const bool good =
       !revoked_here && !channel_->ClosedByPeer() && !channel_->RevokedByPeer(remote.tag.context());
@@ -141,7 +141,7 @@ int RtsReceiver::Pull() {
     const uint64_t handle = pulls_.front();
     Remote* const remote = remotes_.Find(handle);
     if (remote == nullptr || !std::holds_alternative<PullTransfer>(remote->transfer)) {
-      pulls_.pop_front();  // over, withdrawn, or now requested through the ring
+      pulls_.pop_front();  // the message is over, withdrawn, or now requested through the ring
     } else if (remote->incoming->dropped()) {
       Drop(remote, handle);
       ++events;
@@ -174,7 +174,7 @@ void RtsReceiver::AskFor(Remote* remote, uint64_t handle, uint64_t from) {
 // Invariant 7: a copy counts only if the sender had not revoked the message by its end.
 void RtsReceiver::PullPiece(Remote* remote, uint64_t handle) {
   auto& pull = std::get<PullTransfer>(remote->transfer);
-  if (pull.reads() && !facts_.can_read) {  // found while this message waited
+  if (pull.reads() && !facts_.can_read) {  // can_read has become false while this message waited
     AskFor(remote, handle, pull.bytes());
     return;
   }
@@ -222,7 +222,7 @@ absl::Status RtsReceiver::OnFragment(ConstBytes payload) {
   }
   Remote* const remote = remotes_.Find(head.to);
   if (remote == nullptr) {
-    return absl::OkStatus();  // was refused while it was under way
+    return absl::OkStatus();  // the message was refused while it was under way
   }
   auto* const ring = std::get_if<RingTransfer>(&remote->transfer);
   if (ring == nullptr || !ring->Fits(payload)) {
@@ -233,7 +233,8 @@ absl::Status RtsReceiver::OnFragment(ConstBytes payload) {
     Drop(remote, head.to);
     return absl::OkStatus();
   }
-  if (payload.size() >= kLongFragment) {  // such a fragment needs the whole ring, so it exists
+  // such a fragment fits only in a whole ring, so the ring exists
+  if (payload.size() >= kLongFragment) {
     channel_->MapTheirRing();
   }
   ring->Take(payload, incoming->writable());
@@ -251,7 +252,7 @@ bool RtsReceiver::ReadNow(const WireRts& wire, Context context, Bytes into) {
                 {.bytes = wire.bytes, .exchange = tx_->awaiting(), .awake = channel_->PeerPolls()},
                 facts_) == Way::kRead &&
                 Read(wire.address, into);
-  // Invariant 7, as in PullPiece, which will find any error again.
+  // Invariant 7, as in PullPiece. If there is an error, PullPiece will find it again.
   return here && !channel_->ClosedByPeer() && !channel_->RevokedByPeer(context) &&
          tx_->DoneNow({wire.handle});
 }

@@ -5,7 +5,7 @@
 //                             │                     │ cannot be read
 //                             ├──────────────────> RingTransfer: arrives in fragments
 //                             └──> lent ──Release──> kDone
-//   ReadNow, if the caller waits for the message of the next RTS: read as a whole, at once ──> kDone
+//   ReadNow, if the caller waits for the message of the next RTS: reads all of it at once ──> kDone
 //
 // Thread safety: none.
 #pragma once
@@ -39,7 +39,8 @@ class RtsReceiver {
   const Facts& facts() const { return facts_; }
   void SetSpareCores(bool spare_cores) { facts_.spare_cores = spare_cores; }
 
-  // ---- Handle records of the peer. Return an error if the peer broke the protocol.
+  // ---- Functions for the records that the peer sends. They return an error if the peer broke the
+  // protocol.
   absl::Status OnRts(const WireRts& wire);
   absl::Status OnFragment(ConstBytes payload);
   absl::Status OnRetire(const WireRetire& wire) { return regions_.Forget(wire.region); }
@@ -47,23 +48,23 @@ class RtsReceiver {
   // Takes memory that the peer has offered. Returns an error if the peer broke the protocol.
   absl::Status TakeOffers();
 
-  // Must be called when a message has met its receive, or was dropped.
+  // Must be called when a message was matched with its receive, or was dropped.
   void OnMatched(Incoming* incoming);
-  // Copies the whole message now and tells the sender that it is done. If it returns false, nothing
-  // was done, and Poll must receive the message.
+  // Copies the whole message now and tells the sender that it is done. Returns false, and does
+  // nothing, if Poll must receive the message.
   bool ReadNow(const WireRts& wire, Context context, Bytes into);
 
   // Returns true if Pull has work.
   bool busy() const { return !matched_.empty() || !pulls_.empty(); }
-  // Begins the matched messages, and copies one piece of the first message that is being copied.
-  // Returns the number of events.
+  // Begins the transfers of the matched messages, and copies one piece of the first message that is
+  // being copied. Returns the number of events.
   int Pull();
   // Returns true if a read of the peer's memory has found that the peer is gone.
   bool peer_gone() const { return peer_gone_; }
   // See Endpoint::Release.
   absl::Status Release(Loan* loan);
 
-  // Tells the sender that the message of this handle, as given to MatchQueue::OnRts, is over.
+  // Tells the sender that a message is over. `handle` is that given to MatchQueue::OnRts.
   void Finish(uint64_t handle);
   // Tells the sender that its loans of this context are over. Their memory stays mapped here until
   // Release.
@@ -74,9 +75,9 @@ class RtsReceiver {
   struct Remote {
     Tag tag;
     uint64_t bytes = 0, address = 0;
-    uint64_t handle = 0;                         // the peer's
+    uint64_t handle = 0;                         // the peer's handle
     std::shared_ptr<const PeerRegion> region{};  // region of the message; null: not mapped here
-    Incoming* incoming = nullptr;                // if matched; held until it is complete
+    Incoming* incoming = nullptr;                // set if matched; held until it is complete
     enum class Loan { kNone, kLent, kRevoked };  // kRevoked: the sender has been told
     Loan loan = Loan::kNone;
     std::variant<std::monostate, PullTransfer, RingTransfer> transfer{};
@@ -93,7 +94,7 @@ class RtsReceiver {
   void Drop(Remote* remote, uint64_t handle);
   bool Read(uint64_t address, Bytes into) const;
   bool CopyMapped(const WireRts& wire, Bytes into) const;
-  // Reads the unmapped parts of the message to their places beside the mapping.
+  // Copies the unmapped parts of the message to their places beside the mapping.
   bool ReadUnmapped(const PeerRegion& region, uint64_t address, uint64_t bytes) const;
 
   MatchQueue* const queue_;

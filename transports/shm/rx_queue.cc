@@ -202,7 +202,7 @@ void RxQueue::ReleaseNowAndThen() {
 }
 
 absl::Status RxQueue::Handle(const RingReader::Record& record) {
-  // Calls `on` with the record if the record has the length of its kind.
+  // Calls `on` with the record if its length is right for its kind.
   const auto whole = [&record](auto wire, const char* what, auto on) {
     return TakeAll(record.payload, &wire) ? on(wire) : Breach(what);
   };

@@ -1,6 +1,6 @@
 // The receiving half of an endpoint. Takes records out of the ring: gives small messages to the
-// MatchQueue and messages sent by RTS to the RtsReceiver. A caller that waits for exactly the next
-// message gets it directly (the inline path).
+// MatchQueue and messages sent by RTS to the RtsReceiver. On the inline path, a caller that waits
+// for the next message gets it directly.
 //
 // The ring is emptied whether or not receives are posted. Early messages go to the MatchQueue,
 // within the sender's credit.
@@ -42,7 +42,8 @@ class RxQueue {
   // Takes memory that the peer has offered. Returns an error if the peer broke the protocol.
   absl::Status TakeOffers() { return rendezvous_.TakeOffers(); }
 
-  // See Endpoint::TryRecv. If the message lies at `*where` in the ring, Settle ends it.
+  // See Endpoint::TryRecv. If the message stays in the ring, at `*where`, it must be ended by
+  // Settle.
   Endpoint::Next TakeNow(const Envelope& envelope, Bytes into, const std::byte** where);
   // See Endpoint::TryTaken.
   Endpoint::Next HearNow(SendRequest request);
@@ -61,7 +62,7 @@ class RxQueue {
   // See RtsReceiver.
   int Pull() { return rendezvous_.Pull(); }
   bool peer_gone() const { return rendezvous_.peer_gone(); }
-  // Returns the peer's reason for ending the connection; empty if it has not ended it.
+  // Returns the peer's reason for ending the connection; empty if the peer has not ended it.
   const std::string& farewell() const { return farewell_; }
 
   void Revoke(Context mine, const absl::Status& why);
@@ -71,13 +72,13 @@ class RxQueue {
   // The copied part of a message whose record is still being written.
   class OpenRecord {
    public:
-    // Returns how many bytes of the record that begins at `at` are in `into`.
+    // Returns the number of bytes of the record at `at` that are in `into`.
     size_t Copied(uint64_t at, Bytes into) const {
       const bool same = at_ == at && into_.data() == into.data() && into_.size() == into.size();
       return same ? bytes_ : 0;
     }
-    // Copies the part of `payload`, the beginning of the message, that is not in `into` yet.
-    // Returns false if there is none.
+    // Copies the bytes of `payload`, the beginning of the message, that are not in `into` yet.
+    // Returns false if there are none.
     bool CopyOn(uint64_t at, ConstBytes payload, Bytes into);
 
    private:
@@ -91,14 +92,14 @@ class RxQueue {
   absl::Status OnWithdraw(ConstBytes payload);
   void ReturnCredit();
   void LetGo();
-  // Takes the message, or finds it in the ring, where it then stays until Settle.
+  // Takes the message, or returns its place in the ring, where it then stays until Settle.
   Endpoint::Next FindNow(const Envelope& envelope, Bytes into, const std::byte** data);
   Endpoint::Next FindOpen(const Envelope& envelope, Bytes into);
-  // Takes the records that end this side's own messages, up to a limit, and returns the next other
-  // record. Returns false if there is none.
+  // Takes the records that report the end of this side's own messages, up to a limit, and returns
+  // the next other record in `record`. Returns false if there is none.
   bool PeekPastEnds(RingReader::Record* record);
-  // Reads the whole message whose RTS is the next record, and takes the record. If it returns
-  // false, Poll must receive the message.
+  // Reads the whole message whose RTS is the next record, and takes the record. Returns false if
+  // Poll must receive the message.
   bool ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into);
   // Releases the ring's lines from time to time, not after every record. A writer does not wait for
   // the lines that are not released yet, because any record fits the rest of the ring.
@@ -111,10 +112,10 @@ class RxQueue {
   Channel* channel_ = nullptr;
   MatchQueue queue_;
   RtsReceiver rendezvous_;
-  std::vector<uint64_t> refused_;  // room for Revoke
+  std::vector<uint64_t> refused_;  // reused by Revoke
   std::string farewell_;
   int64_t looked_at_ =
-      0;  // the cost of the message that FindNow gave and that is still in the ring
+      0;  // the cost of the message that FindNow returned and that is still in the ring
   OpenRecord open_;
   bool ended_ = false;
 };

@@ -64,7 +64,7 @@ absl::StatusOr<Segment> Segment::Adopt(Fd memory) {
     return absl::UnavailableError(
         absl::StrCat("the peer's shared memory has an impossible size of ", bytes, " bytes"));
   }
-  // A forked child that wrote here would corrupt its parent's rings.
+  // A forked child that used this memory would corrupt its parent's rings.
   ENTRAIN_RETURN_IF_ERROR(segment.memory_.KeepFromChildren());
   segment.ring_bytes_ = (bytes - RingsAt()) / 2;
   ENTRAIN_RETURN_IF_ERROR(segment.ReserveFirst());
@@ -124,8 +124,9 @@ std::byte* Segment::ring(int writer) const {
   return memory_.data() + RingsAt() + static_cast<size_t>(writer) * ring_bytes_;
 }
 
-// The thread sanitizer does not know fences, and GCC warns of it. The sanitizer does not see writes
-// of other processes or the kernel either, so omitting the fences there loses nothing.
+// The thread sanitizer does not support fences, and GCC warns about them. It does not see writes of
+// other processes or the kernel either, so nothing is lost if the fences are left out in its
+// builds.
 void FenceAfterRevoking() {
 #ifndef __SANITIZE_THREAD__
   std::atomic_thread_fence(std::memory_order_seq_cst);

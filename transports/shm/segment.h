@@ -1,11 +1,11 @@
-// The memory that two processes share. There is one memfd per pair. The side that dials makes it,
-// and both map it.
+// The memory that two processes share. There is one memfd per pair of processes. The side that
+// dials makes it, and both map it.
 //
 //   0                 header: magic, version, sizes
 //   128               words of side 0 (dialer)        Side, below
 //   2048              words of side 1 (listener)
-//   4096              revocation words of side 0 that Side has no room for
-//   4096 + 8 KiB      ... of side 1
+//   4096              revocation words of side 0 for which Side has no room
+//   4096 + 8 KiB      the same of side 1
 //   20 KiB            ring written by side 0
 //   ... + ring bytes  ring written by side 1
 //
@@ -19,14 +19,14 @@
 //               look at the state (or head)    |          look at sleeping: not kAwake? ring the
 //               doorbell
 //
-// All four accesses are seq_cst, or are separated by a full fence (a record's state). So they have
-// one order for both sides, and at least one of the two sees the other's store: either the sleeper
-// sees the record, or the peer rings.
+// All four accesses are seq_cst, or are separated by a full fence (the store of a record's state
+// and the load of `sleeping`). So both sides see one order, and at least one of them sees the
+// other's store: either the sleeper sees the record, or the peer rings.
 //
-// Revocation. A side that takes back a buffer that it named in an RTS sets the bit of that context
-// in its `revoked` words, then passes a full fence, and only then returns the buffer to its owner.
-// A peer that reads the buffer's memory checks the bit after the copy, behind a fence: if it has
-// read any byte that the owner wrote afterwards, it sees the bit. Contexts are never reused, so
+// Revocation. To take back a buffer that an RTS has named, a side sets the bit of the context in
+// its `revoked` words, then passes a full fence, and only then returns the buffer to its owner. A
+// peer that reads the buffer's memory checks the bit after the copy, behind a fence: if it has read
+// any byte that the owner wrote afterwards, it sees the bit. Contexts are never reused, so
 // bits are never cleared. `closed` revokes all contexts at once.
 #pragma once
 
@@ -44,17 +44,18 @@ namespace entrain::shm {
 enum Sleeping : uint32_t { kAwake = 0, kForData = 1, kForDataOrRoom = 2 };
 
 // The words by which one side informs the other, besides records. The owner writes them and the
-// peer reads them. The peer also sets `sleeping` to kAwake when it rings, so that it rings once.
+// peer reads them. The peer also sets `sleeping` to kAwake when it rings, so that it rings only
+// once.
 struct Side {
   static constexpr size_t kContexts = 1 << 16, kFirstContexts = 13824;
 
   alignas(64) std::atomic<uint32_t> sleeping;
   // head: the position up to which the owner has released the peer's ring. consumed: the cost of
-  // the eager messages it has taken.
+  // the eager messages that the owner has taken.
   alignas(64) std::atomic<uint64_t> head;
   std::atomic<uint64_t> consumed;
   alignas(64) std::atomic<uint32_t> closed;
-  // the first contexts; Segment::revoked has all
+  // The words of the first contexts. Segment::revoked returns the word of any context.
   alignas(64) std::atomic<uint64_t> revoked[kFirstContexts / 64];
 };
 static_assert(sizeof(Side) == 2048 - 128, "the first page holds the header and two");
@@ -78,18 +79,18 @@ class Segment {
 
   int fd() const { return memory_.fd(); }
   size_t ring_bytes() const { return ring_bytes_; }
-  // Makes the whole ring exist, not only its first bytes. The writer must call it before it goes
-  // beyond these.
+  // Makes the whole ring exist, not only its first bytes. The writer must call this before it
+  // writes beyond the first bytes.
   absl::Status ReserveRing(int writer) const;
-  // Enters all pages of a ring that exists as a whole (SealedMemory::Populate), because the first
-  // copies would otherwise take a fault per page, longer than the copy. Called by the ring's writer
-  // and by its reader.
+  // Enters all pages of a ring that exists as a whole (SealedMemory::Populate). Otherwise the first
+  // copies would take one fault per page, which costs more than the copy. Called by the ring's
+  // writer and by its reader.
   void MapRing(int writer) const;
   // Makes the revocation words of all contexts exist, not only of the first Side::kFirstContexts. A
   // side must call it before it uses a later context.
   absl::Status ReserveWords(int number) const;
   Side& side(int number) const;
-  // Returns the word of a context and of 63 others.
+  // Returns the word that holds the bit of `context` and those of 63 other contexts.
   std::atomic<uint64_t>& revoked(int number, size_t context) const;
   std::byte* ring(int writer) const;
 

@@ -47,7 +47,8 @@ void ShmEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
 }
 
 void ShmEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
-  rx_.Post(envelope, bytes, done, hint);  // also after the end: messages that had arrived are kept
+  // also called after the end: messages that had arrived are kept
+  rx_.Post(envelope, bytes, done, hint);
 }
 
 absl::Status ShmEndpoint::Release(Loan* loan) {
@@ -65,7 +66,7 @@ Endpoint::Sent ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes,
   if (stage_ != Stage::kUp) {
     return Sent::kNo;
   }
-  rx_.Settle();  // so the record reports how far this side has read
+  rx_.Settle();  // so the record reports this side's read position
   return tx_.SendNow(envelope, bytes, request);
 }
 
@@ -78,7 +79,7 @@ Endpoint::Next ShmEndpoint::TryTaken(SendRequest request) {
 }
 
 void ShmEndpoint::Await(SendRequest request, Completion* done) {
-  tx_.Await(request, done);  // also after the end, which has returned the buffer
+  tx_.Await(request, done);  // also called after the end, which has returned the buffer
 }
 
 Endpoint::Next ShmEndpoint::TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) {
@@ -118,7 +119,8 @@ std::string ShmEndpoint::Explain() const {
   return stage_ == Stage::kUp ? absl::StrCat("shm, ", Explained(rx_.facts())) : "";
 }
 
-// Releases everything of the peer's except the mapping, because the caller may be using a record.
+// Releases everything that belongs to the peer except the mapping, because the caller may be using
+// a record.
 void ShmEndpoint::End(const absl::Status& why) {
   if (std::exchange(stage_, Stage::kEnded) == Stage::kUp) {
     CountCores();
@@ -166,8 +168,8 @@ void ShmEndpoint::Watch(int fd, uint32_t events) {
 }
 
 void ShmEndpoint::Unwatch() {
-  // Removed explicitly, because closing is not enough while a forked child holds the descriptors
-  // too.
+  // The descriptors are removed explicitly, because closing them is not enough while a forked child
+  // holds copies of them.
   for (int fd : watched_) {
     shared_->wait->Remove(fd);
   }
@@ -258,8 +260,8 @@ int ShmEndpoint::Poll() {
     case Stage::kConnecting:
       return Connecting();
     case Stage::kUp:
-      // This is the whole cost of an idle connection: it reads one line of the ring, and variables
-      // of its own.
+      // This is the whole cost of an idle connection: one line of the ring is read, and variables
+      // of this process.
       return rx_.MayHaveWork() || tx_.waiting() || peer_ended_ || channel_->broken() ? Move() : 0;
     case Stage::kEnded:
       return 0;
@@ -269,7 +271,7 @@ int ShmEndpoint::Poll() {
 
 int ShmEndpoint::Move() {
   const absl::StatusOr<int> read = rx_.Read();
-  if (stage_ == Stage::kEnded) {  // an event of a record closed it
+  if (stage_ == Stage::kEnded) {  // closed by an event of a record
     return 1;
   }
   if (!read.ok() || channel_->broken()) {

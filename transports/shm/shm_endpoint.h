@@ -1,5 +1,5 @@
-// One side of a pair of processes that share a segment: it connects, and handles the life of the
-// connection and its end. TxQueue and RxQueue handle the messages.
+// One side of a pair of processes that share a segment. It establishes the connection, and handles
+// its life and its end. TxQueue and RxQueue handle the messages.
 //
 //   kConnecting --introduced--> kUp --Close, or lost--> kEnded
 //
@@ -34,7 +34,7 @@ struct Shared {
   CompletionList completions;
   const Clock* clock = nullptr;
   std::vector<class ShmEndpoint*> endpoints;  // null if destroyed, until the next Poll
-  // Introductions of endpoints that were closed while they dialled: their peers must be told.
+  // Introductions of endpoints that were closed while they dialled. Their peers must be told.
   std::vector<std::unique_ptr<Introduction>> leaving;
 };
 
@@ -62,7 +62,7 @@ class ShmEndpoint final : public Endpoint {
 
   const PeerId& peer() const { return peer_; }
   // Takes a connection of the peer, whose identity is proved. Returns false if this endpoint does
-  // not wait for one.
+  // not wait for a connection.
   bool Arrive(std::unique_ptr<Introduction> introduction);
   // See Transport::Retire.
   void Retire(const SharedRegion& region);
@@ -94,16 +94,16 @@ class ShmEndpoint final : public Endpoint {
   const PeerId peer_;
   const std::string name_;
   const Deadline connect_by_;
-  int pid_;  // as published, until the kernel has told it
+  int pid_;  // as published, until the kernel has reported it
   std::unique_ptr<Introduction> introduction_;
   int64_t knock_at_ = 0;
   std::optional<Channel> channel_;
   TxQueue tx_;
   RxQueue rx_;
-  CpuShare cpus_;  // the peer's
+  CpuShare cpus_;  // CPU share of the peer
   std::vector<int> watched_;
   Stage stage_ = Stage::kConnecting;
-  bool peer_ended_ = false;  // closed or died; the ring's last records come first
+  bool peer_ended_ = false;  // the peer closed or died; the ring's last records are read first
   absl::Status end_;         // reason of kEnded
 };
 

@@ -24,7 +24,8 @@ namespace entrain {
 namespace shm {
 namespace {
 
-constexpr int64_t kLookEvery = kMillisecond;  // at sockets and pidfds, when polled and awake
+// interval of looks at sockets and pidfds, when polled and awake
+constexpr int64_t kLookEvery = kMillisecond;
 constexpr unsigned kPollsPerClock = 8;  // reading the clock costs as much as looking at a ring
 constexpr int64_t kRetryEvery = 10 * kMillisecond;
 constexpr size_t kMaxArrivals = 1024;
@@ -96,8 +97,8 @@ class ShmTransport final : public Transport {
   Fd listener_, doorbell_;
   ParsedAddress address_;
   Shared shared_;
-  std::vector<Arrival> arrivals_;  // accepted, without an endpoint yet
-  std::set<PeerId> met_;           // peers of Connect
+  std::vector<Arrival> arrivals_;  // accepted connections that have no endpoint yet
+  std::set<PeerId> met_;           // peers for which Connect was called
   bool armed_ = false, setting_up_ = false;
   unsigned polls_ = 0;
   int64_t look_at_ = 0;
@@ -248,7 +249,7 @@ bool ShmTransport::Place(Arrival* arrival) {
       return true;
     }
   }
-  return true;  // the endpoint closed early: hangs up, so that the peer learns it
+  return true;  // the endpoint closed early; hanging up tells the peer
 }
 
 int ShmTransport::Poll() {

@@ -1,6 +1,7 @@
-// The transport between processes of one host. Each pair shares a segment with two rings. Small
-// messages are copied through the ring. The receiver reads large messages from the sender's memory;
-// if that is forbidden, they are sent through the ring in pieces. transports/shm/README.md has the
+// The transport between processes of one host. Each pair of processes shares a segment with two
+// rings. Small messages are copied through the ring. The receiver reads large messages from the
+// sender's memory; if such reads are forbidden, large messages are sent through the ring in pieces.
+// transports/shm/README.md has the
 // picture and the rules.
 #pragma once
 
@@ -24,7 +25,7 @@ struct Options {
   bool pull = true;  // false: treats reading the peer's memory as forbidden
   CpuShare cpus = CpuShare::OfThisThread();
 };
-// For tests and measurements.
+// For tests and measurements. Does the same as CreateShmTransport, with `options`.
 absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const TransportConfig& config,
                                                            Events* events, const Options& options);
 

@@ -12,7 +12,7 @@
 namespace entrain::shm {
 namespace {
 
-// The receiver of a longer message may copy pieces of this size while the next are written.
+// The receiver of a longer message may copy pieces of this size while the next pieces are written.
 constexpr size_t kOpenPiece = 4 << 10;
 
 void Append(std::byte** at, const void* from, size_t bytes) {
@@ -26,7 +26,7 @@ void Append(std::byte** at, const void* from, size_t bytes) {
 
 void TxQueue::Attach(Channel* channel) {
   channel_ = channel;
-  // The dialler made the ring, perhaps with other limits.
+  // The dialler made the ring, and may have used other limits.
   const size_t most = channel->MaxPayload() - sizeof(WireEnvelope);
   limits_.fragment_bytes = std::min(limits_.fragment_bytes, most);
   facts_ = {.can_read = channel->can_pull(),
@@ -138,7 +138,8 @@ Endpoint::Sent TxQueue::SendNow(const Envelope& envelope, ConstBytes bytes, Send
   if (eager && TryEager(envelope, bytes, true)) {
     return Endpoint::Sent::kCopied;
   }
-  // A peer that cannot read would ask for a small message through the ring, which has no room now.
+  // A peer that cannot read this memory would ask for a small message through the ring, which has
+  // no room now.
   const bool waits = eager && !facts_.can_read;
   return !waits && RtsNow(envelope, bytes, request) ? Endpoint::Sent::kRtsSent
                                                     : Endpoint::Sent::kNo;
@@ -187,7 +188,7 @@ uint64_t TxQueue::Offer(ConstBytes bytes) {
                           .mapped_address = reinterpret_cast<uint64_t>(region->memory.data()),
                           .mapped_bytes = static_cast<uint64_t>(region->memory.size())};
     if (!channel_->Offer(offer, region->memory.fd())) {
-      return 0;  // the socket is full: tries again with the next message
+      return 0;  // the socket is full: it is tried again with the next message
     }
     offered_.insert(region->id);
   }
@@ -239,7 +240,7 @@ int TxQueue::SendFragments() {
       break;
     }
     asked_.pop_front();
-    if (message == nullptr) {  // was revoked or refused meanwhile
+    if (message == nullptr) {  // the message was revoked or refused meanwhile
       continue;
     }
     ++events;
@@ -289,8 +290,8 @@ absl::Status TxQueue::OnDone(const WireDone& wire) {
     return Breach("it finished a message without RTS");
   }
   if (Unfetched* message = unfetched_.Find(wire.handle)) {
-    // This holds also if the peer did not want the message: a completed send only says that the
-    // buffer may be reused.
+    // The send is also complete if the peer did not want the message: a completed send only says
+    // that the buffer may be reused.
     Conclude(wire.handle, absl::OkStatus(), message->bytes.size());
   }
   return absl::OkStatus();

@@ -1,6 +1,6 @@
-// The sending half of an endpoint. Copies small messages into the ring (eager), and sends RTS for
-// the others; of these it sends the ones that the peer asks for (CTS) through the ring. Also writes
-// all other records of this direction.
+// The sending half of an endpoint. Copies small messages into the ring (eager), and sends an RTS
+// for each other message. If the peer answers with CTS, sends the message through the ring. Also
+// writes all other records of this direction.
 //
 // A record that does not fit the ring at once waits in a list, controls before messages. The peer
 // empties its ring whether or not receives are posted, so the lists make progress as long as the
@@ -28,8 +28,9 @@ struct Limits {
   size_t ring_bytes = 512 << 10;
   size_t fragment_bytes = 32 << 10;
   int64_t credit = 1 << 20;            // cost of eager messages not yet taken by the receiver
-  size_t piece_bytes = 256 << 10;      // copied from the peer's memory per turn of Poll
-  size_t at_once_bytes = 1 << 20;      // the same, if a receive waits for just this message
+  size_t piece_bytes = 256 << 10;      // copied from the peer's memory in one call of Poll
+  // limit of this copy if a receive waits for just this message
+  size_t at_once_bytes = 1 << 20;
   bool quick_reads = ReadsAreQuick();  // Facts::quick_reads
 };
 
@@ -47,11 +48,11 @@ class TxQueue {
   void Send(const Envelope& envelope, ConstBytes bytes, Completion* done);
   // See Endpoint::TrySend.
   Endpoint::Sent SendNow(const Envelope& envelope, ConstBytes bytes, SendRequest* request);
-  // See Endpoint::TryTaken (IsBack: the message has been taken) and Endpoint::Await.
+  // See Endpoint::TryTaken and Endpoint::Await. IsBack returns true if the message has been taken.
   bool IsBack(SendRequest request) { return unfetched_.Find(request.number) == nullptr; }
   void Await(SendRequest request, Completion* done);
-  // Tells the peer at once that a message has been read. Returns false, and does nothing, if there
-  // is no room.
+  // Tells the peer at once that a message has been read. Returns false, and does nothing, if the
+  // ring has no room.
   bool DoneNow(const WireDone& wire);
   // Sends a record that refers to no buffer. Copies the payload.
   void Control(Kind kind, ConstBytes payload);
@@ -62,23 +63,23 @@ class TxQueue {
 
   // Writes waiting records as far as there is room. Returns their number.
   int Flush();
-  // Returns true if the peer has yet to take a message sent by RTS.
+  // Returns true if the peer has not yet taken a message sent by RTS.
   bool awaiting() const { return unfetched_.size() > 0; }
   // Returns true if a record waits for room, or for the connection.
   bool waiting() const { return !controls_.empty() || !sends_.empty() || !asked_.empty(); }
   // Returns true if Flush would write a record. Ordered after the caller's last seq_cst store.
   bool CanFlush();
 
-  // ---- Handle the peer's records about RTS of this side. Return an error if the peer broke the
-  // protocol.
+  // ---- Functions for the peer's records about RTS of this side. They return an error if the peer
+  // broke the protocol.
   absl::Status OnDone(const WireDone& wire);
   absl::Status OnCts(const WireCts& wire);
 
   // See Transport::Retire.
   void Retire(const SharedRegion& region);
 
-  // Fails the sends to this context. The peer does not use their bytes any more, even if it reads
-  // them.
+  // Fails the sends to this context. If the peer is reading their bytes, it does not use them any
+  // more.
   void Revoke(Context theirs, const absl::Status& why);
   void FailAll(const absl::Status& why);
 
@@ -92,7 +93,7 @@ class TxQueue {
   struct Unfetched {
     Tag tag;
     ConstBytes bytes;
-    Completion* done = nullptr;  // null: a caller polls IsBack
+    Completion* done = nullptr;  // null: the caller polls IsBack
     bool asked_for = false;      // by kCts; done when all bytes from `next` on are sent
     uint64_t to = 0;             // WireFragment::to
     size_t next = 0;
@@ -104,7 +105,7 @@ class TxQueue {
   // Returns false if there is no room.
   bool TrySend(const Waiting& message);
   bool IsEager(ConstBytes bytes);
-  // `conversing` says that the sender waits for an answer, so the ring may return to its front.
+  // `conversing`: the sender waits for an answer, so the ring may return to its front.
   bool TryEager(const Envelope& envelope, ConstBytes bytes, bool conversing);
   bool TryRts(const Waiting& message);
   bool RtsNow(const Envelope& envelope, ConstBytes bytes, SendRequest* request);
@@ -124,8 +125,9 @@ class TxQueue {
   CompletionList* const completions_;
   const SharedRegions* const regions_;
   Limits limits_;
-  // The facts for messages that this side sends. can_read first says whether this side can read the
-  // peer's memory. It becomes false when the peer asks for a small message instead of reading it.
+  // The facts for messages that this side sends. can_read is at first whether this side can read
+  // the peer's memory. It becomes false when the peer asks for a small message instead of reading
+  // it.
   Facts facts_;
   Channel* channel_ = nullptr;
   // Lists, because most paths never have a waiting record, and a deque would allocate its first
@@ -135,8 +137,8 @@ class TxQueue {
   HandleTable<Unfetched> unfetched_;
   std::set<uint64_t> offered_;   // regions that the peer knows
   std::list<uint64_t> asked_;    // handles of messages requested through the ring
-  uint64_t eager_cost_ = 0;      // of all eager messages ever sent
-  uint64_t known_consumed_ = 0;  // the part of it that the peer is known to have taken
+  uint64_t eager_cost_ = 0;      // cost of all eager messages ever sent
+  uint64_t known_consumed_ = 0;  // the part of eager_cost_ that the peer is known to have taken
 };
 
 }  // namespace entrain::shm

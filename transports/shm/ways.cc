@@ -21,7 +21,7 @@ std::string SizeText(uint64_t bytes) {
   return bytes < 1 << 20 ? absl::StrCat(bytes >> 10, "K") : absl::StrCat(bytes >> 20, "M");
 }
 
-// Returns, for example, "read, ring from 2M": the ways of messages like `ask`, for all sizes above
+// Returns, for example, "read, ring from 2M": the methods for messages like `ask`, for all sizes above
 // the eager ones.
 std::string BySize(Ask ask, const Facts& facts) {
   ask.bytes = EagerLimit(facts) + 1;
@@ -52,8 +52,8 @@ double LeastNs(const std::function<bool()>& copy) {
   return least;
 }
 
-// Returns true if a read takes at most kQuick times as long as a copy. The factor allows for the
-// ring, through which a message is copied twice, between caches of two cores.
+// Returns true if a read takes at most kQuick times the time of a copy. The factor allows for the
+// ring, through which a message is copied twice, between the caches of two cores.
 bool Measure() {
   constexpr size_t kBytes = 256 << 10;
   constexpr double kQuick = 4;  // times a copy within the process

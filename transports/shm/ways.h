@@ -1,6 +1,6 @@
-// Chooses the way of a message between two processes: a table over the message and the facts of the
-// path. docs/shm.md has it in words. The sender asks whether a message is eager. The receiver of a
-// message sent by RTS asks for its way.
+// Chooses the method by which a message travels between two processes (Way), from a table over the
+// message and the facts of the path. docs/shm.md describes the table in words. The sender asks
+// whether a message is eager. The receiver of an RTS asks for the method.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -15,9 +15,9 @@ namespace entrain::shm {
 enum class Way : uint8_t {
   kEager,   // the sender copies the message into the ring at once
   kRead,    // the receiver reads the sender's memory
-  kRing,    // the receiver asks (CTS), the sender copies it into the ring
-  kMapped,  // the receiver copies it out of the sender's mapped region
-  kLoan,    // the receive is lent the message in such a region
+  kRing,    // the receiver asks (CTS), and the sender copies the message into the ring
+  kMapped,  // the receiver copies the message out of the sender's mapped region
+  kLoan,    // the receive reads the message in place, in such a region
 };
 
 inline constexpr size_t kMostEager = 32 << 10, kMostEagerBesideQuickReads = 4 << 10;
@@ -29,14 +29,14 @@ struct Facts {
   bool spare_cores = false;        // every connected process can have a core of its own
   bool can_read = false;           // the receiver can read the sender's memory
   bool quick_reads = false;        // ReadsAreQuick
-  size_t most_eager = kMostEager;  // smaller if the ring holds no longer record
+  size_t most_eager = kMostEager;  // smaller if the ring can hold only shorter records
 };
 
 struct Ask {
   uint64_t bytes = 0;
   bool credit = false;    // no RTS was sent yet, and there is credit
-  bool mapped = false;    // lies in a region mapped here
-  bool loan = false;      // the receive takes a loan
+  bool mapped = false;    // the message lies in a region mapped here
+  bool loan = false;      // the receive accepts a loan
   bool exchange = false;  // the receiver meanwhile sends messages by RTS too
   bool awake = true;      // the sender polls
 };
@@ -58,8 +58,8 @@ constexpr Way Choose(const Ask& ask, const Facts& facts) {
   if (!facts.can_read) {
     return Way::kRing;
   }
-  // A small message is sent by RTS only without credit or room. A request for it would take that
-  // room again.
+  // A small message is sent by RTS only if there is no credit or no room. Asking for it through the
+  // ring would use that room again.
   if (!ask.awake || ask.bytes <= kMostEager) {
     return Way::kRead;
   }
@@ -69,13 +69,13 @@ constexpr Way Choose(const Ask& ask, const Facts& facts) {
   return !ask.exchange && ask.bytes >= kRingBesideQuickReads ? Way::kRing : Way::kRead;
 }
 
-// Returns one line of text: the facts, and the ways that Choose takes with them, each with the size
-// from which it is taken.
+// Returns one line of text: the facts, and the methods that Choose returns with these facts, each
+// with the smallest size for which Choose returns it.
 std::string Explained(const Facts& facts);
 
 // Returns true if reading another process's memory is about as fast as a copy within a process, so
-// that one read beats two copies through the ring. Measured once per process, on its own memory.
-// False if no memory can be read.
+// that one read is faster than two copies through the ring. Measured once per process, on its own
+// memory. Returns false if no memory can be read.
 bool ReadsAreQuick();
 
 }  // namespace entrain::shm

@@ -4,16 +4,16 @@
 //   kind        payload               from      meaning
 //   kEager      WireEnvelope, bytes   sender    a whole small message; costs credit
 //   kRts        WireRts               sender    ready to send: a message that waits in the sender's memory
-//   kDone       WireDone              receiver  has been read, or is not wanted: the buffer is free
-//   kCts        WireCts               receiver  clear to send: send the rest of it through the ring
-//   kFragment   WireFragment, bytes   sender    the next bytes of what was asked for by kCts
+//   kDone       WireDone              receiver  was read, or is not wanted: the buffer is free
+//   kCts        WireCts               receiver  clear to send: send the rest through the ring
+//   kFragment   WireFragment, bytes   sender    the next bytes of a message for which kCts was sent
 //   kWithdraw   WireWithdraw          sender    all messages of one context sent by RTS are void
 //   kControl    text                  either
-//   kBye        text                  either    why the connection ends; the last record
+//   kBye        text                  either    the reason of the connection's end; the last record
 //   kRetire     WireRetire            sender    a region that was offered is gone
 //
-// A region (lib/memory/shared_regions.h) is offered over the Unix socket, by a WireOffer with the
-// descriptor.
+// A region (lib/memory/shared_regions.h) is offered over the Unix socket: a WireOffer is sent with
+// the region's descriptor.
 #pragma once
 
 #include <cstddef>
@@ -58,8 +58,8 @@ struct WireRts {
   WireEnvelope envelope;
   uint64_t bytes;
   uint64_t address;  // in the sender's memory
-  uint64_t handle;   // the sender's, for kDone and kCts
-  uint64_t region;   // contains the message, was offered before; 0: none
+  uint64_t handle;   // the sender's handle, for kDone and kCts
+  uint64_t region;   // the region that contains the message, offered before; 0: none
 };
 static_assert(sizeof(WireRts) <= 56, "with the state word one line");
 
@@ -67,15 +67,16 @@ struct WireDone {
   uint64_t handle;
 };
 struct WireCts {
-  uint64_t handle;  // of kRts
-  uint64_t to;      // the receiver's, for kFragment
-  uint64_t offset;  // first byte wanted; done when all from it on are sent
+  uint64_t handle;  // handle in the kRts
+  uint64_t to;      // the receiver's handle, for kFragment
+  // first byte wanted; the message is done when the sender has sent all bytes from here on
+  uint64_t offset;
 };
 struct WireFragment {
   uint64_t to;
 };
 struct WireWithdraw {
-  uint64_t context;  // of the receiver
+  uint64_t context;  // the receiver's context
 };
 
 struct WireRetire {
@@ -85,7 +86,7 @@ struct WireOffer {
   static constexpr uint64_t kMagic = 0x31'4e'4f'49'47'45'52'00;  // "\0REGION1"
   uint64_t magic = kMagic;
   uint64_t region;
-  uint64_t address, bytes;  // range in the sender's memory for messages
+  uint64_t address, bytes;  // range in the sender's memory in which messages may lie
   // The range that the descriptor covers. Up to a page before it and up to a page behind it may be
   // missing; their bytes are read from the sender's memory with each message.
   uint64_t mapped_address, mapped_bytes;
@@ -96,7 +97,8 @@ inline absl::Status Breach(absl::string_view what) {
 }
 
 // Copies the head of a record out of shared memory, because the peer may change that memory after a
-// check. Moves `payload` behind the head. Returns false if the record is too short.
+// check. Moves `payload` behind the head. Returns false, and does nothing, if the record is too
+// short.
 template <typename Wire>
 bool Take(ConstBytes* payload, Wire* wire) {
   if (payload->size() < sizeof(Wire)) {
@@ -131,7 +133,8 @@ class HandleTable {
     return index | uint64_t{slots_[index].generation} << 32;
   }
   size_t size() const { return slots_.size() - free_.size(); }
-  // Returns true if this table may have given out such a number. If not, the peer has invented it.
+  // Returns true if the index is one that this table has used. If not, the peer has invented the
+  // number.
   bool Valid(uint64_t handle) const { return (handle & 0xffffffff) < slots_.size(); }
   // Returns null if the object was removed, or never added.
   T* Find(uint64_t handle) {

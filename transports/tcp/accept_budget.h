@@ -1,6 +1,7 @@
-// Limits the connections accepted from strangers to a burst and a rate, so that a flood of them
-// costs a bounded part of the engine's time. The others wait in the kernel's queue, or are refused
-// there. A connection that proves to be a peer costs nothing. The class reads no clock.
+// Limits the connections accepted from strangers to a burst and a rate, so that a flood of
+// connections costs a bounded part of the engine's time. Further connections wait in the kernel's
+// queue, or are refused there. A connection that proves to be a peer costs nothing. The class reads
+// no clock.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +14,11 @@ namespace entrain {
 class AcceptBudget {
  public:
   static constexpr int64_t kBurst = 1024, kPerSecond = 500;
-  // When the budget is spent, accepting pauses until it has tokens for this many connections.
+  // When the budget is spent, no connection is accepted until there are tokens for this many.
   static constexpr int64_t kBatch = 16;
 
   // Takes a token for a connection that is about to be accepted. Returns false if the budget is
-  // spent; then wait until ready_at().
+  // spent; the caller must then wait until ready_at().
   bool Take(int64_t now_ns) {
     if (paid_at_ - now_ns > (kBurst - 1) * kIntervalNs) {
       return false;

@@ -12,7 +12,8 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kAcceptPause = 50 * kMillisecond;  // mostly for lack of descriptors
+// the pause after a failed accept, mostly because descriptors were used up
+constexpr int64_t kAcceptPause = 50 * kMillisecond;
 // The pause before a connection that was cut is dialled again. It doubles each time.
 constexpr int64_t kFirstPause = 20 * kMillisecond, kLongestPause = kSecond;
 
@@ -65,9 +66,9 @@ absl::Status Acceptor::Attempt(Outward* outward, const ConnectionId& further_to,
   return Watch(AddGuest(std::make_unique<Guest>(Guest{std::move(pending), outward})));
 }
 
-// Schedules another attempt for a new path whose connection was cut before the handshake had a
+// Schedules another attempt for a new path whose connection was cut before its handshake had a
 // result: a listener with many strangers may have evicted this side. A stream gets only one
-// attempt, because its listener may have it already.
+// attempt, because its listener may already have it.
 void Acceptor::Cut(Outward* outward, const absl::Status& why) {
   DropGuests(outward);
   ++outward->cuts;
@@ -333,7 +334,7 @@ int Acceptor::CheckGuests(int64_t now) {
   if (!guests_until_.Passed(now)) {
     return 0;
   }
-  // The end of one guest may end another of the same dial, so each is looked up again.
+  // The end of one guest may end another guest of the same Outward, so each is looked up again.
   const absl::Status why = absl::UnavailableError("connecting or the handshake took too long");
   int events = 0;
   while (true) {

@@ -2,14 +2,14 @@
 // which are strangers until their handshake is done, and peers that arrive before or after Connect
 // was called for them.
 //
-// A path has two connections, its first one and its control line (control_line.h). Both are dialled
-// at once, and the second names the first. "Connected" below means both.
+// A path has two connections: its first connection and its control line (control_line.h). They are
+// dialled at once, and the handshake of the second names the first. "Connected" below means both.
 //
 //   dialled  --handshake, right peer--> its endpoint is connected
 //            --cut before that--------> a new path: dialled again after a pause, until its deadline
 //            --anything else----------> its endpoint is lost
 //   accepted --handshake--> the endpoint that expects this peer is connected
-//                       \-> unclaimed, when none does, until Expect
+//                       \-> unclaimed until Expect, if no endpoint expects this peer
 //            --anything else, or 10 s--> dropped, logged, forgotten
 //
 // A stranger costs one descriptor and one fixed record, and work only when epoll reports it. A turn
@@ -49,12 +49,13 @@ class Acceptor {
   Acceptor(const TransportConfig& config, TcpShared* shared, Listener listener);
   absl::Status Open();
 
-  // Dial is for an endpoint that dials, Expect for one that is dialled. The endpoint is lost if
-  // this fails or takes too long.
+  // Dial is for an endpoint that dials, Expect for an endpoint that is dialled. The endpoint is
+  // lost if the connection fails or takes too long.
   void Dial(TcpEndpoint* endpoint, const Address& to);
-  // Dials a further connection of a connected endpoint, which gets the result by OnStreamDialled.
+  // Dials a further connection of a connected endpoint, which gets the result from OnStreamDialled.
   void DialStream(TcpEndpoint* endpoint);
-  // Must be called when a connected endpoint ends: its further connections are not wanted any more.
+  // Must be called when a connected endpoint ends, because its further connections are not wanted
+  // any more.
   void Forget(const TcpEndpoint* endpoint);
   void Expect(TcpEndpoint* endpoint);
   // Must be called when an endpoint closes before its connection is established.
@@ -71,22 +72,22 @@ class Acceptor {
   // Returns the time at which Progress must be called even if nothing happens.
   Deadline wake_at() const;
   const Address& address() const { return listener_.address; }
-  // Returns how often connections under handshake have been checked.
+  // Returns the number of times that connections under handshake have been checked.
   int64_t looks() const { return looks_; }
 
  private:
   // A connection that this side opens, with as many attempts as necessary.
   struct Outward {
     TcpEndpoint* endpoint = nullptr;  // null if it has closed meanwhile
-    std::string farewell = "";        // its reason for closing
+    std::string farewell = "";        // the endpoint's reason for closing
     PeerId peer{};                    // expected peer
     Address to = Address();
     Deadline by = Deadline::Never();
     bool further = false;       // a stream of an established path
-    ConnectionId further_to{};  // that path, for a stream
+    ConnectionId further_to{};  // id of that path, for a stream
     PathSockets sockets{};      // established sockets of a path
-    // Between two attempts: the number of cuts, the time of the next attempt, the pause before it,
-    // and the error of the last cut.
+    // Used between two attempts: the number of cuts, the time of the next attempt, the pause before
+    // it, and the error of the last cut.
     int cuts = 0;
     Deadline again = Deadline::Never();
     int64_t pause = 0;
@@ -96,7 +97,7 @@ class Acceptor {
   struct Guest {
     PendingHandshake pending;
     Outward* outward = nullptr;  // null: accepted
-    bool counted = false;        // its token came from the budget
+    bool counted = false;        // its token was taken from the budget
     uint32_t interest = 0;
   };
   // A peer that has dialled.
@@ -134,20 +135,21 @@ class Acceptor {
   const TransportConfig& config_;
   TcpShared* const shared_;
   const Listener listener_;
-  std::vector<std::unique_ptr<Guest>> guests_;  // by age
-  absl::flat_hash_map<int, Guest*> by_fd_;      // the same guests
+  std::vector<std::unique_ptr<Guest>> guests_;  // ordered by age
+  absl::flat_hash_map<int, Guest*> by_fd_;      // the guests by descriptor
   Deadline guests_until_ = Deadline::Never();   // no guest is late before this
   const size_t places_ = PlacesForStrangers(kMaxStrangers);
   size_t strangers_ = 0;  // strangers among the guests
   int64_t looks_ = 0;
   std::vector<std::unique_ptr<Outward>> dials_;
   std::map<PeerId, TcpEndpoint*> expected_;
-  std::map<std::pair<PeerId, ConnectionId>, Arrived> half_;  // paths with one of two connections
+  // paths of which only one connection has arrived
+  std::map<std::pair<PeerId, ConnectionId>, Arrived> half_;
   std::map<PeerId, Arrived> unclaimed_;
-  std::map<PeerId, std::string> farewells_;  // to peers that have not dialled yet
+  std::map<PeerId, std::string> farewells_;  // reasons for peers that have not dialled yet
   AcceptBudget budget_;
   bool accepting_ = true;
-  Deadline accept_again_;  // while not accepting
+  Deadline accept_again_;  // used while not accepting
 };
 
 }  // namespace entrain

@@ -30,29 +30,30 @@ class ControlLine {
   // Sends the text at the next Write.
   void Send(absl::string_view text);
   // pending: there is something to write. stuck: the last Write ended because the socket takes no
-  // more.
+  // more bytes.
   bool pending() const { return attached() && (written_ < out_.size() || channel_.unsent()); }
   bool stuck() const { return stuck_; }
   // Returns true if Read may find a message that epoll does not report.
   bool buffered() const { return channel_.buffered(); }
-  // Returns the messages that were not sent as a whole, so that the peer has none of them. For a
-  // line that is over.
+  // Returns the messages that were not sent as a whole, so that the peer has none of them. Must be
+  // called only when the line is over.
   std::vector<std::string> TakeUnsent();
 
-  // State of the connection after reading or writing. kClosed: the peer has closed it, or it was
-  // reset. The first connection then continues, or will end soon with the reason.
+  // The state of the connection after reading or writing. kClosed: the peer has closed this
+  // connection, or it was reset. The path's first connection then continues, or will end soon with
+  // the reason.
   enum class State { kGood, kClosed };
   // Returns an error if the peer's host is gone.
   absl::StatusOr<State> Write();
-  // Reads at most one message into `text`, which is empty if none has arrived; the state is then
-  // kGood. Returns an error if the peer's host is gone, or the peer broke the protocol.
+  // Reads at most one message into `text`, which is empty if no message has arrived; the state is
+  // then kGood. Returns an error if the peer's host is gone, or the peer broke the protocol.
   absl::StatusOr<State> Read(std::string* text);
 
  private:
   Channel channel_;
   bool checksums_ = false;
   std::string out_;
-  size_t written_ = 0;  // bytes of it
+  size_t written_ = 0;  // bytes of out_ that are written
   bool stuck_ = false;
   std::string in_;  // an incomplete frame, after a Read without a message
 };

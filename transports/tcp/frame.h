@@ -17,8 +17,8 @@ namespace entrain {
 
 constexpr int64_t kFrameBytes = 256 << 10;  // the largest payload
 
-// With checksums (Handshake::checksums), this is before each header: CRC32C of the header, and of
-// the payload that follows it. Such a path has no streams.
+// With checksums (Handshake::checksums), this stands before each header: the CRC32C of the header,
+// and that of the payload that follows the header. Such a path has no streams.
 struct FrameSums {
   uint32_t header = 0, payload = 0;
   static FrameSums Of(const PacketHeader& header, const void* payload);
@@ -26,7 +26,7 @@ struct FrameSums {
 constexpr size_t LeadBytes(bool checksums) {
   return (checksums ? sizeof(FrameSums) : 0) + sizeof(PacketHeader);
 }
-// Returns the error of a frame whose bytes do not have its checksum.
+// Returns the error for a frame whose bytes do not match its checksum.
 absl::Status WrongChecksum();
 
 // Checks everything about a header that does not depend on earlier frames.

@@ -1,4 +1,5 @@
-// A connection before it carries frames: connecting, then the handshake. Reads exactly the bytes of
+// A connection before it carries frames: first connecting, then in its handshake. Reads exactly the
+// bytes of
 // the handshake, and allocates nothing for a peer that is not proved.
 #pragma once
 
@@ -16,7 +17,7 @@ namespace entrain {
 
 class PendingHandshake {
  public:
-  // Makes one for an accepted connection.
+  // Wraps an accepted connection.
   PendingHandshake(Fd fd, const Address& from, const TransportConfig& config, Deadline deadline);
   // Dials a connection.
   static absl::StatusOr<PendingHandshake> Dial(const Address& to, const TransportConfig& config,
@@ -28,7 +29,7 @@ class PendingHandshake {
   // reached: the connection is established. silent: nothing has been received on it.
   bool reached() const { return !connecting_; }
   bool silent() const { return shake_.silent(); }
-  // These must be called only when done.
+  // These must not be called before Progress has returned true.
   const PeerId& peer() const { return shake_.handshake().peer(); }
   ConnectionId connection() const { return shake_.handshake().connection(); }
   bool checksums() const { return shake_.handshake().checksums(); }

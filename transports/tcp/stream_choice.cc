@@ -7,11 +7,11 @@
 namespace entrain {
 namespace {
 
-// The kernel counts the time in ticks of 1 to 10 ms.
+// The kernel counts the time in ticks of 1 to 10 ms, so a measurement must be longer.
 constexpr int64_t kLeastTime = 100 * kMillisecond;
 constexpr int64_t kLeastBytes = 2 << 20;
-// Data is acknowledged after a round trip, and windows grow once per round trip, so a measurement
-// covers several of them.
+// Data is acknowledged after a round trip, and windows grow once per round trip. So a measurement
+// must cover several round trips.
 constexpr int64_t kLeastRoundTrips = 4;
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Chooses the number of streams of a path by measurement. If the network limits each connection
 // (flows in a cloud, long paths with small windows), two connections are twice as fast; if the link
-// is the limit, they gain nothing. Therefore, while much is being sent, twice as many streams are
-// tried, and kept if they gain a tenth; after a while this is repeated.
+// is the limit, more connections gain nothing. Therefore, while much is being sent, twice the
+// number of streams is tried, and kept if it gains a tenth. After a while this is repeated.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ class StreamChoice {
   // Returns the number of streams to use now; 0: payloads use the path's first connection.
   int streams() const { return trying_; }
   // Reports a measurement of the streams() in use: the bytes acknowledged, and the time during
-  // which some were under way. Short measurements are added up until they are significant.
-  // `round_trip_ns` is that of the path without queues.
+  // which bytes were under way. Short measurements are added up until they are significant.
+  // `round_trip_ns` is the round trip of the path without queues.
   void OnMeasured(int64_t bytes, int64_t busy_ns, int64_t round_trip_ns);
 
  private:
@@ -28,7 +28,7 @@ class StreamChoice {
   void Settle();
 
   int trying_ = 0, best_ = 0;
-  double best_rate_ = 0;  // of best_
+  double best_rate_ = 0;  // rate with best_ streams
   bool skip_ = true;      // the first measurement includes the start of new streams
   int wait_ = 0, backoff_ = kFirstBackoff;
   int64_t bytes_ = 0, busy_ns_ = 0;

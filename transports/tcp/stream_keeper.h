@@ -1,4 +1,5 @@
-// Keeps the streams of a path, on which its two processes agree, and the number that it uses.
+// Keeps the streams of a path and the number in use. The two processes of the path agree on the
+// streams.
 //
 // The dialer of the path dials the streams, one after another. It begins when the other side has
 // sent WANT, and dials the larger of the numbers that the two sides want. The other side sends
@@ -27,18 +28,19 @@ class StreamKeeper {
   // Must be called when the path's connection is established. `setting` comes from ParseTcpStreams.
   // Between processes of one host there are only as many streams as configured.
   void Begin(bool dialer, int setting, bool one_host);
-  // Must be called from time to time while there is traffic. `first` is the path's first
-  // connection. Returns true if one more stream must be dialled; the result must be reported.
+  // Must be called from time to time while there is traffic. `first` is the socket of the path's
+  // first connection. Returns true if one more stream must be dialled; the result must then be
+  // reported.
   bool Tend(int first);
 
-  // ---- Handle the peer's packets.
+  // ---- Functions for the peer's packets.
   void OnWant(uint64_t streams);
   absl::Status OnStands(uint64_t stream);
-  // Report the result of dialling: the stream is established at this end, or it is not, and no more
-  // are tried.
+  // Report the result of dialling. OnDialled: the stream is established at this end. OnNotDialled:
+  // it is not, and no further streams are tried.
   void OnDialled(Channel stream);
   void OnNotDialled() { gave_up_ = true; }
-  // Takes a stream that the peer has dialled. Returns false if it is not wanted.
+  // Takes a stream that the peer has dialled. Returns false if the stream is not wanted.
   bool OnAccepted(Channel stream);
 
  private:
@@ -54,10 +56,10 @@ class StreamKeeper {
   bool invited_ = false, dialling_ = false, gave_up_ = false;
   int asked_ = 0;
   Channel dialled_;      // the new stream, established at this end
-  bool stands_ = false;  // the peer has sent STANDS for it
+  bool stands_ = false;  // the peer has sent STANDS for dialled_
   // The other side's state.
   int said_ = -1;
-  int sendable_ = 0;  // streams on which this side may send, the first ones
+  int sendable_ = 0;  // this side may send on the first `sendable_` streams
   // The last measurement: number of streams, and progress and bytes at that time.
   int measured_ = 0;
   TcpStreams::Progress last_;

@@ -21,12 +21,12 @@ void SetOption(int fd, int level, int option, int value) {
   (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-// Between processes of one host, bytes wait in kernel memory: the fewer wait at a time, the more of
-// them are still in a cache. (The kernel doubles this value.) Across a network the kernel chooses
-// better.
+// Between processes of one host, bytes wait in kernel memory. If fewer bytes wait at a time, more
+// of them are still in a cache. (The kernel doubles this value.) Across a network the kernel makes
+// the better choice.
 constexpr int kSendBuffer = 512 << 10;
 
-// The fewer unsent bytes wait in each stream, the more evenly the streams are used.
+// If fewer unsent bytes wait in each stream, the streams are used more evenly.
 constexpr int kUnsentInAStream = 128 << 10;
 
 // Marks a stream that has ended and is no longer registered with epoll.
@@ -38,9 +38,8 @@ constexpr int kLastReads = 64;
 // Longer measured round trips are caused by a queue or by losses, not by the path.
 constexpr int64_t kLongestRoundTrip = kSecond;
 
-// On one host there is no other traffic to share with, and congestion control that paces (BBR, the
-// default of some hosts) takes twice the time. Every kernel has Reno, and lets every user choose
-// it.
+// On one host there is no other traffic to share with. A congestion control that paces (BBR, the
+// default of some hosts) doubles the time. Every kernel has Reno, and lets every user choose it.
 constexpr absl::string_view kCongestionControl = "reno";
 
 void PaceNothing(int fd) {
@@ -57,15 +56,15 @@ bool OfOneHost(int fd) {
              Address(reinterpret_cast<sockaddr*>(&there), there_bytes).bytes();
 }
 
-// Closing the socket resets the connection. A peer would take an end without a word for the end of
-// this process, but this process goes on without the peer.
+// Closing the socket resets the connection. Without a reset the peer would assume that this process
+// has ended, but this process goes on without the peer.
 void ResetWhenClosed(int fd) {
   const linger none{.l_onoff = 1, .l_linger = 0};
   (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
 }
 
-// Ends the sending direction. Reads away the peer's bytes first, because closing a socket with
-// unread bytes resets the connection, and the peer could lose the last message.
+// Ends the sending direction. First reads and discards the peer's bytes, because closing a socket
+// with unread bytes resets the connection, and the peer could lose the last message.
 void Shut(int fd) {
   shutdown(fd, SHUT_WR);
   char nowhere[4096];
@@ -112,7 +111,7 @@ void TcpEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
 }
 
 void TcpEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
-  // also after the end: messages that had arrived are kept
+  // also called after the end: messages that had arrived are kept
   receiver_.Post(envelope, bytes, done, hint);
 }
 
@@ -129,7 +128,7 @@ Endpoint::Next TcpEndpoint::TryRecv(const Envelope& envelope, Bytes into, const 
     return Next::kOther;
   }
   // Writes the rest of an earlier message, or credit, because the caller does not poll meanwhile.
-  // An error is left to Poll, which will get it too.
+  // An error is left to Poll, which will get the error too.
   if (writing() && !Write().ok()) {
     return Next::kOther;
   }
@@ -157,8 +156,9 @@ void TcpEndpoint::Revoke(Context mine, Context theirs, const absl::Status& why) 
   }
 }
 
-// Returns the shortest round trip that the kernel has measured lately; others wait behind data. On
-// one host the kernel measures only how long segments were left unacknowledged.
+// Returns the shortest round trip that the kernel has measured lately. Longer measured ones include
+// a wait behind data. On one host the kernel only measures how long segments were left
+// unacknowledged.
 int64_t TcpEndpoint::round_trip_ns() const {
   tcp_info info{};
   socklen_t bytes = sizeof(info);
@@ -254,8 +254,8 @@ void TcpEndpoint::Attach(PathSockets sockets) {
   line_.Attach(std::move(sockets.line), sockets.checksums, settings_.keep_alive);
   sender_.Begin(sockets.checksums);
   receiver_.Begin(sockets.checksums);
-  // Otherwise a setting of the host may limit unsent bytes, and the socket takes fewer than it has
-  // room for.
+  // Without this, a setting of the host may limit unsent bytes, and the socket takes fewer bytes
+  // than it has room for.
   SetOption(fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1);
   one_host_ = OfOneHost(fd());
   if (one_host_) {
@@ -317,9 +317,9 @@ void TcpEndpoint::TendStreams() {
   }
 }
 
-// Returns true if the control line stays open. If it has ended, the first connection takes over; if
-// the path has ended, the first connection reports how. Only the control line detects that the
-// peer's host is gone.
+// Returns true if the control line stays open. If the control line has ended, the first connection
+// takes over. If the path has ended, the first connection reports the reason. Only the control line
+// detects that the peer's host is gone.
 bool TcpEndpoint::OnLine(const absl::StatusOr<ControlLine::State>& state) {
   if (state.ok() && *state == ControlLine::State::kGood) {
     return true;
@@ -404,8 +404,8 @@ int TcpEndpoint::OnReady(int fd) {
   }
   const int events = Read();
   for (int i = 0; i < watched_streams_ && connected(); ++i) {
-    // A peer that closes says so soon on the first connection. Otherwise the next payload finds the
-    // end.
+    // A peer that closes reports this soon on the first connection. Otherwise the next payload
+    // notices the end.
     if (streams_.fd(i) == fd && streams_.Interest(i) == 0 && streams_.IsOver(i)) {
       shared_->waiter->Remove(fd);
       streams_.watched(i) = kNoMore;

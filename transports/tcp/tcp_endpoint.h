@@ -25,15 +25,15 @@ class TcpEndpoint;
 
 // The first two connections of a path, with their handshakes done.
 struct PathSockets {
-  ConnectionId id{};  // of the first connection
+  ConnectionId id{};  // id of the first connection
   Channel first, line;
-  bool checksums = false;  // of frames on both
+  bool checksums = false;  // frames on both connections have checksums
   bool whole() const { return first.valid() && line.valid(); }
 };
 
 // Settings of all paths.
 struct PathSettings {
-  int streams = 0;  // from ParseTcpStreams
+  int streams = 0;  // result of ParseTcpStreams
   KeepAlive keep_alive;
 };
 
@@ -43,20 +43,22 @@ class TcpShared {
   TcpShared(Events* its_engine, std::unique_ptr<TimedWait> its_waiter)
       : engine(its_engine), waiter(std::move(its_waiter)) {}
   virtual ~TcpShared() = default;
-  // The endpoint's connections are established.
+  // Called when the endpoint's connections are established.
   virtual void OnConnected(TcpEndpoint* endpoint, PathSockets sockets) = 0;
-  // The peer has dialled a further connection beside `connection`. Returns false, and leaves `channel`,
-  // if there is no such path.
+  // Called when the peer has dialled a further connection beside `connection`. Returns false, and
+  // leaves `channel` alone, if there is no such path.
   virtual bool OnFurther(const PeerId& peer, const ConnectionId& connection, Channel* channel) = 0;
-  // The endpoint asks for one more stream. OnStreamDialled must report the result.
+  // Called when the endpoint needs one more stream. OnStreamDialled must report the result.
   virtual void DialStream(TcpEndpoint* endpoint) = 0;
-  // Epoll now watches one more socket of the endpoint, or one less.
+  // OnWatched is called when epoll begins to watch a socket of the endpoint, OnUnwatched when it
+  // stops.
   virtual void OnWatched(TcpEndpoint* endpoint, int fd) = 0;
   virtual void OnUnwatched(int fd) = 0;
-  // The endpoint closes before its connection is established. The peer must be told when it
-  // arrives.
+  // Called when the endpoint closes before its connection is established. The peer must be told
+  // when it arrives.
   virtual void OnClosedEarly(TcpEndpoint* endpoint, const absl::Status& why) = 0;
-  // The endpoint's sockets will be closed next; the endpoint will be destroyed next.
+  // OnDisconnected is called just before the endpoint's sockets are closed, OnDestroyed just before
+  // the endpoint is destroyed.
   virtual void OnDisconnected(TcpEndpoint* endpoint) = 0;
   virtual void OnDestroyed(TcpEndpoint* endpoint) = 0;
 
@@ -67,7 +69,7 @@ class TcpShared {
 
 class TcpEndpoint final : public Endpoint {
  public:
-  // `dials` says that this process dials `address`; otherwise the peer dials.
+  // `dials`: this process dials `address`. Otherwise the peer dials.
   TcpEndpoint(TcpShared* shared, const PeerId& peer, const Address& address, bool dials,
               const PathSettings& settings, Deadline connect_by);
   ~TcpEndpoint() override;
@@ -85,7 +87,7 @@ class TcpEndpoint final : public Endpoint {
   int64_t round_trip_ns() const override;
 
   // ---- For the transport, from Poll.
-  void Attach(PathSockets sockets);  // the handshakes are done
+  void Attach(PathSockets sockets);  // called when the handshakes are done
   // Report a further connection, dialled by this side or by the peer.
   void OnStreamDialled(absl::StatusOr<Channel> stream);
   void OnStreamAccepted(Channel stream);
@@ -117,14 +119,14 @@ class TcpEndpoint final : public Endpoint {
   bool ended() const { return !end_.ok(); }
   // Returns true if the sender has something to write.
   bool writing() const { return sender_.pending() || first_.unsent(); }
-  // Returns true if it waits until the socket is writable.
+  // Returns true if the first connection waits until its socket is writable.
   bool framed() const { return sender_.framed() || first_.unsent(); }
   void End(const absl::Status& why);
   void Disconnect();
   // Calls TcpSender::Flush. Causes no events.
   absl::StatusOr<int64_t> Write();
-  // Handle the control line. They also return false, or 0 messages, if the line or the path is
-  // over.
+  // Handle the control line. WriteLine also returns false, and ReadLine 0 messages, if the line or
+  // the path is over.
   bool WriteLine();
   int ReadLine();
   bool OnLine(const absl::StatusOr<ControlLine::State>& state);
@@ -133,8 +135,8 @@ class TcpEndpoint final : public Endpoint {
   void TakeOver();
   void LoseAfterReading(const absl::Status& why);
   void TendStreams();
-  // Registers with epoll the events for which the endpoint waits: only these, or also those
-  // registered before.
+  // Registers with epoll the events for which the endpoint waits. If `only` is false, those
+  // registered before stay registered.
   void Watch(bool only);
   void Watch(int fd, uint32_t events, uint32_t* watched);
 
@@ -147,10 +149,10 @@ class TcpEndpoint final : public Endpoint {
   Channel first_;
   ConnectionId connection_{};
   bool one_host_ = false;    // both ends are on one host
-  uint32_t watched_ = 0;     // events registered for it
+  uint32_t watched_ = 0;     // events registered for the first connection
   int watched_streams_ = 0;  // number of streams registered with epoll
   absl::Status end_;         // reason of the end
-  absl::Status failed_;      // to be reported as OnLost
+  absl::Status failed_;      // error that the next Report passes to OnLost
   ControlLine line_;
   uint32_t watched_line_ = 0;
   bool line_over_ = false;  // urgent messages use the first connection from now on
@@ -160,8 +162,8 @@ class TcpEndpoint final : public Endpoint {
   TcpReceiver receiver_;
 };
 
-// Closes a connection that has no endpoint, or none any more. Tells the peer the reason if that
-// needs no waiting.
+// Closes a connection that has no endpoint (any more). Tells the peer the reason if that needs no
+// waiting.
 void SayGoodbye(PathSockets sockets, absl::string_view why);
 
 }  // namespace entrain

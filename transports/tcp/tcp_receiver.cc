@@ -21,9 +21,10 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kBytesPerRead = 4 << 20;  // keeps one turn of the loop short
-constexpr int64_t kLargeRest = 32 << 10;    // beyond this, staging the following bytes does not pay
-// After this many failed polls, arrived bytes are acknowledged. If cores are shared, the first
-// polls fail because the sender has not run, and acknowledging would take its time.
+// if more is missing, the following bytes are not read into the buffer
+constexpr int64_t kLargeRest = 32 << 10;
+// After this many failed polls, arrived bytes are acknowledged. If processes share cores, the first
+// polls fail because the sender has not run, and acknowledging would take time from the sender.
 constexpr int kLooks = 3;
 constexpr size_t kBesideLarge = 4 * sizeof(PacketHeader);
 
@@ -158,8 +159,8 @@ Endpoint::Next TcpReceiver::TryRecv(Channel& from, const Envelope& envelope, Byt
 }
 
 // Normally the next message sent acknowledges the bytes that have arrived. A process that only
-// receives sends nothing, and the kernel would acknowledge only when the next message is read, for
-// which a caller waits. (The setting is switched on once, and then off again.)
+// receives sends nothing. The kernel would then acknowledge only when the next message is read, but
+// the caller waits for that message. (The setting is switched on once, and then off again.)
 void TcpReceiver::AcknowledgeUnlessSent(int fd) {
   if (written_ == sender_->written_bytes()) {
     for (const int quick : {1, 0}) {
@@ -175,10 +176,10 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(Channel& from, bool* drained) {
   const bool direct = under_way && !current_.incoming->dropped();
   const int64_t rest = direct ? current_.left : 0;
   if (end_ == capacity_) {
-    GrowBuffer(capacity_ + 1);  // for a text longer than the buffer
+    GrowBuffer(capacity_ + 1);  // for a text that is longer than the buffer
   }
-  // After a large payload few bytes follow, and after a large message another one is likely. Then
-  // it pays to read its header alone, and to read its payload directly into its place.
+  // After a large payload few bytes follow, and after a large message another large one is likely.
+  // Then it is faster to read its header alone, and to read its payload directly into its place.
   const bool at_header = !under_way && end_ < LeadBytes(checksums_);
   const bool large = direct ? rest > kLargeRest : at_header && last_bytes_ > kLargeRest;
   const size_t room = large ? kBesideLarge : capacity_ - end_;
@@ -212,7 +213,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(Channel& from, bool* drained) {
   ENTRAIN_RETURN_IF_ERROR(Parse());
   queue_.ReturnCredit();
   if (!*drained && !large) {
-    GrowBuffer(capacity_ + 1);  // more was available than fits
+    GrowBuffer(capacity_ + 1);  // more was available than the buffer could take
   }
   return got;
 }
@@ -287,7 +288,7 @@ absl::StatusOr<bool> TcpReceiver::ParseFrame() {
   ENTRAIN_RETURN_IF_ERROR(CheckFrame(header));
   const bool text = header.type == PacketType::kControl || header.type == PacketType::kClose;
   if (text && end_ - begin_ - lead < static_cast<size_t>(header.bytes)) {
-    return false;  // texts are delivered whole; the buffer grows to fit them
+    return false;  // texts are delivered as a whole; the buffer grows to hold them
   }
   held_back_ = (text || header.type == PacketType::kWithdraw) && keeper_->streams().receiving();
   if (held_back_) {

@@ -1,8 +1,8 @@
 // The receiving half of a tcp path: cuts the first connection's bytes into frames, and puts
 // payloads into their places.
 //
-// Frames that imply that everything before them has arrived (control, the end) wait until the
-// streams have delivered it.
+// Frames that imply that everything before them has arrived (control messages, the end) wait until
+// the streams have delivered the payloads before them.
 //
 // A read gets the rest of the payload under way directly into the receive's buffer and, with the
 // same system call, the following bytes into a buffer from which small frames are parsed. This
@@ -41,12 +41,12 @@ class TcpReceiver {
   void FailAll(const absl::Status& why);
 
   // Reads the available bytes, up to a few MiB, and returns their number. Returns an error if the
-  // connection is over (the peer's CLOSE, its end, a breach of protocol). Calls Events; if one of
-  // them closes the path, stops at once.
+  // connection is over (the peer's CLOSE, its end, a breach of protocol). Calls Events; if an event
+  // closes the path, stops at once.
   absl::StatusOr<int64_t> Read(Channel& from);
-  // See Endpoint::TryRecv, without `where`. Reads, and takes the one message. Other bytes stay in
-  // the buffer until Read, which must be called soon while `unparsed` is true:
-  // the socket does not report these bytes.
+  // See Endpoint::TryRecv, without `where`. Reads, and takes only this message. Other bytes stay in
+  // the buffer until Read. Read must be called soon while `unparsed` is true, because the socket
+  // does not report these bytes.
   Endpoint::Next TryRecv(Channel& from, const Envelope& envelope, Bytes into);
   bool unparsed(const Channel& from) const {
     return unparsed_ || (from.buffered() && !held_back()) || keeper_->streams().buffered();
@@ -60,7 +60,8 @@ class TcpReceiver {
  private:
   static constexpr size_t kFirstBuffer = 4 << 10, kBuffer = 64 << 10;
 
-  // Handle the first connection and the bytes read from it before.
+  // ReadFrames handles the first connection and the bytes read from it before; ReadStreams the
+  // streams.
   absl::StatusOr<int64_t> ReadFrames(Channel& from);
   absl::StatusOr<int64_t> ReadStreams(Channel& from);
   absl::StatusOr<int64_t> ReadOnce(Channel& from, bool* drained);
@@ -69,8 +70,8 @@ class TcpReceiver {
   void Compact();
   // Enlarges the buffer, which is full, to at least `least` bytes.
   void GrowBuffer(size_t least);
-  // Parses a frame: its header, and its payload so far. Returns false if more must be read first,
-  // or must arrive on streams.
+  // Parses a frame: its header, and the part of its payload that has arrived. Returns false if more
+  // must be read first, or must arrive on streams.
   absl::StatusOr<bool> ParseFrame();
   absl::Status OnMessage(const PacketHeader& header);
   absl::Status OnData(const PacketHeader& header);
@@ -93,19 +94,20 @@ class TcpReceiver {
   RendezvousReceiver queue_;
   StreamKeeper* const keeper_;
   bool checksums_ = false;
-  FrameSums sums_;          // of the frame whose header was parsed last
-  PayloadPart current_;     // payload under way; without message: none
-  PayloadPart whole_;       // the same payload, from its first byte
+  FrameSums sums_;          // sums of the frame whose header was parsed last
+  PayloadPart current_;     // payload under way; none if without message
+  PayloadPart whole_;       // the whole payload, of which current_ is the rest
   int64_t last_bytes_ = 0;  // length of the last message
   std::unique_ptr<std::byte[]> buffer_;
   size_t capacity_ = kFirstBuffer;  // size of the buffer
   size_t begin_ = 0, end_ = 0;      // bytes in it that are not parsed
   bool unparsed_ = false;           // Parse has not seen all bytes
   int looks_ = 0;                   // failed polls left before arrived bytes are acknowledged
-  int64_t written_ = 0;             // bytes sent by then
+  int64_t written_ = 0;             // bytes that this side had sent when bytes arrived last
   bool held_back_ = false;          // Parse waits for streams
   int error_ = 0;                   // error of a read in TryRecv
-  absl::Status ended_;              // end of the connection, while streams deliver the rest
+  // the error of the connection's end, while streams deliver the rest
+  absl::Status ended_;
 };
 
 }  // namespace entrain

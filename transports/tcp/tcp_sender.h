@@ -1,9 +1,9 @@
-// The sending half of a tcp path: makes frames of what is to be written, and orders them.
+// The sending half of a tcp path: makes frames of the messages to send, and orders them.
 // RendezvousSender decides which messages are sent, and which go eagerly.
 //
-// Order on the wire: urgent frames (control, CTS, WITHDRAW) between any two others, then the
-// messages whose turn it is. Nothing is staged: headers and the callers' memory go to the kernel in
-// one gathering write, or to TLS, which copies what it encrypts.
+// Order on the wire: urgent frames (control, CTS, WITHDRAW) between any two other frames, then the
+// messages whose turn it is. Nothing is copied to a staging buffer: headers and the callers' memory
+// go to the kernel in one gathering write, or to TLS, which encrypts into memory of its own.
 #pragma once
 
 #include <array>
@@ -30,10 +30,10 @@ class TcpSender final : public Answers {
 
   // Must be called when the connection is established. `checksums`: frames have them (frame.h).
   void Begin(bool checksums) { checksums_ = checksums; }
-  // Returns the messages: to post one, and to report answers of the peer.
+  // Returns the messages to send. The caller posts messages there, and reports the peer's answers.
   RendezvousSender& outgoing() { return outgoing_; }
   bool awaiting() const { return outgoing_.awaiting(); }
-  // See Endpoint::TrySend: returns true if the message is copied. Also returns false if the socket
+  // See Endpoint::TrySend. Returns true if the message is copied. Returns false also if the socket
   // might take only a part, because Flush may not be called for long. If the socket takes a part
   // nevertheless (the kernel has no memory), the rest is copied for the next Flush.
   bool TrySend(Channel& to, const Envelope& envelope, ConstBytes bytes);
@@ -57,24 +57,25 @@ class TcpSender final : public Answers {
   absl::StatusOr<int64_t> Flush(Channel& to);
   // Returns true if there is something to write.
   bool pending() const;
-  // Returns true if the last Flush ended because the sockets take no more, `to` among them.
+  // Returns true if the last Flush ended because the sockets, including `to`, take no more bytes.
   bool stuck() const { return stuck_; }
-  // Returns the error of a write, or 0. The kernel reports it once, and afterwards only that the
-  // connection is closed.
+  // Returns the error of a write, or 0. The kernel reports an error once; afterwards it only
+  // reports that the connection is closed.
   int error() const { return error_; }
   bool framed() const { return count_ > 0; }
-  // Returns true if a completion is due: with TLS, bytes of messages may reach the kernel after the
-  // write that took them, also when the connection is read.
+  // Returns true if a completion is due. With TLS, bytes of messages may reach the kernel later
+  // than the write that took them, also when the connection is read.
   bool due(const Channel& to) const { return IsDue(to) || streams_->due(); }
-  // Returns the bytes of payloads large enough for a stream, since the path began.
+  // Returns the number of payload bytes, since the path began, in payloads large enough for a
+  // stream.
   int64_t large_bytes() const { return large_bytes_; }
-  // Returns the bytes written to the first connection, since the path began.
+  // Returns the number of bytes written to the first connection since the path began.
   int64_t written_bytes() const { return written_bytes_; }
 
-  // Fails sends with the peer's context `theirs` with `why`. A frame that is half written is
-  // finished from a copy.
+  // Fails with `why` the sends that have the peer's context `theirs`. A frame that is half written
+  // is finished from a copy.
   void Revoke(Context theirs, const absl::Status& why);
-  // Fails everything. Only the frame half written, from a copy, and control messages are still
+  // Fails everything. Only the half-written frame, from a copy, and control messages are still
   // written.
   void FailAll(const absl::Status& why);
   // Sends the CLOSE frame after FailAll. Earlier control messages are sent first.
@@ -83,24 +84,24 @@ class TcpSender final : public Answers {
   }
 
  private:
-  // A frame that is written next.
+  // A frame that is to be written.
   struct Frame {
     FrameSums sums;  // with checksums, from the first attempt to write the frame
     bool summed = false;
     PacketHeader header;
     const std::byte* payload = nullptr;  // the caller's memory, unless owned
-    Outgoing* send = nullptr;            // message of the payload or RTS
+    Outgoing* send = nullptr;            // message of the payload or of the RTS
     std::string owned;
     const void* data() const {
       return owned.empty() ? static_cast<const void*>(payload) : owned.data();
     }
   };
   // Bytes of a message that `to` has encrypted, and that may not have reached the kernel. The
-  // message is not complete before: nobody may call Flush afterwards.
+  // message is not complete before they have, because nobody may call Flush after its completion.
   struct Unsent {
-    Outgoing* send;  // null: it is over
+    Outgoing* send;  // null: the message is over
     int64_t bytes;
-    int64_t mark;  // they have reached the kernel when the channel has taken so much
+    int64_t mark;  // the bytes have reached the kernel when the channel has taken up to this mark
   };
   struct UrgentFrame {
     PacketHeader header;
@@ -132,11 +133,11 @@ class TcpSender final : public Answers {
   bool IsDue(const Channel& to) const {
     return !unsent_.empty() && unsent_.front().mark <= to.taken();
   }
-  // Completes what has reached the kernel.
+  // Completes the messages whose bytes have reached the kernel.
   void Settle(const Channel& to);
   void TakeBack(Outgoing* send, const absl::Status& why);
-  // Takes the frames of `send` out of the ring. A frame that is half written is finished from a
-  // copy; then this returns true.
+  // Takes the frames of `send` out of the ring. Returns true if one of them was half written; it is
+  // finished from a copy.
   bool TakeFrames(Outgoing* send);
 
   RendezvousSender outgoing_;
@@ -145,13 +146,14 @@ class TcpSender final : public Answers {
   std::array<Frame, kFrames> frames_;  // a ring
   size_t first_ = 0, count_ = 0;
   std::deque<Unsent> unsent_;
-  int64_t first_written_ = 0;  // bytes of the first frame, with header
+  int64_t first_written_ = 0;  // bytes of the first frame that are written, with its header
   int64_t framed_bytes_ = 0;
   bool checksums_ = false;
   bool stuck_ = false;
   int error_ = 0;
   int64_t large_bytes_ = 0, written_bytes_ = 0;
-  // lower bound of the room in the socket: the room when last asked, less the bytes written
+  // A lower bound of the room in the socket: the room at the last query, less the bytes written
+  // since.
   int64_t room_ = 0;
 };
 

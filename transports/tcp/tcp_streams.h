@@ -26,7 +26,7 @@ namespace entrain {
 class TcpStreams {
  public:
   static constexpr int kMost = 16;
-  // Smaller payloads do not pay for a stream, and smaller slices do not pay for one more.
+  // A smaller payload is not worth a stream, and a smaller slice is not worth one more stream.
   static constexpr int64_t kLeastPayload = 32 << 10;
 
   int count() const { return static_cast<int>(streams_.size()); }
@@ -36,31 +36,31 @@ class TcpStreams {
   void CloseAll();
 
   // ---- Sending
-  // Sets the number of streams that carry payloads, the first ones; 0: none.
+  // Sets the number of streams that carry payloads, counted from the first; 0: none.
   void Use(int streams) { in_use_ = streams; }
   int in_use() const { return in_use_; }
   bool Carry(int64_t payload) const { return in_use_ > 0 && payload >= kLeastPayload; }
-  // Chooses streams for a payload of this many bytes, one bit each: of the streams without a slice
-  // to write, those with the fewest bytes under way. Returns 0 if too few are free now, because the
-  // slices would then take too long.
+  // Chooses streams for a payload of this many bytes. Returns one bit for each: of the streams
+  // without a slice to write, those with the fewest bytes under way. Returns 0 if too few are free
+  // now, because the slices would then take too long.
   uint16_t For(int64_t payload) const;
-  // Gives slices of the payload to streams. They are written after the header (Start). `send` owns
-  // the memory.
+  // Gives slices of the payload to streams, and Start begins to write them. Start must be called
+  // after the header was written. The message `send` owns the memory.
   void Give(uint16_t streams, Outgoing* send, ConstBytes payload);
   void Start(uint16_t streams);
   // Returns true if a stream has bytes to write, or a slice to complete (Write).
   bool sending() const;
   // Returns true if all bytes of a slice have reached the kernel since the last Write.
   bool due() const;
-  // Writes what the sockets take, and returns the number of bytes. Tells `queue` which bytes the
-  // sockets have taken.
+  // Writes as many bytes as the sockets take, and returns their number. Reports to `queue` the
+  // bytes that the sockets have taken.
   absl::StatusOr<int64_t> Write(RendezvousSender* queue);
-  // For a `send` that is over: the rest of its slices is sent from a copy. Returns true if there
-  // was any.
+  // Must be called for a `send` that is over. The rest of its slices is sent from a copy. Returns
+  // true if there was any.
   bool Disown(const Outgoing* send);
 
   // ---- Receiving
-  // `part` arrives on these streams.
+  // Must be called when `part` will arrive on these streams.
   void Expect(uint16_t streams, const PayloadPart& part);
   // Returns true if a stream has a slice to deliver.
   bool receiving() const { return expected_ > 0; }
@@ -78,9 +78,9 @@ class TcpStreams {
   // Returns the events registered with epoll.
   uint32_t& watched(int stream) { return At(stream).watched; }
 
-  // Measures the first `streams` streams, or `first` if `streams` is 0: the sum of the bytes
-  // acknowledged since each connection began, and the longest time during which one had bytes under
-  // way. The values only grow, unless connections have ended.
+  // Measures the first `streams` streams, or `first` if `streams` is 0. Returns the sum of the
+  // bytes acknowledged since each connection began, and the longest time during which a connection
+  // had bytes under way. The values only grow, unless connections have ended.
   struct Progress {
     int64_t bytes = 0, busy_ns = 0;
     int64_t round_trip_ns = 0;  // longest of the connections' shortest round trips
@@ -90,11 +90,11 @@ class TcpStreams {
  private:
   struct Stream {
     Channel channel;
-    // The slice to write. Empty: none.
+    // The slice to write. Empty if there is none.
     ConstBytes slice;
     int64_t whole = 0;         // length of the whole slice
-    Outgoing* send = nullptr;  // null: no message waits for it. Set until the kernel has all bytes
-    std::string owned;         // copy of the slice, if the caller has its memory back
+    Outgoing* send = nullptr;  // null if no message waits. Set until the kernel has all bytes
+    std::string owned;         // copy of the slice, after the caller has got its memory back
     bool started = false;
     std::deque<PayloadPart> expected;
     uint32_t watched = 0;

@@ -20,7 +20,7 @@ namespace entrain {
 namespace {
 
 constexpr int kDirectReads =
-    4;  // up to this many sockets are read directly; with more, epoll is asked
+    4;  // up to this number of sockets are read directly; if there are more, epoll is asked
 constexpr unsigned kScanEvery =
     32;  // the number of turns after which epoll is asked about the other sockets
 
@@ -71,7 +71,7 @@ class TcpTransport final : public Transport, public TcpShared {
   const PathSettings settings_;
   const TcpAddress address_;
   Acceptor acceptor_;
-  std::vector<TcpEndpoint*> endpoints_;  // null: destroyed
+  std::vector<TcpEndpoint*> endpoints_;  // null: the endpoint is destroyed
   absl::flat_hash_map<int, TcpEndpoint*> by_fd_;
   unsigned turn_ = 0;
   bool armed_ = false;
@@ -136,8 +136,8 @@ int TcpTransport::ReadUnparsed() {
   return events;
 }
 
-// Tries the sockets from which a message is expected. The others (control, early messages, the
-// peer's end, strangers) may wait for a turn in which epoll is asked.
+// Reads the sockets from which a message is expected. All other events (control, early messages,
+// the peer's end, strangers) may wait for a turn in which epoll is asked.
 int TcpTransport::ReadExpected() {
   TcpEndpoint* direct[kDirectReads];
   int count = 0;
@@ -149,8 +149,9 @@ int TcpTransport::ReadExpected() {
       direct[count++] = endpoint;
     }
   }
-  // After a sleep any socket may have woken the thread. If nothing is expected, asking epoll in
-  // every turn would cost a caller that waits on another transport more than the rest of the turn.
+  // After a sleep any socket may have woken the thread. If nothing is expected and epoll were asked
+  // in every turn, a caller that waits on another transport would pay more for epoll than for the
+  // rest of the turn.
   if (std::exchange(armed_, false) || acceptor_.meeting() || ++turn_ % kScanEvery == 0) {
     return Scan();
   }

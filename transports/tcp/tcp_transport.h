@@ -15,9 +15,9 @@ namespace entrain {
 absl::StatusOr<std::unique_ptr<Transport>> CreateTcpTransport(const TransportConfig& config,
                                                               Events* events);
 
-// Parses the number of connections for large payloads to each peer: 1 to 16; with 1 no further ones
-// are made. Returns 0 for empty text: the number is then chosen by measurement, and is 1 on one
-// host.
+// Parses the number of connections for large payloads to each peer: 1 to 16. With 1 there are no
+// further connections. Returns 0 for an empty text: the number is then chosen by measurement, and
+// is 1 on one host.
 absl::StatusOr<int> ParseTcpStreams(absl::string_view text);
 
 }  // namespace entrain

@@ -19,11 +19,11 @@ struct RdmaPort {
 std::vector<RdmaPort> ListRdmaPorts(const std::string& folder = "/sys/class/infiniband");
 
 struct DeviceChoice {
-  std::string names;  // for UCX_NET_DEVICES
-  bool net = false;   // other hosts' processes can be reached
+  std::string names;  // value for UCX_NET_DEVICES
+  bool net = false;   // processes on other hosts can be reached
 };
-// Returns the interface that tcp would use, if UCX may use `tcp`, and the RDMA ports: all of them,
-// or with a filter those whose interface passes it. On loopback there is no RDMA.
+// Returns the interface that tcp would use, if UCX may use `tcp`, and the RDMA ports: all ports, or
+// with a filter those whose interface passes the filter. On loopback there is no RDMA.
 absl::StatusOr<DeviceChoice> ChooseDevices(const TransportConfig& config,
                                            const std::vector<RdmaPort>& rdma, bool tcp);
 

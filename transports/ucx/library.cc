@@ -19,18 +19,18 @@ namespace {
 constexpr char kName[] = "libucp.so.0";
 constexpr unsigned kLeastMajor = 1, kLeastMinor = 13;
 
-// Only the environment can tell UCX what it may do to a process when it is loaded. By default it
-// rewrites the first instructions of mmap, munmap and others to learn of freed memory, and takes
-// over SIGSEGV and similar signals to print backtraces. A library must do neither.
+// When UCX is loaded, only the environment can tell it what it may do to the process. By default
+// UCX rewrites the first instructions of mmap, munmap and others to learn of freed memory, and
+// takes over SIGSEGV and similar signals to print backtraces. A library must do neither.
 constexpr const char* kWhileLoading[] = {"UCX_MEM_EVENTS=n", "UCX_HANDLE_ERRORS=none"};
 
-// Adds variables to the environment while the object lives. Variables that are set keep their
-// values. Other threads may read variables meanwhile, because the array is replaced, not changed. A
-// variable that another thread sets meanwhile is lost.
+// Adds variables to the environment while the object lives. Variables that are already set keep
+// their values. Other threads may read variables meanwhile, because the array is replaced, not
+// changed. A variable that another thread sets meanwhile is lost.
 class LargerEnvironment {
  public:
   explicit LargerEnvironment(absl::Span<const char* const> variables) : usual_(environ) {
-    // never freed: a reader may be using one
+    // never freed: another thread may be reading an old array
     static auto* const kept = new std::deque<std::vector<char*>>();
     std::vector<char*>* const larger = &kept->emplace_back();
     for (char** each = usual_; each != nullptr && *each != nullptr; ++each) {
@@ -65,7 +65,7 @@ absl::StatusOr<Library> Load() {
   }
   Library library;
   const char* missing = nullptr;
-  // Finds symbols of libucs too, because libucp is linked with it.
+  // Also finds symbols of libucs, because libucp is linked with libucs.
 #define ENTRAIN_UCX_LOOK_UP(name)                                                \
   library.name = reinterpret_cast<decltype(library.name)>(dlsym(handle, #name)); \
   missing = library.name == nullptr ? #name : missing;

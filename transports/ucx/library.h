@@ -39,15 +39,15 @@ struct Library {
 #define ENTRAIN_UCX_MEMBER(name) decltype(&::name) name = nullptr;
   ENTRAIN_UCX_FUNCTIONS(ENTRAIN_UCX_MEMBER)
 #undef ENTRAIN_UCX_MEMBER
-  unsigned major = 0, minor = 0;  // of the loaded library
+  unsigned major = 0, minor = 0;  // version of the loaded library
 
   // Returns kUnavailable, for example "`what`: Destination is unreachable".
   absl::Status Error(ucs_status_t status, absl::string_view what) const;
 };
 
-// Loads libucp.so.0 at the first call and keeps it, because UCX leaves at least a thread behind,
-// which would outlive the library. Returns kFailedPrecondition, with the loader's message, if it
-// cannot be loaded or is older than 1.13. Any thread may call it.
+// Loads libucp.so.0 at the first call and keeps it loaded, because UCX leaves at least one thread
+// behind, which would outlive the library. Returns kFailedPrecondition, with the loader's message,
+// if the library cannot be loaded or is older than 1.13. Any thread may call this.
 absl::StatusOr<const Library*> LoadLibrary();
 
 }  // namespace entrain::ucx

@@ -1,4 +1,4 @@
-// The sending half of a ucx path: makes packets of what is to be sent, and orders them.
+// The sending half of a ucx path: makes packets of the messages to send, and orders them.
 // RendezvousSender decides which messages are sent, and which go eagerly.
 //
 // Order: urgent packets (proof, control, CTS, WITHDRAW), then the messages whose turn it is. A send
@@ -25,7 +25,7 @@ class Sender final : public Lender, public Answers {
   explicit Sender(CompletionList* completions) : outgoing_(completions) {}
   void Attach(Wire* wire) { wire_ = wire; }
 
-  // Returns the messages: to post one, and to report answers of the peer.
+  // Returns the messages to send. The caller posts messages there, and reports the peer's answers.
   RendezvousSender& outgoing() { return outgoing_; }
   void Control(absl::string_view text) { Urgent({.type = PacketType::kControl}, text); }
   void ClearToSend(uint64_t message) override {
@@ -37,12 +37,12 @@ class Sender final : public Lender, public Answers {
   void ReturnCredit(int64_t bytes) override { outgoing_.ReturnCredit(bytes); }
   void OnTaken(uint64_t message, int64_t bytes) override;
 
-  // Sends as much as UCX takes, up to some MiB. Returns the number of packets.
+  // Sends as much as UCX takes, up to some MiB. Returns the number of packets sent.
   int Flush();
   // Returns true if there is something to send.
   bool pending() const;
 
-  // Fails sends with the peer's context `theirs` with `why`.
+  // Fails with `why` the sends that have the peer's context `theirs`.
   void Revoke(Context theirs, const absl::Status& why);
   // Fails everything, and lets the wire go. Returns the control messages that were not sent.
   std::deque<std::string> FailAll(const absl::Status& why);

@@ -11,9 +11,9 @@
 namespace entrain::ucx {
 
 struct UcxAddress {
-  std::string version;  // UCX's; wire formats differ between releases
+  std::string version;  // version of UCX; wire formats differ between releases
   int pid = 0;
-  std::string name;  // of the host, for messages
+  std::string name;  // name of the host, for messages
   std::string pids;  // the machine's boot and the PID namespace
   bool net = false;
   std::string worker;

@@ -2,8 +2,9 @@
 //
 //   hello of both ──> proof of both ──> up ──Close, CLOSE of the peer, or failure──> ended
 //
-// Both sides know each other's worker address from the start, so both make an endpoint of UCX at
-// once and send HELLO. Nothing else is believed before the handshake (lib/net/handshake.h) is done.
+// Both sides know the peer's worker address from the start, so each makes an endpoint of UCX at
+// once and sends HELLO. Nothing else is believed before the handshake (lib/net/handshake.h) is
+// done.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +49,8 @@ class UcxEndpoint final : public Endpoint {
   void Close(const absl::Status& why) override;
   std::string peer_address() const override { return "ucx " + peer_name_; }
 
-  // ---- For the transport, from Poll or Connect. The transport owns the wire, which must outlive
-  // the path.
+  // ---- Functions for the transport, called from Poll or Connect. The transport owns the wire,
+  // which must outlive the path.
   Lender* lender() { return &sender_; }
   void Attach(Wire* wire);
   void OnHello(ConstBytes hello);
@@ -57,7 +58,7 @@ class UcxEndpoint final : public Endpoint {
   void Lose(const absl::Status& why);  // reported as OnLost by the next Report
   int Report();
   int Flush() { return up_ && !ended() ? sender_.Flush() : 0; }
-  // Returns true if there is something to send that UCX would take.
+  // Returns true if there is something to send, and UCX would take it.
   bool can_flush() const { return up_ && !ended() && sender_.pending() && wire_->ready(); }
   bool reporting() const { return !failed_.ok(); }
   bool up() const { return up_; }
@@ -78,7 +79,7 @@ class UcxEndpoint final : public Endpoint {
   Handshake handshake_;
   bool up_ = false;
   absl::Status end_;     // reason of the end
-  absl::Status failed_;  // to be reported as OnLost
+  absl::Status failed_;  // the next Report calls OnLost with it
   Sender sender_;
   Receiver receiver_;
 };

@@ -8,7 +8,7 @@
 namespace entrain::ucx {
 namespace {
 
-// Returns the payload bytes that a type always has, or -1 if it may have any number.
+// Returns the number of payload bytes that a type always has, or -1 if it may have any number.
 int64_t FixedBytes(PacketType type) {
   switch (type) {
     case PacketType::kHello:

@@ -4,9 +4,9 @@
 //   +-----------------------------------------------------+
 //   |                       packet                        |  0   transports/packet.h; `streams` is 0
 //   +-----------------------------------------------------+
-//   |                        path                         |  48  the receiver's number of this pair; of HELLO 0
+//   |                        path                         |  48  receiver's number; HELLO: 0
 //   +-----------------------------------------------------+
-//   |                       number                        |  56  0, 1, 2, ... of each direction
+//   |                       number                        |  56  0, 1, 2, ... in each direction
 //   +-----------------------------------------------------+  64, little-endian
 //
 // HELLO carries a Card before the handshake's hello message.
@@ -30,8 +30,8 @@ struct Header {
 static_assert(sizeof(Header) == 64, "the layout on the wire");
 
 // Sender and receiver of a HELLO, and the number that packets of this path to `from` must carry.
-// The number is random, because after the handshake it alone distinguishes them from a stranger's
-// packets.
+// The number is random: after the handshake only this number distinguishes the peer's packets from
+// a stranger's.
 struct Card {
   PeerId from{}, to{};
   uint64_t path = 0;
@@ -40,8 +40,8 @@ static_assert(sizeof(Card) == 40, "the layout on the wire");
 
 constexpr int64_t kMostPayload = 60 << 10;
 
-// Checks everything about a header that does not depend on earlier packets, with the number of
-// payload bytes that came with it.
+// Checks everything about a header that does not depend on earlier packets. `payload` is the number
+// of payload bytes that came with the header.
 absl::Status CheckUcxPacket(const PacketHeader& header, size_t payload);
 
 }  // namespace entrain::ucx

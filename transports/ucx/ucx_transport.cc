@@ -26,12 +26,13 @@ namespace entrain {
 namespace ucx {
 namespace {
 
-constexpr int64_t kDepartTime = kSecond;  // wait for the peer's answer to CLOSE
-// time for last messages of the whole transport
+constexpr int64_t kDepartTime = kSecond;  // limit of the wait for the peer's answer to CLOSE
+// limit for sending the last messages of the whole transport
 constexpr int64_t kLastWords = 20 * kMillisecond;
 constexpr int64_t kConnecting = 500 * kMillisecond;  // the same for peers that have not connected
 constexpr int64_t kLookAgain = 500 * kMicrosecond;   // UCX wakes no sleeper when room becomes free
-constexpr int64_t kLookEvery = kMillisecond;         // at processes, when polled and awake
+// interval of looks at processes, when polled and awake
+constexpr int64_t kLookEvery = kMillisecond;
 constexpr unsigned kPollsPerClock = 8;
 constexpr size_t kMaxArrivals = 4096;
 
@@ -76,15 +77,15 @@ class UcxTransport final : public Transport, public Shared, private Sink {
   std::unique_ptr<Worker> worker_;
   Medium medium_ = Medium::kNetwork;
   UcxAddress address_;
-  std::vector<UcxEndpoint*> endpoints_;  // null: destroyed
+  std::vector<UcxEndpoint*> endpoints_;  // null: the endpoint is destroyed
   std::vector<std::unique_ptr<Wire>> wires_;
   absl::flat_hash_map<uint64_t, Wire*> by_path_;
-  std::map<PeerId, Wire*> by_peer_;         // peers of Connect; null: gone
-  std::map<PeerId, std::string> arrivals_;  // HELLOs of peers without Connect
+  std::map<PeerId, Wire*> by_peer_;         // peers for which Connect was called; null: gone
+  std::map<PeerId, std::string> arrivals_;  // HELLOs of peers for which Connect was not called yet
   bool armed_ = false;
   unsigned polls_ = 0;
   int64_t look_at_ = 0;
-  int handled_ = 0;          // packets, in this turn
+  int handled_ = 0;          // number of packets handled in this turn
   bool progressed_ = false;  // UCX has done something in this turn
   bool quiet_ = true;        // no wire is connecting, departing or closing
 };
@@ -110,7 +111,7 @@ absl::Status UcxTransport::Open() {
   return wait_->Add(worker_->event_fd());
 }
 
-// Lets the last messages of endpoints leave, if that takes only a short time.
+// Sends the last messages of endpoints, if that takes only a short time.
 UcxTransport::~UcxTransport() {
   if (worker_ == nullptr) {
     return;
@@ -122,8 +123,8 @@ UcxTransport::~UcxTransport() {
       worker_->Progress();
     }
   };
-  // UCX 1.13 ends a process whose peer goes while the two are still being connected, so this
-  // process waits for the connection.
+  // UCX 1.13 ends this process if a peer goes while the connection to that peer is being
+  // established. So this process waits for the connection.
   progress_while([](Wire* wire) { return !wire->Connected(); }, kConnecting);
   progress_while(
       [](Wire* wire) {
@@ -145,7 +146,8 @@ UcxTransport::~UcxTransport() {
     wire->Abandon();
   }
   wait_->Remove(worker_->event_fd());
-  worker_.reset();  // before the wires, which it may still call for cancelled requests
+  // destroyed before the wires, because it may still call them for cancelled requests
+  worker_.reset();
 }
 
 absl::StatusOr<std::unique_ptr<Endpoint>> UcxTransport::Connect(const PeerId& peer,
@@ -182,8 +184,8 @@ absl::StatusOr<std::unique_ptr<Endpoint>> UcxTransport::Connect(const PeerId& pe
   return endpoint;
 }
 
-// UCX checks processes too, but takes a dead process for which its parent has not waited to be
-// alive.
+// UCX also checks processes. But a dead process counts as alive for UCX until its parent has waited
+// for it.
 void UcxTransport::WatchProcess(Wire* wire, const UcxAddress& peer) {
   if (!address_.pids.empty() && peer.pids == address_.pids) {
     Fd fd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));  // close-on-exec by default
@@ -230,7 +232,7 @@ void UcxTransport::OnPacket(const Header& header, ConstBytes payload) {
   }
   const auto found = by_path_.find(header.path);
   if (found == by_path_.end()) {
-    return;  // of a path that is gone, or from a stranger
+    return;  // packet of a path that is gone, or from a stranger
   }
   Wire* const wire = found->second;
   if (wire->Arrived(header, payload)) {
@@ -317,7 +319,7 @@ int UcxTransport::TendWires() {
   const int64_t now = quiet_ ? 0 : config_.clock->Now();
   for (size_t i = 0; i < wires_.size();) {
     Wire* const wire = wires_[i].get();
-    if (wire->dead() && !progressed_) {  // its last packets have been handled
+    if (wire->dead() && !progressed_) {  // the last packets of the process have been handled
       wire->Fail(AsPeerEnded(absl::UnavailableError("its process died")));
     }
     if (UcxEndpoint* const owner = wire->owner()) {
@@ -358,8 +360,8 @@ int UcxTransport::Poll() {
   wait_->ClearTimer();
   endpoints_.erase(std::remove(endpoints_.begin(), endpoints_.end(), nullptr), endpoints_.end());
   int events = 0;
-  // After a sleep this is done even without a path, because the event that woke the thread must be
-  // consumed.
+  // After a sleep this block also runs if there is no path, because the event that woke the thread
+  // must be consumed.
   const bool woken = std::exchange(armed_, false);
   if (woken || !wires_.empty()) {
     if (woken || TimeToLook()) {

@@ -14,7 +14,7 @@ namespace entrain {
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const TransportConfig& config,
                                                               Events* events);
 // Returns the reason why this process does not use ucx: UCX cannot be loaded; or there is no RDMA
-// device and ucx was not `named`, in which case tcp and shm do better.
+// device and ucx was not `named`, because tcp and shm are then faster.
 absl::Status UcxAbsence(bool named);
 
 }  // namespace entrain

@@ -11,7 +11,7 @@
 namespace entrain::ucx {
 namespace {
 
-// Without shared memory, because all senders share one queue into a process: README.md, "UCX's
+// Excludes shared memory, because all senders share one queue into a process: README.md, "UCX's
 // shared memory".
 constexpr char kDefault[] = "^sm,tcp";
 

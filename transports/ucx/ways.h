@@ -1,4 +1,5 @@
-// The transports of UCX that may connect processes: UCX_TLS, and how this library interprets it.
+// The transports of UCX that may connect processes: the variable UCX_TLS, and its meaning in this
+// library.
 #pragma once
 
 #include <optional>
@@ -10,19 +11,20 @@
 namespace entrain::ucx {
 
 struct Ways {
-  std::string tls;   // for UCX_TLS
+  std::string tls;   // value for UCX_TLS
   bool tcp = false;  // UCX listens on a TCP port, without authentication: README.md, "Strangers"
   bool sm = false;   // UCX's shared memory
 };
 
-// Returns the ways that the environment's UCX_TLS allows; if it is not set, all but shared memory.
-// tcp is allowed only if it is named, not by "all" and not by a list of exclusions.
+// Returns the transports that the environment's UCX_TLS allows; if it is not set, all but shared
+// memory. tcp is allowed only if the text names it; "all" or a list of exclusions does not allow
+// it.
 Ways WaysOf(const std::optional<std::string>& asked);
 
 // Returns true if `tls` allows one of these transports.
 bool Allows(absl::string_view tls, absl::string_view transports);
 
-// Returns the error for a process that has no way to another one.
+// Returns the error for a process that has no transport to another process.
 absl::Status NoWay();
 
 }  // namespace entrain::ucx

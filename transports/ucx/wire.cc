@@ -11,13 +11,13 @@ namespace entrain::ucx {
 
 namespace {
 
-// UCX keeps the order of packets on one lane. If it uses several lanes, at most this many packets
-// may overtake.
+// UCX keeps the order of packets on one lane. If it uses several lanes, a packet may be overtaken
+// by at most this number of packets.
 constexpr size_t kMaxAhead = 4096;
 
 }  // namespace
 
-// The callbacks by which UCX packs a packet's payload.
+// The callbacks that pack a packet's payload for UCX.
 struct Packing {
   static void* Start(void*, const void* packet, size_t) { return const_cast<void*>(packet); }
   static void* Unpack(void*, void*, size_t) { return nullptr; }
@@ -120,7 +120,7 @@ void Wire::Done(Packet* packet) {
   packet->busy = false;
   packet->copy.reset();
   free_.push_back(packet);
-  // When a path has failed, the end of its endpoint fails all its messages.
+  // If a path has failed, the end of its endpoint fails all its messages.
   if (packet->message != 0 && failure_.ok()) {
     lender_->OnTaken(packet->message, static_cast<int64_t>(packet->bytes));
   }
@@ -237,7 +237,7 @@ bool Wire::Flushed() {
   return Finished(&flush_request_);
 }
 
-// Forces the close: UCX's other way of closing waits for the peer, and cannot be cancelled.
+// Forces the close, because the normal close of UCX waits for the peer, and cannot be cancelled.
 void Wire::StartClose() {
   if (std::exchange(closing_, true) || endpoint_ == nullptr) {
     return;

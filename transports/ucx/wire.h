@@ -4,8 +4,8 @@
 //   open --Depart--> departing --the peer said CLOSE, failure, or time--> closing --> closed
 //
 // UCX cannot give back memory that it was lent for a send before the send is done. Therefore UCX is
-// never lent the caller's memory: a payload of up to kSmall bytes is copied here, and a larger one
-// is packed in a callback from UCX, out of the caller's memory or, once that was recalled, out of a
+// never lent the caller's memory. A payload of up to kSmall bytes is copied here. A larger payload
+// is packed in a callback from UCX, out of the caller's memory or, after a recall, out of a
 // copy.
 //
 // Thread safety: none.
@@ -33,14 +33,14 @@ namespace entrain::ucx {
 
 class UcxEndpoint;
 
-constexpr unsigned kPackets = 0;             // number of the library's active message
+constexpr unsigned kPackets = 0;             // id of the library's active message
 extern const ucp_generic_dt_ops_t kPacking;  // callbacks of Worker::packed
 
 // The owner of lent payloads.
 class Lender {
  public:
   virtual ~Lender() = default;
-  // UCX has packed `bytes` bytes of a message's payload. Called from Worker::Progress.
+  // Called when UCX has packed `bytes` bytes of a message's payload, from Worker::Progress.
   virtual void OnTaken(uint64_t message, int64_t bytes) = 0;
 };
 
@@ -56,9 +56,9 @@ class Wire {
   const PeerId& peer() const { return peer_; }
   uint64_t path() const { return path_; }  // packets to this side must carry it
   UcxEndpoint* owner() const { return owner_; }
-  const absl::Status& failure() const { return failure_; }  // of the connection
-  // process_fd is readable once the peer's process is dead; -1 without pidfds. dead returns true
-  // after ProcessDied.
+  const absl::Status& failure() const { return failure_; }  // error of the connection
+  // process_fd is readable once the peer's process is dead; -1 without pidfds. ProcessDied makes
+  // dead return true.
   void WatchProcess(Fd fd) { process_ = std::move(fd); }
   int process_fd() const { return process_.get(); }
   void ProcessDied() { process_.Reset(), dead_ = true; }
@@ -68,20 +68,20 @@ class Wire {
   // Must be called only while ready(). Returns true if `payload` is not needed any more. Otherwise
   // `payload` is lent for `message` until OnTaken or Recall.
   bool Send(const PacketHeader& packet, ConstBytes payload, uint64_t message);
-  // Takes back the memory lent for this message (0: for all messages): UCX does not touch it any
-  // more, and no OnTaken follows. Bytes that were not packed yet are copied.
+  // Takes back the memory lent for this message (0: for all messages). UCX does not touch the
+  // memory any more, and no OnTaken follows. Bytes that were not packed yet are copied.
   void Recall(uint64_t message);
 
-  // Reports a received packet. Returns true if it is the next in order. Otherwise it was kept (Next
-  // returns it in its turn), or it breaks the protocol and the wire has failed.
+  // Reports a received packet. Returns true if it is the next in order. Otherwise the packet was
+  // kept (Next returns it in its turn), or it breaks the protocol and the wire has failed.
   bool Arrived(const Header& header, ConstBytes payload);
   bool Next(PacketHeader* header, std::string* payload);
   // Sets the peer's number for this path, from its HELLO.
   void Introduce(uint64_t path) { peer_path_ = path; }
   bool introduced() const { return peer_path_ != 0; }
 
-  // The owner has gone. Its last control messages and `why` are sent if that is possible until
-  // `by`.
+  // Must be called when the owner has gone. Its last control messages and `why` are sent if that is
+  // possible until `by`.
   void Depart(std::deque<std::string> controls, absl::string_view why, Deadline by);
   bool closing() const { return closing_; }
   Deadline depart_by() const { return depart_by_; }
@@ -91,7 +91,8 @@ class Wire {
   int Flush(int64_t now);
   // Returns true if UCX holds nothing of this wire any more.
   bool closed() const { return closing_ && close_request_ == nullptr && pending_ == 0; }
-  // For the destruction of the transport. Returns true if the peer has connected, or will not.
+  // For the destruction of the transport. Returns true if the peer has connected, or will never
+  // connect.
   bool Connected() const;
   // Starts a flush of the last messages if necessary. Returns true if they have been sent as far as
   // possible.
@@ -107,7 +108,7 @@ class Wire {
     Header header;
     const std::byte* data = nullptr;
     size_t bytes = 0;
-    uint64_t message = 0;  // 0: nothing is lent
+    uint64_t message = 0;  // 0: no memory is lent
     Wire* wire = nullptr;
     bool busy = false;
     std::unique_ptr<std::byte[]> copy;

@@ -14,17 +14,17 @@ namespace {
 
 constexpr int kTurns = 8;  // calls of UCX's progress per turn
 
-// Settings of UCX unless the environment sets them (UCX_`variable`). ucp_config_modify knows a
-// transport's settings under another name, which had no transport's prefix in 1.13.
+// Settings of UCX that apply unless the environment sets them (UCX_`variable`). In 1.13,
+// ucp_config_modify uses another name for a transport's setting, without the transport's prefix.
 struct Setting {
   const char *variable, *name_in_1_13, *name, *value;
-  const char* transports;  // transports that know it; null: UCX itself
+  const char* transports;  // transports that have the setting; null: UCX itself
 };
 constexpr char kMm[] = "posix,sysv";
 constexpr Setting kSettings[] = {
-    // The time until a peer's death is noticed if no socket reports it: three rounds in a second.
+    // The time until UCX notices a peer's death that no socket reports: three rounds in a second.
     {"KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "250ms", nullptr},
-    // No memory of the caller's is ever registered, so UCX need not know when it is freed.
+    // The caller's memory is never registered, so UCX need not know when it is freed.
     {"MEMTYPE_CACHE", "MEMTYPE_CACHE", "MEMTYPE_CACHE", "n", nullptr},
     {"RCACHE_ENABLE", "RCACHE_ENABLE", "RCACHE_ENABLE", "n", nullptr},
     // Without this, UCX has no shared memory for endpoints that report failures.
@@ -40,8 +40,8 @@ constexpr Setting kSettings[] = {
 ucs_status_t OnMessage(void* arg, const void* header, size_t header_bytes, void* data, size_t bytes,
                        const ucp_am_recv_param_t* param) {
   Header packet;
-  // Drops messages of other programs, and rendezvous of UCX's own, because this library sends only
-  // whole messages.
+  // Drops messages of other programs, and UCX's own rendezvous messages, because this library sends
+  // only whole messages.
   if (header_bytes == sizeof(packet) && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
     std::memcpy(&packet, header, sizeof(packet));
     static_cast<Sink*>(arg)->OnPacket(packet, {static_cast<const std::byte*>(data), bytes});
@@ -116,7 +116,7 @@ absl::Status Worker::Open(const std::string& devices, Sink* sink) {
   }
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // several threads, one at a time
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // several threads, but only one at a time
   status = library_->ucp_worker_create(context_, &params, &worker_);
   return status == UCS_OK ? Listen(sink) : library_->Error(status, "ucp_worker_create");
 }

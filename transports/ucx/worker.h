@@ -1,5 +1,5 @@
-// The process's part of UCX: one context and one worker, with their settings. UCX's own settings
-// (UCX_*) override this library's.
+// The process's part of UCX: one context and one worker, with their settings. A user's own UCX
+// settings (UCX_*) override those of this library.
 //
 // Thread safety: none; the thread that drives the engine.
 #pragma once
@@ -24,25 +24,25 @@ class Sink {
 
 class Worker {
  public:
-  // `devices` is the value for UCX_NET_DEVICES if that is not set; if empty, UCX chooses. `sink`
-  // must outlive the object.
+  // `devices` is used as UCX_NET_DEVICES if the user has not set it; if `devices` is empty, UCX
+  // chooses. `sink` must outlive the object.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(const std::string& devices, Sink* sink);
-  // Destroys all endpoints too.
+  // Also destroys all endpoints.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
   const Library& ucx() const { return *library_; }
   ucp_worker_h handle() const { return worker_; }
-  // The address as UCX publishes it, in bytes.
+  // Returns the address as UCX publishes it, in bytes.
   const std::string& address() const { return address_; }
-  // The type of payloads that UCX packs by callback (wire.cc).
+  // Returns the type of payloads that UCX packs by callback (wire.cc).
   ucp_datatype_t packed() const { return packed_; }
-  // Readable if something has happened while armed.
+  // Returns a descriptor that is readable if something has happened while armed.
   int event_fd() const { return event_fd_; }
   // Does the pending work, within bounds. Returns false if there was none.
   bool Progress();
-  // Returns false if there is work already.
+  // Returns false if there is already work.
   bool Arm() { return library_->ucp_worker_arm(worker_) == UCS_OK; }
 
  private:

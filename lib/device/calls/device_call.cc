@@ -12,8 +12,8 @@
 namespace entrain {
 namespace {
 
-// Time for which the thread that starts a call waits for the library to begin it. Usually that
-// takes only a moment.
+// The time for which the thread that starts a call waits for the library to begin the call. Usually
+// the library begins at once.
 constexpr int64_t kBeginLimitNs = 100 * kMicrosecond;
 
 }  // namespace
@@ -95,7 +95,7 @@ void DeviceCall::SetNumbers(std::vector<Wiring> numbers, bool with_meeting) {
 }
 
 absl::Status DeviceCall::GiveToLibrary() {
-  input_is_ready_ = true;  // the library waits for it on the device
+  input_is_ready_ = true;  // the library waits for the input on the device
   way_ = MakeOffloadWay(*this, *side_.whole());
   const Clock& clock = Clock::Real();
   const int64_t since = clock.Now();
@@ -147,7 +147,7 @@ bool DeviceCall::Step(int64_t now_ns, bool* moved) {
     }
     if (!failed_.ok()) {
       *moved = true;
-      core_->ending().EndHere(failed_);  // the other ranks wait for this one
+      core_->ending().EndHere(failed_);  // the other ranks wait for this rank
       failed_ = core_->ending().status();
     }
   }
@@ -224,7 +224,7 @@ absl::StatusOr<RefPtr<Work>> DeviceCall::LaunchPacked(const Call& staged) {
 
 // ---- The end of a call
 
-// The engine's driver must finish works.
+// Finishes the work on the engine's driver, as is required.
 class DeviceCall::FinishJob final : public Job {
  public:
   FinishJob(RefPtr<DeviceCall> call, absl::Status status)

@@ -29,17 +29,17 @@ struct PartGroup;
 class DeviceWay {
  public:
   virtual ~DeviceWay() = default;
-  // Does the steps that are possible now, and sets *moved if there were any. Returns true when the
-  // call is complete. Not called again after an error or after the end of the communicator; Quiet
-  // still is.
+  // Does the steps that are possible now, and sets *moved if it did any. Returns true when the call
+  // is complete. Not called again after an error or after the end of the communicator; only Quiet
+  // is.
   virtual absl::StatusOr<bool> Step(bool* moved) = 0;
   // Returns true if the device and the parts no longer use any buffer.
   virtual bool Quiet() = 0;
   // Returns the cause of the wait, for the error at the deadline. Returns null if the call waits
   // for a part, which has a deadline of its own.
   virtual const char* WaitsFor() const = 0;
-  // Returns true if the next calls may choose their way and begin: this call enqueues nothing more
-  // on shared streams and libraries, on which the order of calls must be the same on all ranks.
+  // Returns true if the next calls may choose their way and begin. This call then enqueues nothing
+  // more on shared streams and libraries, where the order of calls must be the same on all ranks.
   virtual bool settled() const { return true; }
 };
 
@@ -52,28 +52,28 @@ class DeviceCall final : public Work {
   ~DeviceCall() override { GiveBack(); }
   WorkInfo Info() const override;
 
-  // Returns true for untagged collectives. Once the ranks have met, these may go another way than
+  // Returns true for untagged collectives. Once the meeting is over, these may use another way than
   // the staged one.
   static bool MayChoose(const Call& call);
   static size_t NumbersFor(const Call& call, int size, bool with_meeting);
 
   // ---- Called by the thread that starts the call, in this order
-  // Takes all memory that the call may need. Allocating such memory later could wait for streams of
-  // the device, of which one will wait for this call.
+  // Takes all memory that the call may need. Allocating it later could wait for streams of the
+  // device, and one of these streams will wait for this call.
   absl::Status Reserve();
   // Marks the stream. This is the last function that may fail without harm to other ranks.
   absl::Status MarkInput();
   void SetNumbers(std::vector<Wiring> numbers, bool with_meeting);
   // Gives the call to the library if that is possible now. Otherwise, and after an error, makes
   // later work on the stream wait for the end of the call. After an error the caller must end the
-  // communicator; the runner finishes the call like any other.
+  // communicator; the runner finishes the call as usual.
   absl::Status OffloadOrHold(bool may_offload);
 
   // ---- Called by the runner
-  // Does what can be done now. Returns true when the call is over, successful or not, and Finish is
-  // under way.
+  // Does the steps that are possible now. Returns true when the call is over, successful or not,
+  // and Finish is under way.
   bool Step(int64_t now_ns, bool* moved);
-  // Any thread may call it. Returns true if later calls may choose their way and begin.
+  // Returns true if later calls may choose their way and begin. Any thread may call this.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
   // Returns true from the beginning of the call's end, before its stream continues and its work is
   // done.
@@ -89,15 +89,16 @@ class DeviceCall final : public Work {
   EventHandle input_ready() const { return input_.event(); }
   // Returns true if the stream must still be made to wait for the call.
   bool must_hold() const { return must_hold_; }
-  // Returns device memory for results that must not be written to their places yet, of the size
-  // that the way asked for.
+  // Returns device memory for results that must not be written to their places yet. It has the size
+  // for which the way asked.
   std::byte* scratch() const { return scratch_.data; }
-  // Skips the numbers of `parts` parts. Called when a way that has used them gives way to another.
+  // Skips the numbers of `parts` parts. Called when another way replaces a way that has used them.
   void LeaveBehind(size_t parts) { first_number_ += parts; }
   // Returns the staged way, for a direct call that has to be staged.
   std::unique_ptr<DeviceWay> TakeStaged() { return std::move(staged_); }
   // Starts part `number`, counted from 0, of the meeting or of the way. The part has the options
-  // and the descriptor of the whole call. `among` gives the ranks that exchange it; null: all.
+  // and the descriptor of the whole call. `among` is the group of ranks that exchange the part;
+  // null: all ranks.
   absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part, PartGroup* among = nullptr);
   // Starts all parts of a reduction with packed contributions, on staged data.
   absl::StatusOr<RefPtr<Work>> LaunchPacked(const Call& staged);
@@ -107,9 +108,10 @@ class DeviceCall final : public Work {
   void GiveBack();
   absl::StatusOr<bool> Advance(bool* moved);
   enum class Way { kStaged, kOffloaded, kNodeGroups, kDirect };
-  // Returns the way, once the ranks have met. It follows from values that are equal on all ranks.
+  // Returns the way of the call, once the meeting is over. It follows from values that are equal on
+  // all ranks.
   Way WayOnceMet() const;
-  // Returns true if the call goes this way, or may still choose it.
+  // Returns true if the call uses this way, or may still choose it.
   bool MayGo(Way way) const { return (MayChoose(*call_) && !side_.met()) || WayOnceMet() == way; }
   // Blocks for at most kBeginLimitNs.
   absl::Status GiveToLibrary();
@@ -131,7 +133,7 @@ class DeviceCall final : public Work {
   bool holds_ = false;        // the stream waits for the word
   BlockPool::Block scratch_;
   std::unique_ptr<DeviceWay> meeting_, way_;
-  // ways that the call may choose, with their memory
+  // The ways that the call may choose, with their memory.
   std::unique_ptr<DeviceWay> staged_, node_groups_;
   std::atomic<bool> settled_;
   std::atomic<bool> over_{false};
@@ -141,23 +143,23 @@ class DeviceCall final : public Work {
 std::unique_ptr<DeviceWay> MakeMeeting(DeviceCall& call);
 constexpr size_t kMeetingParts = 2;
 // Below this size the messages between hosts dominate the time of a call, and the staged way has
-// the fewest. The value is a guess, not measured.
+// the fewest messages. The value is a guess, not measured.
 constexpr int64_t kLeastDeviceBytes = 128 << 10;
 // Returns true if the direct way can do the call. Follows from values that are equal on all ranks.
 bool DirectServes(const Call& call, int size, const Device& device);
-int64_t DirectScratch(const Call& call);  // in bytes
+int64_t DirectScratch(const Call& call);  // returns bytes
 std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call);
 constexpr size_t kDirectParts = 4;
 constexpr size_t kDirectPartsBeforeStaging = 2;  // parts used before a call turns staged
-// The first step gives the call to the library, behind the earlier work of the call's stream. When
-// the library has begun the call, the stream waits for it, unless something else makes the stream
-// wait.
+// In its first step the way gives the call to the library, behind the earlier work of the call's
+// stream. When the library has begun the call, the stream waits for it, unless something else makes
+// the stream wait.
 std::unique_ptr<DeviceWay> MakeOffloadWay(DeviceCall& call, DeviceOffload& to);
 // Takes all memory that the staged way needs.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);
 size_t StagedParts(const Call& call, int size);
-// Returns true if the way of node groups can do the call. The library of the node group must be
-// asked separately.
+// Returns true if the way of node groups can do the call. The node group's library must be asked
+// separately.
 bool NodeGroupsServe(const Call& call, const NodeGroups& node_groups);
 int64_t NodeGroupsScratch(const Call& call, const NodeGroups& node_groups);
 // Takes all page-locked memory that the way needs. `node_groups` must outlive the way. The way has

@@ -15,7 +15,7 @@
 namespace entrain {
 namespace {
 
-// Returns the ways that the names of transports allow, besides the staged one.
+// Returns the ways that the names of transports allow, besides the staged way.
 DeviceWays WaysOf(absl::Span<const std::string> transports) {
   const auto may = [&](absl::string_view name) {
     return std::find(transports.begin(), transports.end(), name) != transports.end();
@@ -122,8 +122,8 @@ absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
   if (const absl::Status status =
           started->OffloadOrHold(DeviceCall::MayChoose(call) && AllSettled());
       !status.ok()) {
-    // The other ranks wait for this one. The device may have begun the call, so the runner must
-    // find its end.
+    // The other ranks wait for this rank. The device may have begun the call, so the runner must
+    // wait for its end.
     core_->ending().EndHere(status);
   }
   absl::MutexLock lock(&mutex_);
@@ -181,7 +181,8 @@ bool DeviceRunner::Look() {
   }
   const int64_t now = core_->engine().clock().Now();
   bool moved = false;
-  bool turn = true;  // may this call choose its way? It depends on the calls before
+  // whether the present call may choose its way, which depends on the calls before it
+  bool turn = true;
   for (const auto& call : calls) {
     if (!call->settled() && !turn && core_->ending().status().ok() &&
         !call->call().options.deadline.Passed(now)) {

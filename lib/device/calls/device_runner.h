@@ -1,7 +1,7 @@
 // The calls on device memory of one communicator. A call takes its numbers when it is started: as
-// many as it may need, and equally many on every rank. The hosts exchange data for it in parts,
+// many as it may need, and the same number on every rank. The hosts exchange data for it in parts,
 // which are ordinary calls on host memory under these numbers (as in packed_call.h). There are four
-// ways, chosen from values that are equal on all ranks:
+// ways to do a call, chosen from values that are equal on all ranks:
 //
 //   offloaded     a library does the whole collective (NCCL); it is enqueued and then polled
 //                 (offload_way.cc)
@@ -13,15 +13,16 @@
 //                 serves every call (staged_way.cc)
 //
 // The first untagged collective begins with a meeting (meeting.cc), in which the ranks determine
-// which of the first three ways all of them can go. Tagged calls, send and recv are always staged.
+// which of the first three ways are possible on all of them. Tagged calls, send and recv are always
+// staged.
 //
 // Streams. A call begins when the device has reached the point at which the stream was at the start
 // of the call. Later work on the stream waits until the call is over, also if the call failed. The
-// host waits for neither. A blocking call makes the host wait, and then nothing needs to wait on
-// the stream.
+// host does not wait for either event. A blocking call makes the host wait, so that no work on the
+// stream needs to wait.
 //
 // Threads. Each communicator with calls on device memory has one thread, the runner. It polls all
-// calls under way and never blocks on one of them. It sleeps if there are none.
+// calls under way and never blocks on one of them. It sleeps if there are no calls.
 #pragma once
 
 #include <cstdint>
@@ -60,21 +61,21 @@ class DeviceRunner final : public DeviceCalls {
 
  private:
   absl::StatusOr<Device*> DeviceOf(const Call& call) const;
-  // If the call has no buffers on this rank, `device` is null. The device is then that of the
-  // stream; the communicator uses it from then on.
+  // If the call has no buffers on this rank, `device` is null, and the device is that of the
+  // stream. The communicator uses this device from then on.
   absl::Status EnsureSide(Device* device, StreamHandle stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(starting_);
   // Returns true if a call that starts now may be offloaded by the thread that starts it.
   bool AllSettled() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool NoneOpen() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Polls each call once. Returns true if any call moved.
+  // Polls each call once. Returns true if any call made a step.
   bool Look() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::shared_ptr<CommCore> core_;
   Devices& devices_;
   const DeviceWays ways_;
-  // A thread that starts a call may have to wait for the device, and so for earlier calls.
+  // A thread that starts a call may have to wait for the device, and therefore for earlier calls.
   // Therefore the runner never takes this mutex.
   absl::Mutex starting_;
   std::unique_ptr<DeviceSide> side_ ABSL_GUARDED_BY(starting_);

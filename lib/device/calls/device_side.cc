@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<DeviceSide>> DeviceSide::Open(
   for (StreamHandle& stream : side->streams_) {
     ENTRAIN_ASSIGN_OR_RETURN(stream, device.CreateStream());
   }
-  // Allocates before any stream waits for a call.
+  // This allocation must precede any wait of a stream for a call.
   ENTRAIN_ASSIGN_OR_RETURN(side->sample_, side->scratch_.Take(1));
   ENTRAIN_ASSIGN_OR_RETURN(uint32_t* const word, side->words_.Take());
   side->words_.Give(word);

@@ -49,8 +49,8 @@ class DeviceSide {
   BlockPool& pinned() { return pinned_; }
   BlockPool& scratch() { return scratch_; }
   WordPool& words() { return words_; }
-  // Streams of the library's own: copies to the host, copies to the device, and kernels with
-  // offloaded calls.
+  // Streams that the library owns: for copies to the host, for copies to the device, and for
+  // kernels with offloaded calls.
   StreamHandle copy_in() const { return streams_[0]; }
   StreamHandle copy_out() const { return streams_[1]; }
   StreamHandle work() const { return streams_[2]; }
@@ -58,16 +58,16 @@ class DeviceSide {
   // ---- The result of the meeting. Written once, by the runner.
   struct Ways {
     bool direct = false;
-    std::vector<bool> here;  // by rank: in this process
-    // A communicator of all ranks, or of this rank's node group if every node group has one. Null:
-    // none.
+    std::vector<bool> here;  // by rank: whether the rank is in this process
+    // A communicator of all ranks, or of this rank's node group if every node group has one. Null
+    // if there is none.
     std::unique_ptr<Offload> offload;
-    bool whole = false;           // `offload` is of all ranks
+    bool whole = false;           // `offload` covers all ranks
     PartGroup* across = nullptr;  // ranks of this place in the node groups
   };
   void Met(Ways ways);
   bool met() const { return met_.load(std::memory_order_acquire); }
-  // These must be called only once met.
+  // These must not be called before met() returns true.
   bool direct() const { return met_ways_.direct; }
   bool Here(int rank) const { return met_ways_.here[static_cast<size_t>(rank)]; }
   // whole and node_groups return null if there is no such communicator.

@@ -1,4 +1,4 @@
-// The direct way: every rank opens the memory of the others that it reads, and reads it with
+// The direct way: every rank opens the memory of other ranks that it needs, and reads it with
 // kernels and copies of its own.
 //
 //  part 0   all_gather of the places of each rank's buffers   then all inputs are ready
@@ -8,8 +8,8 @@
 //  finish   all_reduce: the other slices; in place: the result that was kept aside
 //  part 3   all_reduce only: all have read                    then outputs may be written
 //
-// If the driver cannot export some memory (of a pool, mapped by hand), or another rank cannot open
-// it, the call becomes a staged one on all ranks, after part 1.
+// If the driver cannot export some memory (memory of a pool, or mapped by hand), or another rank
+// cannot open it, the call becomes a staged call on all ranks, after part 1.
 //
 // One kernel combines the contributions in rank order, so that all ranks get the same bits.
 #include <algorithm>
@@ -33,10 +33,10 @@ namespace {
 struct Whereabouts {
   DeviceExport in, out;
   uint64_t in_here, out_here;  // addresses, for ranks of the same process
-  uint8_t hidden;              // some of it cannot be exported
+  uint8_t hidden;              // some of the memory cannot be exported
 };
 
-// The addresses here of a rank's buffers; null if there is none.
+// The addresses of a rank's buffers in this process; null if there is none.
 struct Buffers {
   std::byte *in = nullptr, *out = nullptr;
 };
@@ -166,15 +166,15 @@ class DirectWay final : public DeviceWay {
       ENTRAIN_LOG(kInfo, core_.config().name, ": a direct call is staged: ", why.message());
     }
   }
-  // All ranks do this.
+  // Called on all ranks or on none.
   absl::Status GiveWay() {
     way_.LeaveBehind(kDirectPartsBeforeStaging);
     staged_ = way_.TakeStaged();
     return absl::OkStatus();
   }
 
-  // Finds the addresses of all buffers. Returns true if it found all. Continues after an error, so
-  // that it also finds stale memory that is in the way of others.
+  // Determines the addresses of all buffers. Returns true if it succeeds for all. Continues after
+  // an error, so that it also detects stale memory that is in the way of other buffers.
   bool FindBuffers() {
     absl::Status status;
     for (int r = 0; r < size_; ++r) {
@@ -238,8 +238,8 @@ class DirectWay final : public DeviceWay {
     }
   }
 
-  // all_reduce: returns the first element and the length of a rank's slice, which is whole cache
-  // lines.
+  // all_reduce: returns the first element and the length of a rank's slice, which consists of whole
+  // cache lines.
   std::pair<int64_t, int64_t> Slice(int rank) const {
     const int64_t each = ((call_.count + size_ - 1) / size_ + 63) / 64 * 64;
     const int64_t first = std::min(call_.count, each * rank);
@@ -351,7 +351,7 @@ bool DirectServes(const Call& call, int size, const Device& device) {
   return counts_known && by_kernel && call.count * SizeOf(call.dtype) >= kLeastDeviceBytes;
 }
 
-// Scratch memory is needed by calls that would write memory that other ranks still read.
+// Scratch memory is needed by calls that would otherwise write memory that other ranks still read.
 int64_t DirectScratch(const Call& call) {
   const bool aside = (call.kind == CallKind::kAllToAll || call.kind == CallKind::kScan ||
                       call.kind == CallKind::kExclusiveScan) &&

@@ -1,5 +1,5 @@
-// The way of node groups: a library works inside each node group (NCCL), and the hosts' transports
-// between them. Each place of the node groups exchanges a slice of its own:
+// The way of node groups: a library (NCCL) works inside each node group, and the hosts' transports
+// work between the node groups. Each place of the node groups exchanges a slice of its own:
 //
 //                    inside, on the device      between equal places       inside, on the device
 //   all_reduce       reduce_scatter             all_reduce of the slice    all_gather
@@ -69,8 +69,8 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
     *moved |= done;
     return done;
   }
-  // A call that had not begun at the abort may have been about to begin; its copies are then on the
-  // stream.
+  // If a call had not begun at the abort, it may have been about to begin; its copies are then on
+  // the stream.
   bool Quiet() override {
     if (given_ && way_.side().node_groups()->offload->Gone()) {
       given_ = false;
@@ -93,7 +93,8 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
 
   // ---- Inside the node group
 
-  // Gives calls to the library as long as possible, each when the one before is on the stream.
+  // Gives calls to the library as long as possible. Each call is given when the previous call is on
+  // the stream.
   absl::Status EnqueueInside(bool* moved) {
     DeviceOffload& to = *way_.side().node_groups();
     absl::MutexLock lock(&to.mutex);
@@ -232,9 +233,9 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
                : elements(piece) * width_ *
                      (call_.kind == CallKind::kAllGather ? node_groups_.count : 1);
   }
-  // Returns true when the earlier work on the library's stream is over. If instead the copy stream
-  // waited for that work, it would hold up the copies of all other calls, and ranks of the node
-  // group may be waiting for these calls first.
+  // Returns true when the earlier work on the library's stream is over. If the copy stream waited
+  // for that work instead, it would hold up the copies of all other calls, and ranks of the node
+  // group may need these calls first.
   absl::StatusOr<bool> MayBegin(int64_t piece) const override {
     const auto behind = static_cast<size_t>(BehindOf(piece));
     return behind == 0              ? absl::StatusOr<bool>(true)
@@ -276,7 +277,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
     between.kind = call_.kind;
     between.reduction = call_.reduction;
     if (call_.reduction.op == ReduceOp::kPreMultipliedSum) {
-      between.reduction = {};  // was multiplied inside
+      between.reduction = {};  // the factor was already applied inside
     }
     between.dtype = call_.dtype;
     between.count = elements(piece);
@@ -346,14 +347,14 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
   const int place_;
   const int64_t width_;
   const bool sliced_;
-  const int root_node_group_;  // its place in node_groups_.across
+  const int root_node_group_;  // place of the root's node group in node_groups_.across
   const bool at_root_;         // this rank's node group is the root's
   const int64_t piece_, pieces_;
   std::vector<Inside> steps_;
   size_t before_pieces_ = 0;  // number of steps that precede the pieces
   std::vector<std::unique_ptr<DeviceMark>>
-      marks_;  // on the stream, behind each step that has begun
-  // the step after those has been given to the library
+      marks_;  // marks on the stream, one behind each step that has begun
+  // The step behind the marked steps has been given to the library.
   bool given_ = false;
   std::vector<bool> over_;  // by piece
   int64_t first_open_ = 0;

@@ -1,5 +1,5 @@
-// The way of a library that does whole collectives. It takes no other call until it has put the
-// present one on the stream, which may require that the other ranks make the call too.
+// The way of a library that does whole collectives. The library takes no other call until it has
+// put the present one on the stream, and this may require that the other ranks make the call too.
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
 #include "lib/device/calls/device_call.h"
@@ -28,8 +28,8 @@ class OffloadWay final : public DeviceWay {
     *moved |= done;
     return done;
   }
-  // A call that had not begun at the abort may have been about to begin; its copies are then on the
-  // stream.
+  // If a call had not begun at the abort, it may have been about to begin; its copies are then on
+  // the stream.
   bool Quiet() override {
     if (given_ && !begun_ && to_.offload->Gone()) {
       begun_ = true;
@@ -70,8 +70,8 @@ class OffloadWay final : public DeviceWay {
 
   DeviceCall& call_;
   DeviceOffload& to_;
-  bool given_ = false;  // to the library
-  bool begun_ = false;  // on the stream, with a mark behind it
+  bool given_ = false;  // given to the library
+  bool begun_ = false;  // the call is on the stream, with a mark behind it
   DeviceMark done_;
 };
 

@@ -1,6 +1,6 @@
-// Measures the time without events, for a thread that looks after calls. The time begins at the
-// last look that did something, or that found a call started after the look before. So a time
-// without calls does not count.
+// Measures the time without events, for a thread that polls calls. The time begins at the last look
+// that did something, or that noticed a call started since the previous look. So a time without
+// calls does not count.
 //
 // Thread safety: none.
 #pragma once
@@ -13,8 +13,9 @@ namespace entrain {
 
 class QuietSpell {
  public:
-  // After each look. `started` counts the calls that were started before the look; `done`: the look did something.
-  // Returns how long nothing has happened; empty: something has.
+  // Must be called after each look. `started` is the number of calls that were started before the
+  // look. `done`: the look did something. Returns the time since the last event; empty if there was
+  // an event.
   std::optional<int64_t> AfterLook(int64_t now_ns, uint64_t started, bool done) {
     if (std::exchange(known_, started) != started || done) {
       since_ns_ = now_ns;

@@ -15,7 +15,7 @@
 namespace entrain {
 namespace {
 
-// Returns the elements of each part in a piece.
+// Returns the number of elements of each part in a piece.
 int64_t ElementsOf(const Call& call, int size) {
   if (!call.options.device || call.uneven != nullptr || PackedCall::Is(call) || call.count == 0) {
     return call.count;

@@ -31,7 +31,7 @@ CUevent Event(EventHandle event) {
   return static_cast<CUevent>(event);
 }
 
-// ---- Waiting for a word on devices that do not support it: a thread of the driver waits
+// ---- Waiting for a word, on devices that do not support this: a thread of the driver waits
 
 struct AwaitedWord {
   const uint32_t* word;
@@ -42,7 +42,7 @@ void CUDA_CB WaitForWord(void* argument) {
   const std::unique_ptr<AwaitedWord> awaited(static_cast<AwaitedWord*>(argument));
   int64_t nap = 1;
   // Acquire order, paired with the release of the thread that advances the word: later work on the
-  // stream sees that thread's earlier writes.
+  // stream sees the earlier writes of that thread.
   while (static_cast<int32_t>(__atomic_load_n(awaited->word, __ATOMIC_ACQUIRE) -
                               awaited->at_least) < 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(nap));

@@ -21,8 +21,8 @@ namespace entrain {
 // Returns FAILED_PRECONDITION in a child that was forked after the driver was loaded.
 absl::Status CheckNotForked();
 
-// Pinned words for the results of kernels, as many words of device memory for their counters, and
-// the event to wait for. Used by one call at a time.
+// Pinned words for the results of kernels, the same number of words of device memory for their
+// counters, and the event to wait for. Used by one call at a time.
 struct ResultRoom {
   static constexpr int kWords = device_loops::kMostBlocks;
   double* words = nullptr;
@@ -32,8 +32,8 @@ struct ResultRoom {
 
 class CudaDevice final : public Device {
  public:
-  // Retains the primary context for ever, and loads all kernels at once, because loading a kernel
-  // while a stream waits for the host could wait for that stream.
+  // Retains the primary context for ever, and loads all kernels at once: loading a kernel while a
+  // stream waits for the host could wait for that stream.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(const CudaDriver& driver, int ordinal);
 
   int ordinal() const override { return ordinal_; }
@@ -75,10 +75,10 @@ class CudaDevice final : public Device {
 
   // ---- For cuda_kernels.cc, cuda_hash.cc and launch.cc.
   int processors() const { return processors_; }
-  // `args` are the kernel's; they are copied before this returns.
+  // `args` are the kernel's arguments; they are copied before this returns.
   absl::Status Launch(KernelId kernel, const void* args, int blocks, StreamHandle stream);
   absl::StatusOr<ResultRoom> TakeRoom();
-  // `late` says that the device may still write to the room, until its event.
+  // `late`: the device may still write to the room, until the room's event.
   void PutBack(ResultRoom room, bool late = false);
 
  private:

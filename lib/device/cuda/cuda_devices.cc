@@ -17,7 +17,7 @@
 namespace entrain {
 namespace {
 
-// Relaxed order: a child has only the thread that forked.
+// Relaxed order is sufficient: a child has only the thread that forked.
 std::atomic<bool> forked{false};
 
 class CudaDevices final : public Devices {
@@ -77,7 +77,7 @@ class CudaDevices final : public Devices {
     return place;
   }
 
-  // Finds the device through the stream's context, so that no other device is touched. A thread
+  // Determines the device from the stream's context, so that no other device is touched. A thread
   // without a context uses the first device, as in the CUDA runtime.
   absl::StatusOr<Device*> OfStream(StreamHandle stream) override {
     ENTRAIN_RETURN_IF_ERROR(CheckNotForked());

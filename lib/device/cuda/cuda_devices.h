@@ -9,7 +9,7 @@ namespace entrain {
 
 // Returns the same object at every call; it lives for ever. Returns UNAVAILABLE with the reason if
 // there is no driver or no device, or if the library was built without CUDA. Any thread may call
-// it. The driver does not survive a fork: in a child of a process that has called this function,
+// it. The driver does not survive a fork. In a child of a process that has called this function,
 // the function and all objects from it fail with FAILED_PRECONDITION, and release nothing.
 absl::StatusOr<Devices*> OpenCudaDevices();
 

@@ -63,7 +63,7 @@ struct Combination {
   uint64_t any = 0, one = 0;  // for logical operations
 };
 
-// Sets the bits of the value true, and the bits of which one makes an element true.
+// Sets the pattern of the value true, and the bits any of which makes an element true.
 void SetTruth(DType dtype, Combination& to) {
   to.element = SizeOf(dtype);
   to.one = 1;

@@ -1,6 +1,6 @@
 // The CUDA driver, found at run time: a table of its functions, so that one binary serves machines
-// with and without it. Nothing is linked. The functions have the driver's own versioned names;
-// NVIDIA's header documents them.
+// with and without a driver. Nothing is linked. The functions have the driver's own versioned
+// names; NVIDIA's header documents them.
 #pragma once
 
 #include <cuda.h>

@@ -6,11 +6,11 @@
 namespace entrain::device_loops {
 
 constexpr int kThreads = 256;      // threads of a block
-constexpr int kMostBlocks = 512;   // of a kernel with one result per block: all run at once
+constexpr int kMostBlocks = 512;   // blocks of a kernel with one result per block: all run at once
 constexpr int kMostSources = 240;  // sources of one launch: arguments are at most 4 KiB
 
-// The elements before `head` and those behind the last whole pack are processed singly, the others
-// in packs, which are aligned in all arrays.
+// The elements before `head` and those behind the last whole pack are processed one by one. The
+// other elements are processed in packs, which are aligned in all arrays.
 struct Range {
   int64_t count, head;
 };
@@ -124,8 +124,8 @@ struct FiniteArgs {
   Range range;
   const void* in;
   uint64_t exponent;  // an element with all these bits is not finite
-  int32_t stride;     // 1 or 2: the first of `stride` values is checked
-  double* results;    // its first word becomes 1 if one is found
+  int32_t stride;     // 1 or 2: only the first of every `stride` values is checked
+  double* results;    // its first word becomes 1 if such an element is found
   template <typename F>
   void ForEachPointer(F f) {
     f(in);

@@ -17,8 +17,8 @@ struct Operand {
   int64_t element;     // bytes
 };
 
-// Returns a range whose packs of `width` elements are aligned in all operands, or a range without
-// packs if there is none.
+// Returns a range whose packs of `width` elements are aligned in all operands. If there is no such
+// range, returns a range without packs.
 device_loops::Range RangeOf(int64_t count, int64_t width, absl::Span<const Operand> operands);
 
 // Returns the kernel for elements of `bytes` bytes. `first` and the three kernels after it are for
@@ -28,8 +28,8 @@ KernelId OfWidth(KernelId first, int64_t bytes);
 KernelStream& BoundStream();
 CudaDevice& BoundDevice();
 
-// Both note errors at the stream and return false after one; no kernel is started afterwards. A
-// room whose kernel was not awaited to its end must be put back as late.
+// Both note errors at the stream and return false after an error; then no kernel is started any
+// more. A room whose kernel was not awaited to its end must be put back as late.
 bool StartKernel(KernelId kernel, const void* args, int64_t arg_bytes, int64_t blocks);
 bool AwaitKernel(const ResultRoom& room);
 

@@ -1,6 +1,6 @@
 // The loops of the kernels, for one thread of a grid. nvcc compiles them into kernels (kernels.cu).
 // For tests, the host's compiler makes functions of them that run all threads of a grid one after
-// the other. For each element they do the same operations in the same order as the loops of
+// the other. For each element the loops do the same operations in the same order as the loops of
 // lib/kernels, so that the bits are equal: no contraction, no flush of subnormal numbers, rounded
 // division and square root.
 //
@@ -137,7 +137,8 @@ struct Access {
   }
 };
 
-// Processes one thread's share of a range: calls body(access, i) for packs and single elements.
+// Processes one thread's share of a range: calls body(access, i) for each pack and each single
+// element.
 template <int kWidth, typename Body>
 ENTRAIN_ANYWHERE void Share(int64_t thread, int64_t threads, const Range& range, Body body) {
   const int64_t packs = (range.count - range.head) / kWidth;
@@ -301,8 +302,8 @@ struct CombinePairs {
   }
 };
 
-// ---- Converting. A device maps every NaN to one NaN; a processor makes it quiet and keeps the
-// digits that fit. These functions do what the processor does.
+// ---- Converting. A device maps every NaN to one NaN. A CPU makes a NaN quiet and keeps the digits
+// that fit. These functions do the same as a CPU.
 
 ENTRAIN_ANYWHERE inline float ToFloat(double x) {
   const auto bits = __builtin_bit_cast(uint64_t, x);

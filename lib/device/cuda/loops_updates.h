@@ -105,8 +105,8 @@ ENTRAIN_ANYWHERE void SumOfBlock(const Block& block, double* results, OfThread o
   });
 }
 
-// Sums the squares of at(access, i). Packs of four are dealt to the threads in turn, from the first
-// element on, aligned or not. The remaining elements go to the thread whose turn is next.
+// Sums the squares of at(access, i). Packs of four elements go to the threads in turn, from the
+// first element on, aligned or not. The remaining elements go to the thread whose turn is next.
 template <typename Block, typename At>
 ENTRAIN_ANYWHERE void SquaresOf(const SumArgs& args, const Block& block, At at) {
   constexpr int kWidth = 4;
@@ -316,7 +316,7 @@ struct LionStep {
 
 // Step numbers are those of AGD's rule in lib/optim/rules.h.
 struct AgdStep {
-  // Processes elements i to i + kWidth - 1. Returns how many of them were adaptive.
+  // Processes elements i to i + kWidth - 1. Returns the number of adaptive elements among them.
   template <typename At>
   ENTRAIN_ANYWHERE static int Step(const AgdStepArgs& args, At, int64_t i) {
     const bool amsgrad = args.largest != nullptr, win = args.z != nullptr;

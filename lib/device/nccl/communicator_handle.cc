@@ -13,11 +13,11 @@
 namespace entrain::nccl {
 namespace {
 
-constexpr int64_t kFinalizeNs = 10 * kSecond;    // for data to be delivered
-constexpr int64_t kCallNs = 100 * kMillisecond;  // for a running call, before it is cut off
+constexpr int64_t kFinalizeNs = 10 * kSecond;    // limit for the delivery of data
+constexpr int64_t kCallNs = 100 * kMillisecond;  // limit for a running call, before it is cut off
 constexpr int64_t kStopNs =
-    kSecond;  // for work on streams after an abort, for which NCCL's kernels check
-constexpr int64_t kExitNs = 5 * kSecond;  // for ends under way at exit of the process
+    kSecond;  // limit for work on streams after an abort, for which NCCL's kernels check
+constexpr int64_t kExitNs = 5 * kSecond;  // limit for ends under way when the process exits
 
 // Counts the threads that end communicators.
 struct Ends {
@@ -115,8 +115,8 @@ void CommunicatorHandle::Abort() {
   Start(&CommunicatorHandle::EndAborted);
 }
 
-// At the end NCCL frees memory. That waits for all streams of the device, and one of them may wait
-// for the caller of this function. Hence the time limit.
+// At its end NCCL frees memory. That waits for all streams of the device, and one of these streams
+// may wait for the caller of this function. Therefore there is a time limit.
 bool CommunicatorHandle::Gone() {
   absl::MutexLock lock(&mutex_);
   return Ended() || (aborted_ && Clock::Real().Now() - aborted_ns_ >= kStopNs);
@@ -139,7 +139,7 @@ void CommunicatorHandle::Start(void (CommunicatorHandle::*end)()) {
   }).detach();
 }
 
-// NCCL allows an abort during a call, which then returns. A short call is awaited.
+// NCCL allows an abort during a call, and the call then returns. A short call is awaited.
 void CommunicatorHandle::EndAborted() {
   Comm comm = nullptr;
   {

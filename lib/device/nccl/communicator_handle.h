@@ -1,5 +1,5 @@
-// One non-blocking communicator of NCCL's, from joining to its end. NCCL's functions that end a
-// communicator may wait, so they run on a thread of their own.
+// One non-blocking communicator of NCCL, from joining to its end. NCCL's functions that end a
+// communicator may block, so they run on a thread of their own.
 #pragma once
 
 #include <memory>
@@ -29,13 +29,13 @@ class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandl
   // Calls f(communicator) with the device current. Returns ABORTED after Abort.
   absl::Status With(absl::FunctionRef<absl::Status(Comm)> f);
   // Returns true if NCCL has begun the last operation. NCCL makes connections at their first use,
-  // so this may require calls of the other ranks. Returns an error if one has occurred meanwhile.
+  // so this may depend on calls of the other ranks. Returns an error if one has occurred meanwhile.
   absl::StatusOr<bool> Begun();
 
   // Returns at once. Operations under way end soon. Idempotent.
   void Abort();
-  // Must be called after Abort. Returns true if the communicator has ended, or if it has had enough
-  // time to end its work on streams and now only frees memory.
+  // Must be called after Abort. Returns true if the communicator has ended. Also returns true if
+  // the communicator has had enough time to end its work on streams and now only frees memory.
   bool Gone();
   // Must be the last call. Returns at once. Data already sent is still delivered, unless the
   // communicator was aborted.

@@ -61,7 +61,7 @@ struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
   unsigned version = 21800;
-  int blocking = INT_MIN;  // INT_MIN, null: NCCL's default
+  int blocking = INT_MIN;  // INT_MIN and null: NCCL's default
   int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;

@@ -1,5 +1,5 @@
 // NCCL, found at run time: a table of its functions, so that one binary serves machines with and
-// without it. Nothing is linked.
+// without NCCL. Nothing is linked.
 #pragma once
 
 #include <string>
@@ -21,14 +21,14 @@ struct Functions {
 
   // Returns OK for kSuccess and kInProgress, otherwise an error such as "ncclAllReduce: remote
   // process exited (...)", which contains NCCL's message and has the code
-  //   UNAVAILABLE          kRemoteError, kSystemError: a peer or the way to it
+  //   UNAVAILABLE          kRemoteError, kSystemError: a failure of a peer or of the path to it
   //   FAILED_PRECONDITION  kInvalidUsage: two ranks on one device, among others
   //   INVALID_ARGUMENT     kInvalidArgument
   //   INTERNAL             CUDA's and NCCL's own errors
   absl::Status Check(Result result, absl::string_view function) const;
 
-  // Loads the file. It is never closed, because it has threads. Returns UNAVAILABLE with the reason
-  // if there is no such file, if it lacks a function, or if it is older than kOldestVersion.
+  // Loads the file. It is never unloaded, because it has threads. Returns UNAVAILABLE with the
+  // reason if there is no such file, if it lacks a function, or if it is older than kOldestVersion.
   static absl::StatusOr<Functions> Load(const std::string& file);
 };
 

@@ -10,11 +10,11 @@
 namespace entrain {
 
 // Returns the same object at every call; it lives for ever. Loads libnccl.so.2, or the file in
-// ENTRAIN_NCCL_LIBRARY. Returns UNAVAILABLE with the reason if there is none or it is too old. Any
-// thread may call it.
+// ENTRAIN_NCCL_LIBRARY. Returns UNAVAILABLE with the reason if there is no such library or it is
+// too old. Any thread may call it.
 //
-// All ranks must have the same version, and each a device of its own: if two ranks share one,
-// joining fails with FAILED_PRECONDITION.
+// All ranks must have the same version, and each rank a device of its own. If two ranks share a
+// device, joining fails with FAILED_PRECONDITION.
 absl::StatusOr<OffloadLibrary*> OpenNccl();
 
 namespace nccl {

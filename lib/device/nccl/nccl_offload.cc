@@ -96,7 +96,7 @@ absl::Status NcclOffload::Begin(Order& order) {
   }
 }
 
-// Runs `calls` in a group, which is ended in any case. Returns the first error.
+// Runs `calls` in a group, and ends the group in any case. Returns the first error.
 absl::Status NcclOffload::Group(absl::FunctionRef<absl::Status()> calls) {
   ENTRAIN_RETURN_IF_ERROR(ENTRAIN_NCCL(ncclGroupStart));
   absl::Status status = calls();
@@ -121,7 +121,7 @@ absl::Status NcclOffload::Reduce(const Order& order) {
   }
 }
 
-// All ranks know all counts, so they omit the same empty parts.
+// All ranks know all counts, so all of them omit the same empty parts.
 absl::Status NcclOffload::BroadcastEach(const Order& order) {
   const Offsets first = OffsetsOf(order.call, &PartCounts::in);
   return Group([&] {

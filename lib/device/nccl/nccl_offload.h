@@ -1,4 +1,4 @@
-// Translates the calls of one communicator of the library's to NCCL calls.
+// Translates the calls of one communicator of this library into NCCL calls.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,8 @@
 
 namespace entrain::nccl {
 
-// Returns the memory for a copy of the input, for calls that would overwrite what they send.
+// Returns the size of the memory for a copy of the input, for calls that would overwrite their
+// input while sending it.
 int64_t ScratchBytes(const Call& call);
 
 class NcclOffload final : public Offload {
@@ -35,7 +36,7 @@ class NcclOffload final : public Offload {
   bool Gone() override { return handle_->Gone(); }
 
  private:
-  // Start of each rank's part in bytes, and the end of the last.
+  // Start of each rank's part in bytes, and the end of the last part.
   using Offsets = std::vector<int64_t>;
   // A call while it is enqueued.
   struct Order {
@@ -43,7 +44,7 @@ class NcclOffload final : public Offload {
     Comm comm = nullptr;
     StreamHandle stream = nullptr;
     RedOp op = kSum;
-    const char* in = nullptr;  // call.in or a copy of it
+    const char* in = nullptr;  // call.in, or a copy of it
   };
 
   absl::Status Begin(Order& order);
@@ -64,7 +65,7 @@ class NcclOffload final : public Offload {
   const std::shared_ptr<CommunicatorHandle> handle_;
   const int rank_, size_;
   Device& device_;
-  std::optional<RedOp> made_;  // operator made for the last call, until it has begun
+  std::optional<RedOp> made_;  // operator made for the last call; kept until that call has begun
 };
 
 }  // namespace entrain::nccl

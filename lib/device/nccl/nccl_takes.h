@@ -13,7 +13,8 @@ namespace entrain::nccl {
 // README.md lists the calls that NCCL does not take, and why.
 bool Takes(const Call& call, int size);
 
-// Returns the type in which NCCL combines such elements, or nullopt if it cannot combine them.
+// Returns the type in which NCCL combines elements of this type, or nullopt if NCCL cannot combine
+// them.
 std::optional<DataType> CombinedType(DType dtype);
 // Returns the operator of a call that NCCL takes; kPreMultipliedSum is not allowed.
 RedOp OperatorOf(ReduceOp op);
