@@ -50,16 +50,17 @@ typedef struct entrain_error {
                                 member */
   entrain_peer_id_t peer_id; /* identity of that process, also if it is not a member; all zero: unknown */
   uint64_t generation;       /* generation of the communicator (entrain_comm_generation) */
-  uint64_t sequence;         /* number of the call, from 1. These have a count of their own: untagged
-                                collectives of a communicator, calls of one tag, and messages of one pair in one
-                                direction. entrain_comm_agree and entrain_comm_shrink have a fourth. The number is the
-                                same on all ranks of the call. 0: the error belongs to no call */
+  uint64_t sequence;         /* number of the call, from 1. Calls are counted separately for: the untagged collectives
+                                of a communicator; each tag; the messages of each pair of ranks in each direction;
+                                entrain_comm_agree together with entrain_comm_shrink. The number is the same on all
+                                ranks of the call. 0: the error belongs to no call */
   int64_t tag;               /* user tag of the call; -1: untagged */
   int64_t elapsed_ns;        /* time since the call started */
   int64_t deadline_ns;       /* time limit of the call */
   int64_t bytes_done;        /* bytes received before the failure */
   int32_t sys_errno;         /* errno of the failing system call; 0: none */
-  int32_t guilty_world_rank; /* rank of that process in the communicator from which this one was split; -1: unknown */
+  int32_t guilty_world_rank; /* rank of the guilty process in the communicator from which this one was split; -1:
+                                unknown */
   char operation[32];        /* for example "all_reduce"; empty: no call */
   char peer_address[128];    /* for example "tcp 10.0.0.5:4711"; empty: unknown */
   char text[512];            /* one line that states all of the above in words */
@@ -105,7 +106,7 @@ typedef struct entrain_runtime_config {
                                    ranks, and to the store that entrain_comm_create_from_env opens or serves: between
                                    hosts by TLS. NULL: ENTRAIN_KEY_FILE, else no key */
   const char* tls_cert;         /* PEM file with this process's certificate, for TLS by certificates in place of the key; NULL:
-                                   ENTRAIN_TLS_CERT, else none. All three or none of these files are given */
+                                   ENTRAIN_TLS_CERT, else none. Give all three TLS files or none of them */
   const char* tls_key;          /* PEM file with the certificate's private key; NULL: ENTRAIN_TLS_KEY */
   const char* tls_ca;           /* PEM file with the authorities that sign the ranks' certificates; NULL: ENTRAIN_TLS_CA */
   const char* host_id;          /* identity of the host; NULL: ENTRAIN_HOST_ID, else boot id + network namespace + IPC
@@ -139,9 +140,10 @@ enum { /* entrain_comm_config_t.determinism and entrain_call_options_t.determini
                                         ENTRAIN_DETERMINISM, else ALGORITHM. Parts and duplicates inherit the setting */
   ENTRAIN_DETERMINISM_ALGORITHM = 1, /* the contributions and the algorithm. The choice of the algorithm depends on
                                         size, ranks, hosts, paths and tuning. Equal calls give equal bits */
-  ENTRAIN_DETERMINISM_RANK_ORDER = 2 /* only the contributions in rank order. The bits stay the same on other transports
-                                        and hosts, and when other algorithms are requested. The library skips algorithms
-                                        that combine in another order, so large buffers on many ranks may take longer */
+  ENTRAIN_DETERMINISM_RANK_ORDER = 2 /* the contributions alone, combined in rank order. The bits stay the same on other
+                                        transports and hosts, and when other algorithms are requested. The library
+                                        skips algorithms that combine in another order, so large buffers on many ranks
+                                        may take longer */
 };
 
 typedef struct entrain_comm_config {
@@ -230,12 +232,12 @@ ENTRAIN_API entrain_status_t entrain_comm_split_finish(entrain_work_t* work, ent
 
 typedef struct entrain_grow_config {
   size_t size;
-  entrain_store_t* store; /* where newcomers apply; the same store on all ranks and newcomers. NULL: the store that
-                             entrain_comm_create_from_env finds, which the communicator then keeps open */
-  int32_t min_newcomers;  /* with fewer newcomers, none is taken in; 0: any number, also none */
-  int32_t max_newcomers;  /* further newcomers wait for the next call; 0: no limit */
-  int64_t wait_ns;        /* how long to wait for min_newcomers; 0: does not wait */
-  int64_t timeout_ns;     /* limit of everything else; 0: the communicator's default deadline */
+  entrain_store_t* store; /* the store in which newcomers apply; the same on all ranks and newcomers. NULL: the store
+                             that entrain_comm_create_from_env finds, which the communicator then keeps open */
+  int32_t min_newcomers;  /* least number of newcomers; if fewer have applied, none is taken in; 0: no minimum */
+  int32_t max_newcomers;  /* largest number of newcomers; further ones wait for the next call; 0: no limit */
+  int64_t wait_ns;        /* longest time to wait for min_newcomers; 0: does not wait */
+  int64_t timeout_ns;     /* time limit of the rest of the call; 0: the communicator's default deadline */
 } entrain_grow_config_t;
 
 ENTRAIN_API void entrain_grow_config_init_sized(entrain_grow_config_t* config, size_t bytes);
@@ -249,12 +251,12 @@ typedef struct entrain_join_config {
   entrain_store_t* store;     /* the store that the ranks give to entrain_comm_grow. NULL: the store that
                                  entrain_comm_create_from_env finds; ENTRAIN_STORE suffices */
   const char* name;           /* name of the communicator, 1 to 128 bytes. NULL: "world" */
-  const char* algorithms;     /* must agree with the ranks; see entrain_comm_config_t */
+  const char* algorithms;     /* must be the same as on the ranks; see entrain_comm_config_t */
   int64_t timeout_ns;         /* default deadline of operations; 0: ENTRAIN_TIMEOUT, else 30 min */
-  const char* tuning;         /* must agree with the ranks; see entrain_comm_config_t. The ranks decide whether links are
-                                 measured */
-  int64_t wait_ns;            /* how long to wait until the ranks take this process in; 0: timeout_ns */
-  int32_t determinism;        /* ENTRAIN_DETERMINISM_*; must agree with the ranks */
+  const char* tuning;         /* must be the same as on the ranks; see entrain_comm_config_t. The ranks decide whether
+                                 links are measured */
+  int64_t wait_ns;            /* longest time to wait until the ranks take this process in; 0: timeout_ns */
+  int32_t determinism;        /* ENTRAIN_DETERMINISM_*; must be the same as on the ranks */
   int32_t reserved;           /* must be 0 */
 } entrain_join_config_t;
 
@@ -264,37 +266,39 @@ static ENTRAIN_INLINE void entrain_join_config_init(entrain_join_config_t* confi
 }
 
 /* Makes a communicator of the ranks of `comm` and of newcomers, which are processes that call entrain_comm_join with the
- * name of `comm`. An untagged collective over `comm`; blocks. `config` may be NULL (defaults: all newcomers that have
- * applied, without waiting). Newcomers disturb the ranks only during this call.
+ * name of `comm`. An untagged collective over `comm`; blocks. `config` may be NULL (defaults: takes in all newcomers
+ * that have applied, and does not wait for more). Newcomers disturb the ranks only during this call.
  *
- * The ranks of `comm` keep their numbers; newcomers get the numbers behind them, in the order in which they applied. The
- * new communicator has the name and the settings of `comm`, and the next generation. *grown belongs to the caller. It
- * becomes NULL if fewer than min_newcomers could be taken in, or none: newcomers that have applied go on waiting. This is
- * not an error.
+ * The ranks of `comm` keep their numbers; newcomers get the next numbers, in the order in which they applied. The new
+ * communicator has the name and the settings of `comm`, and the next generation. *grown belongs to the caller. It
+ * becomes NULL if no newcomer could be taken in, or fewer than min_newcomers. This is not an error; newcomers that have
+ * applied keep waiting.
  *
- * `comm` works as before, after success, after NULL and after errors of this call. A newcomer that dies or that the ranks
- * cannot reach while it is taken in costs one more attempt, which the other newcomers and the ranks make without it. (If
- * it dies after all ranks have connected, it is a lost rank of the new communicator, whose calls return PEER_LOST.) Once
- * all ranks have come, the call takes at most wait_ns plus the shortest timeout_ns of the ranks. All ranks get the same
- * result, but for the last two errors. To replace a lost rank, call entrain_comm_shrink first. Errors;
+ * `comm` works as before, after success, after NULL and after errors of this call. If a newcomer dies, or cannot be
+ * reached, while it is taken in, the ranks and the other newcomers make one more attempt without it. (If it dies after
+ * all ranks have connected to it, it is a lost rank of the new communicator, whose calls return PEER_LOST.) When all
+ * ranks have made the call, it takes at most wait_ns plus the shortest timeout_ns of the ranks. All ranks get the same
+ * result, except in the last two cases of the list. To replace a lost rank, call entrain_comm_shrink first. Errors;
  * entrain_error_t.scope is CALL unless `comm` has ended:
  * - MISMATCH if ranks differ in min_newcomers, max_newcomers or wait_ns. The text names both ranks and values.
- * - PEER_LOST if the store cannot be reached, or naming the rank of `comm` that was lost.
- * - TIMED_OUT if a rank did not come to the call, or if the time is not enough for another attempt.
+ * - PEER_LOST if the store cannot be reached, or if a rank of `comm` was lost; the text names the rank.
+ * - TIMED_OUT if a rank did not make the call in time, or if the time is too short for another attempt.
  * - The error of a rank that could not take part for a local reason, naming the rank.
- * - ABORTED if a rank of `comm` was lost while the ranks compared how they fared; `comm` ends a moment later.
+ * - ABORTED if a rank of `comm` was lost while the ranks compared the results of an attempt; `comm` ends a moment
+ *   later.
  * - STALE_GENERATION if the others have gone on without this rank, because it did not answer for too long. */
 ENTRAIN_API entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entrain_grow_config_t* config,
                                                entrain_comm_t** grown);
 
 /* Joins the communicator `config->name`: applies in the store and blocks until its ranks take this process in
- * (entrain_comm_grow), at most wait_ns. `config` may be NULL. Any thread. *comm belongs to the caller. A process whose
- * application fails because of others (a rank has died, too few newcomers came) applies again. Errors:
- * - TIMED_OUT after wait_ns. The text says what was missing: no communicator of this name has called entrain_comm_grow,
- *   its ranks have not called it since, or they took in others.
- * - MISMATCH if algorithms, tuning or determinism differ from the ranks'. The text names both values.
+ * (entrain_comm_grow), at most wait_ns. `config` may be NULL. Any thread. *comm belongs to the caller. If an
+ * application fails because of other processes (a rank has died, or too few newcomers came), the call applies again.
+ * Errors:
+ * - TIMED_OUT after wait_ns. The text has the reason: no communicator of this name has called entrain_comm_grow, its
+ *   ranks have not called it since this process applied, or they took in other newcomers.
+ * - MISMATCH if algorithms, tuning or determinism differ from those of the ranks. The text names both values.
  * - FAILED_PRECONDITION if this runtime is a rank already or applies twice at the same time, or if the ranks could not take
- *   this process in, with their reason.
+ *   this process in; the text then has their reason.
  * - PEER_LOST if the store cannot be reached. */
 ENTRAIN_API entrain_status_t entrain_comm_join(const entrain_join_config_t* config, entrain_comm_t** comm);
 
@@ -303,9 +307,9 @@ ENTRAIN_API entrain_status_t entrain_comm_join(const entrain_join_config_t* conf
 /* Write the rank of this process, or the number of ranks. Local, as are the queries below; any thread. */
 ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank);
 ENTRAIN_API entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size);
-/* Writes to *generation how often the membership was changed: 0 for a communicator that ranks have created, one more than
- * the parent's for entrain_comm_shrink and entrain_comm_grow, the parent's for a part or a duplicate. The number is equal
- * on all ranks. */
+/* Writes the number of membership changes to *generation. It is 0 for a communicator that ranks have created. A
+ * communicator from entrain_comm_shrink or entrain_comm_grow has the number of its parent plus 1. A part or a duplicate
+ * has the number of its parent. The number is equal on all ranks. */
 ENTRAIN_API entrain_status_t entrain_comm_generation(const entrain_comm_t* comm, uint64_t* generation);
 /* Writes to *name the name of the transport that reaches `peer`; "self" for this rank. Static text. */
 ENTRAIN_API entrain_status_t entrain_comm_transport(const entrain_comm_t* comm, int32_t peer, const char** name);
@@ -316,9 +320,9 @@ ENTRAIN_API entrain_status_t entrain_comm_algorithm(const entrain_comm_t* comm, 
 
 /* Explains the choice of entrain_comm_algorithm in lines of text. The first line gives the chosen algorithm, the
  * reason, and the estimated time of every algorithm that could run the call. The second line gives the link figures
- * behind the estimates and the source of these figures. Some transports choose the way of a message by its size. For
- * each kind of path over such a transport, one more line lists these ways by size. Writes at most `bytes` bytes to
- * `text`, truncated if necessary and terminated by zero. */
+ * behind the estimates and the source of these figures. Some transports send messages of different sizes by different
+ * methods. For each kind of path over such a transport, one more line lists the methods with their message sizes.
+ * Writes at most `bytes` bytes to `text`, truncated if necessary and terminated by zero. */
 ENTRAIN_API entrain_status_t entrain_comm_explain(const entrain_comm_t* comm, const char* collective, size_t count,
                                                   entrain_dtype_t dtype, char* text, size_t bytes);
 
@@ -358,57 +362,59 @@ ENTRAIN_API entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entr
 /* ---- Membership: see docs/elastic.md ------------------------------------------------------------------------------- */
 
 enum { /* entrain_member_t.state */
-  ENTRAIN_MEMBER_ALIVE = 0, /* the path to it works, as far as this rank knows */
-  ENTRAIN_MEMBER_LOST = 1,  /* the path to it is lost: its process has ended, or cannot be reached */
-  ENTRAIN_MEMBER_LEFT = 2   /* it has destroyed the communicator */
+  ENTRAIN_MEMBER_ALIVE = 0, /* the path to the member works, as far as this rank knows */
+  ENTRAIN_MEMBER_LOST = 1,  /* the path to the member is lost: its process has ended, or cannot be reached */
+  ENTRAIN_MEMBER_LEFT = 2   /* the member has destroyed the communicator */
 };
 
 typedef struct entrain_member {
   size_t size;
-  entrain_peer_id_t peer_id; /* identity of its process */
-  int32_t rank;              /* its rank in this communicator */
-  int32_t parent_rank;       /* its rank in the communicator that this one was made from by entrain_comm_shrink,
-                                entrain_comm_split or entrain_comm_duplicate; -1: not made from one */
+  entrain_peer_id_t peer_id; /* identity of the member's process */
+  int32_t rank;              /* rank of the member in this communicator */
+  int32_t parent_rank;       /* rank of the member in the communicator from which entrain_comm_shrink,
+                                entrain_comm_split or entrain_comm_duplicate made this one; -1: there is none */
   int32_t state;             /* ENTRAIN_MEMBER_* */
-  entrain_status_t code;     /* of a lost member: the error of the path; else ENTRAIN_OK */
-  char text[256];            /* and its text, for example "shm pid 812 died"; else empty */
+  entrain_status_t code;     /* error of the path if the member is lost; else ENTRAIN_OK */
+  char text[256];            /* text of this error, for example "shm pid 812 died"; else empty */
 } entrain_member_t;
 
 ENTRAIN_API void entrain_member_init_sized(entrain_member_t* member, size_t bytes);
 static ENTRAIN_INLINE void entrain_member_init(entrain_member_t* member) {
   entrain_member_init_sized(member, sizeof(*member));
 }
-/* Writes to `members`, in rank order, what this rank knows of each rank. The caller owns the array and has initialised
- * each element. On input *count is the capacity of the array, and `members` may be NULL if it is 0. On output *count is
- * the number of ranks, and at most as many elements as the capacity are written. Local; any thread; also after the
- * communicator has ended. */
+/* Writes to `members`, in rank order, the state of each rank as far as this rank knows it. The caller owns the array
+ * and has initialised each element. On input *count is the capacity of the array; if it is 0, `members` may be NULL. On
+ * output *count is the number of ranks; the function writes no more elements than the capacity. Local; any thread; also
+ * after the communicator has ended. */
 ENTRAIN_API entrain_status_t entrain_comm_members(const entrain_comm_t* comm, entrain_member_t* members,
                                                   int32_t* count);
 
 /* Agrees on a flag. *flag becomes the bitwise AND of the flags of all ranks that took part, and is equal on all of them.
  * A collective of the ranks that are left: it also works after the communicator has ended, and it does not wait for ranks
  * whose process has ended, that have destroyed the communicator, or that do not answer. Blocks until the ranks agree, at
- * most for the communicator's default timeout. Any thread; one agree or shrink of a communicator at a time on a rank.
- * All ranks must make their calls of agree and shrink on a communicator in one order. Errors leave *flag unchanged:
+ * most for the communicator's default timeout. Any thread; on each rank one agree or shrink of a communicator at a
+ * time. All ranks must make their calls of agree and shrink on a communicator in one order. Errors leave *flag
+ * unchanged:
  * - TIMED_OUT, naming the ranks that live and did not make the call. The call may be repeated; it then continues the same
  *   agreement, with the flag of the first attempt.
- * - STALE_GENERATION if the others have gone on without this rank, or if it reaches too few ranks to go on
+ * - STALE_GENERATION if the others have gone on without this rank, or if this rank reaches too few ranks to go on
  *   (ENTRAIN_PARTITION_MAJORITY below). Ends the communicator on this rank.
  * - MISMATCH, on all ranks, if one rank calls entrain_comm_shrink. The communicator does not end.
  * - ABORTED if the communicator is destroyed meanwhile; UNIMPLEMENTED for more than 1,500 ranks. */
 ENTRAIN_API entrain_status_t entrain_comm_agree(entrain_comm_t* comm, uint32_t* flag);
 
 enum { /* entrain_shrink_config_t.partition: the ranks that go on if some do not reach each other */
-  ENTRAIN_PARTITION_MAJORITY = 0, /* all ranks whose process has not ended, however few these are; else, if a rank may
-                                     live that cannot be reached, more than half of the communicator's ranks, or half of
-                                     them with the lowest rank. So at most one side goes on */
-  ENTRAIN_PARTITION_ANY = 1       /* each side. The caller must make sure that two sides do no harm */
+  ENTRAIN_PARTITION_MAJORITY = 0, /* all ranks whose process has not ended, however few these are. If one of them cannot
+                                     be reached and may live: a side with more than half of the communicator's ranks, or
+                                     with half of them, the lowest rank included. So at most one side goes on */
+  ENTRAIN_PARTITION_ANY = 1       /* each side. The caller must make sure that two sides at once do no harm */
 };
 
 typedef struct entrain_shrink_config {
   size_t size;
   int64_t timeout_ns;     /* time limit of the call; 0: the communicator's default */
-  const int32_t* exclude; /* ranks to leave out although they live. The call uses the ranks of all callers. NULL: none */
+  const int32_t* exclude; /* ranks to leave out although they live. A rank is left out if any caller lists it. NULL:
+                             none */
   int32_t exclude_count;
   int32_t partition;      /* ENTRAIN_PARTITION_*; the same on all ranks */
   const char* name;       /* name of the new communicator, 1 to 128 bytes; NULL: the name of `comm` */
@@ -426,7 +432,7 @@ static ENTRAIN_INLINE void entrain_shrink_config_init(entrain_shrink_config_t* c
  * rank is left out if another rank has heard nothing from it for a quarter of timeout_ns (at least 0.5 s, at most 5 s);
  * with ENTRAIN_PROGRESS_CALLER a rank answers only inside calls. Errors: those of entrain_comm_agree, and
  * - INVALID_ARGUMENT, on this rank only, naming the argument and its value.
- * - RESOURCE_EXHAUSTED, on all ranks, if one has created 65,535 communicators.
+ * - RESOURCE_EXHAUSTED, on all ranks, if one of them has created 65,535 communicators.
  * A rank that is left out gets STALE_GENERATION from every call on `comm` from then on; the text names the ranks that went
  * on, if it is known. */
 ENTRAIN_API entrain_status_t entrain_comm_shrink(entrain_comm_t* comm, const entrain_shrink_config_t* config,

@@ -198,7 +198,7 @@ ENTRAIN_API void entrain_reduction_destroy(entrain_reduction_t* reduction);
 /* ---- Collectives ---------------------------------------------------------------------------------------------- */
 
 /* Reduces: out[i] = in_0[i] (+) in_1[i] (+) ... on all ranks. `in` and `out`: `count` elements. In place: out == in.
- * Every rank gets the same bits; ENTRAIN_DETERMINISM_* states what these depend on. */
+ * Every rank gets the same bits; ENTRAIN_DETERMINISM_* states the inputs on which the bits depend. */
 ENTRAIN_API entrain_status_t entrain_all_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                                 entrain_dtype_t dtype, entrain_op_t op,
                                                 const entrain_call_options_t* options, entrain_work_t** work);
@@ -275,8 +275,8 @@ ENTRAIN_API entrain_status_t entrain_scatter_v(entrain_comm_t* comm, const void*
                                                size_t count, entrain_dtype_t dtype, int32_t root,
                                                const entrain_call_options_t* options, entrain_work_t** work);
 /* As entrain_all_to_all. Sends in_counts[r] elements to rank r. Rank r must give the same number in its out_counts
- * entry for this rank (MISMATCH otherwise; a rank that received what it expected gets the error from its next call at
- * the latest). In place (out == in): in_counts and out_counts are equal. */
+ * entry for this rank. Otherwise the call fails with MISMATCH; a rank that received the expected data gets this error
+ * from its next call at the latest. In place (out == in): in_counts and out_counts are equal. */
 ENTRAIN_API entrain_status_t entrain_all_to_all_v(entrain_comm_t* comm, const void* in, const size_t* in_counts,
                                                   void* out, const size_t* out_counts, entrain_dtype_t dtype,
                                                   const entrain_call_options_t* options, entrain_work_t** work);
@@ -303,12 +303,12 @@ ENTRAIN_API entrain_status_t entrain_reduce_scatter_list(entrain_comm_t* comm, c
                                                          const size_t* counts, void* out, size_t count,
                                                          entrain_dtype_t dtype, entrain_op_t op,
                                                          const entrain_call_options_t* options, entrain_work_t** work);
-/* As entrain_gather. `outs` and `counts` are the root's. Other ranks do not use `outs`, and only check whether `counts`
+/* As entrain_gather. The root uses `outs` and `counts`. Other ranks do not use `outs`, and only check whether `counts`
  * is NULL. */
 ENTRAIN_API entrain_status_t entrain_gather_list(entrain_comm_t* comm, const void* in, size_t count, void* const* outs,
                                                  const size_t* counts, entrain_dtype_t dtype, int32_t root,
                                                  const entrain_call_options_t* options, entrain_work_t** work);
-/* As entrain_scatter. `ins` and `counts` are the root's. Other ranks do not use `ins`, and only check whether `counts`
+/* As entrain_scatter. The root uses `ins` and `counts`. Other ranks do not use `ins`, and only check whether `counts`
  * is NULL. */
 ENTRAIN_API entrain_status_t entrain_scatter_list(entrain_comm_t* comm, const void* const* ins, const size_t* counts,
                                                   void* out, size_t count, entrain_dtype_t dtype, int32_t root,
@@ -320,7 +320,7 @@ ENTRAIN_API entrain_status_t entrain_all_to_all_list(entrain_comm_t* comm, const
                                                      const size_t* out_counts, entrain_dtype_t dtype,
                                                      const entrain_call_options_t* options, entrain_work_t** work);
 
-/* Completes when every rank has called entrain_barrier. */
+/* Waits for all ranks: the call completes when every rank has called entrain_barrier. */
 ENTRAIN_API entrain_status_t entrain_barrier(entrain_comm_t* comm, const entrain_call_options_t* options,
                                              entrain_work_t** work);
 

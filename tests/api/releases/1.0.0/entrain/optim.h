@@ -76,8 +76,8 @@ ENTRAIN_API void entrain_optim_destroy(entrain_optim_t* optim);
 ENTRAIN_API entrain_status_t entrain_optim_set_stream(entrain_optim_t* optim, void* stream);
 
 /* Writes to *arrays the number of state arrays that a step needs, each as long as the parameters: sgd 0 or 1; adamw 2;
- * agd m and b, with amsgrad the largest b, with win z. A checkpoint needs only these arrays and `step`. The arrays may
- * be given to entrain_edit_add_state unchanged. */
+ * agd m and b, with amsgrad also the largest b, with win also z. A checkpoint needs only these arrays and `step`. The
+ * arrays may be given to entrain_edit_add_state unchanged. */
 ENTRAIN_API entrain_status_t entrain_optim_state_arrays(const entrain_optim_t* optim, int32_t* arrays);
 
 /* Makes one step over `count` elements, on the calling thread (on device memory see config.memory). Updates `params`

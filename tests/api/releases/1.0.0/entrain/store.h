@@ -1,13 +1,13 @@
 /* Rendezvous stores: small shared maps through which ranks find each other. The library uses a store only while
  * communicators are created, grown or joined. Any thread may call the functions of this header.
  *
- * Keys of tcp and local stores: entrain_store_open and entrain_store_serve have no config. Both use the pre-shared key
- * in the file that ENTRAIN_KEY_FILE names, or no key if the variable is not set, and the certificates of
+ * Security of tcp and local stores: entrain_store_open and entrain_store_serve have no config. Both use the pre-shared
+ * key in the file that ENTRAIN_KEY_FILE names, or no key if the variable is not set, and the certificates of
  * ENTRAIN_TLS_CERT. entrain_comm_create_from_env uses the key and the certificates of its runtime
  * (entrain_runtime_config_t) for the store that it opens or serves. A tcp store on another host uses TLS. It is refused
  * (FAILED_PRECONDITION) without a key and certificates, unless ENTRAIN_INSECURE=1 (SECURITY.md).
  * A server and its clients need the same key. If only one side has a key, entrain_store_open returns
- * FAILED_PRECONDITION; if the keys differ, the first operation does. */
+ * FAILED_PRECONDITION; if the keys differ, the first operation returns it. */
 #ifndef ENTRAIN_STORE_H_
 #define ENTRAIN_STORE_H_
 
@@ -24,9 +24,10 @@ extern "C" {
  *                                  keeps its contents: give each run its own directory
  *   "tcp://HOST:PORT[,HOST:PORT]"  a server, which is a process that called entrain_store_serve, or entrain-run
  *   "etcd://HOST:PORT[,HOST:PORT][/PREFIX]"
- *                                  an etcd (v3) of these members. No process of the job is needed by the others, and
- *                                  a member may end while a majority lives. All keys begin with PREFIX ("entrain" if
- *                                  there is none); values stay in etcd when the job ends. Needs libcurl.so.4
+ *                                  an etcd (v3) cluster with these members. The store depends on no process of the
+ *                                  job, and works as long as a majority of the members lives. All keys begin with
+ *                                  PREFIX ("entrain" if there is none); values stay in etcd when the job ends. Needs
+ *                                  libcurl.so.4
  * Retries the connection for `timeout_ns` (0: 30 s). Then returns PEER_LOST, which names the addresses that were tried.
  * *store belongs to the caller. */
 ENTRAIN_API entrain_status_t entrain_store_open(const char* url, int64_t timeout_ns, entrain_store_t** store);

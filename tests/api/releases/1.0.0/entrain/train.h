@@ -152,7 +152,7 @@ typedef struct entrain_shard_config {
   const int32_t* layer_segments; /* `layers` entries: number of segments (tensors) of each layer. NULL (default): each
                                     layer is cut as one flat array. Otherwise the two fields below have one entry for
                                     each segment, in order over all layers */
-  const size_t* segment_counts;  /* elements of each segment; those of a layer add up to its P_l */
+  const size_t* segment_counts;  /* number of elements of each segment; the segments of a layer add up to its P_l */
   const size_t* segment_rows;    /* length of dimension 0, a divisor of the elements; 0 only for a segment without
                                     elements */
 } entrain_shard_config_t;
@@ -294,12 +294,12 @@ ENTRAIN_API entrain_status_t entrain_shard_gradients_work(entrain_shard_t* shard
 ENTRAIN_API entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, int32_t layer, void* gathered,
                                                        void* gradients);
 /* Writes to *norm the square root of the sum of squares, in double, of all bound gradients of a replica, that is, over
- * its shard, tensor and pipeline groups. Each element counts once. Copies along the context axis, and layers that are
- * replicated along the tensor axis, count on the first of their ranks. Frozen layers and padding do not count. All
- * ranks of a replica get the same bits, and if gradients are global, all replicas do. The norm is not finite if a
- * gradient is not finite. Returns FAILED_PRECONDITION unless gradients are bound, and reduced as entrain_edit_end_step
- * requires. Collective over the replica; blocks. Each rank sends one number. On device memory the host also waits for
- * the stream. */
+ * its shard, tensor and pipeline groups. Each element counts once: of several ranks that hold the same element (along
+ * the context axis, and for replicated layers along the tensor axis), only the first rank counts it. Frozen layers and
+ * padding do not count. All ranks of a replica get the same bits. If gradients are global
+ * (entrain_shard_reduce_gradients), all replicas get the same bits. The norm is not finite if a gradient is not finite.
+ * Returns FAILED_PRECONDITION unless gradients are bound, and reduced as entrain_edit_end_step requires. Collective
+ * over the replica; blocks. Each rank sends one number. On device memory the host also waits for the stream. */
 ENTRAIN_API entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm);
 /* Starts entrain_shard_gradient_norm. `norm` is lent until the work is over, and written only on success. */
 ENTRAIN_API entrain_status_t entrain_shard_gradient_norm_start(entrain_shard_t* shard, double* norm,
@@ -368,7 +368,7 @@ enum { /* entrain_edit_config_t.reducer */
  * a replica has several ranks, it arrives at most two steps later: the clock of its first rank counts, and the other
  * ranks learn of it one step later. When the replicas meet, they find out whether they have made min_total_global_steps
  * together since the last exchange. If they have not, they continue, and meet again after the same time. */
-enum { /* overlap_merge: theta after the merge of an exchange that ran behind further steps; a is the new anchor */
+enum { /* overlap_merge: theta after the merge of an exchange that ran during further steps; a is the new anchor */
   ENTRAIN_MERGE_ADD = 0,    /* a + the change that this replica has made since the exchange began */
   ENTRAIN_MERGE_MIX = 1,    /* alpha theta + (1 - alpha) a (Streaming DiLoCo, arXiv 2501.18512, algorithm 2) */
   ENTRAIN_MERGE_RESTART = 2 /* as ADD, and theta is set to the current anchor when the exchange begins. So the change of
@@ -382,34 +382,36 @@ enum { /* fragment_pattern */
 enum { /* on_loss: what happens when a rank is lost, that is, when its process dies or cannot be reached, or does not come
           to an exchange within timeout_ns */
   ENTRAIN_ON_LOSS_FAIL = 0,  /* the next call on every rank returns the error */
-  ENTRAIN_ON_LOSS_FINISH = 1 /* EDiT: the replicas of which no rank is lost finish the exchange and go on. ACCO: the ranks
+  ENTRAIN_ON_LOSS_FINISH = 1 /* EDiT: the replicas that have lost no rank finish the exchange and go on. ACCO: the ranks
                                 that are left finish the round and go on. See "After a loss" in each section */
 };
 enum { /* admit: when newcomers become replicas */
   ENTRAIN_ADMIT_NONE = 0,    /* never */
-  ENTRAIN_ADMIT_EXCHANGE = 1 /* EDiT: after an exchange, behind the steps that follow. ACCO: after a commit. See
+  ENTRAIN_ADMIT_EXCHANGE = 1 /* EDiT: after an exchange, during the steps that follow. ACCO: after a commit. See
                                 "Newcomers" in each section */
 };
 enum { /* anchor_check: what happens when the anchors of replicas differ. Each rendezvous compares checksums of the
-          anchors, layer by layer, as they are in memory at that time. So it finds an outer step that had another result
-          on some replica, and memory that has changed since the last exchange. 8 bytes a rank and rendezvous; the
-          checksum is computed in the pass that computes the norms (on device memory in a pass of its own) */
+          anchors, layer by layer, as they are in memory at that time. So the check finds an outer step that had another
+          result on some replica, and memory that has changed since the last exchange. It costs 8 bytes per rank and
+          rendezvous. The checksum is computed in the pass that computes the norms (on device memory in a pass of its
+          own) */
   ENTRAIN_ANCHOR_CHECK_STOP = 0,   /* the exchange fails on every rank with MISMATCH, which names the layer, the
                                       replicas and the checksums */
   ENTRAIN_ANCHOR_CHECK_REPAIR = 1, /* the lowest replica that has the anchor of the majority sends it, and the outer
-                                      state, to the replicas that have another. Memory that has changed has no vote; so
-                                      two replicas can repair it. The contribution of a repaired layer to the exchange
-                                      does not count, as if it was not finite, and its parameters become the new anchor.
-                                      A warning in the log names layer, replicas and checksums. Without a majority the
-                                      exchange fails as with STOP */
+                                      state, to the replicas that have another anchor. The vote uses the checksums that
+                                      were taken when the anchors were written, so two replicas can repair memory that
+                                      has changed later on one of them. On a repaired replica, the layer does not
+                                      contribute to the exchange, as if its norm were not finite, and its parameters
+                                      become the new anchor. A warning in the log names layer, replicas and checksums.
+                                      Without a majority the exchange fails as with STOP */
   ENTRAIN_ANCHOR_CHECK_OFF = 2     /* anchors are not compared */
 };
 enum { /* late: what happens to the pseudo-gradient of a replica that comes after its round was closed. See "Rounds that
           are closed early" below */
   ENTRAIN_LATE_DROP = 0,    /* theta becomes the new anchor */
-  ENTRAIN_LATE_CARRY = 1,   /* theta = theta + the new anchor - the anchor before: the next round includes it. Takes 4
-                               bytes more per element of this rank's shards that train */
-  ENTRAIN_LATE_WEIGHTED = 2 /* as CARRY, and in that round the weight of the replica is divided by 1 + the number of
+  ENTRAIN_LATE_CARRY = 1,   /* theta = theta + new anchor - previous anchor, so that the next round includes the
+                               pseudo-gradient. Takes 4 more bytes per element of this rank's shards that train */
+  ENTRAIN_LATE_WEIGHTED = 2 /* as CARRY, and in the next round the weight of the replica is divided by 1 + the number of
                                rounds for which it was late, before the weights are normalised */
 };
 typedef struct entrain_edit_config {
@@ -431,17 +433,17 @@ typedef struct entrain_edit_config {
   double outer_lr;                     /* eta > 0; default 0.7 */
   double outer_momentum;               /* mu, 0 <= mu < 1; default 0.8 */
   double outer_weight_decay;           /* >= 0; default 0 */
-  int32_t prefetch;                    /* number of layers that are exchanged ahead of use; default 1; 0: each layer is
-                                          exchanged in its wait. On device memory all layers are exchanged ahead of use,
-                                          with 0 one after the other */
+  int32_t prefetch;                    /* number of layers that are exchanged ahead of use; default 1. 0: a layer is
+                                          exchanged in its entrain_edit_wait_layer. On device memory all layers are
+                                          exchanged ahead of use; if prefetch is 0, one layer at a time */
   int32_t use_async;                   /* 1: A-EDiT; 0 (default): EDiT */
   int64_t timeout_ns;                  /* deadline of each collective inside; 0: the communicators' default. At a
                                           rendezvous it bounds the wait for the slowest replica */
   double local_sgd_sync_time;          /* tau > 0, in seconds; default 600; for use_async */
   int64_t min_total_global_steps;      /* steps of all replicas together, >= 1; default 100; for use_async */
-  int32_t use_step_weight;             /* 1: the weight of a replica follows its training since the last exchange: its
-                                          tokens if all replicas called entrain_edit_record, else its steps; for
-                                          use_async. 0 (default): no step weights */
+  int32_t use_step_weight;             /* 1: the weight of a replica is proportional to its training since the last
+                                          exchange: its tokens if all replicas called entrain_edit_record, else its
+                                          steps; for use_async. 0 (default): no step weights */
   int32_t skip_anomaly;                /* 1: rejects norms far above the earlier norms, separately for each layer and
                                           replica; 0 (default): rejects only norms that are not finite */
   double step_weight_ratio;            /* r in [0, 1], default 0.5: with a reducer, the share of the step weights in the
@@ -474,10 +476,10 @@ typedef struct entrain_edit_config {
                                           reject. A shard whose combined Delta sums to less than 1e-6 is rolled back. 0
                                           (default): off */
   int32_t overlap_steps;               /* 0 (default): layers wait for their exchange. EDiT, 1 to H: the exchange runs
-                                          behind this number of further steps, on the parameters as they were when it
+                                          during this number of further steps, on the parameters as they were when it
                                           began; then theta = a + the change that this replica has made since (see
                                           overlap_merge). A-EDiT, 1: the exchange is merged at the first step after it
-                                          is over, and no replica waits for another. Takes 4 bytes more per element of
+                                          is over, and no replica waits for another. Takes 4 more bytes per element of
                                           this rank's shards that train. Not in plain averaging */
   int32_t consensus_method;            /* for gta: ENTRAIN_CONSENSUS_* (collectives.h); default NONE */
   int32_t int8_mask;                   /* accepted with a consensus_method, without effect: this library never stores
@@ -522,32 +524,34 @@ typedef struct entrain_edit_config {
   int32_t on_loss;                     /* ENTRAIN_ON_LOSS_*; default FAIL. FINISH is refused in plain averaging, with
                                           error_feedback, with compat, and on device memory. With
                                           ENTRAIN_OUTER_CALLBACK each rank keeps the last combined pseudo-gradient
-                                          of each layer, and after a loss the ranks that lack a step make it from
-                                          this array. With replicas of several ranks FINISH needs a mesh from
-                                          entrain_mesh_create, whose communicator exists until entrain_edit_create
+                                          of each layer, and after a loss the ranks that have not made a layer's step
+                                          make it from this array. With replicas of several ranks FINISH needs a mesh
+                                          from entrain_mesh_create, whose communicator exists until entrain_edit_create
                                           returns */
   int32_t admit;                       /* ENTRAIN_ADMIT_*; default NONE. EXCHANGE needs ON_LOSS_FINISH, and a mesh of
                                           at least 2 replicas in entrain_edit_create. It is refused with
                                           ENTRAIN_OUTER_CALLBACK, whose state the library cannot send */
-  int32_t most_replicas;               /* for admit: replicas are numbered below this, and no more are taken in; 0
-                                          (default): N of the mesh, so that only lost replicas are replaced */
-  entrain_store_t* admit_store;        /* for admit: where newcomers apply, the same store on all ranks, not one of
-                                          functions of the caller. Kept open by the EDiT object. NULL (default): the
-                                          store that entrain_comm_create_from_env finds */
+  int32_t most_replicas;               /* for admit: largest number of replicas; their numbers are below it. 0
+                                          (default): N of the mesh, so that newcomers only replace lost replicas */
+  entrain_store_t* admit_store;        /* for admit: the store in which newcomers apply, the same on all ranks. Not a
+                                          store from entrain_store_create. The EDiT object keeps it open. NULL
+                                          (default): the store that entrain_comm_create_from_env finds */
   const char* admit_name;              /* for admit: the name under which newcomers apply, 1 to 128 bytes; copied. NULL
                                           (default): "edit". EDiT objects that live together in one store need
                                           different names */
   int32_t anchor_check;                /* ENTRAIN_ANCHOR_CHECK_*; default STOP. REPAIR is refused with
                                           ENTRAIN_OUTER_CALLBACK, with ENTRAIN_MERGE_RESTART, with context and tensor
                                           axes, and on device memory. Not in plain averaging, which has no anchors */
-  double round_deadline;               /* > 0, in seconds: a round is closed at this time after its first replica has
-                                          come, without those that have not; less than timeout_ns. 0 (default): none */
-  int32_t quorum;                      /* > 0: a round is closed when this number of replicas has come; with
-                                          round_deadline, not before it. 0 (default): with round_deadline any number.
-                                          Both 0: a round needs all replicas */
+  double round_deadline;               /* > 0, in seconds: when this time has passed since the first replica has come,
+                                          the round is closed without the replicas that have not come. Less than
+                                          timeout_ns.
+                                          0 (default): no deadline */
+  int32_t quorum;                      /* > 0: a round is closed when this number of replicas has come, but not before
+                                          round_deadline if that is set. 0 (default): no quorum; a round is closed at
+                                          round_deadline, whatever the number. Both 0: a round needs all replicas */
   int32_t late;                        /* ENTRAIN_LATE_*, for quorum and round_deadline; default DROP */
-  int64_t newcomer_warmup;             /* for admit: exchanges over which the weight of a newcomer grows, k of "Newcomers";
-                                          0 to 1000. 0 (default): the weight is full at once */
+  int64_t newcomer_warmup;             /* for admit: number of exchanges over which the weight of a newcomer grows, k of
+                                          "Newcomers"; 0 to 1000. 0 (default): the weight is full at once */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
@@ -598,16 +602,16 @@ ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_conf
  * or reducer; a temperature without norm weights; outer_* values other than the defaults without outer optimizer. */
 ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                  entrain_edit_t** edit);
-/* Creates an EDiT object that joins replicas which train already; they have set ENTRAIN_ADMIT_EXCHANGE. `mesh` has the
- * ranks of this replica alone: it is made on a communicator of as many ranks as the others' replicas have. Make that
- * communicator in the others' store, under a name of its own: the store shows the way to their hosts. `config` is
- * as on the others; admit must be set. Blocks until they have taken this replica in, at most wait_ns; 0: the
- * communicator's default deadline. Collective over the ranks of this replica. *edit belongs to the caller. See
- * "Newcomers" below. Errors:
- * - TIMED_OUT after wait_ns. The text says what was missing, as that of entrain_comm_join does.
- * - MISMATCH if an option or a layer differs from the others'; the text names it and both values. Also if what was received
- *   is not what the others have, by its hash.
- * - FAILED_PRECONDITION if the others' replicas have another number of ranks.
+/* Creates an EDiT object that joins replicas that train already, the members. The members have set
+ * ENTRAIN_ADMIT_EXCHANGE. `mesh` contains only the ranks of this replica; a replica of the members must have the same
+ * number of ranks. Create the communicator of `mesh` in the members' store, under a name of its own, because the route
+ * to the store determines the address at which the members reach this process. `config` is as on the members; admit
+ * must be set. Blocks until the members have taken this replica in, at most wait_ns; 0: the communicator's default
+ * deadline. Collective over the ranks of this replica. *edit belongs to the caller. See "Newcomers" below. Errors:
+ * - TIMED_OUT after wait_ns. The text has the reason, as that of entrain_comm_join does.
+ * - MISMATCH if an option or a layer differs from that of the members; the text names it and both values. Also if the
+ *   hash of the received state differs from the members' hash.
+ * - FAILED_PRECONDITION if the members' replicas have another number of ranks.
  * - PEER_LOST if the store cannot be reached. */
 ENTRAIN_API entrain_status_t entrain_edit_join(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                int64_t wait_ns, entrain_edit_t** edit);
@@ -659,27 +663,27 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * error on the other ranks. They agree on the ranks that are left (entrain_comm_shrink), in a thread of the library,
  * also while the callers compute (with ENTRAIN_PROGRESS_CALLER only while some call of the library waits). If a replica
  * is lost between exchanges, the others make the next exchange. If it is lost during an exchange, the others finish the
- * exchange: a layer that any of them has finished with the lost replica's pseudo-gradient counts it on all of them, and
- * the other layers have weights and divisors as if the lost replica had not come. All replicas then have the same bits.
- * (With several ranks in a replica, this holds for each shard of a layer.) If ranks are cut off from each other, the
- * side with the majority goes on, as in entrain_comm_shrink. A rank that was left out, because it was stopped or too
- * late, gets STALE_GENERATION.
+ * exchange. If any of them has finished a layer with the lost replica's pseudo-gradient, the layer counts it on all of
+ * them. The other layers have weights and divisors as if the lost replica had not come. All replicas then have the same
+ * bits. (With several ranks in a replica, this holds for each shard of a layer.) If ranks are cut off from each other,
+ * the side with the majority goes on, as in entrain_comm_shrink. A rank that was left out, because it was stopped or
+ * too late, gets STALE_GENERATION.
  *
  * Replicas keep their numbers. The groups of the mesh and of the shard do not change, so calls over
  * the sync group fail from then on: the reduction of gradients in warm-up, and entrain_shard_broadcast. A loss during
  * warm-up, during a save, or during a load ends the run. */
 
-/* Newcomers, with ENTRAIN_ADMIT_EXCHANGE. A process, or the M ranks of a replica, calls entrain_edit_join. The first rank of
- * the replicas looks into the store before each rendezvous, which costs two requests. After the exchange, a thread of the
- * library takes the newcomers in on all ranks, while the callers train: it connects them, compares the options, and sends
- * them anchors, outer state, detectors (those of the first replica) and counters. Each replica sends its share. The
- * newcomers check hashes. From the next rendezvous on they are replicas. A rendezvous that becomes due meanwhile begins
- * when they have the state.
+/* Newcomers, with ENTRAIN_ADMIT_EXCHANGE. A process, or the M ranks of a replica, calls entrain_edit_join. The first
+ * rank of the first replica looks into the store before each rendezvous, which costs two requests. After the exchange,
+ * a thread of the library takes the newcomers in on all ranks, while the callers train: it connects them, compares the
+ * options, and sends them anchors, outer state, detectors (those of the first replica) and counters. Each replica sends
+ * a share of each array. The newcomers check hashes. From the next rendezvous on they are replicas. A rendezvous that
+ * becomes due meanwhile begins when the newcomers have the state.
  *
- * entrain_edit_join returns with theta = a. entrain_edit_info_t.steps is then the step of the fastest member, at most
- * that of the next exchange, so that the newcomer comes to that exchange with the others. In this exchange it counts
- * with the steps that it has made, and not at all if it has made none. The arrays of entrain_edit_add_state are not
- * sent: they keep what the newcomer has. Layers that do not train are sent.
+ * entrain_edit_join returns with theta = a. entrain_edit_info_t.steps is then the step of the fastest member, but at
+ * most the step of the next exchange, so that the newcomer comes to that exchange with the others. In this exchange the
+ * newcomer counts with the steps that it has made, and not at all if it has made none. The arrays of
+ * entrain_edit_add_state are not sent: they keep the newcomer's values. Layers that do not train are sent.
  *
  * With newcomer_warmup = k the weight of a newcomer grows over its first k exchanges of a layer, so that a replica whose
  * inner optimizer begins anew moves the others little:
@@ -691,12 +695,12 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * are no newcomers, f_n = 1. Without normalize the weights are f_n w_n. All replicas compute the same bits.
  *
  * A newcomer gets the lowest number that no replica has, so a replacement gets the number of the replica that was lost.
- * entrain_edit_info_t.replica says which. Numbers are below entrain_edit_info_t.most_replicas. The mesh of a newcomer does
- * not know the others.
+ * entrain_edit_info_t.replica is this number. Numbers are below entrain_edit_info_t.most_replicas. The mesh of a
+ * newcomer contains only its own replica.
  *
- * A newcomer that dies or stands still while it is taken in costs the others this attempt, at most 10 s beyond the time
- * for the data of one layer. If a replica is lost meanwhile, the newcomers apply again by themselves. Nobody is taken in
- * at a requested exchange, or when a replica leaves or wishes to stop. */
+ * If a newcomer dies or stops while it is taken in, the attempt fails. The members lose at most 10 s beyond the time
+ * for the data of one layer. If a replica is lost meanwhile, the newcomers apply again by themselves. No newcomer is
+ * taken in at a requested exchange, or when a replica leaves or wishes to stop. */
 
 /* Rounds that are closed early, with quorum or round_deadline. A replica has come to its exchange when
  * entrain_edit_begin_forward has begun the exchange on all its ranks. When a round is closed, the replicas that have come
@@ -706,8 +710,8 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * round takes up to 50 ms longer than without these options.
  *
  * An exchange that entrain_edit_request_sync has requested needs all replicas, and entrain_edit_begin_forward waits for
- * them; a replica that was late takes up first. Replicas that have left take part in all rounds, and do not count for
- * the quorum. If a round is not closed within timeout_ns, the exchange fails with TIMED_OUT, which names the
+ * them; a late replica takes up its missed rounds first. Replicas that have left take part in all rounds, and do not
+ * count for the quorum. If a round is not closed within timeout_ns, the exchange fails with TIMED_OUT, which names the
  * replicas that have not come. Checkpoints can be saved after a requested exchange; entrain_edit_open_state is refused.
  * The options are refused in plain averaging, with use_async, overlap_steps, fragments, error_feedback,
  * ENTRAIN_ON_LOSS_FINISH, compat, and on device memory; CARRY and WEIGHTED also with ENTRAIN_ANCHOR_CHECK_REPAIR. If
@@ -795,7 +799,7 @@ ENTRAIN_API void entrain_edit_replica_init_sized(entrain_edit_replica_t* replica
 static ENTRAIN_INLINE void entrain_edit_replica_init(entrain_edit_replica_t* replica) {
   entrain_edit_replica_init_sized(replica, sizeof(*replica));
 }
-/* Copies to *out what replica `replica` (0 to N - 1) reported at the last rendezvous. Returns FAILED_PRECONDITION
+/* Copies to *out the report of replica `replica` (0 to N - 1) at the last rendezvous. Returns FAILED_PRECONDITION
  * before the first rendezvous, and if the replica was lost before the last rendezvous. */
 ENTRAIN_API entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replica,
                                                   entrain_edit_replica_t* out);
@@ -818,16 +822,16 @@ typedef struct entrain_edit_info_t {
   int64_t rejections;        /* layers of this replica that were rejected, over all exchanges */
   int64_t rollbacks;         /* layers for which all replicas were rejected: theta returned to the anchor, and the
                                 anchor did not move */
-  int32_t replicas;          /* replicas that are there, as far as this rank knows now */
-  int32_t losses;            /* replicas that were lost: entrain_edit_loss describes them */
-  int64_t short_rounds;      /* exchanges of which some layers were finished without a replica that had taken part in
-                                their rendezvous */
-  int64_t joins;             /* how often newcomers have become replicas; on a newcomer, its own admission is the first */
+  int32_t replicas;          /* number of replicas that are left, newcomers included, as far as this rank knows */
+  int32_t losses;            /* number of replicas that were lost: entrain_edit_loss describes them */
+  int64_t short_rounds;      /* number of exchanges in which some layers were finished without a replica that had taken
+                                part in the rendezvous */
+  int64_t joins;             /* number of admissions of newcomers; on a newcomer, its own admission is the first */
   int32_t replica;           /* the number of this rank's replica */
-  int32_t most_replicas;     /* numbers of replicas are below this: N of the mesh, or the option most_replicas. The same
-                                as long as the object lives */
-  int64_t repairs;           /* with ENTRAIN_ANCHOR_CHECK_REPAIR: anchors of layers that were repaired, on any rank of
-                                this sync group */
+  int32_t most_replicas;     /* all numbers of replicas are below this value: N of the mesh, or the option
+                                most_replicas. It does not change during the life of the object */
+  int64_t repairs;           /* with ENTRAIN_ANCHOR_CHECK_REPAIR: number of layers whose anchors were repaired, on any
+                                rank of this sync group */
   int64_t missed;            /* rounds that were closed without this replica */
 } entrain_edit_info_t;
 ENTRAIN_API void entrain_edit_info_init_sized(entrain_edit_info_t* info, size_t bytes);
@@ -837,9 +841,10 @@ static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
 /* Describes the state after the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
-/* Describes loss `index`, from 0 in the order in which this rank learned of them: *replica becomes the number of the lost
- * replica, *rendezvous the number of rendezvous that were over then, and `text` the reason, cut to `bytes`
- * bytes with a 0 at the end. Each output may be NULL. Returns INVALID_ARGUMENT if there was no such loss. */
+/* Describes loss `index`. Losses are numbered from 0 in the order in which this rank learned of them. *replica becomes
+ * the number of the lost replica, *rendezvous the number of rendezvous that were over at that time, and `text` the
+ * reason, cut to `bytes` bytes with a 0 at the end. Each output may be NULL. Returns INVALID_ARGUMENT if there was no
+ * such loss. */
 ENTRAIN_API entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32_t index, int32_t* replica,
                                                int64_t* rendezvous, char* text, size_t bytes);
 
@@ -848,8 +853,10 @@ ENTRAIN_API entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32
  * its live parameters. Returns FAILED_PRECONDITION before the anchors exist, and while an exchange is in progress. */
 ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor, entrain_dtype_t dtype);
 
-/* Writes what the last exchange decided for a layer, which must not be frozen or empty: the norm and the weight of each
- * replica (most_replicas elements each, see entrain_edit_info_t; both 0 for a replica that is lost or did not take part), and the factor that clipped the combined pseudo-gradient. Each output may be NULL. */
+/* Writes the results of the last exchange for a layer, which must not be frozen or empty: the norm and the weight of
+ * each replica, and the factor that clipped the combined pseudo-gradient. `norms` and `weights` have most_replicas
+ * elements each (see entrain_edit_info_t); both are 0 for a replica that is lost or did not take part. Each output may
+ * be NULL. */
 ENTRAIN_API entrain_status_t entrain_edit_layer_report(const entrain_edit_t* edit, int32_t layer, double* norms,
                                                        double* weights, double* clip_factor);
 /* Writes how this replica's detector (skip_anomaly) judged the layer's norm at the last exchange: *z, the z-score, and
@@ -863,22 +870,22 @@ enum { /* entrain_checkpoint_config_t.kind */
   ENTRAIN_CHECKPOINT_PORTABLE = 0, /* steps, anchors (or parameters if there are no anchors), outer state, and the
                                       detectors of replica 0. A run with any number of replicas, and of ranks in each,
                                       can continue from it, with a new inner optimizer */
-  ENTRAIN_CHECKPOINT_EXACT = 1     /* also the state of each rank: live parameters, counts, and its arrays of the
-                                      caller. On the same mesh the run continues with the same bits. Can also be loaded
-                                      as portable */
+  ENTRAIN_CHECKPOINT_EXACT = 1     /* also the state of each rank: live parameters, counts, and the caller's arrays. On
+                                      the same mesh the run continues with the same bits. Can also be loaded as
+                                      portable */
 };
 enum {                     /* the ranks to which an array belongs; an array of the caller is ALL or RANK */
-  ENTRAIN_STATE_ALL = 0,   /* the same on all ranks: both kinds keep one copy */
+  ENTRAIN_STATE_ALL = 0,   /* the same on all ranks: both kinds of checkpoint keep one copy */
   ENTRAIN_STATE_RANK = 1,  /* different on each rank; only in the exact kind */
-  ENTRAIN_STATE_REPLICA = 2, /* the same on all ranks of a replica; the portable kind keeps that of replica 0, for
-                                all */
+  ENTRAIN_STATE_REPLICA = 2, /* the same on all ranks of a replica; the portable kind keeps the array of replica 0 for
+                                all replicas */
   ENTRAIN_STATE_LAYER = 3  /* a layer, divided among the ranks of a replica, and the same in all replicas */
 };
 /* Makes `count` elements at `data` part of the state: a save reads them from `data`, a load writes them to `data`. Use
  * it for the inner optimizer, data cursors and random number generators. All ranks name the same arrays. `name`: 1 to
  * 121 letters, digits and ". _ - /"; each name only once. `data` is lent until the EDiT object is destroyed. `data` is
  * host memory; if the object's own arrays are on a device, it may also be memory of that device. At each save and load
- * the library asks the driver which memory it is (INVALID_ARGUMENT for another device). The bytes in a checkpoint are
+ * the library asks the driver where the memory is (INVALID_ARGUMENT for another device). The bytes in a checkpoint are
  * the same in both cases. Local. */
 ENTRAIN_API entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, void* data, size_t count,
                                                     entrain_dtype_t dtype, int32_t holder);
@@ -891,8 +898,8 @@ typedef struct entrain_checkpoint_config {
   int32_t kind;            /* ENTRAIN_CHECKPOINT_*; default PORTABLE. Saving: the kind to write. Loading: the kind as
                               which the checkpoint is read */
   int32_t full_state_dict; /* saving: 1 (default): rank 0 writes one file with whole layers; 0: each rank that holds
-                              data writes its own file, and ckpt_name.ckpt refers to these files. A load detects which
-                              it is */
+                              data writes its own file, and ckpt_name.ckpt refers to these files. A load detects the
+                              form */
   int32_t rank0_only;      /* loading: 1 (default): rank 0 reads the files and sends the data, and no other rank needs
                               the files; 0: each rank reads the data that it needs. Saving: no effect, because no rank
                               gathers a copy of the whole state */
@@ -1023,9 +1030,9 @@ ENTRAIN_API entrain_status_t entrain_edit_open_state_start(entrain_edit_t* edit,
 ENTRAIN_API void entrain_state_destroy(entrain_state_t* state);
 
 /* An entry of a state: an array that this rank holds, alone or with the same values as other ranks, or a piece of a
- * layer. Each piece of a layer is an entry, and pieces of one layer follow each other; a rank has several if layers are
- * made of segments. The pieces of all ranks of a replica make the whole layer, without gaps and without padding. So a
- * piece may have no elements. `name`, `part`, `layer` and `rank` together are unique over all ranks, except for
+ * layer. Each piece of a layer is an entry, and pieces of one layer follow each other. A rank has several pieces of a
+ * layer that has several segments. The pieces of all ranks of a replica make the whole layer, without gaps or padding.
+ * So a piece may have no elements. `name`, `part`, `layer` and `rank` together are unique over all ranks, except for
  * copies. */
 typedef struct entrain_state_info_t {
   size_t size;
@@ -1036,11 +1043,11 @@ typedef struct entrain_state_info_t {
   entrain_dtype_t dtype;
   int32_t holder;        /* ENTRAIN_STATE_* */
   int32_t layer;         /* layer; -1: not a layer */
-  int32_t part;          /* of a layer: its part of the model, which is tensor coordinate + tensor length x pipeline
-                            coordinate; not a layer: -1 */
+  int32_t part;          /* number of the model part that has the layer: tensor coordinate + tensor length x pipeline
+                            coordinate; -1: not a layer */
   int32_t rank;          /* REPLICA: first rank of the replica, or 0 in the portable kind; RANK: this rank; otherwise
                             -1. The number of a rank is replica x ranks of a replica + rank within the replica */
-  int32_t saves;         /* 1: of the ranks that hold the same values, a checkpoint takes them from this rank. In the
+  int32_t saves;         /* 1: of the ranks that hold the same values, this rank gives them to a checkpoint. In the
                             portable kind a REPLICA array counts only on this rank */
 } entrain_state_info_t;
 ENTRAIN_API void entrain_state_info_init_sized(entrain_state_info_t* info, size_t bytes);
@@ -1055,9 +1062,9 @@ ENTRAIN_API entrain_status_t entrain_state_info(const entrain_state_t* state, si
 ENTRAIN_API entrain_status_t entrain_state_find(const entrain_state_t* state, const char* name, int32_t layer,
                                                 size_t* index);
 /* Copies an entry to `data`, in host memory. `count` and `dtype` must be those of the entry (INVALID_ARGUMENT
- * otherwise). Local. Returns FAILED_PRECONDITION if a checkpoint could not be saved (see entrain_edit_save; for ACCO,
- * if micro-batches have been added), and if the run has continued since the state was opened. On device memory waits
- * for the stream. */
+ * otherwise). Local. Returns FAILED_PRECONDITION at a time when no checkpoint can be saved (see entrain_edit_save; for
+ * ACCO, if micro-batches have been added), and if the run has continued since the state was opened. On device memory
+ * waits for the stream. */
 ENTRAIN_API entrain_status_t entrain_state_get(const entrain_state_t* state, size_t index, void* data, size_t count,
                                                entrain_dtype_t dtype);
 /* Keeps a copy of `data` (host memory) as the future value of the entry; the run does not change. Local. If an entry is
@@ -1110,18 +1117,19 @@ ENTRAIN_API entrain_status_t entrain_state_commit_start(entrain_state_t* state, 
  * its device adds more micro-batches to a round than the device can compute in time; max_microbatches limits them. */
 
 /* After a loss, with ENTRAIN_ON_LOSS_FINISH. Each rank keeps a copy of the shard (masters and optimizer state) of the rank
- * before it, rank 0 that of the last rank. A thread of the library makes each commit on both, so a commit sends
- * L / W elements of wire_dtype more, and makes two steps. When ranks are lost, no call returns an error on the other
- * ranks. They agree on the ranks that are left (entrain_comm_shrink) and finish the round: if all ranks had voted for the
- * commit, it counts the lost ranks' gradients on all of them. Otherwise the round is made again without these gradients,
- * with a divisor that is exactly that of the others; what the others have added stays. Then the shards are cut anew for
- * the ranks that are left. All of them have the same parameters, bit for bit, after equally many installs.
+ * before it; rank 0 keeps a copy of the last rank's shard. A thread of the library applies each commit to the shard and
+ * to the copy. So a commit sends L / W more elements of wire_dtype, and makes two steps. When ranks are lost, no call
+ * returns an error on the other ranks. They agree on the ranks that are left (entrain_comm_shrink) and finish the
+ * round. If all ranks had voted for the commit, it counts the lost ranks' gradients on all ranks that are left.
+ * Otherwise the round is repeated without these gradients, and its divisor counts only the micro-batches of the ranks
+ * that are left; the gradients that they have added stay. Then the shards are cut anew for the ranks that are left.
+ * After the same number of installs, all of them have the same parameters, bit for bit.
  *
- * The accumulator and `params` stay where they are. A rank whose caller computes joins in its next install. If a rank
- * and the rank behind it are both lost before the shards have been cut anew, a shard is lost: all calls then return
- * MISMATCH, which names both. Start again from the last checkpoint. A rank that was left out, because it was stopped or
- * too late, gets STALE_GENERATION. A loss during create, save or load is an error. In the last round, install waits
- * until all ranks have finished it. With agd, the optimizer's counts of branches include the copy. */
+ * The accumulator and `params` stay where they are. A rank whose caller computes takes part in its next install. If a
+ * rank and the rank behind it are both lost before the shards have been cut anew, a shard is lost: all calls then
+ * return MISMATCH, which names both. Start again from the last checkpoint. A rank that was left out, because it was
+ * stopped or too late, gets STALE_GENERATION. A loss during create, save or load is an error. In the last round,
+ * install waits until all ranks have finished it. With agd, the optimizer's counts of branches include the copy. */
 
 enum { /* entrain_acco_config_t.method. Each round sends 2 (W - 1) / W L elements per rank, L = padded parameters */
   ENTRAIN_ACCO = 0,      /* half A of a batch is computed at an estimate of the parameters, half B at the parameters. A
@@ -1132,7 +1140,7 @@ enum { /* entrain_acco_config_t.method. Each round sends 2 (W - 1) / W L element
                             one more such step would lead (a reconstruction, because there is no published code) */
   ENTRAIN_ACCO_ZERO1 = 3 /* synchronous: install waits for the round that it starts */
 };
-enum { /* units of the schedule and of the limit: they count what all ranks together have committed */
+enum { /* units of the schedule and of the limit; they are counted over the commits of all ranks together */
   ENTRAIN_UNIT_COMMITS = 0,
   ENTRAIN_UNIT_GRADIENTS = 1, /* micro-batches */
   ENTRAIN_UNIT_TOKENS = 2     /* as given to entrain_acco_add */
@@ -1143,8 +1151,8 @@ enum { /* units of the schedule and of the limit: they count what all ranks toge
  * return FAILED_PRECONDITION, which names the function; queries and optimizers are allowed.
  * - `grads`: the mean gradient, clipped. `master`: the parameters. Both are f32, or f64 if params_dtype is f64.
  * - preview 0: a commit. `master` becomes the new parameters; `out` is NULL.
- * - preview 1: `out` becomes what a commit would make of `master`; `master` and the optimizer's own state must not
- *   change.
+ * - preview 1: `out` receives the parameters that a commit would write to `master`; `master` and the optimizer's own
+ *   state must not change.
  * - `step` counts commits from 1.
  *
  * On device memory all three arrays are device addresses, and the function enqueues its work on entrain_acco_stream.
@@ -1174,17 +1182,18 @@ typedef struct entrain_acco_config {
   size_t count;                  /* Psi >= 1 */
   int32_t params_dtype;          /* ENTRAIN_F32 (default) or ENTRAIN_BF16; ENTRAIN_F64 only with `step` */
   int32_t grads_dtype;           /* type of the accumulator: params_dtype or ENTRAIN_F32; -1 (default): params_dtype */
-  int32_t wire_dtype;            /* type of gradients on the wire: ENTRAIN_F32 or ENTRAIN_BF16 (F64 with F64); -1
-                                    (default): params_dtype */
+  int32_t wire_dtype;            /* type of gradients on the wire: ENTRAIN_F32 or ENTRAIN_BF16; ENTRAIN_F64 if
+                                    params_dtype is F64; -1 (default): params_dtype */
   int32_t method;                /* ENTRAIN_ACCO*; default ENTRAIN_ACCO */
   const entrain_optim_t* optim;  /* the optimizer; may be destroyed before the channel, which keeps its state arrays.
-                                    The channel decides where it steps: the optimizer's own memory and stream have no
-                                    effect. NULL with `step`, or if groups cover all elements */
+                                    The channel's memory and stream apply; those of the optimizer have no effect. NULL
+                                    with `step`, or if groups cover all elements */
   entrain_acco_step_fn step;     /* the step of an optimizer of the caller, instead of optim */
   void* user;                    /* first argument of step */
   int64_t min_microbatches;      /* least number of micro-batches of this rank in a round; >= 1; default 1 */
-  int64_t max_microbatches;      /* largest number, >= min_microbatches. When it is reached, install must follow, and
-                                    waits. 0 (default): no limit */
+  int64_t max_microbatches;      /* largest number of micro-batches of this rank in a round; >= min_microbatches. At
+                                    this number the caller must call install, which then waits. 0 (default): no
+                                    limit */
   const int32_t* scripted_counts; /* for tests: the exact number of micro-batches in each round, so that a run can be
                                      repeated bit for bit; NULL (default): none. Copied */
   size_t scripted_rounds;        /* number of entries of scripted_counts; the run cannot have more rounds */
@@ -1214,11 +1223,12 @@ typedef struct entrain_acco_config {
   const entrain_acco_group_t* groups; /* disjoint and ascending. `optim` steps elements that are in no group, at the
                                          schedule's rate; if optim is NULL, every element must be in a group. Not with
                                          `step`. Copied. NULL (default): no groups */
-  size_t group_count;            /* number of groups. Each state array is as long as the shard, and their number is that
-                                    of the optimizer that needs most */
+  size_t group_count;            /* number of groups. The channel keeps as many state arrays as the optimizer that needs
+                                    most of them; each is as long as the shard */
   int32_t on_loss;               /* ENTRAIN_ON_LOSS_*; default FAIL. FINISH is refused with `step` and on device memory */
   int32_t admit;                 /* ENTRAIN_ADMIT_*; default NONE. EXCHANGE is refused with `step` and on device memory */
-  entrain_store_t* admit_store;  /* for admit: where newcomers apply, as entrain_edit_config_t.admit_store */
+  entrain_store_t* admit_store;  /* for admit: the store in which newcomers apply, as
+                                    entrain_edit_config_t.admit_store */
   const char* admit_name;        /* for admit: the name under which newcomers apply, 1 to 128 bytes; copied. NULL
                                     (default): "acco". Channels that live together in one store need different names */
 } entrain_acco_config_t;
@@ -1245,12 +1255,13 @@ ENTRAIN_API entrain_status_t entrain_acco_option_matters(const entrain_acco_conf
  * elements of wire_dtype. */
 ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                  entrain_acco_t** acco);
-/* Creates a channel that joins the ranks of a channel which trains; they have set ENTRAIN_ADMIT_EXCHANGE. `comm` has this
- * process alone: it is made in the others' store under a name of its own, because the store shows the way to their hosts.
- * `config` is as on the others; admit must be set. Blocks until they have taken this rank in, at most wait_ns; 0: the
- * communicator's default deadline. *acco belongs to the caller. config->params then holds the parameters that the others
- * installed last. See "Newcomers" below. Errors are those of entrain_edit_join; the values of MISMATCH include the result
- * of a step of `optim` on arbitrary values, by which optimizers are compared. */
+/* Creates a channel that joins the ranks of a channel that trains, the members. The members have set
+ * ENTRAIN_ADMIT_EXCHANGE. `comm` has this process alone. Create it in the members' store, under a name of its own,
+ * because the route to the store determines the address at which the members reach this process. `config` is as on the
+ * members; admit must be set. Blocks until the members have taken this rank in, at most wait_ns; 0: the communicator's
+ * default deadline. *acco belongs to the caller. config->params then holds the parameters that the members installed
+ * last. See "Newcomers" below. Errors are those of entrain_edit_join. Optimizers are compared by the result of one step
+ * on arbitrary values, so the values in the text of MISMATCH may be such results. */
 ENTRAIN_API entrain_status_t entrain_acco_join(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                int64_t wait_ns, entrain_acco_t** acco);
 /* Frees the channel, and ends a round in progress on all ranks. So destroy a channel after the end of the run, or on
@@ -1290,8 +1301,8 @@ ENTRAIN_API entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_wor
  * added. *finished becomes 1 when the run is over, on all ranks after the same commit. The parameters are then those of
  * that commit, and gradients that were added after it are dropped. */
 ENTRAIN_API entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished);
-/* Ends the run at the first commit that learns of this call. Any rank may call. Local. A run that loads a checkpoint
- * from after this end continues, up to its own limit. */
+/* Ends the run at the first commit that learns of this call. Any rank may call. Local. If a checkpoint was saved after
+ * this end, a run that loads it continues, up to its own limit. */
 ENTRAIN_API entrain_status_t entrain_acco_stop(entrain_acco_t* acco);
 
 /* The state after the last install. After the same number of installs all ranks read the same values, except for
@@ -1305,49 +1316,52 @@ typedef struct entrain_acco_info_t {
   int64_t dropped;         /* micro-batches of this rank that came too late for the last commit */
   int64_t microbatches;    /* micro-batches of all ranks in the last round; for a commit, those of both its halves */
   double lr;               /* learning rate of the last round */
-  double grad_norm;        /* norm of its mean gradient, with clip_norm; otherwise NaN */
-  double clip_factor;      /* factor by which it was clipped; 1: not clipped */
+  double grad_norm;        /* norm of the last round's mean gradient, with clip_norm; otherwise NaN */
+  double clip_factor;      /* factor by which this gradient was clipped; 1: not clipped */
   int32_t committed;       /* 1: the last round was a commit */
   int32_t finished;
   uint64_t exposed_ns;     /* time for which install waited, since creation */
-  uint64_t round_ns;       /* time that these rounds took, in parallel to the caller */
+  uint64_t round_ns;       /* time that rounds took since creation, in parallel to the caller */
   uint64_t bytes_sent;     /* payload bytes that this rank sent */
   int64_t bytes_held;      /* bytes of memory that the channel holds, without params */
   int32_t ranks;        /* ranks whose micro-batches are in the last round; before the first round: ranks of the channel */
-  int32_t losses;       /* ranks that were lost before this round: entrain_acco_loss describes them. On a newcomer: since
-                           it has joined */
-  int64_t joins;        /* newcomers that were taken in before this round */
+  int32_t losses;       /* ranks that were lost before the last round: entrain_acco_loss describes them. A newcomer
+                           counts the losses since it has joined */
+  int64_t joins;        /* newcomers that were taken in before the last round */
 } entrain_acco_info_t;
 ENTRAIN_API void entrain_acco_info_init_sized(entrain_acco_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_acco_info_init(entrain_acco_info_t* info) {
   entrain_acco_info_init_sized(info, sizeof(*info));
 }
 ENTRAIN_API entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info_t* info);
-/* Describes loss `index`, from 0 in the order in which this rank learned of them: *rank becomes the number of the lost rank
- * in the communicator of entrain_acco_create (newcomers have the numbers behind, in the order in which they came),
- * *round the round that was under way, counted from 1, and `text` the reason, cut to `bytes` bytes with a 0 at the end. Each output may be NULL. Returns INVALID_ARGUMENT if this rank knows of no such
- * loss. It may know of losses that entrain_acco_info does not count yet. */
+/* Describes loss `index`. Losses are numbered from 0 in the order in which this rank learned of them. *rank becomes the
+ * number of the lost rank in the communicator of entrain_acco_create (newcomers have the next numbers, in the order in
+ * which they came), *round the round that was under way, counted from 1, and `text` the reason, cut to `bytes` bytes
+ * with a 0 at the end. Each output may be NULL. Returns INVALID_ARGUMENT if this rank knows of no such loss. It may
+ * know of losses that entrain_acco_info does not count yet. */
 ENTRAIN_API entrain_status_t entrain_acco_loss(const entrain_acco_t* acco, int32_t index, int32_t* rank, int64_t* round,
                                                char* text, size_t bytes);
 
 /* Newcomers, with ENTRAIN_ADMIT_EXCHANGE. A process calls entrain_acco_join. A thread of the library looks into the store
  * between rounds (rank 0: two requests, at most every 20 ms) and connects newcomers on all ranks, while rounds go on. At the
- * beginning of the first round behind a commit the shards of masters and optimizer state are cut anew for all ranks;
- * newcomers get their shards, the parameters and the counters, and check hashes. The rounds stop for this transfer only.
- * This round counts the gradients of newcomers: it waits until they too have called entrain_acco_install. All ranks then
- * have the same bits.
+ * beginning of the first round after a commit, the shards of masters and optimizer state are cut anew for all ranks.
+ * Newcomers get their shards, the parameters and the counters, and check hashes. The rounds stop for this transfer
+ * only. This round counts the gradients of newcomers: it waits until they too have called entrain_acco_install. All
+ * ranks then have the same bits.
  *
- * Until all members have agreed that all went well, their state is the old one. A newcomer that dies or stands still
- * before costs them this attempt: no round waits for it, except that the transfer may wait 10 s beyond the time for its
- * data. Afterwards it is a rank like the others: with ENTRAIN_ON_LOSS_FAIL its loss ends the run, with FINISH the others
- * go on. If a member is lost meanwhile, newcomers apply again, or go on with the others. Nobody is taken in after the last
- * commit. The arrays of entrain_acco_add_state are not sent: they keep what the newcomer has.
+ * The members keep their old state until all of them have agreed that the transfer has succeeded. If a newcomer dies or
+ * stops before that, the attempt fails. No round waits for the newcomer, except that the transfer may wait 10 s beyond
+ * the time for its data. Afterwards the newcomer is a rank like the others: with ENTRAIN_ON_LOSS_FAIL its loss ends the
+ * run, with FINISH the others go on. If a member is lost meanwhile, newcomers apply again, or go on with the others. No
+ * newcomer is taken in after the last commit. The arrays of entrain_acco_add_state are not sent: they keep the
+ * newcomer's values.
  *
- * A newcomer makes the same calls as the others from its first entrain_acco_install on, after which its
- * entrain_acco_info_t is theirs. With ZERO1 this install brings a new commit. With the other methods it brings no
- * round: the others have made it already, with the commit before the newcomer, and a save that they make after it they
- * make with the newcomer. So decide about saves from entrain_acco_info after each install. A newcomer that does not
- * save a commit because it knows the commit from its admission leaves the others waiting in entrain_acco_save. */
+ * From its first entrain_acco_install on, a newcomer makes the same calls as the members. After this install its
+ * entrain_acco_info_t equals that of the members. With ZERO1 this install brings a new commit. With the other methods
+ * it brings no round: entrain_acco_info_t is that of the commit before the admission, which the members have installed
+ * already. If the members save this commit, the newcomer must take part in the save. So decide about saves from
+ * entrain_acco_info after each install. If a newcomer does not save a commit because it knows the commit from its
+ * admission, the members wait in entrain_acco_save. */
 
 /* Checkpoints of a channel. Arguments and errors are those of entrain_edit_add_state, entrain_edit_save and
  * entrain_edit_load. Save between install and the next add. A save waits for the round in progress and changes nothing.
