@@ -11,7 +11,7 @@
 
 namespace entrain_test {
 
-// Returns false for the 8-bit floats, which are only moved.
+// Returns false for the 8-bit floats, too, because these tests do not compute with them.
 inline bool IsFloating(entrain_dtype_t dtype) {
   return dtype <= ENTRAIN_F16;
 }
@@ -24,7 +24,7 @@ inline double HalfToDouble(uint16_t bits) {
   return (bits & 0x8000) != 0 ? -value : value;
 }
 
-// For normal numbers that the type holds exactly.
+// Only for normal numbers that the type holds exactly.
 inline uint16_t DoubleToHalf(double value) {
   if (value == 0) {
     return 0;

@@ -35,12 +35,13 @@ std::vector<double> WeightsOf(int kind, int size);
 
 // ---- Contributions
 
-// By rank. The values are small multiples of 1/4. All float types hold them, and f32 holds their
-// weighted sums, so elections are exact. A third are zeros, and ties are frequent.
+// Returns the contributions in rank order. The values are small multiples of 1/4. All float types
+// hold them, and f32 holds their weighted sums, so elections are exact. A third of the values are
+// zeros, and ties are frequent.
 std::vector<Values> Contributions(int size, size_t count);
 // Keeps the largest magnitudes of each contribution.
 std::vector<Values> LargestOfAll(const std::vector<Values>& x, double density);
-// Every third part is empty.
+// Returns parts of different lengths, of which every third is empty.
 PartCounts UnevenParts(int size);
 
 // ---- Calls

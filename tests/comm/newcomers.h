@@ -71,13 +71,13 @@ inline MaybeComm JoinAsNewcomer(const std::shared_ptr<Store>& store, const HowTo
   return Communicator::Join({.comm = ToOptions(store, how), .wait_ns = how.wait_ns});
 }
 
-// `options` without a store.
+// Makes the call on one rank, with `store` added to `options`.
 inline MaybeComm Grow(const Comm& comm, const std::shared_ptr<Store>& store, GrowOptions options) {
   options.store = [store](const Stop&) { return store; };
   return comm->Grow(options);
 }
 
-// Every rank of the communicator reaches every other one.
+// Checks that every rank of the communicator reaches every other rank.
 inline void ExpectWorks(const Comm& comm) {
   const int64_t mine = comm->rank() + 1, size = comm->size();
   int64_t sum = 0;

@@ -1,5 +1,5 @@
-// A communicator of three ranks whose parts a test uses one by one. Works are made and kept, but no
-// thread drives them.
+// The parts of a communicator of three ranks, which a test calls one by one. Works are created and
+// kept, but no thread drives them.
 #pragma once
 
 #include <deque>

@@ -1,4 +1,4 @@
-// An endpoint that keeps what it is given: control messages, and transfers until the test ends them.
+// An endpoint that records control messages, and keeps transfers until the test ends them.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
-// The user of an endpoint, for the targets of paths: it posts, takes back and closes as the input
-// says, as the engine does, and checks the contract of transports/transport.h.
+// The user of an endpoint, for the targets of paths. It acts like the engine: it posts transfers,
+// revokes them and closes the endpoint, as the input says. It checks the contract of
+// transports/transport.h.
 #pragma once
 
 #include <memory>
@@ -74,7 +75,7 @@ class PathUser : public Events {
     lost = why;
   }
 
-  // Does one thing that the engine may do.
+  // Takes one step that the engine may take.
   void Act(Input& in, Endpoint& path) {
     const uint8_t what = in.Byte();
     const uint8_t choice = in.Byte();
@@ -175,7 +176,7 @@ class PathUser : public Events {
   }
 };
 
-// Scripts of what PathUser::Act does, for seeds.
+// The actions of PathUser::Act, for the scripts of seeds.
 enum UserAction : uint8_t {
   kPostRecv = 0,
   kPostRecvLoan = 1,
@@ -218,7 +219,7 @@ inline PacketHeader TakeHeader(Input& in, const std::vector<uint64_t>& known) {
   return header;
 }
 
-// Appends to a script what TakeHeader reads as a plain packet of this type.
+// Appends the bytes to a script that TakeHeader reads as a plain packet of this type.
 inline Script& PutHeader(Script& script, PacketType type, int choice, int size, int message,
                          bool known = false, int streams = 0) {
   script.Byte(static_cast<int>(type))

@@ -1,4 +1,4 @@
-// Running inputs one by one, with libFuzzer or without.
+// Runs inputs one by one, with or without libFuzzer.
 #pragma once
 
 #include "absl/strings/string_view.h"

@@ -53,7 +53,7 @@ class Input {
   absl::string_view bytes_;
 };
 
-// Writes what Input reads.
+// Writes the bytes that Input reads.
 class Script {
  public:
   template <typename T>

@@ -129,7 +129,7 @@ struct Located {
 
 using Random = std::mt19937_64;
 
-// Fills with values and locations of which many are equal.
+// Fills the array with values and locations, many of which are equal.
 template <typename T, typename L>
 void FillPairs(Array& array, Random& random) {
   constexpr double kValues[] = {-1, 0, 1, 7, 1, -0.0, INFINITY, NAN};
@@ -140,8 +140,8 @@ void FillPairs(Array& array, Random& random) {
   }
 }
 
-// Fills with floats: mostly moderate values. Every eighth has random bits: NaN, infinities,
-// subnormal numbers, zeros.
+// Fills the array with floats, mostly moderate values. Every eighth has random bits: NaN,
+// infinities, subnormal numbers, zeros.
 inline void Fill(Array& array, Random& random) {
   switch (array.dtype()) {
     case DType::kF32I32:
@@ -204,7 +204,8 @@ inline ::testing::AssertionResult SameArrays(const Array& got, const Array& want
   return ::testing::AssertionSuccess();
 }
 
-// Tests whose parameter is a kernel table. Runs with every table that this machine supports.
+// A fixture whose parameter is a kernel table. Its tests run with every table that this machine
+// supports.
 class KernelTableTest : public ::testing::TestWithParam<const Kernels*> {
  protected:
   const Kernels& kernels() const { return *GetParam(); }

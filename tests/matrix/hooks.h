@@ -1,8 +1,9 @@
-// Where the victim of a fault stops. It tells the driver (tests/matrix/matrix.py) that it has come
-// to its phase, and goes on when the driver has brought the fault about.
+// The places at which the victim of a fault stops. The victim tells the driver
+// (tests/matrix/matrix.py) that it has come to its phase, and goes on when the driver has brought
+// the fault about.
 //
-// The phases that no call of the library shows are found at system calls: hooks.cc defines functions
-// of libc, which the library then calls in place of libc's.
+// Some phases are not visible in the calls of the library. The victim then stops at a system call:
+// hooks.cc defines functions of libc, which the library calls in place of libc's.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +19,23 @@ enum class Place {
   kClose,       // a descriptor is about to be closed
 };
 
-// The next call at `place` stops this process. kNone: no call does.
+// Makes the next call at `place` stop this process. kNone: no call stops it.
 void StopAt(Place place, const char* phase);
 // Stops here, unless the process has stopped before: writes a line to the driver and waits for its
 // answer, which may bring a fault about in this process.
 void Stop(const char* phase);
 
-// Connections over tcp go to this port of 127.0.0.2, where the driver's proxy passes them on, and
-// begin with 3 bytes: this rank, and the port that was meant.
+// Makes connections over tcp go to this port of 127.0.0.2, to the driver's proxy, which passes them
+// on. Each begins with 3 bytes: this rank, and the port of the real destination.
 void UseProxy(int port, int rank);
 
-// From then on standard output is standard error, and only Tell writes to the driver: UCX logs to
-// standard output.
+// Sends standard output to standard error from now on, so that only Tell writes to the driver. The
+// reason is that UCX logs to standard output.
 void KeepLinesApart();
 // Writes one line to the driver.
 void Tell(const char* line);
 
-// The time of a clock that no fault changes.
+// Returns the time of a clock that no fault changes.
 int64_t NowNs();
 
 }  // namespace faults

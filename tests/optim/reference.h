@@ -1,4 +1,4 @@
-// The update rules as their definitions are written, one element at a time, in double.
+// The update rules, written exactly as their definitions, one element at a time, in double.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // The seeds that a simulation runs, from the environment:
 //   ENTRAIN_SIMULATION_FIRST   the first seed (default 1)
-//   ENTRAIN_SIMULATION_SEEDS   how many (default: what the test says)
-//   ENTRAIN_SIMULATION_TRACE   1: the test prints what happens
+//   ENTRAIN_SIMULATION_SEEDS   the number of seeds (default: chosen by the test)
+//   ENTRAIN_SIMULATION_TRACE   1: the test prints all events
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ class Seeds {
  public:
   explicit Seeds(uint64_t usual)
       : first(Given().first.value_or(1)), count(Given().count.value_or(usual)) {}
-  // A part of the seeds was asked for, so the counts over all of them say nothing.
+  // Returns true if the environment selects seeds. A test must then not check counts over all
+  // seeds.
   static bool Chosen() { return Given().first || Given().count; }
   static bool Traced() { return Given().trace.value_or(0) != 0; }
 
@@ -32,7 +33,8 @@ class Seeds {
                                    Take("ENTRAIN_SIMULATION_TRACE")};
     return settings;
   }
-  // Removes the variable: the library refuses settings that it does not know.
+  // Returns the value of the variable, and removes the variable, because the library refuses
+  // settings that it does not know.
   static std::optional<uint64_t> Take(const char* name) {
     const char* const text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
     uint64_t value = 0;

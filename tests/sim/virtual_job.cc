@@ -8,14 +8,14 @@
 namespace entrain {
 namespace {
 
-// A path that a network has swallowed is noticed after so long.
+// The time after which a path is noticed that the network has cut without notice.
 constexpr int64_t kKeepAliveNs = 2 * kSecond;
 
 }  // namespace
 
 std::shared_ptr<Communicator> KeepProcess() {
   setenv("ENTRAIN_LOG", Seeds::Traced() ? "info" : "error", 0);  // NOLINT(concurrency-mt-unsafe)
-  // Fibers look like one thread to it.
+  // The detection would take all fibers for one thread.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   CommOptions options;
   options.runtime = *Runtime::Create({});

@@ -1,5 +1,5 @@
-// A job of virtual processes: its faults, its story for a seed that fails, and what its processes
-// report. Tests derive their scenarios from it.
+// A job of virtual processes: its faults, the log of events that is printed for a failing seed, and
+// the observations that its processes report. Tests derive their scenarios from this class.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,9 @@
 
 namespace entrain {
 
-// Keeps what a process has only once outside of virtual worlds: the thread of flight recorders, and
-// the log, which says nothing of the errors that seeds cause.
+// Returns a communicator that keeps the objects of the real process alive outside of virtual
+// worlds: the thread of flight recorders, and the log. The log does not report the errors that
+// seeds cause.
 std::shared_ptr<Communicator> KeepProcess();
 
 class VirtualJob {
@@ -35,11 +36,12 @@ class VirtualJob {
   using Comm = std::shared_ptr<Communicator>;
   using MaybeComm = absl::StatusOr<Comm>;
 
-  // Seeds decide the delays of the network and of the store, the hosts, and how wrong clocks are.
+  // The seed determines the delays of the network and of the store, the hosts, and the errors of
+  // the clocks.
   VirtualJob(uint64_t seed, int processes);
 
  protected:
-  // ---- Faults. Each is told in the story, and its processes are touched from then on.
+  // ---- Faults. Each is added to the printed log. Its processes count as touched from then on.
   void Crash(int process, int64_t at_call);
   void WillStop(int process, int64_t at_ns, int64_t for_ns);
   void CutPath(int a, int b, int64_t at_ns);
@@ -56,7 +58,7 @@ class VirtualJob {
     Check(name, world_.LocalNow(world_.process()) - start, limit_ns);
     return result;
   }
-  // The process has this communicator.
+  // Records that the process of the running fiber has this communicator.
   void Saw(const Communicator& comm);
   template <typename... Words>
   void Tell(const Words&... words) {
@@ -73,7 +75,7 @@ class VirtualJob {
   }
 
   // ---- Afterwards
-  // Communicators of one generation have the same members, wherever they were seen.
+  // Checks that communicators of one generation have the same members in all processes.
   void CheckViews();
   void CheckEnd(int64_t until_ns);
   int ProcessOf(const PeerId& id) const;  // -1: unknown
@@ -104,8 +106,8 @@ class VirtualJob {
   std::string wrong_;
 };
 
-// Runs a job for every seed, and first for `known`: seeds that have found faults. Job::Report returns
-// what is wrong, and Job::kReached names what its reached() counts.
+// Runs a job for every seed, and first for `known`: seeds that have found faults. Job::Report
+// returns the failures, and Job::kReached names the counters of reached().
 template <typename Job>
 void RunSeeds(uint64_t usual, const std::vector<uint64_t>& known) {
   const auto keep = KeepProcess();

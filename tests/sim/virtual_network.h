@@ -22,10 +22,10 @@ class VirtualNode {
  public:
   virtual ~VirtualNode() = default;
   virtual void OnMessage(int from, const std::string& text, int64_t now_ns) = 0;
-  // The path to a node is lost. `proven`: because the node's process has ended.
+  // Called when the path to a node is lost. `proven`: because the node's process has ended.
   virtual void OnLost(int peer, bool proven, int64_t now_ns) = 0;
   virtual void OnTick(int64_t now_ns) = 0;
-  // Never: INT64_MAX.
+  // Returns the time at which the node wants to run next, or INT64_MAX if at none.
   virtual int64_t next_tick() const = 0;
 };
 
@@ -54,7 +54,8 @@ class VirtualNetwork {
   }
   bool alive(int node) const { return !nodes_[static_cast<size_t>(node)].crashed; }
 
-  // Runs `event` at this time, for the test. It happens to the network, so a stopped node does not delay it.
+  // Runs `event` at this time, for the test. The event belongs to the network, so a stopped node
+  // does not delay it.
   void At(int64_t time_ns, std::function<void()> event) {
     events_.push({time_ns, next_++, -1, std::move(event)});
   }
@@ -83,8 +84,9 @@ class VirtualNetwork {
   }
 
   // ---- Faults
-  // Messages under way may be lost from some point on. Each peer learns of it behind the last message that arrives: with or
-  // without a proof, or never (`notice` false: the whole host is gone).
+  // Crashes the node. Messages under way may be lost from some point on. Each peer learns of the
+  // crash after the last message that arrives, with or without a proof. If `notice` is false (the
+  // whole host is gone), no peer learns of it.
   void Crash(int node, bool notice = true, double proven = 1) {
     Place& victim = at(node);
     if (std::exchange(victim.crashed, true)) {
@@ -102,14 +104,15 @@ class VirtualNetwork {
       }
     }
   }
-  // The node crashes instead of sending its `sends`-th message from now on.
+  // Makes the node crash instead of sending its `sends`-th message from now on.
   void CrashInTheMiddle(int node, int sends) { at(node).sends_left = sends; }
-  // The node neither runs nor loses messages until then.
+  // Stops the node until `until_ns`: it neither runs nor loses messages.
   void Stop(int node, int64_t until_ns) {
     at(node).stopped_until = std::max(at(node).stopped_until, until_ns);
   }
-  // Nothing sent from now on arrives, in this direction, and what is under way may be lost. `notice`: both are told, without
-  // a proof, each at a time of its own.
+  // From now on nothing sent in this direction arrives, and messages under way may be lost. With
+  // `notice` both nodes are told of the loss, each at its own time, without a proof that the other
+  // has ended.
   void Cut(int from, int to, bool notice) {
     Path& path = at(from).paths[static_cast<size_t>(to)];
     if (std::exchange(path.lost, true)) {
@@ -130,7 +133,7 @@ class VirtualNetwork {
       }
     });
   }
-  // A crashed node runs again, without any path, so that its memory can be given back.
+  // Makes a crashed node run again, without any path, so that it can free its memory.
   void Revive(int node) {
     at(node).crashed = false;
     at(node).stopped_until = 0;
@@ -140,14 +143,14 @@ class VirtualNetwork {
       out.lost = out.closed = in.lost = in.closed = true;
     }
   }
-  // Time passes without an event: a node computes.
+  // Lets time pass without an event: a node computes.
   void Spend(int64_t ns) { now_ += ns; }
-  // Messages of this direction take at least until then.
+  // Delays the messages of this direction: they arrive at `until_ns` or later.
   void Stall(int from, int to, int64_t until_ns) {
     at(from).paths[static_cast<size_t>(to)].stalled_until = until_ns;
   }
 
-  // Runs until this time, or until nothing happens any more.
+  // Runs the events until this time, or until no event is left.
   void Run(int64_t until_ns) {
     while (true) {
       const auto [tick, node] = NextTick();
@@ -176,9 +179,11 @@ class VirtualNetwork {
  private:
   struct Path {
     bool lost = false;    // nothing more is sent
-    bool closed = false;  // its end knows that it is lost, and reads nothing more from it
+    bool closed = false;  // the receiver knows that the path is lost, and reads nothing more from
+                          // it
     int64_t last = 0;     // the latest arrival
-    int64_t ends_ns = std::numeric_limits<int64_t>::max();  // what would arrive later is lost
+    int64_t ends_ns = std::numeric_limits<int64_t>::max();  // messages that would arrive later are
+                                                            // lost
     int64_t stalled_until = 0;
   };
   struct Place {

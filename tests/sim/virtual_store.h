@@ -1,6 +1,6 @@
 // The store of a VirtualWorld: a map that processes use through functions (lib/store/function_store.h),
-// so that the library's own meetings over set, get and add run. Every call takes time, takes effect at
-// one instant of it, and may find the process cut off from the store.
+// so that the library's own meetings over set, get and add run. Every call takes time and takes
+// effect at one instant within this time. A call fails if its process is cut off from the store.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ class VirtualStore {
 
   // Opens the store in the process of the running fiber. The store must not outlive this object.
   std::shared_ptr<Store> Open();
-  // No call ends before this instant of the network's time: the disk is slow.
+  // Delays all calls, as a slow disk does: no call ends before this instant of the network's time.
   void StallUntil(int64_t ns) { stalled_until_ = ns; }
-  // The calls of this process fail from now on.
+  // Makes all calls of this process fail from now on.
   void CutOff(int process) { cut_off_.insert(process); }
-  // Every call of this process takes longer from now on.
+  // Makes every call of this process slower from now on.
   void SlowDown(int process, int64_t most_ns) { slow_[process] = most_ns; }
   bool cut_off(int process) const { return cut_off_.contains(process); }
 
@@ -43,7 +43,7 @@ class VirtualStore {
   static int32_t Get(void* user, const char* key, int64_t timeout_ns, void* value, size_t* bytes);
   static int32_t Add(void* user, const char* key, int64_t delta, int64_t* sum);
   static int32_t Remove(void* user, const char* key);
-  // Half of a call's time. Returns false if the call fails.
+  // Blocks for half of a call's time. Returns false if the call fails.
   bool Travel(int process);
   void Trace(int process, const char* what, const char* key);
   void Changed(const std::string& key);

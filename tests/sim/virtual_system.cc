@@ -1,6 +1,6 @@
 // The system calls of the library, replaced for fibers of a VirtualWorld. The linker's --wrap turns
-// the library's calls of NAME into calls of __wrap_NAME (CMakeLists.txt). Outside fibers they are what
-// they always are.
+// the library's calls of NAME into calls of __wrap_NAME (CMakeLists.txt). Outside fibers,
+// __wrap_NAME calls the real function.
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -36,7 +36,7 @@ using entrain::VirtualWorld;
 
 namespace {
 
-// A look at the clock takes time, so that a thread that spins until an instant reaches it.
+// Reading the clock takes this time, so that a thread that spins until an instant reaches it.
 constexpr int64_t kLookNs = 300;
 
 VirtualWorld* World() {
@@ -221,7 +221,7 @@ int __wrap_close(int fd) {
   return 0;
 }
 
-// A new fiber would inherit the mask for good.
+// Ignored in fibers: a new fiber would inherit the mask and keep it.
 int __real_pthread_sigmask(int how, const sigset_t* set, sigset_t* before);
 int __wrap_pthread_sigmask(int how, const sigset_t* set, sigset_t* before) {
   return World() == nullptr ? __real_pthread_sigmask(how, set, before) : 0;

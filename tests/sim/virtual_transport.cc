@@ -24,7 +24,7 @@ enum Kind : char { kHello = 'h', kData = 'd', kControl = 'c', kClosed = 'x' };
 
 class VirtualEndpoint final : public Endpoint {
  public:
-  // `due_ns`: when the connection must stand.
+  // `due_ns`: the time by which the connection must be established.
   VirtualEndpoint(VirtualTransport* transport, int peer, int64_t due_ns)
       : transport_(transport),
         peer_(peer),
@@ -69,7 +69,7 @@ class VirtualEndpoint final : public Endpoint {
   }
   std::string peer_address() const override { return absl::StrCat(kPrefix, peer_); }
 
-  // From Poll.
+  // Called by Poll.
   void Take(absl::string_view text) {
     if (!end_.ok()) {
       return;
@@ -90,7 +90,7 @@ class VirtualEndpoint final : public Endpoint {
       Lose(AsPeerEnded(absl::UnavailableError(absl::StrCat("closed by the peer: ", text))));
     }
   }
-  // A path that does not stand yet is not lost: the peer is dialled again until the time is up.
+  // A path that is not established yet is not lost: the peer is dialled again until the time is up.
   void TakeLoss(bool proven) {
     if (connected_) {
       const absl::Status why = absl::UnavailableError("the path is lost");

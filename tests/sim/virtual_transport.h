@@ -33,7 +33,7 @@ class VirtualTransport final : public Transport {
   bool Arm() override;
   int wait_fd() const override { return wait_fd_; }
 
-  // From the network.
+  // Called by the network when a message arrives.
   void OnMessage(int from, const std::string& text);
   void OnLost(int peer, bool proven);
 

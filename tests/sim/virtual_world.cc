@@ -37,7 +37,8 @@ void* TakeStack() {
   return stack;
 }
 
-// The program's thread_local variables, which belong to a fiber while it runs. Libraries have others.
+// The thread_local variables of the program. While a fiber runs, they have the fiber's values. The
+// variables of shared libraries are not included.
 class ThreadVariables {
  public:
   static void Save(std::vector<char>* into) {
@@ -68,7 +69,7 @@ class ThreadVariables {
     }();
     return own;
   }
-  // The first object is the program.
+  // Called for the first loaded object, which is the program.
   static int Find(dl_phdr_info* object, size_t, void* place) {
     for (int i = 0; i < object->dlpi_phnum; ++i) {
       const auto& header = object->dlpi_phdr[i];

@@ -1,7 +1,7 @@
-// Processes that exist only in a test. The library's own code runs in them: its threads are fibers of
+// Processes that exist only in a test. They run the library's own code: its threads are fibers of
 // one thread, and the system calls by which it reads the clock, sleeps and wakes are replaced when
-// the test is linked (CMakeLists.txt lists them). So a test needs no seam in the library, and time
-// passes only while all fibers wait.
+// the test is linked (CMakeLists.txt lists them). So the library needs no code for this test, and
+// time passes only while all fibers wait.
 //
 //   a fiber runs until it blocks: a sleep, a futex, an epoll_wait, a call of the virtual store
 //   VirtualNetwork then runs the next event: a message, a fault, or a fiber whose time has come
@@ -37,26 +37,26 @@ class VirtualWorld {
     double clock_rate = 1;
   };
   void Describe(int process, const Process& how);
-  // Runs `body` in the process, on a fiber of its own.
+  // Runs `body` in the process, on a new fiber.
   void Start(int process, int64_t at_ns, std::function<void()> body);
-  // The process crashes instead of returning from its n-th blocking call from now on.
+  // Makes the process crash instead of returning from its `calls`-th blocking call from now on.
   void CrashAtCall(int process, int64_t calls, bool notice);
   bool notices(int process) const;  // the others are told of that crash
-  // Runs until this time, or until nothing happens any more.
+  // Runs until this time, or until no event is left.
   void Run(int64_t until_ns);
-  // Gives back what crashed processes hold: they run on alone, without network and store. Returns
-  // how many fibers have not come to their end.
+  // Frees the memory of crashed processes: they continue without network and store until their
+  // fibers end. Returns the number of fibers that have not ended.
   int Bury();
-  // A number that two equal runs have in common.
+  // Returns a hash of the run: equal runs have equal fingerprints.
   uint64_t fingerprint() const { return fingerprint_; }
 
-  // ---- For a fiber, and what it calls
-  // Null: no fiber runs.
+  // ---- For the code that runs on a fiber
+  // Returns the world of the running fiber, or null if no fiber runs.
   static VirtualWorld* OfFiber();
   int process() const;  // of the running fiber
   // Blocks for this time of the process's clock.
   void Sleep(int64_t ns);
-  // The same, but Wake with this key ends it. Returns false if the time has passed.
+  // As Sleep, but Wake with this key ends the sleep. Returns false if the time has passed.
   bool Block(const void* key, int64_t ns);
   void Wake(int process, const void* key);
   // Ends the sleeps that wait for descriptors.
@@ -78,7 +78,8 @@ class VirtualWorld {
   static bool IsVirtual(int fd) { return fd >= kFirstDescriptor; }
   uint64_t StartThread(std::function<void()> body);
   void JoinThread(uint64_t fiber);
-  // What Abseil knows of the running fiber as a thread: memory of zeros at first, and a semaphore.
+  // For Abseil, to which the running fiber is a thread: its identity, memory that is zero at first,
+  // and a semaphore.
   void* Identity(size_t bytes, size_t alignment);
   bool AwaitPost(int64_t ns);       // false: the time has passed
   bool Post(const void* identity);  // false: of no fiber

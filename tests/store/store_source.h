@@ -54,7 +54,7 @@ inline StoreFunctions FunctionsOver(const std::shared_ptr<Store>& base, bool rem
   return functions;
 }
 
-// Returns the kinds, without "etcd" where there is none (EtcdTests.RunHere says so).
+// Returns the kinds, without "etcd" if no etcd is installed (EtcdTests.RunHere reports this).
 inline std::vector<const char*> KindsHere(std::vector<const char*> kinds) {
   if (WhyNoEtcd().empty()) {
     kinds.push_back("etcd");
@@ -102,7 +102,7 @@ class StoreSource {
                                               : *store;
   }
   const std::string& url() const { return url_; }
-  // Returns the handle of the serving process. Null: there is no server.
+  // Returns the handle of the serving process, or null if there is no server.
   const std::shared_ptr<Store>& served() const { return served_; }
 
  private:

@@ -1,6 +1,6 @@
-// Counts the memory that this process has allocated: all memory of new, and the library's memory of
-// malloc, calloc and aligned_alloc. The C library's and other libraries' own memory is not counted.
-// Not for sanitizers, which count in another way.
+// Counts the memory that this process has allocated: all memory from new, and the memory that the
+// library gets from malloc, calloc and aligned_alloc. Memory of the C library and of other
+// libraries is not counted. Does not work with sanitizers.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace entrain {
 
 // Returns the bytes that are allocated now, including the allocator's rounding.
 int64_t AllocatedBytes();
-// Returns the largest number of bytes that were allocated at a time since ForgetMost.
+// Returns the largest number of bytes that were allocated at the same time since ForgetMost.
 int64_t MostAllocatedBytes();
 void ForgetMost();
 

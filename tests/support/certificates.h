@@ -23,7 +23,7 @@ class Authority {
     if (mkdtemp(directory_.data()) == nullptr) {
       std::abort();
     }
-    // No two authorities have one name.
+    // Different authorities have different names.
     certificate_ = Sign("the authority of " + directory_, key_, kDay);
     Write("ca.pem", [&](FILE* file) { PEM_write_X509(file, certificate_); });
   }
@@ -35,7 +35,7 @@ class Authority {
   Authority(const Authority&) = delete;
   Authority& operator=(const Authority&) = delete;
 
-  // Makes a certificate that ends in so many seconds; a negative number: has ended.
+  // Makes a certificate that expires after `seconds`. If `seconds` is negative, it has expired.
   TlsFiles Issue(const std::string& name, long seconds = kDay) {  // NOLINT(runtime/int)
     EVP_PKEY* const key = EVP_EC_gen("P-256");
     X509* const certificate = Sign(name, key, seconds);

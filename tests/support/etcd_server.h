@@ -27,8 +27,8 @@
 
 namespace entrain {
 
-// Returns the path of etcd: of Debian's package etcd-server, or what tools/setup.sh etcd fetched.
-// Empty: there is none.
+// Returns the path of the program etcd: that of Debian's package etcd-server, or that which
+// tools/setup.sh etcd fetched. Returns "" if there is none.
 inline std::string EtcdProgram() {
   const auto tree = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
   std::stringstream folders(std::string(std::getenv("PATH")) + ":" +
@@ -41,7 +41,7 @@ inline std::string EtcdProgram() {
   return {};
 }
 
-// Returns the reason why tests with etcd cannot run here. Empty: they can.
+// Returns the reason why tests with etcd cannot run here, or "" if they can.
 inline std::string WhyNoEtcd() {
   const auto opened = OpenStore("etcd://127.0.0.1:1", "", {Deadline::After(0)});
   return absl::IsUnimplemented(opened.status()) || absl::IsFailedPrecondition(opened.status())
@@ -67,7 +67,7 @@ class EtcdServer {
     for (Member& member : members_) {
       Start(member, cluster);
     }
-    // It is ready when a store opens over each member.
+    // The cluster is ready when a store opens over each member.
     for (const Member& member : members_) {
       const auto opened = OpenStore("etcd://127.0.0.1:" + std::to_string(member.port), "",
                                     {Deadline::After(30 * kSecond)});
@@ -93,7 +93,7 @@ class EtcdServer {
     return "etcd://" + hosts + (prefix.empty() ? "" : "/" + prefix);
   }
   size_t size() const { return members_.size(); }
-  // Returns the client URL of a member, as etcd's own tools take it.
+  // Returns the client URL of a member, in the form for etcd's own tools.
   std::string http(size_t member) const { return members_[member].client_url; }
   void Kill(size_t member) {
     if (members_[member].pid > 0) {
@@ -102,7 +102,7 @@ class EtcdServer {
       members_[member].pid = -1;
     }
   }
-  // SIGSTOP, SIGCONT.
+  // Sends SIGSTOP or SIGCONT to a member.
   void Signal(size_t member, int signal) const { kill(members_[member].pid, signal); }
 
  private:
@@ -113,7 +113,7 @@ class EtcdServer {
   };
 
   static std::string Http(int port) { return "http://127.0.0.1:" + std::to_string(port); }
-  // Ports are free when the function returns, all different.
+  // Returns different ports, which are free when the function returns.
   static std::vector<int> FreePorts(int count) {
     std::vector<int> ports, sockets;
     for (int i = 0; i < count; ++i) {

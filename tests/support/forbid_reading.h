@@ -12,7 +12,8 @@
 
 namespace entrain {
 
-// From now on process_vm_readv gives EPERM in this process. Returns whether this could be arranged.
+// Makes process_vm_readv fail with EPERM in this process from now on. Returns whether the filter
+// could be installed.
 inline bool ForbidReading() {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

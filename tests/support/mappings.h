@@ -1,4 +1,4 @@
-// How much of the library's shared memory this process has mapped.
+// Returns the number of mappings of the library's shared memory in this process.
 #pragma once
 
 #include <fstream>

@@ -32,7 +32,7 @@ inline int SignOf(double x) {
   return x > 0 ? 1 : x < 0 ? -1 : 0;
 }
 
-// Returns the sign that these products elect. Each rank has one product.
+// Returns the sign that these products elect. `products` has one product for each rank.
 inline int ElectedBy(Consensus consensus, const std::vector<double>& products) {
   double total = 0;
   for (const double product : products) {
@@ -41,7 +41,7 @@ inline int ElectedBy(Consensus consensus, const std::vector<double>& products) {
   return total >= 0 ? 1 : -1;
 }
 
-// `x`: by rank. A rank with weight 0 is ignored.
+// Returns the reduction of `x`, the contributions in rank order. A rank with weight 0 is ignored.
 inline Values MergedReference(const Merging& merging, const std::vector<Values>& x) {
   Values result(x.empty() ? 0 : x[0].size());
   for (size_t i = 0; i < result.size(); ++i) {

@@ -38,7 +38,7 @@ class TwoHosts {
 
   bool made() const { return made_; }
   static std::string AddressOf(int host) { return absl::StrCat("10.77.9.", host + 1); }
-  // Moves the calling thread, and what it starts, to that host.
+  // Moves the calling thread, and the threads and processes that it starts, to that host.
   bool Enter(int host) const {
     const int fd = open(absl::StrCat("/run/netns/", Name(host)).c_str(), O_RDONLY | O_CLOEXEC);
     const bool entered = fd >= 0 && setns(fd, CLONE_NEWNET) == 0;

@@ -1,5 +1,5 @@
-// A store and a meeting that pass every call on to another one: bases for those that watch or change
-// some of the calls.
+// A store and a meeting that pass every call on to another store and meeting: base classes for
+// tests that watch or change some of the calls.
 #pragma once
 
 #include <memory>

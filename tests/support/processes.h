@@ -1,4 +1,4 @@
-// Processes that a test forks, what they share, and directories that end with the test.
+// Processes that a test forks, memory that they share, and directories that are removed at the end.
 #pragma once
 
 #include <csignal>
@@ -20,7 +20,8 @@
 
 namespace entrain {
 
-// Forks a process that runs `body`. It ends with 0 if no expectation failed in it, else with 1.
+// Forks a process that runs `body`. The process exits with 0 if no expectation failed in it, else
+// with 1.
 inline pid_t StartProcess(const std::function<void()>& body) {
   const pid_t child = fork();
   EXPECT_GE(child, 0);
@@ -39,7 +40,7 @@ inline int EndOf(pid_t child) {
   return status;
 }
 
-// Calls `then` after a time, in a thread of its own. For a process that dies at any moment.
+// Calls `then` after a time, in a separate thread. For a process that dies at a random moment.
 inline void After(int64_t us, std::function<void()> then) {
   std::thread([us, then = std::move(then)] {
     usleep(static_cast<useconds_t>(us));  // the time that was asked for
@@ -47,7 +48,7 @@ inline void After(int64_t us, std::function<void()> then) {
   }).detach();
 }
 
-// Stops this process. Returns when `woken` holds in a child of it, which wakes it.
+// Stops this process. A child waits until `woken` returns true, and then continues this process.
 inline void StopUntil(const std::function<bool()>& woken) {
   const pid_t stopped = getpid();
   if (fork() == 0) {
@@ -60,7 +61,7 @@ inline void StopUntil(const std::function<bool()>& woken) {
   raise(SIGSTOP);
 }
 
-// A new directory, which is removed with what it holds.
+// A new directory, which is removed with its contents.
 class TempDirectory {
  public:
   TempDirectory() : path_((std::filesystem::temp_directory_path() / "entrain-XXXXXX").string()) {
@@ -75,7 +76,7 @@ class TempDirectory {
   std::string path_;
 };
 
-// One T in memory that this process shares with those that it forks.
+// One T in memory that this process shares with the processes that it forks.
 template <typename T>
 class SharedWithChildren {
  public:

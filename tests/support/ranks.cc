@@ -44,7 +44,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Join(const RanksOptions& options,
   return Communicator::Create(comm_options);
 }
 
-// Runs in the rank's own process.
+// Runs one rank. Called in the process of this rank.
 void RunRankProcess(const std::string& url, int rank, int size, const RanksOptions& options,
                     const RankBody& body) {
   auto store = OpenStore(url, "", {Deadline::After(5 * kSecond)});

@@ -31,15 +31,16 @@ struct RanksOptions {
 
 using RankBody = std::function<void(const std::shared_ptr<Communicator>& comm)>;
 
-// Returns when all bodies have returned. The test fails if a communicator cannot be created.
+// Runs `body` on every rank, and returns when all bodies have returned. The test fails if a
+// communicator cannot be created.
 void RunRanks(int size, const RanksOptions& options, const RankBody& body);
 inline void RunRanks(int size, const RankBody& body) {
   RunRanks(size, {}, body);
 }
 
-// Runs each rank as a process, forked from the caller's only thread before the caller has used a
-// device. Returns when all have ended. Returns the status of each as waitpid gives it: 0 if nothing
-// failed.
+// Runs each rank as a process. The caller must have only one thread, and must not have used a
+// device yet, because the processes are forked. Blocks until all processes have ended. Returns the
+// status of each, as waitpid gives it: 0 if nothing failed.
 std::vector<int> RunRankProcesses(int size, const RanksOptions& options, const RankBody& body);
 
 }  // namespace entrain

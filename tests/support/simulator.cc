@@ -211,7 +211,8 @@ absl::Status Simulator::Post(RunningLane* lane) {
     } else {
       channel->recvs.push_back({lane, range});
     }
-    // The channel has one pair more than before, so one more delivery can happen.
+    // The channel has one more pair of send and receive than before, so one more delivery can
+    // happen.
     if ((sends ? channel->sends.size() <= channel->recvs.size()
                : channel->recvs.size() <= channel->sends.size())) {
       ready_.push_back({nullptr, channel});

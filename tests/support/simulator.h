@@ -4,11 +4,11 @@
 // because it checks one rank.
 //
 // The network: messages from one rank to another in one lane arrive in the order sent. No other
-// order is guaranteed. There are two ways of sending, because transports have both:
-//   eager       a send is done as soon as it is posted, its bytes taken then
-//   rendezvous  a send is done when the receiver takes it, and its bytes are read only then
-// One step of the simulation posts a round, delivers a message, or ends a round; which step is next
-// is random.
+// order is guaranteed. There are two methods of sending, because transports have both:
+//   eager       a send is done as soon as it is posted; its bytes are copied at this time
+//   rendezvous  a send is done when the receiver takes it; its bytes are read only at this time
+// One step of the simulation posts a round, delivers a message, or ends a round. The next step is
+// chosen at random.
 #pragma once
 
 #include <cstdint>
@@ -45,12 +45,12 @@ struct RankLayout {
   Layout in, out;
 };
 
-// `data[rank]` is D as that rank sees it. Before: its input, unset outside kIn's window.
-// Afterwards: kOut. Out of place, only what was written to kOut is set afterwards, and kIn must not
-// have changed.
+// `data[rank]` is the vector D (collectives/spec.h) of that rank. Before the call: the input, unset
+// outside kIn's window. Afterwards: kOut. Out of place, only the elements that were written to kOut
+// are set afterwards, and kIn must not have changed.
 absl::Status Simulate(absl::Span<const Schedule> schedules, absl::Span<const RankLayout> layouts,
                       const Simulation& simulation, std::vector<std::vector<Cell>>* data);
-// All ranks have the same layout.
+// As above, with one layout for all ranks.
 absl::Status Simulate(absl::Span<const Schedule> schedules, const Layout& layout,
                       const Simulation& simulation, std::vector<std::vector<Cell>>* data);
 

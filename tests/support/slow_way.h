@@ -1,5 +1,5 @@
-// A tcp proxy that delays. It has an address of its own. Bytes to and from the server behind it
-// arrive later by a given time. It can also alter a byte.
+// A tcp proxy that delays bytes. It has an address of its own. Bytes to and from the server behind
+// it arrive later by a given time. The proxy can also alter a byte.
 #pragma once
 
 #include <atomic>

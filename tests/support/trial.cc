@@ -30,8 +30,8 @@ BufferView View(std::vector<std::byte>& data) {
   return {data.data(), static_cast<int64_t>(data.size()), MemoryKind::kHost};
 }
 
-// Operators of i64. The result of one depends on the order of the ranks, that of the other does
-// not.
+// Two operators of i64. The result of the first depends on the order of the ranks, the result of
+// the second does not.
 int32_t KeepFirst(void* /*dst*/, const void* /*src*/, size_t /*count*/, int32_t /*dtype*/, void*) {
   return 0;
 }

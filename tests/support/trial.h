@@ -10,7 +10,7 @@
 
 namespace entrain {
 
-// Equal on all ranks.
+// The parameters of a trial, equal on all ranks.
 struct TrialSpec {
   CallKind kind = CallKind::kBarrier;  // kSend: from the root to the next rank
   int64_t count = 0;                   // elements of a part if HasParts(kind), else of the buffer
@@ -36,11 +36,11 @@ class Trial {
   Call call;
 
  private:
-  // Returns the number of elements that rank `from` has for rank `to`. Parts differ by their owner,
-  // in an all_to_all by both ranks.
+  // Returns the number of elements that rank `from` has for rank `to`. It depends on the owner of
+  // the part; in an all_to_all, on both ranks.
   int64_t PartOf(int from, int to) const;
   int64_t PartsOf(int from, int first_to, int last_to) const;
-  // In place: `out` is a part of `in`, or `in` is a part of `out`.
+  // Returns true if, in place, `out` is a part of `in`, or `in` is a part of `out`.
   bool OwnPartIsIn() const;
   bool OwnPartIsOut() const;
   void DrawOperator();

@@ -1,5 +1,5 @@
-// Waits for an observable condition. tests/sleeps_test.cmake rejects a sleep that neither polls nor
-// says why time must pass.
+// Waits for an observable condition. tests/sleeps_test.py rejects a sleep that neither polls nor
+// has a comment that says why time must pass.
 #pragma once
 
 #include <chrono>

@@ -88,7 +88,7 @@ class TestArray {
   const PlacedArray memory_;
 };
 
-// A step of the caller that is written for host memory, made to run in either place.
+// Runs a step of the caller, which is written for host memory, in either place.
 template <typename T>
 class HostStep {
  public:
@@ -122,7 +122,7 @@ class HostStep {
   ArraysAt at_;
 };
 
-// For INSTANTIATE_TEST_SUITE_P of suites whose parameter tells whether arrays are on a device.
+// For INSTANTIATE_TEST_SUITE_P of suites whose parameter is true if arrays are on a device.
 #ifdef FAKE_CUDA_LIBRARY
 inline const std::vector<bool> kPlaces = {false, true};
 #else

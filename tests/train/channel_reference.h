@@ -1,6 +1,7 @@
-// A reference of a gradient channel that steps all parameters at once, in plain sequence, with the
-// micro-batches of those ranks that each commit has counted; and the gradients of the ranks. Sums of
-// these gradients are exact in any order, so parameters can be compared bit for bit.
+// A reference of a gradient channel, and the gradients of the ranks. The reference steps all
+// parameters at once, one commit after the other, with the micro-batches of the ranks that each
+// commit has counted. Sums of these gradients are exact in any order, so parameters can be compared
+// bit for bit.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +56,8 @@ class ChannelReference {
       masters_.push_back(InitialOf(i));
     }
   }
-  // Adds the micro-batches that these ranks made for a round, counted from 0, to the next commit.
+  // Adds the micro-batches that these ranks made for `round` to the next commit. Rounds count from
+  // 0.
   void Add(const std::vector<int>& ranks, int64_t round) {
     sum_.resize(masters_.size());
     for (const int rank : ranks) {

@@ -24,8 +24,8 @@ class EditReference {
     }
   }
 
-  // Every replica has moved from the anchor by `drift`. theta = a + drift, so Delta = -drift.
-  // `grown`: factors of the weights, f in train.h.
+  // Makes an exchange in which every replica has moved from the anchor by `drift`: theta = a +
+  // drift, so Delta = -drift. `grown`: factors of the weights, f in train.h.
   void Exchange(
       int layer, const std::vector<int>& replicas,
       const std::function<double(int replica, int64_t element)>& drift,

@@ -1,8 +1,8 @@
 // Jobs whose replicas are killed while others join them (option admit). Ranks are processes, as in a
 // real job. Their results lie in memory that they share with the test.
 //
-// Each rank trains until the replicas have met `rounds_after` times in the number that the test
-// expects at the end. It logs every rendezvous, so that the test can compute what must come out.
+// Each rank trains until `rounds_after` rendezvous have had the number of replicas that the test
+// expects at the end. It logs every rendezvous, so that the test can compute the expected result.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ struct Met {
   int64_t steps = 0, since = 0;
 };
 
-// What a rank shows.
+// The results of a rank.
 struct Shown {
   std::atomic<int64_t> rounds;  // that it has logged
   std::array<std::array<Met, kMostRanks>, kMostRounds> log;
@@ -52,7 +52,7 @@ class SharedMemory : public SharedWithChildren<Shared> {
   Shown& operator[](int rank) const { return (*this)->ranks[static_cast<size_t>(rank)]; }
 };
 
-// Returns the options with losses that are no end, newcomers, and an exchange every 4 steps.
+// Returns the options with on_loss finish, newcomers, and an exchange every 4 steps.
 EditOptions Open(EditOptions options);
 
 // A job. Process p is a rank of the members' mesh if p < members * shards. The others join.
@@ -66,7 +66,7 @@ struct Job {
   int rounds_after = 3;             // such rendezvous
   int ends = 3;                     // processes that come to the end
   int64_t timeout_ns = 30 * kSecond, wait_ns = 30 * kSecond;
-  // When a newcomer begins to join: as many ranks are gone.
+  // A newcomer begins to join when this number of ranks is gone.
   std::function<int(int process)> comes_after = [](int) { return 0; };
   std::function<int(int process)> step_us = [](int) { return 500; };
   // The host of a process. Empty: all are on this host.
@@ -75,23 +75,24 @@ struct Job {
   std::function<void(int process, int64_t seen)> at = {};
   std::function<void(int process)> at_joining = {};
   std::function<void(int process, EditOptions* options)> tweak = {};
-  // Ends with Leave, of all replicas at one step, as fragments need it. Process 0 must live.
+  // True: the job ends with Leave, which all replicas call at the same step, as fragments need it.
+  // Process 0 must live.
   bool leaves = false;
 
   int processes() const { return (members + newcomers) * shards; }
   bool joins(int process) const { return process >= members * shards; }
 };
 
-// Kills this process, as Shared::gone says.
+// Kills this process, and counts it in Shared::gone.
 void Die(const SharedMemory& shared);
 
 // Runs the job. Returns the status of each process as waitpid gives it.
 std::vector<int> RunJob(const Job& job, const SharedMemory& shared);
 
-// Expects that these processes came to the end with the same bits in each slot.
+// Expects that these processes have come to the end, with equal bits on all processes of a slot.
 void ExpectAlike(const Job& job, const SharedMemory& shared, const std::vector<int>& processes);
 
-// Expects the result of a reference that has the exchanges of the log of `process`, which saw all.
+// Compares with a reference that makes the exchanges in the log of `process`, which has seen all.
 void ExpectReference(const Job& job, const SharedMemory& shared, int process);
 
 }  // namespace entrain::joining

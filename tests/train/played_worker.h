@@ -1,4 +1,4 @@
-// A worker without a thread: it keeps its jobs until the test runs them.
+// A worker without a thread. It keeps its jobs until the test runs them.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ struct NamedOptions {
   const char* name;
   EditOptions options;
 };
-// Returns the methods beside Weighed() for which a loss need not be the end.
+// Returns the methods, besides Weighed(), that allow on_loss finish.
 std::vector<NamedOptions> OtherMethods();
 
 // ---- Place of the memory
@@ -63,7 +63,7 @@ class Replica {
   // written back before the replica is used in any other way.
   std::vector<float>& params() { return Pull(params_); }
   std::vector<float>& grads() { return Pull(grads_); }
-  // Reads lent memory, and writes it.
+  // Fetch reads lent memory, Store writes it.
   std::vector<std::byte> Fetch(const void* lent, int64_t bytes);
   void Store(void* lent, const std::vector<std::byte>& values);
   // On a device, waits for the rank's stream.
@@ -81,7 +81,7 @@ class Replica {
   void DestroyEdit() { edit_.reset(); }
   void DestroyShards() { shards_.reset(); }
 
-  // Calls `visit` for each element of this rank's shards that is not padding.
+  // `visit` is called for each element of this rank's shards that is not padding.
   using Visit = std::function<void(int layer, int64_t element, float& value)>;
   void ForEach(std::vector<float>& slab, const Visit& visit) const;
   // Sets theta := anchor + drift(layer, element).
@@ -91,7 +91,7 @@ class Replica {
   bool Forward(bool training = true, bool first_microbatch = true);
   // Blocks until all ranks of the mesh have called this.
   void MeetAll();
-  // Makes a step that only counts.
+  // Counts a step without changing parameters.
   void EndStep();
   std::vector<float> Anchor();
 
@@ -125,7 +125,7 @@ void RunReplicas(const Grid& grid, const ShardConfig& config,
 // Returns a number in [-1, 1) that depends on the arguments.
 float Noise(int64_t a, int64_t b, int64_t c = 0, int64_t d = 0);
 
-// Joins the slabs of all slots to all layers, without padding, one after the other.
+// Returns all layers one after the other, without padding, from the slabs of all slots.
 std::vector<float> Assemble(const std::vector<std::vector<float>>& slabs,
                             const std::vector<int64_t>& layer_counts);
 

@@ -40,7 +40,7 @@ struct Rounds {
   EditOptions options;
   int rounds = 4;
   int shard_prefetch = 1;
-  // Changes a drift. By default it does not change.
+  // Changes a drift. By default drifts do not change.
   std::function<float(int replica, int round, float drift)> change = {};
   // Returns the seed of a replica's drift. By default this is the replica's number.
   std::function<int(int replica)> seed = {};
@@ -54,8 +54,8 @@ struct Rounds {
 // Returns a gradient that depends on the parameter, the step and a stream of data.
 float Gradient(float theta, int stream, int step, int layer, int64_t i);
 
-// A step of SGD with the mean gradient of the replica's streams. Its slots share the streams among
-// them.
+// A step of SGD with the mean gradient of the replica's streams. The slots of the replica divide
+// the streams among themselves.
 struct SgdStep {
   float lr;
   int streams = 0;                         // per replica; 0: one per slot

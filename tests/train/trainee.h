@@ -43,7 +43,7 @@ constexpr Way kWays[] = {kOneFile, {true, false}, {false, true}, {false, false}}
 CheckpointOptions To(const Directory& directory, CheckpointKind kind, Way way = kOneFile,
                      const std::string& name = "run");
 
-// A replica with its own inner optimizer: momentum over a gradient that depends on everything in
+// A replica with its own inner optimizer: momentum over a gradient that depends on all values in
 // which ranks may differ.
 class Trainee {
  public:
@@ -68,7 +68,7 @@ struct Seen {
 };
 Seen Look(Replica& r, const Trainee& trainee);
 
-// The states of all ranks, by replica and slot. Ranks put them there while they run.
+// The states of all ranks, by replica and slot. Ranks store their states while they run.
 class All {
  public:
   void Put(Replica& r, Seen seen);

@@ -1,4 +1,4 @@
-// Functions with which tests of models run a pass with their own parameters.
+// Functions by which tests of models run a pass with parameters of the test.
 #pragma once
 
 #include <cstddef>

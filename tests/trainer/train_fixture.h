@@ -1,4 +1,4 @@
-// entrain-train as a user starts it: starts runs on a text, and reads their output files.
+// Starts runs of entrain-train on a text, as a user does, and reads their output files.
 #pragma once
 
 #include <array>

@@ -25,7 +25,7 @@
 
 namespace entrain {
 
-// Records what a transport tells its engine.
+// Records the events that a transport reports to its engine.
 struct Recorder final : Events {
   std::set<Context> refused;
   std::vector<Envelope> early;
@@ -84,11 +84,12 @@ inline Envelope Message(uint32_t user_tag, Context context = kContext, int64_t c
 }
 
 // Returns the transports over which the suite runs: those of the registry that are available. tcp
-// runs also with further connections as "tcp_streams", with checksums as "tcp_crc", and with TLS by a key and by certificates as
-// "tcp_tls", "tcp_tls_streams" and "tcp_certificates". ucx runs as "ucx_tcp" and "ucx_sm", by the
-// UCX transport that is used. Each without TLS runs also behind an emulated link as "fault_NAME".
+// also runs with further connections as "tcp_streams", with checksums as "tcp_crc", and with TLS by
+// a key and by certificates as "tcp_tls", "tcp_tls_streams" and "tcp_certificates". ucx runs as
+// "ucx_tcp" and "ucx_sm", depending on UCX's transport. Each transport without TLS also runs behind
+// an emulated link as "fault_NAME".
 std::vector<std::string> EveryTransport();
-// Returns the same transports without inproc.
+// Returns the transports of EveryTransport() without inproc.
 std::vector<std::string> EveryTransportOfProcesses();
 // Returns the transport's own name.
 inline std::string Beneath(absl::string_view name) {
@@ -99,7 +100,7 @@ inline std::string Beneath(absl::string_view name) {
   absl::ConsumeSuffix(&name, "_certificates");
   return std::string(absl::StartsWith(name, "ucx_") ? "ucx" : name);
 }
-// Makes Node::transport by that name, with the node's config.
+// Makes Node::transport, the transport called `name`, with the node's config.
 void MakeTransport(absl::string_view name, Node& node);
 // Makes a node of the transport called `name`. Peer ids compare like `index`.
 std::unique_ptr<Node> MakeNode(absl::string_view name, uint8_t index, absl::string_view key = "");
@@ -129,18 +130,18 @@ class EndpointContract : public testing::TestWithParam<std::string> {
   bool PollBoth(const Transfer& x, const Transfer& y) {
     return PollUntil([&] { return x.times > 0 && y.times > 0; });
   }
-  // Polls until nothing has happened for a while. For tests that something does not happen.
+  // Polls until no event has come for a while. For tests that expect no event.
   void Settle();
   // Receives by TryRecv at b a message that a has sent or is sending.
   Endpoint::Next Take(const Envelope& envelope, Bytes into);
-  // Messages of tag 1 that TrySend accepts, up to the first that it does not copy.
+  // The messages of tag 1 that TrySend accepts, up to the first message that it does not copy.
   struct Many {
     int sent = 0;
     std::optional<SendRequest> rts;  // of the last message
   };
   Many SendMany(ConstBytes bytes, int most);
-  // Returns the final answer of TryTaken for a message sent by RTS, without a turn of the sender's
-  // loop.
+  // Calls TryTaken for a message sent by RTS until the result is final, without polling the sender.
+  // Returns this result.
   static Endpoint::Next UntilTaken(Endpoint& sender, SendRequest request);
   void ExpectTaken(const Many& many) {
     if (many.rts) {

@@ -1,6 +1,6 @@
-// A table of NCCL's functions that only records its calls, and a device that does the same. They
-// show, argument by argument, what the adapter makes of a call. Only one test at a time may use
-// them.
+// A table of NCCL's functions that only records its calls, and a device that only records its
+// calls. The records show, argument by argument, the NCCL calls that the adapter makes for a call.
+// Only one test at a time may use them.
 #pragma once
 
 #include <string>
@@ -15,13 +15,13 @@ struct Recorded {
   std::vector<std::string> lines;  // "AllReduce 1000 2000 4 f32 sum"; addresses in hexadecimal
   int entered = 0;                 // Enter without Leave
   bool outside = false;            // NCCL was called without the device
-  // Answers.
+  // Results that the functions return.
   Result init = kInProgress, async = kSuccess, call = kSuccess, destroy = kSuccess;
   int polls_in_progress = 0;  // number of queries answered with kInProgress
   int communicators = 0;      // neither destroyed nor aborted
 };
 
-// Each call starts a new recording and ends the one before.
+// Starts a new recording and ends the previous one.
 Recorded& StartRecording();
 Functions RecordingFunctions();
 

@@ -34,17 +34,17 @@ class DriverState {
   Faults& faults() { return faults_; }
   CUresult Retain(int ordinal, CUcontext* out);
   bool IsActive(int ordinal);
-  // Returns the calling thread's device. Null: none.
+  // Returns the calling thread's device, or null if the thread has none.
   FakeDevice* Current();
   CUresult Push(CUcontext context);
   CUresult Pop(CUcontext* out);
 
   CUresult NewStream(bool blocking, CUstream* out);
   CUresult DropStream(CUstream stream);
-  // Returns the stream's device, whichever it is. Null: there is no such stream.
+  // Returns the device of the stream, or null if there is no such stream.
   FakeDevice* DeviceOf(CUstream stream);
-  // Returns a stream of the current device. Null and CU_STREAM_LEGACY stand for its default stream.
-  // Returns null if there is no such stream.
+  // Returns a stream of the current device, or null if there is no such stream. As argument, null
+  // and CU_STREAM_LEGACY stand for the default stream.
   std::shared_ptr<FakeStream> StreamOf(CUstream stream);
   // Enqueues in the stream's order, including its order with the default stream.
   void Enqueue(const std::shared_ptr<FakeStream>& stream, std::function<void()> run,
@@ -56,10 +56,11 @@ class DriverState {
   CUresult DropEvent(CUevent event);
   CUresult Record(CUevent event, const std::shared_ptr<FakeStream>& stream);
   CUresult MarkOf(CUevent event, Mark* out);
-  // Returns how many streams, or events, are not destroyed.
+  // Returns the number of streams, or of events, that are not destroyed.
   int Live(bool streams);
 
-  // After an operation has failed, every function fails, as after an illegal address on a device.
+  // Must be called when an operation has failed. From then on every function fails, as after an
+  // illegal address on a device.
   void Break(CUresult why) { broken_.store(why); }
   CUresult broken() const { return broken_.load(); }
 

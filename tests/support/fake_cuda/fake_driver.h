@@ -1,22 +1,23 @@
-// The exports of the fake driver besides the driver's functions: for tests, found by dlsym.
+// The functions that the fake driver exports besides those of a real driver. Tests look them up by
+// dlsym.
 #pragma once
 
 #include <cstddef>
 
 extern "C" {
 
-// The nth call from now of a function ("cuMemAlloc_v2") does nothing and returns `result`. nth 0:
-// every call does, until FakeCudaFail gives `result` 0. FAKE_CUDA_FAIL=FUNCTION:NTH:RESULT does the
-// same from the start.
+// Makes the nth call from now of a function ("cuMemAlloc_v2") do nothing and return `result`. If
+// nth is 0, every call does so, until FakeCudaFail is called with `result` 0.
+// FAKE_CUDA_FAIL=FUNCTION:NTH:RESULT has this effect from the start.
 void FakeCudaFail(const char* function, int nth, int result);
-// Returns how often a function was called.
+// Returns the number of calls of a function.
 int FakeCudaCalls(const char* function);
-// Returns how many objects exist of "stream", "event", "device memory", "pinned memory" or
-// "import". -1: unknown kind.
+// Returns the number of objects of a kind that exist: "stream", "event", "device memory", "pinned
+// memory" or "import". Returns -1 for an unknown kind.
 int FakeCudaLive(const char* what);
-// 1: streams begin no further operation, until 0 is given.
+// With 1, streams begin no further operation, until the function is called with 0.
 void FakeCudaPause(int paused);
-// Returns the device's address of a program's memory. Null: there is none. For fakes of other
+// Returns the device's address of a program's memory, or null if there is none. For fakes of other
 // libraries that work on device memory.
 void* FakeCudaSeen(const void* memory, size_t bytes);
 

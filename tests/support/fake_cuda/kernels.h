@@ -17,7 +17,7 @@ struct FakeKernel {
   void (*run)(const void* args, int blocks);
 };
 
-// Returns the kernel of this name in its module. Null: none.
+// Returns the kernel of this name, as its module names it, or null if there is none.
 const FakeKernel* FindKernel(const char* name);
 const FakeKernel* FindTrainerKernel(const char* name);
 int ThreadsOfABlock();

@@ -41,7 +41,7 @@ class MemoryMap {
   // Finds the allocation that contains all of these bytes.
   bool Find(uintptr_t address, size_t bytes, FakeMemory* out);
   int Live(MemoryOrigin origin);
-  // Returns the device's address of these bytes. Null: there is none.
+  // Returns the device's address of these bytes, or null if there is none.
   char* Seen(uintptr_t address, size_t bytes);
 
  private:

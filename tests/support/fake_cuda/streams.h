@@ -35,7 +35,7 @@ class FakeStream {
   bool Reached(uint64_t operations);
   // While paused, the streams of all devices begin no operation.
   static void Pause(bool paused);
-  // Waits for the operations. Aborts the process with `why` after a minute.
+  // Waits until this number of operations has run. Aborts the process with `why` after a minute.
   void Await(uint64_t operations, const char* why);
   // Lets the thread end when the queue is empty.
   void Close();

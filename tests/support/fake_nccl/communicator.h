@@ -1,5 +1,5 @@
-// A rank of the fake, from joining to its end: the operations that it was given, and its errors.
-// Thread safety: any thread.
+// A rank of the fake, from joining to its end, with the operations that were submitted to it, and
+// its errors. Thread safety: any thread.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace fake_nccl {
 // The settings that tests give in the environment: README.md.
 struct Settings {
   int version = 22809;
-  // This number of questions is answered with kInProgress before an operation begins.
+  // Number of queries that return kInProgress before an operation begins.
   int polls = 2;
   bool hangs = false;     // joining
   bool connects = false;  // the first operation begins when all ranks have one
@@ -32,20 +32,21 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Communicator(std::shared_ptr<Board> board, Place place, const Settings& settings);
   ~Communicator();
 
-  // Runs on a thread of its own until all ranks have come.
+  // Blocks until all ranks have come. Runs on a separate thread.
   void Join(int device);
-  // Returns kInProgress. The operation is put on the stream when AsyncError has been called often
-  // enough.
+  // Returns kInProgress. The operation is put on the stream after Settings::polls calls of
+  // AsyncError.
   entrain::nccl::Result Submit(Operation operation, void* stream);
-  // Each call of AsyncError makes progress.
+  // Returns the state of the communicator. Each call makes progress.
   entrain::nccl::Result AsyncError();
   // Returns false while something is in progress, and after an error.
   bool Ready() const { return state_.load() == entrain::nccl::kSuccess; }
   entrain::nccl::Result Finalize();
   bool finalized() const { return finalized_.load(); }
-  // Stops the operations where they are. Waits for them and for the device.
+  // Stops the operations, even in the middle. Waits for them and for the device.
   void Abort();
-  // Waits for the device, as every function does that frees device memory.
+  // Frees the memory of the communicator. Waits for the device, as every function that frees device
+  // memory.
   void FreeMemory();
 
   Place place() const { return place_; }
@@ -67,7 +68,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool Run(uint64_t number, Operation& operation);
   bool Pump(Operation& operation);
   bool Gone() const { return aborted_.load(); }
-  // Only the first error counts.
+  // Records an error. Only the first error counts.
   void Fail(entrain::nccl::Result result, const std::string& why);
   void AwaitAbort() const;
   bool CheckPeers();

@@ -1,12 +1,12 @@
-// The exports of the fake besides NCCL's functions: for tests, found by dlsym.
+// The functions that the fake exports besides those of NCCL. Tests look them up by dlsym.
 #pragma once
 
 extern "C" {
-// Numbers of this process: communicators that are neither destroyed nor aborted, operators that
-// exist, and groups and single collectives that were put on a stream.
+// Return, for this process, the number of communicators that are neither destroyed nor aborted, of
+// operators that exist, and of groups and single collectives that were put on a stream.
 int FakeNcclCommunicators();
 int FakeNcclOperators();
 int FakeNcclLaunches();
-// Number of groups and single collectives that were given and have not ended.
+// Returns the number of groups and single collectives that were submitted and have not ended.
 int FakeNcclOperations();
 }

@@ -15,7 +15,7 @@ namespace fake_nccl {
 struct Memory {
   const void* at = nullptr;
   size_t bytes = 0;
-  // Returns its address for the host. Null: there is no such memory.
+  // Returns the address of the memory for the host, or null if there is no such memory.
   char* Seen() const;
 };
 
@@ -28,7 +28,7 @@ struct Transfer {
 
 struct Operation {
   std::vector<Transfer> transfers;  // to or from one peer in this order
-  // A function returns false if memory did not exist.
+  // The work before and after the transfers. A function returns false if memory did not exist.
   std::vector<std::function<bool()>> before, after;
   std::vector<std::shared_ptr<std::vector<char>>> rooms;
   void Append(Operation other);
@@ -50,7 +50,7 @@ struct Place {
   int rank = 0, size = 1;
 };
 // Combines `from` of all ranks in rank order and writes the result to `to` on every rank (if root
-// >= 0, only on the root). parts: each rank gets its own of `size` parts of `from`.
+// >= 0, only on the root). `parts`: `from` has `size` parts, and each rank gets only its own part.
 Operation Reduce(Place place, const void* from, void* to, size_t count, Combination how, int root,
                  bool parts);
 Operation Broadcast(Place place, const void* from, void* to, size_t bytes, int root);
