@@ -87,18 +87,19 @@ class ACCO(Checkpointed):
                  schedule: Optional[Callable[[int], float]] = None, timeout: Optional[float] = None,
                  admit_store: Optional[Store] = None, admit_name: Optional[str] = None, join: Optional[float] = None,
                  **options: Any) -> None:
-        """Collective over `comm`; the same on all ranks but params, step and timeout.
+        """Collective over `comm`. All arguments are equal on all ranks, except params, step and timeout.
 
         params       flat, f32 or bf16 (f64 with `step`). All ranks start with rank 0's values. install writes it. Kept
                      alive until the channel is closed
-        optim, step  one of them: an optimizer of the library's, or a function of the caller's, which runs on the channel's
-                     thread, must not call the library, and whose exception ends the channel with Aborted
-        groups       disjoint and ascending; what lies in none is stepped by `optim`, which may be None if all lies in one
-        schedule     the learning rate, a function of the progress; instead of the options lr, min_lr and schedule_*
-        admit_store  where newcomers apply (admit), under admit_name; None: the store of the launcher
-        join         this rank joins others that train with admit="exchange": the call waits until they take it in, at most
-                     so many seconds (entrain_acco_join). `comm` then has this rank alone, and was made in the others'
-                     store under a name of its own
+        optim, step  one of them: an optimizer of the library, or a function of the caller. The function runs on the
+                     channel's thread and must not call the library. Its exception ends the channel with Aborted
+        groups       disjoint and ascending. Elements that are in no group are stepped by `optim`, which may be None if
+                     every element is in a group
+        schedule     the learning rate as a function of the progress; replaces the options lr, min_lr and schedule_*
+        admit_store  the store in which newcomers apply (admit), under admit_name; None: the store of the launcher
+        join         this rank joins others that train with admit="exchange". The call waits for at most this number of
+                     seconds until they take it in (entrain_acco_join). `comm` then has this rank alone, and was made in
+                     the others' store under a name of its own
         options      fields of AccoOptions: ACCO(comm, params, optim, method="dpu", lr=0.01)
         """
         if (optim is None and not groups) == (step is None):
@@ -158,7 +159,7 @@ class ACCO(Checkpointed):
         return Callback(called, "entrain_acco_step_fn")
 
     def add(self, microbatches: int = 1, tokens: int = 0) -> None:
-        """Says that the gradients of `count` micro-batches have been added. Local."""
+        """Tells the channel that the gradients of `count` micro-batches have been added. Local."""
         self._call(lib.entrain_acco_add, microbatches, tokens)
 
     def poll(self) -> bool:

@@ -8,12 +8,13 @@ Calls block and return the array with the result. Ctrl-C is noticed within 100 m
 the caller. With async_=True they return a Work at once. Keyword arguments of all calls (CallOptions):
 
     tag          a number by which the calls of all ranks are matched; None: by the order of calls
-    timeout      seconds; when they are over, the communicator ends with TimedOut. None: the communicator's default
+    timeout      time limit in seconds, after which the communicator ends with TimedOut. None: the communicator's
+                 default
     background   True: the waiting thread sleeps at once; for threads that should not use a core
     determinism  "algorithm", "rank_order": the inputs that the bits of a reduction may depend on. None: the
                  communicator's setting
     batch        adds the call to a Batch instead of starting it; the batch then keeps the arrays
-    copy         True: arrays that are not contiguous are copied, results also back, once the call has been waited for
+    copy         True: arrays that are not contiguous are copied. Results are copied back when the call is waited for
     dtype        "bf16", "f8_e4m3", ...: reads the bytes of all arrays as this type
 
 Errors: InvalidArgument and FailedPrecondition harm only the call; PeerLost, TimedOut, Mismatch and Aborted end the
@@ -90,7 +91,7 @@ class Collectives(Handle):
                          dtype=None if dtype is None else dtype_of(dtype))
 
     def _pair(self, operation: str, array: Any, out: Any, options: CallOptions) -> Tuple[Buffer, Buffer]:
-        """Returns buffers of `array` and `out`: one and the same if `out` is None or the array."""
+        """Returns buffers of `array` and `out`; they are the same buffer if `out` is None or is `array`."""
         if out is None or out is array:
             buffer = self._buffer(operation, "array", array, options, True)
             return buffer, buffer
@@ -123,7 +124,7 @@ class Collectives(Handle):
                 raise invalid("batch", "async_ goes with Batch.start, not with the calls of a batch")
             if finish:
                 raise invalid("batch", "copy=True does not go with a batch, which may start again")
-            # The batch holds them before the library uses them, because a signal handler may raise in between.
+            # The batch holds the arrays before the library uses them, because a signal handler may raise in between.
             batch._held.append(held)
             status = self._with(batch, reduction, struct, function, arguments, NULL)
             if status != OK:
@@ -295,7 +296,7 @@ class Collectives(Handle):
                   **options: "Unpack[CallOptions]") -> Work[_A]: ...
 
     def broadcast(self, array: Any, root: int = 0, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Copies the root's elements into `array` on all other ranks. All arrays have equally many elements."""
+        """Copies the root's elements into `array` on all other ranks. All arrays have the same number of elements."""
         self._root("broadcast", root)
         buffer = self._buffer("broadcast", "array", array, options, self.rank != root)
         return self._run(lib.entrain_broadcast, (buffer.pointer, buffer.count, buffer.dtype, root), (buffer,), buffer.array,
@@ -454,8 +455,8 @@ class Collectives(Handle):
                 ffi.new("size_t[]", [buffer.count for buffer in buffers]))
 
     def _beside(self, operation: str, name: str, own: Buffer, parts: Tuple[Buffer, ...], uneven: Optional[bool]) -> bool:
-        """Returns whether parts are uneven (None: as they are). Checks the array beside a list, which must be as long
-        as the list's own."""
+        """Returns whether parts are uneven; `uneven` None: found from their lengths. Checks the array beside a list,
+        which must be as long as this rank's array of the list."""
         if own.dtype is not parts[0].dtype:
             raise invalid(operation, f"{name} is {own.dtype.name.lower()}, the list {parts[0].dtype.name.lower()}")
         self._expect(operation, name, own, parts[self.rank].count, f"as many as the list's [{self.rank}]")
@@ -492,7 +493,7 @@ class Collectives(Handle):
 
     def reduce_scatter_list(self, arrays: Any, out: Any, op: OpLike = "sum", *, async_: bool = False,
                             **options: "Unpack[CallOptions]") -> Any:
-        """As reduce_scatter: arrays[r] is this rank's contribution to rank r's `out`."""
+        """As reduce_scatter: arrays[r] is this rank's contribution to `out` of rank r."""
         name = "reduce_scatter_list"
         target = self._buffer(name, "out", out, options, True)
         parts, pointers, counts = self._list(name, "arrays", arrays, options, False)
@@ -583,8 +584,8 @@ class Collectives(Handle):
     def send(self, array: Any, peer: int, *, async_: Literal[True], **options: "Unpack[CallOptions]") -> Work[None]: ...
 
     def send(self, array: Any, peer: int, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Sends to one peer, which must call recv with as many elements of the same type. Ranks that send to each
-        other at the same time must use async_ or a batch."""
+        """Sends to one peer, which must call recv with the same number of elements of the same type. Ranks that send to
+        each other at the same time must use async_ or a batch."""
         buffer = self._buffer("send", "array", array, options, False)
         return self._run(lib.entrain_send, (buffer.pointer, buffer.count, buffer.dtype, peer), (buffer,), None, async_,
                          options)

@@ -67,16 +67,16 @@ class CommStats:
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """What this rank knows of a rank."""
+    """The state of a rank, as far as this rank knows it."""
 
     rank: int
-    #: Its rank in the communicator that this one was made from by `shrink`, `split` or `duplicate`; -1: not made from one.
+    #: Its rank in the communicator from which `shrink`, `split` or `duplicate` made this one; -1: there is none.
     parent_rank: int
     #: The identity of its process, 16 bytes, as error records show it.
     peer_id: bytes
     #: "alive", "lost" or "left" (it has closed the communicator).
     state: str
-    #: Of a lost rank: how the path to it ended.
+    #: The reason why the path to a lost rank ended; otherwise empty.
     text: str
 
 
@@ -143,12 +143,14 @@ class Comm(Collectives):
              timeout: Optional[float] = None, algorithms: Optional[str] = None, tuning: Optional[str] = None,
              determinism: Optional[str] = None, runtime: Optional[Runtime] = None) -> "Comm":
         """Joins a communicator that works: applies in the store, and blocks until its ranks call `grow` and take this
-        process in. At the time limit, TimedOut says what was missing.
+        process in. At the time limit, the text of TimedOut has the reason.
 
-        store        the store that the ranks give to `grow`; None: the one of `from_env`, where ENTRAIN_STORE suffices
+        store        the store that the ranks give to `grow`; None: the store of `from_env`, for which ENTRAIN_STORE
+                     suffices
         name         the communicator's name; None: "world"
-        wait         seconds until it gives up; None: `timeout`
-        The other arguments are those of `from_env`; algorithms, tuning and determinism must agree with the ranks'."""
+        wait         seconds after which the call gives up; None: `timeout`
+        The other arguments are those of `from_env`; algorithms, tuning and determinism must be the same as on the
+        ranks."""
         config, kept = _comm_config(name, timeout, algorithms, tuning, determinism, "join_config")
         config.wait_ns = nanoseconds(wait)
         return cls._made(lib.entrain_comm_join, config, kept, store, runtime)
@@ -156,14 +158,14 @@ class Comm(Collectives):
     def grow(self, store: Optional[Store] = None, *, min_newcomers: int = 0, max_newcomers: int = 0, wait: float = 0,
              timeout: Optional[float] = None) -> "Optional[Comm]":
         """Collective: returns a communicator of these ranks and of the processes that have called `join`, which get the
-        ranks behind these. Returns None if fewer than `min_newcomers` could be taken in, or none. This communicator
-        works as before in any case. A newcomer that dies meanwhile is left out.
+        next rank numbers. Returns None if no newcomer could be taken in, or fewer than `min_newcomers`. This
+        communicator works as before in any case. A newcomer that dies meanwhile is left out.
 
-        store          where newcomers apply; None: the store of `from_env`
-        min_newcomers  with fewer, none is taken in
-        max_newcomers  further ones wait for the next call; 0: no limit
+        store          the store in which newcomers apply; None: the store of `from_env`
+        min_newcomers  least number of newcomers; if fewer have applied, none is taken in
+        max_newcomers  largest number of newcomers; further ones wait for the next call; 0: no limit
         wait           seconds to wait for `min_newcomers`
-        timeout        seconds for everything else; None: the communicator's"""
+        timeout        seconds for the rest of the call; None: the communicator's"""
         config, out = new_struct("grow_config"), ffi.new("entrain_comm_t**")
         config.min_newcomers, config.max_newcomers = min_newcomers, max_newcomers
         config.wait_ns, config.timeout_ns = nanoseconds(wait), nanoseconds(timeout)
@@ -203,11 +205,11 @@ class Comm(Collectives):
 
     def shrink(self, *, exclude: Sequence[int] = (), partition: str = "majority", timeout: Optional[float] = None,
                name: Optional[str] = None) -> "Comm":
-        """Makes a communicator of the ranks that are left, in the order of their ranks: a collective of these, also after
-        this communicator has ended. docs/elastic.md says who is left.
+        """Makes a communicator of the ranks that are left, in the order of their ranks. A collective of these ranks; it
+        also works after this communicator has ended. docs/elastic.md says which ranks are left.
 
-        exclude    ranks to leave out although they live; those of all callers together
-        partition  "majority": one side at most goes on if ranks do not reach each other; "any": each side
+        exclude    ranks to leave out although they live. A rank is left out if any caller lists it
+        partition  "majority": at most one side goes on if ranks do not reach each other; "any": each side
         timeout    seconds; None: the communicator's. TimedOut names the ranks that live and did not call; the call may be
                    repeated
         name       of the new communicator; None: this one's
@@ -228,8 +230,8 @@ class Comm(Collectives):
         return Comm(interruptible(call, drop))
 
     def agree(self, flag: int) -> int:
-        """Returns the bitwise AND of the flags (32 bits) of all ranks that are left, equal on all of them: a collective of
-        these, also after the communicator has ended."""
+        """Returns the bitwise AND of the flags (32 bits) of all ranks that are left, equal on all of them. A collective
+        of these ranks; it also works after the communicator has ended."""
         value = ffi.new("uint32_t*", flag)
         interruptible(lambda: self._call(lib.entrain_comm_agree, value))
         return int(value[0])
@@ -238,13 +240,14 @@ class Comm(Collectives):
 
     @property
     def generation(self) -> int:
-        """How often the membership was changed: 0 for a communicator that ranks have made, one more for each shrink."""
+        """The number of membership changes: 0 for a communicator that ranks have created, and one more for each
+        `shrink` and `grow`."""
         out = ffi.new("uint64_t*")
         self._call(lib.entrain_comm_generation, out)
         return int(out[0])
 
     def members(self) -> List[Member]:
-        """Returns what this rank knows of each rank now, in rank order. Local."""
+        """Returns the state of each rank, in rank order, as far as this rank knows it now. Local."""
         structs, count = ffi.new("entrain_member_t[]", self.size), ffi.new("int32_t*", self.size)
         for i in range(self.size):
             lib.entrain_member_init_sized(structs + i, ffi.sizeof("entrain_member_t"))
@@ -345,7 +348,8 @@ class Comm(Collectives):
         out = ffi.new("void**")
         with self._life as handle:
             check(lib.entrain_mem_alloc(handle, nbytes, lib.ENTRAIN_MEM_HUGE_PAGES if huge_pages else 0, out))
-            # The memory is freed with the last communicator: a closed communicator is destroyed after its last array.
+            # The memory would be freed with the last communicator, so a closed communicator is destroyed after its last
+            # array.
             block = Life(out[0], functools.partial(_free, self._life), self._life, lasts=True)
         # The array keeps the buffer alive, and the buffer the pointer.
         whole = np.frombuffer(ffi.buffer(ffi.gc(out[0], lambda _: drop(block)), nbytes), np.uint8)
@@ -406,8 +410,8 @@ class Registration(Handle):
         self.mapped = int(mapped[0])
 
     def close(self) -> None:
-        """Makes the array's memory ordinary again, with its contents. FailedPrecondition while a call uses it: it
-        then stays registered."""
+        """Makes the array's memory ordinary again, with its contents. Raises FailedPrecondition while a call uses the
+        array, which then stays registered."""
         if self._life.over or not self._life.here:
             return
         if self._life.attempt():
@@ -418,7 +422,7 @@ class Registration(Handle):
 
 
 def _deregister(comm: Life, statuses: List[int], pointer: Any) -> bool:
-    """Gives memory back, unless a call uses it."""
+    """Deregisters memory, unless a call uses it."""
     statuses[:] = [lib.entrain_mem_deregister(comm.handle, pointer)]
     return bool(statuses[-1] != lib.ENTRAIN_FAILED_PRECONDITION)
 

@@ -95,7 +95,7 @@ class PeerLost(Error, ConnectionError):
 
 
 class Mismatch(Error):
-    """Ranks called different things. Ends the communicator."""
+    """Ranks made different calls. Ends the communicator."""
 
 
 class StaleGeneration(Error):
@@ -158,7 +158,7 @@ def check(status: int) -> None:
 
 
 def invalid(operation: str, text: str) -> InvalidArgument:
-    """Returns an argument error that this package found itself."""
+    """Returns the exception for an argument error that this package has found itself."""
     return InvalidArgument(ErrorRecord(code=lib.ENTRAIN_INVALID_ARGUMENT, text=f"{operation}: {text}", phase=Phase.CHECK,
                                        operation=operation))
 

@@ -8,7 +8,7 @@ destroyed.
 Invariants:
 1. No object is destroyed while a call is inside it (`with life`), or while an object made from it exists.
 2. No object is destroyed inside a function that the library has called.
-3. Finalisers take no lock but the queue's, which is made for that."""
+3. Finalisers take no lock except the lock of the queue, which is reentrant."""
 from __future__ import annotations
 
 import atexit
@@ -21,7 +21,6 @@ import queue
 import threading
 import time
 import weakref
-from _thread import start_new_thread
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type, TypeVar
 
@@ -46,10 +45,11 @@ class Life:
     earlier. Any thread may use it. Every call of the library on the object runs inside `with life as handle:`.
 
     destroy  destroys the handle. Returns False if that is not possible yet; it is then called again later
-    needs    lives that are destroyed after this one. The caller is inside them
+    needs    lives that are destroyed after this one. The caller of __init__ is inside these lives
     held     Python objects that the library uses until the object is destroyed. The Handle takes the list over
     stop     ends calls that are inside the object when it is closed
-    lasts    True: the object stays when an object that it needs is closed, and delays its destruction. False: it is closed first
+    lasts    True: when an object that this one needs is closed, this one stays, and delays the destruction of the
+             other. False: this one is closed first
     late     True: at the end of the interpreter the object is destroyed after all others"""
 
     __slots__ = ("handle", "what", "held", "open", "over", "birth", "owner", "closing", "_destroy", "_needs", "_stop", "_lasts", "_process",
@@ -132,7 +132,7 @@ class Life:
         for need in self._needs:
             need._children.pop(self.birth, None)
         if self._needs:
-            _dropped.put(None)  # wakes the thread, which may wait for this one to destroy another
+            _dropped.put(None)  # wakes the thread, which may wait for the end of this object to destroy another
         return True
 
     def stop(self) -> None:
@@ -145,8 +145,8 @@ class Life:
                 child.stop()
 
     def stirs(self) -> bool:
-        """Returns whether `attempt` may succeed soon. Otherwise the object waits for one that needs it, whose end
-        wakes the thread."""
+        """Returns whether `attempt` may succeed soon. Otherwise the object waits for another object that needs it; the
+        end of that object wakes the thread."""
         if self.closing:
             return not any(child._lasts for child in list(self._children.values()))
         return not self._children
@@ -241,12 +241,12 @@ class Handle:
             raise self._blame(last_error(status))
 
     def _blame(self, error: Error) -> Error:
-        """Returns `error`, with the exception of a function of the caller's as its cause."""
+        """Returns `error`, with the exception of the caller's function as its cause."""
         return error
 
     def close(self) -> None:
-        """Destroys the object. A second call does nothing. FailedPrecondition in a function that the library calls: the object
-        stays open."""
+        """Destroys the object. A second call does nothing. In a function that the library calls it raises
+        FailedPrecondition, and the object stays open."""
         life = self._life
         if not life.here:
             life.open = False
@@ -314,7 +314,7 @@ def _end_everything() -> None:
     keep_for_ever(dropped)
 
 
-# Objects of the parent in a forked child. Freeing them would run finalisers.
+# In a forked child: objects of the parent. They are kept because freeing them would run finalisers.
 _of_parent: List[Any] = []
 
 
@@ -341,17 +341,16 @@ def _forget(result: Any) -> None:
 
 
 def interruptible(call: Callable[[], _R], undo: Callable[[_R], object] = _forget) -> _R:
-    """Returns the result of `call`. `call` makes a blocking call of the library that has no form with a work
-    (creating, saving, loading, and stores). In the main thread `call` runs on a thread of its own, so that signals
-    are noticed at once. If a signal handler raises, the call continues there, and `undo` gets its result, if there is
-    one."""
+    """Returns the result of `call`, which makes a blocking call of the library that has no form with a work
+    (creating, saving, loading, and stores). If this is the main thread, `call` runs on another thread, so that signals
+    are noticed at once. If a signal handler raises, the call continues on that thread, and `undo` gets its result, if
+    there is one."""
     if threading.current_thread() is not threading.main_thread():
         return call()
     results: List[_R] = []
     failures: List[BaseException] = []
     lock, left = threading.Lock(), threading.Event()
-    # A lock, and start_new_thread: Event.wait is Python code, in which a handler's exception can become a RuntimeError, and
-    # threading.Thread.start calls it.
+    # Uses a lock, because Event.wait is Python code, in which a handler's exception can become a RuntimeError.
     done = threading.Lock()
     done.acquire()
 
@@ -369,7 +368,7 @@ def interruptible(call: Callable[[], _R], undo: Callable[[_R], object] = _forget
             done.release()
 
     try:
-        start_new_thread(run, ())
+        threading.Thread(target=run, name="entrain-call", daemon=True).start()
         done.acquire()
     except BaseException:
         with lock:

@@ -1,6 +1,7 @@
 """Optimizers over flat f32 arrays (entrain/optim.h): SGD, AdamW, AGD, and WSAM around any of them.
 
-A step on a part of the arrays equals that part of a step on the whole, so ranks that hold a shard each step it alone.
+A step on a part of the arrays gives this part the values that a step on the whole arrays gives. So each rank steps its
+own shard.
 Arrays are contiguous, in host memory, and updated in place."""
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def _states(operation: str, state: Sequence[Any], arrays: int, count: int) -> Tu
 
 @dataclasses.dataclass(frozen=True)
 class OptimInfo:
-    """agd: how many elements steps have moved, and how many of them by an adaptive step. 0 for other kinds."""
+    """For agd: the number of element updates by all steps, and how many of them took the adaptive branch. Both are 0
+    for other kinds."""
 
     elements: int
     adaptive: int
@@ -136,8 +138,8 @@ class WSAM(Handle):
         self.state_arrays = base.state_arrays
 
     def ascent_sum(self, params: Any, grads: Any) -> float:
-        """Returns the sum of g^2 over these elements (adaptive: of (w g)^2). The caller adds up the slices of a
-        vector."""
+        """Returns the sum of g^2 over these elements (adaptive: the sum of (w g)^2). The caller adds up the sums of the
+        slices of a vector."""
         p = _flat("ascent_sum", "params", params, None, False)
         g = _flat("ascent_sum", "grads", grads, p.count, False)
         total = ffi.new("double*")
@@ -158,8 +160,8 @@ class WSAM(Handle):
         self._call(lib.entrain_wsam_return, p.pointer, s.pointer, p.count, p.dtype)
 
     def combine(self, grads: Any, second: Any, out: Any) -> None:
-        """out = alpha g2 + (1 - alpha) g, alpha = gamma / (1 - gamma). Only for coupled steps without max_norm. `out`
-        may be g or g2."""
+        """Computes out = alpha g2 + (1 - alpha) g, alpha = gamma / (1 - gamma). Only for coupled steps without
+        max_norm. `out` may be g or g2."""
         g = _flat("combine", "grads", grads, None, False)
         s = _flat("combine", "second", second, g.count, False)
         o = _flat("combine", "out", out, g.count, True)

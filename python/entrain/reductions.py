@@ -1,4 +1,4 @@
-"""The ways to combine contributions: operators, and reductions as objects."""
+"""Operators, and reductions as objects: the rules by which contributions are combined."""
 from __future__ import annotations
 
 import enum
@@ -84,8 +84,8 @@ def _destroy_idle(handle: Any) -> bool:
 
 
 class Reduction(Handle):
-    """A way to combine contributions. Pass it as `op` to all_reduce, reduce, reduce_scatter and the scans. Its
-    settings must be equal on all ranks unless a method says otherwise."""
+    """A rule by which contributions are combined. Pass it as `op` to all_reduce, reduce, reduce_scatter and the scans.
+    Its settings must be equal on all ranks unless a method says otherwise."""
 
     _what = "reduction"
 
@@ -105,12 +105,13 @@ class Reduction(Handle):
     @classmethod
     def user(cls, combine: Callable[[npt.NDArray[Any], npt.NDArray[Any]], object], signature: int,
              commutative: bool = True) -> "Reduction":
-        """combine(a, b) writes a (+) b into the NumPy array `a`. Both are lent for the call. It must be associative
-        and give equal bits on every rank. Without `commutative` it is applied in rank order. `signature`: a number of
-        32 bits that stands for the function and is equal on all ranks. The function runs on a thread of the library
-        and may take locks: other calls continue meanwhile, and the call itself ends at its deadline (TimedOut names
-        the reduction). It must not call the library. If it raises, the communicator ends with Aborted on all ranks,
-        here with the exception as its cause."""
+        """Returns a reduction by the function `combine`. combine(a, b) writes a (+) b into the NumPy array `a`. Both
+        arrays are lent for the call. The function must be associative and give equal bits on every rank. Without
+        `commutative` it is applied in rank order. `signature`: a number of 32 bits that identifies the function and is
+        equal on all ranks. The function runs on a thread of the library and may take locks: other calls continue
+        meanwhile, and the call itself ends at its deadline (TimedOut names the reduction). It must not call the
+        library. If it raises, the communicator ends with Aborted on all ranks, on this rank with the exception as its
+        cause."""
 
         def called(dst: Any, src: Any, count: int, dtype: int, user: Any) -> None:
             combine(view(dst, count, dtype), view(src, count, dtype))
@@ -122,14 +123,14 @@ class Reduction(Handle):
 
     @classmethod
     def premultiplied_sum(cls, factor: float) -> "Reduction":
-        """Returns the sum of factor * contribution. Each rank has its own factor."""
+        """Returns a reduction to the sum of factor * contribution. Each rank has its own factor."""
         out = ffi.new("entrain_reduction_t**")
         check(lib.entrain_reduction_premultiplied_sum(factor, out))
         return cls(out[0])
 
     @classmethod
     def weighted(cls, weights: Sequence[float]) -> "Reduction":
-        """Returns the mean weighted by weights[rank]; finite, >= 0, not all 0."""
+        """Returns a reduction to the mean weighted by weights[rank]. The weights are finite, >= 0, and not all 0."""
         out = ffi.new("entrain_reduction_t**")
         check(lib.entrain_reduction_weighted(ffi.new("double[]", list(weights)), len(weights), out))
         return cls(out[0])
@@ -138,8 +139,8 @@ class Reduction(Handle):
     def gta(cls, *, weights: Optional[Sequence[float]] = None, consensus: str = "none", normalize: bool = True,
             sparsification: str = "none", density: float = 1.0, seed: int = 0, wire_format: str = "f32", wire_block: int = 0,
             wire_rounding: str = "nearest", error_feedback: bool = False) -> "Reduction":
-        """Generalised task arithmetic (entrain_reduction_gta). consensus: none, sum, count. sparsification: none,
-        magnitude, random, rescaled_random, with 0 < density < 1. wire_format: f32, bf16, int8, int4, or with
+        """Returns generalised task arithmetic (entrain_reduction_gta). consensus: none, sum, count. sparsification:
+        none, magnitude, random, rescaled_random, with 0 < density < 1. wire_format: f32, bf16, int8, int4, or with
         sparsification int2. wire_rounding: nearest, stochastic. error_feedback: adds the part that a call did not
         send to the next call's contribution."""
         config = new_struct("gta_config")
@@ -180,7 +181,8 @@ _OPS = {op.name.lower(): op for op in Op}
 
 
 def constant(family: str, name: Union[str, int], argument: str) -> int:
-    """The value of ENTRAIN_<family>_<NAME> for a name in lower case; of the family's own name, of ENTRAIN_<family>."""
+    """Returns the value of ENTRAIN_<family>_<NAME> for a name in lower case. If the name is that of the family, returns
+    the value of ENTRAIN_<family>."""
     if isinstance(name, int):
         return int(name)
     head = f"ENTRAIN_{family}"

@@ -48,7 +48,7 @@ class Store(Handle):
         set, get   set and return a key's value; `get` does not wait, and returns None for an absent key
         add        adds to a counter, which begins at 0, atomically among all ranks; returns the sum
         remove     removes a key or counter; without it, keys stay, and each run needs a fresh map
-        host       the host towards which each rank chooses its network interface; None: by the default route
+        host       each rank chooses the network interface by which it reaches this host; None: by the default route
 
         The threads that use the store, or create communicators from it, call these functions, possibly several at
         once. An exception of a function ends the call that needed it with PeerLost, and sys.unraisablehook shows it."""

@@ -93,7 +93,7 @@ def _ending(mesh: Life) -> Callable[[Any], None]:
 
 @dataclasses.dataclass(frozen=True)
 class ShardLayer:
-    """The place of a layer, in elements."""
+    """The place of a layer, in numbers of elements."""
 
     full_count: int
     #: The elements that `wait` and `gradients` return: M * shard_count.
@@ -252,7 +252,7 @@ class Shard(Trained):
         return array
 
     def release(self, layer: int) -> None:
-        """Gives the layer's memory back, once its gather is over."""
+        """Returns the layer's memory to the library, when its gather is over."""
         if layer in self._gathering:
             self._watch(lib.entrain_shard_gather_work, layer)
         self._call(lib.entrain_shard_release, layer)
@@ -275,7 +275,7 @@ class Shard(Trained):
         self._call(lib.entrain_shard_finish_gradients)
 
     def set_buffers(self, layer: int, gathered: Any = None, gradients: Any = None) -> None:
-        """Lends arrays of the caller's for a layer, padded_count elements each, until others are set or the shard is
+        """Lends arrays of the caller for a layer, padded_count elements each, until others are set or the shard is
         closed. The method `wait` then returns `gathered`, of param_dtype, and the method `gradients` clears and
         returns the array `gradients`, of grad_dtype. None: the library's own arrays. Waits for the layer's reduction.
         FailedPrecondition before `bind`, between `gather` and `release`, and between `gradients` and
@@ -308,7 +308,7 @@ class Shard(Trained):
         return float(norm[0])
 
     def set_gradients(self, scope: str) -> None:
-        """Sets the scope of later reductions: "global" (over replicas too) or "local". EDiT sets it itself.
+        """Sets the scope of later reductions: "global" (over replicas too) or "local". An EDiT object sets it itself.
         Collective."""
         self._call(lib.entrain_shard_set_gradients, constant("GRADIENTS", scope, "scope"))
 
@@ -334,7 +334,7 @@ class EditConfig(EditOptions):
     fragment_of_layer: Optional[Sequence[int]] = None
     fragment_intervals: Optional[Sequence[int]] = None
     fragment_offsets: Optional[Sequence[int]] = None
-    #: Where newcomers apply (admit); None: the store of the launcher.
+    #: The store in which newcomers apply (admit); None: the store of the launcher.
     admit_store: Optional[Store] = None
     admit_name: Optional[str] = None
 
@@ -393,7 +393,7 @@ class EditReplica:
 class EDiT(Checkpointed):
     """EDiT, or with use_async A-EDiT, on a bound shard. A step:
 
-        edit.begin_forward()                     # starts an exchange now and then
+        edit.begin_forward()                     # starts an exchange if one is due
         for layer: edit.wait_layer(layer); ... forward ...
         ... backward; gradients reduced by the shard, or by the caller as gradient_scope says; optimizer ...
         edit.end_step()
@@ -407,8 +407,8 @@ class EDiT(Checkpointed):
         """Takes options as a config, or one by one: EDiT(mesh, shard, local_sgd_sync_interval=16). Collective.
 
         With `join`, this replica joins others that train with admit="exchange": the call waits until they take it in, at
-        most so many seconds (entrain_edit_join). The mesh then has the ranks of this replica alone, on a communicator made
-        in the others' store under a name of its own: the store shows the way to their hosts."""
+        most this number of seconds (entrain_edit_join). The mesh then has the ranks of this replica alone. Its
+        communicator is made in the others' store, under a name of its own."""
         given = dataclasses.replace(config or EditConfig(), **options)
         struct = new_struct("edit_config")
         arrays = {name: ffi.new(kind, list(getattr(given, name))) for name, kind in _EDIT_ARRAYS.items()
@@ -458,7 +458,7 @@ class EDiT(Checkpointed):
         return bool(syncing[0])
 
     def wait_layer(self, layer: int) -> None:
-        """Waits for the layer's exchange. Afterwards its parameters are equal bits on all replicas."""
+        """Waits for the layer's exchange. Afterwards its parameters have equal bits on all replicas."""
         self._watch(lib.entrain_edit_layer_work, layer)
         self._call(lib.entrain_edit_wait_layer, layer)
 

@@ -1,4 +1,4 @@
-"""The common part of the training objects: blocking calls, checkpoints, and state of the caller's."""
+"""The common part of the training objects: blocking calls, checkpoints, and the caller's state."""
 from __future__ import annotations
 
 import dataclasses
@@ -202,7 +202,7 @@ class Checkpointed(Trained):
     _kind: ClassVar[str]
 
     def add_state(self, name: str, array: Any, *, per_rank: bool = True) -> None:
-        """Makes `array` part of the state: it is saved from there, loaded to there, and kept until this object is
+        """Makes `array` part of the state: saves read it, loads write it, and it is kept alive until this object is
         closed. All ranks must name the same arrays. per_rank: each rank has its own values, saved in exact
         checkpoints only. Otherwise the values are equal on all ranks and saved once, in both kinds."""
         buffer = buffer_of("add_state", "array", array, writable=True)
@@ -273,8 +273,8 @@ class Checkpointed(Trained):
             return {entry.key: opened.get(entry) for entry in opened.entries}
 
     def load_state(self, arrays: Mapping[str, Any], kind: str = "portable", timeout: Optional[float] = None) -> None:
-        """Continues from the result of `state` on as many ranks. For another number of ranks, put the pieces together
-        with open_state. Collective. All ranks load it, or none."""
+        """Continues from the result of `state`, on the same number of ranks. For another number of ranks, put the
+        pieces together with open_state. Collective. All ranks load it, or none."""
         with self.open_state(kind) as opened:
             for entry in opened.entries:
                 if entry.key in arrays and entry.count:

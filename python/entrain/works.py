@@ -27,7 +27,8 @@ class _Orphan:
     def __init__(self, handle: Any, held: Any) -> None:
         self.handle = handle
         self.held = held
-        # The thread that holds it tests the handle, and may free it. It stays locked once the handle is freed.
+        # The thread that holds this lock tests the handle, and may free it. The lock stays locked once the handle is
+        # freed.
         self.claim = threading.Lock()
 
 
@@ -64,7 +65,7 @@ def members(weak: "weakref.WeakSet[_T]") -> List[_T]:
 
 
 def wait_for(handle: Any, timeout_ns: int = -1) -> int:
-    """Returns the status of a work: as entrain_work_wait, but signals are noticed."""
+    """Waits for a work and returns its status, as entrain_work_wait does, but notices signals."""
     if timeout_ns < 0:
         while True:
             status: int = lib.entrain_work_wait(handle, SLICE_NS)
@@ -98,7 +99,7 @@ class WorkInfo:
     sequence: int
     #: -1: untagged.
     tag: int
-    #: Time since the start, also when the call is over.
+    #: Time since the call was started. It keeps growing after the call is over.
     elapsed_ns: int
     done: bool
     #: For a receive from any rank: the sender of its message; -1: not known yet, or another call.
@@ -109,7 +110,7 @@ class Work(Generic[_T]):
     """A started call. Any thread may use it. It keeps the arrays of the call alive until the call is over, even if
     the Work is dropped earlier. Until then nobody may change the arrays, and nobody may read the results.
 
-    `wait`, `result`, `exception` (which returns it) and `await` raise the error of the call, each time."""
+    `wait`, `result` and `await` raise the error of the call, each time. `exception` returns it."""
 
     def __init__(self, out: Any, held: Any, result: _T, finish: Sequence[Callable[[], None]] = (),
                  blame: Optional[Callable[[Error], Error]] = None) -> None:
@@ -150,8 +151,8 @@ class Work(Generic[_T]):
         return True
 
     def wait(self, timeout: Optional[float] = None) -> bool:
-        """Waits at most `timeout` seconds (None: as long as the call's own deadline allows). False if the call is not over
-        then, which changes nothing. Otherwise True, or the call's error is raised."""
+        """Waits at most `timeout` seconds (None: as long as the call's own deadline allows). Returns False if the call
+        is not over then; this changes nothing. Otherwise returns True, or raises the call's error."""
         if not self._wait(timeout):
             return False
         if self._error is not None:
@@ -182,7 +183,7 @@ class Work(Generic[_T]):
         return True
 
     def info(self) -> WorkInfo:
-        """Returns the call's operation, and how long it has taken. Never blocks, and makes no progress."""
+        """Returns the call's operation, its state and the time since its start. Never blocks, and makes no progress."""
         out = new_struct("work_info")
         check(lib.entrain_work_info(self._handle, out))
         return WorkInfo(text_of(out.operation), text_of(out.comm), out.sequence, out.tag, out.elapsed_ns, bool(out.done), out.source)
@@ -329,8 +330,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _wait_at_exit() -> None:
-    """Keeps calls that do not end. All communicators are closed here, so every call ends at once. If one does not,
-    its memory must outlive the interpreter."""
+    """Waits for calls at the end of the interpreter, and keeps those that do not end. All communicators are closed at
+    this time, so every call ends at once. If a call does not, its memory must outlive the interpreter."""
     end = time.monotonic() + 1.0
     # Includes the works, because dropping one would free its handle.
     rest: List[Tuple[Any, Any]] = [(work._handle, work) for work in members(_unfinished) if work._process == os.getpid()]

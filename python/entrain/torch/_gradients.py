@@ -1,4 +1,4 @@
-"""Averages the gradients of plain modules over replicas behind the backward pass, one layer at a time."""
+"""Averages the gradients of plain modules over replicas during the backward pass, one layer at a time."""
 from __future__ import annotations
 
 import dataclasses
@@ -25,10 +25,10 @@ class _Part:
 
 
 class GradientMean:
-    """Averages the gradients of `layers` over `comm` in each backward pass in which `due()` is true, until `close`. A
-    layer's all-reduce starts when its last gradient has been added, and runs under the rest of the pass. The pass
-    ends when all averages have come. A parameter without a gradient here gets one if it has one on another rank.
-    `memory` allocates."""
+    """Averages the gradients of `layers` over `comm` in each backward pass in which `due()` returns true, until
+    `close`. A layer's all-reduce starts when its last gradient has been added, and runs during the rest of the pass.
+    The pass ends when all averages have come. A parameter without a gradient on this rank gets one if it has one on
+    another rank. `memory` allocates."""
 
     def __init__(self, layers: Sequence[Layer], comm: Comm, memory: Comm, due: Callable[[], bool]) -> None:
         self._comm, self._due = comm, due
@@ -64,7 +64,7 @@ class GradientMean:
         part.computed = self._all_computed = False
         if not self._due():
             return
-        # The average of averages is the average, so several backward passes in a step do no harm.
+        # Averaging an average again does not change it, so a step may have several backward passes.
         self._start(index)
         if last:
             for other in range(len(self._parts)):

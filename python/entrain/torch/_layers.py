@@ -50,7 +50,7 @@ def like(local: Tensor, param: Tensor) -> Tensor:
 
 
 def tensor_of(array: Any, dtype: DType) -> Tensor:
-    """Returns a NumPy array of the library's as a tensor on the same memory."""
+    """Returns a NumPy array of the library as a tensor on the same memory."""
     return torch.from_numpy(array.view("int16")).view(torch.bfloat16) if dtype is DType.BF16 else torch.from_numpy(array)
 
 
@@ -75,15 +75,15 @@ class Layer:
         self.rooms = [-(-rows // ranks) * (count // rows) if rows else 0 for count, rows in self.segments]
         self.flat = torch.zeros(sum(self.rooms), dtype=dtype)
         for (_, param), room, whole in zip(self.params, self.rooms, self.flat.split(self.rooms)):
-            # The only use of a private member: to_local() returns an alias, and no function gives a DTensor other
-            # memory.
+            # This is the only use of a private member: to_local() returns an alias, and no public function gives other
+            # memory to a DTensor.
             local = param._local_tensor if is_dtensor(param) else param
             part = whole[:local.numel()].view(local.shape)
             with torch.no_grad():
                 part.copy_(local)
             if room > local.numel():
-                # fully_shard gathers whole rooms. Its hook after load_state_dict adopts the parameter's memory, and
-                # no other public call makes it do so.
+                # fully_shard gathers the padded length. Its hook after load_state_dict takes over the parameter's
+                # memory, and no other public call has this effect.
                 local.data = whole.view(-1, *local.shape[1:])
                 for module in self.module.modules():
                     if any(own is param for own in module.parameters(recurse=False)):

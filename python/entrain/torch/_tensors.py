@@ -1,5 +1,5 @@
-"""Uses tensors of torch as buffers of the library: types, operators, and copies of tensors whose memory is not their
-elements in order."""
+"""Uses tensors of torch as buffers of the library: types, operators, and copies of tensors that do not have their
+elements in order in memory."""
 from __future__ import annotations
 
 import collections
@@ -18,8 +18,8 @@ _RedOp: Any = _ReduceOp.RedOpType
 
 # ---- Types and operators ----------------------------------------------------------------------------------------------
 
-# The library's type, and how many of its elements make one of torch's. A type that the library does not have is moved
-# as bytes.
+# For each type of torch: the type of the library, and the number of its elements that make one element of torch's type.
+# A type that the library does not have is moved as bytes.
 _REAL: Dict[torch.dtype, Tuple[int, int]] = {
     torch.float32: (lib.ENTRAIN_F32, 1), torch.float64: (lib.ENTRAIN_F64, 1), torch.bfloat16: (lib.ENTRAIN_BF16, 1),
     torch.float16: (lib.ENTRAIN_F16, 1), torch.float8_e4m3fn: (lib.ENTRAIN_F8_E4M3, 1),
@@ -37,14 +37,15 @@ _OPS: Dict[Any, int] = {
     _RedOp.MAX: lib.ENTRAIN_MAX, _RedOp.BAND: lib.ENTRAIN_BAND, _RedOp.BOR: lib.ENTRAIN_BOR, _RedOp.BXOR: lib.ENTRAIN_BXOR,
     _RedOp.PREMUL_SUM: lib.ENTRAIN_REDUCTION,
 }
-# A sum of truth values is "any", a product "all", as with NCCL; the result is 0 or 1.
+# For truth values a sum is "any" and a product is "all", as with NCCL; the result is 0 or 1.
 _BOOL_OPS: Dict[Any, int] = {
     _RedOp.SUM: lib.ENTRAIN_LOR, _RedOp.MAX: lib.ENTRAIN_LOR, _RedOp.BOR: lib.ENTRAIN_LOR, _RedOp.PRODUCT: lib.ENTRAIN_LAND,
     _RedOp.MIN: lib.ENTRAIN_LAND, _RedOp.BAND: lib.ENTRAIN_LAND, _RedOp.BXOR: lib.ENTRAIN_LXOR,
 }
 _COMPLEX_OPS = (_RedOp.SUM, _RedOp.AVG, _RedOp.PREMUL_SUM)
 
-# (dtype, operator) -> the library's type, its elements for one of torch's, the library's operator.
+# (dtype, operator) -> the library's type, the number of its elements for one element of torch's type, the library's
+# operator.
 _REDUCED: Dict[Tuple[torch.dtype, Any], Tuple[int, int, int]] = {
     **{(dtype, op): (code, 1, _OPS[op]) for dtype, (code, _) in _REAL.items() for op in _OPS},
     **{(dtype, op): (code, 2, _OPS[op]) for dtype, (code, _) in _COMPLEX.items() for op in _COMPLEX_OPS},
@@ -53,14 +54,14 @@ _REDUCED: Dict[Tuple[torch.dtype, Any], Tuple[int, int, int]] = {
 
 
 def moved(tensor: Tensor) -> Tuple[int, int]:
-    """Returns the library's type for a tensor that is only moved, and how many of its elements make one of the
-    tensor's."""
+    """Returns the library's type for a tensor that is only moved, and the number of its elements that make one element
+    of the tensor."""
     return _MOVED.get(tensor.dtype) or (lib.ENTRAIN_U8, tensor.element_size())
 
 
 def reduced(operation: str, tensor: Tensor, op: Any) -> Tuple[int, int, int, Optional[Reduction]]:
-    """Returns the library's type, its elements for one of the tensor's, the operator, and the reduction if that is an
-    object."""
+    """Returns the library's type, the number of its elements for one element of the tensor, the operator, and the
+    reduction if the operator is an object."""
     kind = op.op if isinstance(op, _ReduceOp) else op
     found = _REDUCED.get((tensor.dtype, kind))
     if found is None:
@@ -80,13 +81,13 @@ def _check(operation: str, tensor: Tensor) -> None:
 
 
 def _plain(tensor: Tensor) -> bool:
-    """Returns whether the memory of a dense tensor of the CPU is its elements in order."""
+    """Returns whether a dense tensor of the CPU has its elements in order in memory."""
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 class _Scratch:
     """Memory for lists that are not contiguous, kept for the next call, because fresh pages cost more than the copy.
-    Finalisers give memory back, at any place on any thread, so this has no lock: each step is one operation of a
+    Finalisers return memory at any place on any thread, so this class has no lock: each step is one operation of a
     deque."""
 
     KEPT_BYTES = 128 << 20
@@ -109,7 +110,7 @@ class _Scratch:
         return torch.empty(nbytes, dtype=torch.uint8)
 
     def give(self, tensor: Tensor) -> None:
-        """Takes back memory that nobody uses any more."""
+        """Takes back memory that is no longer used."""
         if self.SMALLEST <= tensor.numel() <= self.KEPT_BYTES:
             self._idle.append(tensor)
             try:
@@ -214,7 +215,7 @@ def single(operation: str, tensors: Union[Tensor, Sequence[Tensor]]) -> Tensor:
 
 
 def list_of(operation: str, lists: Sequence[Sequence[Tensor]], size: int) -> List[Tensor]:
-    """Returns the only list, which has a tensor for each rank."""
+    """Returns the only element of `lists`, a list with a tensor for each rank."""
     if len(lists) != 1 or len(lists[0]) != size:
         raise invalid(operation, f"got lists of {[len(tensors) for tensors in lists]} tensors; expected one of {size}, one a rank")
     return list(lists[0])

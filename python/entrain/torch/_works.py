@@ -173,7 +173,7 @@ class Coalesced(Handle):
         self._results.extend(outputs)
 
     def start(self, operation: str) -> Work:
-        """Starts the calls, which do not need this object any more."""
+        """Starts the calls. Once started, they do not need this object."""
         out = ffi.new("entrain_work_t**")
         copies = self._buffers
 
@@ -191,8 +191,8 @@ class Coalesced(Handle):
 
 
 class Added(Work):
-    """Stands for a call that was added to a Coalesced, which is waited for instead, or for a call that is over
-    already."""
+    """Stands for a call that was added to a Coalesced, or for a call that is already over. In the first case the
+    Coalesced is waited for instead."""
 
     def __init__(self, outputs: List[Tensor]) -> None:
         _Base.__init__(self)

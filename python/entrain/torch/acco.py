@@ -32,7 +32,7 @@ def _refuse_flags(group: Dict[str, Any], *names: str) -> None:
 
 
 def _like(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> Optim:
-    """Returns the library's optimizer with the options of a parameter group of torch's."""
+    """Returns the library's optimizer with the options of a parameter group of a torch optimizer."""
     if type(optimizer) is torch.optim.AdamW:
         _refuse_flags(group, "amsgrad", "maximize")
         beta1, beta2 = group["betas"]
@@ -107,7 +107,7 @@ class ACCO:
             if tensor.numel():
                 self.comm.broadcast(tensor.detach(), root=0)
         self._channel = Channel(self.comm, self._flat, optim, **options)
-        # In the library's memory, which lives as long as the channel, so the hooks are removed first.
+        # Gradients are in the library's memory, which lives as long as the channel, so the hooks are removed first.
         kind = options.get("grads_dtype") or ("f32" if params[0].dtype == torch.float32 else "bf16")
         self._accumulator = _tensor(self._channel.gradients, kind)
         self._hooks = [param.register_post_accumulate_grad_hook(self._adder(first)) for param, first in places]

@@ -42,10 +42,11 @@ class EDiT:
 
         a forward pass of the model in training mode, with gradients enabled, begins an exchange when one is due, and each
             layer waits for its part of the exchange before its own forward pass;
-        a backward pass averages gradients over all replicas while warm-up lasts, layer by layer under the rest of the pass;
-        optimizer.step() counts a step. A step that GradScaler skips counts too, so that all replicas count the same ones.
-            It is over when the next one begins (the next forward pass, synchronize, save, leave, ...) and its gradients
-            have been cleared or are not finite. Do not `record` tokens for it.
+        a backward pass averages gradients over all replicas while warm-up lasts, layer by layer during the rest of the
+            pass;
+        optimizer.step() counts a step. A step that GradScaler skips counts too, so that all replicas count the same
+            steps. A skipped step is over when the next step begins (the next forward pass, synchronize, save, leave,
+            ...) and its gradients have been cleared or are not finite. Do not `record` tokens for it.
 
     model         a module on the CPU, f32 or bf16; after fully_shard, before the first forward pass
     optimizer     steps the model's parameters; any optimizer
@@ -58,13 +59,14 @@ class EDiT:
                   state_dict saves the state
     comm          all processes; None: Comm.from_env(), which close() then closes. The first M ranks are replica 0 and so on
     mesh          a Mesh over `comm` for a model that is also split by tensor or pipeline stage; the caller closes it. All
-                  stages have equally many layers, and layer l of all of them is judged and weighed as one. With stages call
-                  begin_step at the beginning of each step. None: only replicas, each sharded as fully_shard says
+                  stages have the same number of layers, and layer l of all stages is judged and weighted as one. With
+                  stages call begin_step at the beginning of each step. None: only replicas, each sharded as fully_shard
+                  says
     replicated    with `mesh`: the parameters that the tensor ranks hold alike, such as norms. The caller sums their
                   gradients. The replicated parameters of a module form a layer of their own
     layers        the modules whose parameters are exchanged together, in the order of the forward pass; None: the modules
                   given to fully_shard, or the children of the largest ModuleList or Sequential. The rest is a layer of its own
-    gather_ahead  how many layers ahead of use the model's sharding gathers: the number of modules that
+    gather_ahead  the number of layers that the model's sharding gathers ahead of use: the number of modules that
                   set_modules_to_forward_prefetch names. 0: none
 
     One thread at a time. The forward pass raises failures of other ranks as entrain.Error. Code that rewrites
@@ -118,9 +120,9 @@ class EDiT:
         self._computed = False  # gradients were computed since the last counted step
         self._stepping = False  # inside optimizer.step(), whose closure may run forward passes
         self._pending = [False] * len(self._layers)
-        self._exchanging = False  # some layer is
+        self._exchanging = False  # some layer is in an exchange
         self._exchanged = False  # an exchange began at the start of the current step
-        self._wishes_checkpoint = False  # and no exchange has told the other ranks yet
+        self._wishes_checkpoint = False  # this rank wishes one, and no exchange has told the other ranks yet
         self._gather_ahead = gather_ahead
         self._warm = False
         self._mean: Optional[GradientMean] = None
@@ -264,8 +266,8 @@ class EDiT:
             self._end_step()
 
     def _discarded(self) -> bool:
-        """Returns whether the gradients of this replica have been cleared, or are not finite. If not, the step is
-        still to come, because it has several forward and backward passes."""
+        """Returns whether the gradients of this replica have been cleared, or are not finite. Otherwise the optimizer's
+        step is still to come, because the step has several forward and backward passes."""
         return not 0 < self._largest_gradient() < math.inf
 
     def _gradients(self) -> List[Tensor]:
@@ -442,8 +444,8 @@ class EDiT:
     def checkpoint_due(self) -> bool:
         """Whether all ranks must save before the coming forward pass, because one of them has called wish_checkpoint:
         equal on all ranks. Ask after begin_step in each step. Waits for the first layer of an exchange that has just
-        begun. While a replica of A-EDiT is in `leave` nobody can save: this is then False, and the wish is lost; save
-        after `leave`."""
+        begun. While a replica of A-EDiT is in `leave` no rank can save: this is then False, and the wish is lost. In
+        this case save after `leave`."""
         if not self._exchanged or self._overlaps:
             return False
         self._wait(self._pending.index(True) if self._exchanging else len(self._layers))
@@ -507,7 +509,7 @@ class EDiT:
         sharded. Allowed where `save` is, and likewise collective."""
         self._come_to_save("state_dict")
         with self._edit.open_state("exact" if exact else "portable") as opened:
-            # State of replica 0 alone counts from there, so no other replica writes it.
+            # For state of which only the values of replica 0 count, no other replica writes any.
             state = self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries
                                                   if exact or entry.holder != "replica" or self.replica == 0})
         return state if self._outer is None else {**state, **self._outer.state(self._part())}
@@ -545,12 +547,12 @@ class EDiT:
 
     def _names(self, opened: State) -> Iterator[Tuple[StateEntry, str, Optional[nn.Parameter]]]:
         """Yields the entries under their names in a state_dict, and for a layer's piece also the parameter to which
-        it belongs. A parameter of which this rank has nothing still comes with an entry of the layer."""
+        it belongs. A parameter of which this rank has no elements is yielded too, with an entry of the layer."""
         split = self._mesh.coordinate("tensor")[1] * self._mesh.coordinate("pipeline")[1] > 1
         for entry in opened.entries:
             of = f"{entry.name}/part{entry.part}" if split else entry.name  # parts may have equal parameter names
             if entry.holder != "layer":
-                # In the portable kind, state of replica 0 is for all.
+                # In the portable kind, all replicas use the state of replica 0.
                 of_rank = entry.rank >= 0 and not (entry.holder == "replica" and opened.kind == "portable")
                 yield entry, f"{entry.name}/rank{entry.rank}" if of_rank else entry.name, None
                 continue
@@ -616,5 +618,5 @@ def _misplaced(text: str) -> FailedPrecondition:
 
 
 def _keep(gradients: Tensor) -> None:
-    """Takes the place of fully_shard's hook after `close`."""
+    """Replaces fully_shard's hook after `close`."""
 
