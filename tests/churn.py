@@ -2,9 +2,9 @@
 """Trains while replicas are killed at random, and compares the loss with an undisturbed run at equal tokens.
 
 A job is two runs of the trainer. In the first one, replicas are killed (SIGKILL) at random steps, and with --replace started again.
-The second one has all replicas to its end and trains on as many tokens. A job is good if no process but the killed ones fails, and if
-the validation loss of the first run exceeds that of the second by --limit % at most. (The library itself compares the anchors of the
-replicas at each exchange, and fails if they differ.)
+The second one keeps all replicas and trains on the same number of tokens. A job is good if no process except the killed
+ones fails, and if the validation loss of the first run exceeds that of the second by --limit % at most. (The library
+itself compares the anchors of the replicas at each exchange, and fails if they differ.)
 
     tests/churn.py --train build/dev/examples/trainer/entrain-train                           the job that CTest runs
     tests/churn.py --train build/dev/examples/trainer/entrain-train --methods edit,diloco --replace --jobs 4
@@ -39,7 +39,7 @@ REPLACE = "--admit exchange".split()  # members take in newcomers; ENTRAIN_RESTA
 
 
 def text_of_tree(path):
-    """The text to learn: the pages and headers of this tree."""
+    """Returns the training text: the pages and headers of this tree."""
     tree = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
     with open(path, "w", encoding="utf-8") as text:
         for pattern in ("docs/*.md", "docs/lab/*.md", "include/entrain/*.h"):
@@ -87,7 +87,7 @@ class Run:
             return [(int(step), int(replica)) for step, replica in re.findall(r'"step":(\d+),"replica":(\d+)', log.read())]
 
     def reaches(self, step):
-        """True when the log of rank 0 has this step; false when the run has ended."""
+        """Waits. Returns True when the log of rank 0 has this step, False when the run has ended."""
         give_up = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up:
             if any(at >= step and replica == 0 for at, replica in self.records()):
@@ -127,7 +127,7 @@ class Run:
             return said.read()
 
     def waits(self, rank):
-        """True for a rank that was started again so late that the others have ended without it."""
+        """Returns True for a rank that was restarted so late that the others have ended without it."""
         return rank in self.restarts and " joins\n" not in self.said(rank)
 
     def last_line(self, rank):
@@ -135,7 +135,8 @@ class Run:
         return lines[-1] if lines else ""
 
     def tokens(self):
-        """Of all replicas, also of those that were killed: each step of a replica is one record. ACCO counts what it has committed."""
+        """Returns the tokens of all replicas, including those that were killed: each step of a replica is one record.
+        For ACCO it returns the committed tokens."""
         return self.summary()["tokens"] if self.method == "acco" else len(set(self.records())) * TOKENS_A_STEP
 
     def summary(self):
@@ -147,7 +148,7 @@ class Run:
 
 
 def draw_kills(seed, options):
-    """The moments are in the middle 80 % of the run. Without replacement no rank is killed twice."""
+    """Draws the kills, in the middle 80 % of the run. Without replacement no rank is killed twice."""
     chosen = random.Random(seed)
     steps = sorted(chosen.randrange(options.steps // 10, options.steps * 9 // 10) for _ in range(options.kills))
     others = range(1, options.replicas)
@@ -156,7 +157,7 @@ def draw_kills(seed, options):
 
 
 def job(directory, method, seed, options):
-    """True if the job is good. Prints a line."""
+    """Runs a job and prints a line. Returns True if the job is good."""
     saves = ["--save-dir", os.path.join(directory, "saves"), "--save-every", str(options.save_every)] if options.save_every else []
     disturbed = Run(os.path.join(directory, "disturbed"), method, ["--steps", str(options.steps), *saves], options, seed, options.replace)
     disturbed.train(draw_kills(seed, options))

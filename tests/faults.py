@@ -3,11 +3,11 @@
 
 Starts the reference trainer on 4 ranks without a launcher, breaks one random rank at a random moment, and waits for the
 survivors. A job is good if every survivor ends within the deadline of operations plus 250 ms, with an error that fits the cause
-and names the broken rank, and leaves no process and no file. Prints two tables (method x step time; cause x method: whom the
-survivors blame) and, for every job that is not good, what each rank said.
+and names the broken rank, and leaves no process and no file. Prints two tables (method x step time; cause x method: the
+rank that the survivors blame) and, for every job that is not good, the output of each rank.
 
 The method "calls" is no training: ranks of tests/api/culprit_rank.c call collectives, on the world or on the rows and columns of
-a mesh. Causes that a rank brings about itself, as a wrong argument, are for it alone.
+a mesh. Only this method has causes that a rank brings about itself, such as a wrong argument.
 
     tests/faults.py --train build/dev/examples/trainer/entrain-train              the slice that CTest runs
     tests/faults.py --train ... --jobs 600 --at-once 3 --seed 7 --records r.jsonl the whole
@@ -17,7 +17,7 @@ a mesh. Causes that a rank brings about itself, as a wrong argument, are for it 
 
 --matrix runs the fault matrix instead: each phase of a call x fault x transport (matrix/matrix.py --help).
 
-To add a cause: an entry of CAUSES. To judge something else: a function of a Job, as `judge_end` is one.
+To add a cause, add an entry to CAUSES. To add a check, add a function of a Job like `judge_end`.
 """
 
 import argparse
@@ -38,7 +38,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 RANKS = 4
-GRACE_S = 0.25  # what the library promises beyond the deadline of an operation
+GRACE_S = 0.25  # the library ends an operation within this time after its deadline
 EXIT_S = 2.0  # for a process to end and to be collected, on a busy machine
 START_S = 60.0  # for all ranks to begin to train
 
@@ -50,7 +50,7 @@ CULPRIT_METHODS = [CALLS, "edit", "a-edit", "acco", "ddp"]
 
 MODEL = ("--hidden-size 16 --layers 2 --heads 2 --seq-length 16 --batch-size 2 --val-batches 1 "
          "--lr-warmup-steps 0").split()
-# With long steps a rank comes to its exchange when the loss is known, with short ones it is in it.
+# With long steps a rank comes to its exchange when the loss is already known; with short steps it is in the exchange.
 METHOD_FLAGS = {method: "--local-sgd-sync-interval 8" for method in REPLICA_METHODS if method not in ("a-edit", "ddp")}
 METHOD_FLAGS["a-edit"] = "--local-sgd-sync-time 0.2 --min-total-global-steps 4"
 
@@ -61,12 +61,12 @@ class Cause:
     strike: object = None  # called with the victim's process; None: the victim's flags end it
     victim_flags: tuple = ()
     fits: str = ""  # a regular expression that the message of every survivor matches
-    wait_s: float = 0  # how long survivors may take, beside the deadline
-    not_for: tuple = ()  # methods for which it is no fault
-    by: str = ""  # what the victim does itself: a --fault of culprit_rank
-    stays: bool = False  # and lives on
-    tie_in_pairs: bool = False  # where two ranks share a communicator nobody can know who is guilty
-    by_time: bool = False  # found out by a deadline: a rank that hears the others too late cannot know
+    wait_s: float = 0  # time that survivors may take beyond the deadline
+    not_for: tuple = ()  # methods for which the cause is no fault
+    by: str = ""  # the fault that the victim makes itself: a --fault of culprit_rank
+    stays: bool = False  # the victim lives on
+    tie_in_pairs: bool = False  # in a communicator of two ranks, the guilty rank cannot be known
+    by_time: bool = False  # found by a deadline: a rank that hears the others too late cannot know the culprit
 
 
 def send(number):
@@ -169,14 +169,15 @@ class Job:
         return flags + [*(self.cause.victim_flags if rank == self.victim and self.cause.victim_flags else others)]
 
     def flags_of_calls(self, rank):
-        # Some end without a word to their peers.
+        # Some victims end without a message to their peers.
         flags = ["--destroy", str(self.case.seed % 2)]
         if rank == self.victim and self.cause.by:
             flags += ["--fault", self.cause.by, "--at", str(20 + self.case.seed % 20)]
         return flags
 
     def wait_until_all_train(self, processes):
-        """True when the log has a record of every replica, or of a rank where there are no replicas."""
+        """Waits. Returns True when the log has a record of every replica, or of a rank if the method has no
+        replicas."""
         wanted = RANKS if self.case.method == CALLS else RANKS // self.case.shard_size
         give_up = time.monotonic() + START_S
         begun, read = set(), 0
@@ -257,7 +258,7 @@ CANNOT_KNOW = "cannot be known"
 
 
 def named_rank(message):
-    """The rank of the world that a message blames, else -1."""
+    """Returns the rank of the world that a message blames, or -1."""
     if "[guilty: nobody]" in message or CANNOT_KNOW in message:
         return -1
     for pattern in (r"\[guilty: rank (\d+) of world\]", r"rank (\d+) of world", r"(?:lost|waiting for) rank (\d+)"):
@@ -268,7 +269,7 @@ def named_rank(message):
 
 
 def judge_end(job):
-    """Every survivor ends in time, of itself, with an error that fits."""
+    """Checks that every survivor exits in time, without a signal, and with an error that fits the fault."""
     limit = job.options.timeout + GRACE_S + EXIT_S + job.cause.wait_s
     for one in job.survivors:
         if one.code is None:
@@ -284,7 +285,8 @@ def judge_end(job):
 
 
 def blames(job, one):
-    """"right"; "unknown": it says that it cannot know, and that may be so; else "wrong"."""
+    """Returns "right"; "unknown" if the message says that the guilty rank cannot be known, and this is possible; else
+    "wrong"."""
     may_be = job.cause.by_time or (job.case.shard_size > 1 and job.cause.tie_in_pairs)
     if may_be and one.named < 0 and CANNOT_KNOW in one.message:
         return "unknown"
@@ -292,7 +294,8 @@ def blames(job, one):
 
 
 def judge_culprit(job):
-    """Every survivor names the victim, or says that the guilty rank cannot be known where that may be so."""
+    """Checks that every survivor names the victim, or says that the guilty rank cannot be known, if this is
+    possible."""
     for one in job.survivors:
         if one.code is not None and blames(job, one) == "wrong":
             job.faults.append(f"rank {one.rank} blames {one.named}: {one.message!r}")
@@ -302,7 +305,7 @@ JUDGES = [judge_end, judge_culprit]
 
 
 def all_cases(options):
-    """Endless: every combination in turn, each with a seed of its own."""
+    """Yields every combination in turn, without end, each with its own seed."""
     seeds = random.Random(options.seed)
     grid = [
         (method, step_ms, shard_size, transports, cause)

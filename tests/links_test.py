@@ -1,4 +1,5 @@
-"""Every link between the pages of the project leads to a file, and to a heading of it: links_test.py ROOT."""
+"""Checks that every link between the pages of the project leads to a file, and to a heading of this file: links_test.py
+ROOT."""
 
 import pathlib
 import re
@@ -17,7 +18,7 @@ def pages(root):
 
 
 def anchors(page):
-    """The anchors that a renderer of Markdown gives the headings of a page."""
+    """Returns the anchors that a Markdown renderer gives to the headings of a page."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     return {
         re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")

@@ -1,5 +1,5 @@
-"""A README says what its folder is, its rules and how to add to it, in at most 700 words beside tables, pictures and code. What is longer
-belongs on a page of docs: readmes_test.py ROOT."""
+"""Checks the length of READMEs: readmes_test.py ROOT. A README says what its folder is, its rules and how to add to it,
+in at most 700 words besides tables, pictures and code. Longer texts belong on a page of docs."""
 
 import pathlib
 import re

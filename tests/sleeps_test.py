@@ -1,5 +1,6 @@
-"""A test does not sleep to wait for something that it can observe: it polls (tests/support/wait.h) or is told. A sleep in a loop
-is a poll; any other has a comment in its line, or in the two before, that says why time must pass.   sleeps_test.py TREE"""
+"""Checks the sleeps of tests: sleeps_test.py TREE. A test must not sleep to wait for an event that it can observe: it
+polls (tests/support/wait.h) or is told. A sleep in a loop is a poll. Every other sleep needs a comment that says why
+time must pass, in its line or in the two lines before."""
 import pathlib
 import re
 import sys

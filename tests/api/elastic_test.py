@@ -1,4 +1,4 @@
-"""One program (elastic.c) under elastic launchers, over an etcd of three members:  elastic_test.py PROGRAM CASE
+"""Runs one program (elastic.c) under elastic launchers, over an etcd of three members:  elastic_test.py PROGRAM CASE
 Ranks are lost and come back, or stay away; the leader of etcd is killed in each case. Exits with 77 where a case cannot run."""
 import collections
 import json
@@ -107,7 +107,7 @@ class Job:
         return log.read_text().splitlines()[self.seen:] if log.exists() else []
 
     def expect(self, event, size, number=0, count=None):
-        """Waits until as many ranks as the world has (or `count`) have noted the event. Forgets all lines before."""
+        """Waits until all ranks of the world (or `count` ranks) have logged the event. Forgets all earlier lines."""
         wanted = re.compile(f"{event} {number}: rank ([0-9]+) of {size}$")
         count = size if count is None else count
         ranks = lambda: {m[1] for m in map(wanted.match, self.news()) if m}
@@ -120,7 +120,7 @@ def start(job, mode, variables, **more):
 
 
 class Kubelet:
-    """Starts ranks that end with an error again, each for itself."""
+    """Restarts ranks that end with an error, each independently of the others."""
 
     def __init__(self, job, variables_of):
         self.job, self.variables_of = job, variables_of
@@ -142,7 +142,7 @@ class Kubelet:
 
 
 def fields(manifest, pod):
-    """The environment of a container as the kubelet makes it from the manifest."""
+    """Returns the environment of a container as the kubelet makes it from the manifest."""
     variables = {}
     for entry in manifest["spec"]["template"]["spec"]["containers"][0]["env"]:
         value = entry.get("value")
@@ -153,7 +153,7 @@ def fields(manifest, pod):
 
 
 def kubernetes(etcd, job):
-    """The pods of examples/kubernetes/indexed-job.yaml; a pod is lost, and all start again, each for itself."""
+    """Runs the pods of examples/kubernetes/indexed-job.yaml. One pod is lost, and all pods restart independently."""
     try:
         import yaml
     except ImportError:
@@ -199,7 +199,8 @@ def kubernetes(etcd, job):
 
 
 def slurm(etcd, job):
-    """srun --no-kill on four nodes, as the step's tasks see it. The first node is lost, with it rank 0; the others stay."""
+    """Emulates srun --no-kill on four nodes by the variables that the tasks get. The first node, with rank 0, is lost;
+    the others stay."""
     ranks = [start(job, "stay", {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4",
                                  "SLURM_LOCALID": "0", "SLURM_NODEID": str(rank), "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0",
                                  "SLURM_STEP_NODELIST": "n[1-4]", "ENTRAIN_STORE": f"etcd://{etcd.hosts()}/job77"})
@@ -220,7 +221,7 @@ def slurm(etcd, job):
 
 
 def torch_variables(etcd, job):
-    """What torchrun's agents of two hosts set, by hand: after a restart their counts differ."""
+    """Sets the variables of torchrun's agents on two hosts by hand: after a restart their counts differ."""
     def world(counts):
         ranks = []
         for host, count in enumerate(counts):
@@ -253,7 +254,7 @@ def torch_variables(etcd, job):
 
 
 def torchrun(etcd, job):
-    """torchrun itself: an agent of two ranks, whose rank dies; then a second agent, which joins and leaves."""
+    """Runs torchrun itself: an agent of two ranks, one of which dies; then a second agent, which joins and leaves."""
     program = TREE / "build/python/bin/torchrun"
     if not program.exists() or subprocess.run([program.parent / "python", "-c", "import torch"], capture_output=True).returncode:
         skip("build/python has no torch (tools/setup.sh python torch)")

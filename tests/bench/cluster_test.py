@@ -1,4 +1,5 @@
-"""bench/cluster.sh from outside: cluster_test.py ENTRAIN_PERF; exit code 77: skipped, where no such cluster can be made."""
+"""Runs bench/cluster.sh and checks its output: cluster_test.py ENTRAIN_PERF. Exits with 77 (skipped) if no cluster can
+be made here."""
 
 import json
 import os
@@ -24,7 +25,7 @@ def namespaces():
 
 
 def obstacle():
-    """Why there can be no cluster here, in one line; "": nothing is in its way."""
+    """Returns the reason why no cluster can be made here, in one line, or "" if one can be made."""
     for tool in ("bash", "ip", "tc"):
         if shutil.which(tool) is None:
             return f"there is no {tool}"
@@ -47,7 +48,7 @@ class Cluster(unittest.TestCase):
         return subprocess.Popen(["bash", SCRIPT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def end(self, process):
-        """What it said on stdout and stderr, when nothing of it is left."""
+        """Waits until the process has ended. Checks that no namespace of it is left. Returns its stdout and stderr."""
         said = process.communicate(timeout=60)
         self.assertEqual([name for name in namespaces() if name.startswith(f"ent{process.pid}")], [])
         return said
@@ -98,7 +99,7 @@ class Cluster(unittest.TestCase):
 
     @needs_delays
     def test_ranks_meet_over_a_long_way(self):
-        # Six round trips and a tenth of a second are what creating takes; the rest is a busy machine's.
+        # Creation takes six round trips and a tenth of a second; the rest is for a busy machine.
         process = self.start("--nodes", "3", "--rate", "1gbit", "--delay", "300", "--build", BUILD, PERF, "all_reduce",
                              "--transport", "tcp", "--min-bytes", "8", "--max-bytes", "8", "--budget", "0.01")
         begun = time.monotonic()

@@ -137,7 +137,7 @@ class Program(unittest.TestCase):
     def test_the_bare_exchange_is_run_for_what_it_has(self):
         names = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,gather,scatter,all_to_all,barrier,send_recv"
         lines = {over: json.dumps(line("", over, "x", 2)) for over in ("shm", "tcp")}
-        # Answers what it is asked for: $1 is the collective, and Entrain's transport comes behind --transport.
+        # Prints a line for the requested collective ($1) and, for Entrain, for the transport after --transport.
         script = f"""case "$*" in *"--transport tcp"*) said='{lines["tcp"]}' ;; *) said='{lines["shm"]}' ;; esac
             for last; do :; done; echo "$said" | sed "s/all_reduce/$1/" > $last"""
         done, kept = self.run_with("--collectives", names, "--transports", "shm,tcp", "--without", "openmpi,mpich,gloo",

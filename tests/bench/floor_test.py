@@ -1,5 +1,5 @@
-"""floor-bench's results, which it checks itself: every collective that it has, 2 to 4 ranks, sizes that it copies and sizes that it
-reads: floor_test.py PROGRAM."""
+"""Runs floor-bench, which checks its own results: all its collectives, 2 to 4 ranks, sizes that it copies and sizes
+that it reads. Usage: floor_test.py PROGRAM."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ import unittest
 
 PROGRAM = pathlib.Path(sys.argv.pop())
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "send_recv")
-# Powers of two and what lies between them: pieces that are not whole, shares of uneven length.
+# Powers of two and sizes between them, which give incomplete pieces and shares of uneven length.
 SWEEPS = (("8", "2M", "2"), ("60", "1000004", "3"))
 
 

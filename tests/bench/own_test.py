@@ -1,5 +1,5 @@
-"""limits_bench, kernel_bench, endpoint_bench, overlap_bench, reduction_bench and layer_sync_bench from outside: own_test.py FOLDER ENTRAIN_RUN; without
-arguments, exit code 77: skipped."""
+"""Runs the programs limits_bench, kernel_bench, endpoint_bench, overlap_bench, reduction_bench and layer_sync_bench,
+and checks their output. Usage: own_test.py FOLDER ENTRAIN_RUN. Without arguments it exits with 77 (skipped)."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ FOLDER, RUN = (pathlib.Path(word) for word in sys.argv[1:3]) if len(sys.argv) ==
 
 class Own(unittest.TestCase):
     def call(self, *command):
-        """What the program said, and its JSON lines."""
+        """Runs the program. Returns its output and its JSON lines."""
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "lines")
             done = subprocess.run([*command, "--json", file], capture_output=True, text=True, timeout=100)

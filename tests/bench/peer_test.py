@@ -1,4 +1,5 @@
-"""A program of bench/ that measures a peer, from outside: peer_test.py PROGRAM; without one, exit code 77: skipped."""
+"""Runs a program of bench/ that measures a peer, and checks its output: peer_test.py PROGRAM. Without a program it
+exits with 77 (skipped)."""
 
 import json
 import os
@@ -14,7 +15,7 @@ PROGRAM = pathlib.Path(sys.argv.pop()) if len(sys.argv) > 1 else None
 
 
 def processes_with(text):
-    """Command lines of the running processes in which `text` stands."""
+    """Returns the command lines of running processes that contain `text`."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -64,7 +65,7 @@ class Peer(unittest.TestCase):
             self.assertEqual(done.returncode, 124, done.stderr)
             self.assertIn(f"{one} did not end within 1 s", done.stderr)
             self.assertLess(time.monotonic() - start, 20)
-            while left := processes_with(folder):  # a killed process may be a moment in going
+            while left := processes_with(folder):  # a killed process may need a moment to end
                 self.assertLess(time.monotonic() - start, 30, left)
                 time.sleep(0.05)
 

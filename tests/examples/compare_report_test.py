@@ -1,5 +1,5 @@
-"""examples/compare.py with the real programs of a build folder: compare_report_test.py BUILD. Exits
-77 when no Python here has matplotlib."""
+"""Runs examples/compare.py with the real programs of a build folder: compare_report_test.py BUILD. Exits
+with 77 if no Python here has matplotlib."""
 
 import csv
 import html.parser
@@ -27,7 +27,7 @@ def has_matplotlib(python):
 
 
 class Page(html.parser.HTMLParser):
-    """Text, and whatever could make a browser load something."""
+    """The text of a page, and every element that could make a browser load a file."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,5 +1,5 @@
-"""examples/compare.py: what it asks of entrain-train, its numbers of given records, and the lines
-for bad usage. The program is one that only knows its own help."""
+"""Tests examples/compare.py: the flags that it gives to entrain-train, the figures that it computes from given records,
+and the error lines for bad usage. The program in place of entrain-train only prints its help."""
 
 import json
 import math

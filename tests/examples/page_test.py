@@ -1,4 +1,4 @@
-"""The tables of docs/experiments.md are those of the results that are kept in examples/results."""
+"""Checks that the tables of docs/experiments.md follow from the results in examples/results."""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""The cells of the fault matrix: phase x fault x transport, and what must come of each."""
+"""The cells of the fault matrix: phase x fault x transport, and the expected outcome of each cell."""
 
 import dataclasses
 
@@ -7,8 +7,8 @@ import dataclasses
 class Outcome:
     letter: str
     meaning: str
-    lost: object  # True: every rank that is left notices; False: none does; None: as the moment decides
-    blames: str = "victim"  # whom their first errors name: the victim; "an end" of a broken connection; "anyone"
+    lost: object  # True: every rank that is left notices; False: no rank notices; None: depends on the moment
+    blames: str = "victim"  # the rank that first errors name: the victim; "an end" of a broken connection; "anyone"
     goes_on: bool = True  # the ranks that are left are in one world afterwards
 
 
@@ -56,9 +56,9 @@ TRANSPORTS = ["shm", "tcp", "tcp+TLS", "ucx"]
 NETWORK = ("reset", "half-open", "black hole", "slow reader", "corrupt byte")
 ANY = None
 
-# (phases, faults, transports, what must come of it). The first row that fits counts.
+# (phases, faults, transports, expected outcome). The first row that fits counts.
 RULES = [
-    # What there is not.
+    # Cells that do not exist.
     (ANY, NETWORK, ("shm",), "shared memory has no connection that a network could break"),
     (("bootstrap",), NETWORK, ANY, "there is no connection to a peer yet"),
     (ANY, ("corrupt byte",), ("ucx",), "ucx has no checksum of its own: SECURITY.md"),
@@ -70,10 +70,10 @@ RULES = [
     (("checkpoint", "join"), ("disk full",), ANY, EITHER),
     (ANY, ("disk full",), ANY, "nothing is written to a disk in this phase"),
     (("leave",), ("clock jump", "no descriptors", "no memory"), ANY, LOST),  # it has left all the same
-    # What harms nobody.
+    # Faults that harm no rank.
     (ANY, ("clock jump",), ANY, FINE),
     (("connect", "handshake"), ("reset", "half-open", "black hole"), ANY, LINK),
-    # What may be over already, or not be needed.
+    # Faults of a resource whose use may be over already, or that may not be needed.
     (ANY, ("slow reader",), ANY, SLOW),
     (ANY, ("corrupt byte",), ANY, LINK_OR_FINE),
     (("connect", "handshake"), ("no memory",), ("tcp+TLS",), LINK_OR_FINE),  # OpenSSL tells the peer first
@@ -95,7 +95,7 @@ QUICK = [
 
 
 def expected(phase, fault, transport):
-    """The Outcome, or the reason why there is no such cell."""
+    """Returns the Outcome, or the reason why there is no such cell."""
     for phases, faults, transports, outcome in RULES:
         if all(of is ANY or one in of for one, of in ((phase, phases), (fault, faults), (transport, transports))):
             return outcome

@@ -3,7 +3,7 @@
 Each cell of cells.py is a world of three processes (fault_rank.cc). One of them, the victim, stops at a phase and says so. The
 driver brings the fault about, lets the victim go on, and judges what every rank reports:
 
-- every call returned by its deadline and a grace of 250 ms, and what the machine let the processes wait for cores;
+- every call returned by its deadline plus 250 ms, plus the time for which the processes waited for cores;
 - errors name the victim;
 - the ranks that are left made a world of their own, and have the same bits of a sum in it;
 - nothing is left over: processes, files, shared memory.
@@ -27,15 +27,15 @@ from matrix import cells
 from matrix.proxy import Proxy
 
 SIZE = 3
-GRACE_S = 0.25  # what the library promises beyond the deadline of a call
-PATIENCE_S = 60.0  # for a rank to say something, on any machine
+GRACE_S = 0.25  # the library ends a call within this time after its deadline
+PATIENCE_S = 60.0  # longest time until a rank writes a line, on any machine
 DISK_BYTES = 256 << 10
 NEAR = ("first byte", "middle", "last byte", "wait", "exchange", "commit", "checkpoint", "leave")  # the others say so
 
 
 @dataclasses.dataclass
 class Said:
-    """What one rank has told."""
+    """The lines that one rank has written."""
     lines: list = dataclasses.field(default_factory=list)
     code: object = None
 
@@ -138,7 +138,7 @@ class Cell:
         self.words.put((rank, None))
 
     def wait_for(self, key, ranks):
-        """True when each of these ranks has said a line with `key`, or has ended."""
+        """Waits. Returns True when each of these ranks has written a line with `key`, or has ended."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
             left = [r for r in ranks if self.said[r].last(key) is None and self.said[r].last("done") is None and
@@ -201,7 +201,7 @@ class Cell:
             return False
         if self.phase in NEAR and not self.wait_for("near", self.others()):
             return False
-        time.sleep(0.1)  # the others come to where they wait for it, which nothing shows
+        time.sleep(0.1)  # the others come to the place where they wait for the victim, which cannot be observed
         return True
 
     def strike(self):
@@ -251,8 +251,8 @@ class Cell:
                 self.faults.append(f"rank {rank} ended with {self.said[rank].code}")
 
     def may_end(self):
-        """Whether the victim may end otherwise than by itself. UCX aborts a process that gets no descriptor, whose connections
-        are reset as it makes them, or whose peers have gone on without it."""
+        """Returns whether the victim may end other than by itself. UCX aborts a process that gets no descriptor, whose
+        connections are reset while it makes them, or whose peers have gone on without it."""
         return self.fault in ("kill", "no memory") or (
             self.transport == "ucx" and self.fault in ("stop", "no descriptors", *cells.NETWORK))
 
@@ -271,7 +271,7 @@ class Cell:
                     self.faults.append(f"rank {rank}: {call['call']} ended {over:.3f} s after its deadline (grace {grace:.3f} s)")
 
     def judge_errors(self):
-        """Whom the ranks that are left name in their first errors, and whether they noticed."""
+        """Checks which rank the ranks that are left name in their first errors, and whether they noticed."""
         first = {rank: failed[0] for rank in self.others() if (failed := self.said[rank].failed())}
         for rank, call in first.items():
             # The error of a save names the rank in its text only.
@@ -289,12 +289,12 @@ class Cell:
             self.faults.append("the fault went unnoticed")
 
     def in_world(self, rank):
-        """The size of the world of this rank's last sum; 0: none."""
+        """Returns the size of the world of this rank's last sum, or 0 if there is none."""
         check = self.said[rank].last("bits")
         return check["size"] if check else 0
 
     def judge_bits(self):
-        """Ranks that went on in one world have the same sum, and there is one world at most."""
+        """Checks that the ranks that went on in one world have the same sum, and that there is at most one world."""
         sums = {rank: check for rank in range(SIZE) if (check := self.said[rank].last("bits"))}
         missing = [rank for rank in self.others() if rank not in sums]
         if missing and self.outcome.goes_on:
@@ -339,7 +339,7 @@ def shared_memory():
 
 
 def table():
-    """The page of docs/lab, without figures of a run."""
+    """Returns the page of docs/lab, without figures of a run."""
     reasons = []
     lines = ["| phase | " + " | ".join(cells.FAULTS) + " |", "|---" * (len(cells.FAULTS) + 1) + "|"]
     for phase in cells.PHASES:
@@ -384,7 +384,7 @@ def can_mount():
 
 
 def here(cell, options):
-    """Why this machine cannot run the cell; None: it can."""
+    """Returns the reason why this machine cannot run the cell, or None if it can."""
     if cell[2] == "ucx" and not options.has_ucx:
         return "no ucx here"
     if cell[1] == "disk full" and not options.mounts:

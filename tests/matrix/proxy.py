@@ -11,12 +11,12 @@ import threading
 import time
 
 MOST_BUFFERED = 256 << 10
-SLOW_BYTES = 2048  # a slow reader takes so many bytes
-SLOW_EVERY_S = 0.05  # in this time
+SLOW_BYTES = 2048  # a slow reader takes this number of bytes
+SLOW_EVERY_S = 0.05  # in each such time
 
 
 class Way:
-    """One direction of a connection. to_victim: if the connection is one of the victim."""
+    """One direction of a connection. to_victim: true if the bytes go to the victim."""
 
     def __init__(self, source, sink, to_victim):
         self.source, self.sink, self.to_victim = source, sink, to_victim
@@ -55,7 +55,7 @@ class Proxy(threading.Thread):
         self.start()
 
     def strike(self, fault):
-        """Breaks the victim's connections, those that are there and those that come. Returns when it has."""
+        """Breaks the victim's connections, existing and later ones. Returns when the existing ones are broken."""
         self.wanted = fault
         self.wake_in.send(b"s")
         self.begun.wait(10)
@@ -184,7 +184,7 @@ class Proxy(threading.Thread):
         way.bytes += got
 
     def reset_both(self, connection):
-        """One side has reset the connection, so the other side sees a reset."""
+        """Called when one side has reset the connection. Resets both sides, so that the other side sees a reset."""
         for one in connection.sockets():
             reset(one)
         self.connections.remove(connection)

@@ -1,4 +1,4 @@
-"""Arrays of others, without a copy where that can be, and a clear error where not."""
+"""Arrays of other packages: used without a copy if possible, otherwise refused with a clear error."""
 import array
 import sys
 

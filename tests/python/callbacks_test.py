@@ -1,4 +1,4 @@
-"""Functions of the caller's that the library calls: what they may do, and that they hold up nobody."""
+"""Functions of the caller that the library calls: what they may do, and that they do not hold up other calls."""
 import numpy as np
 import pytest
 from conftest import ranks, script
@@ -7,7 +7,7 @@ import entrain
 
 
 class Inside:
-    """Calls the library from inside a function that the library calls, and keeps how that was refused."""
+    """Calls the library from inside a function that the library calls, and keeps the texts of the refusals."""
 
     def __init__(self, comm):
         self.comm = comm
@@ -107,7 +107,7 @@ assert over.wait(20)
     assert text.count("sum 2.0") == 2
 
 
-# ctypes.PyDLL holds the interpreter's lock over a call, as an extension may that does not give it up.
+# ctypes.PyDLL holds the interpreter's lock during a call, like an extension that does not release it.
 HOLD_THE_LOCK = """
 import ctypes, os, signal, sys, threading, time
 import numpy as np

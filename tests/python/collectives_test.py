@@ -236,7 +236,7 @@ def test_memory_of_the_library():
         del shared
         empty = comm.alloc(0)
         comm.close()
-        # The communicator is closed, and the memory is there as long as somebody uses it.
+        # The communicator is closed, and the memory exists as long as it is used.
         row += 1
         assert row.tolist() == [4.0] * 5 and empty.size == 0
 
@@ -279,7 +279,7 @@ def test_a_registration_stays_while_a_call_uses_its_array():
         else:
             comm.recv(np.zeros(1, np.int32), 0)
             comm.all_reduce(own)
-        # The communicator closes it, and the array stays what it is.
+        # The communicator closes the registration, and the array keeps its contents.
         comm.close()
         assert registration.closed and (own == 2).all()
 

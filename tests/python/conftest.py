@@ -1,4 +1,4 @@
-"""What the tests of the Python package share: ranks as threads, which is quick, and ranks as processes."""
+"""Shared by the tests of the Python package: ranks as threads, which start quickly, and ranks as processes."""
 import itertools
 import os
 import pathlib
@@ -16,8 +16,8 @@ _names = itertools.count()
 
 
 def ranks(size, body, timeout=20.0):
-    """Calls body(comm) on `size` ranks, which are threads with a runtime each; what the ranks returned, by rank. Raises what
-    the first of them raised that did."""
+    """Calls body(comm) on `size` ranks, which are threads with a runtime each. Returns the results in rank order. If
+    ranks raised, raises the exception of the first of them."""
     name = f"mem:ranks-{next(_names)}"
     results, failures = [None] * size, []
 
@@ -41,7 +41,7 @@ def ranks(size, body, timeout=20.0):
 
 
 def start(code, *arguments, size=0, **keywords):
-    """A Python process that runs `code`; with `size`, so many ranks of entrain-run."""
+    """Starts a Python process that runs `code`; with `size`, this number of ranks under entrain-run."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     if size:
         command = [RUN, "-n", str(size), "--", *command]
@@ -49,7 +49,7 @@ def start(code, *arguments, size=0, **keywords):
 
 
 def finish(process, timeout=40):
-    """What the process printed; it must end well."""
+    """Waits for the process, which must exit with 0. Returns its output."""
     try:
         text, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -61,12 +61,12 @@ def finish(process, timeout=40):
 
 
 def script(code, *arguments, size=0, timeout=40, **keywords):
-    """Runs `code` to its end."""
+    """Runs `code` until it ends. Returns its output."""
     return finish(start(code, *arguments, size=size, **keywords), timeout)
 
 
 def example(name, *arguments, size=0, timeout=60):
-    """What an example of examples/python prints; with `size`, as so many ranks of entrain-run."""
+    """Runs an example of examples/python, with `size` as this number of ranks under entrain-run. Returns its output."""
     command = [sys.executable, ROOT / "examples/python" / name, *arguments]
     if size:
         command = [RUN, "-n", size, "--", *command]

@@ -1,4 +1,4 @@
-"""The declarations are those of the headers, and the library has all that they name."""
+"""Checks that the declarations are those of the headers, and that the library has everything that they name."""
 import subprocess
 import sys
 

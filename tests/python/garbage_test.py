@@ -1,4 +1,4 @@
-"""Objects that are dropped in place of being closed: in cycles, on any thread, inside functions that the library calls."""
+"""Objects that are dropped instead of closed: in cycles, on any thread, inside functions that the library calls."""
 import gc
 import sys
 import threading
@@ -16,8 +16,8 @@ LAYERS = [6, 5]
 
 
 def until(condition, seconds=20.0):
-    """Waits until what was dropped has been destroyed, on the package's thread. Collects: a collection that finds another thread's
-    under way does nothing."""
+    """Waits until the package's thread has destroyed the dropped objects. Runs the garbage collector repeatedly,
+    because a collection does nothing while another thread collects."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "not destroyed"
@@ -51,7 +51,7 @@ class Trained:
 
 
 def in_destroyed_order(lives):
-    """Notes the order in which lives are destroyed."""
+    """Records the order in which lives are destroyed."""
     order = []
     for index, life in enumerate(lives):
         def destroy(handle, index=index, inner=life._destroy):
@@ -72,7 +72,7 @@ def test_a_cycle_is_destroyed_children_first_on_the_thread_of_the_package():
         inner = lives[2]._destroy
         lives[2]._destroy = lambda handle: (names.append(threading.current_thread().name), inner(handle))
         del objects
-        comm.barrier()  # nobody is in an exchange
+        comm.barrier()  # no rank is in an exchange
         gc.collect()
         until(lambda: all(life.over for life in lives))
         assert order == [2, 1, 0] and names == ["entrain-dropped"]
@@ -87,7 +87,7 @@ def test_what_a_living_object_needs_waits_for_it():
     mesh, whole = shard._life._needs[0], comm._life
     del comm
     gc.collect()
-    time.sleep(0.1)  # for what must not happen there is nothing to wait for
+    time.sleep(0.1)  # an event that must not happen cannot be awaited
     assert not mesh.over and not whole.over and shard.slab_count == sum(LAYERS)
     life = shard._life
     del shard
@@ -193,7 +193,8 @@ def test_dropping_under_a_lock_that_an_outer_step_wants():
         objects.exchange()
         with lock:
             objects.edit.begin_forward()
-            # The exchange runs ahead, and its step waits for the lock. Were the object destroyed here, that would wait for it.
+            # The exchange runs ahead, and its step waits for the lock. Destroying the object here would wait for the
+            # step.
             assert inside.wait(20)
             lives = objects.lives()
             del objects
@@ -235,7 +236,7 @@ def test_two_threads_that_reap_do_not_free_twice(monkeypatch):
     from entrain import works
 
     class Slow:
-        """The library, where the interpreter gives way inside entrain_work_test."""
+        """The library, with a switch to other threads inside entrain_work_test."""
 
         def __init__(self):
             self.freed = []

@@ -73,8 +73,8 @@ print("went on")
 
 
 def run_three(code):
-    """Exit codes and texts of three ranks that run `code`. entrain-run ends all ranks when one is killed, so they are
-    started one by one."""
+    """Runs `code` on three ranks. Returns their exit codes and outputs. entrain-run would end all ranks when one is
+    killed, so the ranks are started one by one."""
     with tempfile.TemporaryDirectory() as folder:
         running = []
         for rank in range(3):

@@ -15,7 +15,7 @@ def target(layer):
 
 
 def train(comm, steps, config=None, directory=None, load=None, shard=1, **options):
-    """Minimises |w - target|^2 by EDiT; the losses, and the EDiT object's info."""
+    """Minimises |w - target|^2 by EDiT. Returns the losses, and the info of the EDiT object."""
     with entrain.Mesh(comm, shard=shard) as mesh, entrain.Shard(mesh, LAYERS) as model:
         params = np.zeros(model.slab_count, np.float32)
         grads = np.zeros_like(params)
@@ -274,7 +274,7 @@ def test_wsam():
         assert (out == w).all() and np.allclose(w, 2 - 0.2 - 0.1 * 9 * 0.05, atol=1e-5)
 
 
-# ---- State in the caller's hands ----------------------------------------------------------------------------------------
+# ---- State as arrays of the caller --------------------------------------------------------------------------------------
 
 
 class Run:

@@ -1,4 +1,4 @@
-"""The type hints are complete and right."""
+"""Checks that the type hints are complete and correct."""
 import subprocess
 import sys
 

@@ -1,4 +1,4 @@
-"""Works: waiting, futures, asyncio, callbacks, and who keeps the arrays."""
+"""Works: waiting, futures, asyncio, callbacks, and which object keeps the arrays."""
 import asyncio
 import concurrent.futures
 import gc
@@ -187,7 +187,7 @@ def test_timeout_of_a_call_names_who_is_late():
             assert raised.value.record.guilty_rank == 1 and isinstance(raised.value, TimeoutError)
             assert comm.late() == [1]
 
-    # Rank 1 waits for rank 0 to be through, and makes no call.
+    # Rank 1 makes no call, and waits until rank 0 has finished.
     through = threading.Event()
 
     def one(comm):

@@ -1,5 +1,5 @@
-"""examples/experiments.py with a program that answers in place of the real ones, and its tables of
-given results."""
+"""Tests examples/experiments.py with a program in place of the real ones, and the tables that it makes from given
+results."""
 
 import argparse
 import contextlib
@@ -29,7 +29,7 @@ RATES = loss_experiments.RATES
 
 
 def line(exchange, replica):
-    """As --is-debug writes it, with what a launcher and the log put in front."""
+    """Returns a line of --is-debug, with the prefixes of the launcher and of the log."""
     rejected = (exchange, replica) == (5, 1)
     return (
         f"[{replica}] entrain[{replica}] info: edit: rendezvous {exchange}, layer 0, replica "
@@ -332,7 +332,7 @@ class Runs(unittest.TestCase):
         return (self.top / "calls").read_text().splitlines()
 
     def in_process(self, experiment):
-        """The same without processes, for experiments of many runs. The calls: (words, fault)."""
+        """As above without processes, for experiments of many runs. Each call is (words, fault)."""
         calls = []
 
         def make(_, words, environment):
@@ -367,7 +367,7 @@ class Runs(unittest.TestCase):
         self.copy_is_enough()
 
     def copy_is_enough(self):
-        """The tables of the copy of these runs are those of the runs; changed flags are noticed."""
+        """Checks that a copy of these runs gives the same tables, and that changed flags are noticed."""
         args = argparse.Namespace(out=self.top / "out", data=self.top / "text", tables=True)
         finished = text_runs.TextRuns(args)
         for make in experiments.KEPT.values():

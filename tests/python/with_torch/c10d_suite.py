@@ -22,8 +22,8 @@ STAND_IN = "entrain-for-gloo"
 
 
 def suite():
-    """The test case of the back end in BACKEND, made as PyTorch's test programs make it, but with forked ranks: they need not
-    import PyTorch again."""
+    """Returns the test case of the back end in BACKEND. It is made as in PyTorch's test programs, but with forked
+    ranks, which need not import PyTorch again."""
     import torch.testing._internal.common_utils  # noqa: F401
 
     import entrain.torch  # noqa: F401
@@ -41,7 +41,7 @@ def suite():
 
 
 def stand_in(dist):
-    """Makes groups of "entrain" where the tests ask for "gloo"."""
+    """Makes groups of "entrain" when the tests request "gloo"."""
     def replaced(function):
         @functools.wraps(function)
         def call(*arguments, **keywords):
@@ -55,7 +55,7 @@ def stand_in(dist):
 
 
 def run_all(backend, parts, out):
-    """In a process of its own, since c10d's tests read the back end when they are imported."""
+    """Runs the tests in another process, because c10d's tests read the back end when they are imported."""
     import unittest
     case = suite()
     case.setUpClass()
@@ -72,7 +72,7 @@ def run_all(backend, parts, out):
 
 
 def reason(text):
-    """The line of a traceback that says what went wrong."""
+    """Returns the line of a traceback that has the error."""
     lines = [line for line in text.splitlines() if re.match(r"([a-z_]\w*\.)*[A-Z]\w*: ", line) and "exited with error" not in line]
     return lines[0] if lines else text.strip().rpartition("\n")[2]
 

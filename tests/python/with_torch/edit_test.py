@@ -1,5 +1,5 @@
-"""EDiT around plain modules, against a reference that every rank computes for all replicas. Ranks are threads, since importing
-torch takes seconds; once they are processes."""
+"""Compares EDiT around plain modules with a reference that every rank computes for all replicas. Ranks are threads,
+because importing torch takes seconds; in one test they are processes."""
 import threading
 
 import pytest
@@ -207,7 +207,7 @@ assert edit.info.steps == T and edit.info.syncs == 3, edit.info
 
 
 def test_the_second_pass_of_wsam_begins_no_exchange():
-    # The parameters are not the replica's own in it. Time is up in the second pass of every other step.
+    # In the block the parameters are not the replica's own. Time is up in the second pass of every other step.
     run("""
 import time
 from entrain.torch.optim import WSAM
@@ -322,7 +322,8 @@ def make(fused=False, **options):
 
 
 def test_a_step_that_grad_scaler_skips_on_one_replica_counts_as_attempted():
-    # Replicas count the same steps, else they would meet at different ones: the steps here end where an exchange is due.
+    # Replicas must count the same steps. Otherwise they would exchange at different steps; here an exchange is due at
+    # the last one.
     run(SCALED + """
 for fused in (False, True):
     for zero in ("first", "last"):
@@ -532,7 +533,7 @@ assert edit.info.last_sync_step == 12
 
 
 def test_a_run_goes_on_from_warm_up_without_a_checkpoint_of_edit():
-    # Replicas are alike there: model, optimizer and the number of steps are all there is.
+    # In warm-up replicas are equal: the state consists of model, optimizer and the number of steps.
     run(CHECKPOINTS + """
 through = end(*start(0, warmup=5), 0, 14)
 model, optimizer, edit = start(0, warmup=5)
@@ -656,7 +657,8 @@ assert torch.equal(frozen, model.embed.weight)
 
 
 def test_a_layer_that_takes_no_part_and_evaluation_in_between():
-    # The layers in between have no gradients, and evaluation is no part of a step: it is synchronous SGD of the rest.
+    # The layers in between have no gradients, and evaluation is not part of a step. So the result is synchronous SGD of
+    # the other layers.
     run("""
 model, whole = build(), build()
 for m in (model, whole):

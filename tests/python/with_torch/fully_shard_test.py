@@ -1,6 +1,8 @@
-"""EDiT around a model that fully_shard has sharded: two replicas of two processes each, against plain modules."""
+"""Compares EDiT around a model that fully_shard has sharded (two replicas of two processes each) with plain modules."""
+import os
+
 import pytest
-from forks import script
+from conftest import script
 
 pytest.importorskip("torch")
 
@@ -158,7 +160,8 @@ def same(one, other):
 
 
 def test_the_bits_are_those_of_plain_modules(tmp_path):
-    # Warm-up sums gradients over replicas, here and there in other groups of parameters: the order must not depend on these.
+    # Warm-up sums gradients over replicas. The groups of parameters differ between the two models, and the order must
+    # not depend on them.
     script(PROGRAM + BITS + """
 # Replicas of one rank: always.
 alone = init_device_mesh("cpu", (4, 1), mesh_dim_names=("sync", "shard"))["shard"]
@@ -171,7 +174,7 @@ base = 2 * (comm.rank // 2)
 same(train(build(), twins, [base, base + 1], options, clip=False),
      train(sharded(mesh["shard"]), comm, [comm.rank], options, clip=False))
 dist.destroy_process_group()
-""", tmp_path / "store", size=4, timeout=200, environment={"ENTRAIN_DETERMINISM": "rank_order"})
+""", tmp_path / "store", size=4, timeout=200, env={**os.environ, "ENTRAIN_DETERMINISM": "rank_order"})
 
 
 def test_what_cannot_be_bound_is_refused(tmp_path):

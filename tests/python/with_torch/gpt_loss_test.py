@@ -1,4 +1,5 @@
-"""The trainer in C++ and EDiT around a module of PyTorch train the same model to the same losses: bench/torch_gpt_loss.py, small."""
+"""Checks that the trainer in C++ and EDiT around a PyTorch module train the same model to the same losses (a small
+bench/torch_gpt_loss.py)."""
 import importlib.util
 import pathlib
 

@@ -1,9 +1,11 @@
-"""What the back end "entrain" must do, beside gloo in the same processes. One rank of a program that group_test.py starts:
+"""Compares the back end "entrain" with gloo in the same processes. This is one rank of a program that group_test.py
+starts:
 
     group_checks.py RANK SIZE FOLDER [NAME...]
 
-Every function whose name begins with "check_" is run on all ranks; for each a line of JSON goes to FOLDER/rank-RANK. Ranks meet in
-a store of c10d's between two checks, and stop at the first that failed anywhere: what follows would fail for its sake."""
+Every function whose name begins with "check_" is run on all ranks; for each a line of JSON goes to FOLDER/rank-RANK.
+Ranks meet in a store of c10d between two checks. They stop after the first check that failed on any rank, because later
+checks would fail for the same reason."""
 import datetime
 import inspect
 import itertools
@@ -33,7 +35,7 @@ ours = gloo = None  # process groups over the same ranks
 
 
 def values(count, dtype, seed=0, of=None):
-    """Numbers of one rank (this one), small enough that integers do not overflow."""
+    """Returns numbers of one rank (default: this rank), small enough that integers do not overflow."""
     generator = torch.Generator().manual_seed(1000 * seed + (rank if of is None else of))
     if dtype is torch.bool:
         return torch.randint(0, 2, (count,), generator=generator).bool()
@@ -45,7 +47,7 @@ def values(count, dtype, seed=0, of=None):
 
 
 def raw(tensor):
-    """The bytes, for types that cannot be compared."""
+    """Returns the bytes of a tensor whose type has no comparison."""
     return tensor.contiguous().view(torch.uint8)
 
 
@@ -55,7 +57,7 @@ def same(a, b):
 
 
 def close(a, b):
-    """Equal but for the order in which floats are combined."""
+    """Checks that the tensors are equal, except for the order in which floats are combined."""
     if not a.dtype.is_floating_point and not a.dtype.is_complex:
         return same(a, b)
     bound = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-6, torch.complex64: 1e-6}.get(a.dtype, 1e-14)
@@ -343,7 +345,7 @@ def check_send_and_receive():
             dist.recv(got, peer, group=ours)
             dist.send(out, peer, group=ours)
         same(got, values(31, dtype, of=peer))
-    # In another order on the two sides, matched by tag.
+    # The two sides make the calls in different orders; the tag matches them.
     works = [dist.isend(torch.full((1000,), float(tag)), peer, group=ours, tag=tag) for tag in (3, 1, 2)]
     got = {tag: torch.zeros(10, 200).t()[:, 5:10] for tag in (1, 2, 3)}
     for tag in (1, 2, 3):
@@ -379,7 +381,7 @@ def check_a_receive_from_any_source_takes_what_comes():
         assert (got == 10 * source + numbers[source]).all(), i
         numbers[source] += 1
     assert set(numbers.values()) == {5}, numbers
-    # Behind one that waits, a receive from one rank waits too.
+    # A receive from one rank also waits behind a receive from any rank that waits.
     first, second = torch.zeros(1), torch.zeros(1)
     any_work, work = dist.irecv(first, group=ours, tag=9), dist.irecv(second, 1, group=ours, tag=9)
     assert not work.is_completed() and any_work._source_rank() == -1
@@ -543,8 +545,8 @@ def check_data_parallel():
 def check_data_parallel_with_hook():
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-    # One bucket: the second all-reduce of PowerSGD is started when the first is over, so with several buckets the order of calls
-    # depends on the moment, on any back end whose callbacks have a thread of their own.
+    # Uses one bucket. PowerSGD starts its second all-reduce when the first is over. So with several buckets the order
+    # of calls would depend on timing, with any back end that runs callbacks on a separate thread.
     def trained(group, register):
         net = torch.nn.parallel.DistributedDataParallel(model(), process_group=group)
         register(net, group)

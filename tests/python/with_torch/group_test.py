@@ -1,4 +1,4 @@
-"""The back end "entrain" of torch.distributed, in processes of their own: group_checks.py on 2 and 4 ranks, and what ends badly."""
+"""Tests the back end "entrain" of torch.distributed in processes: group_checks.py on 2 and 4 ranks, and failures."""
 import json
 import pathlib
 import re
@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 
-import forks
 import pytest
 
 pytest.importorskip("torch")
@@ -17,9 +16,12 @@ PROGRAM = HERE / "group_checks.py"
 CHECKS = re.findall(r"^def (check_\w+)", PROGRAM.read_text(), re.M)
 
 
-def start(rank, size, folder, code=None):
-    """One rank; with `code`, of a program that has `dist`, `rank`, `size` and an initialised group."""
-    return forks.Process(PROGRAM.read_text() if code is None else PREAMBLE + code, rank, size, folder)
+def start(rank, size, folder, code=None, **keywords):
+    """Starts one rank; with `code`, a rank of a program that has `dist`, `rank`, `size` and an initialised group."""
+    command = [sys.executable, str(PROGRAM), str(rank), str(size), str(folder)]
+    if code is not None:
+        command = [sys.executable, "-c", PREAMBLE + code, str(rank), str(size), str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **keywords)
 
 
 PREAMBLE = """
@@ -50,7 +52,7 @@ def finish(process, timeout=60):
 
 @pytest.fixture(scope="module", params=[2, 4])
 def results(request, tmp_path_factory):
-    """check -> (rank, traceback) of the ranks that failed; None for checks that were not reached."""
+    """Returns, for each check, (rank, traceback) of the ranks that failed; None for checks that were not reached."""
     size, folder = request.param, tmp_path_factory.mktemp("ranks")
     ranks = [start(rank, size, folder) for rank in range(size)]
     texts = [finish(process, 300) for process in ranks]
@@ -104,7 +106,7 @@ try:
 except entrain.TimedOut as failure:
     print(time.monotonic() - begin, failure, flush=True)
 """
-    ranks = [start(rank, 2, tmp_path, body) for rank in range(2)]
+    ranks = [start(rank, 2, tmp_path, body, stdin=subprocess.PIPE) for rank in range(2)]
     for process in ranks:
         until_ready(process)
     taken, text = ranks[0].stdout.readline().split(" ", 1)
@@ -123,7 +125,7 @@ try:
 except entrain.TimedOut as failure:
     print(failure, flush=True)
 """
-    ranks = [start(rank, 3, tmp_path, body) for rank in range(3)]
+    ranks = [start(rank, 3, tmp_path, body, stdin=subprocess.PIPE) for rank in range(3)]
     for process in ranks:
         until_ready(process)
     text = ranks[0].stdout.readline()
@@ -146,7 +148,7 @@ except KeyboardInterrupt:
     print("interrupted", flush=True)
 os._exit(0)
 """
-    ranks = [start(rank, 2, tmp_path, body) for rank in range(2)]
+    ranks = [start(rank, 2, tmp_path, body, stdin=subprocess.PIPE) for rank in range(2)]
     for process in ranks:
         until_ready(process)
     assert ranks[0].stdout.readline() == "begin\n"
@@ -168,7 +170,7 @@ def test_memory_that_the_collector_gives_back_while_some_is_taken():
     from entrain.torch import _tensors
 
     class Taken(list):
-        """Garbage that gives memory back when it is collected."""
+        """An object that returns memory when the garbage collector frees it."""
 
         def __init__(self):
             super().__init__([self])

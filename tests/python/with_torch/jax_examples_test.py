@@ -8,7 +8,7 @@ pytest.importorskip("jax")
 
 
 def norms(text):
-    """The last line of both ranks: the same parameters."""
+    """Returns the last line of both ranks, which shows that their parameters are equal."""
     found = re.findall(r"rank \d: .*norm of the parameters ([\d.]+)", text)
     assert len(found) == 2 and found[0] == found[1], text
 

@@ -1,4 +1,5 @@
-"""EDiT around a model that is split by tensor and pipeline stage, beside one that is whole. Ranks are threads."""
+"""Compares EDiT around a model that is split by tensor and pipeline stage with EDiT around the whole model. Ranks are
+threads."""
 import threading
 
 import pytest

@@ -19,7 +19,8 @@ def rosenbrock(parts):
 
 
 def start():
-    """The vector in two parameters: what is stepped by parts is stepped as a whole."""
+    """Returns the start vector as two parameters. Stepping them must give the same
+    result as stepping the whole vector."""
     x0 = torch.tensor(GOLDEN["objectives"]["rosen4"]["x0"])
     return [torch.nn.Parameter(x0[:1].clone()), torch.nn.Parameter(x0[1:].clone())]
 

@@ -1,4 +1,4 @@
-"""The programs of python/README.md run as they stand there."""
+"""Runs the programs of python/README.md unchanged."""
 import os
 import re
 

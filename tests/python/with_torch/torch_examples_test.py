@@ -61,7 +61,7 @@ def test_07_resume(tmp_path):
     plain = run(3, "--load", tmp_path / "first", "--save", tmp_path / "second")
     again = run(2, "--shards", 2, "--load", tmp_path / "second")
     assert [row[:3] for row in (saved, plain, again)] == [("2 x 2", "0", "60"), ("3 x 1", "60", "120"), ("1 x 2", "120", "180")]
-    # Each goes on where the one before was, but for the order of sums.
+    # Each run continues from the previous one, up to the order of sums.
     for before, after in ((saved, plain), (plain, again)):
         assert abs(float(before[4]) - float(after[3])) < 1e-4, (before, after)
     assert float(again[4]) < float(saved[4]) < float(saved[3])
