@@ -102,8 +102,8 @@ TEST(Acco, OptionsDescribeThemselves) {
                "is not one of");
 }
 
-// The error texts of options are unchanged: those of enumerations are the API's, those of ranges
-// begin with "acco".
+// Two kinds of error texts for options: an invalid enumeration value is reported by the API, a
+// value out of range begins with "acco".
 TEST(Acco, WrongOptionsAreNamed) {
   RunWorld(1, [](const Rank& self) {
     const auto fails = [&](const char* sentence, auto change) {

@@ -59,7 +59,7 @@ struct Shape {
 
 class FailingReduction : public testing::TestWithParam<Shape> {};
 
-// Blocking and started calls, with one lane and with many.
+// Blocking and started calls, each with one lane and with many.
 TEST_P(FailingReduction, EndsTheCommunicatorEverywhereWithTheNumber) {
   for (const bool started : {false, true}) {
     std::barrier all_reduced(3);
@@ -84,7 +84,8 @@ TEST_P(FailingReduction, EndsTheCommunicatorEverywhereWithTheNumber) {
           };
           EXPECT_OK(reduce());
           EXPECT_EQ(data.back(), 3);
-          all_reduced.arrive_and_wait();  // else a rank may still be in the first one when it ends
+          all_reduced.arrive_and_wait();  // otherwise a rank may still be in the first call when
+                                          // the communicator ends
           returns = self.rank == 1 ? 5 : 0;
           const entrain_status_t code = reduce();
           // A rank that needs nothing more from rank 1 may be done.
@@ -188,8 +189,8 @@ TEST(FailingOuterStep, EndsTheExchangeEverywhereAndPublishesNothing) {
     params.assign(params.size(), static_cast<float>(2 + self.rank));
     ASSERT_OK(entrain_edit_end_step(edit));
     entrain_status_t code = ENTRAIN_OK;
-    // Rank 1 may have had all that it needed for this exchange. It then learns of the end in the
-    // next one.
+    // Rank 1 may have received all data of this exchange before rank 0 fails. Then the next
+    // exchange returns the error.
     for (int round = 0; round < 2 && code == ENTRAIN_OK; ++round) {
       code = entrain_edit_begin_forward(edit, 1, 1, &syncing);
       for (int32_t layer = 0; layer < 2 && code == ENTRAIN_OK; ++layer) {
@@ -792,8 +793,8 @@ TEST_P(UserReduction, ThatWaitsForALockStopsNobody) {
       options());
 }
 
-// The deadline that ends the call is that of the rank whose function does not return, or that of
-// the other rank.
+// The call is ended either by the deadline of the rank whose function does not return, or by the
+// deadline of the other rank.
 TEST_P(UserReduction, ThatDoesNotReturnEndsItsCallAtTheDeadline) {
   for (const int hurried : {0, 1}) {
     std::latch timed_out(2);
@@ -1035,8 +1036,9 @@ int32_t StepOfNothing(void*, int32_t, int64_t, double, size_t, size_t, const voi
   return 0;
 }
 
-// Destroys the object while its step waits for the lock. Neither waits for the other. The step that
-// returns later still has the library's memory, and changes nothing of the caller's.
+// Destroys the object while its step waits for the lock. The destruction does not wait for the
+// step. When the step returns later, the library's memory still exists, and the caller's memory
+// does not change.
 void ExpectDestroyLeaves(LockedStep& step, std::vector<float>& params,
                          const std::function<void()>& destroy) {
   ASSERT_TRUE(Becomes([&] { return step.entered.load(); }));
@@ -1050,7 +1052,7 @@ void ExpectDestroyLeaves(LockedStep& step, std::vector<float>& params,
   const std::lock_guard<std::mutex> unlocked(step.interpreter);
 }
 
-// The same with a started call that waits for the step.
+// As above, with a started call that waits for the step.
 TEST(OuterStepUnderALock, StopsNobodyFromDestroyingItsObject) {
   for (const bool leaving : {false, true}) {
     SCOPED_TRACE(leaving ? "leaving" : "in an exchange");
@@ -1114,7 +1116,8 @@ TEST(AccoStepUnderALock, StopsNobodyFromDestroyingItsChannel) {
   }
 }
 
-// These peers wait for the rank in the step, in the object's communicators and in others.
+// The peers wait for the rank whose step does not return, in the object's communicators and in
+// other communicators.
 TEST(OuterStep, ThatDoesNotReturnIsNamedByThePeersThatWait) {
   std::barrier both(2);
   const auto run = [&](const Rank& self) {

@@ -1,4 +1,4 @@
-// The table of environment variables in docs/settings.md is the one in lib/base/config.
+// The table of environment variables in docs/settings.md equals the table in lib/base/config.
 #include <fstream>
 #include <sstream>
 #include <string>

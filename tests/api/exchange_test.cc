@@ -55,7 +55,7 @@ Values Slice(const Values& values, size_t first, size_t count) {
 
 class Exchange : public testing::TestWithParam<int> {
  protected:
-  // Calls `body` for each number of elements that is worth a test.
+  // Calls `body` for each number of elements that the tests use.
   template <typename Body>
   static void ForEachCount(const Body& body) {
     for (const size_t count : {0u, 1u, 37u, 70'001u}) {
@@ -462,8 +462,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Exchange, testing::Values(1, 2, 3, 4, 5),
                            return std::string("n").append(std::to_string(rank_count.param));
                          });
 
-// Both sides of a part must agree on its length, and all ranks on the call. A call like the one
-// before takes a shorter path to the same checks.
+// Both sides of a part must agree on its length, and all ranks must agree on the call. A call that
+// equals the previous one takes a shorter path to the same checks.
 TEST(ExchangeAgain, ChecksEachCallAsTheFirst) {
   RunWorld(1, [](const Rank& self) {
     alignas(64) float a[32] = {}, b[32] = {};
@@ -512,8 +512,8 @@ TEST(ExchangeMismatch, FailsOnAllRanks) {
     const entrain_status_t status =
         entrain_all_to_all_v(self.comm, in.data(), self.rank == 0 ? more.data() : one.data(),
                              out.data(), one.data(), ENTRAIN_I64, nullptr, nullptr);
-    // Rank 0 got what it expected and may be done before rank 1 finds the error. Rank 0's next call
-    // fails.
+    // Rank 0 received the expected data and may be done before rank 1 finds the error. Then rank
+    // 0's next call fails.
     EXPECT_TRUE(status == ENTRAIN_MISMATCH || (self.rank == 0 && status == ENTRAIN_OK)) << status;
     EXPECT_EQ(entrain_barrier(self.comm, nullptr, nullptr), ENTRAIN_MISMATCH) << LastError();
   });

@@ -33,7 +33,7 @@ struct List {
   int32_t* at(int rank) const {
     return static_cast<int32_t*>(addresses[static_cast<size_t>(rank)]);
   }
-  // Lists for one call. Do destroys them when the call has begun.
+  // The lists of one call. The function Do destroys them when the call has begun.
   const void* const* ins() const { return const_cast<const void* const*>(outs()); }
   void* const* outs() const { return Lent().emplace_back(addresses).data(); }
   static std::deque<std::vector<void*>>& Lent() {

@@ -61,8 +61,9 @@ TEST_P(Memory, IsZeroAlignedAndFreed) {
   });
 }
 
-// Every collective that only combines what it receives, and some others. Buffers begin anywhere in
-// a region. In place and not, with sizes below and above the limit of copying at once.
+// Every collective that only combines received data, and some others. Buffers begin anywhere in a
+// region. In place and not, with sizes below and above the limit up to which messages are copied at
+// once.
 class MemoryOfCalls : public testing::TestWithParam<std::tuple<const char*, bool>> {};
 INSTANTIATE_TEST_SUITE_P(Over, MemoryOfCalls,
                          testing::Combine(testing::Values("inproc", "shm", "tcp"), testing::Bool()),
@@ -224,10 +225,11 @@ TEST_P(Memory, FreedWhileACallUsesItGoesWithTheCall) {
 }
 
 // A blocking call stays on the inline path as long as it need not wait. A thread that frees memory
-// meanwhile waits for the call. If the call has left the path, the thread finds it under way.
+// meanwhile waits for the call. If the call has left the path, the thread finds the call
+// unfinished.
 TEST_P(Memory, FreedWhileASmallBlockingCallUsesItGoesWithTheCall) {
-  // Runs as the call's operator: on rank 0 until the other thread is freeing, on rank 1 until rank
-  // 0 waits for rank 1's part.
+  // The operator of the call. On rank 0 it blocks until the other thread frees memory, on rank 1
+  // until rank 0 waits for rank 1's part.
   struct Slow {
     int rank;
     std::atomic<bool> combining{false}, freeing{false};

@@ -1,5 +1,5 @@
-// Handles destroyed in any order: the parts of an object may be destroyed before it, also while the
-// object works.
+// Handles destroyed in any order: the objects that another object uses may be destroyed before it,
+// also while it works.
 #include <algorithm>
 #include <barrier>
 #include <cstdint>
@@ -120,7 +120,7 @@ class Everything {
                                  ENTRAIN_REDUCTION, &options, NewWork()));
     EXPECT_OK(entrain_comm_split_start(part_, 0, rank_, NewWork()));
   }
-  // Uses all handles that are left. `works`: what was started on them, and may succeed.
+  // Uses all handles that are left. `works`: calls that were started on them, and may succeed.
   void Use() {
     if (Has(kEdit)) {
       for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -157,7 +157,7 @@ class Everything {
       EXPECT_OK(entrain_barrier(lent, nullptr, nullptr));
     }
   }
-  // Every call ends, whatever was destroyed meanwhile.
+  // Waits for every call: each must end, whatever was destroyed meanwhile.
   void WaitForAll() {
     for (entrain_work_t* work : works_) {
       EXPECT_NE(entrain_work_wait(work, 10'000'000'000), ENTRAIN_IN_PROGRESS);
@@ -281,7 +281,7 @@ void RunBoth(const std::function<void(Everything& all, std::barrier<>& both)>& b
   other.join();
 }
 
-// The parameter tells what is destroyed first.
+// The parameter is the kind of handle that is destroyed first.
 class DestroyedFirst : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Kind, DestroyedFirst, testing::Range(0, int{kKinds}),
                          [](const auto& test) { return std::string(kNames[test.param]); });

@@ -301,9 +301,9 @@ uint64_t CallsOf(const entrain_comm_t* comm) {
   return stats.calls;
 }
 
-// A use of the freed handle would read the memory of its successor, which shows. Another thread
-// drives the engine, so the blocked thread and the destroying thread are woken at the same time,
-// and either may come first.
+// A use of the freed handle would read the memory of its successor, and the test would notice this.
+// Another thread drives the engine, so the blocked thread and the destroying thread are woken at
+// the same time, and either may come first.
 TEST(Destroy, UnderABlockingCallEndsItAndLeavesTheHandleAlone) {
   using Blocking = entrain_status_t (*)(entrain_comm_t*);
   const Blocking calls[] = {

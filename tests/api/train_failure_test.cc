@@ -1,8 +1,8 @@
 // A rank is killed while layers are gathered, or exchanged by EDiT, or while the others wait for it
 // at a rendezvous of A-EDiT. All others learn of it within 2 s as a lost peer, also those that
 // share no group with it. With on_loss, the other replica goes on, and the other rank of the
-// victim's replica learns that this replica has left. Ranks are processes. The test itself never uses the library, because its
-// children could not use it after a fork.
+// victim's replica learns that this replica has left. Ranks are processes. The test itself never
+// uses the library, because its children could not use it after a fork.
 #include <atomic>
 #include <chrono>
 #include <csignal>

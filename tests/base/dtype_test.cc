@@ -36,8 +36,8 @@ TEST(DTypes, NamesGoThereAndBack) {
   EXPECT_FALSE(IsValid(static_cast<DType>(kDTypes)));
 }
 
-// Reads the digits in the name: those of "bf16", of both halves of "f32_i32", and in "f8_e4m3"
-// those before the format.
+// The name of a type states its bits: the digits of "bf16", the digits of both halves of "f32_i32",
+// and the digits of "f8_e4m3" before the format.
 TEST(DTypes, SizesMatchTheirNames) {
   for (int i = 0; i < kDTypes; ++i) {
     const auto dtype = static_cast<DType>(i);
@@ -100,8 +100,8 @@ TEST_P(SixteenBitTest, EveryPatternHasItsValueAndComesBack) {
   }
 }
 
-// Between two neighbours: a value below the middle is rounded down, one above it up, and the middle
-// itself to the even pattern.
+// Checks the rounding between two neighbours: a value below the middle is rounded down, a value
+// above the middle is rounded up, and the middle itself is rounded to the even pattern.
 TEST_P(SixteenBitTest, RoundsToNearestEven) {
   const Format& format = GetParam();
   const uint32_t infinity = ((1u << format.exponent_bits) - 1) << format.fraction_bits;

@@ -308,7 +308,8 @@ TEST_P(AlgorithmTest, GivesEveryRankItsResult) {
   });
 }
 
-// As many ranks as a machine has cores, and some of every size up to 256.
+// Numbers of ranks like the numbers of cores of a machine, and some numbers of every size up to
+// 256.
 TEST_P(AlgorithmTest, ServesManyRanks) {
   std::mt19937 random(11);
   Simulation simulation;
@@ -349,7 +350,7 @@ std::vector<int> RandomHosts(int n, std::mt19937& random) {
   return hosts;
 }
 
-// Any legal call, drawn at random: --gtest_random_seed=N draws others.
+// Any legal call, drawn at random: --gtest_random_seed=N draws other calls.
 TEST_P(AlgorithmTest, ServesWhatIsDrawnAtRandom) {
   const auto seed = static_cast<uint32_t>(GTEST_FLAG_GET(random_seed)) + 2026;
   std::mt19937 random(seed);
@@ -451,8 +452,8 @@ TEST_P(AlgorithmTest, NeedsNoMoreThanTheOwnCounts) {
   });
 }
 
-// Returns whether a rank can finish only after another rank has come, because it needs that rank's
-// data.
+// Returns whether a rank can finish only after `other` has come, because it needs the data of that
+// rank.
 bool Needs(const Spec& spec, int rank, int other) {
   switch (spec.kind) {
     case CallKind::kReduce:
@@ -469,7 +470,7 @@ bool Needs(const Spec& spec, int rank, int other) {
   }
 }
 
-// So a rank that called something else is always found.
+// This property guarantees that a rank that made a different call is always found.
 TEST_P(AlgorithmTest, WaitsForWhoeverItNeeds) {
   Simulation simulation;
   simulation.combine = Sum;
@@ -502,7 +503,7 @@ TEST_P(OrderedAlgorithmTest, CombinesInRankOrder) {
   });
 }
 
-// So all algorithms with this property agree, bit for bit.
+// This property guarantees that all algorithms that have it agree, bit for bit.
 TEST_P(FixedAlgorithmTest, GivesTheBitsOfAFoldInRankOrder) {
   Simulation simulation;
   simulation.combine = SumFloats;

@@ -55,7 +55,7 @@ TEST(Catalog, ComposedWantsHostsToComposeOver) {
   EXPECT_FALSE((*composed)->fits(spec, {{0, 1, 2}}));
 }
 
-// The schedules of an entry do what the entry says.
+// The schedules of an entry have the properties that the entry states.
 TEST(Catalog, EntriesTellWhatTheirMessagesAreAndWhomTheyGoTo) {
   constexpr int kRanks = 16;
   std::vector<int> hosts(kRanks, 0);

@@ -1,5 +1,5 @@
-// The simulator finds each kind of error. Without this, its results for good schedules would mean
-// little.
+// Checks that the simulator finds each kind of error. Without these tests, its results for good
+// schedules would mean little.
 
 #include "tests/support/simulator.h"
 

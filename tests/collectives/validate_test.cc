@@ -89,7 +89,7 @@ TEST(Validate, RefusesReadsOfWhatIsNotThereYet) {
               HasSubstr("reads scratch block 0 before it is written"));
   EXPECT_THAT(Refusal(CallKind::kAllReduce, [](ScheduleBuilder* b) { b->Copy(Out(0), Out(1)); }),
               HasSubstr("reads block 1 of the output before it is written"));
-  // The lanes are not ordered, so what another lane has written does not count.
+  // The lanes are not ordered, so data that another lane has written do not count.
   EXPECT_THAT(Refusal(CallKind::kAllReduce,
                       [](ScheduleBuilder* b) {
                         b->Recv(0, Out(0));

@@ -1,6 +1,6 @@
 // A rank that needs no data of others for its part of a call (a broadcast's root, a gather's leaf)
 // may be far ahead of them. Its messages wait in bounded memory and arrive even if the rank has
-// exited, and a call that disagrees is found.
+// exited. A call that differs from the calls of other ranks is found.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -26,7 +26,7 @@ using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 
-// Delays a late rank, and paces polls.
+// Sleeps, to delay a late rank or between polls.
 void Sleep(int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
@@ -132,8 +132,8 @@ TEST_P(Ahead, WhatARootSentArrivesWhenItHasGone) {
 enum class Odd { kCount, kRoot, kKind, kGather };
 constexpr Odd kOdds[] = {Odd::kCount, Odd::kRoot, Odd::kKind, Odd::kGather};
 
-// Returns true if a root that makes this call waits for others, which wait for the root: then no
-// rank sends anything.
+// Returns true if a root that makes this call waits for other ranks, while they wait for the root.
+// Then no rank sends anything.
 bool WaitsForLeaves(Odd odd) {
   return odd == Odd::kGather || odd == Odd::kRoot;
 }

@@ -124,7 +124,7 @@ TEST(GrowKeys, OfTwoCallsAndTwoCommunicatorsDiffer) {
       kMaxStoreKey);
 }
 
-// A newcomer, played step by step on the test's thread: none of its steps blocks.
+// A newcomer that the test's thread plays step by step. No step blocks.
 struct Played {
   int64_t ticket;
   std::unique_ptr<StoreMeeting> meeting;
@@ -134,7 +134,7 @@ struct Played {
     played.meeting = *store.Join(GrowKeys("world").Application(played.ticket), 1, 2, parts, Soon());
     return played;
   }
-  // Answers an invitation that has not come yet.
+  // Prepares the answer to an invitation that has not come yet.
   void Answer(Store& store) const {
     EXPECT_TRUE(store.Set(GrowKeys::Here("base", ticket), "", Soon()).ok());
   }
@@ -183,7 +183,7 @@ TEST_F(IntakeTest, LeavesOutTheDeadTheSilentAndTheUnfit) {
   EXPECT_EQ(unfit.meeting->Check().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(strange.meeting->Check().code(), absl::StatusCode::kDataLoss);
   EXPECT_TRUE(fit.meeting->Check().ok());
-  // The next call finds none of them.
+  // The next call finds none of these applications.
   ASSERT_TRUE(intake_.Collect(0, 10, {0}, Soon()).ok());
   EXPECT_EQ(intake_.size(), 1);
 }

@@ -1,6 +1,7 @@
 // Ranks whose calls fail because of one of them, in a virtual world (growth_simulation_test.cc). A rank
 // crashes, stops, loses the path to another one, or does not make its call. All others must name it in
-// time, also those that wait for a rank that waits for the guilty one in another communicator.
+// time. This includes ranks that wait for a rank that waits for the guilty rank in another
+// communicator.
 
 #include <algorithm>
 #include <array>
@@ -111,7 +112,8 @@ class BlameJob : private VirtualJob {
     }
     const int named = ProcessOf(BlameOf(why).peer_id);
     reached_[kBlamed] += named >= 0 ? 1 : 0;
-    // A network that swallows messages is noticed late: nobody may be named, but no other rank.
+    // A network that loses messages without notice is noticed late. Then the error may name no
+    // rank, but it must not name a wrong one.
     const bool unknown = fault_ == Fault::kCut && named < 0;
     if (fault_ == Fault::kNone || (!touched(named) && !unknown)) {
       Wrong("rank ", rank, " of ", all.size(), " blames ", named, " and not rank ", guilty_, ": ",

@@ -1,5 +1,5 @@
-// The values that calls get before they start. The owner in this test keeps the works that it is
-// given.
+// The values that calls get before they start. The owner in this test keeps the works that the
+// funnel gives it.
 #include "lib/comm/call_funnel.h"
 
 #include <vector>

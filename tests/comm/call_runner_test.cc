@@ -216,7 +216,7 @@ TEST_F(CallRunnerTest, AnInlineCallThatIsOverLeavesTheSeat) {
   ASSERT_TRUE(engine->seat().TakeIfQuiet());
   EXPECT_EQ(runner.Over(AllReduce().descriptor(), admitted.wiring), absl::OkStatus());
   EXPECT_FALSE(engine->seat().Look().driven);
-  // It is remembered: one that called something else is found out.
+  // The call is remembered, so that a rank that called something else is found.
   mismatches.Compare(endpoints[0], {Tag::kUntagged, 0}, Message(CallKind::kSend, 0).descriptor());
   EXPECT_TRUE(mismatches.voting());
 }

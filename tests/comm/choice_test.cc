@@ -1,5 +1,5 @@
-// The values from which ranks choose: those that they agreed on at their meeting (paths, probed
-// links), and none that differs between ranks.
+// The values from which ranks choose algorithms. Ranks use only values on which they have agreed at
+// their meeting (paths, probed links), and no value that differs between ranks.
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
@@ -101,7 +101,8 @@ TEST(Paths, CountTheCoresThatTheRanksOfAHostMayUse) {
               HasSubstr(" on 2 hosts on 1 cores"));
 }
 
-// One host has two ranks on two cores, the other one rank on one core: no ranks share a core.
+// One host has two ranks on two cores, and the other host has one rank on one core. No ranks share
+// a core.
 TEST(Paths, CompareAHostsRanksWithItsOwnCores) {
   if (CpuSet::OfThisThread().Count() < 2) {
     GTEST_SKIP() << "needs two cores";

@@ -1,5 +1,6 @@
-// Ranks that make a communicator over a store, in a virtual world (growth_simulation_test.cc): some come
-// late, crash at any blocking call and are started again, stop, lose each other or the store.
+// Ranks that make a communicator over a store, in a virtual world (growth_simulation_test.cc). Some
+// come late, crash at any blocking call and are started again, stop, lose each other or lose the
+// store.
 
 #include <algorithm>
 #include <array>

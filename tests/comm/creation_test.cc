@@ -1,4 +1,4 @@
-// How long the creation of a communicator with many ranks in one process takes.
+// Measures the creation of a communicator with many ranks in one process.
 #include <algorithm>
 #include <barrier>
 #include <cstdint>
@@ -58,8 +58,8 @@ int64_t TimeToCreate(int ranks, const std::string& store_name) {
          *std::min_element(begun.begin(), begun.end());
 }
 
-// Returns how much longer this thread takes at the moment than alone on a core, because other
-// threads run on it too.
+// Returns the factor by which this thread is slower at the moment than alone on a core, because
+// other threads run on the core too.
 double Crowding() {
   const auto cpu_ns = [] {
     timespec time{};
@@ -73,7 +73,7 @@ double Crowding() {
                   static_cast<double>(Clock::Real().Now() - begun) / static_cast<double>(work));
 }
 
-// One attempt in time shows that it is possible. A longer time is divided by the load of others.
+// One attempt that is in time suffices. A longer time is divided by the load of other threads.
 TEST(Creation, OfSixtyFourLocalRanksIsQuick) {
   constexpr int kAttempts = 10;
   int64_t best = 20 * kSecond;

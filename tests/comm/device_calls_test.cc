@@ -1,5 +1,4 @@
-// Calls on device memory: a communicator hands them to the DeviceCalls that the runtime was given,
-// or refuses them.
+// Calls on device memory: a communicator gives them to the runtime's DeviceCalls, or refuses them.
 #include "lib/comm/device_calls.h"
 
 #include <string>

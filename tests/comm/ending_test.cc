@@ -1,4 +1,4 @@
-// The end of a communicator: what is told to whom, and what is said.
+// The end of a communicator: the messages to each rank, and the texts of errors.
 #include "lib/comm/ending.h"
 
 #include <string>

@@ -114,8 +114,8 @@ class Express : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Over, Express, testing::Values("inproc", "shm", "tcp"),
                          [](const auto& test) { return test.param; });
 
-// Every rank decides for each call whether to block. Some ranks are late, so that others hand over
-// to an executor in the middle of a round.
+// Every rank decides for each call whether to block. Some ranks are late, so that the calls of
+// others go to an executor in the middle of a round.
 TEST_P(Express, BlockingStartedAndLateRanksAreAtOne) {
   for (const int size : {2, 3, 4}) {
     RunRanks(size, Options(), [](const Comm& comm) {
@@ -131,8 +131,8 @@ TEST_P(Express, BlockingStartedAndLateRanksAreAtOne) {
   }
 }
 
-// Messages here are too long to be copied. A sent buffer must not be written before the others have
-// taken it, and what has been combined must not be combined again.
+// Messages here are too long to be copied. A sent buffer must not be written before the other ranks
+// have taken it, and data that have been combined must not be combined again.
 TEST_P(Express, WhatIsLentIsTakenBackInTime) {
   for (const int size : {2, 3, 5}) {
     RunRanks(size, Options(), [](const Comm& comm) {
@@ -227,7 +227,7 @@ TEST_P(Express, DifferentCallsAreAMismatchForAll) {
     int64_t value[2] = {1, 2}, sum[2];
     const absl::Status status =
         comm->AllReduce(value, sum, comm->rank() == 1 ? 2 : 1, DType::kI64, ReduceOp::kSum);
-    // A rank that got what it expected learns of the mismatch in its next call.
+    // A rank that received the expected data learns of the mismatch in its next call.
     const absl::Status next = status.ok() ? comm->Barrier() : status;
     EXPECT_EQ(next.code(), absl::StatusCode::kDataLoss) << next;
     EXPECT_THAT(std::string(next.message()), HasSubstr("i64"));

@@ -114,7 +114,8 @@ TEST_P(Failure, DifferentCallsAndRootsFailEverywhere) {
       absl::Status status = roots ? comm->Broadcast(data.data(), 100000, DType::kF32, odd ? 1 : 0)
                                   : (odd ? comm->Barrier() : AllReduce(comm, data));
       if (roots && status.ok()) {
-        // A rank that got what it expected is told by a rank that met the odd call.
+        // A rank that received the expected data is told by a rank that has found the different
+        // call.
         EXPECT_FALSE(odd);
         status = comm->Barrier();
       }
@@ -319,7 +320,7 @@ absl::Status Perform(const Comm& comm, Operation operation, absl::Span<float> da
   return absl::InternalError("no such operation");
 }
 
-// The messages: small, large, or large in memory that the peers map.
+// The kinds of messages: small, large, or large in memory that the peers map.
 enum class Size { kSmall, kLarge, kShared };
 constexpr const char* kSizeNames[] = {"small", "large", "shared"};
 

@@ -1,5 +1,5 @@
-// Dumps of running communicators: what they say, while calls are under way, while a driver is
-// stuck, and under many threads.
+// The contents of dumps of running communicators, while calls are under way, while a driver is
+// stuck, and with many threads.
 #include "lib/comm/flight_log.h"
 
 #include <atomic>
@@ -110,8 +110,8 @@ TEST_F(FlightLogTest, SaysWhatACallWaitsFor) {
       json own;
       EXPECT_TRUE(Becomes([&] {
         own = Of(Dump(), comm);
-        // A driver that answers late leaves out the ranks. So does a dump between the state and the
-        // posted receive.
+        // The ranks are missing if the driver answers late, or if the dump is made after the state
+        // has changed and before the receive is posted.
         return own["calls"].back()["state"] == "receiving" &&
                own["calls"].back()["receives_from"] == json({1});
       })) << own;
@@ -199,8 +199,8 @@ TEST_F(FlightLogTest, TheFailureOfACommunicatorWritesOneFile) {
     EXPECT_EQ(dump["why"], "failure of world");
     for (const json& comm : dump["communicators"]) {
       const json& last = comm["calls"].back();
-      // As it was when the deadline passed. The dump for the other rank's failure may find this
-      // communicator while it ends, without what the call waits for.
+      // The call as it was when the deadline passed. The dump for the other rank's failure may find
+      // this communicator while it ends. Then the ranks are missing for which the call waits.
       if (comm["rank"] == 0 && last["receives_from"] == json({1})) {
         EXPECT_EQ(last["operation"], "barrier");
         EXPECT_EQ(last["state"], "receiving");

@@ -157,7 +157,8 @@ TEST(FlightRecorderTest, ZeroCallsKeepNothing) {
   EXPECT_TRUE(recorder.Read().empty());
 }
 
-// Each call's descriptor, tag and peer follow from its number, so a mixture of two calls shows.
+// Each call's descriptor, tag and peer follow from its number, so a mixture of two calls is
+// noticed.
 TEST(FlightRecorderTest, ReadersNeverSeeAMixtureOfCalls) {
   constexpr int kWriters = 3, kCalls = 40000;
   FlightRecorder recorder(16, kBase);
@@ -216,7 +217,7 @@ TEST(FlightRecorderTest, ReadersNeverSeeAMixtureOfCalls) {
     thread.join();
   }
   EXPECT_GT(whole.load(), 0u);
-  // Nothing is torn when nobody writes, but for entries that a stopped writer has lost.
+  // When no thread writes, no entry is torn, except entries that a stopped writer has lost.
   EXPECT_EQ(recorder.inlined(), uint64_t{kCalls});
   const auto entries = recorder.Read();
   EXPECT_EQ(entries.size(), 16u + 15u);

@@ -3,7 +3,6 @@
 // share. Ranks are threads of this process, so the test divides by their number. The first
 // communicator of each rank includes its runtime, engine and paths. A further communicator has only
 // its own memory.
-// communicator of each brings its runtime, engine and paths, a further one its own words alone.
 #include <barrier>
 #include <cstdint>
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Processes die, or are stopped, while a communicator takes newcomers in. The members lose one
-// attempt at most, and not their communicator.
+// Processes die, or are stopped, while a communicator takes newcomers in. The members lose at most
+// one attempt, and keep their communicator.
 #include <chrono>
 #include <csignal>
 #include <iostream>
@@ -108,7 +108,7 @@ class LastStore final : public PassingStore {
   const Death death_;
 };
 
-// Its process sees the cards late, after the others have begun to connect.
+// A meeting that shows the cards late to its process, after the others have begun to connect.
 class LateMeeting final : public PassingMeeting {
  public:
   using PassingMeeting::PassingMeeting;
@@ -153,7 +153,7 @@ class Dying : public testing::TestWithParam<std::tuple<const char*, const char*,
                 << (Clock::Real().Now() - begin) / kMicrosecond << " us after its start\n";
     });
   }
-  // A newcomer dies at step(), another one and the two members live.
+  // A newcomer dies at step(). Another newcomer and the two members live.
   void ExpectOnlyTheVictimIsLeftOut(bool members_are_late) const;
   const StoreOfKind stores_{std::get<1>(GetParam()), /*apart=*/true};
 };
@@ -265,7 +265,7 @@ INSTANTIATE_TEST_SUITE_P(At, DyingMember,
                                                           Step::kConnected)),
                          kDyingName);
 
-// Three members, of which one dies, and a newcomer.
+// Three members, one of which dies, and a newcomer.
 class DyingMemberJob {
  public:
   DyingMemberJob(const char* store, const HowToRun& how, Step step, int guilty)

@@ -1,7 +1,7 @@
 // Members that grow, shrink and go on, and newcomers that join, in a virtual world: the whole library
 // below the C functions, from the store's meetings to the engine's thread. Processes crash at any
-// blocking call, stop, lose each other or the store; the store stalls; clocks are wrong. A seed that
-// fails prints itself and its story; tests/README.md says how to run it alone.
+// blocking call, stop, lose each other or the store; the store stalls; clocks are wrong. When a run
+// fails, the test prints its seed and its events. tests/README.md says how to run one seed.
 
 #include <algorithm>
 #include <array>
@@ -16,8 +16,8 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kFaultsNs = kSecond;       // the first communicator stands by then
-constexpr int64_t kCalmNs = 6 * kSecond;     // what only lasts for a time is over
+constexpr int64_t kFaultsNs = kSecond;       // the first communicator exists by then
+constexpr int64_t kCalmNs = 6 * kSecond;     // temporary faults are over
 constexpr int64_t kRoundsNs = 11 * kSecond;  // members grow until then
 constexpr int64_t kEndNs = 60 * kSecond;
 constexpr int64_t kTimeoutNs = 4 * kSecond;
@@ -123,7 +123,7 @@ class GrowthJob : private VirtualJob {
     GoOn(*std::move(comm), options);
   }
 
-  // A newcomer is refused for a fault of its own only, if the store answers within an attempt.
+  // If the store answers within an attempt, a newcomer is refused only for its own fault.
   void CheckRefusal(int process, const absl::Status& why) {
     const bool of_others = absl::IsDeadlineExceeded(why) || absl::IsUnavailable(why);
     reached_[kRefused] += of_others ? 0 : 1;
@@ -132,7 +132,8 @@ class GrowthJob : private VirtualJob {
     }
   }
 
-  // All that have a communicator: grow until the time is up; after a loss, shrink.
+  // Run by all processes that have a communicator: they grow until the time is up, and shrink after
+  // a loss.
   void GoOn(Comm comm, const CommOptions& options) {
     const int process = world_.process();
     while (!world_.isolated(process)) {
@@ -243,7 +244,7 @@ TEST(GrowthSimulation, EqualSeedsGiveEqualRuns) {
 }
 
 TEST(GrowthSimulation, MembersAndNewcomersAgree) {
-  // Each seed finds a fault that has been mended, if it is put back.
+  // Each seed would find a fault that has been fixed, if it came back.
   // 263, 335, 363: a member died in the last exchange of grow, and the others did not all go on alike.
   // 316, 358, 397: a newcomer was refused because a member had not come.
   // 50, 2014: a newcomer that lost a rank before it knew that it was a member waited for another attempt.

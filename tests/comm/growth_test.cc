@@ -123,7 +123,7 @@ TEST_P(Growing, TwoTakeInTwoAtOnceAndGrowAgain) {
   std::future<void> last = std::async(std::launch::async, [&] {
     const auto store = stores_.Open();
     AwaitApplications(*store, 2);
-    // The third one may come while the others are taken in: it is taken in by the next call.
+    // The third newcomer may come while the others are taken in. Then the next call takes it in.
     const MaybeComm joined = JoinAsNewcomer(store, How());
     ASSERT_TRUE(joined.ok()) << joined.status();
     EXPECT_EQ((*joined)->generation(), 2u);
@@ -176,7 +176,7 @@ TEST_P(Growing, NobodyAppliesIsNoError) {
   });
 }
 
-// ---- What does not depend on store and transport
+// ---- Tests that do not depend on store and transport
 
 TEST(Growth, OneOfTwoIsTakenInIfOneIsTheMost) {
   const StoreOfKind stores("mem");
@@ -317,7 +317,7 @@ TEST(Growth, ProbedLinksAreProbedAgain) {
   EXPECT_TRUE(newcomer.get().ok());
 }
 
-// ---- Newcomers that are refused, or that nobody takes in
+// ---- Newcomers that are refused, or not taken in
 
 TEST(Newcomer, WithoutMembersSaysWhatWasMissing) {
   for (const char* kind : {"mem", "file", "tcp", "local", "functions"}) {
@@ -355,8 +355,8 @@ TEST(Newcomer, AppliesAgainIfNobodyComesAlthoughItsTicketWasTaken) {
   EXPECT_TRUE(joining.get().ok());
 }
 
-// Runs two members that look for newcomers until `newcomer` is through, and expects that they take
-// in none. Returns the newcomer's error.
+// Runs two members that look for newcomers until `newcomer` has returned, and expects that they
+// take in none. Returns the newcomer's error.
 absl::Status Refused(const StoreOfKind& stores, const HowToRun& members,
                      const std::function<MaybeComm()>& newcomer) {
   std::atomic<bool> over{false};

@@ -1,4 +1,5 @@
-// Weighted and task-arithmetic reductions among ranks, against the published code's numbers.
+// Weighted and task-arithmetic reductions among ranks, compared with the numbers of the published
+// code.
 
 #include <algorithm>
 #include <cmath>

@@ -64,8 +64,8 @@ TEST(SparsifiedGta, ScattersTheLargestOfTheWholeVector) {
   }
 }
 
-// Returns what rank `from` sends of an array of ones, by a reduction to which no other rank
-// contributes.
+// Reduces an array of ones with `reduction`, in which only one rank has a weight. Returns the
+// result: the elements that this rank has sent.
 Values MaskOf(const Comm& comm, const Reduction& reduction, size_t count) {
   const Raw in = ToRaw(Values(count, 1), DType::kF32);
   Raw out(in.size());

@@ -22,7 +22,7 @@ double CpuSecondsOfProcess() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-// Nothing happens here: the test measures what an idle communicator does.
+// Sleeps without calls, because the tests measure the cost of an idle communicator.
 void Sleep(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
@@ -52,8 +52,8 @@ TEST_P(Idle, TakesNoMoreThanHalfAPercentOfACore) {
   });
 }
 
-// A waiter that keeps its core would take it from the rank that it waits for, for a slice of some
-// milliseconds.
+// A waiter that does not yield would take the core, for some milliseconds, from the rank for which
+// it waits.
 TEST_P(Idle, WaitersOnOneCoreWaitNoSlices) {
   RanksOptions options;
   options.transports = GetParam();

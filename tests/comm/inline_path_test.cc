@@ -163,7 +163,7 @@ TEST_F(InlinePathTest, TheSecondCallOfAKeyNeedsNoOwner) {
     EXPECT_EQ(peer.tags[i].call(), i) << "every call has a number of its own";
   }
   EXPECT_EQ(path.count(InlineEnd::kDone), 6u);
-  // The flight recorder has the calls of both ways.
+  // The flight recorder has the calls of the inline path and of the executor.
   const auto recorded = flight.Read();
   ASSERT_EQ(recorded.size(), 6u);
   EXPECT_EQ(recorded[1].call.kind, CallKind::kSend);
@@ -177,7 +177,7 @@ TEST_F(InlinePathTest, TheSecondCallOfAKeyNeedsNoOwner) {
   EXPECT_TRUE(EngineIsFree());
 }
 
-// For any number of plans that were made. With a plain hash, a send and a receive shared a slot on
+// Tests any number of cached plans. With a plain hash, a send and a receive would share a slot on
 // some ranks.
 TEST(PlanCacheTest, KindsAndPeersThatTakeTurnsDoNotShareASlot) {
   for (uint64_t plans_made = 0; plans_made < 50; ++plans_made) {

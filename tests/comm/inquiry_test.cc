@@ -1,5 +1,5 @@
-// How an asking rank finds the rank to blame. The test plays the other ranks' questions and
-// answers.
+// How an asking rank finds the rank to blame. The test plays the queries and answers of the other
+// ranks.
 #include "lib/comm/inquiry.h"
 
 #include <string>

@@ -85,8 +85,8 @@ TEST(Launcher, Torchrun) {
   EXPECT_EQ(launch->incarnation, "job7.2");
 }
 
-// An agent counts the restarts that it has begun itself. When a host joins or leaves, the others
-// restart their ranks without counting.
+// An agent counts only the restarts that it has begun itself. When a host joins or leaves, the
+// agents of the other hosts restart their ranks without counting.
 TEST(Launcher, TorchrunsCountOfRestartsIsNotTrustedAcrossAgents) {
   EXPECT_EQ(Detect(With(Torch(), {{"GROUP_WORLD_SIZE", "1"}}))->incarnation, "job7.2");
   for (const char* count : {"0", "2"}) {

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::SizeIs;
 
-// The body of a rank in the tests below.
+// The shell code of a rank in the tests below.
 TEST(LaunchingProcess, DISABLED_Rank) {
   const auto found = LaunchingProcess("ENTRAIN_TEST_RANK");
   std::printf("found %s\n", found.ok() ? found->c_str() : found.status().ToString().c_str());

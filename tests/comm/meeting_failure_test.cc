@@ -1,6 +1,6 @@
-// Ranks end, or give up, while others create a communicator with them. All others are told within
-// two seconds, and learn which rank it was. Ranks are threads with a runtime each; ranks that die
-// are processes.
+// Ranks end, or give up, while other ranks create a communicator with them. All other ranks get an
+// error within two seconds, which names the rank. Ranks are threads with a runtime each; ranks that
+// die are processes.
 #include <csignal>
 #include <future>
 #include <iostream>
@@ -72,8 +72,8 @@ std::future<Outcome> Creating(std::shared_ptr<Store> store, int rank, int size, 
   });
 }
 
-// Writes a byte when its rank has joined a meeting, and another when all ranks have. If `stays`,
-// the rank then does nothing more.
+// A meeting that writes a byte when its rank has joined, and another byte when all ranks have
+// joined. If `stays`, the rank then does nothing more.
 class TellingMeeting final : public PassingMeeting {
  public:
   TellingMeeting(std::unique_ptr<StoreMeeting> base, int told, bool stays)
@@ -132,8 +132,8 @@ class CreationOver : public ::testing::TestWithParam<const char*> {
   }
   std::shared_ptr<Store> Open() const { return *OpenStore(url_, "", Soon()); }
 
-  // Forks a process that creates as `rank` and reports when it has joined and when all have.
-  // `stays`: it then does nothing more.
+  // Forks a process that creates a communicator as `rank`, and reports when it has joined and when
+  // all ranks have joined. `stays`: the process then does nothing more.
   pid_t Child(int rank, int size, bool stays) {
     int ready[2];
     EXPECT_EQ(pipe(ready), 0);

@@ -24,7 +24,8 @@ namespace {
 using Comm = std::shared_ptr<Communicator>;
 using testing::HasSubstr;
 
-// How a message is made: as the C API does it without options, by Run alone, or started.
+// The forms of a call for a message: as the C API makes it without options, by Run alone, or
+// started.
 enum Way { kShort, kRun, kStart };
 
 Call CallOf(CallKind kind, std::vector<int64_t>& data, int peer) {
@@ -88,8 +89,8 @@ size_t SizeOfMessage(int64_t number) {
   return kSizes[number % 10];
 }
 
-// A ring of messages from each rank to the next. Each side of every message draws its way, and some
-// are late.
+// A ring of messages from each rank to the next. Each side of every message draws its form of the
+// call, and some sides are late.
 TEST_P(Message, EveryWayMeetsEveryOther) {
   for (const int size : {2, 3}) {
     RunRanks(size, Options(), [](const Comm& comm) {

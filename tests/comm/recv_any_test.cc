@@ -1,5 +1,5 @@
-// Receives from any peer: which message they take, also beside receives from one peer, and how they
-// end without a message.
+// Receives from any peer: the messages that they take, also while there are receives from one peer,
+// and their ends without a message.
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -75,7 +75,7 @@ class RecvAny : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Over, RecvAny, testing::ValuesIn(WithUcx({"inproc", "shm", "tcp"})),
                          [](const auto& test) { return test.param; });
 
-// Empty, small, more than a transport sends unasked, more than one piece.
+// Sizes: empty, small, more than a transport sends eagerly, more than one piece.
 constexpr size_t kSizes[] = {0, 1, 500, 9000, 1, 200000, 3};
 constexpr int64_t kTags = 7;  // each tag has one size
 constexpr int64_t kOfEachRank = 10 * kTags;
@@ -130,7 +130,7 @@ void ReceiveAllTags(const Comm& comm) {
   }
 }
 
-// Everybody sends to rank 0, early and late.
+// All other ranks send to rank 0, some early and some late.
 TEST_P(RecvAny, TakesEachRanksMessagesInTheirOrder) {
   RunRanks(3, Options(), [](const Comm& comm) {
     if (comm->rank() == 0) {

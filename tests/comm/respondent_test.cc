@@ -1,4 +1,5 @@
-// What a rank answers that is asked whether it has made a call, with other communicators of its process played.
+// The answers of a rank that is asked whether it has made a call. The test plays the other
+// communicators of its process.
 #include "lib/comm/respondent.h"
 
 #include <memory>

@@ -61,7 +61,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> CreateComm(const RuntimeOptions& r
   return Communicator::Create(options);
 }
 
-// A store that publishes, in place of this rank's tcp address, that of a proxy before it.
+// A store that publishes the tcp address of a proxy in place of this rank's address.
 class Between final : public PassingStore {
  public:
   using PassingStore::PassingStore;

@@ -1,5 +1,5 @@
-// The ranks that are left after a failure make a communicator of their own, and go on. Ranks are processes where one must
-// die or stop, else threads with a runtime each.
+// The ranks that are left after a failure make a communicator of their own, and go on. Ranks are
+// threads with a runtime each, or processes if one of them must die or stop.
 
 #include <atomic>
 #include <csignal>
@@ -75,7 +75,7 @@ class Shrink : public testing::TestWithParam<std::string> {
       }
     }
   }
-  // Loops over large sums until one fails. `victim`: is killed in the middle of one.
+  // Makes large sums until one fails. The rank `victim` is killed in the middle of a sum.
   absl::Status SumUntilLost(const Comm& comm, int victim) {
     std::vector<float> data(1 << 20);
     if (comm->rank() == victim) {
@@ -141,7 +141,8 @@ TEST_P(Shrink, ARankThatDiesDuringTheShrinkIsLeftOutToo) {
   });
 }
 
-// A death that the agreement does not see shows in the first call on the new communicator, which can be shrunk again.
+// If the agreement does not notice a death, the first call on the new communicator fails. This
+// communicator can be shrunk again.
 TEST_P(Shrink, SixFiveFour) {
   Run(6, {2, 5}, [](const Comm& comm) {
     Comm now = comm;

@@ -1,5 +1,5 @@
-// A link that is too slow for the deadline. All ranks are alive and in the call, so no rank is to
-// blame.
+// A link that is too slow for the deadline. All ranks are alive and in the call, so the error must
+// not blame a rank.
 #include <cstring>
 #include <string>
 #include <vector>

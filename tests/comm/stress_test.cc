@@ -4,10 +4,10 @@
 //   stress_test                                  a fixed seed, a few seconds: as CTest runs it
 //   stress_test --seed=17 --seconds=3600         longer; tests/stress.sh
 //
-// All ranks draw alike: the communicators, and rounds of calls on them. Each rank draws by itself:
-// the order in which it starts the calls (untagged calls of one communicator keep theirs), which
-// calls form a batch, what it does meanwhile, how it learns that they are done, and when it sleeps.
-// Every element of every result is checked.
+// All ranks draw the same communicators, and the same rounds of calls on them. Each rank draws its
+// own order of starting the calls (untagged calls of one communicator keep their order), its
+// batches, its actions meanwhile, the form of waiting, and its pauses. Every element of every
+// result is checked.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

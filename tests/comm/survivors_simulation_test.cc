@@ -1,7 +1,8 @@
 // The machine of lib/comm/survivors.h on a virtual network: crashes (also in the middle of sending), lost and slow paths,
-// stopped ranks, ranks that call late or leave. Every seed is a run. A seed that fails prints itself; then
+// stopped ranks, ranks that call late or leave. Every seed is a run. When a run fails, the test
+// prints its seed; then
 //   ENTRAIN_SIMULATION_FIRST=SEED ENTRAIN_SIMULATION_SEEDS=1 ENTRAIN_SIMULATION_TRACE=1 survivors_simulation_test
-// runs it alone and prints its messages. ENTRAIN_SIMULATION_SEEDS=1000000 looks longer.
+// repeats this run and prints its messages. ENTRAIN_SIMULATION_SEEDS=1000000 runs more seeds.
 
 #include <algorithm>
 #include <functional>
@@ -73,7 +74,7 @@ class Rank final : public VirtualNode {
     return left_ ? std::numeric_limits<int64_t>::max() : machine_.next_tick().at_ns;
   }
 
-  // The caller makes its next call, or comes back to the one that is under way.
+  // The caller makes its next call, or repeats the call that is under way.
   void Call() {
     if (!left_ && machine_.number() <= program_.size()) {
       called_ = true;
@@ -126,7 +127,7 @@ class Rank final : public VirtualNode {
   std::map<uint32_t, Decision> decided_;
 };
 
-// How often the seeds reached what they are meant to reach.
+// Counts how often the seeds reached the situations that they are meant to reach.
 struct Reached {
   uint64_t decisions = 0, smaller = 0, recovered = 0, left_out = 0, minority = 0, excluded = 0,
            waiting = 0, none = 0;
@@ -149,7 +150,7 @@ class World {
     network_.Run(end_ + 30 * kSilence);
   }
 
-  // Returns what is wrong; empty: nothing.
+  // Returns the failures, or "" if there are none.
   std::string Check() const {
     std::string wrong;
     const auto say = [&](auto... words) { absl::StrAppend(&wrong, words..., "\n"); };
@@ -199,7 +200,7 @@ class World {
         ++reached->decisions;
         decided = true;
         reached->smaller += decision.members.count() < size_ ? 1 : 0;
-        // Decided, with a member that has crashed long ago: what an earlier leader had proposed.
+        // The decision has a member that has crashed long ago: an earlier leader had proposed it.
         reached->recovered += std::any_of(crashed_.begin(), crashed_.end(),
                                           [&](int dead) {
                                             return decision.members.Has(dead) &&
@@ -388,7 +389,8 @@ class World {
   }
   bool SomeRankHasNotCalled() const {
     for (int r = 0; r < size_; ++r) {
-      // Also one that has made fewer calls than the others: it may be stopped between two.
+      // This may be a rank that has made fewer calls than the others: it may have been stopped
+      // between two calls.
       if (network_.alive(r) && !rank(r).left() && !rank(r).called() &&
           rank(r).machine().end() == End::kNone) {
         return true;
@@ -396,8 +398,8 @@ class World {
     }
     return false;
   }
-  // The rank lives and calls, and nothing has happened between it and the members. (A rank that found
-  // too few others has given up, also if some of these have died later.)
+  // The rank lives and calls, and its paths to the members had no faults. (A rank that found too
+  // few others has given up, even if some of these have died later.)
   bool Reaches(int r, const RankSet& members) const {
     const std::vector<int> ranks = members.ranks();
     return !touched_[static_cast<size_t>(r)] && r != excluded_ &&

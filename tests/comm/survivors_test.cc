@@ -22,7 +22,7 @@ using testing::IsEmpty;
 
 constexpr int64_t kSilence = 1000;
 
-// Machines whose messages the test delivers. Time stands unless a test moves it.
+// Machines whose messages the test delivers. The time changes only if a test changes it.
 class Ranks {
  public:
   explicit Ranks(int size) : dead_(static_cast<size_t>(size), false) {
@@ -132,7 +132,7 @@ TEST(Survivors, ARankThatHasNotCalledIsWaitedForAndNamed) {
   ranks.DeliverAll();
   EXPECT_TRUE(ranks[0].pending());
   EXPECT_THAT(ranks[0].not_called(), ElementsAre(1));
-  // It answers, so it is not silent.
+  // The rank answers, so it is not silent.
   for (int i = 0; i < 20; ++i) {
     ranks.now += kSilence / 4;
     ranks[0].OnTick(ranks.now);
@@ -183,7 +183,7 @@ TEST(Survivors, EachSideGoesOnIfTheCallersWishIt) {
   EXPECT_THAT(MembersOf(ranks[1]), ElementsAre(1));
 }
 
-// Why a majority of the ranks that are not proven dead is no quorum.
+// Shows why a majority of the ranks that are not proven dead is no quorum.
 TEST(Survivors, TwoOfFourDoNotGoOnWhenAnotherOneHasDied) {
   Ranks ranks(4);
   for (const auto& [a, b] : {std::pair(0, 1), std::pair(0, 2), std::pair(3, 1), std::pair(3, 2)}) {
@@ -203,7 +203,7 @@ TEST(Survivors, TwoOfFourDoNotGoOnWhenAnotherOneHasDied) {
   EXPECT_NE(ranks[2].end(), End::kNone);
 }
 
-// Rank 0 has decided, and nobody knows.
+// Rank 0 has decided, and no other rank knows the decision.
 TEST(Survivors, TheNextLeaderDecidesWhatADeadOneMayHaveDecided) {
   Ranks ranks(3);
   ranks.CallAll();
@@ -390,7 +390,7 @@ TEST(Survivors, MalformedMessagesDoNothing) {
       } else {
         text[random() % text.size()] = static_cast<char>(random());
       }
-      // Any sender: also one that is no rank.
+      // The sender may be any number, also one that is not a rank.
       ranks[static_cast<int>(random() % 9)].OnMessage(static_cast<int>(random() % 11) - 1, text,
                                                       ranks.now);
     }

@@ -1,6 +1,6 @@
 // The host's path in a build without the device side (ENTRAIN_DEVICE=OFF): everything but
 // lib/device/{cuda,nccl,calls}, with the code that refuses device memory. Another test checks the
-// symbols of this program: it must need nothing of those three.
+// symbols of this program: it must need no symbol of these three folders.
 #include <string>
 
 #include "gmock/gmock.h"

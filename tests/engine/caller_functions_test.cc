@@ -1,4 +1,4 @@
-// Functions of the caller: which of them holds up this rank.
+// Functions of the caller: finding the function that holds up this rank.
 #include "lib/engine/caller_functions.h"
 
 #include "gtest/gtest.h"

@@ -1,5 +1,6 @@
-// Which thread drives, sleeps and is woken: the seat over a polled object that the test plays. Naps
-// are longer than the tests, unless a test is about naps, so a lost wake-up makes its test fail.
+// Tests which thread drives, sleeps and is woken. The test plays the polled object of the seat.
+// Naps are longer than the tests, unless a test is about naps, so a lost wake-up makes its test
+// fail.
 
 #include "lib/engine/driver_seat.h"
 

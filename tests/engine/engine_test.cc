@@ -1,5 +1,5 @@
-// Which thread drives, sleeps and is woken: many threads on one engine, with works that the test
-// finishes.
+// Tests which thread drives, sleeps and is woken, with many threads on one engine and works that
+// the test finishes.
 
 #include "lib/engine/engine.h"
 

@@ -50,7 +50,7 @@ struct Variation {
 // Executes one lane on blocks with symbolic values.
 class Machine {
  public:
-  // What others can see of a run: sent messages by transfer, and the output.
+  // The visible results of a run: sent messages by transfer, and the output.
   struct Seen {
     std::map<uint32_t, std::vector<Value>> sent;
     std::map<Cell, Value> out;
@@ -324,8 +324,8 @@ class PlanTest : public testing::TestWithParam<Algorithm> {
       }
     }
   }
-  // Returns true if the variation of the lane's run shows nobody any difference, in place and not.
-  // The schedules of an all_to_all are for one of the two, and a call in place moves nothing.
+  // Returns true if the variation of the lane's run has the same visible results, in place and not.
+  // A schedule of an all_to_all is either for in place or not, and is run only in this form.
   static bool Same(const Plan& plan, const Lane& lane, Variation variation) {
     const Spec& spec = plan.schedule->spec;
     for (const bool in_place : {false, true}) {

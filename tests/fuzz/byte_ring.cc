@@ -115,7 +115,7 @@ class Ring {
   }
 
  private:
-  // Everything that a reader gives must lie in the ring.
+  // All memory that a reader returns must lie in the ring.
   void Read(ConstBytes payload) {
     FUZZ_CHECK(payload.data() >= in_.data.get() &&
                payload.data() + payload.size() <= in_.data.get() + kBytes);

@@ -1,6 +1,6 @@
 // lib/net/handshake: a machine that gets any bytes, and two machines between which bytes are
-// changed. No peer gets in without the key, and the two never both accept a conversation of which a
-// byte was changed.
+// changed. No peer is accepted without the key, and the two machines never both accept a
+// conversation in which a byte was changed.
 #include "lib/net/handshake.h"
 
 #include <array>

@@ -1,5 +1,5 @@
-// What all targets have besides their own file: the entry points of libFuzzer, and random bytes
-// that begin anew with each input.
+// The common part of all targets: the entry points of libFuzzer, and random bytes that begin anew
+// with each input.
 #include "tests/fuzz/target.h"
 
 #include <filesystem>

@@ -1,6 +1,6 @@
 // A whole path of tcp (transports/tcp) whose peer sends any bytes on the first connection, on the
 // control line and on the streams: frames, matching, credit, rendezvous and streams. The handshake
-// is over; the target handshake has it.
+// is already over; the target `handshake` tests it.
 #include <sys/socket.h>
 
 #include "tests/fuzz/path.h"
@@ -34,7 +34,7 @@ Pair Connect() {
 }
 void SendTo(const Fd& fd, absl::string_view bytes) {
   if (fd.valid() && !bytes.empty()) {
-    // What the socket does not take is lost, which is one more way to break the protocol.
+    // Bytes that the socket does not take are lost, which is one more way to break the protocol.
     (void)send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 }

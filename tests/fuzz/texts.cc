@@ -37,7 +37,8 @@ namespace {
 
 using Text = absl::string_view;
 
-// A refused text must give an error that the caller can show: a code of the user's, and one line.
+// A refused text must give an error that the caller can show: a code for the caller's mistakes, and
+// one line.
 template <typename T>
 void CheckRefusal(const absl::StatusOr<T>& result) {
   FUZZ_CHECK(absl::IsInvalidArgument(result.status()) ||

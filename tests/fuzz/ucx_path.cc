@@ -41,7 +41,7 @@ struct PlayedPacket {
   std::string header, payload;
 };
 
-// What the functions of the played library share. One at a time.
+// The state that the functions of the played library share. There is one at a time.
 class Played {
  public:
   void Log(const Header& header) { sent.push_back(header); }
@@ -153,7 +153,7 @@ unsigned Progress(ucp_worker_h) {
     const PlayedPacket packet = std::move(played->arriving.front());
     played->arriving.pop_front();
     ucp_am_recv_param_t param{};
-    // Both lie in memory of their own, so that a sanitizer sees every byte beyond.
+    // Header and payload lie in separate memory, so that a sanitizer sees every byte beyond.
     const std::vector<char> header(packet.header.begin(), packet.header.end());
     std::vector<char> payload(packet.payload.begin(), packet.payload.end());
     FUZZ_CHECK(played->callback(played->sink, header.data(), header.size(), payload.data(),
@@ -370,7 +370,7 @@ class Path {
     header.packet.bytes = static_cast<int64_t>(payload.size());
     Arrive(header, std::move(payload));
   }
-  // Does the next thing that an honest peer does: sends HELLO, reads HELLO, sends PROOF.
+  // Takes the next step of an honest peer: sends HELLO, reads HELLO, sends PROOF.
   void Step() {
     if (!std::exchange(said_hello_, true)) {
       hello_ = handshake_->TakeOutput();
@@ -512,7 +512,7 @@ std::vector<std::string> FuzzSeeds() {
 
 namespace entrain::ucx {
 
-// Takes the place of library.cc, whose functions are those of the machine's UCX.
+// Replaces library.cc, whose functions are those of the machine's UCX.
 absl::StatusOr<const Library*> LoadLibrary() {
   return &fuzz::PlayedLibrary();
 }

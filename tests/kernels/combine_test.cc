@@ -320,7 +320,7 @@ TEST_P(CombineTest, OfTwoNaNTheSameOneStaysFromAnyStart) {
 }
 #endif
 
-// Every number of 16 bits, each with some of the others.
+// Every number of 16 bits, each combined with some of the other numbers.
 TEST_P(CombineTest, SumsAndProductsOfSmallFloatsAreRoundedOnce) {
   constexpr int64_t kNumbers = 1 << 16;
   for (const DType dtype : {DType::kF16, DType::kBF16}) {

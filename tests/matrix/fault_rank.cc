@@ -67,7 +67,7 @@ class Rank {
   int Run();
 
  private:
-  // Tells that the next call is the one in which this rank runs into the victim.
+  // Tells the driver that this rank is affected by the victim in its next call.
   void Near() const { Tell(R"({"near": true})"); }
   bool is_victim() const { return flags_.rank == flags_.victim; }
   // Makes a call, and tells its end. Returns whether it succeeded.
@@ -222,8 +222,9 @@ bool Rank::Reduce(double from) {
 
 constexpr int kLayers = 3;
 constexpr size_t kLayerElements = 40000;
-// After the deadline of a call, and its grace of 250 ms, the ranks agree on who is left. They wait
-// so long for a rank that does not answer (entrain_comm_shrink; the deadline is 2 s or less).
+// The time for agreeing on the ranks that are left: 250 ms, by which ranks may begin after the
+// deadline of a call, and 500 ms, for which they wait for a rank that does not answer
+// (entrain_comm_shrink; the deadline is 2 s or less).
 constexpr int64_t kAgreementNs = (250 + 500) * kMillisecond;
 
 // Rounds of EDiT over ranks that are a replica each. The victim stops in the second round, in the
@@ -393,7 +394,7 @@ bool Rank::MeetAndWork() {
     return false;
   }
   if (joins) {
-    // The time of its wait, and that of the rest.
+    // The time for waiting, and the time for the rest.
     return Call(
         "grow", [&] { return Grow(); }, 2 * flags_.timeout_ns);
   }

@@ -112,7 +112,7 @@ std::string FirstLine(const std::string& file) {
   return line;
 }
 
-// Returns why shared memory cannot have this number of huge pages here. Empty: it can.
+// Returns the reason why shared memory cannot have this number of huge pages here, or "" if it can.
 std::string WhyNoHugePages(int pages) {
   const std::string reserved = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
   if (std::atoi(FirstLine(reserved + "free_hugepages").c_str()) -
@@ -226,7 +226,7 @@ TEST(SealedMemory, AdoptRefusesWhatCouldChangeItsSize) {
   EXPECT_FALSE(SealedMemory::Adopt(-1, Access::kRead).ok());
 }
 
-// From now on memfd_create fails in this process, as in a container that forbids it.
+// Makes memfd_create fail in this process from now on, as in a container that forbids it.
 bool ForbidMemfd() {
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

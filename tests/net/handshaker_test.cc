@@ -1,4 +1,4 @@
-// The handshake with and without TLS, and what arrives inside TLS, over a wire that the test cuts,
+// The handshake with and without TLS, and the data inside TLS, over a wire that the test cuts,
 // alters and slows down.
 #include "lib/net/handshaker.h"
 
@@ -224,7 +224,7 @@ TEST_P(Tls, ManyKeysServeOneConnection) {
   EXPECT_TRUE(Carry(listener, meeting.to_dialer, dialer, text).text == text);
 }
 
-// What arrives before the cut is right, and the cut is the end of the connection.
+// The data that arrive before the cut are correct, and the cut is the end of the connection.
 TEST_P(Tls, ACutAtAnyByteIsTheEnd) {
   const Security one = Make("one"), other = Make("other");
   const std::string text = Text(40'000);
@@ -269,7 +269,8 @@ TEST_P(Tls, AnAlteredByteIsNoticedAndNothingBehindItArrives) {
   }
 }
 
-// Whatever byte of the handshake is changed: the two sides do not meet, or the byte has no meaning.
+// If any byte of the handshake is changed, the two sides do not connect, unless the byte has no
+// meaning.
 TEST_P(Tls, AnAlteredHandshakeNeverCarriesWrongBytes) {
   const Security one = Make("one"), other = Make("other");
   Meeting whole(one, other);
@@ -320,7 +321,7 @@ TEST(TlsByKey, AProofThatIsPassedOnDoesNotHelp) {
   meeting.to_listener.alter = [&](char* bytes, size_t count, size_t from) {
     constexpr size_t kProofEnds = Handshake::kHelloBytes + Handshake::kProofBytes;
     for (size_t i = std::max(from, kProofEnds); i < from + count; ++i) {
-      bytes[i - from] = static_cast<char>(i);  // what a stranger can say
+      bytes[i - from] = static_cast<char>(i);  // arbitrary bytes: the dialer has no key for TLS
     }
   };
   meeting.Run();
@@ -336,7 +337,7 @@ class Certificates : public ::testing::Test {
     security.tls = *TlsContext::ForCertificates(files);
     return security;
   }
-  // Expects that the two do not meet, and that each side says why.
+  // Expects that the two sides do not connect, and that each side reports the reason.
   static void ExpectRefused(const Security& dialer, const Security& listener,
                             const std::string& dialer_says, const std::string& listener_says) {
     Meeting meeting(dialer, listener);

@@ -1,4 +1,5 @@
-// One contract for every optimizer, and for each rule numbers that were computed elsewhere.
+// One contract for every optimizer. Each rule is also compared with numbers that were computed
+// elsewhere.
 #include "lib/optim/optimizer.h"
 
 #include <algorithm>

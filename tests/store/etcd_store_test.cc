@@ -284,7 +284,7 @@ TEST_F(EtcdStoreTest, FailureOfAnEarlierStartIsNoLongerTold) {
   const auto first = Open(url());
   const auto zero = *first->Join("m", 0, 2, Parts{}, Soon());
   zero->Fail(absl::AbortedError("the first start failed"));
-  // A process of the first start that is late learns of it, also when the others have left.
+  // A late process of the first start learns of the failure, even when the others have left.
   EXPECT_THAT(std::string((*first->Join("m", 1, 2, Parts{}, Soon()))->Check().message()),
               HasSubstr("the first start failed"));
   const auto second = Open(url());
@@ -302,8 +302,8 @@ TEST_F(EtcdStoreTest, FailureOfAnEarlierStartIsNoLongerTold) {
 
 class EtcdProcesses : public EtcdStoreTest {
  protected:
-  // Forks a process that joins as `rank`, says so, and does nothing more. `apart`: in a process
-  // namespace of its own, as in a container.
+  // Forks a process that joins as `rank`, says so, and does nothing more. If `apart` is true, the
+  // process has a process namespace of its own, as in a container.
   pid_t Child(int rank, int size, bool apart) {
     int ready[2];
     EXPECT_EQ(pipe(ready), 0);
@@ -362,7 +362,8 @@ TEST_F(EtcdProcesses, KeysOfKilledProcessesEndWithTheirLeases) {
   EXPECT_TRUE(Becomes([&] { return Keys().empty(); }, std::chrono::seconds(20)));
 }
 
-// What the ranks of other hosts see: its process cannot be seen, so only its lease tells.
+// The view of ranks on other hosts: they cannot see the process, so they notice its end only by its
+// lease.
 TEST_F(EtcdProcesses, RankOfAnotherHostIsNoticedByItsLease) {
   if (geteuid() != 0) {
     GTEST_SKIP() << "a process namespace needs root";
@@ -556,8 +557,8 @@ TEST_F(ThreeMembers, WithoutAMajorityRequestsEndByTheirDeadlines) {
   EXPECT_TRUE(client.KeepAlive(lease, Soon()).ok());
   etcd_->Kill(1);
   etcd_->Kill(2);
-  // An error within the stream of answers is no end of the lease. A leader goes on answering until it
-  // notices that it is alone.
+  // An error within the stream of answers does not end the lease. A leader that is alone continues
+  // to answer until it notices this.
   absl::Status kept;
   for (const Deadline until = Deadline::After(20 * kSecond);
        kept.ok() && !until.Passed(Clock::Real().Now());) {

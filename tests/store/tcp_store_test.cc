@@ -514,8 +514,8 @@ TEST(TcpStoreServer, StrangersAreTurnedAway) {
   ExpectWorks(*served);
 }
 
-// A rank whose host is gone is noticed as ENTRAIN_KEEPALIVE says. A stopped rank with a full window
-// is not reported as gone.
+// The loss of a rank's host is noticed within the time of ENTRAIN_KEEPALIVE. A stopped rank with a
+// full window is not reported as gone.
 TEST(TcpStore, BothEndsAskWhileNothingIsSent) {
   ASSERT_EQ(setenv("ENTRAIN_KEEPALIVE", "20s/5s", 1), 0);
   const auto served = Serve();

@@ -210,7 +210,7 @@ TEST(EntrainPerf, MeasuresOnMemoryThatThePeersMap) {
 }
 
 #ifdef FAKE_CUDA_LIBRARY
-// The memory that the host checks is not the memory that the calls get.
+// The host checks other memory than the memory that the calls get.
 TEST(EntrainPerf, MeasuresAndChecksDeviceMemory) {
   setenv("ENTRAIN_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);  // NOLINT(concurrency-mt-unsafe)
   for (const char* collective : {"all_reduce", "all_gather", "send_recv", "broadcast", "barrier"}) {

@@ -128,9 +128,9 @@ TEST(Elastic, TwoRanksAreReplacedAtOnceAndOneAfterTheOther) {
   }
 }
 
-// A rank that fails in each life stays away when its restarts are used up, and the others go on. It
-// leaves the others at step 0 and then fails before it has a communicator. The others must not finish before its last
-// failure, so they make many steps.
+// A rank that fails after each restart stays away when its restarts are used up, and the others go
+// on. The rank fails at step 0, and then before it has a communicator. The others must not finish
+// before its last failure, so they make many steps.
 TEST(Elastic, ARankWhoseRestartsAreUsedUpStaysAway) {
   const Ended ended = Execute({"-n", "3", "--elastic", "--max-restarts", "2", "--", "sh", "-c",
                                absl::StrCat("[ $ENTRAIN_RESTARTS -gt 0 ] && exit 7; exec ",

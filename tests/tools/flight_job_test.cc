@@ -56,7 +56,7 @@ absl::Status AllReduce(const Comm& comm) {
   return comm->AllReduce(data.data(), data.data(), 1000, DType::kF32, ReduceOp::kSum);
 }
 
-// A rank but the first is done when its message is on the way.
+// Every rank except the first is done when its message is on the way.
 absl::Status GatherToFirst(const Comm& comm) {
   float own[2] = {1, 2};
   std::vector<float> all(2 * static_cast<size_t>(comm->size()));
@@ -199,8 +199,8 @@ TEST_P(FlightJob, AChainOverTwoCommunicatorsLeadsToItsEnd) {
         std::ofstream(looked) << "x";
       });
     }
-    // Rank 3 has done its part of the call of world. It does not come to that of the part of 2
-    // ranks, in which rank 2 waits for it, while rank 0 waits for rank 2 in world.
+    // Rank 3 has done its part of the call of world, but does not make the call of the part of 2
+    // ranks. There rank 2 waits for it, while rank 0 waits for rank 2 in world.
     if (comm->rank() == 3) {
       EXPECT_EQ(GatherToFirst(comm), absl::OkStatus());
       EXPECT_TRUE(Becomes([&] { return std::filesystem::exists(looked); }));

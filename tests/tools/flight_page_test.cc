@@ -1,5 +1,5 @@
-// The page of merged flight dumps: which rank it names, and why. The dumps are written by the
-// library's own function.
+// The page of merged flight dumps: the rank that it names, and the reason. The library's own
+// function writes the dumps.
 #include "tools/perf/flight_page.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kNow = 100 * kSecond;
 
-// A job of one communicator or more. A test writes what each rank has done.
+// A job of one or more communicators. A test records the calls of each rank.
 class PlayedJob {
  public:
   explicit PlayedJob(int ranks) : dumps_(static_cast<size_t>(ranks)) {
@@ -95,7 +95,7 @@ class PlayedJob {
     comm.started.push_back({-1, peer, kind == CallKind::kSend, 1});
   }
 
-  // The files of these processes.
+  // Returns the files of these processes.
   std::vector<FlightFile> Files(const std::vector<int>& processes) const {
     std::vector<FlightFile> files;
     for (const int process : processes) {
@@ -199,7 +199,7 @@ TEST(FlightPageTest, TwoAgainstTwoIsATie) {
   EXPECT_THAT(job.Page({0, 1}), HasSubstr("a tie, so either may be wrong"));
 }
 
-// Rank 0 and 1 of world wait for rank 2, which waits for rank 3 in a part, which does nothing.
+// Ranks 0 and 1 of world wait for rank 2. Rank 2 waits for rank 3 in a part. Rank 3 does nothing.
 TEST(FlightPageTest, AChainOverTwoCommunicatorsLeadsToItsEnd) {
   PlayedJob job(4);
   job.Create("world", {0, 1, 2, 3});
@@ -376,7 +376,7 @@ TEST(FlightPageTest, AFileThatIsNoDumpIsNamed) {
   }
   EXPECT_THAT(std::string(MergeFlights({{"x.json", "{\"entrain_flight\":2}"}}).status().message()),
               HasSubstr("version 2"));
-  // Ranks that are none of the communicator.
+  // Numbers that are not ranks of the communicator.
   PlayedJob job(2);
   job.Create("world", {0, 1});
   job.Add("world", 0, CallKind::kBarrier, kReceiving, 5, {7});

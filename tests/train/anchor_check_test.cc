@@ -81,7 +81,7 @@ class Rank {
       }
     }
   }
-  // These change memory as a fault does.
+  // The functions below change memory as a fault would.
   void FlipAnchor(int bit) {
     Flip(const_cast<float*>(exchange_->anchors().anchor(kStruckLayer)) + 3, bit);
   }
@@ -287,8 +287,8 @@ TEST(AnchorCheck, ARepairedLayerIsDistrustedUntilItIsExchanged) {
   });
 }
 
-// Behind further steps the parameters of a repaired layer become the anchor, whatever the replica
-// has trained meanwhile.
+// If the exchange runs during further steps, the parameters of a repaired layer become the anchor,
+// even if the replica has trained them meanwhile.
 TEST(AnchorCheck, BehindFurtherStepsARepairedLayerBecomesTheAnchor) {
   for (const OverlapMerge merge : {OverlapMerge::kAdd, OverlapMerge::kMix}) {
     const Grid grid = {1, 3};
@@ -314,7 +314,7 @@ TEST(AnchorCheck, BehindFurtherStepsARepairedLayerBecomesTheAnchor) {
   }
 }
 
-// The pass that hashes works in pieces.
+// The pass that computes the hashes processes an array in pieces. The first layer has several.
 TEST(AnchorCheck, ChangesNoBitOfTheResults) {
   ShardConfig config;
   config.layer_counts = {40'000, 3, 16'384};

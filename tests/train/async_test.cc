@@ -86,9 +86,9 @@ TEST(AEdit, ReplicasOfAnySpeedMeetWhenTheirTimeIsUp) {
   }
 }
 
-// The time of a replica. When it is asked for the second time in a step, the replicas have met, and
-// it is the time of the last arrival. LayerSync asks whether the time is up, and asks again after
-// the wait.
+// The clock of a replica. LayerSync reads it to see whether the time is up, and again after the
+// wait. At the second reading in a step the replicas have met, and the clock shows the time of the
+// last arrival.
 class MeetingClock final : public Clock {
  public:
   MeetingClock(std::vector<std::atomic<int64_t>>* all, size_t me) : all_(all), me_(me) {}

@@ -1,5 +1,5 @@
-// The copies of neighbours' shards (on_loss): what they cost, when they are renewed, and how a
-// difference is found. Nobody is lost here.
+// The copies of neighbours' shards (on_loss): their cost, the times at which they are renewed, and
+// how a difference is found. No rank is lost here.
 
 #include <atomic>
 #include <cstdint>
@@ -162,9 +162,10 @@ TEST(ChannelCopies, ThatDifferEndTheRunBeforeTheNextCommit) {
   });
 }
 
-// An error that all ranks make themselves. A rank that hears first of the others' may go on without
-// one of them, and then makes its own. If it hears of both, one of them was the neighbour with the
-// other's copy. It waits for nobody in either case.
+// All ranks make the same error. A rank that first hears of another rank's error may go on without
+// that rank, and then makes the error itself. If it hears of both other ranks, a shard is lost,
+// because one of them had the copy of the other's shard. The rank waits for no other rank in either
+// case.
 TEST(ChannelCopies, DoNotHideAnErrorOfTheRanksThemselves) {
   RunRanks(3, [](const std::shared_ptr<Communicator>& comm) {
     ChannelOptions options = Finishing();

@@ -1,7 +1,7 @@
 // Ranks join the ranks of a gradient channel (option admit). Ranks are processes: some are killed,
 // and others come. Their results lie in memory that they share with the test. Parameters are
-// compared, bit for bit, with those of a reference that steps all parameters at once, with the
-// micro-batches of those ranks that each commit has counted.
+// compared, bit for bit, with a reference. The reference steps all parameters at once, with the
+// micro-batches of the ranks that each commit has counted.
 
 #include <algorithm>
 #include <array>
@@ -111,7 +111,7 @@ class Runner {
  public:
   Runner(const Job& job, const SharedMemory& shared, std::shared_ptr<Store> store, int process)
       : job_(job), shared_(shared), store_(std::move(store)), process_(process) {
-    // What a newcomer has must not matter.
+    // The values that a newcomer has before it joins must not matter.
     for (int64_t i = 0; i < job.numbers.count; ++i) {
       params_.push_back(job.joins(process) ? 7 : InitialOf(i));
     }
@@ -278,8 +278,8 @@ std::vector<int> First(const std::vector<int>& all, int64_t count) {
 }
 
 // Expects that these processes came to the end with the same bits after each round that they have
-// in common, and that the result is the reference's. `arrivals`: newcomers in the order in which they
-// were taken in. `victims`: the ranks that were lost, in order.
+// in common, and that the result equals that of the reference. `arrivals`: newcomers in the order
+// in which they were taken in. `victims`: the ranks that were lost, in order.
 void ExpectAlike(const Job& job, const SharedMemory& shared, const std::vector<int>& left,
                  const std::vector<int>& arrivals, const std::vector<int>& victims) {
   const Shown& first = shared[left[0]];
@@ -415,10 +415,10 @@ TEST(ChannelJoin, ACheckpointContinuesWithTheSameBits) {
   }
 }
 
-// A rank is lost, and another takes its place, with a number of its own; then a member whose shard the
-// newcomer has as a copy is lost too, or the newcomer.
+// A rank is lost, and another takes its place, with a new number. Then either the newcomer is lost
+// too, or the member whose shard the newcomer has as a copy.
 TEST(ChannelJoin, AReplacementHasWhatOthersNeedAfterALoss) {
-  // The newcomer's right neighbour, and itself.
+  // The newcomer's right neighbour, and the newcomer itself.
   for (const auto& [victim, second] : {std::pair(1, 0), {2, 3}}) {
     SCOPED_TRACE(second);
     SharedMemory shared;
@@ -442,7 +442,7 @@ TEST(ChannelJoin, AReplacementHasWhatOthersNeedAfterALoss) {
   }
 }
 
-// A number in [0, 1) that follows from the seed.
+// Returns a number in [0, 1) that depends only on the seed.
 double Part(int seed) {
   return static_cast<double>(static_cast<uint64_t>(seed + 1) * 0x9E3779B97F4A7C15u >> 11) * 0x1p-53;
 }
@@ -452,7 +452,8 @@ void DieWithin(const SharedMemory& shared, int64_t most_us, int seed) {
         [&shared] { Die(shared); });
 }
 
-// Wherever in its admission a newcomer dies, the others go on, and the next newcomer is taken in.
+// At whatever point of its admission a newcomer dies, the others go on, and the next newcomer is
+// taken in.
 TEST(ChannelJoin, ANewcomerThatDies) {
   for (int seed = 0; seed < 6; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -483,7 +484,7 @@ TEST(ChannelJoin, ANewcomerThatDies) {
   }
 }
 
-// Without copies the others go on if the newcomer was not yet one of them, else all of them end.
+// Without copies, the others go on if the newcomer was not yet a member. Otherwise all of them end.
 TEST(ChannelJoin, ANewcomerThatDiesWithoutCopies) {
   for (int seed = 0; seed < 4; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -517,7 +518,8 @@ TEST(ChannelJoin, ANewcomerThatDiesWithoutCopies) {
   }
 }
 
-// Wherever in the admission a member dies, the others have the same ranks, and the newcomer comes in.
+// At whatever point of the admission a member dies, the others agree on the ranks, and the newcomer
+// is taken in.
 TEST(ChannelJoin, AMemberThatDiesMeanwhile) {
   for (int seed = 0; seed < 6; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -541,7 +543,7 @@ TEST(ChannelJoin, AMemberThatDiesMeanwhile) {
   }
 }
 
-// Options that differ are named on the newcomer, and the others go on.
+// If options differ, the newcomer's error names them, and the others go on.
 TEST(ChannelJoin, OtherOptionsAreRefused) {
   struct Case {
     std::function<void(ChannelOptions*)> change;
@@ -575,7 +577,7 @@ TEST(ChannelJoin, OtherOptionsAreRefused) {
   ExpectAlike(job, shared, {0, 1}, {}, {});
 }
 
-// A newcomer that comes together with such a one is taken in.
+// A newcomer that comes together with such a newcomer is taken in.
 TEST(ChannelJoin, OptionsOfAnotherNewcomerDoNoHarm) {
   SharedMemory shared;
   Job job;
@@ -614,10 +616,10 @@ TEST(ChannelJoin, WhatDoesNotGoTogetherIsRefused) {
   });
 }
 
-// What a newcomer does that comes together with another one.
+// The behaviours of a newcomer that comes together with another one.
 enum class Other { kGivesUp, kFails, kFailsBeforeTheShards };
 
-// Takes part in an admission by hand, up to the last word of the members.
+// Takes part in an admission by hand, up to the last message of the members.
 void TakePart(Communicator& own, const std::shared_ptr<Store>& store, const ChannelOptions& options,
               Other other) {
   const auto world = own.JoinOther(store, "acco", 20 * kSecond);
@@ -645,8 +647,8 @@ void TakePart(Communicator& own, const std::shared_ptr<Store>& store, const Chan
 }
 
 // Ranks 0 and 1 train, and ranks 2 and 3 come together. If rank 3 leaves after all have agreed, rank
-// 2 cannot have heard the last word, and yet the others need its shard. If rank 3 fails before, rank
-// 2 applies again.
+// 2 cannot have got the last message, but the others need its shard. If rank 3 fails before, rank 2
+// applies again.
 TEST(ChannelJoin, ANewcomerThatComesWithOneThatLeaves) {
   for (const Other other : {Other::kGivesUp, Other::kGivesUp, Other::kGivesUp, Other::kFails,
                             Other::kFailsBeforeTheShards}) {
@@ -689,7 +691,7 @@ TEST(ChannelJoin, ANewcomerThatComesWithOneThatLeaves) {
           ASSERT_EQ(channel.Stop(), absl::OkStatus());
         }
       }
-      // Rank 3 counts if its end came to no member before its word.
+      // Rank 3 counts if no member learned of its end before its message.
       EXPECT_LE(channel.info().joins, other == Other::kGivesUp ? 2 : 1);
       EXPECT_EQ(channel.info().losses, channel.info().joins - 1);
     });
@@ -699,7 +701,7 @@ TEST(ChannelJoin, ANewcomerThatComesWithOneThatLeaves) {
   }
 }
 
-// Rank 0 or 1 takes rank 2 in by hand, up to the last word, which nobody says.
+// Rank 0 or 1 takes rank 2 in by hand, up to the last message, which no rank sends.
 void TakeIn(GradientRound& round, const ChannelOptions& options, int rank, EnlargedWorld* enlarged,
             std::unique_ptr<ChannelCut>* cut) {
   Applicants applicants("acco", options.admit_store, "acco");
@@ -728,8 +730,11 @@ void CommitOnes(GradientRound& round) {
   ASSERT_EQ(round.Publish(), absl::OkStatus());
 }
 
-// Ranks 0 and 1 train, and take rank 2 in. When all have said that it went well, rank 1 leaves. So
-// rank 2 does not hear the last word, but rank 0 needs it: shards of rank 1 are lost otherwise.
+// Ranks 0 and 1 train, and take rank 2 in. When all have agreed that the transfer has succeeded,
+// rank
+// 1 leaves. So rank 2 does not get the last message, but rank 0 needs rank 2: otherwise shards of
+// rank
+// 1 would be lost.
 TEST(ChannelJoin, AMemberThatLeavesBeforeTheLastWord) {
   std::array<std::vector<float>, 3> params;
   std::atomic<bool> all_well{false};
@@ -783,7 +788,7 @@ TEST(ChannelJoin, AMemberThatLeavesBeforeTheLastWord) {
   EXPECT_EQ(params[0], params[2]);
 }
 
-// A newcomer that finds nobody waits, and its error says what was missing.
+// A newcomer that no rank takes in waits, and its error has the reason.
 TEST(ChannelJoin, WithoutMembers) {
   SharedMemory shared;
   Job job;

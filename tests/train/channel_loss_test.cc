@@ -1,6 +1,6 @@
 // Ranks of a gradient channel are killed, and the others go on (on_loss). Ranks are processes. Their
 // results lie in memory that they share with the test. Their parameters are compared, bit for bit,
-// with those of a reference that steps all parameters at once, with the micro-batches of those ranks
+// with a reference. The reference steps all parameters at once, with the micro-batches of the ranks
 // that each round has counted.
 
 #include <algorithm>
@@ -43,12 +43,12 @@ constexpr int kMostRounds = 40;
 constexpr int64_t kCount = 30'011;  // no multiple of the ranks
 constexpr int64_t kPiece = 4096;    // of a step
 
-// What a rank has seen after an install.
+// The state of a rank after an install.
 struct Landed {
   int64_t ranks, microbatches, losses;
   uint32_t params;  // checksum
 };
-// What a rank shows when it has ended.
+// The results of a rank that has ended.
 struct Shown {
   std::array<Landed, kMostRounds> landed;  // by round, counted from 1
   int64_t rounds, commits, gradients;
@@ -108,7 +108,7 @@ std::function<void(int, int64_t, Point)> DiesAt(int victim, int64_t round, Point
   };
 }
 
-// Tells the job where a step is.
+// An optimizer that tells the job the point at which a step is.
 class ToldOptimizer final : public Optimizer {
  public:
   ToldOptimizer(std::shared_ptr<const Optimizer> rule, std::function<void(Apply, int64_t)> tell)
@@ -278,8 +278,8 @@ std::vector<int> Without(int ranks, const std::vector<int>& victims, size_t lost
   return left;
 }
 
-// Expects that all ranks but the victims, which are lost in this order, came to the end of the run
-// with the same bits after each round, and that these are the reference's.
+// Expects that all ranks except the victims, which are lost in this order, came to the end of the
+// run with the same bits after each round, and that these bits equal those of the reference.
 void ExpectFinished(const Job& job, const SharedMemory& shared, const std::vector<int>& victims) {
   const std::vector<int> left = Without(job.ranks, victims, victims.size());
   const Shown& first = shared[left[0]];
@@ -427,7 +427,7 @@ TEST(ChannelLoss, OfAllMethodsAndTypes) {
   }
 }
 
-// A number in [0, 1) that follows from the seed.
+// Returns a number in [0, 1) that depends only on the seed.
 double Part(int seed) {
   return static_cast<double>(static_cast<uint64_t>(seed + 1) * 0x9E3779B97F4A7C15u >> 11) * 0x1p-53;
 }
@@ -507,7 +507,7 @@ TEST(ChannelLoss, OfNeighboursTogetherEndsTheRunAndNamesThem) {
   }
 }
 
-// One after the other, until one is left. It needs no copy.
+// Ranks are lost one after the other, until one is left. The last rank needs no copy.
 TEST(ChannelLoss, OfAllOthersOneByOne) {
   SharedMemory shared;
   Job job;
@@ -563,7 +563,7 @@ TEST(ChannelLoss, DuringTheAnswerToAnother) {
 
 // ---- Saves ---------------------------------------------------------------------------------------
 
-// Loads the checkpoint of the end of the run, in a process of its own.
+// Loads the checkpoint of the end of the run, in a new process.
 void Load(const Job& job, const CheckpointOptions& checkpoint, const SharedMemory& to) {
   RunRankProcesses(1, {}, [&](const std::shared_ptr<Communicator>& comm) {
     ChannelOptions options;
@@ -629,7 +629,7 @@ TEST(ChannelLoss, InTheLastRound) {
   }
 }
 
-// A rank that is stopped is left out after the time limit, and learns it when it comes back.
+// A rank that is stopped is left out after the time limit, and learns of this when it continues.
 TEST(ChannelLoss, OfAStoppedRank) {
   SharedMemory shared;
   Job job;

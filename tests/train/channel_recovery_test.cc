@@ -1,6 +1,7 @@
-// The answer to a loss from every state in which ranks can be in a round. Ranks are threads, and rank
-// 3 gives up. Each of the others has come to a place of its own before it learns of this: a rank that
-// lacks what others have takes part in the call that brings it, and drops the result.
+// The recovery from every combination of states in which ranks can be in a round. Ranks are
+// threads, and rank 3 gives up. Each of the other ranks has come to a different place before it
+// learns of this. To play a rank that lacks the result of a call, the rank takes part in the call
+// and drops the result.
 #include "lib/train/channel_recovery.h"
 
 #include <barrier>
@@ -27,7 +28,7 @@ constexpr int kRanks = 4, kLost = 3;
 constexpr int64_t kCount = 10;  // shards of 3, 3, 3, 1; of three ranks: 4, 4, 2
 constexpr float kRate = 0.5f, kMomentum = 0.5f;
 
-// Where a rank learns of the loss.
+// The places at which a rank learns of the loss.
 enum class Place { kSummed, kVoted, kFinished, kNext };
 constexpr Place kPlaces[] = {Place::kSummed, Place::kVoted, Place::kFinished, Place::kNext};
 
@@ -57,15 +58,15 @@ class Rank {
     EXPECT_EQ(round_->Allocate(), absl::OkStatus());
     accumulator_ = *PlacedArray::Allocate(nullptr, kCount * static_cast<int64_t>(sizeof(float)));
   }
-  // Rank r adds r + `more`. So do the others.
+  // Gives the round a gradient of r + `more` in all elements, where r is this rank.
   void Take(float more) {
     for (int64_t i = 0; i < kCount; ++i) {
       reinterpret_cast<float*>(accumulator_.data())[i] = static_cast<float>(number_) + more;
     }
     ASSERT_EQ(round_->Take(accumulator_, true), absl::OkStatus());
   }
-  // Makes the round as far as `to`, with what the others need who go on to `furthest`. The parameters
-  // will be `params`.
+  // Makes the round as far as `to`, and takes part in the calls of the others, which go on to
+  // `furthest`. The parameters will be `params`.
   void ComeTo(RoundKind kind, Place to, Place furthest, float params) {
     ASSERT_EQ(round_->AddUp(kind, {1, 0, 0}), absl::OkStatus());
     const bool commit = Commits(kind);
@@ -210,7 +211,7 @@ TEST_P(FromEveryPlace, AllHaveTheSameParametersAndCopies) {
   }
 }
 
-// How far a rank has come with a new cut when the next rank is lost.
+// The progress of a rank with a new cut when the next rank is lost.
 enum class NewCut { kNone, kPrepared, kTaken };
 
 // Two commits, then rank 3 gives up. The others make a smaller communicator by themselves, and come to
@@ -277,7 +278,7 @@ TEST(ChannelRecovery, ANewCutIsTakenByAllOrByNone) {
   }
 }
 
-// A rank that has not heard that a save is over hears it here.
+// A rank that does not know that a save is over learns this in the recovery.
 TEST(ChannelRecovery, TellsWhatSavesAreOver) {
   std::barrier<> meet(kRanks);
   RunRanks(kRanks, [&](const std::shared_ptr<Communicator>& world) {

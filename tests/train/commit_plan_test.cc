@@ -99,8 +99,8 @@ int Steps(const Rank& rank) {
   return (rank.rounds + 0) / 2 + (decided ? 1 : 0);
 }
 
-// Whatever ranks are lost in whatever state, the plan brings all others to the same commit, and no
-// rank has to undo a step.
+// Whichever ranks are lost, and in whatever state, the plan brings all other ranks to the same
+// commit, and no rank has to undo a step.
 TEST(CommitPlan, BringsAllToTheSameCommitFromEveryState) {
   int checked = 0, repeated = 0, decided = 0, finished = 0;
   for (const size_t size : {2u, 3u, 4u}) {
@@ -171,7 +171,7 @@ TEST(CommitPlan, RanksThatCannotBeOfOneRunAreNamed) {
   EXPECT_EQ(text({In(3, kBegun, 0), In(4, kBegun)}), "") << "an estimate has no votes";
 }
 
-// A cut is taken if a rank has taken it, or if all are prepared for the same.
+// A cut is taken if a rank has taken it, or if all ranks are prepared for this cut.
 TEST(CommitPlan, ACutIsTakenByAllOrNone) {
   const auto place = [](int64_t cuts, int64_t prepared) {
     return ChannelPlace{.cuts = cuts, .prepared = prepared, .rounds = 3};
@@ -226,7 +226,7 @@ TEST(HoldersOf, IsRightForEverySetOfRanks) {
   }
 }
 
-// Every element goes once, from the shard that has it to the shard that it belongs to.
+// Every element is sent once, from the shard that has it to the shard to which it belongs.
 TEST(MovesOf, BringEveryElementToItsNewShard) {
   for (int64_t count = 1; count <= 23; ++count) {
     for (int before = 1; before <= 6; ++before) {

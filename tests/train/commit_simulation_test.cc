@@ -1,7 +1,7 @@
 // Ranks of a gradient channel (ACCO and its baselines) that crash, stop or lose each other, in a virtual
 // world (tests/comm/growth_simulation_test.cc): callers, workers and engines are fibers, and a rank may
-// crash whenever one of them blocks. The others finish with the bits of a reference that steps all
-// parameters at once, with the micro-batches of those ranks that each round has counted.
+// crash whenever one of them blocks. The others finish with the bits of a reference. The reference
+// steps all parameters at once, with the micro-batches of the ranks that each round has counted.
 
 #include <algorithm>
 #include <array>
@@ -40,7 +40,7 @@ std::shared_ptr<const Optimizer> MakeRule() {
   return *MakeOptimizer(config);
 }
 
-// What a rank has seen after an install.
+// The state of a rank after an install.
 struct Landed {
   int64_t ranks = 0, microbatches = 0;
   std::vector<float> params;
@@ -195,7 +195,7 @@ class CommitJob : private VirtualJob {
   }
   bool Estimates(int64_t round) const { return method_ == DelayMethod::kAcco && round % 2 == 0; }
 
-  // Returns the ranks of a round that has counted so many.
+  // Returns the ranks of a round that has counted this number of ranks.
   std::vector<int> Without(const std::vector<int>& lost, int64_t ranks) const {
     std::vector<int> counted;
     const auto end = lost.begin() + std::min<int64_t>(size_ - ranks, std::ssize(lost));

@@ -1,5 +1,5 @@
-// ACCO, ZeRO-1 and DPU against their golden rounds, and weight prediction against its two lines, in
-// double.
+// Compares ACCO, ZeRO-1 and DPU with their golden rounds, and weight prediction with the two lines
+// of its definition (delay_rule.h). All in double.
 
 #include <algorithm>
 #include <cmath>
@@ -94,8 +94,8 @@ void ExpectNear(const std::vector<double>& is, const json& expected, const std::
   }
 }
 
-// A rank that is destroyed during a round ends that of the others, too. A round that is over here
-// may not be over there.
+// A rank that is destroyed during a round ends the round of the other ranks, too. A round that is
+// over on this rank may not be over on other ranks.
 void Meet(Communicator& comm) {
   EXPECT_EQ(comm.Barrier(), absl::OkStatus());
 }
@@ -240,7 +240,8 @@ TEST_P(GoldenRounds, DpuGoldenRounds) {
   });
 }
 
-// ---- Weight prediction, against its two lines ----------------------------------------------------
+// ---- Weight prediction, compared with the two lines of its definition
+// ----------------------------
 
 TEST_P(GoldenRounds, WpComputesWhereTheSameStepWouldLeadAndEndsAtTheParameters) {
   RunRanks(2, [on_device = GetParam()](const std::shared_ptr<Communicator>& comm) {

@@ -26,8 +26,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A rank that is destroyed during a round ends that of the others, too. A round that is over here
-// may not be over there.
+// A rank that is destroyed during a round ends the round of the other ranks, too. A round that is
+// over on this rank may not be over on other ranks.
 void Meet(Communicator& comm) {
   EXPECT_EQ(comm.Barrier(), absl::OkStatus());
 }

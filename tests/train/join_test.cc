@@ -172,7 +172,8 @@ void DieWithin(const SharedMemory& shared, int64_t most_us, uint64_t seed) {
   After(us, [&shared] { Die(shared); });
 }
 
-// Wherever in its admission a newcomer dies, the others go on, and the next newcomer is taken in.
+// At whatever point of its admission a newcomer dies, the others go on, and the next newcomer is
+// taken in.
 TEST(Join, ANewcomerThatDies) {
   for (int seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -201,8 +202,8 @@ TEST(Join, ANewcomerThatDies) {
   }
 }
 
-// Wherever in the admission a member dies, the others have the same members, and the newcomer comes
-// in.
+// At whatever point of the admission a member dies, the others agree on the members, and the
+// newcomer is taken in.
 TEST(Join, AMemberThatDiesMeanwhile) {
   for (int seed = 0; seed < 15; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -232,7 +233,7 @@ TEST(Join, AMemberThatDiesMeanwhile) {
   }
 }
 
-// Options that differ are named on the newcomer, and the others go on.
+// If options differ, the newcomer's error names them, and the others go on.
 TEST(Join, OtherOptionsAreRefused) {
   SharedMemory shared;
   Job job;
@@ -268,7 +269,7 @@ TEST(Join, ARunBeginsWithTwoReplicas) {
   });
 }
 
-// A newcomer for which there is no room waits, and its error says what was missing.
+// A newcomer for which there is no room waits, and its error has the reason.
 TEST(Join, WithoutRoom) {
   SharedMemory shared;
   Job job;

@@ -51,8 +51,8 @@ std::shared_ptr<Communicator> Connect(const Job& job, const std::shared_ptr<Stor
   return *std::move(comm);
 }
 
-// Logs the rendezvous that is over. Returns which processes took part in it: each says its number
-// as the metric.
+// Logs the rendezvous that is over. Returns the processes that took part in it: each records its
+// number as the metric.
 std::vector<int> Log(Replica& r, Shown& shown) {
   const EditInfo info = r.edit().info();
   auto& row = shown.log[static_cast<size_t>(info.rendezvous - 1)];
@@ -131,7 +131,7 @@ absl::Status RunRank(const Job& job, const SharedMemory& shared,
   }
   options.admit_store = [store](const Stop&) { return store; };
   if (job.joins(process)) {
-    // What the newcomer has must not matter.
+    // The values that the newcomer has before it joins must not matter.
     r.ForEach(r.params(), [](int, int64_t, float& value) { value = 7; });
     while (shared->gone < job.comes_after(process)) {
       usleep(1000);
@@ -174,8 +174,8 @@ void RunProcess(const Job& job, const SharedMemory& shared, const std::string& u
   absl::SNPrintF(shared[process].error, sizeof(Shown::error), "%s", status.ToString());
 }
 
-// Returns the first rendezvous, from 0, in which a newcomer took part as this replica; a large number if
-// none did.
+// Returns the first rendezvous, counted from 0, in which a newcomer took part as this replica.
+// Returns a large number if no newcomer did.
 int64_t FirstAsNewcomer(const Job& job, const SharedMemory& shared, int replica) {
   for (int process = job.members * job.shards; process < job.processes(); ++process) {
     if (shared[process].first_round > 0 && shared[process].replica == replica) {

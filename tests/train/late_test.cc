@@ -58,7 +58,7 @@ void ExpectNear(Replica& r, const EditReference& want) {
   });
 }
 
-// What replica r brings in a round after these steps.
+// Returns a function of a replica and an element: the sum of the replica's drifts in these steps.
 std::function<double(int, int64_t)> Brings(int layer, std::function<std::vector<int>(int)> steps) {
   return [layer, steps](int replica, int64_t i) {
     double sum = 0;
@@ -78,7 +78,7 @@ void LateForRounds(const Grid& grid, int rounds, Late late) {
     }
   }
   const EditReference before = want;
-  // It has made step 0 before it came, and one step since.
+  // The replica has made step 0 before it came, and one step since.
   for (int l = 0; l < 4; ++l) {
     want.Exchange(l, kAll, Brings(l, [&](int replica) {
                     return replica == kLateReplica && late == Late::kCarry ? std::vector<int>{0, 7}
@@ -160,7 +160,7 @@ TEST(Late, WeightedGivesACarriedPseudoGradientLessWeight) {
   });
 }
 
-// What was dropped is no contribution of norm zero, which would weigh most.
+// A dropped pseudo-gradient does not count as a contribution of norm zero, which would weigh most.
 TEST(Late, DroppedStepsDoNotCountInAnExchangeWithoutAStepBetween) {
   EditReference want(kFourLayers);
   for (int l = 0; l < 4; ++l) {
@@ -207,8 +207,8 @@ TEST(Late, WeightedCountsAllRoundsForWhichItIsLate) {
   });
 }
 
-// The others have made their last step, and replica 2 comes to exchanges before it: it goes on, and
-// loses nothing.
+// The others have made their last step, and replica 2 comes to earlier exchanges. It goes on, and
+// loses no progress.
 TEST(Late, ARequestedExchangeIsTheSameOnAllReplicas) {
   EditReference want(kFourLayers);
   for (int l = 0; l < 4; ++l) {
@@ -361,7 +361,8 @@ TEST(Late, ARunGoesOnFromACheckpointThatAllHaveMet) {
   }
 }
 
-// Its next arrival would otherwise add what the anchors of the old run have done.
+// If a load were allowed, the late replica's next arrival would add the movement of the old run's
+// anchors.
 TEST(Late, NobodyLoadsOrSavesWhileAReplicaIsLate) {
   const Directory directory;
   RunReplicas({1, 3}, FourLayers(), [&](Replica& r) {
@@ -391,7 +392,7 @@ TEST(Late, NobodyLoadsOrSavesWhileAReplicaIsLate) {
   });
 }
 
-// A wish that came too late for its round is part of the farewell.
+// A wish that came too late for its round is sent when the replica leaves.
 TEST(Late, AWishIsNotLostIfTheReplicaLeavesNext) {
   RunReplicas({1, 3}, FourLayers(), [&](Replica& r) {
     r.Edit(Quorum(2));

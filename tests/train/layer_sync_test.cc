@@ -454,7 +454,8 @@ TEST(LayerSync, AReplicaThatLeavesEndsTheOthersWaits) {
       return;
     }
     ASSERT_TRUE(r.edit().BeginForward(true, true).ok());
-    // Held back until its exchange, unless the end has come already.
+    // The gather is held back until the layer's exchange, unless the communicator has already
+    // ended.
     absl::Status status = r.shards().Gather(3);
     for (int l = 0; l < 4; ++l) {
       status.Update(r.edit().WaitLayer(l));

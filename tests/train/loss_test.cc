@@ -47,7 +47,7 @@ ShardConfig Model(int prefetch = 1) {
   return config;
 }
 
-// What a rank shows when it has ended.
+// The results of a rank that has ended.
 struct Shown {
   std::atomic<int> rounds;  // that it has finished
   int64_t steps, losses, short_rounds, rendezvous;
@@ -175,9 +175,10 @@ void Die() {
   raise(SIGKILL);
 }
 
-// Expects that the ranks of these replicas have the same bits in each slot, and that each layer is
-// that of a reference in which rounds before `lost_in` were of all replicas, later rounds of those that are
-// left, and layer l of round `lost_in` of all if l < counted. Negative `counted`: finds it out.
+// Expects that the ranks of these replicas have the same bits in each slot, and compares each layer
+// with a reference. In the reference, all replicas take part in rounds before `lost_in`, and only
+// the replicas that are left in later rounds. In round `lost_in`, all replicas take part in layer l
+// if l < counted. If `counted` is negative, the function determines it from the results.
 void ExpectFinished(const Job& job, const SharedMemory& shared, const std::vector<int>& left,
                     int lost_in, int counted) {
   std::vector<int> all(static_cast<size_t>(job.grid.replicas));
@@ -239,7 +240,7 @@ TEST(Loss, BeforeTheExchange) {
   }
 }
 
-// The victim dies when it has seen layer 1, before it lets the others have layer 3.
+// The victim dies when its layer 1 is over, before it permits the exchange of layer 3.
 TEST(Loss, InTheMiddleOfTheLayers) {
   SharedMemory shared;
   Job job;
@@ -262,8 +263,8 @@ void DieWithin(int64_t most_us, uint64_t seed) {
   After(us, Die);
 }
 
-// Wherever a replica dies, the others have the same bits, and each layer either counts it or does
-// not.
+// At whatever point a replica dies, the others have the same bits. Each layer either counts the
+// replica on all of them or on none.
 TEST(Loss, AtRandomTimes) {
   constexpr int kKills = 36;
   int64_t shortened = 0;
@@ -360,8 +361,8 @@ TEST(Loss, OfAllOthers) {
   ExpectFinished(job, shared, {3}, 1, 0);
 }
 
-// All methods that an anchor makes possible: the replicas that are left stay alike, and the library
-// compares their anchors at each rendezvous.
+// All methods with an anchor: the replicas that are left stay equal, and the library compares their
+// anchors at each rendezvous.
 TEST(Loss, WithOtherMethods) {
   std::vector<NamedOptions> methods = OtherMethods();
   NamedOptions& by_time = methods.emplace_back(NamedOptions{"by time", Weighed()});
@@ -401,7 +402,7 @@ TEST(Loss, WithOtherMethods) {
   }
 }
 
-// A replica that is stopped is left out after the time limit, and learns it when it comes back.
+// A replica that is stopped is left out after the time limit, and learns of this when it continues.
 TEST(Loss, OfAStoppedReplica) {
   SharedMemory shared;
   Job job;
@@ -417,7 +418,8 @@ TEST(Loss, OfAStoppedReplica) {
   RunJob(job, shared);
   ExpectFinished(job, shared, {0, 2, 3}, 2, 0);
   EXPECT_LT(shared[0].longest_ns, 8 * kSecond);
-  // When it wakes, it hears first that the others went on, or how their call with it ended.
+  // When the replica wakes, it first learns either that the others went on, or the error of their
+  // common call.
   EXPECT_THAT(shared[1].error, AnyOf(HasSubstr("OUT_OF_RANGE"), HasSubstr("waiting for rank 1")));
 }
 

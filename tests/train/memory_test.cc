@@ -17,7 +17,7 @@ constexpr int kLayers = 6;
 constexpr int64_t kElements = 512 << 10;             // of a layer
 constexpr int64_t kModel = 4 * kLayers * kElements;  // 4 P
 constexpr int64_t kModule = 4 * kElements;           // 4 P_l
-// Limit of all else together: vectors, queues, lists.
+// Limit of all other memory together: vectors, queues, lists.
 constexpr int64_t kRest = 192 << 10;
 
 struct Way {
@@ -81,8 +81,9 @@ void Exchange(Replica& r, const EditOptions& options) {
   }
 }
 
-// Makes as many calls at the same time as an exchange ever does. How many an exchange has at a
-// time, and so how much scratch the runtime keeps, depends on the scheduling of threads.
+// Makes the largest number of concurrent calls that an exchange can have. The number that an
+// exchange really has, and so the scratch that the runtime keeps, depends on the scheduling of
+// threads.
 void CallManyAtOnce(Replica& r) {
   constexpr int kCalls = 8;
   Communicator& comm = *r.mesh()->comm(Axis::kSync);

@@ -25,10 +25,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The content that another library's format may hold: whole arrays by name, part, layer and rank.
+// The content of a file in another library's format: whole arrays by name, part, layer and rank.
 class Arrays {
  public:
-  // Takes what a checkpoint would take from this rank. `all`: everything that the rank has.
+  // Takes the arrays that a checkpoint would take from this rank. `all`: takes all its arrays.
   void Take(const OpenState& state, bool all = false) {
     for (size_t i = 0; i < state.entries().size(); ++i) {
       const StateEntry& entry = state.entries()[i];
@@ -159,8 +159,8 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ExactState,
                                             ::testing::Values(0, 1, 2, 3)),
                          NameOfExact);
 
-// A run goes on with the weight that a newcomer had. The weight of its c-th exchange is
-// c / (k + 1) of the others'.
+// A run continues with the weight that a newcomer had. In its c-th exchange the newcomer has
+// c / (k + 1) of the weight of another replica.
 TEST(ExactState, KeepsHowFarTheWeightOfANewcomerHasGrown) {
   EditOptions options = Averaging();
   options.on_loss = OnLoss::kFinish;

@@ -43,7 +43,7 @@ EditOptions Sgd() {
   return options;
 }
 
-// The equation, line by line. `step`: the movement of the anchor.
+// Computes the equation line by line. `step`: the movement of the anchor.
 struct Written {
   Vector b, step;
 };

@@ -124,8 +124,8 @@ TEST(Overlap, AnchorsHaveTheSameBitsAndARequestBringsAllThere) {
   });
 }
 
-// The exchange of leaving includes what a merge has kept of a replica's own, or what another
-// fragment has not exchanged, although no step follows.
+// The exchange in Leave includes the replica's own changes that a merge has kept, and the layers of
+// another fragment that were not exchanged, although no step follows.
 TEST(Overlap, WhoLeavesWhereAnExchangeHasJustBegunIsLeftWithTheAnchor) {
   for (const int32_t fragments : {1, 2}) {
     for (const int32_t behind : {0, 2}) {

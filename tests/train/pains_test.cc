@@ -1,7 +1,6 @@
-// What users of other libraries for elastic training have suffered from, as cases of EDiT.
-// Two more stand elsewhere: a replacement that takes minutes to join
-// (Join.IsSoonOver measures it), and a replica of which one rank is lost
-// (Loss.OfARankOfAReplicaOfTwo).
+// Repeats with EDiT the problems that users of other libraries for elastic training have reported.
+// Two more cases are in other files: a replacement that takes minutes to join (Join.IsSoonOver
+// measures the time), and a replica of which one rank is lost (Loss.OfARankOfAReplicaOfTwo).
 #include <atomic>
 #include <memory>
 #include <string>
@@ -129,8 +128,8 @@ class CountingStore final : public PassingStore {
   std::atomic<int>& requests_;
 };
 
-// A forward pass at which no exchange is due sends nothing and asks nobody. One rank asks the store,
-// once for each exchange.
+// A forward pass without a due exchange sends no message. One rank asks the store, once for each
+// exchange.
 TEST(Pains, NobodyIsAskedAtAForwardAtWhichNoExchangeIsDue) {
   constexpr int kSteps = 64, kExchanges = 4;
   const auto store = *OpenStore("mem:pains", "", {Deadline::After(kSecond)});

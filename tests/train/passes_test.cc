@@ -1,6 +1,5 @@
-// Counts how often an exchange goes over its arrays. The loops over elements are counted by a table
-// of loops, which then calls the best ones. This table replaces lib/kernels/kernels.cc, without
-// which this program is linked.
+// Counts how often an exchange goes over its arrays. A table of loops counts the elements and then
+// calls the fastest loops. The program is linked with this table instead of lib/kernels/kernels.cc.
 #include <atomic>
 #include <cstdint>
 

@@ -95,7 +95,7 @@ TEST(Weigh, NobodyHasTrainedMeansEqualShares) {
               ElementsAre(0.25, 0.25, 0, 0.25, 0.25));
 }
 
-// w'_n = f_n w_n / sum of f_m w_m over the accepted, whatever w is.
+// w'_n = f_n w_n / (sum of f_m w_m over the accepted replicas m), for any w.
 TEST(Weigh, ANewcomersWeightGrowsAndWeightsSumToOne) {
   const std::vector<Candidate> whole = {
       {.norm = 1, .trained = 30}, {.norm = 2, .trained = 10}, {.norm = kNan, .trained = 9}};

@@ -1,5 +1,5 @@
-// Recovery over real exchanges: three replicas, of which the last gives up, at chosen places of a
-// round. The results are compared with a readable reference, and between the ranks bit for bit.
+// Recovery over real exchanges: the last of three replicas gives up, at chosen places of a round.
+// The results are compared with a readable reference, and between the ranks bit for bit.
 #include "lib/train/recovery.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ float Drift(int replica, int round, int layer, int64_t i) {
   return Noise(replica, round, layer, i) / 4;
 }
 
-// How far a rank comes in the round in which the last replica is lost.
+// The progress of a rank in the round in which the last replica is lost.
 struct Reaches {
   static constexpr int kBegun = -2;                 // takes no part in its rendezvous
   static constexpr int kBrings = -1;                // takes part, and does not get the table
@@ -84,7 +84,7 @@ class Rank {
       results_.Met(exchange_->table(), round_->standing().round);
     }
   }
-  // Does for the others' Judge what a rank does that does not get their answers.
+  // Takes part in the calls of the others' Judge, and drops the answers.
   void BringOnly() {
     Standing mine = round_->standing();
     mine.anchor_checksum = exchange_->anchors().checksum();
@@ -201,7 +201,7 @@ EditOptions WeighedByCaller() {
   return options;
 }
 
-// Replicas 0 and 1 come to these places of round 1, then replica 2 gives up.
+// Replicas 0 and 1 come to the places of the parameter in round 1, then replica 2 gives up.
 void LoseOne(Reaches first, Reaches second, const EditOptions& options) {
   SCOPED_TRACE(absl::StrCat("first reaches ", first.turns, ", second ", second.turns));
   const int reached = std::max(first.turns, second.turns);

@@ -62,7 +62,7 @@ TEST(RoundClosing, AReplicaThatInsistsWaitsUntilAllDo) {
   EXPECT_EQ(CloseRound(one, {insists, insists, kAway}, kThree, kNew).kind, Kind::kWait);
   EXPECT_EQ(CloseRound(one, {insists, insists, insists}, kThree, kNew).kind, Kind::kClose);
   EXPECT_EQ(CloseRound(one, {insists, insists, leaves}, kThree, kNew).kind, Kind::kClose);
-  // A replica that comes for an exchange of its own goes on, and comes again.
+  // A replica that has come for an exchange without insisting goes on, and comes again.
   const Closing early = CloseRound(one, {insists, Came(), insists}, kThree, kNew);
   EXPECT_EQ(early.kind, Kind::kTakeUp);
   EXPECT_THAT(early.replicas, ElementsAre(false, true, false));

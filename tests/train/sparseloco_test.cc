@@ -1,6 +1,6 @@
 // SparseLoCo (arXiv 2508.15706) as a set of EDiT's options, compared with a plain simulation in
-// double. The largest elements of each chunk travel in two bits each. What is not sent decays and
-// is owed.
+// double. The largest elements of each chunk travel in two bits each. The part that is not sent
+// decays, and is added to the next exchange.
 
 #include <algorithm>
 #include <cmath>
@@ -63,7 +63,7 @@ std::vector<int64_t> LargestOf(const Values& x, int64_t first, int64_t count) {
   return order;
 }
 
-// Writes what is sent of one slice, [first, first + count) of x, with zeros between.
+// Writes the elements that are sent of one slice, [first, first + count) of x, with zeros between.
 void Send(const Values& x, int64_t first, int64_t count, Values* sent) {
   std::vector<int64_t> kept;
   for (int64_t chunk = 0; chunk < count; chunk += kChunk) {

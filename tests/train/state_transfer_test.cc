@@ -170,8 +170,8 @@ TEST(TransferState, RefusesWhatIsNotWhatWasSent) {
   });
 }
 
-// The first error of any rank is everybody's, and newcomers begin where the members are. A MISMATCH of
-// another rank is no final error.
+// All ranks get the first error of any rank, and newcomers begin at the members' step. A MISMATCH
+// of another rank is not a final error.
 TEST(CompareOutcomes, GivesAllTheSameResult) {
   RunRanks(3, [](const std::shared_ptr<Communicator>& comm) {
     int64_t step = comm->rank() == 2 ? 0 : 10 + comm->rank();

@@ -84,8 +84,9 @@ TEST(TimeTrigger, FiresWhenTheIntervalIsOverAndAgainWhenItIsAfterMeeting) {
   EXPECT_TRUE(*trigger.Due({.step = 4, .last_sync_step = 3}));
 }
 
-// Only the first rank's clock counts, and all ranks learn of its time at the same step. The others'
-// clocks may be ahead, behind (rank 1's is up after 30 steps, rank 2's never), or one of each.
+// Only the first rank's clock counts, and all ranks learn of its time at the same step. The clocks
+// of the others may be ahead, behind (that of rank 1 is up after 30 steps, that of rank 2 never),
+// or one of each.
 TEST(TimeTrigger, RanksOfAReplicaAgree) {
   const std::vector<std::vector<int64_t>> kOthers = {{50, 100}, {1, 0}, {100, 0}};
   for (const std::vector<int64_t>& others : kOthers) {

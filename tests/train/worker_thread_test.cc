@@ -135,7 +135,7 @@ TEST(WorkerThread, StopDropsWaitingJobsAndEndsTheRunningOne) {
   while (!started) {
   }
   std::thread stopper([&] { worker.Stop(); });
-  // Stop refuses jobs from its first moment on. The refusal shows as the worker's status.
+  // Stop refuses jobs from its beginning on. The refusal becomes the worker's status.
   while (worker.status().ok()) {
     worker.Post([] { return absl::OkStatus(); });
   }

@@ -63,8 +63,8 @@ TEST_F(DigitsTrainTest, AdamWTellsNineInTenImagesApart) {
   EXPECT_NEAR(summary["unigram_entropy"], 2.3026, 1e-3);
 }
 
-// The validation subset is all images, once each, however they are divided. The number of correct
-// images must be the same with ranks and batches that divide them unevenly.
+// Validation uses every image once, however the images are divided. The number of correct images
+// must be the same with ranks and batches that divide them unevenly.
 TEST_F(DigitsTrainTest, EveryValidationImageCountsOnce) {
   const json whole = Run("whole", 1, "--method ddp --steps 20 --lr 0.01 --batch-size 48");
   const json parts =

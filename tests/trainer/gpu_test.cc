@@ -80,8 +80,8 @@ struct Made {
   Parameters grads;
 };
 
-// On any device: computes loss and hits, and adds the gradient with scale 1 and again with scale
-// 0.5.
+// Runs the pass on a device: computes loss and hits, and adds the gradient with scale 1 and again
+// with scale 0.5.
 Made RunPass(Device* device, Pass* pass, const Parameters& params, const Batch& batch) {
   std::vector<Array<float>> at, grads;
   for (const auto& layer : params) {

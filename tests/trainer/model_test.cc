@@ -110,8 +110,8 @@ TEST_P(GradientTest, AgreesAlongItselfAndAlongRandomDirections) {
   }
 }
 
-// Coordinates that matter. Each agrees within 1 % of its own value, or of a hundredth of the
-// layer's largest value if its own is smaller.
+// Compares single coordinates of the gradient. Each agrees within 1 % of its value, or within 1 %
+// of a hundredth of the layer's largest value if its own value is smaller than that.
 TEST_P(GradientTest, AgreesCoordinateByCoordinate) {
   Random random(5);
   for (size_t l = 0; l < params_.size(); ++l) {

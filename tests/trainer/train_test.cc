@@ -226,7 +226,7 @@ TEST_F(TrainTest, AEditMeetsByTimeLearnsAndEndsAlike) {
   }
 }
 
-// Steps and delays take their time, but no bit of the training changes.
+// Emulated steps and delays take the given time, but change no bit of the training.
 TEST_F(TrainTest, StepsAndStragglersTakeAsLongAsTheFlagsSay) {
   const std::string flags = "--method edit --steps 12 --local-sgd-sync-interval 4 ";
   Run("plain", 2, flags);

@@ -419,7 +419,7 @@ TEST_P(EndpointContract, Invariant4_WhatHadArrivedIsDeliveredAfterThePeerHasClos
   EXPECT_FALSE(receives[2].status.ok()) << "nothing more had arrived";
 }
 
-// TrySend and TryRecv act at once or not at all.
+// TrySend and TryRecv transfer a message at once or not at all.
 using Next = Endpoint::Next;
 using Sent = Endpoint::Sent;
 bool HasShortWay(const std::string& transport) {
@@ -711,8 +711,8 @@ TEST_P(EndpointContract, CompleteSendsNeedNoPollOfTheSender) {
   EXPECT_TRUE(std::all_of(ins.begin(), ins.end(), [&](const Buffer& in) { return in == out; }));
 }
 
-// TrySend and TryRecv call no completion and no event, whatever they find. A small call that moves
-// its messages itself is no turn of Poll.
+// TrySend and TryRecv run no completion and no event, whatever has arrived. A small call on the
+// inline path is not a turn of Poll.
 TEST_P(EndpointContract, AtOnceCallsNobodyAlsoWhenThePeerHasGoneBeforeItReadAll) {
   Connect();
   if (!HasShortWay(GetParam())) {

@@ -206,7 +206,8 @@ TEST_P(EndpointLoan, Invariant7_OrHasTakenItBackAndThePeerHasNotHeard) {
   ExpectGood();
 }
 
-// Several at a time, so that shm reads some and gets others pushed. From a region it copies them.
+// Several messages at a time, so that shm reads some of them and gets others through the ring. It
+// copies messages from a region.
 TEST_P(EndpointLoan, Invariant7_RevokeOfSeveralInEveryStage) {
   constexpr size_t kMessages = 4;
   constexpr size_t kBytes = 1200 * kKiB;

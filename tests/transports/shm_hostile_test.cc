@@ -154,8 +154,8 @@ TEST_F(ShmHostile, AProperPeerIsHeard) {
   EXPECT_EQ(controls[0], "hello");
 }
 
-// A message that is still being written is copied only by the caller that waits for it. It counts
-// when it is complete.
+// A message that is still being written is copied only by the caller that waits for the message. It
+// counts as received when it is complete.
 TEST_F(ShmHostile, AMessageIsTakenWhileItIsWritten) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   std::string text(5000, 'x');

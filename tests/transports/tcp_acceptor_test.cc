@@ -62,7 +62,7 @@ class TcpAcceptor : public testing::Test {
     }
     return met;
   }
-  // Turns until every waiting connection has been handled.
+  // Calls Turn until every waiting connection has been handled.
   void Settle() {
     for (int64_t before = -1; before != acceptor->looks();) {
       before = acceptor->looks();

@@ -13,7 +13,7 @@
 namespace entrain {
 namespace {
 
-// Returns them by descriptor, for every connection of this process.
+// Returns the options by descriptor, for every connection of this process.
 std::vector<std::string> CongestionControlsOfConnections() {
   std::vector<std::string> names;
   for (int fd = 0; fd < 1024; ++fd) {

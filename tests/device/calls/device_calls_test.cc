@@ -441,7 +441,7 @@ TEST_P(EveryWay, LeavesNothingBehind) {
   EXPECT_EQ(live[0], live[1]);
 }
 
-// Also, no call after the first of its size allocates memory.
+// Shows also that no call after the first of its size allocates memory.
 TEST_P(EveryWay, CallsOfOneSizeFindTheirMemoryOnce) {
   ENTRAIN_NEEDS_FAKE();
   RunRanks(size(), options(), [&](const Comm& comm) {
@@ -576,8 +576,8 @@ TEST(DeviceCalls, WaitForAStreamNoLongerThanTheirTime) {
   });
 }
 
-// The runner naps for longer the longer nothing happens. A time without calls does not count: naps
-// of the full millisecond, 40 of them, would take 40 ms.
+// The longer no event comes, the longer are the naps of the runner. A time without calls must not
+// count: otherwise 40 naps would take the full millisecond each, together 40 ms.
 TEST(DeviceCalls, BeginWithShortNapsAfterATimeWithoutCalls) {
   ENTRAIN_NEEDS_FAKE();
   TestDevices();
@@ -731,7 +731,7 @@ TEST(DeviceCalls, AreNotOverBeforeWhatTheyReadOfOthers) {
   OverWhenTheDeviceHasDone(CallKind::kGather, "inproc,cuda");
 }
 
-// For a rank without bytes, only the stream or the thread tells its device.
+// If a rank has no bytes, its device is known only from the stream or the thread.
 TEST(DeviceCalls, WithoutBuffersAreOnTheDeviceOfTheirStream) {
   ENTRAIN_NEEDS_FAKE();
   for (const bool has_stream : {false, true}) {
@@ -760,8 +760,8 @@ TEST(DeviceCalls, WithoutBuffersAreOnTheDeviceOfTheirStream) {
   }
 }
 
-// If the caller waits, nothing else has to wait: not even the other rank's next call on the default
-// stream.
+// If the caller waits, no stream has to wait: not even the other rank's next call on the default
+// stream is delayed.
 TEST(DeviceCalls, ThatBlockHoldNoStream) {
   TestDevices();
   RunRanks(2, {.transports = "inproc,cuda", .timeout_ns = 5 * kSecond}, [&](const Comm& comm) {

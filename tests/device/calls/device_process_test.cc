@@ -169,7 +169,7 @@ void SumsUp(Communicator& comm, const Words& words) {
   EXPECT_EQ(words.Get(), std::vector<int64_t>(kCount, comm.size() * (comm.size() + 1) / 2));
 }
 
-// Whether a call is direct depends also on the buffers of all ranks.
+// The buffers of all ranks also determine whether a call is direct.
 TEST_P(DeviceProcesses, WhatOneCannotExportAllSendThroughTheHost) {
   ENTRAIN_NEEDS_FAKE();
   RunProcesses(GetParam(), "shm,cuda", [](const std::shared_ptr<Communicator>& comm) {

@@ -280,8 +280,8 @@ TEST_F(OffloadedCalls, ACallThatAnotherRankDoesNotMakeEndsByItsDeadline) {
   });
 }
 
-// For every error after NCCL has got a call: buffers and stream are the caller's again when NCCL
-// does not use them any more.
+// For every error after NCCL has got a call: the caller gets buffers and stream back only when NCCL
+// no longer uses them.
 class OffloadedHalfway : public OffloadedCalls, public testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(, OffloadedHalfway, testing::Values("cuEventRecord", "cuStreamWaitEvent"),
                          [](const auto& one) { return std::string(one.param); });

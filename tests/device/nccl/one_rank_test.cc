@@ -1,5 +1,5 @@
-// NCCL with one rank: the part of the real library that a machine with one GPU can test
-// (TEST_GPU=1). Elsewhere the fakes run the same test.
+// NCCL with one rank: the only test of the real library that is possible on a machine with one GPU
+// (TEST_GPU=1). Without TEST_GPU the test uses the fakes.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
