@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fuzzes the code that takes bytes of others (tests/fuzz): tests/fuzz.sh [SECONDS [TARGET...]]; 10 s for each of all targets
-# without arguments. Installs clang where it is absent, builds the preset fuzz, and runs one target after another with the
+# Fuzzes the code that reads bytes from others (tests/fuzz): tests/fuzz.sh [SECONDS [TARGET...]]. Without arguments it runs all
+# targets for 10 s each. Installs clang if it is absent, builds the preset fuzz, and runs one target after another with the
 # address and undefined sanitizers. Inputs that reach new code are added to tests/fuzz/corpus; all inputs found stay in
 # build/fuzz/found, where the next run continues. Ends with a table. Exits 1 if a target found a fault; the input is then in
 # build/fuzz/faults.
@@ -37,7 +37,7 @@ for target in $targets; do
     failed=1
     tail -n 60 "$log" >&2
   fi
-  # Adds the fewest inputs with which every edge is reached.
+  # Adds a smallest set of inputs that reaches every edge.
   "$program" -set_cover_merge=1 -use_counters=0 -timeout=10 -max_len=2048 -artifact_prefix="$build/faults/$target-" \
     "$kept" "$found" "$seeds" >"$log.merge" 2>&1 ||
     { failed=1; echo "fuzz.sh: merging the inputs of $target failed; see $log.merge" >&2; }

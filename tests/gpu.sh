@@ -1,7 +1,7 @@
 #!/bin/sh
-# On a machine with a GPU: runs what the folder that it lies in has (made by the target gpu-folder of a build elsewhere; nothing
-# is installed, and no network is needed). Every program's output goes to logs/. Ends with a line that counts; exits 0
-# when all passed.
+# Runs the programs of its folder on a machine with a GPU. The target gpu-folder of a build on another machine makes the folder;
+# nothing is installed, and no network is needed. Every program's output goes to logs/. Ends with a line of counts; exits 0 if
+# all programs passed.
 #
 #     cmake --build --preset dev --target gpu-folder      # then carry build/dev/gpu-folder to the machine
 #     ./gpu.sh
@@ -15,7 +15,7 @@ mkdir -p logs
 passed=0
 failed=0
 
-# run NAME SECONDS COMMAND...: says how it ended, and shows the end of what failed.
+# run NAME SECONDS COMMAND...: prints how the command ended, and the end of its output if it failed.
 run() {
   name=$1 limit=$2
   shift 2
@@ -46,8 +46,8 @@ while read -r program arguments; do
   fi
 done <gpu-commands
 
-# The trainer by every method, two ranks on one GPU, on a text made here: the loss must come well below what counting bytes
-# reaches.
+# The trainer with every method, two ranks on one GPU, on a text that this script makes. The loss must fall well below that of a
+# model that only counts bytes.
 for folder in "${CUDA_HOME:-/usr/local/cuda}/lib64" "${CUDA_HOME:-/usr/local/cuda}/targets/$(uname -m)-linux/lib"; do
   for library in "$folder/libcublas.so.13" "$folder/libcublas.so.12"; do
     [ -n "${TRAINER_CUBLAS_LIBRARY:-}" ] || [ ! -e "$library" ] || TRAINER_CUBLAS_LIBRARY=$library
@@ -73,7 +73,7 @@ for method in $methods; do
   # shellcheck disable=SC2086  # flags are words
   run "trainer-$method" 300 bin/entrain-run -n 2 -- bin/entrain-train --device cuda --method "$method" $how --data logs/text \
     --steps 120 --lr 0.01 --hidden-size 64 --layers 2 --seq-length 64 --summary "logs/trainer-$method.json" </dev/null
-  # shellcheck disable=SC2016  # of awk
+  # shellcheck disable=SC2016  # a variable of awk
   run "trainer-$method-learned" 10 awk -F'[:,]' '
     { print }
     /"val_loss"/ { loss = $2 + 0 }

@@ -1,8 +1,8 @@
-# Shows that layers_test.cmake finds what it is there for: a small tree with one thing wrong at a time must fail with a
-# line that names it, and the tree without it must pass. cmake -DROOT=<tree> -DWORK=<folder> -P layers_self_test.cmake.
+# Shows that layers_test.cmake finds errors: a small tree with one error at a time must fail with a line that names the error, and
+# the tree without the error must pass. cmake -DROOT=<tree> -DWORK=<folder> -P layers_self_test.cmake.
 cmake_minimum_required(VERSION 3.25)
 
-# Runs the check on the small tree; the output in `log`, whether it passed in `passed`.
+# Runs the check on the small tree. Writes its output to `log`, and whether it passed to `passed`.
 function(check)
   execute_process(COMMAND ${CMAKE_COMMAND} -DROOT=${WORK} -P ${ROOT}/tests/layers_test.cmake
                   RESULT_VARIABLE code OUTPUT_VARIABLE log ERROR_VARIABLE log)

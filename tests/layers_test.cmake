@@ -1,6 +1,6 @@
-# Checks who includes whom against lib/layers.txt: cmake -DROOT=<tree> -P layers_test.cmake.
+# Compares the includes of all files with lib/layers.txt: cmake -DROOT=<tree> -P layers_test.cmake.
 #   lib, collectives, transports: what the table allows; concrete transports only in transports/registry.cc
-#   include/entrain:              itself, <stddef.h>, <stdint.h>; mpi.h, whose code programs compile, also what that needs
+#   include/entrain:              itself, <stddef.h>, <stdint.h>; mpi.h, whose code programs compile, also the headers that it needs
 #   examples:                     <entrain/...> and their own folder
 # Includes of ours are quoted and named by their path from the root; <...> and absl/ are not ours.
 cmake_minimum_required(VERSION 3.25)
@@ -12,7 +12,7 @@ function(complain text)
   set(errors ${errors} PARENT_SCOPE)
 endfunction()
 
-# The folder of the table that a path belongs to: the longest that its directory begins with; empty: none.
+# Returns the folder of the table to which a path belongs: the longest one with which its directory begins; empty: none.
 function(folder_of path out)
   cmake_path(GET path PARENT_PATH directory)
   while(directory AND NOT directory IN_LIST folders)
@@ -21,7 +21,7 @@ function(folder_of path out)
   set(${out} "${directory}" PARENT_SCOPE)
 endfunction()
 
-# Whether a file of `folder` may include `path`.
+# Returns whether a file of `folder` may include `path`.
 function(is_allowed folder path out)
   folder_of(${path} target)
   set(${out} FALSE PARENT_SCOPE)
@@ -37,7 +37,7 @@ function(is_allowed folder path out)
   endforeach()
 endfunction()
 
-# The quoted includes of a file that are ours.
+# Returns the quoted includes of a file that are ours.
 function(includes_of file out)
   file(STRINGS ${ROOT}/${file} lines REGEX "^[ \t]*#[ \t]*include[ \t]*\"")
   set(found)

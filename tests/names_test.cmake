@@ -1,5 +1,5 @@
-# Two types of one name in one namespace are two definitions of one thing: the linker keeps one of them and says nothing, and
-# a destructor of the other runs over the wrong memory.   cmake -DROOT=<tree> -P names_test.cmake
+# Finds two types that share a name in one namespace. The linker would keep the functions of one of them without a warning, and
+# its destructor would run on objects of the other type.   cmake -DROOT=<tree> -P names_test.cmake
 # Types that headers define at the beginning of a line, by namespace; those within classes and functions are indented.
 cmake_minimum_required(VERSION 3.25)
 set(errors 0)

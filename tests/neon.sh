@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compiles the loops of lib/kernels and their tests for 64-bit Arm and runs them under an emulator: tests/neon.sh. Installs
-# the cross compiler and the emulator where they are absent; Arm's libraries are unpacked into build/neon, not installed.
+# the cross compiler and the emulator if they are absent. Arm's libraries are unpacked into build/neon, not installed.
 set -eu
 cd "$(dirname "$0")/.."
 build=$PWD/build/neon
@@ -27,7 +27,7 @@ END
   mv "$build/root.part" "$build/root"
 fi
 
-# What CMake compiles, and the flags that it gives.
+# The files that CMake compiles, and their flags.
 value() { # NAME: what lib/kernels/CMakeLists.txt sets it to
   found=$(sed -n "s/^set($1 \(.*\))\$/\1/p" lib/kernels/CMakeLists.txt)
   [ -n "$found" ] || { echo "neon.sh: lib/kernels/CMakeLists.txt does not set $1" >&2; exit 1; }

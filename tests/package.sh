@@ -1,7 +1,7 @@
 #!/bin/sh
-# What is given to others: installs the library with Abseil inside (tools/setup.sh install), and looks at it as a stranger would.
-# The library may need nothing but libc, libstdc++, libcrypto and libssl; README.md's example, compiled and run by README.md's own
-# line, must work out of a prefix that was moved. Takes minutes the first time.
+# Tests the installed library: installs it with Abseil inside (tools/setup.sh install), and uses it as another project would. The
+# library may need only libc, libstdc++, libcrypto and libssl. The example of README.md, compiled and run by the command in README.md,
+# must work from a prefix that was moved. Takes minutes the first time.
 set -eu
 cd "$(dirname "$0")/.."
 work=$PWD/build/package-test

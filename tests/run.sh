@@ -16,7 +16,7 @@ done
 
 tools/setup.sh deps
 tools/setup.sh etcd || echo "run.sh: without etcd its tests skip" >&2
-# Most of that time is the network's, so it passes beside the build.
+# Most of this time is for the network, so this runs in parallel to the build.
 tools/setup.sh python $environment &
 python=$!
 trap 'kill $python 2>/dev/null || true' EXIT

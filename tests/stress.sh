@@ -1,6 +1,6 @@
 #!/bin/sh
-# Random calls on many communicators for a long time: tests/stress.sh [PRESET [SECONDS [SEED]]]; dev, 120 s for each of the
-# settings, and a seed from the clock without arguments. The seed is printed; the same seed draws the same calls.
+# Makes random calls on many communicators for a long time: tests/stress.sh [PRESET [SECONDS [SEED]]]. The defaults are dev, 120 s
+# for each of the settings, and a seed from the clock. The seed is printed; equal seeds draw equal calls.
 set -eu
 cd "$(dirname "$0")/.."
 preset=${1:-dev}

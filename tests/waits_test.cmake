@@ -1,4 +1,4 @@
-# Every wait of the library, of its transports and of its tools is in docs/waits.md, with what ends it: a row for each file, with the
+# Checks that docs/waits.md has every wait of the library, of its transports and of its tools, and what ends it: a row for each file, with the
 # number of places in it.   cmake -DROOT=<tree> -P waits_test.cmake
 cmake_minimum_required(VERSION 3.25)
 set(primitives

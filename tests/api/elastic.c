@@ -1,7 +1,8 @@
 /* A program that every launcher starts in the same way: elastic restart|stay FOLDER. Its ranks make a communicator
  * from the environment and sum, until FOLDER/stop exists. A rank whose number is in FOLDER/kill kills itself.
- * When a rank is lost, the others end with 1, for the launcher to start them again (restart), or go on without it, in a
- * communicator that they make in ENTRAIN_STORE (stay). FOLDER/log gets a line for each of these events. */
+ * When a rank is lost, the others either exit with 1, so that the launcher starts them again (restart), or go on
+ * without it, in a communicator that they make in ENTRAIN_STORE (stay). FOLDER/log gets a line for each of these
+ * events. */
 #define _POSIX_C_SOURCE 200809L
 #include <entrain/entrain.h>
 #include <fcntl.h>

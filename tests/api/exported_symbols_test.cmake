@@ -1,4 +1,4 @@
-# Compares what the library exports with the list of the ABI:
+# Compares the symbols that the library exports with the list of the ABI:
 #   cmake -DNM=nm -DLIBRARY=libentrain.so -DEXPECTED=exported_symbols.txt -P ...
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND ${NM} -D --defined-only --format=posix ${LIBRARY} OUTPUT_VARIABLE lines RESULT_VARIABLE code)
@@ -10,7 +10,7 @@ file(STRINGS ${EXPECTED} expected)
 set(exported)
 foreach(line IN LISTS lines)
   string(REGEX REPLACE "[ @].*" "" symbol "${line}")
-  # The version node; and what a build with the thread sanitizer adds (cmake/tsan_abseil.cc).
+  # The version node, and the symbols that a build with the thread sanitizer adds (cmake/tsan_abseil.cc).
   if(NOT symbol STREQUAL "ENTRAIN_1" AND NOT symbol MATCHES "^__wrap_")
     list(APPEND exported ${symbol})
   endif()

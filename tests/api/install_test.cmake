@@ -33,7 +33,7 @@ run_or_fail("configuring the consumer" ${CMAKE_COMMAND} -G Ninja -S ${CONSUMER} 
 run_or_fail("building the consumer" ${CMAKE_COMMAND} --build ${WORK}/build)
 expect_version(${WORK}/build/consumer)
 
-# Which versions find_package takes: this major version, and no newer minor version.
+# find_package must accept this major version, and no newer minor version.
 string(REGEX MATCH "^([0-9]+)\\.([0-9]+)" version ${VERSION})
 set(major ${CMAKE_MATCH_1})
 math(EXPR next_major "${major} + 1")
@@ -58,7 +58,7 @@ separate_arguments(options UNIX_COMMAND "${log}")
 run_or_fail("compiling with pkg-config's flags" ${CC} -std=c99 ${flags} ${CONSUMER}/consumer.c ${options} -o ${WORK}/consumer)
 expect_version(${WORK}/consumer)
 
-# What was installed starts from there.
+# The installed programs start from the moved tree.
 file(GLOB programs ${prefix}/bin/*)
 list(LENGTH programs count)
 if(count LESS 2)

@@ -37,7 +37,7 @@ struct HowToRun {
   std::string transports = "inproc", key_file = {}, algorithms = {}, tuning = {};
   std::string name = "world";
   int64_t timeout_ns = kLong;
-  int64_t wait_ns = kLong;             // of a newcomer
+  int64_t wait_ns = kLong;             // for which a newcomer waits
   std::shared_ptr<Runtime> runtime{};  // null: a new one
 };
 

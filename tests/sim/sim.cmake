@@ -1,4 +1,4 @@
-# What simulations share: a world of virtual processes in which the library's own code runs. Programs that
+# Shared by the simulations: a world of virtual processes in which the library's own code runs. Programs that
 # link it replace these calls of the library (virtual_system.cc, virtual_transport.cc).
 include_guard(GLOBAL)
 entrain_test_library(entrain_sim

@@ -18,9 +18,9 @@ namespace entrain {
 class VirtualStore {
  public:
   struct Times {
-    int64_t least_ns = 20 * kMicrosecond, most_ns = kMillisecond;  // of a call
+    int64_t least_ns = 20 * kMicrosecond, most_ns = kMillisecond;  // time of a usual call
     double slow = 0;                                               // the share of slow calls
-    int64_t slow_ns = 200 * kMillisecond;                          // at most
+    int64_t slow_ns = 200 * kMillisecond;                          // longest time of a slow call
   };
   VirtualStore(VirtualWorld* world, const Times& times) : world_(*world), times_(times) {}
 

@@ -16,8 +16,8 @@
 namespace entrain {
 namespace {
 
-constexpr size_t kStackBytes = size_t{1} << 20;  // only what is used costs memory
-constexpr int64_t kBuryNs = 3600 * kSecond;      // every call has a deadline before
+constexpr size_t kStackBytes = size_t{1} << 20;  // only the used part takes memory
+constexpr int64_t kBuryNs = 3600 * kSecond;      // longer than the deadline of every call
 
 thread_local VirtualWorld* running = nullptr;  // the world whose fiber runs
 

@@ -41,7 +41,7 @@ class VirtualWorld {
   void Start(int process, int64_t at_ns, std::function<void()> body);
   // Makes the process crash instead of returning from its `calls`-th blocking call from now on.
   void CrashAtCall(int process, int64_t calls, bool notice);
-  bool notices(int process) const;  // the others are told of that crash
+  bool notices(int process) const;  // true: the others are told of that crash
   // Runs until this time, or until no event is left.
   void Run(int64_t until_ns);
   // Frees the memory of crashed processes: they continue without network and store until their
@@ -53,7 +53,7 @@ class VirtualWorld {
   // ---- For the code that runs on a fiber
   // Returns the world of the running fiber, or null if no fiber runs.
   static VirtualWorld* OfFiber();
-  int process() const;  // of the running fiber
+  int process() const;  // returns the process of the running fiber
   // Blocks for this time of the process's clock.
   void Sleep(int64_t ns);
   // As Sleep, but Wake with this key ends the sleep. Returns false if the time has passed.
@@ -62,7 +62,7 @@ class VirtualWorld {
   // Ends the sleeps that wait for descriptors.
   void Poke(int process);
   int64_t LocalNow(int process) const;
-  bool isolated(int process) const;  // it has crashed, and runs only to give its memory back
+  bool isolated(int process) const;  // true: it has crashed, and runs only to free its memory
   int64_t blocking_calls(int process) const;
   const Process& description(int process) const;
 
@@ -74,7 +74,7 @@ class VirtualWorld {
   void CloseDescriptor(int fd);
   void Watch(int set, int fd) { at(set).members.push_back(fd); }
   uint64_t& CountOf(int fd) { return at(fd).count; }
-  int Ready(int set);  // how many of its members are readable
+  int Ready(int set);  // returns the number of members of the set that are readable
   static bool IsVirtual(int fd) { return fd >= kFirstDescriptor; }
   uint64_t StartThread(std::function<void()> body);
   void JoinThread(uint64_t fiber);
@@ -82,7 +82,7 @@ class VirtualWorld {
   // and a semaphore.
   void* Identity(size_t bytes, size_t alignment);
   bool AwaitPost(int64_t ns);       // false: the time has passed
-  bool Post(const void* identity);  // false: of no fiber
+  bool Post(const void* identity);  // false: no fiber has this identity
   void Note(uint64_t value) { fingerprint_ = (fingerprint_ ^ value) * 0x100000001B3u; }
 
  private:

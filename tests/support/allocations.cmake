@@ -1,4 +1,4 @@
-# Counts allocations, which sanitizers do otherwise: not for them.
+# Counts allocations. Not for sanitizers, with which this does not work.
 if(NOT TARGET entrain_allocations)
   add_library(entrain_allocations STATIC ${CMAKE_CURRENT_LIST_DIR}/allocations.cc)
   target_link_libraries(entrain_allocations PRIVATE entrain_flags)

@@ -1,4 +1,4 @@
-# The numbers of tests/testdata, and what reads them.
+# The numbers of tests/testdata, and the unit that reads them.
 if(NOT TARGET entrain_golden)
   find_package(nlohmann_json REQUIRED)
   add_library(entrain_golden INTERFACE)

@@ -1,7 +1,8 @@
 /* A rank of an elastic job, for entrain_run_elastic_test: elastic_rank STEPS SIZE [WHAT RANK STEP]...
- * The ranks count steps together, while they are SIZE, and finish after STEPS. The process that is RANK in the launcher
- * does WHAT (kill, exit) before its STEP in its first life; at step -1: in each life, before it has a communicator. A rank
- * that will fail leaves the others by a split before, so they go on in a part, and its next life joins that part. */
+ * The ranks count steps together while their number is SIZE, and finish after STEPS steps. The process with the
+ * launcher's number RANK does WHAT (kill, exit) before step STEP, unless it has been restarted. If STEP is -1, it does
+ * WHAT before it has a communicator, also after each restart. A rank that will fail first leaves the others by a split.
+ * So they go on in a part, and the restarted process joins this part. */
 #define _POSIX_C_SOURCE 200809L /* SIGKILL */
 #include <entrain/entrain.h>
 #include <signal.h>
@@ -32,7 +33,7 @@ static void fail(const failure_t* failure) {
   exit(3);
 }
 
-/* Returns this rank's failure before `step`; NULL: none. `any`: whether any rank has one. */
+/* Returns this rank's failure before `step`, or NULL if there is none. Writes to *any whether any rank has one. */
 static const failure_t* failure_at(long step, int* any) {
   const failure_t* mine = NULL;
   int i;

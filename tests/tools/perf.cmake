@@ -10,7 +10,7 @@ entrain_test(perf_pattern_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/perf_pattern_te
   DEPS entrain_perf_loop LABELS unit)
 entrain_test(flight_page_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/flight_page_test.cc
   DEPS entrain_flight_page entrain_comm nlohmann_json::nlohmann_json)
-# Processes that hang, die and differ, and the page that names them.
+# Processes that hang, die or differ, and the page that names them.
 include(${PROJECT_SOURCE_DIR}/tests/support/ranks.cmake)
 entrain_test(flight_job_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/flight_job_test.cc
   DEPS entrain_ranks entrain_flight_page nlohmann_json::nlohmann_json LABELS multi TIMEOUT 180)

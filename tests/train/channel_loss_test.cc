@@ -52,7 +52,7 @@ struct Landed {
 struct Shown {
   std::array<Landed, kMostRounds> landed;  // by round, counted from 1
   int64_t rounds, commits, gradients;
-  int64_t longest_ns;  // install
+  int64_t longest_ns;  // longest install
   int losses, lost[kMostRanks];
   char error[512];
   float params[kCount];

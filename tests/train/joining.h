@@ -29,7 +29,7 @@ struct Met {
 
 // The results of a rank.
 struct Shown {
-  std::atomic<int64_t> rounds;  // that it has logged
+  std::atomic<int64_t> rounds;  // number of rendezvous in `log`
   std::array<std::array<Met, kMostRanks>, kMostRounds> log;
   int replica;
   size_t replicas;
@@ -62,8 +62,8 @@ struct Job {
   EditOptions options = Open(Weighed());
   EditOptions options_of_newcomers = Open(Weighed());
   std::vector<int> expected = {0, 2,
-                               3};  // which take part in the last rendezvous: process / shards
-  int rounds_after = 3;             // such rendezvous
+                               3};  // replicas (process / shards) in the last rendezvous
+  int rounds_after = 3;             // number of rendezvous of the expected replicas
   int ends = 3;                     // processes that come to the end
   int64_t timeout_ns = 30 * kSecond, wait_ns = 30 * kSecond;
   // A newcomer begins to join when this number of ranks is gone.

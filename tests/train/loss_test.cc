@@ -49,7 +49,7 @@ ShardConfig Model(int prefetch = 1) {
 
 // The results of a rank that has ended.
 struct Shown {
-  std::atomic<int> rounds;  // that it has finished
+  std::atomic<int> rounds;  // number of rounds that it has finished
   int64_t steps, losses, short_rounds, rendezvous;
   int replicas, lost[kMostRanks];
   int64_t longest_ns;    // round

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Keeps the ABI of a release that is about to be made: tests/api/releases/freeze.sh, once for each x.y.0. Later libraries
-# of the major version are tested against what it copies, so none of it is ever changed.
+# of the major version are tested against the copies, so the code in them is never changed.
 set -eu
 cd "$(dirname "$0")/../../.."
 version=$(sed -n 's/^project(entrain VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)

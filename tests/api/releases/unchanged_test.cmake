@@ -1,5 +1,5 @@
-# The ABI of a version that is frozen does not grow: without comments and the version, the headers of x.y.z are those of the
-# release x.y.0, and its exported functions too:
+# Checks that the ABI of a frozen version does not grow: apart from comments and the version, the headers of x.y.z equal those of
+# the release x.y.0, and so do the exported functions:
 #   cmake -DROOT=repository -DRELEASE=folder of x.y.0 -P ...
 cmake_minimum_required(VERSION 3.25)
 if(NOT EXISTS ${RELEASE})
@@ -7,7 +7,7 @@ if(NOT EXISTS ${RELEASE})
   return()
 endif()
 
-# declarations(OUT FILE): the text of a header, without what may change.
+# declarations(OUT FILE): the text of a header without comments, versions and line breaks, which may change.
 function(declarations out file)
   file(READ ${file} text)
   string(REGEX REPLACE "/\\*([^*]|\\*+[^*/])*\\*+/" " " text "${text}")

@@ -19,7 +19,7 @@ struct Settings {
   int version = 22809;
   // Number of queries that return kInProgress before an operation begins.
   int polls = 2;
-  bool hangs = false;     // joining
+  bool hangs = false;     // joining never ends
   bool connects = false;  // the first operation begins when all ranks have one
   int abort_ms = 0;       // time for which operations continue after ncclCommAbort
   int fail_after = -1;    // this number of operations succeeds; the next fails
