@@ -277,7 +277,7 @@ static ENTRAIN_INLINE void entrain_join_config_init(entrain_join_config_t* confi
  * `comm` works as before, after success, after NULL and after errors of this call. If a newcomer dies, or cannot be
  * reached, while it is taken in, the ranks and the other newcomers make one more attempt without it. (If it dies after
  * all ranks have connected to it, it is a lost rank of the new communicator, whose calls return PEER_LOST.) When all
- * ranks have made the call, it takes at most wait_ns plus the shortest timeout_ns of the ranks. All ranks get the same
+ * ranks have come, the call takes at most wait_ns plus the shortest timeout_ns of the ranks. All ranks get the same
  * result, except in the last two cases of the list. To replace a lost rank, call entrain_comm_shrink first. Errors;
  * entrain_error_t.scope is CALL unless `comm` has ended:
  * - MISMATCH if ranks differ in min_newcomers, max_newcomers or wait_ns. The text names both ranks and values.
@@ -425,12 +425,12 @@ static ENTRAIN_INLINE void entrain_shrink_config_init(entrain_shrink_config_t* c
   entrain_shrink_config_init_sized(config, sizeof(*config));
 }
 /* Makes a communicator of the ranks that are left of `comm`, in the order of their ranks, over the connections that exist.
- * Its generation is one more. `config` may be NULL (defaults). A collective of the ranks that are left, as
+ * Its generation is that of `comm` plus 1. `config` may be NULL (defaults). A collective of the ranks that are left, as
  * entrain_comm_agree is; call it when a call on `comm` has failed. `comm` stays as it is: the caller destroys it. *next
- * belongs to the caller. Every rank that lives, calls in time and is reached by all others is a member. A rank that dies
- * too late to be left out shows as PEER_LOST in the first call on the new communicator, which can be shrunk again. A
- * rank is left out if another rank has heard nothing from it for a quarter of timeout_ns (at least 0.5 s, at most 5 s);
- * with ENTRAIN_PROGRESS_CALLER a rank answers only inside calls. Errors: those of entrain_comm_agree, and
+ * belongs to the caller. Every rank that lives, calls in time and is reached by all others is a member. If a rank dies
+ * too late to be left out, the first call on the new communicator returns PEER_LOST; it can then be shrunk again. A
+ * rank is left out if another rank has received nothing from it for a quarter of timeout_ns (at least 0.5 s, at most 5
+ * s); with ENTRAIN_PROGRESS_CALLER a rank answers only inside calls. Errors: those of entrain_comm_agree, and
  * - INVALID_ARGUMENT, on this rank only, naming the argument and its value.
  * - RESOURCE_EXHAUSTED, on all ranks, if one of them has created 65,535 communicators.
  * A rank that is left out gets STALE_GENERATION from every call on `comm` from then on; the text names the ranks that went

@@ -602,7 +602,7 @@ ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_conf
  * or reducer; a temperature without norm weights; outer_* values other than the defaults without outer optimizer. */
 ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                  entrain_edit_t** edit);
-/* Creates an EDiT object that joins replicas that train already, the members. The members have set
+/* Creates an EDiT object that joins a job that trains already. The replicas of this job, the members, have set
  * ENTRAIN_ADMIT_EXCHANGE. `mesh` contains only the ranks of this replica; a replica of the members must have the same
  * number of ranks. Create the communicator of `mesh` in the members' store, under a name of its own, because the route
  * to the store determines the address at which the members reach this process. `config` is as on the members; admit
@@ -663,15 +663,15 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * error on the other ranks. They agree on the ranks that are left (entrain_comm_shrink), in a thread of the library,
  * also while the callers compute (with ENTRAIN_PROGRESS_CALLER only while some call of the library waits). If a replica
  * is lost between exchanges, the others make the next exchange. If it is lost during an exchange, the others finish the
- * exchange. If any of them has finished a layer with the lost replica's pseudo-gradient, the layer counts it on all of
- * them. The other layers have weights and divisors as if the lost replica had not come. All replicas then have the same
- * bits. (With several ranks in a replica, this holds for each shard of a layer.) If ranks are cut off from each other,
- * the side with the majority goes on, as in entrain_comm_shrink. A rank that was left out, because it was stopped or
- * too late, gets STALE_GENERATION.
+ * exchange. If any of them has finished a layer with the lost replica's pseudo-gradient, all of them count it in this
+ * layer. The other layers have weights and divisors as if the lost replica had not come. All replicas then have the
+ * same bits. (With several ranks in a replica, this holds for each shard of a layer.) If ranks are cut off from each
+ * other, the side with the majority goes on, as in entrain_comm_shrink. A rank that was left out, because it was
+ * stopped or too late, gets STALE_GENERATION.
  *
- * Replicas keep their numbers. The groups of the mesh and of the shard do not change, so calls over
- * the sync group fail from then on: the reduction of gradients in warm-up, and entrain_shard_broadcast. A loss during
- * warm-up, during a save, or during a load ends the run. */
+ * Replicas keep their numbers. The groups of the mesh and of the shard do not change. So calls over the sync group fail
+ * from then on: the reduction of gradients in warm-up, and entrain_shard_broadcast. A loss during warm-up, during a
+ * save, or during a load ends the run. */
 
 /* Newcomers, with ENTRAIN_ADMIT_EXCHANGE. A process, or the M ranks of a replica, calls entrain_edit_join. The first
  * rank of the first replica looks into the store before each rendezvous, which costs two requests. After the exchange,
@@ -763,7 +763,7 @@ ENTRAIN_API entrain_status_t entrain_edit_gradient_scope(const entrain_edit_t* e
  * training, and to evaluate the parameters on which all replicas agree. */
 ENTRAIN_API entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit);
 
-/* Records what this rank has done since its last record: the number of tokens on which it has trained (>= 0), and a
+/* Records the work of this rank since its last record: the number of tokens on which it has trained (>= 0), and a
  * metric, such as the loss, with its weight (>= 0, finite; 0: no metric). The library adds up the records of the ranks
  * of a replica. If several ranks work on the same tokens, only one of them records the tokens. A replica whose ranks
  * all record 0 tokens (for example because each step was skipped) has trained on no tokens, and has no share with
@@ -1190,7 +1190,7 @@ typedef struct entrain_acco_config {
                                     with `step`, or if groups cover all elements */
   entrain_acco_step_fn step;     /* the step of an optimizer of the caller, instead of optim */
   void* user;                    /* first argument of step */
-  int64_t min_microbatches;      /* least number of micro-batches of this rank in a round; >= 1; default 1 */
+  int64_t min_microbatches;      /* smallest number of micro-batches of this rank in a round; >= 1; default 1 */
   int64_t max_microbatches;      /* largest number of micro-batches of this rank in a round; >= min_microbatches. At
                                     this number the caller must call install, which then waits. 0 (default): no
                                     limit */
@@ -1255,7 +1255,7 @@ ENTRAIN_API entrain_status_t entrain_acco_option_matters(const entrain_acco_conf
  * elements of wire_dtype. */
 ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                  entrain_acco_t** acco);
-/* Creates a channel that joins the ranks of a channel that trains, the members. The members have set
+/* Creates a channel that joins a channel that trains already. The ranks of that channel, the members, have set
  * ENTRAIN_ADMIT_EXCHANGE. `comm` has this process alone. Create it in the members' store, under a name of its own,
  * because the route to the store determines the address at which the members reach this process. `config` is as on the
  * members; admit must be set. Blocks until the members have taken this rank in, at most wait_ns; 0: the communicator's
