@@ -169,7 +169,7 @@ def drop(life: Life, held: Any = None) -> None:
         pass
 
 
-# ---- Destroying what was dropped ----------------------------------------------------------------------------------------
+# ---- Destroying dropped objects --------------------------------------------------------------------------------------
 
 # (life, the objects that it holds); None wakes the thread. put() of a SimpleQueue is reentrant, so finalisers may
 # call it anywhere.

@@ -108,7 +108,7 @@ class WorkInfo:
 
 class Work(Generic[_T]):
     """A started call. Any thread may use it. It keeps the arrays of the call alive until the call is over, even if
-    the Work is dropped earlier. Until then nobody may change the arrays, and nobody may read the results.
+    the Work is dropped earlier. Until then the arrays must not be changed, and the results must not be read.
 
     `wait`, `result` and `await` raise the error of the call, each time. `exception` returns it."""
 

@@ -18,7 +18,7 @@ _OUTER: Dict[str, Dict[str, Tuple[str, ...]]] = {
     "AdamW": {"lr": ("outer_lr",), "betas": ("outer_beta1", "outer_beta2"), "eps": ("outer_eps",),
               "weight_decay": ("outer_weight_decay",)},
 }
-# Defaults of torch.optim that differ from the library's.
+# Defaults of torch.optim that differ from those of the library.
 _OUTER_DEFAULTS: Dict[str, Dict[str, Any]] = {"SGD": {"lr": 1e-3, "momentum": 0.0}, "AdamW": {"lr": 1e-3, "weight_decay": 1e-2}}
 
 
@@ -33,7 +33,7 @@ def _outer_options(kind: Type[torch.optim.Optimizer], arguments: Mapping[str, An
 
 
 def config_of(config: Optional[EditConfig], options: Mapping[str, Any]) -> EditConfig:
-    """Converts options of EDiT's constructor to the library's."""
+    """Converts options of EDiT's constructor to options of the library."""
     given = dict(options)
     if not given.pop("use_local_sgd", True):
         raise invalid("EDiT", "use_local_sgd is false; train without an EDiT object instead")
