@@ -21,6 +21,7 @@ import queue
 import threading
 import time
 import weakref
+from _thread import start_new_thread
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type, TypeVar
 
@@ -350,7 +351,8 @@ def interruptible(call: Callable[[], _R], undo: Callable[[_R], object] = _forget
     results: List[_R] = []
     failures: List[BaseException] = []
     lock, left = threading.Lock(), threading.Event()
-    # Uses a lock, because Event.wait is Python code, in which a handler's exception can become a RuntimeError.
+    # Uses a lock and start_new_thread, because Event.wait is Python code, in which a handler's exception can become a
+    # RuntimeError, and threading.Thread.start calls it.
     done = threading.Lock()
     done.acquire()
 
@@ -368,7 +370,7 @@ def interruptible(call: Callable[[], _R], undo: Callable[[_R], object] = _forget
             done.release()
 
     try:
-        threading.Thread(target=run, name="entrain-call", daemon=True).start()
+        start_new_thread(run, ())
         done.acquire()
     except BaseException:
         with lock:

@@ -1,8 +1,6 @@
 """Compares EDiT around a model that fully_shard has sharded (two replicas of two processes each) with plain modules."""
-import os
-
 import pytest
-from conftest import script
+from forks import script
 
 pytest.importorskip("torch")
 
@@ -174,7 +172,7 @@ base = 2 * (comm.rank // 2)
 same(train(build(), twins, [base, base + 1], options, clip=False),
      train(sharded(mesh["shard"]), comm, [comm.rank], options, clip=False))
 dist.destroy_process_group()
-""", tmp_path / "store", size=4, timeout=200, env={**os.environ, "ENTRAIN_DETERMINISM": "rank_order"})
+""", tmp_path / "store", size=4, timeout=200, environment={"ENTRAIN_DETERMINISM": "rank_order"})
 
 
 def test_what_cannot_be_bound_is_refused(tmp_path):

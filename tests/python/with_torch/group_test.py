@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import forks
 import pytest
 
 pytest.importorskip("torch")
@@ -16,12 +17,9 @@ PROGRAM = HERE / "group_checks.py"
 CHECKS = re.findall(r"^def (check_\w+)", PROGRAM.read_text(), re.M)
 
 
-def start(rank, size, folder, code=None, **keywords):
+def start(rank, size, folder, code=None):
     """Starts one rank; with `code`, a rank of a program that has `dist`, `rank`, `size` and an initialised group."""
-    command = [sys.executable, str(PROGRAM), str(rank), str(size), str(folder)]
-    if code is not None:
-        command = [sys.executable, "-c", PREAMBLE + code, str(rank), str(size), str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **keywords)
+    return forks.Process(PROGRAM.read_text() if code is None else PREAMBLE + code, rank, size, folder)
 
 
 PREAMBLE = """
@@ -106,7 +104,7 @@ try:
 except entrain.TimedOut as failure:
     print(time.monotonic() - begin, failure, flush=True)
 """
-    ranks = [start(rank, 2, tmp_path, body, stdin=subprocess.PIPE) for rank in range(2)]
+    ranks = [start(rank, 2, tmp_path, body) for rank in range(2)]
     for process in ranks:
         until_ready(process)
     taken, text = ranks[0].stdout.readline().split(" ", 1)
@@ -125,7 +123,7 @@ try:
 except entrain.TimedOut as failure:
     print(failure, flush=True)
 """
-    ranks = [start(rank, 3, tmp_path, body, stdin=subprocess.PIPE) for rank in range(3)]
+    ranks = [start(rank, 3, tmp_path, body) for rank in range(3)]
     for process in ranks:
         until_ready(process)
     text = ranks[0].stdout.readline()
@@ -148,7 +146,7 @@ except KeyboardInterrupt:
     print("interrupted", flush=True)
 os._exit(0)
 """
-    ranks = [start(rank, 2, tmp_path, body, stdin=subprocess.PIPE) for rank in range(2)]
+    ranks = [start(rank, 2, tmp_path, body) for rank in range(2)]
     for process in ranks:
         until_ready(process)
     assert ranks[0].stdout.readline() == "begin\n"
