@@ -131,7 +131,7 @@ bool IsRefusal(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:       // the member has died, or has given up
     case absl::StatusCode::kAborted:           // the member asks to apply again
-    case absl::StatusCode::kDeadlineExceeded:  // of a rank in a meeting
+    case absl::StatusCode::kDeadlineExceeded:  // the time of a rank in a meeting was up
       return false;
     default:
       return true;

@@ -20,7 +20,7 @@ namespace entrain {
 
 // A call of this rank.
 struct OwnCall {
-  CallId id{~0u, 0};      // this value: no call
+  CallId id{~0u, 0};      // the initial value stands for no call
   uint64_t sequence = 0;  // id.number is its low part
   Descriptor descriptor;
 };
@@ -32,15 +32,16 @@ class CallNotes {
     Descriptor descriptor;
   };
 
-  // A peer has started this call, which is not open here. Notes the peer's descriptor, unless this
-  // rank's call is over. If this rank's call is over, remembered, and was a different one, returns
-  // it, valid until the next Over. Otherwise returns null.
+  // Must be called when a peer has started this call, which is not open here. Notes the peer's
+  // descriptor, unless this rank's call is over. If this rank's call is over, is remembered and was
+  // a different one, returns it, valid until the next Over. Otherwise returns null.
   const OwnCall* Hear(const Endpoint& from, CallId call, const Descriptor& theirs);
-  // A call of this rank starts, or is over without ever having been open. Returns a note of a peer
-  // that called something else, if there is one, and removes the notes of this call.
+  // Must be called when a call of this rank starts, or is over without ever having been open.
+  // Returns a note of a peer that called something else, if there is one, and removes the notes of
+  // this call.
   std::optional<Heard> Meet(CallId call, const Descriptor& ours);
-  // A call of this rank is over. About the last 256 are remembered. A message that comes for one of
-  // them is from a rank that called something else.
+  // Must be called when a call of this rank is over. About the last 256 calls are remembered. A
+  // message that comes for one of them is from a rank that called something else.
   void Over(const OwnCall& call) { SlotOf(call.id) = call; }
   void Clear() { early_.clear(); }
   // Returns true if the call is over and a later call of its tag has taken its slot.

@@ -66,20 +66,20 @@ enum class Partition : int32_t {
 };
 
 struct ShrinkOptions {
-  int64_t timeout_ns = 0;    // 0: the communicator's
-  std::vector<int> exclude;  // ranks to leave out, also if they live; united over the callers
+  int64_t timeout_ns = 0;    // 0: the timeout of the communicator
+  std::vector<int> exclude;  // ranks to leave out, even live ones; the union of all callers' lists
   Partition partition = Partition::kMajority;
-  std::string name;  // of the new communicator; empty: this one's
+  std::string name;  // name of the new communicator; empty: the name of this communicator
 };
 
 struct GrowOptions {
   // Returns the store in which newcomers apply. Called on rank 0, and on the other ranks if there
   // are newcomers.
   std::function<absl::StatusOr<std::shared_ptr<Store>>(const Stop& stop)> store = nullptr;
-  int min_newcomers = 0;   // fewer: none is taken in
+  int min_newcomers = 0;   // if there are fewer, none is taken in
   int max_newcomers = 0;   // 0: any number
   int64_t wait_ns = 0;     // how long to wait for min_newcomers
-  int64_t timeout_ns = 0;  // limit of everything else; 0: the communicator's
+  int64_t timeout_ns = 0;  // limit of everything else; 0: the timeout of the communicator
   // Limit of one attempt to connect newcomers; 0: a quarter of timeout_ns, at most 30 s.
   int64_t attempt_ns = 0;
   // Newcomers apply under this name, and the new communicator gets it. Empty: the name of this
@@ -88,8 +88,8 @@ struct GrowOptions {
 };
 
 struct JoinOptions {
-  // `name`: of the communicator to join. `size` is not used, and `rank` only as in
-  // Runtime::EnsureStarted.
+  // comm.name is the name of the communicator to join. comm.size is not used. comm.rank is used
+  // only as the argument of Runtime::EnsureStarted.
   CommOptions comm;
   int64_t wait_ns = 0;  // how long to wait to be taken in; 0: comm.timeout_ns
 };
@@ -143,16 +143,17 @@ class Communicator {
   // without this rank.
   absl::StatusOr<std::shared_ptr<Communicator>> Shrink(const ShrinkOptions& options = {});
   // *flag becomes the bitwise AND over the ranks that took part, equal on all of them. May be
-  // called after the communicator has ended. See entrain_comm_agree. `timeout_ns` 0: the
-  // communicator's.
+  // called after the communicator has ended. See entrain_comm_agree. `timeout_ns` 0: the timeout of
+  // the communicator.
   absl::Status Agree(uint32_t* flag, int64_t timeout_ns = 0);
-  // Makes a communicator of these ranks and of newcomers, which call Join. Collective; this
-  // communicator goes on. Null: fewer than min_newcomers could be taken in. See entrain_comm_grow.
+  // Makes a communicator of these ranks and of newcomers, which call Join. Collective. This
+  // communicator goes on. Returns null if fewer than min_newcomers could be taken in. See
+  // entrain_comm_grow.
   absl::StatusOr<std::shared_ptr<Communicator>> Grow(const GrowOptions& options);
   // Waits until the ranks of a communicator take this process in. See entrain_comm_join.
   static absl::StatusOr<std::shared_ptr<Communicator>> Join(const JoinOptions& options);
-  // Does the same for the process of this communicator, with this communicator's settings. `stop`
-  // limits the wait.
+  // Does the same as Join for the process of this communicator, with this communicator's settings.
+  // `stop` limits the wait.
   absl::StatusOr<std::shared_ptr<Communicator>> JoinOther(std::shared_ptr<Store> store,
                                                           const std::string& name, int64_t wait_ns);
   // Returns this rank's knowledge of each rank, in rank order. Local.
@@ -176,11 +177,13 @@ class Communicator {
   // the guilty process has here. Returns when the other ranks have been told, so that a caller that
   // reports the error may exit.
   void EndWith(const absl::Status& why);
-  // The same, and tells the other ranks that this one takes part in no further agreement on who goes
-  // on: their Shrink does not wait for it. Agree and Shrink then return kAborted here.
+  // Does the same as EndWith. Also tells the other ranks that this rank takes part in no further
+  // agreement, so that their Shrink does not wait for this rank. Agree and Shrink then return
+  // kAborted here.
   void LeaveWith(const absl::Status& why);
-  // This rank's caller could not start this call, because of its arguments or for lack of memory.
-  // Tells the other ranks, in case the caller never starts it, see CommCore.
+  // Must be called when this rank's caller could not start this call, because of its arguments or
+  // for lack of memory. Tells the other ranks, because the caller may never start the call. See
+  // CommCore.
   void Refused(const Call& call, const absl::Status& why);
   // See CallerFunctions::Note. The function counts for the whole runtime: ranks that wait for this
   // one in any communicator are told.

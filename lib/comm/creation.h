@@ -45,7 +45,7 @@ struct Preparation {
   SharedSettings settings;
   Card card;                               // its context number is reserved
   int64_t timeout_ns = kDefaultTimeoutNs;  // default of operations
-  int64_t limit_ns = kDefaultTimeoutNs;    // of the meeting, for messages
+  int64_t limit_ns = kDefaultTimeoutNs;    // time limit of the meeting
   uint64_t generation = 0;
   int parents = 0;  // the ranks below this number have the same number in the parent
 };
@@ -63,15 +63,16 @@ struct MeetingSeat {
 absl::StatusOr<Card> MakeCard(Runtime& runtime, const SharedSettings& settings, int rank,
                               const CpuShare& cpus);
 
-// The ranks of a communicator that has grown agree on whether it stands. Members that lose a rank while
-// they compare how an attempt went could otherwise differ.
+// The ranks of a grown communicator agree on whether all of them use it. Without this agreement,
+// members that lose a rank while they compare the results of an attempt could decide differently.
 struct Confirmation {
-  int members = 0;           // how many ranks are no newcomers
-  bool well = true;          // of a member: all members are well, as far as it knows
-  CallOptions compare = {};  // the limit of the word from rank 0 to a newcomer that members compared
-  int64_t timeout_ns = 0;    // of the agreement
+  int members = 0;   // number of ranks that are no newcomers
+  bool well = true;  // on a member: the attempt has succeeded on all members, as far as it knows
+  // Time limit of the message by which rank 0 tells a newcomer that the members have compared.
+  CallOptions compare = {};
+  int64_t timeout_ns = 0;  // time limit of the agreement
 };
-// OK: the communicator stands on all ranks that live.
+// Returns OK if all ranks that live use the communicator.
 absl::Status ConfirmGrown(Communicator& grown, const Confirmation& confirmation);
 
 }  // namespace entrain

@@ -39,13 +39,13 @@ class FailureWords {
       : name_(name), peers_(peers), clock_(clock), generation_(generation) {}
 
   // ---- Statuses that end a communicator
-  // A transfer of the call has failed because of `cause`.
+  // Returns the status of a call of which a transfer has failed because of `cause`.
   absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
   absl::Status TimedOut(const CallWork& work, const Finding& finding, int64_t now_ns) const;
   absl::Status ReductionFailed(const CallWork& work) const;
-  // The path to the rank is lost. `work`: the oldest open call, or null. `refused`: the reason why
-  // the rank could not start its call, or empty. `cause`: the status by which the rank said that a
-  // communicator of its own has ended, or OK.
+  // Returns the status after the path to the rank was lost. `work`: the oldest open call, or null.
+  // `refused`: the reason why the rank could not start its call, or empty. `cause`: the status by
+  // which the rank said that one of its communicators has ended, or OK.
   absl::Status Loss(int rank, const absl::Status& path, const CallWork* work,
                     const std::string& refused, const absl::Status& cause) const;
   absl::Status Disagreement(CallId call, uint64_t sequence, const Vote::Result& votes) const;
@@ -58,8 +58,8 @@ class FailureWords {
   // process's identity, under which causes travel.
   absl::Status WithMember(const absl::Status& why) const;
   // A rank that ends a communicator after another one has failed does so because of that failure.
-  // Returns a status that names both and blames the earlier cause. `cause` OK: there is none, and
-  // `end` is returned.
+  // Returns a status that names both failures and blames the earlier cause. Returns `end` if
+  // `cause` is OK, which means that there is no earlier cause.
   absl::Status WithEarlierCause(const absl::Status& end, const absl::Status& cause) const;
   // Returns `why` and adds this call to the record of the guilty rank.
   absl::Status ForCall(const absl::Status& why, const CallWork& work) const;

@@ -172,7 +172,8 @@ void AddOpen(const FlightLook& look, std::vector<FlightComm::Recorded>* calls) {
       found = calls->insert(calls->begin(), {entry, {}, {}});
     }
     if (found->entry.state == FlightState::kFailed) {
-      found->entry.since_ns = open.call.started_ns;  // the time of the failure says nothing
+      // The time in the entry is that of the failure, not that of open.state.
+      found->entry.since_ns = open.call.started_ns;
     }
     found->entry.state = open.state;
     found->receives_from = open.receives_from;

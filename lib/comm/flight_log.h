@@ -37,7 +37,7 @@ class CommCore;
 
 class FlightLog {
  public:
-  // The time for a driver to say what its calls wait for.
+  // The time that a driver has to report which ranks its calls wait for.
   static constexpr int64_t kDriverNs = 200 * kMillisecond;
   // The time that a process which exits gives to dumps of failures.
   static constexpr int64_t kExitNs = kSecond;
@@ -51,13 +51,14 @@ class FlightLog {
   absl::Status Configure() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns how many calls a new communicator keeps. 0: the recorder is off.
   int calls() const { return calls_.load(std::memory_order_relaxed); }
-  // A runtime begins, and ends. The end of the last one waits until the dumps of failures are
-  // written and the thread has ended.
+  // Retain must be called when a runtime begins, Release when it ends. The last Release waits until
+  // the dumps of failures are written and the thread has ended.
   void Retain() ABSL_LOCKS_EXCLUDED(life_mutex_, mutex_);
   void Release() ABSL_LOCKS_EXCLUDED(life_mutex_, mutex_);
   // Adds a communicator to the dumps. While there is a runtime, starts the thread.
   void Add(const std::shared_ptr<CommCore>& core) ABSL_LOCKS_EXCLUDED(life_mutex_, mutex_);
-  // [driver] The communicator ends. Its calls under way have not ended yet.
+  // [driver] Requests a dump, if the settings ask for one, because the communicator ends. Must be
+  // called before its calls under way have ended.
   void OnFailure(const CommCore& core) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Returns the JSON text of all communicators of this process. Blocks for at most about kDriverNs.

@@ -51,9 +51,10 @@ void Inquiry::Expire(CallWork* work, int64_t now_ns) {
 
 bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
   const Wiring& wiring = work->wiring();
-  // Only the peer knows of a message. The other members are asked with kPing, which shows only
-  // whether they are there. For a receive in line, each peer is asked for its next message, because
-  // no message has come for any receive before it.
+  // Only the peer of a send or receive knows about the message. The other members are asked with
+  // kPing, which shows only whether they are there. A receive that waits in line (call_funnel.h)
+  // has no number yet. The query to each peer then names that peer's next message, because no
+  // message has come for an earlier receive of the line either.
   const auto query = membership_.OnExpired(
       wiring.point_to_point ? CallFunnel::kPing : CallId{wiring.user_tag, wiring.call_number},
       now_ns, answer_ns + 2 * peers_.SlowestRoundTrip());

@@ -29,7 +29,7 @@ class InquiryOwner {
   // Returns the status by which the member's process has reported an end of its own since this
   // communicator was opened. OK: no report.
   virtual absl::Status CauseOf(int rank) const = 0;
-  // Messages were sent that must reach the peers before the driver leaves.
+  // Must be called when messages were sent that must reach the peers before the driver leaves.
   virtual void NeedFlush() = 0;
   // Ends the communicator.
   virtual void Fail(const absl::Status& why) = 0;
@@ -45,26 +45,26 @@ class Inquiry {
           const FailureWords& words, const Clock& clock);
 
   // ---- Questions
-  // The call's deadline has passed. Asks all members about it, unless they are being asked about
-  // another call.
+  // Must be called when the call's deadline has passed. Asks all members about the call, unless
+  // they are being asked about another call.
   void Expire(CallWork* work, int64_t now_ns);
-  // For a rank of another communicator: calls `then` with the reason that holds up the oldest call.
-  // Returns the time by which this happens.
+  // Called for a rank of another communicator that waits for this one. Calls `then` with the reason
+  // why the oldest call of this communicator is held up. Returns the time by which this happens.
   Deadline FindOut(HeldUpBy then);
   // Takes a member's answer. Returns true if OnTick has something to do.
   bool OnAnswer(const Endpoint& from, int rank, Reader& reader);
-  // The call has ended without a verdict.
+  // Must be called when the call has ended without a verdict.
   void OnFinished(const CallWork* work);
-  // The communicator ends because of `why`. Must be called before its calls end, because they are
-  // not asked about any more.
+  // Must be called when the communicator ends because of `why`, before its calls end. Forgets the
+  // call that is being asked about, and gives `why` to the callers of FindOut.
   void Stop(const absl::Status& why);
 
   // ---- Members that go
   bool left(int rank) const { return membership_.left(rank); }
   void OnLeft(int rank) { membership_.OnLeft(rank); }
-  // The path to a member broke. Waits a moment for a better reason.
+  // Must be called when the path to a member broke. Waits a moment for a better reason.
   void OnLost(int rank, const absl::Status& why);
-  // The member's caller could not start a call.
+  // Takes a member's message that its caller could not start a call.
   void OnRefused(int rank, Reader& reader);
   // Describes a lost path to the member.
   absl::Status Loss(int rank, const absl::Status& path) const;
@@ -90,8 +90,8 @@ class Inquiry {
   Finding FindingOfNobody(const CallWork& work, Finding finding) const;
   // Returns true if the refusal explains why this rank waits: an open call waits for `rank`, and
   // `rank` has refused that call. If no call is open, returns true if this rank has not started the
-  // refused call either. If all open calls are later ones, `rank` has made the refused call after
-  // all.
+  // refused call either. Returns false if all open calls are later ones, because `rank` has then
+  // made the refused call successfully.
   bool IsDue(int rank, const Refusal& refusal) const;
 
   InquiryOwner& owner_;

@@ -154,7 +154,9 @@ Joining::Made Joining::TakePart(StoreMeeting& application, int64_t ticket,
     }
     ENTRAIN_ASSIGN_OR_RETURN(const Roster roster, Roster::Decode(*text));
     const int rank = roster.RankOf(ticket);
-    if (rank < 0) {  // refused, which may not have been known when the roster came; or too late
+    if (rank < 0) {
+      // The members have refused this newcomer, or its answer came too late. A refusal may arrive
+      // after the roster.
       const absl::Status refused = application.Check();
       return Again(refused.ok() ? absl::AbortedError("the answer to the invitation came too late")
                                 : refused);

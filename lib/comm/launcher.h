@@ -27,9 +27,9 @@ struct Launch {
 };
 
 // A job of entrain-run --elastic. The launcher gives each rank kRestarts, the number of times that it
-// has restarted the rank. A process in which it is not 0 joins the communicator of the others. A
-// process that has got a communicator sets MemberKey(RANK) in the store to its number of restarts,
-// so that the launcher knows whether a rank is left that can take newcomers in.
+// has restarted the rank. A process with kRestarts other than 0 joins the communicator of the
+// others. A process that has got a communicator sets MemberKey(RANK) in the store to its number of
+// restarts, so that the launcher knows whether a rank is left that can take newcomers in.
 inline constexpr char kRestarts[] = "ENTRAIN_RESTARTS";
 std::string MemberKey(int rank);
 
@@ -48,16 +48,16 @@ using ProcessLookUp = std::function<absl::StatusOr<std::string>(const std::strin
 //     SLURM_STEP_RESV_PORTS, else on a port from 20000 to 29999 computed from the numbers of job
 //     and step
 //
-// Slurm may disagree with a launcher inside it in two cases: Slurm's tasks count the hosts of that
-// launcher (tasks times local size is the inner size), or Slurm started no step. Kubernetes counts
-// only where no other launcher does: an Indexed Job sets JOB_COMPLETION_INDEX in every pod, and the
-// Job's manifest must set WORLD_SIZE.
+// Slurm may disagree with a launcher inside it in two cases: Slurm started one task per host, which
+// then started the ranks (number of tasks times local size is the size of the inner job), or Slurm
+// started no step. Kubernetes counts only if no other launcher does: an Indexed Job sets
+// JOB_COMPLETION_INDEX in every pod, and the Job's manifest must set WORLD_SIZE.
 //
 //   kFailedPrecondition: no launcher was recognised (the error lists the variables), two launchers
 //     disagree on rank or size (the error lists both), there is no store, or the variables of a
 //     launcher do not describe this process (a Slurm batch script without srun)
-//   kInvalidArgument: a variable is malformed, or is missing beside its partners. The error names
-//     it and its value
+//   kInvalidArgument: a variable is malformed, or is missing although related variables are set.
+//     The error names the variable and its value
 absl::StatusOr<Launch> DetectLaunch(const EnvLookUp& env,
                                     const ProcessLookUp& launching_process = LaunchingProcess);
 

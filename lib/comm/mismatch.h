@@ -29,10 +29,10 @@ namespace entrain {
 class ComparedCalls {
  public:
   virtual ~ComparedCalls() = default;
-  // The open collective of this number.
+  // Returns the open collective of this number.
   virtual std::optional<OwnCall> OwnCollective(CallId call) const = 0;
   // Returns the time by which ballots must have come: the first deadline of the calls about which
-  // no inquiry runs. Never: there is none.
+  // no inquiry runs. Returns Deadline::Never() if there is no such call.
   virtual Deadline FirstDeadline() const = 0;
 };
 
@@ -40,9 +40,9 @@ class ComparedCalls {
 class MismatchOwner {
  public:
   virtual ~MismatchOwner() = default;
-  // The rank has left, or its path is lost: it says nothing any more.
+  // Returns true if the rank has left or its path is lost, so that it sends nothing any more.
   virtual bool SaysNothing(int rank) const = 0;
-  // Messages were sent that must reach the peers before the driver leaves.
+  // Must be called when messages were sent that must reach the peers before the driver leaves.
   virtual void NeedFlush() = 0;
   // Asks for a call of Mismatches::Attend soon.
   virtual void NeedAttention() = 0;
@@ -55,7 +55,7 @@ class MismatchOwner {
 
 class Mismatches {
  public:
-  // All outlive it.
+  // All arguments must outlive this object.
   Mismatches(MismatchOwner& owner, const ComparedCalls& open, const Peers& peers,
              const Clock& clock);
   ~Mismatches();
@@ -64,19 +64,20 @@ class Mismatches {
   // Compares a peer's call with this rank's call of the same number. Notes it if this rank's call
   // has not started.
   void Compare(const Endpoint& from, CallId call, const Descriptor& theirs);
-  // A call of this rank starts, or is over without ever having been open.
+  // Must be called when a call of this rank starts, or is over without ever having been open.
+  // Compares the call with the calls that peers have started under its number.
   void Meet(const Wiring& call, const Descriptor& mine);
-  // A call of this rank is over.
+  // Must be called when a call of this rank is over.
   void NoteOver(const Wiring& call, const Descriptor& mine);
 
   // ---- The vote
   bool voting() const { return vote_.on(); }
   Deadline until() const { return vote_.until(); }
-  // Two ranks have found a difference that their descriptors do not show. If the vote finds that
-  // all ranks called the same, `why` is the error.
+  // Must be called when two ranks have found a difference that their descriptors do not show.
+  // Begins a vote. If all ballots are equal, the communicator ends with `why`.
   void FoundBetweenTwo(CallId call, absl::Status why);
   void OnBallot(int rank, Reader& reader);
-  // The rank will send nothing any more.
+  // Must be called when the rank will send nothing any more.
   void OnGone(int rank);
   // Sends this rank's ballot once its call is known. Counts the ballots once all have come.
   void Attend();
@@ -85,7 +86,7 @@ class Mismatches {
   // Returns a work that is over when the vote is over, for a caller whose own call is over. Only
   // the driver may wait for it.
   RefPtr<Work> End();
-  // The communicator has ended.
+  // Must be called when the communicator has ended.
   void Stop();
 
  private:
@@ -108,7 +109,7 @@ class Mismatches {
   int witnessed_ = -1;  // the rank whose call began the vote
   Descriptor witnessed_call_;
   absl::Status between_two_;
-  RefPtr<EndWork> end_;  // not null: a caller waits for it
+  RefPtr<EndWork> end_;  // the work of End, if a caller waits for the end of the vote
 };
 
 }  // namespace entrain

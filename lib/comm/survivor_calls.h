@@ -1,8 +1,9 @@
-// The agreements of a communicator on who goes on: entrain_comm_agree and entrain_comm_shrink. Survivors decides; this class
-// sends its messages, keeps the callers' deadlines, makes the new communicator, and has the words.
+// The agreements of a communicator on the ranks that go on: entrain_comm_agree and
+// entrain_comm_shrink. The class Survivors decides. This class sends its messages, keeps the
+// callers' deadlines, makes the new communicator, and writes the errors.
 //
-// A caller whose time is up gets TIMED_OUT, but its rank stays in the agreement: the others may decide with it. When it
-// makes the call again it gets that decision.
+// A caller whose time is up gets TIMED_OUT, but its rank stays in the agreement: the other ranks
+// may decide with this rank. When the caller makes the call again, it gets that decision.
 //
 // Thread safety: none. Belongs to the communicator's driver. The works: any thread.
 #pragma once
@@ -31,11 +32,12 @@ class CommCore;
 class SurvivorCallsOwner {
  public:
   virtual ~SurvivorCallsOwner() = default;
-  // The member has destroyed its communicator.
+  // Returns true if the member has destroyed its communicator.
   virtual bool left(int rank) const = 0;
-  // The others go on without this rank.
+  // Ends the communicator, because the other ranks go on without this one.
   virtual void EndAsStale(const absl::Status& why) = 0;
-  // Makes and opens the communicator of these ranks, with their context numbers for it.
+  // Makes and opens the communicator of these ranks. Each rank comes with its context number for
+  // the new communicator.
   virtual std::shared_ptr<CommCore> MakeNext(
       const std::string& name, const std::vector<std::pair<int, Context>>& members) = 0;
 };
@@ -43,13 +45,15 @@ class SurvivorCallsOwner {
 // One call of one caller.
 class SurvivorWork final : public Work {
  public:
-  // `name`: of the communicator that a shrink makes. The context of `wish` is filled in.
+  // `name` is the name of the communicator that a shrink makes. SurvivorCalls fills in
+  // wish.context.
   SurvivorWork(Engine& engine, Survivors::Wish wish, int64_t timeout_ns, std::string comm,
                std::string name);
   ~SurvivorWork() override;
 
   WorkInfo Info() const override;
-  // When it is over: the flags of all, and the communicator that a shrink has made.
+  // The results, once the work is over: the AND of all ranks' flags, and the communicator that a
+  // shrink has made.
   uint32_t flag() const { return flag_; }
   std::shared_ptr<CommCore> TakeNext() { return std::move(next_); }
 
@@ -66,7 +70,8 @@ class SurvivorWork final : public Work {
 
 class SurvivorCalls {
  public:
-  // A rank whose library says nothing for a quarter of the call's time is taken for unreachable, within these limits.
+  // A rank whose library sends nothing for a quarter of the call's time counts as unreachable. The
+  // quarter is limited to this range.
   static constexpr int64_t kLeastSilenceNs = 500 * kMillisecond, kMostSilenceNs = 5 * kSecond;
 
   // All arguments must outlive this object.
@@ -79,12 +84,12 @@ class SurvivorCalls {
   void OnLeft(int rank);
   Deadline next_tick() const;
   void OnTick(int64_t now_ns);
-  // This rank leaves the communicator, or its runtime is destroyed. A call in progress, and every
-  // later one, ends with `why`.
+  // Must be called when this rank leaves the communicator, or its runtime is destroyed. A call in
+  // progress, and every later call, ends with `why`.
   void Close(const absl::Status& why);
 
  private:
-  // A result that its caller has not taken, because its time was up.
+  // A result that the caller has not taken, because the time of its call was up.
   struct Result {
     Survivors::Kind kind;
     absl::Status status;
@@ -96,7 +101,7 @@ class SurvivorCalls {
   // Returns true if the status proves that the rank's process has ended.
   bool Proves(int rank, const absl::Status& why) const;
   void Begin();
-  // Sends what the machine says, and takes its decision.
+  // Sends the messages of machine_ and, if it has decided or given up, applies the result.
   void After();
   void TakeDecision();
   void TakeEnd();
@@ -118,11 +123,12 @@ class SurvivorCalls {
   // Made when it is needed first, because most communicators need none.
   std::optional<Survivors> machine_;
   uint32_t seen_ = 1;    // the machine's number at the last call of After
-  absl::Status closed_;  // of Close
+  absl::Status closed_;  // the argument of Close
   bool ended_ = false;   // the machine has given up, and the communicator has ended because of it
   bool begun_ = false;   // the machine has got the wish of work_
   Context context_ = 0;  // reserved for the communicator that is being made; 0: none
-  // The agreement under way on this rank; if there is none, the one that the others may have begun.
+  // The agreement under way on this rank. If there is none: the agreement that the other ranks may
+  // have begun.
   Survivors::Kind kind_ = Survivors::Kind::kShrink;
   std::string next_name_;
   RefPtr<SurvivorWork> work_;

@@ -1,27 +1,35 @@
-// Decides which ranks of a communicator go on after a failure, so that all of them decide the same. A pure machine,
-// (state, event, time) -> messages, without I/O and clock. One machine serves all agreements of a communicator on one rank,
-// one after the other: entrain_comm_agree, entrain_comm_shrink. Each has a number, from 1.
+// Decides which ranks of a communicator go on after a failure, so that all of them decide the same.
+// This is a pure state machine, (state, event, time) -> messages, without I/O and clock. On each
+// rank, one machine serves all agreements of a communicator (entrain_comm_agree and
+// entrain_comm_shrink), one after the other. The agreements are numbered from 1.
 //
 // The knowledge that a rank has of another rank only grows:
-//   gone   proven: its process has ended, it has left the communicator, or it has given up. It decides nothing any more.
-//   cut    the two do not reach each other: the path was lost, or one of them was silent for the time that its peer allows.
+//   gone   It is proven that the rank's process has ended, or that the rank has left the
+//          communicator or has given up. The rank decides nothing any more.
+//   cut    The two ranks do not reach each other: the path was lost, or one of them was silent for
+//          the time that its peer allows.
 //          Nothing that a cut rank sends counts, except a decision that leaves this rank out. A
 //          rank that is gone is also cut.
 // The `base` is the set of ranks that the agreement before this one has decided; at first all ranks.
 //
-// A rank that has made the call sends a report (what it knows, and what it brings) to all ranks, again when it learns more,
-// and every quarter of the silence that it allows. A rank whose caller has not made the call answers at once, so silence
-// says something of the library, not of the application. The agreement waits for such a rank until the caller's deadline.
+// A rank that has made the call sends a report (its knowledge and its wish) to all ranks. It sends
+// a new report when it learns more, and every quarter of the silence that it allows. A rank whose
+// caller has not made the call answers at once, so silence shows that the library does not run, not
+// that the application is slow. The agreement waits for such a rank until the caller's deadline.
 //
-// Each rank follows the lowest rank of the base that it has not cut: its leader. A leader that follows itself waits until
-// every rank that it has not cut has made the call and follows it too; then
-//   1 it chooses: the decision that a report says was accepted from the highest earlier leader; else the ranks that all
-//     reach each other (in the graph of its reports, the rank with most broken edges is dropped until no edge is left; of
-//     equals the higher), their contexts, and the AND of their flags;
-//   2 it proposes this to every rank that it has not cut. A rank accepts a proposal of its leader only, and reports from
-//     then on what it has accepted. If a report brings something new, the leader begins a new attempt;
-//   3 if all have accepted, and they are a quorum, the leader has decided. It tells all ranks, and so does each rank that
-//     learns the decision. A decided rank answers every later message with the decision.
+// Each rank follows the lowest rank of the base that it has not cut: its leader. A leader that
+// follows itself waits until every rank that it has not cut has made the call and follows it too.
+//   1 The leader chooses a decision. If reports contain decisions accepted from earlier leaders, it
+//     chooses the one from the highest of these leaders. Otherwise it chooses a set of ranks that
+//     all reach each other, their contexts, and the AND of their flags. (In the graph of broken
+//     paths that the reports show, it drops the rank with most broken paths until none is left; of
+//     equal ranks the higher one.)
+//   2 The leader proposes this decision to every rank that it has not cut. A rank accepts a
+//     proposal of its leader only, and its later reports contain the accepted decision. If a report
+//     brings something new, the leader begins a new attempt.
+//   3 If all these ranks have accepted, and they are a quorum, the leader has decided. It tells all
+//     ranks, and so does each rank that learns the decision. A rank that knows the decision answers
+//     every later message with it.
 //
 //     rank 0 (leader)    rank 1            rank 2            rank 3 is gone
 //       report  ───────────>  ───────────────>                        all to all
@@ -33,8 +41,8 @@
 // Quorum (kMajority): all ranks of the base that are not gone, however few; or more than half of the base; or half of the
 // base with its lowest rank. With kAny every set is a quorum.
 //
-// A rank gives up, for ever, if a decision leaves it out, if a rank excludes it, if it is in no quorum, or if a set without
-// it is better connected and larger.
+// A rank gives up, for ever, if a decision leaves it out, if a rank excludes it, if it is in no
+// quorum, or if a set without it is better connected and larger.
 //
 // Why two ranks that live never decide differently (kMajority). Let the leader L have decided v, with Q the ranks that
 // accepted, and let M be a leader that decides w later in the order of ranks; the ranks P accepted from M. Each rank of P has
@@ -73,7 +81,7 @@ namespace entrain {
 
 class Survivors {
  public:
-  // Of larger communicators a message would not fit into a control message.
+  // The messages of a larger communicator would not fit into a control message.
   static constexpr int kMostRanks = 1500;
 
   enum class Kind : uint8_t { kAgree = 1, kShrink = 2 };
@@ -81,9 +89,9 @@ class Survivors {
   struct Wish {
     Kind kind = Kind::kAgree;
     bool any = false;     // Partition::kAny
-    uint32_t flag = ~0u;  // of kAgree
+    uint32_t flag = ~0u;  // for kAgree
     uint16_t context =
-        0;  // of kShrink: this rank's number for the new communicator; 0: it has none left
+        0;  // for kShrink: this rank's number for the new communicator; 0: it has none left
     std::vector<int> exclude = {};
   };
 
@@ -107,10 +115,10 @@ class Survivors {
   // Why this rank has given up.
   enum class End : uint8_t {
     kNone,
-    kLeftOut,    // a decision leaves it out, or came too late: see those_who_went_on
-    kExcluded,   // `by` excludes it
+    kLeftOut,    // a decision leaves this rank out, or came too late: see those_who_went_on
+    kExcluded,   // the rank `by` excludes this rank
     kMinority,   // too few ranks reach each other
-    kTakenGone,  // `by` counts it as gone
+    kTakenGone,  // the rank `by` counts this rank as gone
   };
 
   struct Message {
@@ -121,11 +129,12 @@ class Survivors {
   Survivors(int rank, int size);
 
   // ---- Events
-  // The caller makes the next call; or again, if it gave up waiting for the one that is undecided: then only
-  // `wish.exclude` counts, and is added. `silence_ns`: a rank that says nothing for this time is cut.
+  // Must be called when the caller makes the next call, or repeats the call that is still
+  // undecided. In a repeated call only `wish.exclude` is used; its ranks are added to those of the
+  // first attempt. `silence_ns`: a rank that sends nothing for this time is cut.
   void Call(const Wish& wish, int64_t now_ns, int64_t silence_ns);
   void OnMessage(int from, absl::string_view text, int64_t now_ns);
-  // Proven: see `gone`.
+  // Must be called when it is proven that the rank is gone (see the head of this file).
   void OnGone(int rank, int64_t now_ns);
   void OnCut(int rank, int64_t now_ns);
   void OnTick(int64_t now_ns);
@@ -134,16 +143,16 @@ class Survivors {
   // ---- Results
   // Returns the messages to be sent, in this order.
   std::vector<Message> TakeMessages() { return std::exchange(out_, {}); }
-  // The number of the call that is under way, or comes next.
+  // Returns the number of the call that is under way, or of the next call if there is none.
   uint32_t number() const { return number_; }
   // Returns true if the caller has made the call `number`, and the call is not decided.
   bool pending() const { return called_ && end_ == End::kNone; }
   Kind pending_kind() const { return wish_.kind; }
-  // The decision about the call number() - 1, if this rank is in it.
+  // Returns the decision about the call number() - 1, if it contains this rank.
   const std::optional<Decision>& last() const { return last_; }
   End end() const { return end_; }
   int by() const { return by_; }
-  // Returns the ranks that went on without this rank, as far as it knows. Empty: it does not know.
+  // Returns the ranks that went on without this rank. Empty: this rank does not know them.
   const RankSet& those_who_went_on() const { return went_on_; }
   const RankSet& base() const { return base_; }
   const RankSet& gone() const { return gone_; }
@@ -181,7 +190,7 @@ class Survivors {
   // Forgets everything that belongs to one number.
   void Begin();
   void NoteTime(int64_t now_ns);
-  // Returns when the rank counts as silent.
+  // Returns the time at which the rank counts as silent.
   int64_t SilentAt(int rank) const;
 
   // Messages.
@@ -207,7 +216,7 @@ class Survivors {
   // [leader]
   void Step();
   bool AllFollow(const RankSet& reached) const;
-  // The value to propose; nullopt: this rank has given up.
+  // Returns the value to propose. nullopt: this rank has given up.
   std::optional<Decision> Choose(const RankSet& reached);
   Decision Fresh(const RankSet& reached, const RankSet& members) const;
   // Returns a large set of ranks of `among` that all reach each other: drops the rank with most

@@ -57,10 +57,10 @@ struct LinkFigures {
   double latency_us = 0;  // from the end of a send to its arrival
   double message_us = 0;  // work per message, on each side
   double switch_us = 0;   // a core switches to another rank
-  double gbs = 1;         // receiving; sending costs at most message_us
-  // All ranks of a host together: memory, or each direction of the host's network.
+  double gbs = 1;         // rate of receiving; a send costs at most message_us
+  // Rate of all ranks of a host together: of the memory, or of each direction of the network.
   double host_gbs = 1;
-  // Combining two operands, in bytes of the result.
+  // Rate of combining two operands, in bytes of the result.
   double reduce_gbs = 1;
   // The figures are from a transport's Traits, not from a line of a tuning.
   bool from_traits = false;
