@@ -35,9 +35,10 @@ class Backoff {
   static constexpr int64_t kYieldNs = kMillisecond;
   static constexpr int kExpectedSpins = 16;
 
-  // A poll found something.
+  // Begins anew. Must be called when a poll has found something.
   void Reset() { *this = Backoff(); }
-  // The awaited event is near: the next polls keep the core, even if the host is crowded.
+  // Must be called when the awaited event is near. The next polls then keep the core, even if the
+  // host is crowded.
   void Expect() { expected_ = kExpectedSpins; }
 
   // Pauses for some cycles. Returns false, and does nothing, if the thread has spun long enough.

@@ -1,6 +1,6 @@
 // The statuses that have ended communicators of this process and of its peers. A process that has
-// lost a peer may end because of that, with or without a message, and its own peers must not blame
-// it. So the process tells its peers the cause first.
+// lost a peer may exit because of this loss, with or without a message. Its other peers must not
+// blame it, so the process tells them the cause first.
 //
 // Thread safety: none. Belongs to the engine's driver.
 #pragma once
@@ -37,14 +37,15 @@ class Causes {
   // Returns true if the peers were told a cause that was not taken back since.
   bool told() const { return !told_.ok(); }
   const absl::Status& cause() const { return told_; }
-  // A call that was started at `started_ns` has succeeded.
+  // Must be called when a call that was started at `started_ns` has succeeded.
   void Succeeded(int64_t started_ns) {
     if (told() && started_ns - told_at_ns_ > kGoneOnNs) {
       TakeBack();
     }
   }
 
-  // The process has survived the cause: it goes on in a communicator without the ranks that were lost.
+  // Must be called when the process goes on in a communicator without the ranks that were lost. The
+  // process has then survived the cause.
   void GoneOn() {
     if (told()) {
       TakeBack();
@@ -53,7 +54,7 @@ class Causes {
 
   // Takes the text that the peer's TellAll has sent. Ignores a text that is no status.
   void Hear(const Endpoint* from, absl::string_view text);
-  // Returns the cause that the peer has told after `since_ns`. OK: it has told none.
+  // Returns the cause that the peer has told after `since_ns`. OK: the peer has told no cause.
   absl::Status Of(const Endpoint* from, int64_t since_ns) const;
 
  private:

@@ -125,9 +125,10 @@ class DriverSeat {
   bool wanted() const { return !jobs_.Empty(); }
   // Wakes the threads that wait for this work, which must be done.
   void WakeWaiters(const Work* work);
-  // A work was started or is over. While any work is open, some thread keeps polling.
+  // Adds `change` to the number of open works: 1 when a work starts, -1 when it is over. While any
+  // work is open, some thread keeps polling.
   void CountOpenWork(int change) { open_works_.fetch_add(change, std::memory_order_relaxed); }
-  // The host has more ranks than cores: waiters yield their core at once.
+  // `crowded`: the host has more ranks than cores, so waiters yield their core at once.
   void SetCrowded(bool crowded) { crowded_.store(crowded, std::memory_order_relaxed); }
   bool crowded() const { return crowded_.load(std::memory_order_relaxed); }
   const Clock& clock() const { return clock_; }
@@ -135,8 +136,8 @@ class DriverSeat {
   // [driver] Takes one turn: jobs, polls, and from time to time deadlines. Returns the number of
   // events.
   int Turn();
-  // [driver] Something must reach the peers before this driver leaves, so Leave takes one more
-  // turn.
+  // [driver] Makes Leave take one more turn. Must be called when messages must reach the peers
+  // before this driver leaves.
   void NeedFlush() { flush_ = true; }
   // [driver] Gives the seat back and wakes the thread that should drive next.
   void Leave();

@@ -48,10 +48,10 @@ class ContextOwner {
   virtual void OnTick(int64_t now_ns) = 0;
   // Called inside a transport's Poll. May compare, note and ask for attention. Must not post.
   virtual void OnEarly(Endpoint& from, const Envelope& envelope) = 0;
-  // Returns the name of a call under way whose input or output touches these bytes. Empty: there is
-  // none.
+  // Returns the name of a call under way whose input or output touches these bytes. Empty if there
+  // is no such call.
   virtual std::string UserOf(ConstBytes bytes) const = 0;
-  // The engine is about to end.
+  // Called when the engine is about to end.
   virtual void OnShutdown() = 0;
   // Returns when the oldest call under way was started. nullopt: no call is under way.
   virtual std::optional<int64_t> waits_since() const = 0;
@@ -86,7 +86,7 @@ class Engine final : public Events, private Polled {
   // Returns a context number that was never used. 0: all are used up. Messages for the number are
   // kept from now on.
   Context ReserveContext();
-  // The number will not be used.
+  // Gives back a number of ReserveContext that will not be used.
   void ReleaseContext(Context context);
 
   // ---- [driver]
@@ -96,8 +96,9 @@ class Engine final : public Events, private Polled {
   // Returns the status with which a path ended. OK while it works.
   absl::Status PathStatus(const Endpoint* endpoint) const;
   void OpenContext(Context context, std::shared_ptr<ContextOwner> owner);
-  // Drops data for the context from now on. Its owner still gets control messages, lost paths and ticks: the ranks of a
-  // communicator that has ended may agree on who goes on (lib/comm/survivors.h).
+  // Drops data for the context from now on. Its owner still gets control messages, lost paths and
+  // ticks, because the ranks of a communicator that has ended may agree on the ranks that go on
+  // (lib/comm/survivors.h).
   void RevokeContext(Context context);
   // Revokes the context. Releases the owner after the current turn.
   void CloseContext(Context context);
@@ -108,9 +109,9 @@ class Engine final : public Events, private Polled {
   void RetireWhenUnused(std::shared_ptr<const SharedRegion> region);
   // Returns FAILED_PRECONDITION, naming the call, if a call has a buffer in these bytes.
   absl::Status CheckUnused(ConstBytes bytes) const;
-  // Sends now, as far as the peers take it, what NeedFlush would send before this driver leaves.
-  // For a caller whose process may exit when the caller returns. Must not be called inside a
-  // transport's Poll.
+  // Sends now the messages that NeedFlush would send before this driver leaves, as far as the peers
+  // take them. For a caller whose process may exit when the caller returns. Must not be called
+  // inside a transport's Poll.
   void Flush();
   // Asks for a call of owner->Attend() after the transports have been polled.
   void NeedAttention(ContextOwner* owner);
