@@ -1,14 +1,16 @@
 // Draft: one lane of one call, while an algorithm writes its schedule. Families of algorithms
 // (ring, direct, ...) are fragments: functions that add rounds to a draft for a Group. Fragments
-// speak of *parts*, one for each rank of the communicator. The draft knows which block of D is a
-// part's block in this lane, and the place of this rank's current value of the part.
+// speak of *parts*, one for each rank of the communicator. The draft knows the block of the vector
+// D (spec.h) that a part has in this lane. It also knows where this rank's current value of the
+// part lies.
 //
 // Because the draft tracks that place, fragments can follow each other. A part starts in kIn, moves
 // to scratch or kOut when contributions are combined into it, and to kOut when it is received
 // whole. Fragments never name slots.
 //
-// Parts that are contiguous in D travel in one message, others in one message each (in
-// reduce_scatter and all_gather with several lanes the parts of one lane are not contiguous).
+// Parts that are contiguous in D travel in one message. Every other part travels in a message of
+// its own. (With several lanes, the parts of one lane are not contiguous in reduce_scatter and
+// all_gather.)
 // Sender and receiver cut messages alike, because the cut depends on D only.
 #pragma once
 

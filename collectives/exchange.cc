@@ -5,8 +5,8 @@
 namespace entrain::exchange {
 namespace {
 
-// Posts both transfers with a peer. In place, appends the peer to `waiting`: its block is to be
-// copied from scratch afterwards.
+// Posts both transfers with a peer. If the call is in place, receives the peer's block into scratch
+// memory and appends the peer to `waiting`. The caller must then copy the block to kOut.
 void Meet(ScheduleBuilder* builder, int lane, int peer, std::vector<int>* waiting) {
   const Spec& spec = builder->spec();
   const int block = BlockOf(spec, peer, lane);

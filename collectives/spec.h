@@ -28,7 +28,7 @@ struct Spec {
   CallKind kind = CallKind::kAllReduce;
   int rank = 0;
   int size = 1;
-  int root = 0;   // where HasRoot(kind)
+  int root = 0;   // used only if HasRoot(kind)
   int lanes = 1;  // >= 1
   // kGather, kScatter, kAllToAll: parts differ in length, and a rank knows only the lengths of
   // those that it sends or receives.

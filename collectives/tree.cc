@@ -15,8 +15,9 @@ int DistanceFrom(const Group& group, int root) {
   return (group.me - root + group.size()) % group.size();
 }
 
-// The subtree of a rank `me` places behind the root is [me, me + step), where step is the largest
-// power of the radix that divides me. For the root it is the first power that reaches n.
+// Let `me` be the distance of a rank from the root. Its subtree is [me, me + step), where step is
+// the largest power of the radix that divides me. For the root, step is the first power that
+// reaches n.
 Branch OfRadix(const Group& group, int root, int radix) {
   const int n = group.size();
   const int me = DistanceFrom(group, root);
