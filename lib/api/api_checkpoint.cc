@@ -75,7 +75,7 @@ absl::StatusOr<CheckpointOptions> ToCheckpointOptions(
   return options;
 }
 
-// Adds an array of the caller's to a training object.
+// Adds one of the caller's arrays to a training object.
 template <typename Trained>
 absl::Status AddState(Trained& trained, const char* name, void* data, size_t count,
                       entrain_dtype_t dtype, int32_t holder) {

@@ -25,7 +25,7 @@ using entrain::WorkerThread;
 
 namespace {
 
-// Copies an array of the caller's, which may be NULL.
+// Copies one of the caller's arrays, which may be NULL.
 template <typename T>
 std::vector<T> Copy(const T* values, int32_t count) {
   return values == nullptr || count < 1 ? std::vector<T>() : std::vector<T>(values, values + count);
