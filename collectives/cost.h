@@ -13,16 +13,16 @@
 namespace entrain {
 
 struct Cost {
-  int rounds = 0;  // of the longest lane
+  int rounds = 0;  // rounds of the longest lane
   // The longest chain of messages that wait for one another. It determines the time of a call
   // without data. CountWorstCost follows the chain over all ranks. CountCost sees one rank only and
   // returns its rounds.
   int hops = 0;
   int hops_across = 0;   // counts only messages between hosts
-  int64_t messages = 0;  // sent
+  int64_t messages = 0;  // number of messages sent
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
-  int64_t bytes_sent_across = 0;  // of bytes_sent, to other hosts
+  int64_t bytes_sent_across = 0;  // the part of bytes_sent that goes to other hosts
   int64_t bytes_received_across = 0;
   int64_t reduced_elements = 0;  // combined pairs: an element of n operands counts n - 1
   int64_t reduced_bytes = 0;

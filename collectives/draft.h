@@ -21,7 +21,7 @@
 
 namespace entrain {
 
-// Ranks, ascending. Each rank stands for its block of this lane.
+// Ranks in ascending order. Each rank stands for its block of this lane.
 using Parts = std::vector<int>;
 // Pieces[position]: the parts that the group's member at that position owns, or will own. Disjoint.
 using Pieces = std::vector<Parts>;

@@ -57,7 +57,7 @@ struct entrain_store {
   entrain::Mark<entrain::MarkOf("stor")> mark = {};
   std::shared_ptr<entrain::Store> store;
   std::string url;                                          // lent to callers of entrain_store_url
-  std::atomic<int64_t> timeout_ns = 30 * entrain::kSecond;  // of calls that do not give one
+  std::atomic<int64_t> timeout_ns = 30 * entrain::kSecond;  // for calls without a timeout
 };
 
 struct entrain_comm {
@@ -88,7 +88,7 @@ struct entrain_optim {
 struct entrain_wsam {
   entrain::Mark<entrain::MarkOf("wsam")> mark = {};
   std::unique_ptr<entrain::Wsam> wsam;
-  entrain::api::ArrayPlace place;  // the base optimizer's
+  entrain::api::ArrayPlace place;  // the place of the base optimizer
 };
 
 struct entrain_mesh {
@@ -110,7 +110,7 @@ struct entrain_edit {
   std::shared_ptr<entrain::LayerSync> edit;
   int layers = 0;
   int64_t slab_count = 0;
-  std::shared_ptr<entrain::api::StartedCalls> calls;  // the shard's
+  std::shared_ptr<entrain::api::StartedCalls> calls;  // the same object as in the shard
   ~entrain_edit() { entrain::api::EndCalls(*calls, edit.get()); }
   const void* object() const { return edit.get(); }
 };
@@ -127,7 +127,7 @@ struct entrain_state {
   entrain::Mark<entrain::MarkOf("stat")> mark = {};
   std::shared_ptr<entrain::OpenState> state;          // shared with the calls in progress
   std::weak_ptr<const void> owner;                    // if it is gone, the state must not be used
-  std::shared_ptr<entrain::api::StartedCalls> calls;  // the owner's
+  std::shared_ptr<entrain::api::StartedCalls> calls;  // the same object as in the owner
   const void* object() const { return owner.lock().get(); }
 };
 

@@ -30,7 +30,7 @@ struct Request {
   bool uneven = false;
   const size_t* in_counts = nullptr;
   const size_t* out_counts = nullptr;
-  int32_t* source = nullptr;  // of recv_any
+  int32_t* source = nullptr;  // used only by recv_any
 };
 
 // Makes all checks that need no other rank. `batch`: set to the batch of the options, if there is

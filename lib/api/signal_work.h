@@ -68,7 +68,7 @@ class StartedCalls {
   const std::string comm_;
   mutable absl::Mutex mutex_;
   const void* owner_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the last call
-  absl::string_view operation_ ABSL_GUARDED_BY(mutex_);  // its
+  absl::string_view operation_ ABSL_GUARDED_BY(mutex_);  // the operation of the last call
   // No limit: what it runs has time limits.
   WorkerThread worker_{std::numeric_limits<int64_t>::max(), [](const absl::Status&) {}};
 };

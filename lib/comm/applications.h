@@ -65,10 +65,10 @@ struct Application {
 
 // The newcomers of one attempt. Rank members + i is the newcomer with tickets[i].
 struct Roster {
-  uint64_t generation = 0;  // of the new communicator
+  uint64_t generation = 0;  // the generation of the new communicator
   int32_t members = 0;
   bool probe = false;    // the ranks measure their links
-  int64_t limit_ns = 0;  // of the attempt
+  int64_t limit_ns = 0;  // the time limit of the attempt
   std::vector<int64_t> tickets = {};
 
   int size() const { return members + static_cast<int>(tickets.size()); }

@@ -47,7 +47,7 @@ struct Refusal {
   static constexpr int64_t kMaxWhy = 512;
   Asked kind = Asked::kCollective;
   CallId call;      // the number that the call would have got
-  std::string why;  // empty: none
+  std::string why;  // empty: no call was refused
   friend bool operator==(const Refusal&, const Refusal&) = default;
 };
 

@@ -105,7 +105,7 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
   // [driver]:
   int last_source_ = -1;  // the last sender found for a receive from any peer
   std::vector<CallWork*>
-      draining_;            // over, but with transfers that have not completed; one reference each
+      draining_;            // calls that are over, but have open transfers; one reference each
   int64_t told_of_ns_ = 0;  // start of the last function that was logged
 };
 

@@ -54,7 +54,8 @@ class CommCore final : public ContextOwner,
   static std::shared_ptr<CommCore> Make(std::shared_ptr<Engine> engine, BufferPool& pool,
                                         CoreConfig config);
 
-  // Makes the communicator of these ranks of `parent`, with the numbers by which they know it. The caller opens it.
+  // Makes the communicator of these ranks of `parent`. Each rank comes with its context number for
+  // the new communicator. The caller must open it.
   static std::shared_ptr<CommCore> MakeFrom(const CommCore& parent, std::string name,
                                             uint64_t generation,
                                             const std::vector<std::pair<int, Context>>& members);
@@ -75,13 +76,14 @@ class CommCore final : public ContextOwner,
   const FlightRecorder& flight() const { return flight_; }
   absl::Status end_status() const { return ending_.status(); }
   std::vector<CallNumbers::Count> started_counts() const { return funnel_.counts(); }
-  // [driver] Returns what a flight dump needs of the driver.
+  // [driver] Returns the part of a flight dump that only the driver can read.
   FlightLook flight_look() const;
   // Returns the name of the transport to a member. "self" for this rank itself.
   absl::string_view transport_to(int rank) const;
   // Blocks until all calls started so far are over. Returns false if one is not over at `give_up`.
   bool Drain(Deadline give_up);
-  // Agrees with the other ranks on the set of remaining ranks. Works also after the communicator has ended.
+  // Agrees with the other ranks on the set of remaining ranks. Works also after the communicator
+  // has ended.
   RefPtr<SurvivorWork> StartAgreement(Survivors::Wish wish, int64_t timeout_ns,
                                       const std::string& name);
   // Tells the other ranks that this rank's caller could not start this call, and why. Returns when
@@ -98,7 +100,8 @@ class CommCore final : public ContextOwner,
 
   // [driver] Opens the communicator's context in the engine. Must be called once, before any call.
   void Open();
-  // [driver] The user releases the communicator. `what`: "destroyed the communicator".
+  // [driver] Must be called when the user releases the communicator. `what` is a phrase for errors:
+  // "destroyed the communicator".
   void Leave(absl::string_view what);
   // [driver] Returns this rank's knowledge of each rank, in rank order.
   std::vector<MemberReport> Members() const;

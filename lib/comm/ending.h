@@ -52,8 +52,8 @@ class Ending {
 
   // [driver] Ends the communicator here, and tells the other ranks the error.
   void Fail(const absl::Status& why);
-  // [driver] Ends the communicator because the other ranks go on without this one. If it has ended before, this reason
-  // replaces the earlier one.
+  // [driver] Ends the communicator because the other ranks go on without this one. If the
+  // communicator has ended before, this reason replaces the earlier one.
   void EndAsStale(const absl::Status& why);
   // [driver] Called when the user releases the communicator. If calls are open, ends them on all
   // ranks; otherwise leaves without an error. `what` is the phrase for the error: "destroyed the

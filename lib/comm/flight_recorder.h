@@ -27,8 +27,8 @@
 namespace entrain {
 
 enum class FlightState : uint8_t {
-  kPlanned = 0,    // submitted; the driver has not come to it
-  kSending = 1,    // every posted receive is done, and a send is not
+  kPlanned = 0,    // submitted; the driver has not started it
+  kSending = 1,    // every posted receive is done, and a send is not done
   kReceiving = 2,  // a posted receive is not done
   kReducing = 3,   // the caller's own reduction is running
   kDone = 4,
@@ -40,20 +40,20 @@ absl::string_view NameOf(FlightState state);  // "planned"
 struct FlightCall {
   CallKind kind = CallKind::kBarrier;
   Descriptor descriptor;
-  uint64_t number = 0;         // as Blame::sequence; 0: a receive in line
-  int peer = -1;               // of a send or receive; the root of other calls
+  uint64_t number = 0;         // as Blame::sequence; 0: a receive in line (call_funnel.h)
+  int peer = -1;               // the peer of a send or receive; the root of other calls
   int64_t tag = -1;            // -1: untagged
   const char* algorithm = "";  // lives for ever
   int64_t started_ns = 0;
 };
 
-// An entry, as Read finds it.
+// An entry, as Read returns it.
 struct FlightEntry {
   FlightCall call;
   uint64_t mark = 0;  // 0: a call of the inline path
   FlightState state = FlightState::kDone;
-  int64_t since_ns = 0;  // when the state began. Inline calls: unknown, 0
-  bool torn = false;     // was written meanwhile: the other members mean nothing
+  int64_t since_ns = 0;  // time at which the state began; 0 (unknown) for inline calls
+  bool torn = false;     // written during Read, so the other members are not valid
 };
 
 class FlightRecorder {
@@ -64,13 +64,15 @@ class FlightRecorder {
   // `now_ns`: the times that follow must not be before it, nor more than 200 days after it.
   FlightRecorder(int calls, int64_t now_ns);
 
-  // A call is submitted. Returns the mark by which it is known from now on. 0: it is not kept.
+  // Must be called when a call is submitted. Returns the mark that stands for the call from now on.
+  // 0: the call is not kept.
   uint64_t Begin(const FlightCall& call);
-  // [driver] The state of the call changes. No effect if later calls have taken its entry.
+  // [driver] Records a new state of the call. Does nothing if a later call has taken its entry.
   void Enter(uint64_t mark, FlightState state, int64_t now_ns);
-  // [driver] A receive in line has got its message.
+  // [driver] Records the number and the peer of a receive in line that has got its message.
   void Number(uint64_t mark, uint64_t number, int peer);
-  // [driver] A call of the inline path is over. `wire_tag`: Tag::kUntagged for an untagged call.
+  // [driver] Records a call of the inline path that is over. `wire_tag`: Tag::kUntagged for an
+  // untagged call.
   void Inline(CallKind kind, const Descriptor& descriptor, uint64_t number, int peer,
               uint32_t wire_tag, const char* algorithm);
 

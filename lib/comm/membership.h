@@ -42,7 +42,7 @@ class Membership {
 
   enum class Answer : uint8_t {
     kNone,
-    kStarted,  // it has started the call
+    kStarted,  // the member has started the call
     // Not started: the member waits in a call of another communicator, and is finding out for which
     // rank.
     kElsewhere,
@@ -66,16 +66,17 @@ class Membership {
 
   Membership(int rank, int size);
 
-  // A call's deadline has passed. Returns the query to send to every member that has not left, or
-  // nullopt if an inquiry is under way already. `answer_ns`: how long answers are awaited.
+  // Must be called when a call's deadline has passed. Returns the query to send to every member
+  // that has not left, or nullopt if an inquiry is under way already. `answer_ns`: how long answers
+  // are awaited.
   std::optional<Query> OnExpired(CallId call, int64_t now_ns, int64_t answer_ns = kAnswerNs);
   // Takes a member's answer. Returns false, and ignores it, if it belongs to an earlier query. For
   // kElsewhere, the member will say more by `more_by`.
   bool OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more_by = {0});
-  // A member has destroyed its communicator. It will start no further call.
+  // Must be called when a member has destroyed its communicator. It will start no further call.
   void OnLeft(int rank);
-  // The path to a member broke. Only the first break counts. `grace_ns`: how long a better reason
-  // is awaited.
+  // Must be called when the path to a member broke. Only the first break counts. `grace_ns`: how
+  // long a better reason is awaited.
   void OnLost(int rank, int64_t now_ns, int64_t grace_ns = kGraceNs);
   // Returns true if a path broke and the verdict is pending.
   bool losing() const { return lost_ >= 0; }
@@ -84,9 +85,9 @@ class Membership {
   // Returns the time by which the inquiry has a verdict.
   Deadline until() const { return until_; }
   bool left(int rank) const { return left_[static_cast<size_t>(rank)]; }
-  // The call that is inquired about has ended without a verdict.
+  // Must be called when the call that is inquired about has ended without a verdict.
   void OnFinished();
-  // Returns when to call OnTick next.
+  // Returns the time at which OnTick must be called next.
   Deadline next_tick() const;
   // Returns the verdict, once all members have answered or the time is up.
   std::optional<Verdict> OnTick(int64_t now_ns);

@@ -37,11 +37,12 @@ class Vote {
   CallId call() const { return call_; }
   Deadline until() const { return until_; }
 
-  // Casts the rank's own ballot. nullopt: the rank does not know any more what it called.
+  // Casts the rank's own ballot. nullopt: the rank does not remember its call any more.
   void Cast(int rank, std::optional<Descriptor> called);
-  // Takes another rank's word on what `rank` called. The ballot of `rank` itself takes precedence.
+  // Takes another rank's report of the call that `rank` made. The ballot of `rank` itself takes
+  // precedence.
   void Witness(int rank, const Descriptor& called);
-  // The rank will send nothing any more.
+  // Must be called when the rank will send nothing any more.
   void OnGone(int rank);
   // Returns true if all ballots have come.
   bool Complete() const;
