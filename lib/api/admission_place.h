@@ -1,5 +1,5 @@
-// Where newcomers apply (option admit): the fields admit_store and admit_name of the configs of EDiT
-// and ACCO.
+// The place where newcomers apply (option admit): the fields admit_store and admit_name of the
+// configs of EDiT and ACCO.
 #pragma once
 
 #include <string>
@@ -17,8 +17,9 @@ struct AdmissionPlace {
   std::string name;
 };
 
-// `store` and `name` are the fields, which may be NULL: then the store is that of the launcher, which
-// is opened when it is needed, and the name is `usual`. Without `admits` they must be NULL.
+// `store` and `name` are the fields, which may be NULL. If `store` is NULL, the store is that of
+// the launcher, which is opened when it is needed. If `name` is NULL, the name is `usual`. Without
+// `admits` both fields must be NULL.
 absl::StatusOr<AdmissionPlace> AdmissionPlaceOf(bool admits, const entrain_store_t* store,
                                                 const char* name, const char* usual,
                                                 const Security& security);

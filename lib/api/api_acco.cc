@@ -31,7 +31,7 @@ namespace {
 ENTRAIN_OPTION_ROWS(AccoRows, ENTRAIN_ACCO_OPTIONS, entrain_acco_config_t, ChannelOptions,
                     entrain::AccoOptionTable);
 
-// -1: as the parameters.
+// If `dtype` is -1, returns `usual`, the type of the parameters.
 absl::StatusOr<DType> ToDType(int32_t dtype, DType usual) {
   if (dtype == -1) {
     return usual;
@@ -77,7 +77,8 @@ absl::StatusOr<std::vector<ParameterGroup>> ToGroups(const entrain_acco_config_t
   return groups;
 }
 
-// Checks what only this file can see to be wrong: values of the C enumerations and types. GradientChannel checks the rest.
+// Checks the values of the C enumerations and types, which only this file sees. GradientChannel
+// checks the rest.
 absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& config,
                                                 const entrain::Communicator& comm) {
   ENTRAIN_RETURN_IF_ERROR(CheckCopyable<AccoRows>(config));
@@ -139,7 +140,7 @@ absl::Status MakeAcco(entrain_comm_t* comm, const entrain_acco_config_t* config,
 }
 
 // Runs a call of the training loop. If the call fails, this rank may end, so the other ranks, which
-// may wait for it, are told.
+// may wait for this rank, are told.
 template <typename Body>
 entrain_status_t GuardCall(const char* function, entrain_acco_t* acco, const Body& body,
                            Does does = Does::kWait) {

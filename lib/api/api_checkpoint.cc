@@ -75,7 +75,7 @@ absl::StatusOr<CheckpointOptions> ToCheckpointOptions(
   return options;
 }
 
-// Adds one of the caller's arrays to a training object.
+// Adds an array of the caller to a training object.
 template <typename Trained>
 absl::Status AddState(Trained& trained, const char* name, void* data, size_t count,
                       entrain_dtype_t dtype, int32_t holder) {
@@ -91,7 +91,7 @@ absl::Status AddState(Trained& trained, const char* name, void* data, size_t cou
                           DType{dtype}, data, elements);
 }
 
-// The four operations on a checkpoint.
+// The four operations on a checkpoint: saving and loading, for the two kinds of objects.
 absl::Status Save(entrain_edit_t* edit, const CheckpointOptions& options) {
   return edit->edit->Save(options);
 }
@@ -117,7 +117,7 @@ entrain_status_t Run(const char* function, Handle* handle, const char* name, Act
   });
 }
 
-// Starts one of these operations on a thread of the library. `operation`: the name of the work.
+// Starts one of these operations on a thread of the library. `operation` is the name of the work.
 template <typename Handle>
 entrain_status_t Start(const char* function, Handle* handle, const char* name,
                        absl::string_view operation, Action<Handle> action,

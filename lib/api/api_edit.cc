@@ -25,7 +25,7 @@ using entrain::WorkerThread;
 
 namespace {
 
-// Copies one of the caller's arrays, which may be NULL.
+// Copies an array of the caller, which may be NULL.
 template <typename T>
 std::vector<T> Copy(const T* values, int32_t count) {
   return values == nullptr || count < 1 ? std::vector<T>() : std::vector<T>(values, values + count);
@@ -34,7 +34,7 @@ std::vector<T> Copy(const T* values, int32_t count) {
 ENTRAIN_OPTION_ROWS(EditRows, ENTRAIN_EDIT_OPTIONS, entrain_edit_config_t, EditOptions,
                     entrain::EditOptionTable);
 
-// LayerSync checks what follows from several options.
+// LayerSync makes the checks that concern several options.
 absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
                                           const entrain::Mesh& mesh) {
   ENTRAIN_ASSIGN_OR_RETURN(EditOptions options, NumbersOf<EditRows>(config));
@@ -92,7 +92,7 @@ int32_t ToWishes(uint64_t flags) {
 }
 
 // Runs a call of the training loop. If the call fails, this rank may end, so the other ranks, which
-// may wait for it, are told.
+// may wait for this rank, are told.
 template <typename Body>
 absl::Status Make(const char* function, entrain_edit_t* edit, Body& body) {
   const absl::Status status = body();
@@ -111,7 +111,7 @@ entrain_status_t GuardCall(const char* function, entrain_edit_t* edit, const Bod
   });
 }
 
-// Starts such a call on a thread of the library.
+// Starts a call of the training loop on a thread of the library.
 template <typename Body>
 entrain_status_t StartCall(const char* function, absl::string_view operation, entrain_edit_t* edit,
                            entrain_work_t** work, Body body) {

@@ -99,7 +99,7 @@ entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entrain_grow_conf
     ENTRAIN_ASSIGN_OR_RETURN(const GrowOptions options, ToGrowOptions(known, comm));
     auto made = kept->Grow(options);
     if (!made.ok()) {
-      // Whatever became of newcomers, the communicator may go on.
+      // Whatever happened to newcomers, the communicator may continue.
       reach = kept->status().ok() ? Reach::kCall : Reach::kByCode;
       return made.status();
     }

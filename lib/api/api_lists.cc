@@ -1,5 +1,5 @@
 // collectives.h: calls whose parts lie apart in memory. They become the calls of collectives.h on
-// contiguous memory: the caller's own if the parts are contiguous, else a temporary copy.
+// contiguous memory: the caller's own memory if the parts are contiguous, else a temporary copy.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,7 +22,7 @@
 namespace entrain::api {
 namespace {
 
-// One list as one buffer.
+// One list, as one buffer.
 struct Parts {
   std::vector<const void*> list;  // a copy, since the caller's list is valid only during the call
   std::vector<size_t> bytes;
@@ -58,7 +58,7 @@ struct ListCall {
   entrain_work_t** work;
 };
 
-// `counts`: elements by rank; null: each rank has `count`.
+// `counts` has the number of elements of each rank; null: each rank has `count`.
 absl::StatusOr<Parts> PartsOf(const ListCall& call, const char* name, const void* const* list,
                               size_t count, const size_t* counts) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(call.comm, "comm"));
@@ -112,7 +112,7 @@ absl::StatusOr<Parts> PartsOf(const ListCall& call, const char* name, const void
   return parts;
 }
 
-// The work of the whole call. It is over once the parts have been written too.
+// The work of the whole call. It is over only when the parts have been written.
 class ListWork final : public Work {
  public:
   ListWork(Engine* engine, RefPtr<Work> whole, Parts ins, Parts outs)
@@ -134,8 +134,8 @@ class ListWork final : public Work {
   const Parts ins_, outs_;
 };
 
-// `start(in, out, work)` starts the call on contiguous memory. A list that the call does not have
-// is empty.
+// `start(in, out, work)` starts the call on contiguous memory. If the call has no such list, `in`
+// or `out` is empty.
 template <typename Start>
 entrain_status_t Run(const ListCall& call, absl::StatusOr<Parts> ins, absl::StatusOr<Parts> outs,
                      const Start& start) {

@@ -65,7 +65,8 @@ absl::StatusOr<entrain::ShrinkOptions> ToShrinkOptions(const entrain_shrink_conf
   return options;
 }
 
-// Unlike in other calls, a rank that does not come, or calls something else, does not end the communicator.
+// Unlike in other calls, a rank that does not come, or that calls something else, does not end the
+// communicator.
 entrain_status_t GuardAgreement(const char* function, absl::FunctionRef<absl::Status()> body) {
   absl::Status status;
   const entrain_status_t code = Guard(function, Does::kWait, [&] { return status = body(); });

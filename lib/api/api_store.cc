@@ -19,7 +19,8 @@
 namespace entrain::api {
 namespace {
 
-constexpr int64_t kConnectTimeout = 30 * kSecond;  // of entrain_store_open, if its timeout is 0
+// limit of entrain_store_open, if its timeout is 0
+constexpr int64_t kConnectTimeout = 30 * kSecond;
 
 // Returns the Stop of a call that waits only for the store.
 Stop RequestStop(const entrain_store_t* store) {

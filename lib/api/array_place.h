@@ -1,5 +1,5 @@
-// The place of the arrays of an object's calls: host memory, on which the CPU computes in the
-// caller's thread, or a device, which computes on a stream.
+// The place of the arrays of an object's calls: host memory, where the CPU computes in the caller's
+// thread, or a device, which computes on a stream.
 //
 // Thread safety: any thread.
 #pragma once
@@ -20,10 +20,10 @@ namespace entrain::api {
 struct ArrayPlace {
   entrain_memory_t memory = ENTRAIN_MEMORY_HOST;
   void* stream = nullptr;
-  int64_t limit_ns = kDefaultTimeoutNs;  // for a kernel that returns a number
+  int64_t limit_ns = kDefaultTimeoutNs;  // limit for a kernel that returns a number
 };
 
-// Accepts HOST without a stream, and DEVICE.
+// Accepts HOST without a stream, and DEVICE. Refuses everything else.
 absl::Status CheckArrayPlace(const ArrayPlace& place);
 
 // Sets the stream for later calls. FAILED_PRECONDITION for host memory.
@@ -34,12 +34,12 @@ struct NamedArray {
   const void* array;
 };
 
-// Returns the device that holds `arrays`; null for host memory, or if all are null.
-// INVALID_ARGUMENT names an array that is elsewhere.
+// Returns the device that holds `arrays`, or null for host memory or if all arrays are null.
+// INVALID_ARGUMENT names an array that is in another place.
 absl::StatusOr<Device*> DeviceOf(const ArrayPlace& place, absl::Span<const NamedArray> arrays);
 
 // Runs `body` so that CurrentKernels, CopyArray and ZeroArray (lib/device/device.h) work on
-// `arrays`. INVALID_ARGUMENT names an array that is elsewhere; null arrays are accepted.
+// `arrays`. INVALID_ARGUMENT names an array that is in another place; null arrays are accepted.
 absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arrays,
                       absl::FunctionRef<void()> body);
 

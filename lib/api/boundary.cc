@@ -15,7 +15,7 @@
 namespace entrain::api {
 namespace {
 
-// True only in a forked child, where it is set before any of the child's code runs.
+// True only in a forked child. It is set there before any of the child's code runs.
 std::atomic<bool> forked{false};
 
 entrain_error_t EmptyRecord() {
@@ -77,7 +77,7 @@ void ToRecord(const absl::Status& status, Reach reach, entrain_error_t* record) 
 
 entrain_status_t Fail(const char* function, const absl::Status& status, Reach reach) {
   entrain_error_t& record = ThreadRecord();
-  // The failure of an operation begins with "all_reduce #41: ..." already.
+  // The message of a failed operation already begins with "all_reduce #41: ...".
   const bool says_what = BlameOf(status).sequence != 0;
   ToRecord(says_what ? status : Annotate(status, function), reach, &record);
   return record.code;
@@ -117,7 +117,7 @@ void WriteDefaults(const void* defaults, size_t known_size, void* to, size_t byt
 absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name,
                          std::initializer_list<LongField> long_fields) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(to, name));
-  // CopyStruct makes the checks; its copy is not used.
+  // CopyStruct is called only for its checks; its copy is not used.
   std::string scratch(known_size, '\0');
   ENTRAIN_RETURN_IF_ERROR(CopyStruct(to, scratch.data(), known_size, name));
   const size_t size = SizeOfStruct(to);

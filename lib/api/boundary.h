@@ -21,7 +21,7 @@ namespace entrain::api {
 using entrain::CallbackScope;
 using entrain::Does;
 
-// The reach of a failure: that of its code, or only the call (stores and optimizers have no
+// The reach of a failure: the reach of its code, or only the call (stores and optimizers have no
 // communicator).
 enum class Reach { kByCode, kCall };
 
@@ -54,8 +54,8 @@ struct LongField {
 };
 
 // Copies a result struct to a caller whose struct may have fewer or more fields. Writes the fields
-// that both have, and keeps the caller's size. Refuses what CopyStruct refuses, and a size that
-// cuts one of `long_fields`, which must list all long fields of the struct.
+// that both structs have, and keeps the caller's size. Refuses the same sizes as CopyStruct, and a
+// size that cuts one of `long_fields`, which must list all long fields of the struct.
 absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name,
                          std::initializer_list<LongField> long_fields = {});
 
@@ -64,9 +64,9 @@ absl::Status WriteError(const entrain_error_t& known, entrain_error_t* to);
 // Copies a text, cut to `bytes` bytes with a 0 at the end. `to` may be null.
 void WriteText(absl::string_view text, char* to, size_t bytes);
 
-// Writes the defaults of a struct into the caller's struct, which has `bytes` bytes: the fields
-// that both have, then zeros, and `bytes` as its size. Does nothing for NULL, or if `bytes` has no
-// room for the size.
+// Writes the defaults of a struct into the caller's struct, which has `bytes` bytes: first the
+// fields that both structs have, then zeros, and `bytes` as its size. Does nothing for NULL, or if
+// `bytes` has no room for the size.
 void WriteDefaults(const void* defaults, size_t known_size, void* to, size_t bytes);
 template <typename Struct>
 void WriteDefaults(const Struct& defaults, Struct* to, size_t bytes) {

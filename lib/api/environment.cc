@@ -21,8 +21,8 @@
 namespace entrain::api {
 namespace {
 
-// A store that the environment names exists already, and launchers start all ranks at once. So a
-// store that does not answer in this time will not answer.
+// A store that the environment names already exists, and launchers start all ranks at once. So a
+// store that does not answer in this time will not answer at all.
 constexpr int64_t kStoreTimeout = 30 * kSecond;
 
 // The stores that this process serves, by the requested URL.
@@ -76,7 +76,7 @@ absl::StatusOr<std::shared_ptr<Store>> StoreOf(const Launch& launch, const Secur
       BlameOf(store.status()));
 }
 
-// Returns a world of one with a store whose name nobody else can know.
+// Returns a world of one rank, with a store whose name no other process can know.
 absl::StatusOr<Place> Alone() {
   static std::atomic<int> count{0};
   ENTRAIN_LOG(kInfo, "no launcher's variables are set: a world of one");

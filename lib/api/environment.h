@@ -15,20 +15,21 @@ namespace entrain::api {
 
 struct Place {
   int rank = 0, size = 1;
-  std::shared_ptr<Store> store;  // a part of the job's store that belongs to this start of the job
-  // How often entrain-run --elastic has restarted this rank; from 1 on, this process is a newcomer.
-  // nullopt: the job is not elastic.
+  // the part of the job's store that belongs to this start of the job
+  std::shared_ptr<Store> store;
+  // Number of times that entrain-run --elastic has restarted this rank; from 1 on, this process is
+  // a newcomer. nullopt: the job is not elastic.
   std::optional<int64_t> restarts;
 };
 
 // Opens the store, or serves it if the launcher's conventions give this rank that task. A served
-// store stays until the process ends, since other ranks may meet in it after this rank has
-// finished. If no launcher has set its variables: a world of one, with a store of its own. Any
-// thread. Blocks for at most `timeout_ns`, and at most 30 s.
+// store stays until the process ends, since other ranks may use it after this rank has finished. If
+// no launcher has set its variables, returns a world of one rank, with a store of its own. Any
+// thread may call this. Blocks for at most `timeout_ns`, and at most 30 s.
 absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t timeout_ns);
 
-// Opens the same store in a process whose rank the environment need not say: ENTRAIN_STORE
-// suffices.
+// Opens the same store in a process whose rank need not be in the environment; ENTRAIN_STORE is
+// sufficient.
 absl::StatusOr<std::shared_ptr<Store>> StoreFromEnvironment(const Security& security,
                                                             const Stop& stop);
 

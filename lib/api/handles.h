@@ -57,14 +57,15 @@ struct entrain_store {
   entrain::Mark<entrain::MarkOf("stor")> mark = {};
   std::shared_ptr<entrain::Store> store;
   std::string url;                                          // lent to callers of entrain_store_url
-  std::atomic<int64_t> timeout_ns = 30 * entrain::kSecond;  // for calls without a timeout
+  // time limit of calls that do not give one
+  std::atomic<int64_t> timeout_ns = 30 * entrain::kSecond;
 };
 
 struct entrain_comm {
   entrain::Mark<entrain::MarkOf("comm")> mark = {};
   std::shared_ptr<entrain::Communicator> comm;
-  bool lent = false;  // belongs to a mesh, which destroys it
-  // The environment's store, from the first entrain_comm_grow that needs it.
+  bool lent = false;  // belongs to a mesh, which destroys the communicator
+  // The environment's store, opened by the first entrain_comm_grow that needs it.
   std::shared_ptr<entrain::Store> store = nullptr;
 };
 
@@ -88,7 +89,7 @@ struct entrain_optim {
 struct entrain_wsam {
   entrain::Mark<entrain::MarkOf("wsam")> mark = {};
   std::unique_ptr<entrain::Wsam> wsam;
-  entrain::api::ArrayPlace place;  // the place of the base optimizer
+  entrain::api::ArrayPlace place;  // place of the base optimizer
 };
 
 struct entrain_mesh {
@@ -110,7 +111,7 @@ struct entrain_edit {
   std::shared_ptr<entrain::LayerSync> edit;
   int layers = 0;
   int64_t slab_count = 0;
-  std::shared_ptr<entrain::api::StartedCalls> calls;  // the same object as in the shard
+  std::shared_ptr<entrain::api::StartedCalls> calls;  // calls of the shard
   ~entrain_edit() { entrain::api::EndCalls(*calls, edit.get()); }
   const void* object() const { return edit.get(); }
 };
@@ -127,15 +128,15 @@ struct entrain_state {
   entrain::Mark<entrain::MarkOf("stat")> mark = {};
   std::shared_ptr<entrain::OpenState> state;          // shared with the calls in progress
   std::weak_ptr<const void> owner;                    // if it is gone, the state must not be used
-  std::shared_ptr<entrain::api::StartedCalls> calls;  // the same object as in the owner
+  std::shared_ptr<entrain::api::StartedCalls> calls;  // calls of the owner
   const void* object() const { return owner.lock().get(); }
 };
 
 namespace entrain::api {
 
-// A started call has no struct of its own: its handle is the Work, of which the handle holds one
-// reference. So starting a call costs no second allocation. The lowest bit of the pointer says how
-// waits behave.
+// A started call has no struct of its own: its handle is the Work, and the handle holds one
+// reference to it. So starting a call costs no second allocation. The lowest bit of the pointer
+// says how waits behave.
 static_assert(alignof(Work) >= 2);
 
 inline entrain_work_t* ToHandle(RefPtr<Work> work, bool background) {
@@ -174,8 +175,8 @@ inline absl::Status NotNull(const entrain_work_t* handle, const char* name) {
   return CheckMark(work, IsPlace(work) ? work->mark() : 0, Work::kMark, name);
 }
 
-// Returns FAILED_PRECONDITION while a call is not over that was started on the object, or on one
-// that shares its state.
+// Returns FAILED_PRECONDITION if a started call is not over on the object, or on an object that
+// shares its state.
 template <typename Handle>
 requires requires(const Handle* handle) {
   handle->calls->CheckIdle("");
@@ -209,8 +210,8 @@ absl::Status WatchOn(const Handle* handle, absl::string_view operation, int64_t 
 }
 
 // Destroys a handle's object. Does nothing for NULL and in a forked child. Logs an error for a
-// wrong handle, and for one that must not be destroyed inside a callback. `does`: what the
-// destruction needs.
+// wrong handle, and for a handle that must not be destroyed inside a callback. `does` is the needs
+// of the destruction.
 template <typename Handle>
 void Destroy(const char* function, Handle* handle, Does does = Does::kLook) {
   if (handle == nullptr || Forked()) {

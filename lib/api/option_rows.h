@@ -1,5 +1,6 @@
-// The rows of an option list (lib/train/option_list.h) in the C struct that has a field of the same name for each, and what the
-// API says of them: entrain_edit_option, entrain_acco_option and their relatives.
+// The rows of an option list (lib/train/option_list.h) in the C struct that has a field of the same
+// name for each row, and the answers of the API about them: entrain_edit_option,
+// entrain_acco_option and similar functions.
 #pragma once
 
 #include <cstddef>

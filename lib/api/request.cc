@@ -103,7 +103,7 @@ absl::Status ApplyReduction(const Request& request, const entrain_reduction_t* r
   return absl::OkStatus();
 }
 
-// Returns how many parts of `count` elements the buffers have on this rank.
+// Returns the number of parts of `count` elements that the buffers have on this rank.
 int64_t InParts(CallKind kind, int size, bool is_root) {
   switch (kind) {
     case CallKind::kReduceScatter:
@@ -139,7 +139,7 @@ int64_t SumOf(const std::vector<int64_t>& counts) {
 }
 
 // `in` and `out` may share memory only as the call documents: the smaller buffer is this rank's
-// part of the larger one. `before`: elements before that part.
+// part of the larger one. `before` is the number of elements before that part.
 absl::Status CheckApart(const Call& call, int64_t before) {
   if (!Overlap(call.in.data, call.in.bytes, call.out.data, call.out.bytes)) {
     return absl::OkStatus();
@@ -168,7 +168,7 @@ absl::Status ApplyBuffers(const Request& request, Call* call, int rank, int size
   const bool is_root = rank == call->root;
   const int64_t in_parts = InParts(call->kind, size, is_root);
   const int64_t out_parts = OutParts(call->kind, size, is_root);
-  // The count is equal on all ranks, so the limit is that of the rank that has all parts.
+  // The count is equal on all ranks, so the limit is that of a rank that has all parts.
   const int64_t most = HasParts(call->kind) ? size : 1;
   ENTRAIN_ASSIGN_OR_RETURN(call->count, CheckCount(request.count, call->dtype, most));
   const int64_t bytes = call->count * SizeOf(call->dtype);
@@ -203,8 +203,8 @@ absl::Status ApplyUnevenBuffers(const Request& request, Call* call, int rank, in
   const bool is_root = rank == call->root;
   const bool rooted = HasRoot(call->kind);
   const auto own = static_cast<size_t>(rank);
-  // gather and scatter: `counts` is the root's. The other buffer has `count` elements on every
-  // rank.
+  // For gather and scatter, `counts` belongs to the root's buffer. The other buffer has `count`
+  // elements on every rank.
   const size_t* const parts =
       call->kind == CallKind::kGather ? request.out_counts : request.in_counts;
   const char* const name = call->kind == CallKind::kAllToAll ? "in_counts" : "counts";

@@ -13,7 +13,7 @@
 
 namespace entrain::api {
 
-// One call, as the C function received it.
+// One call, with the arguments of the C function.
 struct Request {
   const char* function;
   CallKind kind;
@@ -23,20 +23,20 @@ struct Request {
   size_t count = 0;
   entrain_dtype_t dtype = ENTRAIN_U8;
   entrain_op_t op = ENTRAIN_SUM;
-  int32_t root = 0;  // or the peer; recv_any: -1
+  int32_t root = 0;  // the root, or the peer; recv_any: -1
   const entrain_call_options_t* options = nullptr;
   entrain_work_t** work = nullptr;
   // v-variants: elements by rank, `size` entries each.
   bool uneven = false;
   const size_t* in_counts = nullptr;
   const size_t* out_counts = nullptr;
-  int32_t* source = nullptr;  // used only by recv_any
+  int32_t* source = nullptr;  // for recv_any
 };
 
-// Makes all checks that need no other rank. `batch`: set to the batch of the options, if there is
+// Makes all checks that need no other rank. Sets `batch` to the batch of the options, if there is
 // one.
 absl::Status ToCall(const Request& request, Call* call, entrain_batch_t** batch);
-// Returns the tag in the options; -1: none, or one that is refused.
+// Returns the tag in the options, or -1 if there is none or the tag is refused.
 int64_t TagOf(const entrain_call_options_t* options);
 // Returns `why` with the blame record of a refused call, which has no number but names the
 // operation.

@@ -15,7 +15,7 @@
 namespace entrain::api {
 namespace {
 
-// Returns an empty text for null: empty means that the environment's value applies.
+// Returns an empty text for null. An empty text means that the environment's value applies.
 std::string TextOrEmpty(const char* given) {
   return given != nullptr ? given : "";
 }

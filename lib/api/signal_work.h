@@ -25,10 +25,10 @@ namespace entrain::api {
 
 class SignalWork final : public Work, public Job {
  public:
-  // `comm`: the name of a communicator. `operation` must live for ever. `tag`: -1, or a layer.
+  // `comm` is the name of a communicator. `operation` must live for ever. `tag` is -1 or a layer.
   static RefPtr<SignalWork> Make(std::shared_ptr<Engine> engine, std::string comm,
                                  absl::string_view operation, int64_t tag);
-  // Ends the work with `status` as soon as the engine has a turn. Any thread, once.
+  // Ends the work with `status` as soon as the engine has a turn. Called once, by any thread.
   void Over(const absl::Status& status);
 
   WorkInfo Info() const override { return info_; }
@@ -43,7 +43,7 @@ class SignalWork final : public Work, public Job {
 };
 
 // The works of objects that share their state: a shard, the EDiT object on it, and its open states.
-// While a call that was started on one of them is not over, none of them may be used.
+// While a call that was started on one of these objects is not over, none of them may be used.
 class StartedCalls {
  public:
   // The works use the engine and the name of `comm`.
@@ -51,7 +51,7 @@ class StartedCalls {
 
   // Returns a work that ends when its creator calls Over.
   RefPtr<SignalWork> NewWork(absl::string_view operation, int64_t tag = -1) const;
-  // Starts `call` on a thread of the library and returns its work. `owner`: the object whose
+  // Starts `call` on a thread of the library and returns its work. `owner` is the object whose
   // destruction ends the call. No other call may be in progress. When the work is over, `call` has
   // returned and the objects are idle.
   RefPtr<Work> Start(const void* owner, absl::string_view operation,
@@ -67,9 +67,9 @@ class StartedCalls {
   const std::shared_ptr<Engine> engine_;
   const std::string comm_;
   mutable absl::Mutex mutex_;
-  const void* owner_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the last call
-  absl::string_view operation_ ABSL_GUARDED_BY(mutex_);  // the operation of the last call
-  // No limit: what it runs has time limits.
+  const void* owner_ ABSL_GUARDED_BY(mutex_) = nullptr;  // owner of the last call
+  absl::string_view operation_ ABSL_GUARDED_BY(mutex_);  // operation of the last call
+  // No limit, because the calls themselves have time limits.
   WorkerThread worker_{std::numeric_limits<int64_t>::max(), [](const absl::Status&) {}};
 };
 
