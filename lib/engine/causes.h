@@ -21,9 +21,9 @@ class Endpoint;
 
 class Causes {
  public:
-  // For this time, Tell does not replace a cause, because a later failure may be its consequence.
-  // When a call succeeds that was started after this time, the process has survived the cause, and
-  // the peers are told so.
+  // For this time, Tell does not replace a cause, because a later failure may be a consequence of
+  // the cause. If a call that was started after this time succeeds, the process has survived the
+  // cause, and the peers are told so.
   static constexpr int64_t kGoneOnNs = 5 * kSecond;
   // Sends the text to all peers.
   using TellAll = absl::AnyInvocable<void(const std::string& text)>;
@@ -54,7 +54,7 @@ class Causes {
 
   // Takes the text that the peer's TellAll has sent. Ignores a text that is no status.
   void Hear(const Endpoint* from, absl::string_view text);
-  // Returns the cause that the peer has told after `since_ns`. OK: the peer has told no cause.
+  // Returns the cause that the peer has told after `since_ns`, or OK if the peer has told none.
   absl::Status Of(const Endpoint* from, int64_t since_ns) const;
 
  private:

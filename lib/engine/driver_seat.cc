@@ -90,11 +90,11 @@ void DriverSeat::Close() {
   }
 }
 
-// ---- Who drives
+// ---- Which thread drives
 
 bool DriverSeat::TryTake(Driver who) {
   int expected = kFree;
-  // Acquire: pairs with the release in Leave, so this driver sees what the one before did.
+  // Acquire: pairs with the release in Leave, so this driver sees the previous driver's stores.
   return driver_.load(std::memory_order_relaxed) == kFree &&
          driver_.compare_exchange_strong(expected, who, std::memory_order_acquire,
                                          std::memory_order_relaxed);
@@ -105,8 +105,8 @@ void DriverSeat::Leave() {
     Turn();
   }
   driver_.store(kFree, std::memory_order_release);
-  // B. Either the waiter that registers sees the seat free, or this thread sees that it is
-  // registered and wakes it.
+  // B. Either the waiter that registers sees that the seat is free, or this thread sees that the
+  // waiter is registered and wakes the waiter.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (WakeOneWaiter()) {
     return;
@@ -130,7 +130,7 @@ void DriverSeat::PollOnce() {
   if (TryTake(kCaller)) {
     Turn();
     if (!own_thread_) {
-      polled_.CheckDeadlines();  // no other thread does this
+      polled_.CheckDeadlines();  // no other thread checks them
     }
     Leave();
   }
@@ -159,7 +159,7 @@ DriverSeat::Standing DriverSeat::Look() const {
 
 void DriverSeat::Submit(Job* job) {
   jobs_.Push(job);
-  // A. Either the sleeping thread sees the job, or this thread sees that it sleeps.
+  // A. Either the sleeping thread sees the job, or this thread sees that the other thread sleeps.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (driver_sleeps_.load(std::memory_order_relaxed) ||
       thread_sleeps_.load(std::memory_order_relaxed)) {
@@ -230,8 +230,8 @@ bool DriverSeat::Await(const Work& work, Deadline give_up, bool background) {
     }
   }
   if (slept) {
-    // B. The wake-up may have been meant for this thread as the next driver. It passes the wake-up
-    // on.
+    // B. The wake-up may have been meant for this thread as the next driver. This thread does not
+    // drive any more, so it passes the wake-up on.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (driver_.load(std::memory_order_relaxed) == kFree && !WakeOneWaiter() &&
         open_works_.load(std::memory_order_relaxed) > 0) {

@@ -38,8 +38,8 @@
 //                     with waiters_mutex_
 //   open_works_       CountOpenWork                          Leave, Await after B; TakeIfQuiet
 //
-// Full fences. Each fence stands between a store of its own thread and a load of what the other
-// side stores, so that at least one of the two threads sees the other's store.
+// Full fences. Each fence lies between a store of its own thread and a load of the word that the
+// other side stores, so that at least one of the two threads sees the other's store.
 //
 //      one side: store | load                                the other side: store | load
 //   A  Submit: the job | who sleeps                          SleepAsDriver, ThreadDrives: I sleep | jobs
@@ -109,21 +109,23 @@ class DriverSeat {
   void Close();
 
   void Submit(Job* job);
-  // If no thread drives, runs the submitted jobs here. The seat's thread does the rest.
+  // If no thread drives, runs the submitted jobs on the calling thread. The seat's thread does the
+  // rest.
   void Kick();
-  // Runs `body` on the driver and waits for it, which takes at most about one turn.
+  // Runs `body` on the driver and blocks until `body` has returned. This takes about one turn at
+  // most.
   void RunInDriver(absl::AnyInvocable<void()> body);
   // See Work::Wait.
   bool Await(const Work& work, Deadline give_up, bool background);
   // Takes one turn, unless another thread drives.
   void PollOnce();
-  // For a caller that moves a small call's messages itself (inline_call.h). Returns true if no
-  // thread drives and nothing is under way. The caller is then the driver. It must not poll, and
-  // must soon call Leave or Stay.
+  // Makes the caller the driver and returns true if no thread drives and nothing is under way. The
+  // new driver must not poll, and must soon call Leave or Stay. Called by a thread that moves a
+  // small call's messages itself (inline_call.h).
   bool TakeIfQuiet();
   // Returns true if a job waits for the driver.
   bool wanted() const { return !jobs_.Empty(); }
-  // Wakes the threads that wait for this work, which must be done.
+  // Wakes the threads that wait for this work. The work must be done.
   void WakeWaiters(const Work* work);
   // Adds `change` to the number of open works: 1 when a work starts, -1 when it is over. While any
   // work is open, some thread keeps polling.
@@ -144,7 +146,7 @@ class DriverSeat {
   // [driver] Drives until the work is done, then leaves.
   void Stay(const Work& work);
 
-  // For tests: the threads that drive and sleep. The values may change at once.
+  // For tests: which threads drive and sleep. Another thread may change these facts at any time.
   struct Standing {
     bool driven = false, driver_sleeps = false, thread_sleeps = false;
     int waiters = 0;

@@ -48,17 +48,18 @@ class ContextOwner {
   virtual void OnTick(int64_t now_ns) = 0;
   // Called inside a transport's Poll. May compare, note and ask for attention. Must not post.
   virtual void OnEarly(Endpoint& from, const Envelope& envelope) = 0;
-  // Returns the name of a call under way whose input or output touches these bytes. Empty if there
-  // is no such call.
+  // Returns the name of a call under way whose input or output touches these bytes, or an empty
+  // string if there is no such call.
   virtual std::string UserOf(ConstBytes bytes) const = 0;
   // Called when the engine is about to end.
   virtual void OnShutdown() = 0;
-  // Returns when the oldest call under way was started. nullopt: no call is under way.
+  // Returns the time at which the oldest call under way was started, or nullopt if no call is under
+  // way.
   virtual std::optional<int64_t> waits_since() const = 0;
-  // For a rank that waits for this rank in another communicator: finds the rank that holds up this
-  // communicator's oldest call. Runs `then` once, but not before FindOut returns: with the error by
-  // which the call would end now, or with OK if the call is over or no rank holds it up. Returns
-  // the time by which `then` runs.
+  // Finds the rank that holds up this communicator's oldest call, so that the engine can answer a
+  // rank that waits for this rank in another communicator. Runs `then` once, after FindOut has
+  // returned. `why` is the error by which the call would end now. `why` is OK if the call is over
+  // or if no rank holds the call up. Returns the time by which `then` runs.
   using HeldUpBy = absl::AnyInvocable<void(const absl::Status& why)>;
   virtual Deadline FindOut(HeldUpBy then) = 0;
 };
@@ -66,11 +67,11 @@ class ContextOwner {
 class Engine final : public Events, private Polled {
  public:
   explicit Engine(const SeatOptions& options);
-  // Ends every communicator, closes every endpoint, ends the thread. Must be called once, and not
-  // from the engine's thread. The object lives until its last holder releases it. A thread that
+  // Ends every communicator, closes every endpoint and ends the thread. Must be called once, and
+  // not from the engine's thread. The object lives until its last holder releases it. A thread that
   // returns from a wait can therefore still use it, and finds every work done.
   void Shutdown();
-  // Returns OK, or the error if the constructor or AddTransport could not get a descriptor.
+  // Returns an error if the constructor or AddTransport could not get a descriptor, else OK.
   const absl::Status& status() const { return status_; }
 
   // Adds a transport. All transports must be added before any other call, the best first.
@@ -83,8 +84,8 @@ class Engine final : public Events, private Polled {
   // The seat gives access to jobs, to waits and to the driver's word.
   DriverSeat& seat() { return seat_; }
   CallerFunctions& functions() { return functions_; }
-  // Returns a context number that was never used. 0: all are used up. Messages for the number are
-  // kept from now on.
+  // Returns a context number that was never used, or 0 if all numbers are used up. Messages for the
+  // number are kept from now on.
   Context ReserveContext();
   // Gives back a number of ReserveContext that will not be used.
   void ReleaseContext(Context context);
@@ -93,7 +94,7 @@ class Engine final : public Events, private Polled {
   // Returns the endpoint to a peer. Connects on first use, over transports_[transport].
   absl::StatusOr<Endpoint*> Connect(const PeerId& peer, size_t transport,
                                     absl::string_view address);
-  // Returns the status with which a path ended. OK while it works.
+  // Returns the status with which the endpoint's path ended, or OK while the path works.
   absl::Status PathStatus(const Endpoint* endpoint) const;
   void OpenContext(Context context, std::shared_ptr<ContextOwner> owner);
   // Drops data for the context from now on. Its owner still gets control messages, lost paths and
@@ -109,14 +110,14 @@ class Engine final : public Events, private Polled {
   void RetireWhenUnused(std::shared_ptr<const SharedRegion> region);
   // Returns FAILED_PRECONDITION, naming the call, if a call has a buffer in these bytes.
   absl::Status CheckUnused(ConstBytes bytes) const;
-  // Sends now the messages that NeedFlush would send before this driver leaves, as far as the peers
-  // take them. For a caller whose process may exit when the caller returns. Must not be called
-  // inside a transport's Poll.
+  // Sends the messages that NeedFlush would otherwise send before this driver leaves, as far as the
+  // peers accept them now. Needed if the process may exit as soon as the caller returns. Must not
+  // be called inside a transport's Poll.
   void Flush();
   // Asks for a call of owner->Attend() after the transports have been polled.
   void NeedAttention(ContextOwner* owner);
   // Among the communicators with a call under way, except `asked`, returns the one that has waited
-  // longest. Null: none.
+  // longest. Returns null if there is none.
   std::shared_ptr<ContextOwner> WaitsElsewhere(const ContextOwner* asked) const;
 
   Causes& causes() { return causes_; }

@@ -45,18 +45,20 @@ class Executor {
  public:
   // `ready` is called from completions when Advance has something to do. The plan, the wiring's
   // arrays and the buffers of the call must outlive the executor's last completion. `scratch` has
-  // plan->slot_bytes * plan->window bytes, and is empty if that is 0. TakeScratch gives it back.
+  // plan->SlotBytes(call.reduction) * plan->window bytes, or is empty if this number is 0.
+  // TakeScratch returns the scratch.
   Executor(std::shared_ptr<const Plan> plan, const Call& call, const Wiring& wiring,
            const Kernels& kernels, OwnedBuffer scratch, std::function<void()> ready);
 
-  // Sets the thread on which the caller's own reduction runs. For calls with such a reduction,
-  // before Start.
+  // Sets the thread on which the caller's own reduction runs. Must be called before Start if the
+  // call has such a reduction.
   void CombineBy(UserFunctions functions) { functions_ = std::move(functions); }
-  // Posts the first rounds. `from`: the part that the inline path has done. If the inline path has
-  // begun a round, posts only the rest of the round. The call may be over when this returns.
+  // Posts the first rounds. `from` is the part of the call that the inline path has done. If the
+  // inline path has begun a round, posts only the rest of the round. The call may be over when
+  // Start returns.
   void Start(const Progress& from = {});
-  // Does what is ready. Returns true when the call is over: all lanes are done, or the call has
-  // failed and nothing more will be posted.
+  // Advances every lane that is ready. Returns true when the call is over: all lanes are done, or
+  // the call has failed and nothing more will be posted.
   bool Advance();
   // Posts no further rounds. Transfers under way still complete. A running function of the caller
   // continues, and the executor does not wait for it.
@@ -70,21 +72,22 @@ class Executor {
   int pending() const { return pending_; }
   int64_t bytes_sent() const { return bytes_sent_; }
   int64_t bytes_received() const { return bytes_received_; }
-  // Returns the value that the caller's own reduction returned when it failed. 0: it has not
+  // Returns the value with which the caller's own reduction failed, or 0 if the reduction has not
   // failed.
   int32_t reduction_failed() const { return reduction_failed_; }
   // Returns true while the call waits for the caller's own function.
   bool combining() const;
-  // Returns when the caller's function was called, if it is running. 0: it is not running.
+  // Returns the time at which the caller's running function was called, or 0 if none is running.
   int64_t combining_since_ns() const;
-  // Returns the rank of the first transfer that failed or has not completed. -1: none.
+  // Returns the peer of the transfer that failed first. If none has failed, returns the peer of a
+  // transfer that has not completed, preferably of a receive, or -1 if all have completed.
   int WaitingFor() const;
   // Calls `each` for each transfer that is posted and has not completed, with its peer.
   void EachOpenTransfer(absl::FunctionRef<void(int peer, Direction direction)> each) const;
-  // Returns whether a receive is posted and has not completed, as far as the lanes have noticed.
+  // Returns true if a receive is posted and the lanes have not seen its completion yet.
   bool receiving() const;
-  // Returns the scratch. Must be called once, when pending() is 0. Empty if the caller's own
-  // function may still use the scratch.
+  // Returns the scratch, or an empty buffer if the caller's own function may still use the scratch.
+  // Must be called once, when pending() is 0.
   OwnedBuffer TakeScratch();
 
  private:
@@ -110,12 +113,12 @@ class Executor {
 
   static void OnDone(Completion* self, const absl::Status& status, int64_t bytes);
   void PostRound(LaneRun& run);
-  // `lent`: the request of a send that the inline path has begun, or null.
+  // `lent` is the request of a send that the inline path has begun, or null.
   void PostTransfer(LaneRun& run, uint32_t transfer, const SendRequest* lent);
   bool NextLane(LaneRun& run);
   void StepLane(LaneRun& run);
   // Does the operations of the lane's round and returns the loans of its receives. Returns false if
-  // the caller's own function is under way: the rest follows when it has returned.
+  // the caller's own function is under way. The rest is done when this function has returned.
   bool DoOps(LaneRun& run);
   void Combine(LaneRun& run, uint32_t op);
   void OnCombined(LaneRun& run, uint32_t op, std::byte* result, int32_t returned);

@@ -114,9 +114,9 @@ InlineEnd InlineCall::AwaitTaken(const Round& round, InlineBackoff& backoff) {
 
 InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
   const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
-  // A round that also sends can continue only when all its messages are there. After one is found
-  // missing, polls for the others would take the core that a peer needs to send it, if ranks share
-  // cores.
+  // A round that also sends can continue only when all its messages have arrived. If ranks share
+  // cores and one message is missing, polling for the other messages would take the core that a
+  // peer needs to send the missing one.
   const bool in_turn = crowded_ && sends_ > 0;
   while (sends_ < round.transfers) {
     int missing = 0;

@@ -23,7 +23,8 @@ class Cutter {
         in_begin_(in.first[static_cast<size_t>(InputWindow(schedule.spec).first)]),
         out_begin_(out.first[static_cast<size_t>(OutputWindow(schedule.spec).first)]) {}
 
-  // Begins a lane. Returns the bytes of its scratch. Its blocks are contiguous, as regions need.
+  // Begins a lane. Returns the bytes of its scratch. The scratch blocks are contiguous, because a
+  // region of several blocks must be contiguous in memory.
   int64_t Enter(const Lane& lane) {
     lane_ = &lane;
     scratch_.assign(1, 0);
@@ -53,8 +54,9 @@ class Cutter {
   std::vector<int64_t> scratch_;
 };
 
-// Messages of at most kMaxInlineBytes, and at most one receive from each peer. Long messages from
-// several peers are better received side by side.
+// Returns true if the round fits the inline path: it has few transfers, no message is longer than
+// kMaxInlineBytes, and at most one receive is from each peer. Long messages from several peers do
+// not fit, because they are faster if an executor receives them concurrently.
 bool FitsInline(const RoundFacts& round) {
   constexpr uint32_t kMaxTransfers = 64;  // bits of Progress::done
   constexpr int64_t kLongOfSeveral = 1 << 20;
@@ -109,8 +111,8 @@ int64_t Aligned(int64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-// Returns the bytes of the copies of SetAside: of the result, and of the other operands that are in
-// the caller's buffers.
+// Returns the bytes of the copies that SetAside makes: the result, and the other operands that are
+// in the caller's buffers.
 int64_t AsideBytesOf(const Plan& plan, uint32_t index) {
   const LocalOp& op = plan.schedule->ops[index];
   int64_t copies = 1;
@@ -120,7 +122,7 @@ int64_t AsideBytesOf(const Plan& plan, uint32_t index) {
   return op.kind == LocalKind::kCombine ? copies * Aligned(plan.ops[index].bytes) : 0;
 }
 
-// Returns whether messages may be received into results before these are computed.
+// Returns true if messages may be received into the memory of results before these are computed.
 bool MayUseApart(const Call& call) {
   const auto in = reinterpret_cast<uintptr_t>(call.in.data),
              out = reinterpret_cast<uintptr_t>(call.out.data);

@@ -40,24 +40,23 @@ struct Plan {
     std::vector<Place> transfers, operands;
   };
   Places places;
-  // The places for calls whose input and output do not overlap: for each combination into the
-  // output, one message is received into its result instead of into scratch. Empty if this changes
-  // nothing.
+  // The places for calls whose input and output do not overlap. For each combination into the
+  // output, one message is received into the memory of the result instead of into scratch. Empty
+  // if these places would equal `places`.
   Places apart;
   int64_t slot_bytes = 0;  // scratch of the largest lane
-  // Additional scratch for the copies on which the caller's own function works, see
-  // Binding::SetAside.
+  // Additional scratch for the copies that Binding::SetAside makes for the caller's own function.
   int64_t aside_bytes = 0;
   bool fits_inline = false;  // see inline_call.h
-  // By round. The operations write nothing that the round sends, so they need not wait for its
-  // sends.
+  // By round: true if the operations write nothing that the round sends. The operations then need
+  // not wait for the round's sends.
   std::vector<bool> ops_before_sends;
-  // By transfer. The message is only read, and only by the operations of its own round, so it need
-  // not be copied to scratch.
+  // By transfer: true if the message is only read, and only by the operations of its own round. The
+  // message then need not be copied to scratch.
   std::vector<bool> read_once;
-  // By transfer. The message is read_once, and the operations do not wait for the round's sends, so
-  // the sender may lend it. (Two ranks that lent to each other and waited for their sends first
-  // would wait forever.)
+  // By transfer: true if the message is read_once and the operations do not wait for the round's
+  // sends. The sender may then lend the message. (Two ranks that lent to each other and waited for
+  // their sends first would wait forever.)
   std::vector<bool> may_be_lent;
 
   // Returns the bytes of scratch of a window slot, for a call with this reduction.
@@ -69,7 +68,7 @@ struct Plan {
                    const Layout& in, const Layout& out, int64_t element_bytes, int window);
 };
 
-// A place in scratch whose bytes are at `data` instead, see Loan in transports/transport.h.
+// A place in scratch whose bytes lie at `data` instead (see Loan in transports/transport.h).
 struct Lent {
   Place place;
   const std::byte* data;
@@ -78,10 +77,10 @@ struct Lent {
 // The paths of a call to its ranks.
 struct Wiring {
   absl::Span<Endpoint* const> endpoints;  // by rank; null for this rank
-  absl::Span<const Context> contexts;     // by rank: its number for this communicator
+  absl::Span<const Context> contexts;     // by rank: its number of this communicator
   Context mine = 0;
   uint32_t user_tag = Tag::kUntagged;
-  // The number of the call among those of its user tag, from 0. It is the same on all ranks.
+  // The number of the call among the calls with its user tag, from 0. It is the same on all ranks.
   uint64_t sequence = 0;
   uint32_t call_number = 0;     // the part of the sequence that a tag carries
   bool point_to_point = false;  // all messages are in the lane of send and recv
@@ -108,7 +107,7 @@ class Binding {
  public:
   Binding(const Plan& plan, const Call& call, const Kernels& kernels);
 
-  // `scratch`: that of the lane's window slot.
+  // `scratch` is the scratch of the lane's window slot.
   std::byte* Address(std::byte* scratch, const Place& place) const {
     return (place.slot == Slot::kScratch ? scratch
             : place.slot == Slot::kIn    ? in_
@@ -125,8 +124,8 @@ class Binding {
   // none.
   uint32_t RunOps(std::byte* scratch, const Round& round, uint32_t op = 0,
                   absl::Span<const Lent> lent = {}) const;
-  // Returns the arguments of that function for operation `op` of the schedule. The parts that are
-  // in the caller's buffers are copied to scratch. The result must then be copied to
+  // Returns the arguments of the caller's own function for operation `op` of the schedule. Copies
+  // the parts that are in the caller's buffers to scratch. The result must then be copied to
   // Span(scratch, plan.ops[op]).
   Combination SetAside(std::byte* scratch, uint32_t op) const;
 

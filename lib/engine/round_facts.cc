@@ -26,14 +26,15 @@ struct Uses {
   bool transferred = false;
   bool overwritten = false;       // one receive writes all of it
   bool written = false;           // by an operation
-  int operands = 0;               // that share memory with the region
-  bool operand_outside = false;   // one of them is not inside the region
-  int64_t operand = -1, op = -1;  // the last of them, and its operation
+  int operands = 0;               // number of operands that share memory with the region
+  bool operand_outside = false;   // one of these operands is not inside the region
+  int64_t operand = -1, op = -1;  // the last of these operands, and its operation
 
   bool none() const { return !transferred && !written && operands == 0; }
 };
 
-// `region` is that of a transfer or an operation of the schedule, which is itself not counted.
+// `region` belongs to a transfer or an operation of the schedule. The uses by this transfer or
+// operation itself are not counted.
 Uses UsesIn(const Schedule& schedule, const Round& round, const Region& region, Buffers buffers) {
   Uses uses;
   for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
@@ -58,7 +59,7 @@ Uses UsesIn(const Schedule& schedule, const Round& round, const Region& region, 
   return uses;
 }
 
-// `round`: the index of the transfer's round.
+// `round` is the index of the transfer's round.
 TransferFacts FactsOfReceive(const Schedule& schedule, const Lane& lane, uint32_t round,
                              const Region& region, const Uses& uses) {
   TransferFacts facts;
@@ -72,7 +73,8 @@ TransferFacts FactsOfReceive(const Schedule& schedule, const Lane& lane, uint32_
   for (uint32_t r = round + 1; r < lane.first_round + lane.rounds && later.none(); ++r) {
     later = UsesIn(schedule, schedule.rounds[r], region, Buffers::kInPlace);
   }
-  // Operations run after the transfers of their round, so they see what overwrites the message.
+  // Operations run after the transfers of their round, so they see the data that overwrites the
+  // message.
   facts.ends_with_round = later.none() || later.overwritten;
   return facts;
 }
@@ -82,7 +84,7 @@ bool AloneAtResult(const Schedule& schedule, const Round& round, const LocalOp& 
          UsesIn(schedule, round, op.dst, Buffers::kApart).none();
 }
 
-// Adds to `of_round` what a transfer does.
+// Adds the facts about a transfer to `of_round`.
 void Add(const Transfer& transfer, const Uses& uses, int64_t bytes, RoundFacts* of_round) {
   of_round->longest = std::max(of_round->longest, bytes);
   if (transfer.direction == Direction::kSend) {

@@ -22,13 +22,13 @@ struct RoundFacts {
 
 // A receive into scratch. Other transfers have the initial values.
 struct TransferFacts {
-  // In its round, the only use of its memory is that operands lie inside it.
+  // In its round, its memory is used only by operands that lie inside it.
   bool only_read = false;
   // No later round of the lane uses the message: nothing touches its memory before a receive that
   // overwrites all of it.
   bool ends_with_round = false;
-  // The operand that shares the memory, and its operation, if there is exactly one such operand in
-  // the round. -1: there are none or several.
+  // The only operand of the round that shares the memory, and the operation of this operand. -1 if
+  // no operand shares the memory, or if several do.
   int64_t operand = -1, op = -1;
 };
 
@@ -44,8 +44,8 @@ struct Facts {
   std::vector<OpFacts> ops;
 };
 
-// `plan`: with its schedule, and the places of transfers and operations. Takes time in proportion
-// to the squares of the numbers of transfers and operations of a round.
+// Returns the facts about a plan that has its schedule and the places of transfers and operations.
+// The time is proportional to the squares of the numbers of transfers and operations in a round.
 Facts FactsOf(const Plan& plan);
 
 }  // namespace entrain

@@ -40,10 +40,11 @@ class UserCombine final : public Job, public std::enable_shared_from_this<UserCo
   static std::shared_ptr<UserCombine> Post(const UserFunctions& functions, DType dtype,
                                            const Reduction& reduction, Combination combination,
                                            Returned returned);
-  // The call is over. The function is not called any more. If it is running, it may still use its
-  // operands, which lie in `memory`. The combination then keeps `memory`.
+  // Must be called when the call ends before the function has returned. Prevents a later start of
+  // the function. A function that is running may still use its operands, which lie in `memory`, so
+  // the combination then keeps `memory`.
   void Cancel(std::shared_ptr<OwnedBuffer> memory);
-  // Returns when the function was called. 0: it was not called.
+  // Returns the time at which the function was called, or 0 if it was not called.
   int64_t since_ns() const { return since_ns_.load(std::memory_order_relaxed); }
   void Run() override;
 
@@ -63,7 +64,7 @@ class UserCombine final : public Job, public std::enable_shared_from_this<UserCo
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<OwnedBuffer> memory_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<UserCombine> self_;  // while it is submitted
+  std::shared_ptr<UserCombine> self_;  // set while the job is submitted
 };
 
 }  // namespace entrain

@@ -79,8 +79,8 @@ struct WorkInfo {
 class Work {
  public:
   static constexpr uint64_t kMark = MarkOf("work");
-  // `engine` makes progress for waiters. Null: the work is finished elsewhere before any thread
-  // waits for it.
+  // `engine` makes progress for waiters. It may be null if the work is finished before any thread
+  // waits for the work.
   explicit Work(Engine* engine) : engine_(engine) {}
   virtual ~Work() { Discard(); }
   Work(const Work&) = delete;
@@ -94,8 +94,8 @@ class Work {
   bool Wait(Deadline give_up, bool background = false);
   // Any thread may call this once the work has been started.
   virtual WorkInfo Info() const { return {}; }
-  // Returns the mark of the object that can be taken from the work when it is over. 0: the work
-  // yields only its status.
+  // Returns the mark of the object that can be taken from the work when the work is over, or 0 if
+  // the work yields only its status.
   virtual uint64_t yields() const { return 0; }
   // Takes one turn of the engine if no other thread drives it. Returns done().
   bool Test();
@@ -103,12 +103,13 @@ class Work {
   const absl::Status& status() const { return status_; }
 
   // Calls `then` once when the work is over, on the thread that finishes the work, which is the
-  // engine's driver. Calls it here if the work is already over. `then` must not block.
+  // engine's driver. If the work is already over, calls `then` on the calling thread. `then` must
+  // not block.
   using Continuation = absl::AnyInvocable<void(const absl::Status&) &&>;
   void Then(Continuation then);
-  // Calls a function of the caller once when the work is over. The function may block. It runs on
-  // the engine's thread of callbacks, or here if the work is already over. On an error it will not
-  // be called.
+  // Calls `done`, a function of the caller, once when the work is over. `done` may block. It runs
+  // on the engine's thread of callbacks, or on the calling thread if the work is already over. If
+  // Notify returns an error, `done` is not called.
   absl::Status Notify(Continuation done);
   // Returns a descriptor that becomes readable when the work is over, and stays readable. It
   // belongs to the work and is open as long as the work lives.
