@@ -31,8 +31,8 @@ void AllGather(Draft* draft, const Group& group, const Pieces& pieces) {
     draft->BeginRound();
     draft->Recv(rank_at(group.me + distance), Around(pieces, group.me + distance, count));
     draft->Send(rank_at(group.me - distance), Around(pieces, group.me, count));
-    draft->Settle(pieces[static_cast<size_t>(group.me)]);  // from now on it is sent together with
-                                                           // others
+    draft->Settle(pieces[static_cast<size_t>(group.me)]);  // from now on this rank's piece is
+                                                           // sent together with others
   }
   draft->Settle(pieces[static_cast<size_t>(group.me)]);
 }

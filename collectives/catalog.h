@@ -15,8 +15,8 @@ enum class Order : uint8_t {
   kAny,
   // In rank order. Reductions that do not commute need this.
   kByRank,
-  // In rank order, and grouped alike by all algorithms of the kind with this value: the bits of a
-  // result depend on the contributions alone.
+  // In rank order, and grouped alike by all algorithms of the kind with this value, so the bits of
+  // a result depend on the contributions alone.
   kFixed,
   // Combines each part in one operation whose operands are the ranks' contributions in rank order.
   // Reductions that treat ranks differently (weighted) need this.
@@ -32,7 +32,7 @@ enum class Message : uint8_t {
 // The number of other ranks with which a rank exchanges messages.
 enum class Partners : uint8_t {
   kFew,   // fewer than proportional to the ranks; if by_hosts, counts ranks on other hosts only
-  kRoot,  // the root exchanges with all others, in one round; the others with few
+  kRoot,  // the root exchanges with all others, in one round; each other rank with few
   kAll,   // every rank exchanges with all others, in one round
   kAllInTurn,  // every rank exchanges with all others, one after the other
 };
@@ -53,7 +53,8 @@ struct Algorithm {
 
 // All algorithms, grouped by kind.
 absl::Span<const Algorithm> Catalog();
-// INVALID_ARGUMENT: no such algorithm. The message lists the names for this kind.
+// Returns INVALID_ARGUMENT if there is no such algorithm. The message then lists the names for this
+// kind.
 absl::StatusOr<const Algorithm*> FindAlgorithm(CallKind kind, absl::string_view name);
 
 }  // namespace entrain

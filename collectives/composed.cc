@@ -24,9 +24,9 @@ int HolderByRange(const Hosts& hosts, int host, int part) {
   return hosts.RanksOn(host)[At(part * hosts.SizeOf(host) / n)];
 }
 
-// reduce_scatter, all_gather: returns the rank whose place on `host` is that of the part's own rank
-// on its host (on a smaller host: modulo its size). On the part's own host that is the part's rank
-// itself.
+// reduce_scatter, all_gather: returns the rank that has the same place on `host` as the part's own
+// rank has on its host. If `host` has fewer ranks, the place is taken modulo their number. On the
+// host of the part's own rank, returns this rank itself.
 int HolderByPlace(const Hosts& hosts, int host, int part) {
   return hosts.RanksOn(host)[At(hosts.PlaceOf(part) % hosts.SizeOf(host))];
 }
@@ -45,19 +45,19 @@ Pieces Deal(const Hosts& hosts, int host, Holder holder) {
   return pieces;
 }
 
-// For each rank of another host, the parts that pass between it and this rank in one direction, in
-// rank order.
+// For each rank of another host: the parts, in rank order, that travel between that rank and this
+// rank in one direction.
 using Traffic = std::map<int, Parts>;
 
-// Adds one round that sends partial sums to the ranks that complete them, and completes this
-// rank's.
+// Adds one round that sends partial sums to the ranks that complete them, and completes the parts
+// of this rank.
 void ReduceAcross(Draft* draft, const Hosts& hosts, const Traffic& out, const Parts& completed) {
   const int me = draft->spec().rank;
   draft->BeginRound();
   std::vector<Contribution> from;
   for (int host = 0; host < hosts.count(); ++host) {
     // Each host contributes once to each part, but different parts may come from different ranks of
-    // it.
+    // the host.
     if (host == hosts.HostOf(me) || completed.empty()) {
       continue;
     }
@@ -171,7 +171,7 @@ void AllGather(Draft* draft, absl::Span<const int> host_numbers) {
       draft->Send(HolderByPlace(hosts, host, me), {me});
     }
   }
-  draft->Settle({me});  // from now on it is sent together with its neighbours
+  draft->Settle({me});  // from now on this part is sent together with its neighbours
   direct::AllGather(draft, local, pieces);
 }
 
@@ -183,7 +183,7 @@ tree::Branch BroadcastTree(const Spec& spec, absl::Span<const int> host_numbers)
   if (spec.rank != leader) {
     return inside;
   }
-  // Serves the other hosts first, since the way there takes longer.
+  // Serves the other hosts first, because messages to them take longer.
   tree::Branch branch = tree::Binomial(Leaders(hosts, spec), hosts.HostOf(spec.root));
   branch.children.insert(branch.children.end(), inside.children.begin(), inside.children.end());
   return branch;
@@ -261,7 +261,7 @@ void Scatter(Draft* draft, absl::Span<const int> host_numbers) {
     draft->Recv(spec.root, local);
     draft->BeginRound();
   } else {
-    // Serves the other hosts first, since the way there takes longer.
+    // Serves the other hosts first, because messages to them take longer.
     for (int host = 0; host < hosts.count(); ++host) {
       if (host != my_host) {
         draft->Send(LeaderOf(hosts, spec, host), hosts.RanksOn(host));

@@ -12,21 +12,22 @@ namespace {
 using Block = std::pair<int, int>;  // from rank, to rank
 using Blocks = std::vector<Block>;
 
-// Blocks that travel between this rank and another in one message.
+// The blocks that travel between this rank and another rank in one message.
 struct Message {
   int peer;
   Blocks blocks;
 };
 using Messages = std::vector<Message>;
 
-// The route of each block. A rank of another host is served by the rank here that has the same
-// place on its host (on a smaller host: modulo its size).
+// The route of each block. Blocks for a rank of another host go through the rank of this host that
+// has the same place on its host. If this host has fewer ranks, the place is taken modulo their
+// number.
 class Routes {
  public:
   Routes(const Hosts& hosts, int me) : hosts_(hosts), me_(me), host_(hosts.HostOf(me)) {}
 
-  // Returns the messages within the host: those that leave this rank if `out`, else those that come
-  // to it.
+  // Returns the messages within the host: the messages that this rank sends if `out`, else the
+  // messages that it receives.
   Messages Inside(bool out) const {
     Messages messages;
     for (const int peer : hosts_.RanksOn(host_)) {
@@ -59,7 +60,8 @@ class Routes {
   int ServerOn(int host, int rank) const {
     return hosts_.RanksOn(host)[static_cast<size_t>(hosts_.PlaceOf(rank) % hosts_.SizeOf(host))];
   }
-  // Returns the blocks that `to` keeps, and those that it sends across.
+  // Returns the blocks that `from` sends to `to`: those that `to` keeps, and those that `to` sends
+  // to other hosts.
   Blocks Handed(int from, int to) const {
     Blocks blocks;
     for (int rank = 0; rank < static_cast<int>(hosts_.host_of.size()); ++rank) {

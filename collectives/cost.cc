@@ -203,11 +203,11 @@ class LaneWalk {
   std::vector<Rank> ranks_;
   std::vector<Host> hosts_;
   std::map<std::pair<size_t, size_t>, std::deque<Message>>
-      sent_;  // and not received, by sender and receiver
+      sent_;  // messages that were not received yet, by sender and receiver
 };
 
-// Counts hops by a clock that only messages advance, by one each. across_only: only messages
-// between hosts do.
+// Counts hops with a clock that each message advances by one. If across_only, only messages between
+// hosts advance the clock.
 int CountHops(absl::Span<const Schedule> schedules, absl::Span<const int> hosts,
               const Layout& layout, bool across_only) {
   MachineCost machine;

@@ -14,9 +14,9 @@ namespace entrain {
 
 struct Cost {
   int rounds = 0;  // rounds of the longest lane
-  // The longest chain of messages that wait for one another. It determines the time of a call
-  // without data. CountWorstCost follows the chain over all ranks. CountCost sees one rank only and
-  // returns its rounds.
+  // The length of the longest chain of messages that wait for one another. It determines the time
+  // of a call without data. CountWorstCost follows the chain over all ranks. CountCost sees one
+  // rank only, and sets `hops` to `rounds`.
   int hops = 0;
   int hops_across = 0;   // counts only messages between hosts
   int64_t messages = 0;  // number of messages sent
@@ -29,7 +29,8 @@ struct Cost {
   int64_t scratch_bytes = 0;  // of all lanes together
 };
 
-// Counts the cost of one rank. `hosts` as in Algorithm::build; empty: all ranks on one host.
+// Counts the cost of one rank. `hosts` is as in Algorithm::build. If it is empty, all ranks are on
+// one host.
 Cost CountCost(const Schedule& schedule, const Layout& layout, int64_t element_bytes,
                absl::Span<const int> hosts = {});
 
@@ -39,8 +40,8 @@ struct LinkCost {
   int64_t latency_ps = 0;  // from the end of the send to the arrival
   int64_t message_ps = 0;  // work of the sender, and again of the receiver
   int64_t byte_fs = 0;     // work of the receiver
-  // The time on the shared medium of a host: its memory for messages inside, each direction of its
-  // network for messages across.
+  // Time per byte on the shared medium of a host. The medium is the host's memory for messages
+  // inside, and each direction of its network for messages across.
   int64_t wire_fs = 0;
 };
 
@@ -60,8 +61,8 @@ struct LaneCost {
   int64_t next_ps = 0;  // each further lane: the work of the busiest rank, core or wire
 };
 
-// Counts the first lane of every rank's schedule; the schedules are in rank order. `hosts` and
-// `layout` as above.
+// Computes the time of the first lane from every rank's schedule, in rank order. `hosts` and
+// `layout` are as above.
 LaneCost CountLane(absl::Span<const Schedule> schedules, absl::Span<const int> hosts,
                    const Layout& layout, int64_t element_bytes, const MachineCost& machine);
 

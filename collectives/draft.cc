@@ -141,7 +141,7 @@ std::vector<Draft::Place> Draft::Operands(int part, int my_order,
 
 void Draft::Combine(const Parts& parts, int my_order, const std::vector<Contribution>& from,
                     bool last) {
-  // If kOut has only some of the parts, it takes only complete ones.
+  // If kOut has only some of the parts, only complete sums are written to it.
   const BlockRange output = OutputWindow(spec());
   const bool into_out = (last || output.blocks() == BlockCount(spec())) && !parts.empty() &&
                         std::all_of(parts.begin(), parts.end(),

@@ -1,17 +1,16 @@
-// Draft: one lane of one call, while an algorithm writes its schedule. Families of algorithms
-// (ring, direct, ...) are fragments: functions that add rounds to a draft for a Group. Fragments
-// speak of *parts*, one for each rank of the communicator. The draft knows the block of the vector
-// D (spec.h) that a part has in this lane. It also knows where this rank's current value of the
-// part lies.
+// A draft is one lane of one call while an algorithm writes the lane's schedule. Families of
+// algorithms (ring, direct, ...) are fragments: functions that add rounds to a draft for a Group.
+// Fragments speak of *parts*, one for each rank of the communicator. The draft knows the block of
+// the vector D (spec.h) that a part has in this lane. The draft also knows where this rank's
+// current value of the part lies.
 //
-// Because the draft tracks that place, fragments can follow each other. A part starts in kIn, moves
-// to scratch or kOut when contributions are combined into it, and to kOut when it is received
-// whole. Fragments never name slots.
+// Because the draft tracks the place of the value, fragments can follow each other. A part starts
+// in kIn, moves to scratch or kOut when contributions are combined into it, and to kOut when it is
+// received whole. Fragments never name slots.
 //
 // Parts that are contiguous in D travel in one message. Every other part travels in a message of
 // its own. (With several lanes, the parts of one lane are not contiguous in reduce_scatter and
-// all_gather.)
-// Sender and receiver cut messages alike, because the cut depends on D only.
+// all_gather.) Sender and receiver cut messages alike, because the cut depends on D only.
 #pragma once
 
 #include <vector>
@@ -54,16 +53,16 @@ class Draft {
 
   // Receives a contribution, to be combined in this round or in a later one.
   Contribution RecvContribution(int peer, int order, const Parts& parts);
-  // Combines this rank's own values of `parts`, which come `my_order`-th, and the contributions in
-  // `from`. A result for which kOut has no place (partial sums in reduce_scatter) replaces from[0],
-  // which must then have all the parts. `last`: as in LocalOp.
+  // Combines this rank's own values of `parts`, whose order is `my_order`, with the contributions
+  // in `from`. A result for which kOut has no place (partial sums in reduce_scatter) replaces
+  // from[0], which must then have all the parts. `last` is as in LocalOp.
   void Combine(const Parts& parts, int my_order, const std::vector<Contribution>& from, bool last);
-  // Gives contiguous places in scratch to parts, most of which are still to be received, so that
-  // they can be sent on in one message. Copies the parts that are here already in this round. May
-  // be called at most once per draft.
+  // Gives contiguous places in scratch to `parts`, so that they can be sent on in one message. Most
+  // of these parts are still to be received. In this round, copies the parts that this rank already
+  // has. Must be called at most once per draft.
   void Assemble(const Parts& parts);
-  // Copies parts to kOut that are not there yet. This is the last step for the parts of the result.
-  // Earlier it is allowed only when kIn's values are not sent any more.
+  // Copies the `parts` that are not yet in kOut to kOut. This is the last step for the parts of the
+  // result. An earlier call is allowed only when kIn's values are not sent any more.
   void Settle(const Parts& parts);
 
  private:
@@ -75,7 +74,7 @@ class Draft {
   // Returns true if `next` lies `distance` blocks behind `place`.
   static bool Follows(const Place& next, const Place& place, int distance);
   int BlockOfPart(int part) const { return BlockOf(spec(), part, lane_); }
-  // Returns how many of the parts from parts[begin] on are contiguous in D.
+  // Returns the number of parts, from parts[begin] on, that are contiguous in D.
   int RunAt(const Parts& parts, int begin) const;
   Place HomeOf(const Parts& parts, int begin, int length);
   // Adds contiguous scratch for `length` parts from parts[begin] on. Returns the first block.
@@ -85,13 +84,13 @@ class Draft {
   ScheduleBuilder* builder_;
   const int lane_;
   std::vector<Place> place_;  // by part
-  std::vector<int> homes_;    // by part: the scratch blocks of Assemble, -1: none; empty before
+  std::vector<int> homes_;    // by part: the scratch block of Assemble, or -1; empty before
                               // Assemble
 };
 
 // Returns the group of all ranks in order.
 Group Everyone(const Spec& spec);
-// Returns pieces where every rank owns its own part.
+// Returns the pieces in which every rank owns its own part.
 Pieces OwnParts(const Spec& spec);
 // Returns every part.
 Parts AllParts(const Spec& spec);

@@ -1,8 +1,8 @@
-// all_to_all where each block goes straight to its destination.
+// all_to_all in which each block goes straight to its destination.
 //
 // direct: all messages at once. pairwise: one peer at a time, in both directions at once. In round
-// t, rank r meets rank (t - r) mod n, as in a tournament, so that no two ranks send to the same
-// rank:
+// t, rank r exchanges with rank (t - r) mod n, as in a tournament, so that no two ranks send to the
+// same rank:
 //
 //   round     0       1        2       3         n = 4
 //           1 <-> 3  0 <-> 1  0 <-> 2  0 <-> 3
@@ -10,8 +10,8 @@
 //
 // In both algorithms each rank sends n - 1 messages of one part. direct takes one round. pairwise
 // takes at most n rounds, with one message in flight in each direction. In a call in place, a
-// received block waits in scratch until the block that it replaces was sent. Both then need n - 1
-// parts of scratch (with many lanes these are small).
+// received block waits in scratch until the block that it replaces was sent. Both algorithms then
+// need scratch for n - 1 parts (small parts if the call has many lanes).
 #pragma once
 
 #include "collectives/schedule.h"

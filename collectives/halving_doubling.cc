@@ -9,12 +9,12 @@ size_t At(int index) {
   return static_cast<size_t>(index);
 }
 
-// One cut of positions [low, high) into A = [low, middle) and B = [middle, high), as one member
-// sees it.
+// One cut of positions [low, high) into A = [low, middle) and B = [middle, high), from the view of
+// one member.
 struct Cut {
   int low, middle, high;
   bool in_a;
-  int partner;  // in the other half; -1: this rank is A's last and has none
+  int partner;  // in the other half; -1: this rank is A's last member and has no partner
   int single;   // A's last member if it has no partner; else -1
 };
 
@@ -84,7 +84,7 @@ void AllGather(Draft* draft, const Group& group, const Pieces& pieces) {
         draft->Send(group.ranks[At(cut->single)], mine);
       }
     }
-    draft->Settle(mine);  // the first time only: from now on it is sent with its neighbours
+    draft->Settle(mine);  // has an effect once: later rounds send it with others
   }
   draft->Settle(mine);
 }

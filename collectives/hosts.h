@@ -1,5 +1,5 @@
-// The ranks by host, for hierarchical algorithms (composed.h). Hosts count from 0 in the order of
-// their first rank, whatever numbers the caller gives them.
+// The ranks by host, for hierarchical algorithms (composed.h). Hosts are numbered from 0 in the
+// order of their first rank. The caller's own host numbers only tell which ranks share a host.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Recursive doubling, the fewest hops for an all_reduce: in round k a rank exchanges all it has
-// with the rank 2^k away.
+// Recursive doubling, the fewest hops for an all_reduce: in round k a rank exchanges its whole
+// value with the rank 2^k away.
 //
 // all_reduce on four ranks. Every rank sends its whole sum so far, and both sides add in rank
 // order:

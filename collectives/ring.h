@@ -1,4 +1,4 @@
-// Around a ring: every member exchanges messages with its two neighbours only. The ring needs the
+// Ring algorithms: every member exchanges messages with its two neighbours only. The ring needs the
 // fewest bytes and the most rounds.
 //
 // reduce_scatter on four ranks, where part p ends at rank p. A number is a part, whose sum grows on
@@ -27,7 +27,7 @@
 namespace entrain::ring {
 
 // Before: every member has contributions to all pieces. Afterwards every member owns the sum of its
-// own piece. `last`: nothing else will be combined into it.
+// own piece. `last` means that nothing else will be combined into this sum.
 void ReduceScatter(Draft* draft, const Group& group, const Pieces& pieces, bool last);
 // Before: every member has its own piece. Afterwards every member has all pieces in kOut.
 void AllGather(Draft* draft, const Group& group, const Pieces& pieces);

@@ -10,10 +10,10 @@
 //     2     {0}      {0 1}    {0..2}   {0..3}   {0..4}
 //
 //   It takes ceil(log2 n) rounds of S bytes each. exclusive: all values first move one place to the
-//   right, then the ranks behind 0 do the same.
+//   right. Then the ranks behind 0 run the inclusive scan.
 //
-// chain: each rank adds its own value to the one from the left and sends the sum on: n - 1 hops, S
-// bytes sent by each rank, and lanes follow each other.
+// chain: each rank adds its own value to the one from the left and sends the sum on. This takes
+// n - 1 hops, each rank sends S bytes, and lanes follow each other.
 #pragma once
 
 #include "collectives/schedule.h"

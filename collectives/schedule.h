@@ -10,8 +10,8 @@
 //
 // Regions are ranges of blocks (collectives/spec.h) in one of three slots:
 //   kIn, kOut   blocks of D inside the slot's window on it (InputWindow, OutputWindow). The two may
-//               be the same memory (in-place calls), see invariant 4; in an all_to_all only if the
-//               spec says in_place.
+//               be the same memory (in-place calls, see invariant 4). In an all_to_all this is
+//               so only if the spec says in_place.
 //   kScratch    blocks of this lane's own scratch; block s is as large as D's block
 //               `scratch_like[first_scratch + s]`. The executor lends it for the life of the lane.
 // A region of several blocks is contiguous in memory. A region of no blocks is a message of no
@@ -26,8 +26,8 @@
 //   4 A block of kOut is written only after every read of the same block of kIn by this rank, in
 //     any lane.
 //   5 Lanes write disjoint blocks of kOut. Together they write every block of kOut, with two
-//     exceptions: a broadcast's root writes none, as kIn and kOut are its one buffer, and rank 0 of
-//     an exclusive scan writes none, as nothing comes before it.
+//     exceptions. A broadcast's root writes none, because its kIn and kOut are one buffer. Rank 0
+//     of an exclusive scan writes none, because no rank comes before it.
 //   6 Transfers with one peer in one lane are in the same order on both sides (the simulator checks
 //     it).
 #pragma once
@@ -91,8 +91,8 @@ struct Schedule {
   std::vector<int32_t> scratch_like;
 };
 
-// Returns the elements of a region of this lane. `layout`: that of the region's slot; for scratch,
-// that of the input.
+// Returns the number of elements of a region of this lane. `layout` is the layout of the region's
+// slot, or of the input if the slot is scratch.
 int64_t ElementsOf(const Schedule& schedule, const Lane& lane, const Layout& layout,
                    const Region& region);
 
@@ -102,7 +102,7 @@ class ScheduleBuilder {
   explicit ScheduleBuilder(const Spec& spec);
   const Spec& spec() const { return schedule_.spec; }
 
-  void BeginLane();  // ends the lane before; all calls below are about the new lane
+  void BeginLane();  // ends the previous lane; all calls below are about the new lane
   // Adds a scratch block to this lane, as large as D's block `like`.
   int AddScratch(int like);
   // Begins a round. A round without transfers and operations is dropped.

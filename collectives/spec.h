@@ -31,9 +31,9 @@ struct Spec {
   int root = 0;   // used only if HasRoot(kind)
   int lanes = 1;  // >= 1
   // kGather, kScatter, kAllToAll: parts differ in length, and a rank knows only the lengths of
-  // those that it sends or receives.
+  // the parts that it sends or receives.
   bool uneven = false;
-  // kAllToAll: kIn and kOut are one memory. The schedules of other kinds always work in place.
+  // kAllToAll: kIn and kOut are the same memory. The schedules of other kinds always work in place.
   bool in_place = false;
   friend bool operator==(const Spec&, const Spec&) = default;
 };
@@ -62,10 +62,12 @@ struct Layout {
   }
 };
 
-// Returns the layout of a call with `count` elements (as in Call::count): as even as possible,
-// every lane of a part alike. If HasParts(kind), D has size * count elements, else count.
+// Returns the layout of a call with `count` elements (as in Call::count). The elements are cut as
+// evenly as possible, in the same manner for every lane of a part. If HasParts(kind), D has
+// size * count elements, else count.
 Layout UniformLayout(const Spec& spec, int64_t count);
-// Returns the layout where rank r's part has counts[r] elements. Only if HasParts(kind).
+// Returns the layout in which rank r's part has counts[r] elements. Must be called only if
+// HasParts(kind).
 Layout UnevenLayout(const Spec& spec, absl::Span<const int64_t> counts);
 
 // A subset of the ranks in an order of its own, and this rank's position in it. Fragments of

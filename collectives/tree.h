@@ -9,8 +9,8 @@
 //        |
 //        3
 //
-// n ranks, S bytes: a rank takes part in at most ceil(log2 n) rounds, and the longest chain has as
-// many messages. The root sends S ceil(log2 n) bytes, all ranks together S (n-1).
+// n ranks, S bytes: a rank takes part in at most ceil(log2 n) rounds, and the longest chain of
+// messages has the same length. The root sends S ceil(log2 n) bytes, all ranks together S (n-1).
 //
 // barrier on four ranks; a signal is a message of no bytes:
 //
@@ -34,8 +34,8 @@ struct Branch {
   int parent = -1;            // rank; -1: the root
   std::vector<int> children;  // ranks, in the order they are served
   bool at_once = false;       // all children in one round
-  // The subtree of child i, or of this rank: how many places behind the root it begins, and how
-  // many ranks it has. Binomial trees only.
+  // A subtree: the number of places behind the root at which it begins, and its number of ranks.
+  // `own` is the subtree of this rank, spans[i] that of child i. Binomial trees only.
   struct Span {
     int begin = 0, length = 0;
   };
@@ -43,7 +43,7 @@ struct Branch {
   std::vector<Span> spans;
 };
 
-// `root`: a position in the group.
+// Return this rank's branch of a tree. `root` is a position in the group.
 Branch Binomial(const Group& group, int root);
 // A tree of radix 4: a rank has up to three children of each size, and the tree has half as many
 // levels.

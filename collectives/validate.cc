@@ -1,5 +1,5 @@
-// Checks the invariants of schedule.h on one rank's schedule. A failure is a bug of the library:
-// INTERNAL.
+// Checks the invariants of schedule.h on one rank's schedule. A failure is a bug of the library,
+// so it is INTERNAL.
 
 #include <algorithm>
 #include <cstdlib>
@@ -51,7 +51,7 @@ class Checker {
   absl::Status Write(const Region& region);
 
   BlockRange WindowOf(Slot slot) const;
-  // Returns true if kIn and kOut are, or may be, one memory.
+  // Returns true if kIn and kOut are, or may be, the same memory.
   bool MayAlias() const { return spec_.kind != CallKind::kAllToAll || spec_.in_place; }
   // Returns the number of a block's memory. Blocks that share memory have the same number.
   int Cell(const Region& region, int i) const {
@@ -77,8 +77,8 @@ class Checker {
   const Schedule& schedule_;
   const Spec& spec_;
   const int blocks_;
-  std::vector<int> written_by_;                  // kOut: the lane that wrote it
-  std::vector<int> first_reader_, last_reader_;  // kIn: lanes
+  std::vector<int> written_by_;                  // by block of kOut: the lane that wrote it
+  std::vector<int> first_reader_, last_reader_;  // by block of kIn: lanes
   Lane lane_;
   int lane_number_ = 0;
   std::vector<bool> scratch_written_;  // of the current lane
@@ -176,8 +176,8 @@ absl::Status Checker::Write(const Region& region) {
   return absl::OkStatus();
 }
 
-// Checks invariant 2, then 1 and 3 with sends before receives, since a round's transfers run in any
-// order.
+// Checks invariant 2, then invariants 1 and 3. Checks sends before receives, because a round's
+// transfers run in any order.
 absl::Status Checker::CheckTransfers(const Round& round) {
   enum : uint8_t { kFree, kRead, kWritten };
   std::vector<uint8_t> use(2 * At(blocks_) + lane_.scratch, kFree);
@@ -261,7 +261,7 @@ absl::Status Checker::CheckRanges() const {
   return good ? absl::OkStatus() : Broken("an index points outside the schedule");
 }
 
-// Checks what needs all lanes: the rest of invariant 4, and that the result is complete.
+// Makes the checks that need all lanes: the rest of invariant 4, and that the result is complete.
 absl::Status Checker::CheckResult() const {
   for (int block = 0; MayAlias() && block < blocks_; ++block) {
     const int writer = written_by_[At(block)];
