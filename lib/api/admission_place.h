@@ -17,9 +17,9 @@ struct AdmissionPlace {
   std::string name;
 };
 
-// `store` and `name` are the fields, which may be NULL. If `store` is NULL, the store is that of
-// the launcher, which is opened when it is needed. If `name` is NULL, the name is `usual`. Without
-// `admits` both fields must be NULL.
+// `store` and `name` are these fields, which may be NULL. If `store` is NULL, the launcher's store
+// is used and is opened when it is needed. If `name` is NULL, the name is `usual`. If `admits` is
+// false, both fields must be NULL.
 absl::StatusOr<AdmissionPlace> AdmissionPlaceOf(bool admits, const entrain_store_t* store,
                                                 const char* name, const char* usual,
                                                 const Security& security);

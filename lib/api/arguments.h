@@ -33,8 +33,8 @@ absl::Status CheckReserved(const char* name, int32_t value);
 absl::Status CheckName(absl::string_view name);
 absl::Status CheckRank(const char* name, int32_t rank, int size);
 
-// Returns `count` as int64_t if `parts` times this number of elements can be addressed. This
-// refuses a negative number that became a size_t.
+// Returns `count` as int64_t if memory for `parts` times `count` elements can be addressed. Refuses
+// a negative number that was converted to size_t, too.
 absl::StatusOr<int64_t> CheckCount(size_t count, DType dtype, int64_t parts);
 
 // Checks a buffer of `bytes` bytes: not NULL (unless empty), aligned to its element type, not

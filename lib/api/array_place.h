@@ -23,10 +23,11 @@ struct ArrayPlace {
   int64_t limit_ns = kDefaultTimeoutNs;  // limit for a kernel that returns a number
 };
 
-// Accepts HOST without a stream, and DEVICE. Refuses everything else.
+// Accepts HOST without a stream, and DEVICE if the process's devices can be used. Returns an error
+// for everything else.
 absl::Status CheckArrayPlace(const ArrayPlace& place);
 
-// Sets the stream for later calls. FAILED_PRECONDITION for host memory.
+// Sets the stream for later calls. Returns FAILED_PRECONDITION for host memory.
 absl::Status SetStream(void* stream, ArrayPlace* place);
 
 struct NamedArray {
@@ -34,12 +35,13 @@ struct NamedArray {
   const void* array;
 };
 
-// Returns the device that holds `arrays`, or null for host memory or if all arrays are null.
-// INVALID_ARGUMENT names an array that is in another place.
+// Returns the device that holds `arrays`, or null if the place is host memory or all arrays are
+// null. Returns INVALID_ARGUMENT, naming the array, if an array is in another place.
 absl::StatusOr<Device*> DeviceOf(const ArrayPlace& place, absl::Span<const NamedArray> arrays);
 
 // Runs `body` so that CurrentKernels, CopyArray and ZeroArray (lib/device/device.h) work on
-// `arrays`. INVALID_ARGUMENT names an array that is in another place; null arrays are accepted.
+// `arrays`. Returns INVALID_ARGUMENT, naming the array, if an array is in another place. Accepts
+// null arrays.
 absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arrays,
                       absl::FunctionRef<void()> body);
 

@@ -21,8 +21,8 @@ namespace entrain::api {
 using entrain::CallbackScope;
 using entrain::Does;
 
-// The reach of a failure: the reach of its code, or only the call (stores and optimizers have no
-// communicator).
+// The reach of a failure: kByCode is the reach of its code. kCall is the call alone, for stores and
+// optimizers, which have no communicator.
 enum class Reach { kByCode, kCall };
 
 // Stores `status` (not OK) as this thread's last error and returns its code. Puts `function`
@@ -35,11 +35,11 @@ void ToRecord(const absl::Status& status, Reach reach, entrain_error_t* record);
 // Returns the record of this thread's last failure.
 const entrain_error_t& LastError();
 
-// Returns FAILED_PRECONDITION in a process that was forked from one which used the library.
+// Returns FAILED_PRECONDITION in a process that was forked from a process that used the library.
 absl::Status CheckProcess();
 bool Forked();
 
-// Returns INVALID_ARGUMENT "`name` is NULL".
+// Returns INVALID_ARGUMENT "`name` is NULL" if `pointer` is null.
 inline absl::Status NotNull(const void* pointer, const char* name) {
   if (pointer == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
@@ -47,7 +47,7 @@ inline absl::Status NotNull(const void* pointer, const char* name) {
   return absl::OkStatus();
 }
 
-// A field of more than 8 bytes, such as a text: bytes [begin, begin + bytes) of its struct.
+// A field of more than 8 bytes, such as a text. It has bytes [begin, begin + bytes) of its struct.
 struct LongField {
   size_t begin;
   size_t bytes;

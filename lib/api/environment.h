@@ -17,18 +17,19 @@ struct Place {
   int rank = 0, size = 1;
   // the part of the job's store that belongs to this start of the job
   std::shared_ptr<Store> store;
-  // Number of times that entrain-run --elastic has restarted this rank; from 1 on, this process is
-  // a newcomer. nullopt: the job is not elastic.
+  // Number of times that entrain-run --elastic has restarted this rank. If it is at least 1, this
+  // process is a newcomer. nullopt if the job is not elastic.
   std::optional<int64_t> restarts;
 };
 
-// Opens the store, or serves it if the launcher's conventions give this rank that task. A served
+// Returns this process's place. Opens the job's store, or serves the store if the launcher's
+// conventions give this rank that task. A served
 // store stays until the process ends, since other ranks may use it after this rank has finished. If
 // no launcher has set its variables, returns a world of one rank, with a store of its own. Any
 // thread may call this. Blocks for at most `timeout_ns`, and at most 30 s.
 absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t timeout_ns);
 
-// Opens the same store in a process whose rank need not be in the environment; ENTRAIN_STORE is
+// Opens the job's store, too, but does not need a rank in the environment. ENTRAIN_STORE is
 // sufficient.
 absl::StatusOr<std::shared_ptr<Store>> StoreFromEnvironment(const Security& security,
                                                             const Stop& stop);

@@ -37,7 +37,8 @@
 
 namespace entrain::api {
 
-// Ends the call that was started on the object. Must run before the object is destroyed.
+// Ends the call that was started on the object, if it is not over. Must be called before the object
+// is destroyed.
 template <typename Object>
 void EndCalls(StartedCalls& calls, Object* object) {
   if (calls.RunsFor(object)) {
@@ -65,7 +66,7 @@ struct entrain_comm {
   entrain::Mark<entrain::MarkOf("comm")> mark = {};
   std::shared_ptr<entrain::Communicator> comm;
   bool lent = false;  // belongs to a mesh, which destroys the communicator
-  // The environment's store, opened by the first entrain_comm_grow that needs it.
+  // The environment's store. The first entrain_comm_grow that needs the store opens it.
   std::shared_ptr<entrain::Store> store = nullptr;
 };
 
@@ -127,16 +128,16 @@ struct entrain_acco {
 struct entrain_state {
   entrain::Mark<entrain::MarkOf("stat")> mark = {};
   std::shared_ptr<entrain::OpenState> state;          // shared with the calls in progress
-  std::weak_ptr<const void> owner;                    // if it is gone, the state must not be used
+  std::weak_ptr<const void> owner;                    // if expired, the state must not be used
   std::shared_ptr<entrain::api::StartedCalls> calls;  // calls of the owner
   const void* object() const { return owner.lock().get(); }
 };
 
 namespace entrain::api {
 
-// A started call has no struct of its own: its handle is the Work, and the handle holds one
-// reference to it. So starting a call costs no second allocation. The lowest bit of the pointer
-// says how waits behave.
+// A started call has no struct of its own: its handle is the address of the Work, and holds one
+// reference to the Work. So starting a call costs no second allocation. The lowest bit of the
+// handle is set if waits are in background mode.
 static_assert(alignof(Work) >= 2);
 
 inline entrain_work_t* ToHandle(RefPtr<Work> work, bool background) {
@@ -175,8 +176,8 @@ inline absl::Status NotNull(const entrain_work_t* handle, const char* name) {
   return CheckMark(work, IsPlace(work) ? work->mark() : 0, Work::kMark, name);
 }
 
-// Returns FAILED_PRECONDITION if a started call is not over on the object, or on an object that
-// shares its state.
+// Returns FAILED_PRECONDITION if a call that was started is not over. The call may be on the object
+// or on another object that shares its state.
 template <typename Handle>
 requires requires(const Handle* handle) {
   handle->calls->CheckIdle("");
@@ -210,8 +211,8 @@ absl::Status WatchOn(const Handle* handle, absl::string_view operation, int64_t 
 }
 
 // Destroys a handle's object. Does nothing for NULL and in a forked child. Logs an error for a
-// wrong handle, and for a handle that must not be destroyed inside a callback. `does` is the needs
-// of the destruction.
+// wrong handle, and for a handle that must not be destroyed inside a callback. `does` says
+// what the destruction needs.
 template <typename Handle>
 void Destroy(const char* function, Handle* handle, Does does = Does::kLook) {
   if (handle == nullptr || Forked()) {

@@ -1,6 +1,6 @@
-// The rows of an option list (lib/train/option_list.h) in the C struct that has a field of the same
-// name for each row, and the answers of the API about them: entrain_edit_option,
-// entrain_acco_option and similar functions.
+// Joins the rows of an option list (lib/train/option_list.h) to the C struct that has a field of
+// the same name for each row. Implements the functions of the API that describe these options
+// (entrain_edit_option, entrain_acco_option and similar functions).
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,8 @@
 #define ENTRAIN_OPTION_COPY(type, name, fallback, range, matters, why, shared, help) \
   to->name = static_cast<decltype(to->name)>(from.name);
 
-// Declares the struct `Rows`, which joins a list to its C struct and its C++ struct, for the functions below.
+// Declares the struct `Rows`, which joins a list to its C struct and its C++ struct. The functions
+// below take it as their template argument.
 #define ENTRAIN_OPTION_ROWS(Rows, LIST, CStruct, CppStruct, TABLE)                \
   struct Rows {                                                                   \
     using Config = CStruct;                                                       \
@@ -47,7 +48,8 @@ namespace entrain::api {
 static_assert(ENTRAIN_OPTION_SWITCH == static_cast<int32_t>(OptionType::kSwitch));
 static_assert(ENTRAIN_OPTION_F64 == static_cast<int32_t>(OptionType::kF64));
 
-// Returns an error unless every bool and enumerator of the C++ struct can hold the value of the C struct.
+// Returns an error unless every bool and enumerator of the C++ struct can hold the value of the C
+// struct.
 template <typename Rows>
 absl::Status CheckCopyable(const typename Rows::Config& config) {
   const std::vector<double> values = Rows::Values(config);
@@ -60,7 +62,8 @@ absl::Status CheckCopyable(const typename Rows::Config& config) {
   return absl::OkStatus();
 }
 
-// Returns options with the values of the rows, whose ranges are checked. The other fields have their defaults.
+// Checks the range of each row's value. Returns options with these values. The other fields have
+// their defaults.
 template <typename Rows>
 absl::StatusOr<typename Rows::Options> NumbersOf(const typename Rows::Config& config) {
   const std::vector<double> values = Rows::Values(config);
@@ -98,7 +101,8 @@ absl::Status DescribeOption(int32_t index, entrain_edit_option_t* option) {
   return WriteStruct(&known, sizeof(known), option, "entrain_edit_option_t");
 }
 
-// `known` has the defaults of the C struct; the caller's fields are copied over them.
+// Sets *matters to 1 if the option has an effect with this config, else to 0. `known` must have the
+// defaults of the C struct. The caller's fields replace these defaults.
 template <typename Rows>
 absl::Status OptionMatters(const typename Rows::Config* config, typename Rows::Config known,
                            int32_t index, int32_t* matters) {

@@ -26,7 +26,7 @@ struct Request {
   int32_t root = 0;  // the root, or the peer; recv_any: -1
   const entrain_call_options_t* options = nullptr;
   entrain_work_t** work = nullptr;
-  // v-variants: elements by rank, `size` entries each.
+  // For v-variants: the number of elements of each rank. Both arrays have `size` entries.
   bool uneven = false;
   const size_t* in_counts = nullptr;
   const size_t* out_counts = nullptr;
@@ -38,8 +38,8 @@ struct Request {
 absl::Status ToCall(const Request& request, Call* call, entrain_batch_t** batch);
 // Returns the tag in the options, or -1 if there is none or the tag is refused.
 int64_t TagOf(const entrain_call_options_t* options);
-// Returns `why` with the blame record of a refused call, which has no number but names the
-// operation.
+// Returns `why` with the blame record of a refused call. The record names the operation and has no
+// number.
 absl::Status Refusal(const Call& call, const absl::Status& why);
 
 }  // namespace entrain::api

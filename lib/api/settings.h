@@ -19,8 +19,8 @@ absl::Status CheckTimeout(int64_t timeout_ns);
 // Returns INVALID_ARGUMENT for a negative timeout and for 0.
 absl::Status CheckPositiveTimeout(int64_t timeout_ns);
 
-// Return the settings of the two structs, completed from the environment. Store, rank and size of
-// CommOptions keep their defaults.
+// Return the options that the struct and the environment give. Store, rank and size of CommOptions
+// keep their defaults.
 absl::StatusOr<RuntimeOptions> ToRuntimeOptions(const entrain_runtime_config_t* config);
 absl::StatusOr<CommOptions> ToCommOptions(const entrain_comm_config_t& config);
 

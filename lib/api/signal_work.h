@@ -1,4 +1,4 @@
-// Works that are not calls on a communicator. A SignalWork ends when another thread says so.
+// Works that are not calls on a communicator. A SignalWork ends when another thread calls Over.
 // StartedCalls runs blocking calls on a thread of its own, one at a time, and gives the caller a
 // work to wait for.
 //
@@ -28,7 +28,8 @@ class SignalWork final : public Work, public Job {
   // `comm` is the name of a communicator. `operation` must live for ever. `tag` is -1 or a layer.
   static RefPtr<SignalWork> Make(std::shared_ptr<Engine> engine, std::string comm,
                                  absl::string_view operation, int64_t tag);
-  // Ends the work with `status` as soon as the engine has a turn. Called once, by any thread.
+  // Ends the work with `status` as soon as the engine has a turn. Must be called once, by any
+  // thread.
   void Over(const absl::Status& status);
 
   WorkInfo Info() const override { return info_; }
@@ -56,10 +57,11 @@ class StartedCalls {
   // returned and the objects are idle.
   RefPtr<Work> Start(const void* owner, absl::string_view operation,
                      absl::AnyInvocable<absl::Status()> call) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns FAILED_PRECONDITION "`name`: edit_leave, which was started, is not over", for example.
+  // Returns FAILED_PRECONDITION if a call is not over, for example "`name`: edit_leave, which was
+  // started, is not over".
   absl::Status CheckIdle(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // RunsFor returns true if a call of the owner is not over. Join blocks until it is over, so the
-  // owner must make the call fail first.
+  // RunsFor returns true if a call of the owner is not over. Join blocks until the call is over, so
+  // the owner must make the call fail first.
   bool RunsFor(const void* owner) const ABSL_LOCKS_EXCLUDED(mutex_);
   void Join() { worker_.Drain().IgnoreError(); }
 

@@ -45,7 +45,7 @@ absl::Status CheckStep(const GivenStep& given, const Optimizer& optimizer, Apply
 // Checks one array of `count` f32 elements.
 absl::Status CheckF32Array(const char* name, const void* array, int64_t count);
 
-// Checks that no two of the arrays overlap: "two of `names` overlap".
+// Checks that no two of the arrays overlap. The error is "two of `names` overlap".
 absl::Status CheckApart(absl::Span<const void* const> arrays, int64_t count, const char* names);
 
 }  // namespace entrain::api
