@@ -31,7 +31,7 @@ namespace {
 ENTRAIN_OPTION_ROWS(AccoRows, ENTRAIN_ACCO_OPTIONS, entrain_acco_config_t, ChannelOptions,
                     entrain::AccoOptionTable);
 
-// If `dtype` is -1, returns `usual`, the type of the parameters.
+// Returns the checked `dtype`, or `usual`, the type of the parameters, if `dtype` is -1.
 absl::StatusOr<DType> ToDType(int32_t dtype, DType usual) {
   if (dtype == -1) {
     return usual;
@@ -40,7 +40,7 @@ absl::StatusOr<DType> ToDType(int32_t dtype, DType usual) {
   return DType{dtype};
 }
 
-// Returns null if `optim` is null.
+// Returns the object of the handle, or null if `optim` is null.
 absl::StatusOr<std::shared_ptr<const entrain::Optimizer>> OptimizerOf(const entrain_optim_t* optim,
                                                                       const std::string& name) {
   if (optim == nullptr) {
@@ -77,8 +77,8 @@ absl::StatusOr<std::vector<ParameterGroup>> ToGroups(const entrain_acco_config_t
   return groups;
 }
 
-// Checks the values of the C enumerations and types, which only this file sees. GradientChannel
-// checks the rest.
+// Converts the config. Checks the values of the C enumerations and types, because only this file
+// sees them. GradientChannel checks all other values.
 absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& config,
                                                 const entrain::Communicator& comm) {
   ENTRAIN_RETURN_IF_ERROR(CheckCopyable<AccoRows>(config));
@@ -120,7 +120,7 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
   return options;
 }
 
-// `make` returns a GradientChannel.
+// Checks the config and creates the handle. `make` must return the GradientChannel.
 template <typename MakeChannel>
 absl::Status MakeAcco(entrain_comm_t* comm, const entrain_acco_config_t* config,
                       entrain_acco_t** acco, const MakeChannel& make) {
@@ -139,8 +139,8 @@ absl::Status MakeAcco(entrain_comm_t* comm, const entrain_acco_config_t* config,
   return absl::OkStatus();
 }
 
-// Runs a call of the training loop. If the call fails, this rank may end, so the other ranks, which
-// may wait for this rank, are told.
+// Runs a call of the training loop. If the call fails, tells the other ranks, because they may wait
+// for this rank and this rank may end.
 template <typename Body>
 entrain_status_t GuardCall(const char* function, entrain_acco_t* acco, const Body& body,
                            Does does = Does::kWait) {

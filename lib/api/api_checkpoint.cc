@@ -117,7 +117,7 @@ entrain_status_t Run(const char* function, Handle* handle, const char* name, Act
   });
 }
 
-// Starts one of these operations on a thread of the library. `operation` is the name of the work.
+// Starts Save or Load on a thread of the library. `operation` is the name of the work.
 template <typename Handle>
 entrain_status_t Start(const char* function, Handle* handle, const char* name,
                        absl::string_view operation, Action<Handle> action,

@@ -25,7 +25,7 @@ using entrain::WorkerThread;
 
 namespace {
 
-// Copies an array of the caller, which may be NULL.
+// Returns a copy of an array of the caller. The copy is empty if `values` is NULL.
 template <typename T>
 std::vector<T> Copy(const T* values, int32_t count) {
   return values == nullptr || count < 1 ? std::vector<T>() : std::vector<T>(values, values + count);
@@ -34,7 +34,8 @@ std::vector<T> Copy(const T* values, int32_t count) {
 ENTRAIN_OPTION_ROWS(EditRows, ENTRAIN_EDIT_OPTIONS, entrain_edit_config_t, EditOptions,
                     entrain::EditOptionTable);
 
-// LayerSync makes the checks that concern several options.
+// Converts the config and checks each option. LayerSync makes the checks that concern several
+// options.
 absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
                                           const entrain::Mesh& mesh) {
   ENTRAIN_ASSIGN_OR_RETURN(EditOptions options, NumbersOf<EditRows>(config));
@@ -53,7 +54,7 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
   return options;
 }
 
-// `make` returns a LayerSync.
+// Checks the config and creates the handle. `make` must return the LayerSync.
 template <typename MakeSync>
 absl::Status MakeEdit(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                       entrain_edit_t** edit, const MakeSync& make) {
@@ -91,8 +92,8 @@ int32_t ToWishes(uint64_t flags) {
   return static_cast<int32_t>(flags) & kAllWishes;
 }
 
-// Runs a call of the training loop. If the call fails, this rank may end, so the other ranks, which
-// may wait for this rank, are told.
+// Runs a call of the training loop. If the call fails, tells the other ranks, because they may wait
+// for this rank and this rank may end.
 template <typename Body>
 absl::Status Make(const char* function, entrain_edit_t* edit, Body& body) {
   const absl::Status status = body();

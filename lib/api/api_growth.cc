@@ -99,7 +99,8 @@ entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entrain_grow_conf
     ENTRAIN_ASSIGN_OR_RETURN(const GrowOptions options, ToGrowOptions(known, comm));
     auto made = kept->Grow(options);
     if (!made.ok()) {
-      // Whatever happened to newcomers, the communicator may continue.
+      // Newcomers may have failed without harm to the communicator. The error then has the reach of
+      // the call only.
       reach = kept->status().ok() ? Reach::kCall : Reach::kByCode;
       return made.status();
     }

@@ -22,7 +22,7 @@
 namespace entrain::api {
 namespace {
 
-// One list, as one buffer.
+// A list of buffers as one contiguous buffer.
 struct Parts {
   std::vector<const void*> list;  // a copy, since the caller's list is valid only during the call
   std::vector<size_t> bytes;
@@ -58,7 +58,8 @@ struct ListCall {
   entrain_work_t** work;
 };
 
-// `counts` has the number of elements of each rank; null: each rank has `count`.
+// Checks the list and returns its parts. `counts` has the number of elements of each rank. If
+// `counts` is null, each rank has `count` elements.
 absl::StatusOr<Parts> PartsOf(const ListCall& call, const char* name, const void* const* list,
                               size_t count, const size_t* counts) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(call.comm, "comm"));
@@ -112,7 +113,7 @@ absl::StatusOr<Parts> PartsOf(const ListCall& call, const char* name, const void
   return parts;
 }
 
-// The work of the whole call. It is over only when the parts have been written.
+// The work of a list call. It is over only when the caller's parts have been written.
 class ListWork final : public Work {
  public:
   ListWork(Engine* engine, RefPtr<Work> whole, Parts ins, Parts outs)
@@ -134,8 +135,8 @@ class ListWork final : public Work {
   const Parts ins_, outs_;
 };
 
-// `start(in, out, work)` starts the call on contiguous memory. If the call has no such list, `in`
-// or `out` is empty.
+// Runs or starts a list call. `start(in, out, work)` must start the call on contiguous memory. `in`
+// or `out` is empty if the call has no list of inputs or of outputs.
 template <typename Start>
 entrain_status_t Run(const ListCall& call, absl::StatusOr<Parts> ins, absl::StatusOr<Parts> outs,
                      const Start& start) {

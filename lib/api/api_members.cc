@@ -65,8 +65,8 @@ absl::StatusOr<entrain::ShrinkOptions> ToShrinkOptions(const entrain_shrink_conf
   return options;
 }
 
-// Unlike in other calls, a rank that does not come, or that calls something else, does not end the
-// communicator.
+// Runs an agreement. Its errors TIMED_OUT and MISMATCH have the reach of the call only: unlike in
+// other calls, the communicator does not end if a rank does not call or calls something else.
 entrain_status_t GuardAgreement(const char* function, absl::FunctionRef<absl::Status()> body) {
   absl::Status status;
   const entrain_status_t code = Guard(function, Does::kWait, [&] { return status = body(); });

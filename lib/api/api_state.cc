@@ -46,7 +46,8 @@ absl::Status CheckUsable(const entrain_state_t* state) {
   return CheckIdle(state, "state");
 }
 
-// Returns the number of elements. The entry compares it and `dtype` with its own.
+// Checks the caller's array and returns its number of elements. The entry of the state compares the
+// number and `dtype` with its own.
 absl::StatusOr<int64_t> CheckData(const void* data, size_t count, entrain_dtype_t dtype) {
   ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));

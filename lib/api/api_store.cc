@@ -19,7 +19,7 @@
 namespace entrain::api {
 namespace {
 
-// limit of entrain_store_open, if its timeout is 0
+// time limit of entrain_store_open if its timeout is 0
 constexpr int64_t kConnectTimeout = 30 * kSecond;
 
 // Returns the Stop of a call that waits only for the store.
@@ -38,7 +38,7 @@ absl::Status CheckKey(const entrain_store_t* store, const char* key) {
   return absl::OkStatus();
 }
 
-// Returns a reference to the store, since the handle may be destroyed while a call waits.
+// Returns a reference that keeps the store alive. The handle may be destroyed while a call waits.
 std::shared_ptr<Store> Kept(const entrain_store_t* store) {
   return store->store;
 }

@@ -188,8 +188,8 @@ absl::Status CheckHasLayer(const entrain_shard_t* shard, int32_t layer) {
   return absl::OkStatus();
 }
 
-// Checks also that the shard is idle. While it is not, callers may only ask for a layer's place in
-// the slab.
+// Checks the layer, and that the shard is idle. While a call on the shard is not over, callers may
+// only ask for a layer's place in the slab.
 absl::Status CheckLayer(const entrain_shard_t* shard, int32_t layer) {
   ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
   return CheckHasLayer(shard, layer);

@@ -15,7 +15,7 @@
 namespace entrain::api {
 namespace {
 
-// True only in a forked child. It is set there before any of the child's code runs.
+// True only in a forked child. Set in the child before any other code of the child runs.
 std::atomic<bool> forked{false};
 
 entrain_error_t EmptyRecord() {

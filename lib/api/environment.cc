@@ -21,8 +21,8 @@
 namespace entrain::api {
 namespace {
 
-// A store that the environment names already exists, and launchers start all ranks at once. So a
-// store that does not answer in this time will not answer at all.
+// A store that the environment names already exists, and launchers start all ranks at once. So if a
+// store does not answer within this time, it will not answer at all.
 constexpr int64_t kStoreTimeout = 30 * kSecond;
 
 // The stores that this process serves, by the requested URL.
@@ -107,7 +107,8 @@ absl::StatusOr<std::optional<int64_t>> Restarts() {
 
 absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t timeout_ns) {
   ENTRAIN_ASSIGN_OR_RETURN(const std::optional<int64_t> restarts, Restarts());
-  // A job's variables without a rank are an error, not a world of one.
+  // If a job's variables are set but the rank is missing, returns an error instead of a world of
+  // one rank.
   bool launched = GetEnv("ENTRAIN_STORE").has_value() || GetEnv("WORLD_SIZE").has_value();
   absl::StatusOr<Launch> launch = DetectLaunch([&launched](const char* name) {
     std::optional<std::string> value = GetEnv(name);

@@ -103,7 +103,7 @@ absl::Status ApplyReduction(const Request& request, const entrain_reduction_t* r
   return absl::OkStatus();
 }
 
-// Returns the number of parts of `count` elements that the buffers have on this rank.
+// Return the number of parts of `count` elements in this rank's input and output.
 int64_t InParts(CallKind kind, int size, bool is_root) {
   switch (kind) {
     case CallKind::kReduceScatter:
@@ -138,8 +138,8 @@ int64_t SumOf(const std::vector<int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// `in` and `out` may share memory only as the call documents: the smaller buffer is this rank's
-// part of the larger one. `before` is the number of elements before that part.
+// Checks that `in` and `out` share memory only as the call documents: the smaller buffer may be
+// this rank's part of the larger one. Buffers of equal size may be the same. `before` is the number of elements before this part.
 absl::Status CheckApart(const Call& call, int64_t before) {
   if (!Overlap(call.in.data, call.in.bytes, call.out.data, call.out.bytes)) {
     return absl::OkStatus();
@@ -168,7 +168,7 @@ absl::Status ApplyBuffers(const Request& request, Call* call, int rank, int size
   const bool is_root = rank == call->root;
   const int64_t in_parts = InParts(call->kind, size, is_root);
   const int64_t out_parts = OutParts(call->kind, size, is_root);
-  // The count is equal on all ranks, so the limit is that of a rank that has all parts.
+  // The count is equal on all ranks, so every rank applies the limit of a rank that has all parts.
   const int64_t most = HasParts(call->kind) ? size : 1;
   ENTRAIN_ASSIGN_OR_RETURN(call->count, CheckCount(request.count, call->dtype, most));
   const int64_t bytes = call->count * SizeOf(call->dtype);
@@ -178,7 +178,8 @@ absl::Status ApplyBuffers(const Request& request, Call* call, int rank, int size
   return CheckApart(*call, rank * call->count);
 }
 
-// Converts the caller's elements by rank. Checks that all parts together fit into memory.
+// Converts the caller's numbers of elements, one per rank. Checks that all parts together fit into
+// memory.
 absl::StatusOr<std::vector<int64_t>> CheckCounts(const char* name, const size_t* counts,
                                                  DType dtype, int size) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(counts, name));
