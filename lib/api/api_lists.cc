@@ -181,7 +181,7 @@ const void* const* AsList(void* const* outs) {
   return const_cast<const void* const*>(outs);
 }
 bool IsRoot(const entrain_comm_t* comm, int32_t root) {
-  return comm == nullptr || comm->comm->rank() == root;  // PartsOf refuses null
+  return comm == nullptr || comm->comm->rank() == root;  // PartsOf refuses a null comm
 }
 
 }  // namespace

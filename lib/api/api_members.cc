@@ -104,7 +104,7 @@ entrain_status_t entrain_comm_members(const entrain_comm_t* comm, entrain_member
     if (written > 0) {
       ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(members), "members"));
     }
-    // The caller's elements may have another size.
+    // The caller's structs may have another size than this library's struct.
     char* at = reinterpret_cast<char*>(members);
     for (int32_t r = 0; r < written; ++r) {
       const entrain_member_t known = ToMember(r, reports[static_cast<size_t>(r)]);

@@ -139,7 +139,8 @@ int64_t SumOf(const std::vector<int64_t>& counts) {
 }
 
 // Checks that `in` and `out` share memory only as the call documents: the smaller buffer may be
-// this rank's part of the larger one. Buffers of equal size may be the same. `before` is the number of elements before this part.
+// this rank's part of the larger one. Buffers of equal size may be the same. `before` is the
+// number of elements before this part.
 absl::Status CheckApart(const Call& call, int64_t before) {
   if (!Overlap(call.in.data, call.in.bytes, call.out.data, call.out.bytes)) {
     return absl::OkStatus();

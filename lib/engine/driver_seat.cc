@@ -140,8 +140,8 @@ bool DriverSeat::TakeIfQuiet() {
   if (open_works_.load(std::memory_order_relaxed) > 0 || !jobs_.Empty() || !TryTake(kCaller)) {
     return false;
   }
-  // While objects are armed, peers send a wake-up with every message. A turn disarms them. An
-  // occasional turn also answers questions of peers.
+  // While objects are armed, peers send a wake-up with every message. A turn disarms the objects.
+  // An occasional turn is also needed to answer questions of peers.
   if (armed_ || ++quiet_takes_ % kQuietTakesPerTurn == 0) {
     Turn();
   }
@@ -168,8 +168,8 @@ void DriverSeat::Submit(Job* job) {
 }
 
 void DriverSeat::Kick() {
-  // A driver takes the job. But the driver may have looked just before, so this loop runs until the
-  // queue is empty or another thread drives.
+  // If another thread drives, it takes the job. But it may have looked at the queue just before and
+  // left. So this loop runs until the queue is empty or another thread drives.
   while (!jobs_.Empty() && TryTake(kCaller)) {
     Turn();
     Leave();
@@ -318,13 +318,14 @@ void DriverSeat::ThreadMain() {
     }
     nap = kMillisecond;
     if (ThreadDrives()) {
-      FutexWait(thread_word_, word, nap);  // the woken waiter needs a moment
+      FutexWait(thread_word_, word, nap);  // gives the woken waiter time to take the seat
     }
   }
 }
 
 bool DriverSeat::ThreadDrives() {
-  // Only the driver drains: a sleeping driver must find the bytes that were written to wake it.
+  // Only the driver reads these bytes, so that a sleeping driver finds the bytes that were written
+  // to wake it.
   DrainWakeFd();
   int idle = 0;
   while (idle < 2 && waiter_count_.load(std::memory_order_relaxed) == 0) {

@@ -88,8 +88,8 @@ absl::StatusOr<int> Work::Descriptor() {
   if (fd < 0) {
     return ErrnoStatus(errno, "eventfd");
   }
-  // The finishing thread uses its own descriptor, because the handle may be destroyed, and the
-  // caller's descriptor closed, before it signals.
+  // The finishing thread uses a descriptor of its own. Before it signals, the handle may be
+  // destroyed, and the caller's descriptor is then closed.
   const int signal = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (signal < 0) {
     const int error = errno;
@@ -117,8 +117,8 @@ void Work::Finish(absl::Status status) {
   status_ = std::move(status);
   Node* const given = continuations_.exchange(Closed(), std::memory_order_acq_rel);
   const absl::Status result = given == nullptr ? absl::OkStatus() : status_;
-  // A waiter may free the work as soon as done_ is set. So read engine_ before. The work's address
-  // is only compared afterwards. Release: pairs with the acquire in done().
+  // A waiter may free the work as soon as done_ is set, so read engine_ before. Afterwards the
+  // work's address is only compared. Release: pairs with the acquire in done().
   Engine* engine = engine_;
   const Work* self = this;
   done_.store(1, std::memory_order_release);
