@@ -16,8 +16,8 @@ int DistanceFrom(const Group& group, int root) {
 }
 
 // Let `me` be the distance of a rank from the root. Its subtree is [me, me + step), where step is
-// the largest power of the radix that divides me. For the root, step is the first power that
-// reaches n.
+// the largest power of the radix that divides `me`. For the root, step is the smallest power of
+// the radix that is at least n.
 Branch OfRadix(const Group& group, int root, int radix) {
   const int n = group.size();
   const int me = DistanceFrom(group, root);

@@ -132,7 +132,7 @@ absl::StatusOr<entrain::ShardConfig> ToShardConfig(const entrain_shard_config_t&
   return result;
 }
 
-// Converts an array of one pointer per layer.
+// Checks and converts an array that has one pointer per layer.
 absl::StatusOr<std::vector<std::byte*>> ToArrays(const char* name, void* const* arrays, DType dtype,
                                                  const entrain::Slab& slab) {
   std::vector<std::byte*> result;
@@ -258,7 +258,8 @@ entrain_status_t entrain_mesh_comm(const entrain_mesh_t* mesh, int32_t axis,
     ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
     ENTRAIN_RETURN_IF_ERROR(CheckAxis(axis));
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
-    // Lending does not change the mesh, and the borrower may use the communicators.
+    // The const_cast is needed because the caller may use the communicator. This function itself
+    // does not change the mesh.
     *comm = &const_cast<entrain_mesh_t*>(mesh)->comms[static_cast<size_t>(axis)];
     return absl::OkStatus();
   });

@@ -18,20 +18,20 @@ inline void CpuPause() {
 #endif
 }
 
-// Counts polls that found nothing. After such a poll the caller pauses by Spin. If Spin returns
-// false, it pauses by Yield. If both return false, it sleeps. `crowded`: the host has more ranks
-// than cores, so a peer may wait for this core.
+// Counts polls that found nothing. After such a poll the caller must call Spin. If Spin returns
+// false, the caller must call Yield. If both return false, the caller must sleep. `crowded`: the
+// host has more ranks than cores, so a peer may wait for this core.
 //
 // Thread safety: none.
 class Backoff {
  public:
   static constexpr int kSpins = 64;
-  // A rank with a core of its own keeps the core for this time. Another process would take the core
-  // for a scheduler's slice of milliseconds. The peer would wait meanwhile and give up its own core
-  // too.
+  // A rank with a core of its own keeps the core for this time. If it yielded, another process
+  // could take the core for a scheduler's slice of milliseconds. The peer would wait meanwhile and
+  // give up its own core too.
   static constexpr int64_t kKeepNs = 100 * kMicrosecond;
-  // Waking a sleeping thread takes up to a hundred microseconds on a virtual machine. A peer that
-  // reads a few MiB is done sooner.
+  // A rank yields for this time before it sleeps. Waking a sleeping thread takes up to a hundred
+  // microseconds on a virtual machine. A peer that reads a few MiB is done sooner.
   static constexpr int64_t kYieldNs = kMillisecond;
   static constexpr int kExpectedSpins = 16;
 

@@ -1,5 +1,5 @@
-// Functions of the caller that do not run on the driver: those of the done() thread, and functions
-// during which this rank makes no progress.
+// Keeps the thread that runs the caller's done() functions. Records the caller's functions during
+// which this rank makes no progress, so that an error can name such a function.
 //
 // Thread safety: any thread.
 #pragma once
@@ -27,14 +27,14 @@ class CallerFunctions {
 
   // Returns the thread of done(). The first call creates it.
   absl::StatusOr<std::shared_ptr<CallbackThread>> Thread() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Notes that `who` has entered the function `name`. Empty `name`: `who` has returned from its
-  // function. `who` is in one function at a time.
+  // Notes that `who` has entered the function `name`. If `name` is empty, notes that `who` has
+  // returned from its function. `who` is in one function at a time.
   void Note(const void* who, absl::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Reports the function that was entered first: kDeadlineExceeded "it is in NAME, which has not
-  // returned for 3 s". Returns OK if there is no function, or if it has run for less than
-  // `least_ns`.
+  // Returns kDeadlineExceeded "it is in NAME, which has not returned for 3 s" for the function that
+  // was entered first and has not returned. Returns OK if there is no such function, or if it has
+  // run for less than `least_ns`.
   absl::Status Inside(int64_t least_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Logs, once, a done() that has run for a second, because it delays those that come after it.
+  // Logs once that a done() has run for a second, because it delays the next done() functions.
   void TellOfDone() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

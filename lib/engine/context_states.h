@@ -2,7 +2,8 @@
 // pieces, and a piece is allocated when the first of its numbers is used. Numbers are used in
 // order, so most processes have one piece.
 //
-// Thread safety: any thread. A thread that reads a state also sees what the setter did before Set.
+// Thread safety: any thread. A thread that reads a state also sees the stores that the setter made
+// before Set.
 #pragma once
 
 #include <array>
@@ -44,8 +45,8 @@ class ContextStates {
     Piece* piece = place.load(std::memory_order_acquire);
     if (piece == nullptr) {
       auto made = std::make_unique<Piece>();
-      // Release: a thread that loads the pointer sees the zeros. Another thread may have been
-      // faster.
+      // Release: a thread that loads the pointer sees the zeros. Another thread may have set
+      // the pointer meanwhile.
       if (place.compare_exchange_strong(piece, made.get(), std::memory_order_acq_rel)) {
         piece = made.release();
       }

@@ -18,7 +18,7 @@
 
 namespace entrain {
 
-// How an inline call ends. After any value but kDone an executor must continue.
+// The ways in which an inline call ends. After any value but kDone an executor must continue.
 enum class InlineEnd : uint8_t { kDone, kNoFit, kNoRoom, kOtherFirst, kWaitedLong, kEngineWanted };
 inline constexpr std::array<absl::string_view, 6> kInlineEnds = {
     "the call is over",
@@ -65,12 +65,12 @@ class InlineCall {
 
  private:
   InlineEnd RunRound(uint32_t index, InlineBackoff& backoff);
-  // These functions return kDone when their part of the round is done.
+  // Return kDone when their part of the round is done.
   InlineEnd SendAll(const Round& round);
   InlineEnd ReceiveAll(const Round& round, InlineBackoff& backoff);
   // Waits until the peers have taken the messages sent by RTS.
   InlineEnd AwaitTaken(const Round& round, InlineBackoff& backoff);
-  // Copies those messages of this round that still lie in an endpoint's memory to the scratch.
+  // Copies to scratch the messages of this round that still lie in an endpoint's memory.
   void Keep();
 
   const Plan& plan_;

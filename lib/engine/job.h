@@ -5,7 +5,7 @@
 
 namespace entrain {
 
-// A job deletes itself, or its submitter keeps it.
+// A job deletes itself, or its submitter keeps it alive.
 class Job : public MpscNode {
  public:
   virtual ~Job() = default;
