@@ -97,7 +97,7 @@ class DriverSeat {
   ~DriverSeat();
   DriverSeat(const DriverSeat&) = delete;
   DriverSeat& operator=(const DriverSeat&) = delete;
-  // Returns OK if the constructor has got its descriptors.
+  // Returns OK, or the error if the constructor could not open its descriptors.
   const absl::Status& status() const { return status_; }
 
   // Adds a descriptor that wakes sleepers when it becomes readable. Must be called before Start.
@@ -165,8 +165,8 @@ class DriverSeat {
   void SleepAsDriver(Deadline until);                                    // [driver]
   void SleepAsWaiter(const Work& work, Deadline give_up);
   void ThreadMain();
-  // Drives until two turns find nothing or a caller waits, then sleeps. Returns true if it has
-  // woken a waiter that will drive.
+  // Drives until two turns find nothing or a caller waits, then sleeps. Returns true if it has woken
+  // a waiter that will drive next.
   bool ThreadDrives();
   bool Arm();  // [driver]
   void WakeDriver();
