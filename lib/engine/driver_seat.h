@@ -165,8 +165,8 @@ class DriverSeat {
   void SleepAsDriver(Deadline until);                                    // [driver]
   void SleepAsWaiter(const Work& work, Deadline give_up);
   void ThreadMain();
-  // Drives until two turns find nothing or a caller waits, then sleeps. Returns true if it has woken
-  // a waiter that will drive next.
+  // Drives until two turns find nothing or a caller waits, then sleeps. Returns true if it has
+  // woken a waiter that will drive next.
   bool ThreadDrives();
   bool Arm();  // [driver]
   void WakeDriver();
