@@ -1,5 +1,5 @@
-"""Ranks that are forked from a server that has imported PyTorch, because importing it takes seconds of processor time. What users do,
-processes that import it and ranks of entrain-run, the tests of the examples and of README.md run."""
+"""Forks ranks from a process that has imported PyTorch, because each import takes seconds of processor time. The tests of the
+examples and of README.md run programs as users do: as ranks of entrain-run that import PyTorch themselves."""
 import atexit
 import linecache
 import multiprocessing
@@ -14,12 +14,13 @@ from multiprocessing import connection
 import entrain
 
 _context = multiprocessing.get_context("forkserver")
-# Also what they import when they are first used.
-_context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.testing", "torch._dynamo", "fsspec.core"])
+# The last two are imported by PyTorch itself, when fully_shard and checkpoints are first used.
+_context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.testing",
+                                 "torch._dynamo", "fsspec.core"])
 
 
 def _main(code, arguments, environment, stdin, stdout):
-    """What an interpreter does with a program: its streams, its module, the functions of its end."""
+    """Runs a program as an interpreter does: with its own streams and module, and the functions of its end."""
     os.environ.clear()
     os.environ.update(environment)
     os.dup2(stdin.fileno(), 0)
