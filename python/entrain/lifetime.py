@@ -8,7 +8,7 @@ destroyed.
 Invariants:
 1. No object is destroyed while a call is inside it (`with life`), or while an object made from it exists.
 2. No object is destroyed inside a function that the library has called.
-3. Finalisers take no lock except the lock of the queue, which is reentrant."""
+3. Finalisers take no lock. They call put() of a SimpleQueue, which is reentrant."""
 from __future__ import annotations
 
 import atexit

@@ -13,19 +13,6 @@ namespace {
 
 constexpr int64_t kUnset = -7777;
 
-// Appends elements first to first + count of a rank: element i is (131 trial + 17 rank + i) mod 1009
-// - 300. Tests spend much of their time here.
-void AppendTo(uint32_t trial, int rank, int64_t first, int64_t count, std::vector<int64_t>* to) {
-  constexpr int64_t kModulus = 1009, kLeast = -300;
-  int64_t residue = (static_cast<int64_t>(trial) * 131 + rank * 17 + first) % kModulus;
-  size_t at = to->size();
-  to->resize(at + static_cast<size_t>(count));
-  for (; at < to->size(); ++at) {
-    (*to)[at] = residue + kLeast;
-    residue = residue + 1 == kModulus ? 0 : residue + 1;
-  }
-}
-
 BufferView View(std::vector<std::byte>& data) {
   return {data.data(), static_cast<int64_t>(data.size()), MemoryKind::kHost};
 }
@@ -65,7 +52,7 @@ constexpr Operator kOperators[] = {
 };
 
 template <typename T>
-std::vector<std::byte> Stored(const std::vector<int64_t>& values, int divisor) {
+std::vector<std::byte> StoredAs(const std::vector<int64_t>& values, int divisor) {
   std::vector<std::byte> stored(values.size() * sizeof(T));
   for (size_t i = 0; i < values.size(); ++i) {
     T value = static_cast<T>(values[i]);
@@ -168,15 +155,15 @@ bool Trial::IsMessage() {
 std::vector<std::byte> Trial::Stored(const std::vector<int64_t>& values, int divisor) const {
   switch (call.dtype) {
     case DType::kI16:
-      return entrain::Stored<int16_t>(values, divisor);
+      return StoredAs<int16_t>(values, divisor);
     case DType::kI32:
-      return entrain::Stored<int32_t>(values, divisor);
+      return StoredAs<int32_t>(values, divisor);
     case DType::kF32:
-      return entrain::Stored<float>(values, divisor);
+      return StoredAs<float>(values, divisor);
     case DType::kF64:
-      return entrain::Stored<double>(values, divisor);
+      return StoredAs<double>(values, divisor);
     default:
-      return entrain::Stored<int64_t>(values, divisor);
+      return StoredAs<int64_t>(values, divisor);
   }
 }
 
@@ -252,11 +239,11 @@ int64_t Trial::OutElements() const {
 void Trial::AppendCombined(int ranks, int64_t first, int64_t count,
                            std::vector<int64_t>* to) const {
   const size_t begin = to->size();
-  AppendTo(spec_.number, 0, first, count, to);
+  AppendValues(0, first, count, to);
   std::vector<int64_t> values;
   for (int r = 1; r < ranks; ++r) {
     values.clear();
-    AppendTo(spec_.number, r, first, count, &values);
+    AppendValues(r, first, count, &values);
     const auto combine = [&](auto operation) {
       for (size_t i = 0; i < values.size(); ++i) {
         int64_t& result = (*to)[begin + i];
@@ -294,7 +281,14 @@ void Trial::AppendCombined(int ranks, int64_t first, int64_t count,
 }
 
 void Trial::AppendValues(int from, int64_t first, int64_t count, std::vector<int64_t>* to) const {
-  AppendTo(spec_.number, from, first, count, to);
+  constexpr int64_t kModulus = 1009, kLeast = -300;
+  int64_t residue = (static_cast<int64_t>(spec_.number) * 131 + from * 17 + first) % kModulus;
+  size_t at = to->size();
+  to->resize(at + static_cast<size_t>(count));
+  for (; at < to->size(); ++at) {
+    (*to)[at] = residue + kLeast;
+    residue = residue + 1 == kModulus ? 0 : residue + 1;
+  }
 }
 
 std::vector<int64_t> Trial::Wanted() const {

@@ -97,7 +97,7 @@ class AdmissionJob : private VirtualJob {
     Finished& mine = finished_[process];
     const int64_t start = Joins(process) ? comes_at_[static_cast<size_t>(newcomer)] : kStartNs;
     if (Joins(process)) {
-      // What the newcomer has must not matter.
+      // The values that the newcomer has before it joins do not matter.
       replica.ForEach(replica.params(), [](int, int64_t, float& value) { value = 7; });
     } else {
       replica.Edit(options);

@@ -11,8 +11,6 @@ import time
 import types
 from multiprocessing import connection
 
-import entrain
-
 _context = multiprocessing.get_context("forkserver")
 # The last two are imported by PyTorch itself, when fully_shard and checkpoints are first used.
 _context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.testing",
@@ -41,8 +39,8 @@ def _main(code, arguments, environment, stdin, stdout):
 
 
 class Process:
-    """A forked process that runs `code`, with what the tests need of subprocess.Popen. Its standard input is a pipe, and so is its
-    standard output, which its errors go to also."""
+    """A forked process that runs `code`, with the functions of subprocess.Popen that the tests need. One pipe is its standard
+    input, another its standard output and error."""
 
     def __init__(self, code, *arguments, environment=None):
         theirs, stdin = _context.Pipe(duplex=False)
@@ -54,7 +52,7 @@ class Process:
         self.stdin, self.stdout = open(os.dup(stdin.fileno()), "w"), open(os.dup(stdout.fileno()))
         for end in (theirs, stdin, stdout, mine):
             end.close()
-        self.text = None  # all that it printed, once communicate has read it
+        self.text = None  # the whole output, once the thread of read() has it
         self._reader = None
 
     @property
@@ -68,7 +66,7 @@ class Process:
         self._process.kill()
 
     def read(self):
-        """Closes its standard input, and begins to read what it prints to `text`."""
+        """Closes the standard input, and starts the thread that reads the output to `text`. Returns the thread."""
         def read():
             self.text = self.stdout.read()
 
@@ -79,7 +77,7 @@ class Process:
         return self._reader
 
     def communicate(self, timeout):
-        """(what it printed, None), as soon as it has ended."""
+        """Returns (the output, None) when the process has ended."""
         self.read().join(timeout)
         if self._reader.is_alive():
             raise subprocess.TimeoutExpired("a forked rank", timeout)
@@ -88,8 +86,9 @@ class Process:
 
 
 def script(code, *arguments, size, timeout=40, environment=None):
-    """Runs `code` on `size` ranks that find each other by Comm.from_env, with more variables. All must end well; if one does not, the others are
-    killed, and what all printed is shown."""
+    """Runs `code` on `size` ranks that find each other by Comm.from_env. `environment` has more variables. All ranks must end
+    with 0. If one does not, kills the others and fails with the output of all."""
+    import entrain  # not above: the forked processes import this module before they have their variables
     with entrain.Store.serve("tcp://127.0.0.1:0") as store:
         ranks = [Process(code, *arguments, environment={
             "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
