@@ -227,13 +227,15 @@ class TcpStore final : public RequestStore {
         pollfd state{idle->channel().fd(), POLLIN, 0};
         return poll(&state, 1, 0) != 0;
       };
-      if (idle->proving != nullptr && readable()) {
+      bool more = readable();
+      if (more && idle->proving != nullptr) {
         const absl::Status proven = Prove(&*idle, stop);
         if (absl::IsFailedPrecondition(proven)) {
           return proven;
         }
+        more = readable();
       }
-      if (!readable()) {
+      if (!more) {
         return *std::move(idle);
       }
     }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <future>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -542,6 +543,32 @@ TEST(TcpStore, BothEndsAskWhileNothingIsSent) {
     ++ends;
   }
   EXPECT_EQ(ends, 4);  // each handle has a connection
+}
+
+// The ports of this process's connections to the server and of their other ends.
+std::set<std::string> Connections() {
+  std::set<std::string> ports;
+  for (int fd = 0; fd < 1024; ++fd) {
+    if (const auto address = RemoteAddress(fd); address.ok()) {
+      ports.insert(address->ToString());
+    }
+  }
+  return ports;
+}
+
+// The server's proof may arrive at any moment between opening and the first call. The connection is
+// kept whenever that is.
+TEST(TcpStore, FirstCallUsesTheConnectionThatOpenMade) {
+  const auto served = Serve();
+  for (int i = 0; i < 1000; ++i) {
+    const auto opened = OpenStore(served->url(), "", Soon());
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    const auto before = Connections();
+    ExpectWorks(**opened);
+    const auto after = Connections();
+    EXPECT_TRUE(std::includes(before.begin(), before.end(), after.begin(), after.end()))
+        << "round " << i;
+  }
 }
 
 TEST(TcpStoreServer, StrangersGetAPartOfTheDescriptorsAtMost) {
