@@ -344,6 +344,9 @@ bool DriverSeat::ThreadDrives() {
     epoll_wait(epoll_fd_, events, 8, timeout);
   }
   thread_sleeps_.store(false, std::memory_order_relaxed);
+  if (idle < 2 && !handed_over) {
+    sched_yield();  // a waiter whose work is done has not unregistered yet
+  }
   return handed_over;
 }
 

@@ -16,6 +16,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "absl/base/internal/thread_identity.h"
@@ -119,6 +120,15 @@ bool ABSL_INTERNAL_C_SYMBOL(AbslInternalPerThreadSemWait)(
                             : std::numeric_limits<int64_t>::max();
   const int64_t left = timeout.has_timeout() ? until - absl::ToUnixNanos(absl::Now()) : until;
   return World()->AwaitPost(std::max<int64_t>(left, 0));
+}
+
+// Abseil computes the ends of its waits for a duration from this clock. The program's definition comes
+// before that of the C library.
+int gettimeofday(timeval* time, void* /*zone*/) noexcept {
+  timespec now{};
+  const int result = clock_gettime(CLOCK_REALTIME, &now);  // the process's own clock in a fiber
+  *time = {.tv_sec = now.tv_sec, .tv_usec = now.tv_nsec / 1000};
+  return result;
 }
 
 // ---- The system
