@@ -713,8 +713,12 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * them; a late replica takes up its missed rounds first. Replicas that have left take part in all rounds, and do not
  * count for the quorum. If a round is not closed within timeout_ns, the exchange fails with TIMED_OUT, which names the
  * replicas that have not come. Checkpoints can be saved after a requested exchange; entrain_edit_open_state is refused.
+ * With ENTRAIN_ON_LOSS_FINISH the replicas that are left carry out the last decision about a round, whichever of them
+ * knew it. A lost replica does not count for the quorum. If fewer replicas are left than the quorum, a round needs all
+ * of them.
+ *
  * The options are refused in plain averaging, with use_async, overlap_steps, fragments, error_feedback,
- * ENTRAIN_ON_LOSS_FINISH, compat, and on device memory; CARRY and WEIGHTED also with ENTRAIN_ANCHOR_CHECK_REPAIR. If
+ * ENTRAIN_ADMIT_EXCHANGE, compat, and on device memory; CARRY and WEIGHTED also with ENTRAIN_ANCHOR_CHECK_REPAIR. If
  * replicas have several ranks, these options need the mesh that ENTRAIN_ON_LOSS_FINISH needs. */
 
 /* On device memory the host waits in entrain_edit_begin_forward for a merge that is due, and with use_async for the

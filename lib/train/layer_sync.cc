@@ -180,9 +180,9 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   const int layers = shards_->slab().layers();
   ENTRAIN_RETURN_IF_ERROR(CheckMayRepair());
   ENTRAIN_RETURN_IF_ERROR(exchange_.Reserve());
+  ENTRAIN_RETURN_IF_ERROR(StartCloser());
   ENTRAIN_RETURN_IF_ERROR(wait_ns.has_value() ? JoinMembers(*wait_ns) : StartRecovery());
   StartAdmission();
-  ENTRAIN_RETURN_IF_ERROR(StartCloser());
   base_ = exchange_.bytes_sent();
   ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? StartOnHost() : StartOnDevice());
   runner_.emplace(*worker_, exchange_, results_, error_, recovery_.get(), admission_.get(),

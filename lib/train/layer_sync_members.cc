@@ -64,8 +64,8 @@ absl::Status LayerSync::StartRecovery() {
   }
   exchange_.SetNumbers(groups.sync->rank(), most);
   results_.SetMost(most);
-  recovery_ =
-      std::make_unique<Recovery>(exchange_, results_, std::move(replicas), options_.timeout_ns);
+  recovery_ = std::make_unique<Recovery>(exchange_, results_, std::move(replicas), closer_.get(),
+                                         options_.timeout_ns);
   return absl::OkStatus();
 }
 
@@ -164,7 +164,7 @@ absl::Status LayerSync::JoinMembers(int64_t wait_ns) {
       std::make_unique<Recovery>(exchange_, results_,
                                  ReplicaWorld::Of(enlarged.world, mesh_->comm(Axis::kModel)->size(),
                                                   options_.timeout_ns, enlarged.places),
-                                 options_.timeout_ns);
+                                 closer_.get(), options_.timeout_ns);
   return absl::OkStatus();
 }
 

@@ -206,7 +206,7 @@ absl::Status LayerSync::Leave() {
   while (!all) {
     ENTRAIN_RETURN_IF_ERROR(StayForRound(&all));
   }
-  return absl::OkStatus();
+  return runner_->AwaitOthers();
 }
 
 // Takes part in one more rendezvous with the replicas that still train. They come only when their

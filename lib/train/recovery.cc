@@ -24,10 +24,16 @@ RoundPlace PlaceOf(const ExchangeRound* round, int64_t rendezvous) {
 
 }  // namespace
 
-absl::Status Recovery::Needed() const {
+// Returns the communicators in which a rank may wait for other replicas. Some may be null.
+std::vector<std::shared_ptr<Communicator>> Recovery::Communicators() const {
   const ExchangeGroups groups = exchange_.groups();
-  for (const Communicator* comm : {groups.sync.get(), groups.model.get(), world_->comm().get()}) {
-    ENTRAIN_RETURN_IF_ERROR(LossOf(comm));
+  return {groups.sync, groups.model, world_->comm(),
+          closer_ == nullptr ? nullptr : closer_->comm()};
+}
+
+absl::Status Recovery::Needed() const {
+  for (const std::shared_ptr<Communicator>& comm : Communicators()) {
+    ENTRAIN_RETURN_IF_ERROR(LossOf(comm.get()));
   }
   return absl::OkStatus();
 }
@@ -43,18 +49,23 @@ absl::Status Recovery::Run(ExchangeRound* round) {
   }
 }
 
+absl::Status Recovery::AwaitOthers() {
+  const CallOptions options = TimedCall(timeout_ns_, -1, true);
+  WorkerThread::Doing("leaving: the last exchange of the others", options.timeout_ns);
+  return world_->comm()->Barrier(options);
+}
+
 // Ends the communicators of the exchange, and replaces that of all ranks.
 absl::Status Recovery::Shrink() {
-  const ExchangeGroups groups = exchange_.groups();
-  const std::shared_ptr<Communicator> world = world_->comm();
+  const std::vector<std::shared_ptr<Communicator>> comms = Communicators();
   std::vector<absl::Status> causes;
-  for (const Communicator* comm : {groups.sync.get(), groups.model.get(), world.get()}) {
-    if (const absl::Status loss = LossOf(comm); !loss.ok()) {
+  for (const std::shared_ptr<Communicator>& comm : comms) {
+    if (const absl::Status loss = LossOf(comm.get()); !loss.ok()) {
       causes.push_back(loss);
     }
   }
   WorkerThread::Doing("after a loss: ending the communicators");
-  for (const auto& comm : {groups.model, groups.sync, world}) {
+  for (const std::shared_ptr<Communicator>& comm : comms) {
     if (comm != nullptr && !causes.empty()) {
       comm->EndWith(causes[0]);
     }
@@ -103,7 +114,7 @@ absl::Status Recovery::Regroup() {
     ENTRAIN_ASSIGN_OR_RETURN(sync, world->Split(mine.slot, mine.replica));
   }
   exchange_.Regroup(std::move(model), std::move(sync), ReplicasOf(world_->places()));
-  return absl::OkStatus();
+  return closer_ == nullptr ? absl::OkStatus() : closer_->GoOn(*world_);
 }
 
 absl::StatusOr<std::vector<RoundPlace>> Recovery::GatherPlaces(const RoundPlace& mine) {

@@ -3,6 +3,7 @@
 //
 //   1  the communicators of the exchange end, so that no rank waits in them
 //   2  Shrink finds the ranks that are left; new model and sync groups    replica_world
+//      with quorum or round_deadline all ranks get to know the last decision   round_closer
 //   3  all ranks send their progress, and make the same plan              recovery_plan
 //   4  the table of the rendezvous goes to ranks that lack it; if no rank has it, the rendezvous
 //      is held again
@@ -12,7 +13,7 @@
 //
 // If another rank is lost meanwhile, Run begins again and uses the results that it has.
 //
-// Thread safety: Needed and Run are called by the worker. End may be called by any thread.
+// Thread safety: Needed, Run and AwaitOthers are called by the worker. End may be called by any thread.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +30,22 @@
 #include "lib/train/exchange_round.h"
 #include "lib/train/recovery_plan.h"
 #include "lib/train/replica_world.h"
+#include "lib/train/round_closer.h"
 
 namespace entrain {
 
 class Recovery {
  public:
   // All arguments must outlive this object. If a replica has one rank, `world` is the exchange's
-  // sync group. `timeout_ns` limits each call; 0: the communicator's default.
+  // sync group. `closer` is null if rounds need all replicas. `timeout_ns` limits each call; 0: the
+  // communicator's default.
   Recovery(Exchange& exchange, ExchangeResults& results, std::unique_ptr<ReplicaWorld> world,
-           int64_t timeout_ns)
-      : exchange_(exchange), results_(results), world_(std::move(world)), timeout_ns_(timeout_ns) {}
+           RoundCloser* closer, int64_t timeout_ns)
+      : exchange_(exchange),
+        results_(results),
+        world_(std::move(world)),
+        closer_(closer),
+        timeout_ns_(timeout_ns) {}
 
   // Returns the loss by which a communicator of the exchange has ended; OK if there is none.
   absl::Status Needed() const;
@@ -46,11 +53,14 @@ class Recovery {
   // continue, by repeating its rendezvous or with its next turn. After an error this rank cannot go
   // on.
   absl::Status Run(ExchangeRound* round);
+  // Collective over all ranks. Returns OK when all of them have called it.
+  absl::Status AwaitOthers();
   // Ends the communicator of all ranks with the error, so that no rank waits in it for this rank.
   void End(const absl::Status& why) { world_->End(why); }
   ReplicaWorld& world() { return *world_; }
 
  private:
+  std::vector<std::shared_ptr<Communicator>> Communicators() const;
   absl::Status Shrink();
   absl::Status GoOn(ExchangeRound* round);
   absl::Status Regroup();
@@ -65,6 +75,7 @@ class Recovery {
   Exchange& exchange_;
   ExchangeResults& results_;
   const std::unique_ptr<ReplicaWorld> world_;
+  RoundCloser* const closer_;
   const int64_t timeout_ns_;
 };
 

@@ -102,12 +102,19 @@ bool ReplicaWorld::IsSyncGroup() const {
                                        });
 }
 
-void ReplicaWorld::Adopt(std::shared_ptr<Communicator> larger, std::vector<ReplicaPlace> places) {
+void ReplicaWorld::Adopt(std::shared_ptr<Communicator> other, std::vector<ReplicaPlace> places) {
   places_ = std::move(places);
   bytes_before_.fetch_add(comm()->stats().bytes_sent, std::memory_order_relaxed);
-  absl::MutexLock lock(&mutex_);
-  former_ = std::exchange(comm_, std::move(larger));
-  considered_ = nullptr;
+  absl::Status ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    former_ = std::exchange(comm_, other);
+    considered_ = nullptr;
+    ended = ended_;
+  }
+  if (!ended.ok()) {
+    other->LeaveWith(ended);  // End knew only the previous communicator
+  }
 }
 
 void ReplicaWorld::Consider(std::shared_ptr<Communicator> larger) {

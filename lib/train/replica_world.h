@@ -57,9 +57,9 @@ class ReplicaWorld {
   // go on.
   absl::Status Shrink(absl::Span<const absl::Status> causes);
 
-  // Replaces the communicator by a larger one, with newcomers. `places` has the place of each rank
-  // of `larger`.
-  void Adopt(std::shared_ptr<Communicator> larger, std::vector<ReplicaPlace> places)
+  // Replaces the communicator by one with newcomers, or by one without lost ranks that was made from
+  // another ReplicaWorld. `places` has the place of each rank of `other`.
+  void Adopt(std::shared_ptr<Communicator> other, std::vector<ReplicaPlace> places)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the communicator with the error, and leaves it, so that Shrink on other ranks does not
   // wait for this rank. Does the same with the larger communicator that may be about to replace it

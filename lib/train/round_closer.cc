@@ -37,24 +37,34 @@ RoundCloser::RoundCloser(std::unique_ptr<ReplicaWorld> world, const ClosingRule&
                          int64_t timeout_ns)
     : world_(std::move(world)),
       rule_(rule),
-      timeout_ns_(timeout_ns > 0 ? timeout_ns : world_->comm()->timeout_ns()) {
-  const std::vector<int> numbers = ReplicasOf(world_->places());
-  row_ = static_cast<size_t>(
-      std::lower_bound(numbers.begin(), numbers.end(), world_->mine().replica) - numbers.begin());
-  replicas_.resize(numbers.size());
-  told_.resize(world_->places().size());
+      timeout_ns_(timeout_ns > 0 ? timeout_ns : world_->comm()->timeout_ns()),
+      numbers_(ReplicasOf(world_->places())),
+      row_(RowOf(world_->mine().replica)),
+      replicas_(numbers_.size()),
+      told_(world_->places().size()) {
   Listen();
 }
 
-// Calls that are under way use this object's memory.
 RoundCloser::~RoundCloser() {
   world_->comm()->Abort("destroyed");
+  EndCalls();
+}
+
+// Waits for the calls under way, which use this object's memory. The communicator must have ended.
+void RoundCloser::EndCalls() {
   if (listening_) {
     listening_->Wait(Deadline::Never());
   }
   for (const RefPtr<Work>& ring : rings_) {
     ring->Wait(Deadline::Never());
   }
+  listening_ = {};
+  rings_.clear();
+}
+
+size_t RoundCloser::RowOf(int replica) const {
+  return static_cast<size_t>(std::lower_bound(numbers_.begin(), numbers_.end(), replica) -
+                             numbers_.begin());
 }
 
 void RoundCloser::Arrive(uint64_t flags) {
@@ -111,8 +121,8 @@ bool RoundCloser::Called() {
 }
 
 absl::StatusOr<Closing> RoundCloser::Tick() {
-  if (kept_.has_value()) {
-    return *std::exchange(kept_, std::nullopt);
+  if (pending_) {
+    return last_;
   }
   if (!Called()) {
     ENTRAIN_RETURN_IF_ERROR(Ring());
@@ -123,28 +133,29 @@ absl::StatusOr<Closing> RoundCloser::Tick() {
   WorkerThread::Doing("rendezvous: which replicas have come", options.timeout_ns);
   ENTRAIN_RETURN_IF_ERROR(world_->comm()->AllGather(
       &mine, told_.data(), sizeof(mine) / sizeof(int64_t), DType::kI64, options));
-  Closing closing = CloseRound(rule_, told_, world_->places(), replicas_);
+  last_ = CloseRound(rule_, told_, world_->places(), replicas_);
+  pending_ = last_.kind != Closing::Kind::kWait;
+  ++ticks_;
   missed_ = replicas_[row_].missed;
-  Attend(closing, &replicas_);
-  if (!closing.others_wait) {
+  Attend(last_, &replicas_);
+  if (!last_.others_wait) {
     in_session_ = false;
     ++session_;
   }
-  return closing;
+  return last_;
 }
 
 absl::Status RoundCloser::CheckWait() const {
   const Attendance mine = Mine();
-  if (mine.waited_ns <= timeout_ns_) {
+  if (std::min(mine.waited_ns, Clock::Real().Now() - patient_since_ns_) <= timeout_ns_) {
     return absl::OkStatus();
   }
-  const std::vector<int> numbers = ReplicasOf(world_->places());
   std::string missing;
-  for (size_t row = 0; row < numbers.size(); ++row) {
+  for (size_t row = 0; row < numbers_.size(); ++row) {
     for (size_t rank = 0; rank < told_.size(); ++rank) {
-      if (world_->places()[rank].replica == numbers[row] &&
+      if (world_->places()[rank].replica == numbers_[row] &&
           told_[rank].arrivals <= replicas_[row].arrivals) {
-        absl::StrAppend(&missing, missing.empty() ? "" : ", ", numbers[row]);
+        absl::StrAppend(&missing, missing.empty() ? "" : ", ", numbers_[row]);
         break;
       }
     }
@@ -152,6 +163,88 @@ absl::Status RoundCloser::CheckWait() const {
   return absl::DeadlineExceededError(absl::StrCat("the round was not closed within ",
                                                   timeout_ns_ / kMillisecond,
                                                   " ms: these replicas have not come: ", missing));
+}
+
+// ---- After a loss
+
+absl::Status RoundCloser::GoOn(const ReplicaWorld& left) {
+  const std::shared_ptr<Communicator> all = left.comm();
+  world_->comm()->Abort("replaced after a loss");
+  EndCalls();
+  KeepRows(ReplicasOf(left.places()));
+  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> comm, all->Split(0, all->rank()));
+  world_->Adopt(std::move(comm), left.places());
+  told_.assign(left.places().size(), Attendance());
+  // A rank whose arrival still waits rings again.
+  in_session_ = false;
+  session_ = heard_ = rung_ = 0;
+  Listen();
+
+  std::vector<int64_t> ticks(static_cast<size_t>(all->size()));
+  const CallOptions options = TimedCall(timeout_ns_, -1, true);
+  WorkerThread::Doing("after a loss: which rounds are closed", options.timeout_ns);
+  ENTRAIN_RETURN_IF_ERROR(all->AllGather(&ticks_, ticks.data(), 1, DType::kI64, options));
+  const auto least = std::min_element(ticks.begin(), ticks.end());
+  const auto most = std::max_element(ticks.begin(), ticks.end());
+  if (*most > *least + 1) {
+    return absl::DataLossError(absl::StrCat(
+        "after a loss: rank ", most - ticks.begin(), " of those left has decided ", *most,
+        " times about rounds, rank ", least - ticks.begin(), " ", *least, " times"));
+  }
+  if (*most > *least) {
+    ENTRAIN_RETURN_IF_ERROR(ShareDecision(*all, static_cast<int>(most - ticks.begin())));
+  }
+  patient_since_ns_ = Clock::Real().Now();
+  return absl::OkStatus();
+}
+
+// Drops the rows of replicas that are lost.
+void RoundCloser::KeepRows(const std::vector<int>& replicas) {
+  std::vector<Attended> kept;
+  std::vector<bool> decided;
+  for (const int replica : replicas) {
+    kept.push_back(replicas_[RowOf(replica)]);
+    if (last_.kind != Closing::Kind::kWait) {
+      decided.push_back(last_.replicas[RowOf(replica)]);
+    }
+  }
+  replicas_ = std::move(kept);
+  last_.replicas = std::move(decided);
+  numbers_ = replicas;
+  row_ = RowOf(world_->mine().replica);
+}
+
+// Collective over `all`. Rank `from`, which has finished the last tick, sends its decision. A rank
+// that has not finished it takes it up.
+absl::Status RoundCloser::ShareDecision(Communicator& all, int from) {
+  const size_t rows = numbers_.size();
+  std::vector<int64_t> record = {ticks_, static_cast<int64_t>(last_.kind),
+                                 last_.others_wait ? 1 : 0};
+  for (size_t row = 0; row < rows; ++row) {
+    const bool decided = last_.kind != Closing::Kind::kWait && last_.replicas[row];
+    record.insert(record.end(), {replicas_[row].arrivals, replicas_[row].missed, decided ? 1 : 0});
+  }
+  const CallOptions options = TimedCall(timeout_ns_, -1, true);
+  WorkerThread::Doing("after a loss: the last decision about a round", options.timeout_ns);
+  ENTRAIN_RETURN_IF_ERROR(
+      all.Broadcast(record.data(), std::ssize(record), DType::kI64, from, options));
+  if (ticks_ == record[0]) {
+    return absl::OkStatus();
+  }
+  ticks_ = record[0];
+  missed_ = replicas_[row_].missed;
+  last_ = Closing();
+  last_.kind = static_cast<Closing::Kind>(record[1]);
+  last_.others_wait = record[2] != 0;
+  for (size_t row = 0; row < rows; ++row) {
+    const int64_t* const sent = &record[3 + 3 * row];
+    replicas_[row] = {.arrivals = sent[0], .missed = sent[1]};
+    if (last_.kind != Closing::Kind::kWait) {
+      last_.replicas.push_back(sent[2] != 0);
+    }
+  }
+  pending_ = last_.kind != Closing::Kind::kWait;
+  return absl::OkStatus();
 }
 
 }  // namespace entrain

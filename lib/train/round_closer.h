@@ -8,13 +8,16 @@
 //
 // Between sessions nothing is sent. Each rank has a receive under way for the next ring.
 //
+// After a loss some ranks may have finished a tick that others have not. They differ by one tick at
+// most, because a tick needs all ranks. GoOn brings all ranks that are left to the last finished
+// tick, so all carry out the same decisions.
+//
 // Thread safety: Arrive, SetReady and End may be called by any thread. The worker calls the others.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,15 +42,19 @@ class RoundCloser {
   // Must be called when this rank has anchors.
   void SetReady() { ready_.store(true, std::memory_order_release); }  // see Mine
   // Ends the communicator with an error, so that no rank waits in it for this rank.
-  void End(const absl::Status& why) { world_->comm()->EndWith(why); }
+  void End(const absl::Status& why) { world_->End(why); }
+  // May be called from any thread.
+  std::shared_ptr<Communicator> comm() const { return world_->comm(); }
 
   // Returns true if a session is under way, and a tick may decide.
   bool Called();
-  // Takes part in a tick. If the last decision was put back, returns it without a tick.
+  // Takes part in a tick. If the last decision is pending, returns it without a tick.
   absl::StatusOr<Closing> Tick();
-  // Keeps a decision for the next Tick.
-  void PutBack(Closing closing) { kept_ = std::move(closing); }
-  bool kept() const { return kept_.has_value(); }
+  // Returns the decision, other than kWait, that this rank has not carried out; null if there is
+  // none.
+  const Closing* pending() const { return pending_ ? &last_ : nullptr; }
+  // Must be called when this rank has carried out the decision.
+  void Settle() { pending_ = false; }
   // Returns kDeadlineExceeded, naming the replicas that have not come, if this rank's arrival has
   // waited for too long.
   absl::Status CheckWait() const;
@@ -55,22 +62,35 @@ class RoundCloser {
   bool Includes(const Closing& closing) const { return closing.replicas[row_]; }
   // Returns the number of rounds for which this replica was late, before the last decision.
   int64_t missed() const { return missed_; }
+  // Used after a loss. Collective over the ranks that are left, which `left` has. Replaces the
+  // communicator, and brings all ranks to the last finished tick. If this rank has not finished
+  // that tick, its decision is pending.
+  absl::Status GoOn(const ReplicaWorld& left);
 
  private:
+  void EndCalls();
+  void KeepRows(const std::vector<int>& replicas);
+  absl::Status ShareDecision(Communicator& all, int from);
   absl::Status Ring();
   void Listen();
   Attendance Mine() const;
 
+  size_t RowOf(int replica) const;
+
   const std::unique_ptr<ReplicaWorld> world_;
   const ClosingRule rule_;
   const int64_t timeout_ns_;
-  size_t row_ = 0;  // row of this replica
+  std::vector<int> numbers_;  // by row: the replica's number
+  size_t row_ = 0;            // row of this replica
   std::vector<Attended> replicas_;
   std::vector<Attendance> told_;  // attendances of the last tick
   int64_t missed_ = 0;
-  std::optional<Closing> kept_;
+  int64_t ticks_ = 0;             // number of finished ticks
+  Closing last_;                  // decision of the last tick
+  bool pending_ = false;          // last_ is other than kWait and has not been carried out
+  int64_t patient_since_ns_ = 0;  // time of the last loss, from which waits are counted again
   bool in_session_ = false;
-  uint64_t session_ = 0;           // number of finished sessions
+  uint64_t session_ = 0;           // number of finished sessions on this communicator
   uint64_t heard_ = 0, rung_ = 0;  // 1 + number of a session: ring received last, ring sent last
   uint64_t received_ = 0;          // the buffer of `listening_`
   RefPtr<Work> listening_;

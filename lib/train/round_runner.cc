@@ -39,20 +39,29 @@ bool RoundRunner::MustRecover() const {
 absl::Status RoundRunner::Persist(Worker::Job& body) {
   absl::Status status = body();
   while (!status.ok() && MustRecover()) {
-    ENTRAIN_RETURN_IF_ERROR(recovery_->Run(round_.get()));
+    ENTRAIN_RETURN_IF_ERROR(Recover());
     status = body();
   }
   return status;
 }
 
+// Finishes what can be finished of the round under way, without the ranks that are lost.
+absl::Status RoundRunner::Recover() {
+  const absl::MutexLock lock(&late_mutex_);
+  return recovery_->Run(late_ != nullptr ? late_.get() : round_.get());
+}
+
 absl::Status RoundRunner::Watch() {
   absl::Status status;
   if (MustRecover()) {
-    status = Annotate(recovery_->Run(round_.get()), "edit");
-  } else if (closer_ != nullptr && error_.status().ok()) {
-    status = Annotate(AnswerOthers(), "edit");
+    status = Recover();
+  }
+  if (status.ok() && closer_ != nullptr && error_.status().ok()) {
+    Worker::Job answer = [this] { return AnswerOthers(); };
+    status = Persist(answer);
   }
   if (!status.ok()) {
+    status = Annotate(status, "edit");
     Fail(status);
   }
   return status;
@@ -98,6 +107,13 @@ void RoundRunner::PostAdmission() {
   }));
 }
 
+absl::Status RoundRunner::AwaitOthers() {
+  if (recovery_ == nullptr) {
+    return absl::OkStatus();
+  }
+  return worker_.Wait(Numbered(worker_.Post(Timed([this] { return recovery_->AwaitOthers(); }))));
+}
+
 void RoundRunner::Seal() {
   Numbered(worker_.Start(0, Timed([this] { return SealAnchors(); })));
 }
@@ -115,8 +131,10 @@ absl::Status RoundRunner::Judge(const std::shared_ptr<ExchangeRound>& round, int
   ENTRAIN_RETURN_IF_ERROR(worker_.Sound());
   round_ = round;
   if (round->finished() < 0) {  // always true, unless a recovery has brought the result
-    ENTRAIN_RETURN_IF_ERROR(closer_ == nullptr ? JudgeOnTime(*round, extra_ns)
-                                               : JudgeOrCatchUp(*round, extra_ns));
+    return closer_ == nullptr ? JudgeOnTime(*round, extra_ns) : JudgeOrCatchUp(*round, extra_ns);
+  }
+  if (closer_ != nullptr) {
+    closer_->Settle();  // the rendezvous was this decision
   }
   return absl::OkStatus();
 }
@@ -134,7 +152,8 @@ absl::Status RoundRunner::JudgeOnTime(ExchangeRound& round, int64_t extra_ns) {
 // ---- Rounds that may be closed without this replica
 
 // Takes part in decisions until this rank's arrival has led to a rendezvous, or to the take-up of
-// rounds for which it was late.
+// rounds for which it was late. After a loss it is called again, and the decision that it had not
+// carried out is pending.
 absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns) {
   while (true) {
     ENTRAIN_RETURN_IF_ERROR(Annotate(closer_->CheckWait(), "rendezvous"));
@@ -142,55 +161,64 @@ absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns)
     if (closing.kind == Closing::Kind::kWait) {
       continue;
     }
-    const bool includes = closer_->Includes(closing);
-    if (closing.kind == Closing::Kind::kTakeUp && includes) {
+    if (!closer_->Includes(closing)) {  // other ranks of this replica may not have come
+      ENTRAIN_RETURN_IF_ERROR(CarryOutForOthers(closing));
+      continue;
+    }
+    if (closing.kind == Closing::Kind::kTakeUp) {
       const bool was_late = closer_->missed() > 0;
       round.SetMissed(/*dropped=*/was_late && !exchange_.CatchUp(closer_->missed()));
-      return absl::OkStatus();
-    }
-    if (closing.kind == Closing::Kind::kClose && includes) {
+    } else {
       round.SetNumber(static_cast<uint64_t>(results_.rendezvous()));
-      return JudgeOnTime(round, extra_ns);
+      ENTRAIN_RETURN_IF_ERROR(JudgeOnTime(round, extra_ns));
     }
-    if (closing.kind == Closing::Kind::kClose) {  // other ranks of this replica have not come
-      ENTRAIN_RETURN_IF_ERROR(RunLate());
-    }
+    closer_->Settle();
+    return absl::OkStatus();
   }
 }
 
-// Takes part in at most one decision. A decision about this replica is kept for the job that the
-// caller has posted, or is about to post.
+// Takes part in at most one decision. A decision about this replica stays pending for the job that
+// the caller has posted, or is about to post.
 absl::Status RoundRunner::AnswerOthers() {
-  const bool called = closer_->Called();
+  const bool called = closer_->pending() != nullptr || closer_->Called();
   const bool busy = round_ != nullptr && round_->exchanges() && !round_->arrived();
-  if (!called || busy || closer_->kept()) {
+  if (!called || busy) {
     return absl::OkStatus();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(Closing closing, closer_->Tick());
-  if (closing.kind == Closing::Kind::kWait) {
-    return absl::OkStatus();
-  }
-  if (closer_->Includes(closing)) {
-    closer_->PutBack(std::move(closing));
-    return absl::OkStatus();
-  }
-  return closing.kind == Closing::Kind::kClose ? RunLate() : absl::OkStatus();
+  ENTRAIN_ASSIGN_OR_RETURN(const Closing closing, closer_->Tick());
+  return closing.kind == Closing::Kind::kWait || closer_->Includes(closing)
+             ? absl::OkStatus()
+             : CarryOutForOthers(closing);
 }
 
-// Runs a round that is closed without this replica.
+// Carries out a decision that is not about this replica.
+absl::Status RoundRunner::CarryOutForOthers(const Closing& closing) {
+  if (closing.kind == Closing::Kind::kClose) {
+    ENTRAIN_RETURN_IF_ERROR(RunLate());
+  }
+  closer_->Settle();
+  return absl::OkStatus();
+}
+
+// Runs a round that is closed without this replica, or continues it after a loss.
 absl::Status RoundRunner::RunLate() {
   const absl::MutexLock lock(&late_mutex_);
-  const absl::StatusOr<Standing> last = results_.StandingOf(exchange_.replica());
-  const Standing standing = {.round = static_cast<uint64_t>(results_.rendezvous()),
-                             .steps = last.ok() ? last->steps : 0};
-  ExchangeRound round(layers_, standing, /*behind=*/false, /*in_flight=*/1);
-  round.Allow(round.last_turn());
-  ENTRAIN_RETURN_IF_ERROR(exchange_.BeginLate());
-  ENTRAIN_RETURN_IF_ERROR(JudgeOnTime(round, 0));
-  results_.Missed();
-  while (!round.arrived()) {
-    ENTRAIN_RETURN_IF_ERROR(RunTurn(round));
+  if (late_ == nullptr) {
+    const absl::StatusOr<Standing> last = results_.StandingOf(exchange_.replica());
+    const Standing standing = {.round = static_cast<uint64_t>(results_.rendezvous()),
+                               .steps = last.ok() ? last->steps : 0};
+    ENTRAIN_RETURN_IF_ERROR(exchange_.BeginLate());
+    late_ = std::make_unique<ExchangeRound>(layers_, standing, /*behind=*/false, /*in_flight=*/1);
+    late_->Allow(late_->last_turn());
+    results_.Missed();
   }
+  if (late_->finished() < 0) {  // otherwise a recovery has brought the result
+    ENTRAIN_RETURN_IF_ERROR(JudgeOnTime(*late_, 0));
+  }
+  while (!late_->arrived()) {
+    ENTRAIN_RETURN_IF_ERROR(RunTurn(*late_));
+  }
+  late_ = nullptr;
   return absl::OkStatus();
 }
 

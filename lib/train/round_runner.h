@@ -58,6 +58,9 @@ class RoundRunner {
   void PostAdmission();
   // Posts the sealing of anchors that have just been created.
   void Seal();
+  // With `recovery`, waits until all ranks have finished their last exchange. If a rank is lost
+  // before, a rank that has finished must still be there, to send the results to the others.
+  absl::Status AwaitOthers();
   // Merges a round behind further steps, ordered before the caller's next work.
   absl::Status Merge(std::shared_ptr<ExchangeRound> round);
 
@@ -92,7 +95,9 @@ class RoundRunner {
   absl::Status SealAnchors();
   absl::Status JudgeOnTime(ExchangeRound& round, int64_t extra_ns);
   absl::Status JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns);
+  absl::Status Recover();
   absl::Status AnswerOthers();
+  absl::Status CarryOutForOthers(const Closing& closing);
   absl::Status RunLate();
 
   Worker& worker_;
@@ -103,7 +108,8 @@ class RoundRunner {
   Admission* const admission_;
   RoundCloser* const closer_;
   const std::vector<int> layers_;
-  std::shared_ptr<ExchangeRound> round_;  // the last round that has begun on the worker
+  std::shared_ptr<ExchangeRound> round_;  // the last round of the caller that has begun
+  std::unique_ptr<ExchangeRound> late_;   // the round under way for which the caller is late
   std::atomic<uint64_t> sync_ns_{0};
   mutable absl::Mutex late_mutex_;
 };

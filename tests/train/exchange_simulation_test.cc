@@ -54,6 +54,7 @@ class ExchangeJob : private VirtualJob {
     absl::Status status;
     int replicas = 0;
     std::map<int64_t, std::vector<float>> after;  // the parameters after each round
+    std::vector<float> last;                      // the parameters at the end
   };
   int size() const { return shards_ * replicas_; }
 
@@ -85,6 +86,7 @@ class ExchangeJob : private VirtualJob {
       const EditInfo info = replica.edit().info();
       Tell("rank ", rank, " ends: ", mine.status.ToString(), "; ", info.syncs, " exchanges");
       mine.replicas = info.replicas;
+      mine.last = replica.params();
     }
   }
 
@@ -140,6 +142,10 @@ class ExchangeJob : private VirtualJob {
     ++reached_[kFinished];
     reached_[kWithout] += mine.replicas < replicas_ ? 1 : 0;
     for (int other = rank % shards_; other < rank; other += shards_) {
+      const Finished& theirs = finished_[other];
+      if (IsWhole(other) && theirs.status.ok() && theirs.last != mine.last) {
+        Wrong("ranks ", other, ", ", rank, " differ at the end");
+      }
       for (const auto& [step, params] : finished_[other].after) {
         const auto here = mine.after.find(step);
         if (IsWhole(other) && here != mine.after.end() && here->second != params) {

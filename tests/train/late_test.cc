@@ -502,7 +502,12 @@ TEST(Late, WhatDoesNotGoWithItIsRefusedByName) {
         o.error_feedback = true;
       },
       "error_feedback");
-  refused([](O& o) { o.on_loss = OnLoss::kFinish; }, "on_loss");
+  refused(
+      [](O& o) {
+        o.on_loss = OnLoss::kFinish;
+        o.admit = Admit::kExchange;
+      },
+      "admit");
   refused(
       [](O& o) {
         o.late = Late::kCarry;

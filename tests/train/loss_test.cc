@@ -50,7 +50,7 @@ ShardConfig Model(int prefetch = 1) {
 // The results of a rank that has ended.
 struct Shown {
   std::atomic<int> rounds;  // number of rounds that it has finished
-  int64_t steps, losses, short_rounds, rendezvous;
+  int64_t steps, losses, short_rounds, rendezvous, missed;
   int replicas, lost[kMostRanks];
   int64_t longest_ns;    // round
   int64_t recovered_ns;  // from the death in kStruckRound to the end of that round
@@ -117,6 +117,7 @@ void Show(Replica& r, Shown& shown) {
   shown.losses = info.losses;
   shown.short_rounds = info.short_rounds;
   shown.rendezvous = info.rendezvous;
+  shown.missed = info.missed;
   shown.replicas = info.replicas;
   const std::vector<ReplicaLoss> losses = r.edit().losses();
   for (size_t i = 0; i < losses.size(); ++i) {
@@ -400,6 +401,52 @@ TEST(Loss, WithOtherMethods) {
       }
     }
   }
+}
+
+// Replicas of different speed close rounds without late ones. One of them dies, anywhere in a round
+// or in a decision about one.
+TEST(Loss, WhileRoundsAreClosedEarly) {
+  int64_t late = 0, losses = 0;
+  for (int seed = 0; seed < 8; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    SharedMemory shared;
+    Job job;
+    const bool pairs = seed % 3 == 2;
+    job.grid = pairs ? Grid{2, 3} : Grid{1, 4};
+    job.transports = seed % 4 == 3 ? "tcp" : "shm";
+    job.options.quorum = 1 + seed % 3;
+    job.options.late = static_cast<Late>(seed % 3);
+    job.rounds = 8;
+    job.survivors = pairs ? 5 : 3;
+    job.leaves = true;
+    const int slots = job.grid.shards, victim = seed % job.grid.ranks();
+    job.at = [&](int rank, int round, int point) {
+      if (point != -1) {
+        return;
+      }
+      if (rank == victim && round == 3) {
+        DieWithin(100'000, static_cast<uint64_t>(seed));
+      }
+      const float part = (Noise(seed, rank / slots, round) + 1) / 2;
+      usleep(static_cast<useconds_t>(part * 60'000 * static_cast<float>(1 + rank / slots)));
+    };
+    RunJob(job, shared);
+    const int dead = victim / slots, first = dead == 0 ? slots : 0;
+    for (int rank = 0; rank < job.grid.ranks(); ++rank) {
+      const Shown &shown = shared[rank], &other = shared[first + rank % slots];
+      if (rank / slots == dead) {
+        continue;
+      }
+      EXPECT_STREQ(shown.error, "OK") << "rank " << rank;
+      EXPECT_EQ(shown.rounds, job.rounds);
+      EXPECT_EQ(shown.replicas, job.grid.replicas - 1);
+      EXPECT_EQ(std::memcmp(shown.params, other.params, sizeof(other.params)), 0);
+      late += shown.missed;
+      losses += shown.losses;
+    }
+  }
+  EXPECT_GT(late, 0);
+  EXPECT_GT(losses, 0);
 }
 
 // A replica that is stopped is left out after the time limit, and learns of this when it continues.

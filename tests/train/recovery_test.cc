@@ -54,7 +54,7 @@ class Rank {
     exchange_ = std::make_unique<Exchange>(slab_, live_, options_, groups, nullptr);
     auto world = ReplicaWorld::Make(sync_, {.replica = replica_, .slot = 0}, 1, 0);
     EXPECT_TRUE(world.ok()) << world.status();
-    recovery_ = std::make_unique<Recovery>(*exchange_, results_, *std::move(world), 0);
+    recovery_ = std::make_unique<Recovery>(*exchange_, results_, *std::move(world), nullptr, 0);
     EXPECT_EQ(exchange_->Reserve(), absl::OkStatus());
     for (int l = 0; l < kLayersOfModel; ++l) {
       for (int64_t i = 0; i < slab_.layer(l).full; ++i) {
