@@ -1,6 +1,6 @@
-// Compares numbers that must be equal on all ranks of a group, before anything depends on them. If
-// a setting differs between ranks, the error names the setting, both values and both ranks. Without
-// the check, the ranks would hang later.
+// Checks that settings are equal on all ranks of a group, before the ranks depend on them. If a
+// setting differs between two ranks, the error names the setting, both values and both ranks.
+// Without this check, the ranks would hang later.
 #pragma once
 
 #include <string>
@@ -19,7 +19,8 @@ struct NamedValue {
 };
 
 // Collective; blocks. All ranks must give the same names, in the same order. If one value differs,
-// returns kDataLoss (MISMATCH) on all ranks: "shard: 2 on rank 0, 4 on rank 1 of `group`".
+// returns kDataLoss (MISMATCH) on all ranks, with a text like "shard: 2 on rank 0, 4 on rank 1 of
+// GROUP".
 absl::Status AgreeOn(Communicator& comm, absl::string_view group,
                      absl::Span<const NamedValue> values, const CallOptions& options = {});
 

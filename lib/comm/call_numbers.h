@@ -1,9 +1,12 @@
-// The numbers that one rank gives to a communicator's calls. All ranks give collectives the same
-// numbers: per tag, in the order in which they are started. Two ranks give the messages between
-// them the same numbers: per tag and direction. A number counts in 64 bits on each rank, and a
-// message carries its low bits (OnWire).
+// The numbers that one rank gives to the calls of a communicator.
 //
-// Thread safety: any thread. A caller that must keep two calls together needs a lock of its own.
+// All ranks start the collectives of one tag in the same order, and number them in this order. So
+// all ranks give a collective the same number. Sends and receives are numbered by tag, peer and
+// direction. So the sender and the receiver give a message the same number. A rank counts in 64
+// bits. A message carries only the low bits of its number (OnWire).
+//
+// Thread safety: any thread. If a caller needs two functions to be atomic together, the caller must
+// hold a lock of its own.
 #pragma once
 
 #include <atomic>
@@ -22,7 +25,7 @@ namespace entrain {
 
 class CallNumbers {
  public:
-  // The calls that are numbered together.
+  // Identifies the calls that share one sequence of numbers.
   struct Series {
     uint32_t tag = Tag::kUntagged;
     int way = kCollectives;
@@ -37,7 +40,7 @@ class CallNumbers {
     static constexpr int kCollectives = -1;
   };
   static Series Collectives(uint32_t tag) { return {tag}; }
-  // `kind`: kSend for messages to the peer, any other kind for messages from it.
+  // `kind`: kSend for messages to the peer. Any other kind: messages from the peer.
   static Series Messages(uint32_t tag, CallKind kind, int peer) {
     Series series{tag};
     series.way = 2 * peer + (kind == CallKind::kSend ? 0 : 1);
@@ -57,22 +60,22 @@ class CallNumbers {
     return series.tag == Tag::kUntagged ? Untagged(series).fetch_add(1, std::memory_order_relaxed)
                                         : TakeTagged(series);
   }
-  // Returns the next number of the series and does not use it up.
+  // Returns the number that Take would return next. Does not use it up.
   uint64_t Next(Series series) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // How many numbers of a series were used up.
+  // The count of numbers that one series has used up.
   struct Count {
     int64_t tag = -1;    // -1: untagged
-    int peer = -1;       // of messages; -1: collectives
-    bool sends = false;  // messages to the peer, else from it
+    int peer = -1;       // the peer of messages; -1: collectives
+    bool sends = false;  // true: messages to the peer; false: from the peer, or collectives
     uint64_t used = 0;
   };
-  // Returns the series of which a number was used up, sorted by tag.
+  // Returns every series that has used up a number, sorted by tag, peer and direction.
   std::vector<Count> Counts() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   static uint32_t OnWire(uint64_t number) { return static_cast<uint32_t>(number) & Tag::kCallMask; }
-  // Returns whether `on_wire` was given out before `next`. Correct as long as ranks are not further
-  // apart than half of the numbers on the wire.
+  // Returns whether the number with the low bits `on_wire` is below `next`. Correct only if the two
+  // numbers differ by at most half of the range that a message can carry.
   static bool IsBefore(uint32_t on_wire, uint64_t next) {
     return next > 0 && ((OnWire(next) - 1 - on_wire) & Tag::kCallMask) <= Tag::kCallMask / 2;
   }
@@ -80,7 +83,8 @@ class CallNumbers {
  private:
   static Count CountOf(Series series, uint64_t used);
   uint64_t TakeTagged(Series series) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Element 0 belongs to the collectives, the others to the messages, by `way`.
+  // Returns the counter of an untagged series. Element 0 belongs to the collectives. The other
+  // elements belong to the messages, in the order of `way`.
   const std::atomic<uint64_t>& Untagged(Series series) const {
     return untagged_[static_cast<size_t>(series.way + 1)];
   }

@@ -1,4 +1,4 @@
-// The status that has ended a communicator. The first status that is set counts.
+// The status with which a communicator has ended. If several statuses are set, the first counts.
 //
 // Thread safety: any thread.
 #pragma once
@@ -13,14 +13,15 @@ namespace entrain {
 
 class CommEnd {
  public:
-  // Acquire: pairs with the release in Set; status() is then an error.
+  // Returns true if the communicator has ended. status() then returns an error. Acquire: pairs with
+  // the release in Set.
   bool ended() const { return ended_.load(std::memory_order_acquire); }
   // Returns OK while the communicator has not ended.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return status_;
   }
-  // `why` must be an error.
+  // Ends the communicator with `why`, which must be an error. Keeps the first status.
   void Set(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (status_.ok()) {
@@ -28,7 +29,8 @@ class CommEnd {
     }
     ended_.store(true, std::memory_order_release);
   }
-  // Replaces the status by the same error with details that were found out after Set.
+  // Replaces the status: by the same error with details that were found out after Set, or by an
+  // error that counts more than the first one (Ending::EndAsStale).
   void Complete(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     status_ = why;

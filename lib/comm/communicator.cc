@@ -109,11 +109,12 @@ class BatchWork final : public Work {
     status_of_[part] = status;
     Count();
   }
-  // Called once, when all parts were started.
+  // Must be called once, after all parts were started.
   void AllStarted() { Count(); }
 
  private:
-  // Acquire-release: the last one sees the status of all others.
+  // Counts down. The last count finishes the work. Acquire-release, so that the thread with the
+  // last count sees the statuses that the other threads have stored.
   void Count() {
     if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) {
       return;

@@ -50,7 +50,8 @@ void Ending::EndHere(const absl::Status& why, bool leaves) {
 
 void Ending::EndWith(const absl::Status& why) {
   const absl::StatusCode code = words_.CodeHere(why);
-  // An error that no communicator has reported was met by this rank alone.
+  // If no communicator has reported the error, this rank alone has met it, and the blame names this
+  // rank.
   const bool own = code != why.code() || !HasBlame(why);
   end_.Set(WithBlame(absl::Status(code, absl::StrCat(config_.name, ": ended by rank ", config_.rank,
                                                      ": ", why.message())),
@@ -67,7 +68,7 @@ void Ending::Fail(const absl::Status& why) {
   const std::shared_ptr<void> keep = owner_.Keep();
   end_.Set(why);
   if (!engine_.Accepts(config_.context)) {
-    return;  // it has ended before
+    return;  // the communicator has ended before
   }
   const absl::Status first =
       words_.WithEarlierCause(words_.WithMember(status()), engine_.causes().cause());
@@ -88,8 +89,8 @@ void Ending::EndAsStale(const absl::Status& why) {
 void Ending::Conclude(const absl::Status& why, const absl::Status& told) {
   end_.Complete(why);
   TellMembers(why, told);
-  // The members of this process's other communicators are told too, because those may end as a
-  // consequence.
+  // Also tells the members of this process's other communicators, because these communicators may
+  // end as a consequence.
   engine_.causes().Tell(
       absl::StartsWith(told.message(), config_.name) ? told : Annotate(told, config_.name));
   engine_.RevokeContext(config_.context);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kTicketShift = 48, kStateShift = 44;
 constexpr uint64_t kTimeMask = (uint64_t{1} << kStateShift) - 1;
-constexpr int kAttempts = 4;  // of a reader, at an entry that is being written
+constexpr int kAttempts = 4;  // how often a reader tries to copy an entry that is being written
 
 uint64_t MaskOf(int calls) {
   return calls <= 0 ? 0 : std::bit_ceil(static_cast<uint64_t>(std::max(calls, 2))) - 1;
@@ -72,13 +72,13 @@ uint64_t FlightRecorder::Begin(const FlightCall& call) {
   }
   const uint64_t ticket = submitted_next_.fetch_add(1, std::memory_order_relaxed);
   Entry& entry = submitted_[ticket & mask_];
-  // A thread that was stopped between the two lines may find its entry taken by a later call.
+  // A later call may have taken the entry, if this thread was stopped after it took its ticket.
   uint64_t version = entry.version.load(std::memory_order_relaxed);
   if (version % 2 != 0 || version > 2 * ticket ||
       !entry.version.compare_exchange_strong(version, 2 * ticket + 1, std::memory_order_relaxed)) {
     return 0;
   }
-  // A reader that sees one of the words that follow sees the odd version too.
+  // Release fence: a reader that sees one of the following stores also sees the odd version.
   std::atomic_thread_fence(std::memory_order_release);
   const uint32_t tag = call.tag < 0 ? Tag::kUntagged : static_cast<uint32_t>(call.tag);
   Write(entry, Pack(ticket, FlightState::kPlanned, call.started_ns), call.descriptor, call.number,
@@ -96,7 +96,8 @@ void FlightRecorder::Enter(uint64_t mark, FlightState state, int64_t now_ns) {
   std::atomic<uint64_t>& word = submitted_[(mark - 1) & mask_].state;
   uint64_t before = word.load(std::memory_order_relaxed);
   if (before >> kTicketShift == next >> kTicketShift) {
-    // Fails if a later call has taken the entry: nothing else changes the word meanwhile.
+    // Fails only if a later call has just taken the entry. Only the driver and Begin change this
+    // word.
     word.compare_exchange_strong(before, next, std::memory_order_relaxed);
   }
 }
@@ -124,7 +125,8 @@ void FlightRecorder::Inline(CallKind kind, const Descriptor& descriptor, uint64_
     return;
   }
   const uint64_t ticket = inlined_next_.load(std::memory_order_relaxed);
-  // A reader that sees one of the words that follow sees this ticket as the next one too.
+  // Release fence: a reader that sees one of the following stores also sees that inlined_next_ has
+  // reached `ticket`.
   std::atomic_thread_fence(std::memory_order_release);
   Write(inlined_[ticket & mask_], submitted(), descriptor, number, WhoOf(kind, peer, wire_tag),
         algorithm);
@@ -141,7 +143,8 @@ void FlightRecorder::Copy(const Entry& entry, FlightEntry* out, uint64_t* state)
   TakeWho(entry.who.load(std::memory_order_relaxed), &call);
   call.started_ns = static_cast<int64_t>(entry.started.load(std::memory_order_relaxed));
   call.algorithm = entry.algorithm.load(std::memory_order_relaxed);
-  // What is read next is not older than these words.
+  // Acquire fence: the caller's next loads (of the version or of inlined_next_) are not older than
+  // the copied words.
   std::atomic_thread_fence(std::memory_order_acquire);
 }
 
@@ -161,7 +164,8 @@ FlightRecorder::Found FlightRecorder::ReadSubmitted(uint64_t ticket) const {
 FlightRecorder::Found FlightRecorder::ReadInlined(uint64_t ticket) const {
   Found found;
   Copy(inlined_[ticket & mask_], &found.entry, &found.state);
-  // The writer may have begun to write this call over it.
+  // The ticket `ticket + mask_ + 1` has this entry too. Once it is the next ticket, its call may
+  // have begun to overwrite the entry.
   return inlined_next_.load(std::memory_order_relaxed) <= ticket + mask_ ? found : Torn();
 }
 
@@ -170,8 +174,9 @@ std::vector<FlightEntry> FlightRecorder::Read() const {
   if (!on()) {
     return all;
   }
-  // A call that is handed over is never in both rings, so the order of the two reads is free. The
-  // inline path may be writing over its oldest entry, which is left out.
+  // A call that the inline path hands over is only in the ring of submitted calls. So the two rings
+  // may be read in any order. The oldest entry of the inline path is left out, because the inline
+  // path may be overwriting it.
   std::vector<Found> inlined;
   const uint64_t inlined_next = inlined_next_.load(std::memory_order_acquire);
   for (uint64_t t = inlined_next - std::min(inlined_next, mask_); t < inlined_next; ++t) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMaxKeptScratch = 64 << 10;
 
-// For sums that only the driver changes.
+// Adds to a counter that only the driver changes, so the addition need not be atomic.
 void Add(std::atomic<uint64_t>& sum, int64_t more) {
   sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
             std::memory_order_relaxed);
@@ -59,8 +59,8 @@ std::optional<absl::Status> InlinePath::Run(const Call& call) {
   if (!MayTry(call) || !seat_.TakeIfQuiet()) {
     return std::nullopt;
   }
-  // Read before Admit: if Forget is called meanwhile, the plan may be out of date, and the cache
-  // must not use it again.
+  // Must be read before Admit. If Forget is called during Admit, the plan may be out of date. The
+  // older number then keeps the cache from using the plan again.
   const uint64_t made = plans_made();
   pool_.Give(std::move(scratch_));
   Admitted admitted;
@@ -89,7 +89,7 @@ bool InlinePath::ReserveScratch(int64_t bytes) {
   pool_.Give(std::move(scratch_));
   absl::StatusOr<OwnedBuffer> taken = pool_.Take(bytes);
   if (!taken.ok()) {
-    return false;  // Admit will return the error
+    return false;  // the caller goes on to Run, and Admit returns the error
   }
   scratch_ = *std::move(taken);
   return true;

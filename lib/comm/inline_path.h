@@ -1,11 +1,12 @@
-// The inline path is the only way into a call beside the executor. The calling thread takes the
-// engine's word once, moves the messages of a small blocking call itself
-// (lib/engine/inline_call.h), and gives the word back. A plan cache serves calls that differ from
-// an earlier call only in their addresses, also sends and receives. If the call cannot finish here,
-// HandOver gives it to an executor and records the reason.
+// The inline path runs a small blocking call on the calling thread. All other calls run in an
+// executor. The calling thread becomes the engine's driver, sends and receives the messages of the
+// call itself (lib/engine/inline_call.h), and gives the driver's seat back. A plan cache serves
+// calls that differ from an earlier call only in their addresses. For sends and receives the length
+// may differ too. If the call cannot finish on the inline path, HandOver gives the call to an
+// executor and records the reason.
 //
-//   RunAgain ── key is cached ──> take the word ── verify ──┐
-//   Run ── take the word ── funnel: plan, scratch, number ──┴─> InlineCall ── kDone ──> owner: Over
+//   RunAgain ── key is cached ──> become driver ── verify ──┐
+//   Run ── become driver ── funnel: plan, scratch, number ──┴─> InlineCall ── kDone ──> owner: Over
 //                                                                          └─ else ──> owner: GoOn
 //
 // Thread safety: any thread, except for functions marked [driver].
@@ -35,7 +36,7 @@ struct Admitted {
   std::shared_ptr<const Plan> plan;
   OwnedBuffer scratch;
   Wiring wiring;
-  // The call must wait in a line of CallFunnel for its number.
+  // True: the call has no number yet, and must wait for its number in a line of CallFunnel.
   bool waits = false;
 };
 
@@ -56,15 +57,18 @@ class InlineFunnel {
 class InlineOwner {
  public:
   virtual ~InlineOwner() = default;
-  // The call is over. Leaves the engine.
+  // Finishes a call that has moved all its messages: compares the call with the calls of the peers,
+  // and gives the driver's seat back.
   virtual absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) = 0;
-  // Lets an executor continue from `progress` and returns when the call is over. Leaves the engine.
+  // Lets an executor continue the call from `progress`. Blocks until the call is over, and gives
+  // the driver's seat back.
   virtual absl::Status GoOn(const Call& call, Admitted admitted, const Progress& progress) = 0;
 };
 
 class InlinePath {
  public:
-  // `ranks` is the size of the communicator. All arguments must outlive this object.
+  // `ranks`: the size of the communicator. `pays`: the result of Pays. The references must outlive
+  // this object.
   InlinePath(DriverSeat& seat, BufferPool& pool, InlineFunnel& funnel, InlineOwner& owner,
              FlightRecorder& flight, int ranks, bool pays)
       : seat_(seat),
@@ -75,32 +79,34 @@ class InlinePath {
         ranks_(ranks),
         pays_(pays) {}
 
-  // Returns whether it is cheap to poll every peer again and again. In shared memory it is. With
-  // sockets each poll is a system call, and epoll serves many sockets better.
+  // Returns whether it is cheap to poll every peer again and again. This is true if all ranks share
+  // memory, or if there are at most 8 ranks. With sockets each poll is a system call, so epoll is
+  // faster for many ranks.
   static bool Pays(const Topology& topology, const Paths& paths);
   void SetPays(bool pays) { pays_.store(pays, std::memory_order_relaxed); }
-  // Plans made before this call are not used any more.
+  // Invalidates the plans that were made before this call. The cache does not use them any more.
   void Forget() { plans_made_.fetch_add(1, std::memory_order_release); }
 
-  // Runs a call that has no options and that the cache holds, with new addresses. Returns nullopt,
-  // and has done nothing, if the cache does not hold the call, if an address is invalid, or if the
-  // engine is busy.
+  // Runs a call without options that the cache holds, with new addresses. Returns nullopt without
+  // any effect if this is not possible now: for example, the cache does not hold the call, an
+  // address is invalid, or the engine is busy. The caller must then check the call and start it in
+  // the ordinary way.
   std::optional<absl::Status> RunAgain(const CallKey& key, const void* in, void* out);
-  // Runs a checked call. Returns nullopt, and has done nothing, if the call must go to Start, or if
-  // the engine is busy.
+  // Runs a checked call. Returns nullopt without any effect if the call does not fit the inline
+  // path, or if the engine is busy. The caller must then start the call (CommCore::Start).
   std::optional<absl::Status> Run(const Call& call);
 
   // Returns how many calls of the inline path ended with `end`.
   uint64_t count(InlineEnd end) const {
     return ends_[static_cast<size_t>(end)].load(std::memory_order_relaxed);
   }
-  // Bytes of the calls that were finished here.
+  // Return the bytes that the finished calls of the inline path have sent and received.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t bytes_received() const { return bytes_received_.load(std::memory_order_relaxed); }
 
  private:
   uint64_t plans_made() const { return plans_made_.load(std::memory_order_acquire); }
-  // Returns whether calls of this kind may go inline.
+  // Returns whether this call may run on the inline path.
   bool MayTry(const Call& call) const;
   // [driver] Enlarges the scratch if necessary. Returns false if there is no memory.
   bool ReserveScratch(int64_t bytes);
@@ -118,9 +124,9 @@ class InlinePath {
   std::atomic<bool> pays_;
   std::atomic<uint64_t> plans_made_{0};  // how often Forget was called
   PlanCache cache_;
-  // [driver] Kept between calls.
+  // [driver] The scratch of the last call, kept for the next call.
   OwnedBuffer scratch_;
-  // Only the driver writes these.
+  // Only the driver writes these counters.
   std::array<std::atomic<uint64_t>, kInlineEnds.size()> ends_{};
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0};
 };

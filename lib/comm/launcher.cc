@@ -16,15 +16,15 @@
 namespace entrain {
 namespace {
 
-// The variables of one launcher. Null: the launcher has no such variable. If there are several: the
-// first that is set.
+// The environment variables of one launcher. Null: the launcher has no such variable. Of several
+// variables for a size, the first variable that is set counts.
 struct Kind {
   const char* name;
   const char* rank;
   std::vector<const char*> size;
   const char* local_rank;
   std::vector<const char*> local_size;
-  std::vector<const char*> incarnation;  // joined by '.'; the last may be missing
+  std::vector<const char*> incarnation;  // the values of those that are set are joined by '.'
 };
 
 const std::vector<Kind>& Kinds() {
@@ -58,7 +58,8 @@ const Kind& KindOf(absl::string_view launcher) {
                        [&](const Kind& kind) { return kind.name == launcher; });
 }
 
-// Returns a variable as an integer in [low, high], or nullopt when it is unset or null.
+// Returns the value of a variable as an integer in [low, high]. Returns nullopt if the variable is
+// unset, or if `name` is null.
 absl::StatusOr<std::optional<int>> Integer(const EnvLookUp& env, const char* name, int low,
                                            int high) {
   const auto text = name == nullptr ? std::nullopt : env(name);
@@ -73,7 +74,7 @@ absl::StatusOr<std::optional<int>> Integer(const EnvLookUp& env, const char* nam
   return std::optional<int>(value);
 }
 
-constexpr int kMost = 1 << 24;  // ranks
+constexpr int kMost = 1 << 24;  // the largest rank or size that a variable may have
 
 // Returns the first of `names` that is set, and writes that name to `*used`.
 absl::StatusOr<std::optional<int>> FirstInteger(const EnvLookUp& env,
@@ -89,8 +90,9 @@ absl::StatusOr<std::optional<int>> FirstInteger(const EnvLookUp& env,
   return std::optional<int>();
 }
 
-// Each of torchrun's agents counts the restarts that it has begun itself, so the agents of several
-// hosts may have different counts for one start of the job.
+// Returns true if the variable may have different values on different hosts. Each agent of torchrun
+// counts only the restarts that this agent has begun. So the agents of several hosts may have
+// different counts for one start of the job.
 bool DiffersByHost(const EnvLookUp& env, const char* name) {
   const auto agents = env("GROUP_WORLD_SIZE");
   return std::strcmp(name, "TORCHELASTIC_RESTART_COUNT") == 0 && agents.value_or("1") != "1";
@@ -118,8 +120,9 @@ bool InSlurmStep(const EnvLookUp& env) {
   return env("SLURM_STEP_ID").has_value();
 }
 
-// Outside a step, Slurm gives a batch script the variables of task 0 of N, but starts one process.
-// This process would wait forever for the others.
+// Returns an error if this process is a Slurm batch script. Outside a step, Slurm gives the script
+// the variables of task 0 of N tasks, but starts only this one process. The process would wait
+// forever for the other ranks.
 absl::Status CheckSlurmStep(const EnvLookUp& env, int size) {
   if (size > 1 && !InSlurmStep(env)) {
     return absl::FailedPreconditionError(
@@ -130,8 +133,8 @@ absl::Status CheckSlurmStep(const EnvLookUp& env, int size) {
   return absl::OkStatus();
 }
 
-// Some operators (Kubeflow and others) set RANK and WORLD_SIZE to the node's number and the count
-// of nodes.
+// Returns the error for a process with RANK and without LOCAL_RANK. Some Kubernetes operators (for
+// example Kubeflow's) set RANK to the number of the node, and WORLD_SIZE to the count of nodes.
 absl::Status CheckTorchLocalRank(int rank, int size) {
   return absl::InvalidArgumentError(absl::StrCat(
       "RANK=", rank, " and WORLD_SIZE=", size,
@@ -143,7 +146,7 @@ bool IsTorch(const Launch& launch) {
   return launch.launcher == KindOf("torchrun").name;
 }
 
-// Returns nullopt if this launcher did not start this process.
+// Reads the variables of this launcher. Returns nullopt if the launcher's rank variable is not set.
 absl::StatusOr<std::optional<Launch>> Detect(const EnvLookUp& env, const Kind& kind) {
   ENTRAIN_ASSIGN_OR_RETURN(const auto rank, Integer(env, kind.rank, 0, kMost));
   if (!rank.has_value()) {
@@ -198,8 +201,8 @@ bool IsSlurm(const Launch& launch) {
   return launch.launcher == KindOf("Slurm").name;
 }
 
-// Slurm may have started one launcher per host, which then started the ranks. Slurm's tasks then
-// count hosts.
+// Returns true if Slurm started one launcher per host, and these launchers started the ranks. In
+// this case Slurm's variables count hosts instead of ranks.
 bool IsNested(const Launch& inner, const Launch& slurm) {
   return IsSlurm(slurm) && inner.local_size > 0 &&
          int64_t{slurm.size} * inner.local_size == inner.size;
@@ -217,7 +220,7 @@ absl::StatusOr<Launch> DetectOne(const EnvLookUp& env) {
   std::optional<Launch> first;
   for (const Kind& kind : Kinds()) {
     if (first.has_value() && kind.name == KindOf("Kubernetes").name) {
-      break;  // its index counts pods, and a pod may run another launcher
+      break;  // JOB_COMPLETION_INDEX counts pods, and a pod may run another launcher
     }
     ENTRAIN_ASSIGN_OR_RETURN(auto found, Detect(env, kind));
     if (!found.has_value()) {
@@ -269,10 +272,11 @@ absl::Status StoreOfThisHost(const ProcessLookUp& launching_process, Launch* lau
   return absl::OkStatus();
 }
 
-// Returns a port that is the same for all tasks of a step, and hardly ever that of another step.
+// Returns a port for a Slurm step. All tasks of the step get this port. Another step almost always
+// gets another port.
 absl::StatusOr<int> SlurmPort(const EnvLookUp& env) {
   if (const auto reserved = env("SLURM_STEP_RESV_PORTS"); reserved.has_value()) {
-    int port = 0;  // "12000-12003,12010"
+    int port = 0;  // the first port of a list like "12000-12003,12010"
     if (!absl::SimpleAtoi(reserved->substr(0, reserved->find_first_of("-,")), &port) || port < 1 ||
         port > 65535) {
       return absl::InvalidArgumentError(
@@ -287,7 +291,7 @@ absl::StatusOr<int> SlurmPort(const EnvLookUp& env) {
   return 20000 + static_cast<int>(hash % 10000);
 }
 
-// Whether the ranks are the tasks of a Slurm step.
+// Returns whether the ranks are the tasks of a Slurm step.
 bool IsSlurmStep(const EnvLookUp& env, const Launch& launch) {
   const auto slurm = Detect(env, KindOf("Slurm"));
   return InSlurmStep(env) && slurm.ok() && slurm->has_value() && (*slurm)->rank == launch.rank &&
@@ -317,7 +321,8 @@ absl::Status StoreFromSlurm(const EnvLookUp& env, const ProcessLookUp& launching
   ENTRAIN_ASSIGN_OR_RETURN(const auto task, Integer(env, "SLURM_LOCALID", 0, kMost));
   ENTRAIN_ASSIGN_OR_RETURN(const int port, SlurmPort(env));
   launch->store_url = absl::StrCat("tcp://", nodes->front(), ":", port);
-  // Slurm may distribute tasks so that rank 0 is not on the first node.
+  // Slurm may distribute tasks so that rank 0 is not on the first node. So the first task on the
+  // first node serves the store.
   launch->serve =
       node.has_value() && task.has_value() ? *node == 0 && *task == 0 : launch->rank == 0;
   launch->store_origin =

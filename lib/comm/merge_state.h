@@ -1,6 +1,6 @@
-// The state that a reduction of packed contributions keeps between calls. It has the number of
-// calls, because random numbers differ from call to call. It also has the remainder that error
-// feedback owes, by tag and length.
+// The state that a packed reduction (packed_call.h) keeps between calls. The state has two parts:
+//   the number of calls. The random numbers depend on it, so they differ from call to call.
+//   the remainders of error feedback, by tag and length: the values that earlier calls still owe.
 //
 // Thread safety: any thread.
 #pragma once
@@ -25,22 +25,23 @@ namespace entrain {
 
 class MergeState {
  public:
-  // Returns 0, 1, 2, ...
+  // Counts a call. Returns the number of calls before it: 0, 1, 2, ...
   uint64_t NextCall() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls body(owed), which may change the `count` numbers that calls of this tag owe. At first
-  // they are zeros.
+  // Calls body(owed) under the lock. `owed` points to the `count` numbers that calls of this tag
+  // and length owe, at first zeros. `body` may change these numbers. It must not use this object.
   void Settle(int64_t tag, int64_t count, absl::FunctionRef<void(float*)> body)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // For callers that keep the state in another form than Save's bytes. No call may be under way.
-  // Owed returns the `count` numbers that calls of this tag owe, calls() the number of calls. Both
-  // pointers are valid until Load or the destructor.
+  // For callers that keep the state in another form than Save's bytes. No call of the reduction may
+  // be under way. Owed returns the `count` numbers that calls of this tag and length owe. calls()
+  // points to the number of calls. Both pointers are valid until Load or the destructor.
   float* Owed(int64_t tag, int64_t count) ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t* calls() ABSL_NO_THREAD_SAFETY_ANALYSIS { return &calls_; }
 
   // Returns the whole state as bytes. Equal states give equal bytes.
   std::string Save() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns INVALID_ARGUMENT, and changes nothing, for bytes that Save did not write.
+  // Replaces the state by the state in `saved`. If Save did not write these bytes, returns
+  // kInvalidArgument and changes nothing.
   absl::Status Load(absl::string_view saved) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -50,8 +51,8 @@ class MergeState {
   absl::flat_hash_map<Key, std::vector<float>> owed_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Returns the task-arithmetic reduction of these settings. It has a state of its own if it needs
-// one. Returns CheckMerging's error for bad settings.
+// Returns the task-arithmetic reduction with these settings. The reduction gets a MergeState of its
+// own if its contributions are packed. Returns CheckMerging's error if the settings are invalid.
 absl::StatusOr<Reduction> MakeGta(Merging merging);
 
 }  // namespace entrain

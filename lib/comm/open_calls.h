@@ -1,5 +1,5 @@
-// The calls of a communicator that are under way, in the order in which the driver has started
-// them.
+// The open calls of a communicator: the calls that are under way, in the order in which the driver
+// has started them.
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -18,8 +18,8 @@ namespace entrain {
 
 class OpenCalls final : public ComparedCalls {
  public:
-  // A function of the caller that has run for a shorter time is not reported as the reason for a
-  // delay.
+  // A reduction function of the caller is reported as the reason for a delay only if it has run for
+  // at least this time.
   static constexpr int64_t kLongRunNs = 100 * kMillisecond;
 
   // OpenCalls holds one reference to each work. The caller of Remove must give this reference up.
@@ -31,26 +31,27 @@ class OpenCalls final : public ComparedCalls {
   // Indexes change when works are added or removed.
   CallWork* operator[](size_t index) const { return works_[index]; }
   const std::vector<CallWork*>& works() const { return works_; }
-  // Returns the work that was started first. Null: none is open.
+  // Returns the work that the driver has started first. Returns null if no work is open.
   CallWork* first() const { return works_.empty() ? nullptr : works_.front(); }
-  // Number of receives that wait in line.
+  // Returns the number of receives that wait in a line of CallFunnel.
   int in_line() const { return in_line_; }
-  // These receives have got their turn and left their line.
+  // Must be called when this number of receives have got their turn and left their line.
   void LeftLine(size_t receives) { in_line_ -= static_cast<int>(receives); }
 
   // Returns null if the collective is not open.
   const CallWork* Collective(CallId call) const;
   // Returns the collective in the form in which it is compared with peers' calls.
   std::optional<OwnCall> OwnCollective(CallId call) const override;
-  // Returns the call that its caller made first. Null: none is open.
+  // Returns the call that the caller has made first. Returns null if no call is open.
   CallWork* Oldest() const;
   Deadline FirstDeadline() const override;
-  // Returns a call whose input or output touches these bytes. Null: none.
+  // Returns a call whose input or output overlaps these bytes. Returns null if there is none.
   const CallWork* UserOf(ConstBytes bytes) const;
-  // Returns the running reduction of the caller. One such reduction runs at a time, on one thread.
+  // Returns the reduction function of the caller that is running, or an empty value. At most one
+  // such function runs at a time, because all of them run on one thread.
   Running RunningFunction() const;
-  // Returns that reduction if `work` waits for it and it has run for kLongRunNs. Otherwise returns
-  // an empty value.
+  // Returns RunningFunction() if `work` waits for a function of the caller, and the running
+  // function has run for at least kLongRunNs. Otherwise returns an empty value.
   Running HeldUpByFunction(const CallWork& work, int64_t now_ns) const;
 
  private:

@@ -9,8 +9,8 @@ uintptr_t At(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
 
-// Returns whether a call may have this buffer: it is empty, or it is not null, is aligned, and does
-// not wrap around the address space.
+// Returns whether a call may use this buffer. An empty buffer is always good. Any other buffer must
+// be aligned, must not be null, and must not wrap around the end of the address space.
 bool IsGoodBuffer(const void* buffer, int64_t bytes, int64_t alignment) {
   return bytes == 0 ||
          (buffer != nullptr && (At(buffer) & (static_cast<uintptr_t>(alignment) - 1)) == 0 &&

@@ -1,7 +1,7 @@
-// Checked calls that fit the inline path, by their key. The next call with an equal key needs no
-// check, no plan, no lock and no conversion.
+// The plan cache keeps checked calls that fit the inline path, by their key. A later call with an
+// equal key needs no check, no new plan, no lock and no conversion.
 //
-// Thread safety: any thread may call MayHold. Everything else runs on the engine's driver.
+// Thread safety: any thread may call MayHold. All other functions run on the engine's driver.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 namespace entrain {
 
 struct CachedCall {
-  // Returns whether calls of this shape, without options, may be repeated from the cache.
+  // Returns whether the cache may serve later calls that have this shape and no options.
   static bool MayRepeat(const Call& call);
   static CallKey KeyOf(const Call& call) {
     return {call.kind, call.dtype, call.reduction.op, call.root, call.count};
@@ -25,12 +25,12 @@ struct CachedCall {
 
   CachedCall(const Call& checked, const Descriptor& descriptor, const Wiring& wiring,
              uint64_t plans_made, std::shared_ptr<const Plan> plan);
-  // Returns whether these addresses are as good as those of the checked call: neither null nor
-  // misaligned, and with the same overlap of the buffers.
+  // Returns whether the cached call may run with these addresses without a new check. Buffers that
+  // are not empty must be aligned and not null. Either the buffers are disjoint in both calls, or
+  // the distance between input and output is as in the checked call.
   bool Serves(const void* in, const void* out) const;
-  // Gives a send or receive another length, for which the cache has its own copy of the plan.
-  // Returns false if a call of this length does not go inline, or if an executor still uses the
-  // plan.
+  // Changes the length of a send or receive, in the cache's own copy of the plan. Returns false if
+  // a call of this length does not fit the inline path, or if an executor still uses the plan.
   bool Resize(int64_t count) { return count == call.count || Cut(count); }
 
   std::shared_ptr<const Plan> plan;
@@ -38,24 +38,25 @@ struct CachedCall {
   Descriptor descriptor;
   Wiring wiring;
   CallNumbers::Series series;
-  uint64_t plans_made;  // InlinePath's value when it was made
+  uint64_t plans_made;  // InlinePath::plans_made() before the plan was made
 
  private:
   bool Apart(const void* in, const void* out) const;
   bool Cut(int64_t count);
 
-  Plan* own_ = nullptr;  // `plan` of a send or receive
+  Plan* own_ = nullptr;  // the `plan` of a send or receive, which Cut changes; else null
   int64_t alignment_;
   uintptr_t apart_by_;  // out - in
   bool apart_;          // in and out share no memory
 };
 
-// Sends and receives of every length share an entry.
+// A cache with one call in each slot. Sends that differ only in their length share a slot, and so
+// do receives.
 class PlanCache {
   static constexpr size_t kSlots = 256;
 
  public:
-  // The key of a look-up.
+  // The key of a look-up, with its hash and its slot.
   class Query {
    public:
     Query(const CallKey& key, uint64_t plans_made)
@@ -69,8 +70,9 @@ class PlanCache {
       print_ = ((mixed ^ mixed >> 32 ^ who) * kOdd) | 1;
       slot_ = (mixed >> 56 ^ (who & 15) ^ (who >> 8 << 4)) % kSlots;
     }
-    // Calls that differ in their kind, or by less than 16 in their root, do not share a slot. So a
-    // send and a receive, or messages to several peers, may alternate.
+    // Two calls of equal data type, operation and count have different slots if their kinds differ,
+    // or if their roots differ by less than 16. So a send and a receive, or messages to several
+    // peers, may alternate and all stay in the cache.
     size_t slot() const { return slot_; }
 
    private:
@@ -83,12 +85,12 @@ class PlanCache {
     CallKey shape_;
     int64_t count_;
     uint64_t plans_made_;
-    uint64_t print_;  // of shape_ and plans_made_; never 0
+    uint64_t print_;  // a hash of shape_ and plans_made_; never 0
     size_t slot_;
   };
 
-  // Returns whether Find may find this call. Reads one word, so that a miss does not take the
-  // engine's word.
+  // Returns whether Find may find this call. Reads one atomic word, so a caller need not become the
+  // driver to learn that the call is missing.
   bool MayHold(const Query& query) const {
     return prints_[query.slot()].load(std::memory_order_relaxed) == query.print_;
   }
@@ -103,7 +105,8 @@ class PlanCache {
     CachedCall call;
   };
 
-  // Relaxed: only a hint. The driver compares the shape itself, in memory that only drivers touch.
+  // The Query::print_ of the call in each slot. A print is only a hint, so relaxed order is enough:
+  // Find compares the shape itself, in entries_, which only the driver uses.
   std::array<std::atomic<uint64_t>, kSlots> prints_{};
   std::array<std::unique_ptr<Entry>, kSlots> entries_;
 };

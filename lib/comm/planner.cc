@@ -15,13 +15,15 @@ namespace {
 constexpr size_t kMaxPlans = 512;
 constexpr size_t kMaxSchedules = 64;
 
-// Size that calls with uneven parts count as, because no rank knows their size.
+// The size that the planner assumes for a call with uneven parts if not all ranks know its size.
 constexpr int64_t kUnknownBytes = 1 << 20;
 
-// Beyond this many ranks, algorithms in which every rank sends to every other are not considered:
-// estimating them would take longer than the calls.
+// With more ranks than this, the planner does not consider algorithms in which every rank sends to
+// every other rank, because their estimate would take longer than the call. Calls that need an
+// order of their contributions are an exception.
 constexpr int kMaxDirectRanks = 64;
-// Beyond kMaxDirectRanks, parts of an all_to_all below this size are sent together with others.
+// With more ranks than kMaxDirectRanks, an all_to_all sends parts below this size together with
+// other parts.
 constexpr int64_t kSmallPartBytes = 1 << 10;
 
 absl::StatusOr<const Algorithm*> First(CallKind kind, Partners partners) {
@@ -33,7 +35,7 @@ absl::StatusOr<const Algorithm*> First(CallKind kind, Partners partners) {
   return absl::UnimplementedError(absl::StrCat("no algorithm of such a kind for ", NameOf(kind)));
 }
 
-// Estimates are made for powers of two.
+// Returns the logarithm to base 2, rounded down. Estimates are made for powers of two.
 int LogBytes(int64_t bytes) {
   return static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(bytes, 1)))) - 1;
 }
@@ -102,11 +104,13 @@ std::vector<const Algorithm*> Planner::Candidates(const Spec& spec, Order order)
   return candidates;
 }
 
-// Chooses by cost, for calls of about 2^log_bytes bytes. An estimate builds the schedules of all
-// ranks, so it is made once for each power of two.
+// Chooses the algorithm with the lowest estimate, for calls of about 2^log_bytes bytes. An estimate
+// builds the schedules of all ranks, so the choice is made once for each power of two. An
+// all_to_all on more than kMaxDirectRanks ranks is not estimated: the size of its parts decides.
 absl::StatusOr<const Algorithm*> Planner::Cheapest(Spec spec, Order order, int log_bytes) {
-  // Estimates are kept, and ranks may make their calls in different orders. So the choice must not
-  // depend on the root of one call, nor on whether this rank's input and output are one buffer.
+  // The choice is kept for later calls, and ranks may make their calls in different orders. So the
+  // choice must not depend on the root of the first call, nor on whether the input and output of
+  // this rank are one buffer.
   spec.root = 0;
   spec.in_place = false;
   const auto [entry, added] =
@@ -216,7 +220,7 @@ std::shared_ptr<const Schedule> Planner::ScheduleFor(const Algorithm& algorithm,
   return schedules_.back().schedule;
 }
 
-// A plan of one lane, one round and one transfer.
+// Returns a plan with one lane, one round and one transfer.
 std::shared_ptr<const Plan> Planner::PointToPoint(const Shape& shape, Direction direction) const {
   auto schedule = std::make_shared<Schedule>();
   schedule->spec = {shape.kind, rank_, static_cast<int>(topology_.host_of.size()), 0, 1};
@@ -242,7 +246,8 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
                                                           const PartCounts* uneven) {
   Spec spec = SpecOf(shape, uneven);
   ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* algorithm, Choose(shape, spec, nullptr));
-  // Ranks that do not know all parts could not agree on more lanes.
+  // If spec.uneven is set, some ranks do not know all parts. Ranks could then not agree on a number
+  // of lanes above 1.
   const bool at_once = topology_.hosts == 1 && paths_.inside == Link::kShm;
   spec.lanes = spec.uneven ? 1 : LanesFor(*algorithm, spec.size, DataBytes(shape), at_once);
   const Layout in =
@@ -284,7 +289,8 @@ Planner::Shape Planner::ShapeOf(const Call& call) const {
 absl::StatusOr<std::shared_ptr<const Plan>> Planner::PlanFor(const Call& call) {
   Shape shape = ShapeOf(call);
   if (call.uneven != nullptr) {
-    // Either all ranks know all parts, or the count is not used, see DataBytes.
+    // A shape has the count of one part, and call.count is the sum of all parts. If not all ranks
+    // know the sum, Choose and Make do not use the count.
     shape.count /= static_cast<int64_t>(topology_.host_of.size());
     return Make(shape, call.uneven.get());
   }

@@ -1,8 +1,9 @@
-// Chooses the algorithm of a call and makes its plan. The choice is a pure function of values on
-// which all ranks agree (shape of the call, size, topology, paths, overrides, tuning), never of
-// local facts, so all ranks choose alike. The planner takes the first of these that can serve the
-// call: an override, a choice measured in the tuning, the algorithm with the least estimate of the
-// cost model.
+// The planner chooses the algorithm of a call and makes the plan of the call.
+//
+// The choice depends only on values that are equal on all ranks: the shape and size of the call,
+// the topology, the paths, the overrides and the tuning. So all ranks choose the same algorithm.
+// The planner has three sources: the overrides, the tuning's measured choices, and the cost model's
+// estimates. It asks them in this order and takes the first algorithm that can serve the call.
 //
 // Thread safety: none. The communicator's mutex guards it.
 #pragma once
@@ -32,20 +33,21 @@ class Planner {
           std::shared_ptr<const Tuning> tuning, const Paths& paths,
           Determinism determinism = Determinism::kDefault);
 
-  // Sets what the ranks have agreed on at their meeting. Forgets the plans made before.
+  // Sets the paths on which the ranks have agreed at their meeting. Drops all plans.
   void SetPaths(const Paths& paths);
-  // Sets a model of links that were just measured. `model` replaces the tuning, and the tuning's
-  // choices are not used any more.
+  // Sets a cost model whose links were just measured. `model` replaces the tuning's figures, and
+  // the tuning's choices are not used any more. Drops all plans.
   void SetProbed(const CostModel& model);
   const CostModel& model() const { return model_; }
   const Paths& paths() const { return paths_; }
 
-  // Returns the plan for a call. Makes it once for each shape. The plan of a send or receive has
-  // one transfer.
+  // Returns the plan for a call. Keeps the plan for later calls of the same shape, except if the
+  // call has uneven parts. The plan of a send or receive has one transfer.
   absl::StatusOr<std::shared_ptr<const Plan>> PlanFor(const Call& call);
-  // Returns two lines. The first gives the choice, its reason and the estimate of every candidate.
-  // The second begins with "for" and names the lines of a tuning that hold for these ranks. It
-  // continues with "on N cores, from", the origin of the model's figures, and the figures.
+  // Returns two lines. The first line names the chosen algorithm, the reason for the choice and the
+  // estimate of every candidate. The second line is "for RANKS on N cores, from ORIGIN: FIGURES".
+  // RANKS is the text by which lines of a tuning name such ranks ("shm ranks 4"). If no line can
+  // hold for these ranks, RANKS is "R ranks on H hosts". FIGURES are the cost model's figures.
   absl::StatusOr<std::string> Explain(const Call& call);
 
  private:
@@ -67,10 +69,11 @@ class Planner {
   absl::StatusOr<std::shared_ptr<const Plan>> Make(const Shape& shape, const PartCounts* uneven);
   Shape ShapeOf(const Call& call) const;
   Spec SpecOf(const Shape& shape, const PartCounts* uneven) const;
-  // `reason` may be null.
+  // Chooses the algorithm. Writes the reason for the choice to `reason` if that is not null.
   absl::StatusOr<const Algorithm*> Choose(const Shape& shape, const Spec& spec,
                                           std::string* reason);
-  // Returns the first algorithm that `named` covers and that can serve the call, or null.
+  // Returns the algorithm of the override `named`. Returns null if the override does not cover the
+  // call, or if its algorithm cannot serve the call.
   const Algorithm* Named(const Override& named, int64_t bytes, Order order, const Spec& spec) const;
   absl::StatusOr<const Algorithm*> Cheapest(Spec spec, Order order, int log_bytes);
   std::vector<const Algorithm*> Candidates(const Spec& spec, Order order) const;
@@ -83,17 +86,18 @@ class Planner {
   const Topology topology_;
   const std::vector<Override> overrides_;
   const std::shared_ptr<const Tuning> tuning_;
-  const Determinism determinism_;  // default of calls
+  const Determinism determinism_;  // the default for calls
   const Crowd crowd_;
   Paths paths_;
   CostModel model_;
-  std::string source_;              // origin of the model
+  std::string source_;              // the origin of the model's figures, for Explain
   std::vector<Override> measured_;  // the tuning's choices for this communicator
   absl::flat_hash_map<Shape, std::shared_ptr<const Plan>> plans_;
-  // The shape of last_plan_, if there is one. Most calls are like the one before.
+  // The shape of last_plan_. Not valid while last_plan_ is null. PlanFor compares this shape before
+  // it looks into plans_, because most calls have the shape of the call before.
   Shape last_shape_{};
   std::shared_ptr<const Plan> last_plan_;
-  // The key is kind, order, uneven and the bytes' logarithm.
+  // The choices of Cheapest, by kind, order, whether parts are uneven, and logarithm of the bytes.
   absl::flat_hash_map<std::tuple<CallKind, Order, bool, int>, const Algorithm*> cheapest_;
   struct Built {
     const Algorithm* algorithm;

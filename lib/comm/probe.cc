@@ -22,7 +22,8 @@ class PingPong {
   PingPong(Communicator& comm, const CallOptions& options)
       : comm_(comm), options_(options), buffer_(static_cast<size_t>(kLargeBytes)) {}
 
-  // Plays with the neighbour in the group: the members 0 and 1, 2 and 3, and so on are pairs.
+  // Measures the link to the partner of this rank in the group. The members 0 and 1 are partners,
+  // the members 2 and 3, and so on. Returns zeros if this rank has no partner.
   absl::StatusOr<Seen> With(const Group& group) {
     const int partner = group.me ^ 1;
     if (partner >= group.size()) {
@@ -37,7 +38,7 @@ class PingPong {
   }
 
  private:
-  // Returns the seconds of one direction, from the fastest round.
+  // Returns the time of one message in seconds: half of the fastest round trip.
   absl::StatusOr<double> Best(int peer, int64_t bytes, int rounds) {
     double best = 1e9;
     const bool first = comm_.rank() < peer;
@@ -65,8 +66,9 @@ class PingPong {
   std::vector<char> buffer_;
 };
 
-// The measured latency of a message between idle ranks contains the work on both sides. All rates
-// are scaled by the same factor.
+// Replaces the latency and the rates of `figures` by measured values. The measured latency of a
+// message between idle ranks includes the work on both sides (message_us). Only one rate is
+// measured, so all rates are scaled by the same factor.
 void Apply(const Seen& seen, LinkFigures* figures) {
   if (seen.gbs <= 0) {
     return;

@@ -1,5 +1,5 @@
-// Measures links when a communicator is made, for ENTRAIN_TUNING=probe. Ranks play ping-pong in
-// pairs, all pairs at once, and take the worst values of all pairs.
+// Measures the links of a new communicator, for ENTRAIN_TUNING=probe. The ranks form pairs. All
+// pairs exchange ping-pong messages at the same time. The worst values of all pairs count.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -9,8 +9,8 @@
 
 namespace entrain {
 
-// Collective; blocks. Returns `from` with the measured latencies and rates of its links, the same
-// on all ranks. A link that no pair uses keeps its figures.
+// Collective; blocks. Returns a copy of `from` with the measured latencies and rates, equal on all
+// ranks. A kind of link (inside a host, across hosts) that no pair uses keeps its figures.
 absl::StatusOr<CostModel> ProbeLinks(Communicator& comm, const CostModel& from, const Paths& paths,
                                      const CallOptions& options);
 

@@ -1,4 +1,4 @@
-// A set of ranks, as one bit a rank.
+// A set of ranks, stored as one bit per rank.
 //
 // Thread safety: as a std::vector.
 #pragma once
@@ -16,7 +16,7 @@ namespace entrain {
 class RankSet {
  public:
   RankSet() = default;
-  // Empty, for ranks 0 to size - 1.
+  // Makes an empty set that can hold the ranks 0 to size - 1.
   explicit RankSet(int size)
       : size_(size), bytes_((static_cast<size_t>(size) + 7) / 8, uint8_t{0}) {}
   static RankSet All(int size) {
@@ -28,7 +28,7 @@ class RankSet {
   }
 
   bool Has(int rank) const { return (bytes_[Byte(rank)] & Bit(rank)) != 0; }
-  // Returns true if the rank was not in the set.
+  // Adds the rank. Returns true if the rank was not in the set before.
   bool Add(int rank) {
     const bool added = !Has(rank);
     bytes_[Byte(rank)] = static_cast<uint8_t>(bytes_[Byte(rank)] | Bit(rank));
@@ -61,7 +61,7 @@ class RankSet {
     return std::all_of(bytes_.begin(), bytes_.end(), [](uint8_t byte) { return byte == 0; });
   }
   int count() const { return static_cast<int>(ranks().size()); }
-  // Returns -1 if the set is empty.
+  // Returns the lowest rank of the set, or -1 if the set is empty.
   int lowest() const {
     for (int r = 0; r < size_; ++r) {
       if (Has(r)) {
@@ -70,7 +70,7 @@ class RankSet {
     }
     return -1;
   }
-  // In ascending order.
+  // Returns the ranks of the set in ascending order.
   std::vector<int> ranks() const {
     std::vector<int> ranks;
     for (int r = 0; r < size_; ++r) {
@@ -83,7 +83,7 @@ class RankSet {
   friend bool operator==(const RankSet&, const RankSet&) = default;
 
   void WriteTo(Writer* out) const { out->PutRaw(bytes_.data(), bytes_.size()); }
-  // Reads the bytes of a set of `size` ranks. Bits beyond are dropped.
+  // Reads a set that WriteTo wrote, for the ranks 0 to size - 1. Drops the bits of other ranks.
   static RankSet ReadFrom(Reader* in, int size) {
     RankSet set(size);
     const absl::string_view raw = in->GetRaw(set.bytes_.size());

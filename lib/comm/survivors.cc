@@ -88,7 +88,7 @@ void Survivors::OnMessage(int from, absl::string_view text, int64_t now_ns) {
       Send(from, DecisionText(number_ - 1, *last_));
     }
   } else if (number > number_) {
-    return;  // the sender's decision about number_ comes first
+    return;  // this rank first needs the sender's decision about the call number_
   } else if (reports) {
     OnReport(from, std::move(report));
   } else if (type == Type::kProposal) {
@@ -112,7 +112,8 @@ void Survivors::OnCut(int rank, int64_t now_ns) {
   }
 }
 
-// A process that was stopped must not take its peers for silent: it has not heard them.
+// Detects a break: no event came for half of silence_ns_, so this process may have been stopped. A
+// stopped process does not hear its peers, so it must not count that time as their silence.
 void Survivors::NoteTime(int64_t now_ns) {
   if (now_ns - last_event_ns_ > silence_ns_ / 2) {
     awake_since_ns_ = now_ns;
@@ -270,7 +271,7 @@ bool Survivors::AddCut(int rank) {
   if (!cut_.Add(rank)) {
     return false;
   }
-  SendReport(rank);  // the rank must not wait for this one
+  SendReport(rank);  // so that the cut rank does not wait for this rank
   return true;
 }
 
@@ -321,7 +322,8 @@ void Survivors::GiveUp(End end, int by) {
 
 // ---- The leader
 
-// The leader begins or continues, if everything that it waits for has come.
+// Makes the leader propose a decision, if all ranks that the leader reaches also follow the leader.
+// Does nothing on a rank that is not a leader.
 void Survivors::Step() {
   if (!pending() || leader() != rank_) {
     return;
@@ -347,11 +349,12 @@ bool Survivors::AllFollow(const RankSet& reached) const {
     }
     for (const int other : lower.ranks()) {
       if (other < rank_ && !report.cut.Has(other)) {
-        return false;  // the reporting rank follows `other`
+        return false;  // rank `r` follows `other` or a still lower rank, not this rank
       }
     }
   }
-  // An excluded rank gives up when it hears of it.
+  // The leader waits until it has cut all excluded ranks. An excluded rank gives up when a report
+  // tells it that it is excluded.
   return reached.Without(exclude_) == reached;
 }
 
@@ -449,7 +452,7 @@ RankSet Survivors::Connected(RankSet among, int keep) const {
       broken[i] -= Broken(ranks[i], ranks[worst]) ? 1 : 0;
     }
   }
-  // A rank may have been dropped because of ranks that were dropped after it.
+  // Takes back a rank that was dropped because of ranks that were dropped after it.
   for (const int rank : ranks) {
     if (!among.Has(rank) && reaches_all(rank)) {
       among.Add(rank);
@@ -467,7 +470,7 @@ bool Survivors::IsQuorum(const RankSet& ranks) const {
 void Survivors::Propose(const RankSet& reached, Decision decision) {
   if (proposal_ && proposal_->to == reached && proposal_->gone == gone_ &&
       proposal_->decision == decision) {
-    return;  // the attempt under way
+    return;  // the attempt that is under way has this proposal
   }
   proposal_ = {{rank_, ++attempts_}, std::move(decision), gone_, reached, RankSet(size_)};
   accepted_ = {proposal_->ballot, proposal_->decision};
@@ -537,7 +540,9 @@ void Survivors::OnDecision(int from, uint32_t number, Reader* in) {
     return;
   }
   if (cut_.Has(from) && (decision.any || (number == number_ && decision.members.Has(rank_)))) {
-    return;  // it is another side's, or it also comes from a rank that this rank reaches
+    // With kAny, a cut rank may be on another side and its decision does not hold here. Otherwise a
+    // rank that this rank reaches also sends the decision.
+    return;
   }
   if (number == number_ && called_ && !cut_.Has(from)) {
     Decide(decision);
