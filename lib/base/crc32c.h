@@ -4,14 +4,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace entrain {
 
 // Returns the checksum of the bytes. `before` is the checksum of the bytes before them; 0: none.
-// Uses the processor's instruction (SSE4.2) if there is one.
 uint32_t Crc32c(const void* bytes, size_t count, uint32_t before = 0);
 
-// Returns the same checksum, computed with a table, on every processor.
-uint32_t Crc32cByTable(const void* bytes, size_t count, uint32_t before = 0);
+// A function that computes the checksum.
+struct Crc32cWay {
+  const char* name;
+  uint32_t (*sum)(const void* bytes, size_t count, uint32_t before);
+};
+// Returns the ways that this processor can use. Crc32c uses the first. The last is a loop over a
+// table, for every processor.
+std::vector<Crc32cWay> Crc32cWays();
 
 }  // namespace entrain

@@ -11,24 +11,35 @@ namespace {
 
 // The values of RFC 3720, appendix B.4.
 TEST(Crc32c, KnownSums) {
-  EXPECT_EQ(Crc32c("123456789", 9), 0xe3069283u);
-  EXPECT_EQ(Crc32c(std::string(32, '\0').data(), 32), 0x8a9136aau);
-  EXPECT_EQ(Crc32c(std::string(32, '\xff').data(), 32), 0x62a8ab43u);
   std::vector<uint8_t> rising(32);
   std::iota(rising.begin(), rising.end(), uint8_t{0});
-  EXPECT_EQ(Crc32c(rising.data(), rising.size()), 0x46dd794eu);
-  EXPECT_EQ(Crc32c(nullptr, 0), 0u);
+  for (const Crc32cWay& way : Crc32cWays()) {
+    SCOPED_TRACE(way.name);
+    EXPECT_EQ(way.sum("123456789", 9, 0), 0xe3069283u);
+    EXPECT_EQ(way.sum(std::string(32, '\0').data(), 32, 0), 0x8a9136aau);
+    EXPECT_EQ(way.sum(std::string(32, '\xff').data(), 32, 0), 0x62a8ab43u);
+    EXPECT_EQ(way.sum(rising.data(), rising.size(), 0), 0x46dd794eu);
+    EXPECT_EQ(way.sum(nullptr, 0, 0), 0u);
+  }
 }
 
-TEST(Crc32c, InstructionAndTableAgreeForEveryLengthAndStart) {
+TEST(Crc32c, AllWaysAgreeForEveryLengthAndStart) {
   std::vector<uint8_t> bytes(70'000);
   for (size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<uint8_t>(i * 2654435761u >> 11);
   }
-  for (const size_t count : {0, 1, 7, 8, 9, 4095, 12287, 12288, 12289, 24576, 65536, 69990}) {
+  const Crc32cWay table = Crc32cWays().back();
+  for (const size_t count : {0,   1,   7,   8,   9,    255,  256,   257,   511,   512,
+                             767, 768, 769, 775, 1024, 4095, 12288, 24576, 65536, 69990}) {
     for (const size_t start : {0, 1, 3, 8}) {
-      EXPECT_EQ(Crc32c(bytes.data() + start, count), Crc32cByTable(bytes.data() + start, count))
-          << count << " from " << start;
+      for (const uint32_t before : {0u, 1u, 0xffffffffu, 0x12345678u}) {
+        const uint32_t want = table.sum(bytes.data() + start, count, before);
+        for (const Crc32cWay& way : Crc32cWays()) {
+          EXPECT_EQ(way.sum(bytes.data() + start, count, before), want)
+              << way.name << ", " << count << " from " << start << " after " << before;
+        }
+        EXPECT_EQ(Crc32c(bytes.data() + start, count, before), want);
+      }
     }
   }
 }
