@@ -66,21 +66,31 @@ absl::Status Admission::Run() {
 
 AdmissionCard Admission::MyCard() const {
   const ReplicaPlace& mine = parts_.world.mine();
+  const RoundCloser* const closer = parts_.closer;
+  const Attended attended = closer == nullptr ? Attended() : closer->attended();
+  uint64_t met_step = 0;  // a late replica's standing has the step of an earlier rendezvous
+  for (const Standing& one : parts_.exchange.table().standings) {
+    met_step = std::max(met_step, one.steps);
+  }
   return {.replica = mine.replica,
           .slot = mine.slot,
           .slots = parts_.world.slots(),
           .most_replicas = parts_.exchange.most_replicas(),
           .rendezvous = parts_.results.rendezvous(),
           .syncs = parts_.results.syncs(),
-          .met_step = static_cast<int64_t>(parts_.exchange.table().standings[0].steps),
+          .met_step = static_cast<int64_t>(met_step),
           .anchor_checksum = parts_.exchange.anchors().checksum(),
-          .repairs = parts_.exchange.repairs()};
+          .repairs = parts_.exchange.repairs(),
+          .ticks = closer == nullptr ? 0 : closer->ticks(),
+          .arrivals = attended.arrivals,
+          .missed = attended.missed};
 }
 
 absl::Status Admission::TakeIn(std::shared_ptr<Communicator> grown, int members,
                                EnlargedWorld* enlarged) {
   const auto take_in = [&]() -> absl::Status {
-    ENTRAIN_ASSIGN_OR_RETURN(*enlarged, MeetNewcomers(grown, MyCard(), alike_));
+    ENTRAIN_ASSIGN_OR_RETURN(*enlarged,
+                             MeetNewcomers(grown, MyCard(), alike_, parts_.closer != nullptr));
     StateList list(parts_.slab, CheckpointKind::kPortable);
     const std::vector<TransferItem> items =
         StateInCommon(parts_.exchange, parts_.slab, parts_.live, &list);
@@ -113,6 +123,9 @@ void Admission::Adopt(const EnlargedWorld& enlarged) {
   const std::vector<int> replicas = ReplicasOf(enlarged.places);
   parts_.world.Adopt(enlarged.world, enlarged.places);
   parts_.exchange.Regroup(enlarged.model, enlarged.sync, replicas);
+  if (parts_.closer != nullptr) {
+    parts_.closer->Adopt(enlarged.rounds, enlarged.places);
+  }
   parts_.results.Joined(static_cast<int>(replicas.size()), parts_.exchange.most_replicas());
 }
 

@@ -34,6 +34,7 @@
 #include "lib/train/exchange.h"
 #include "lib/train/exchange_results.h"
 #include "lib/train/replica_world.h"
+#include "lib/train/round_closer.h"
 
 namespace entrain {
 
@@ -47,6 +48,7 @@ class Admission {
     Exchange& exchange;
     ExchangeResults& results;
     ReplicaWorld& world;
+    RoundCloser* closer;  // null: rounds need all replicas
   };
   // `alike` holds the values that must be equal on members and newcomers.
   Admission(const Parts& parts, NamedGroups alike)

@@ -147,7 +147,8 @@ absl::StatusOr<std::vector<ReplicaPlace>> PlacesOf(absl::Span<const AdmissionCar
 }
 
 absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
-                                            const AdmissionCard& mine, const NamedGroups& alike) {
+                                            const AdmissionCard& mine, const NamedGroups& alike,
+                                            bool rounds) {
   EnlargedWorld enlarged;
   enlarged.cards.resize(static_cast<size_t>(world->size()));
   constexpr int64_t kNumbers = sizeof(AdmissionCard) / sizeof(int64_t);
@@ -171,6 +172,9 @@ absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
   }
   for (const std::vector<NamedValue>& group : alike) {
     ENTRAIN_RETURN_IF_ERROR(CompareValues(*enlarged.sync, group, enlarged.parties.donors[0]));
+  }
+  if (rounds) {  // the options, which decide about it, are equal on all ranks of this sync group
+    ENTRAIN_ASSIGN_OR_RETURN(enlarged.rounds, Part(*enlarged.world, 0, enlarged.world->rank()));
   }
   return enlarged;
 }

@@ -43,8 +43,11 @@ struct AdmissionCard {
   uint64_t anchor_checksum = 0;
   int64_t repairs = 0;       // number of repaired anchors
   int64_t first_number = 0;  // the lowest number that a newcomer's replica may get
+  // Members of EDiT with quorum or round_deadline only (round_closer.h):
+  int64_t ticks = 0;                 // number of finished ticks
+  int64_t arrivals = 0, missed = 0;  // the replica's Attended
 };
-static_assert(sizeof(AdmissionCard) == 11 * sizeof(int64_t));
+static_assert(sizeof(AdmissionCard) == 14 * sizeof(int64_t));
 
 // Returns the places of all ranks. Newcomers' replicas get the lowest numbers from first_number on
 // that no member has, in the order of their lowest ranks. Returns kFailedPrecondition if ranks of a
@@ -59,15 +62,18 @@ using NamedGroups = std::vector<std::vector<NamedValue>>;
 // Members and newcomers, and their groups.
 struct EnlargedWorld {
   std::shared_ptr<Communicator> world, model, sync;  // model: null for replicas of one rank
+  std::shared_ptr<Communicator> rounds;              // for RoundCloser; null: not asked for
   std::vector<AdmissionCard> cards;                  // by rank of world
   std::vector<ReplicaPlace> places;                  // by rank of world
   TransferParties parties;                           // donors and newcomers among the ranks of sync
 
   const ReplicaPlace& mine() const { return places[static_cast<size_t>(world->rank())]; }
 };
-// Collective over `world`. Exchanges the cards, makes the groups, and compares the options.
+// Collective over `world`. Exchanges the cards, compares the options, and makes the groups; with
+// `rounds` also EnlargedWorld::rounds.
 absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
-                                            const AdmissionCard& mine, const NamedGroups& alike);
+                                            const AdmissionCard& mine, const NamedGroups& alike,
+                                            bool rounds = false);
 
 // Returns the items of the state that all replicas have in common: the state of the exchange, and
 // the layers that do not train. `list` receives the entries from which the items are made.

@@ -160,7 +160,6 @@ absl::Status CheckClosing(const EditOptions& o) {
       {o.fragments > 1, "do not go with fragments"},
       {o.error_feedback, "do not go with error_feedback"},
       {o.compat, "do not go with compat"},
-      {o.admit != Admit::kNone, "do not go with admit"},
       {o.carries() && o.anchor_check == AnchorCheck::kRepair,
        "go with anchor_check repair only if late is drop"},
   };

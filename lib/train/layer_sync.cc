@@ -180,8 +180,12 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   const int layers = shards_->slab().layers();
   ENTRAIN_RETURN_IF_ERROR(CheckMayRepair());
   ENTRAIN_RETURN_IF_ERROR(exchange_.Reserve());
-  ENTRAIN_RETURN_IF_ERROR(StartCloser());
-  ENTRAIN_RETURN_IF_ERROR(wait_ns.has_value() ? JoinMembers(*wait_ns) : StartRecovery());
+  if (wait_ns.has_value()) {
+    ENTRAIN_RETURN_IF_ERROR(JoinMembers(*wait_ns));
+  } else {
+    ENTRAIN_RETURN_IF_ERROR(StartCloser());
+    ENTRAIN_RETURN_IF_ERROR(StartRecovery());
+  }
   StartAdmission();
   base_ = exchange_.bytes_sent();
   ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? StartOnHost() : StartOnDevice());

@@ -2,6 +2,7 @@
 // which this replica joins others.
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,15 @@
 #include "lib/train/timed_call.h"
 
 namespace entrain {
+namespace {
+
+ClosingRule RuleOf(const EditOptions& options) {
+  return {
+      .quorum = options.quorum,
+      .deadline_ns = static_cast<int64_t>(options.round_deadline * static_cast<double>(kSecond))};
+}
+
+}  // namespace
 
 // Collective. Makes the communicator of the ranks of all replicas. `option` is named in errors. If
 // replicas have one rank, the communicator may be the exchange's sync group, unless `apart`.
@@ -73,7 +83,7 @@ absl::Status LayerSync::StartRecovery() {
 absl::Status LayerSync::StartCloser() {
   const ExchangeGroups groups = exchange_.groups();
   const int replicas_now = groups.sync == nullptr ? 1 : groups.sync->size();
-  if (options_.quorum > replicas_now) {
+  if (options_.quorum > std::max(replicas_now, options_.most_replicas)) {
     return RefuseOption("quorum", options_.quorum,
                         absl::StrCat("is more than the ", replicas_now, " replicas"));
   }
@@ -82,27 +92,24 @@ absl::Status LayerSync::StartCloser() {
   }
   const int64_t limit_ns =
       options_.timeout_ns > 0 ? options_.timeout_ns : groups.sync->timeout_ns();
-  const auto deadline_ns =
-      static_cast<int64_t>(options_.round_deadline * static_cast<double>(kSecond));
-  if (deadline_ns >= limit_ns) {
+  if (RuleOf(options_).deadline_ns >= limit_ns) {
     return absl::InvalidArgumentError(absl::StrCat("round_deadline: ", options_.round_deadline,
                                                    " s is not before timeout_ns: ", limit_ns,
                                                    " ns, at which an arrival gives up"));
   }
   ENTRAIN_ASSIGN_OR_RETURN(auto replicas, MakeWorld("quorum and round_deadline", /*apart=*/true));
-  closer_ = std::make_unique<RoundCloser>(
-      std::move(replicas), ClosingRule{.quorum = options_.quorum, .deadline_ns = deadline_ns},
-      options_.timeout_ns);
+  closer_ =
+      std::make_unique<RoundCloser>(std::move(replicas), RuleOf(options_), options_.timeout_ns);
   return absl::OkStatus();
 }
 
 // Makes the object that takes newcomers in, if the options ask for it.
 void LayerSync::StartAdmission() {
   if (recovery_ != nullptr && options_.admit == Admit::kExchange) {
-    admission_ =
-        std::make_unique<Admission>(Admission::Parts{options_, shards_->slab(), shards_->live(),
-                                                     exchange_, results_, recovery_->world()},
-                                    Alike());
+    admission_ = std::make_unique<Admission>(
+        Admission::Parts{options_, shards_->slab(), shards_->live(), exchange_, results_,
+                         recovery_->world(), closer_.get()},
+        Alike());
     admission_->NoteStep(counter_.step());
   }
 }
@@ -160,6 +167,21 @@ absl::Status LayerSync::JoinMembers(int64_t wait_ns) {
   results_.Joined(static_cast<int>(ReplicasOf(enlarged.places).size()),
                   static_cast<int>(member.most_replicas));
   trigger_->Met();
+  if (enlarged.rounds != nullptr) {
+    std::map<int, Attended> members;
+    for (const AdmissionCard& card : enlarged.cards) {
+      if (card.replica >= 0) {
+        members[static_cast<int>(card.replica)] = {.arrivals = card.arrivals,
+                                                   .missed = card.missed};
+      }
+    }
+    closer_ = std::make_unique<RoundCloser>(
+        ReplicaWorld::Of(enlarged.rounds, mesh_->comm(Axis::kModel)->size(), options_.timeout_ns,
+                         enlarged.places),
+        RuleOf(options_), options_.timeout_ns);
+    closer_->Join(member.ticks, members);
+    closer_->SetReady();
+  }
   recovery_ =
       std::make_unique<Recovery>(exchange_, results_,
                                  ReplicaWorld::Of(enlarged.world, mesh_->comm(Axis::kModel)->size(),

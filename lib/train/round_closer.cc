@@ -48,18 +48,38 @@ RoundCloser::RoundCloser(std::unique_ptr<ReplicaWorld> world, const ClosingRule&
 RoundCloser::~RoundCloser() {
   world_->comm()->Abort("destroyed");
   EndCalls();
+  LeaveFormer();
 }
 
 // Waits for the calls under way, which use this object's memory. The communicator must have ended.
 void RoundCloser::EndCalls() {
-  if (listening_) {
-    listening_->Wait(Deadline::Never());
+  if (listening_ != nullptr) {
+    listening_->work->Wait(Deadline::Never());
   }
   for (const RefPtr<Work>& ring : rings_) {
     ring->Wait(Deadline::Never());
   }
-  listening_ = {};
+  listening_ = nullptr;
   rings_.clear();
+}
+
+void RoundCloser::LeaveFormer() {
+  if (former_ == nullptr) {
+    return;
+  }
+  const auto over = [](const RefPtr<Work>& work) { return !work || work->Test(); };
+  const RefPtr<Work> receive =
+      former_listening_ == nullptr ? RefPtr<Work>() : former_listening_->work;
+  if (!over(receive) || !over(last_ring_)) {
+    former_->Abort("replaced by one with newcomers");
+  }
+  for (const RefPtr<Work>& work : {receive, last_ring_}) {
+    if (work) {
+      work->Wait(Deadline::Never());
+    }
+  }
+  former_listening_ = nullptr;
+  former_ = nullptr;
 }
 
 size_t RoundCloser::RowOf(int replica) const {
@@ -85,15 +105,20 @@ Attendance RoundCloser::Mine() const {
 
 // Receives the rings that have come, and begins to receive the next ring.
 void RoundCloser::Listen() {
+  if (world_->comm()->size() == 1) {
+    return;  // nobody rings
+  }
   // Test, because without a thread of the engine nothing else makes progress meanwhile.
-  while (!listening_ || (listening_->Test() && listening_->status().ok())) {
-    heard_ = listening_ ? std::max(heard_, received_) : heard_;
+  while (listening_ == nullptr || (listening_->work->Test() && listening_->work->status().ok())) {
+    heard_ = listening_ != nullptr ? std::max(heard_, listening_->received) : heard_;
+    auto next = std::make_unique<Listening>();
     absl::StatusOr<RefPtr<Work>> work =
-        world_->comm()->Start(OneNumber(CallKind::kRecvAny, -1, &received_, kForever));
+        world_->comm()->Start(OneNumber(CallKind::kRecvAny, -1, &next->received, kForever));
     if (!work.ok()) {
       return;  // the communicator has ended; the next arrival returns its error
     }
-    listening_ = *std::move(work);
+    next->work = *std::move(work);
+    listening_ = std::move(next);
   }
 }
 
@@ -165,20 +190,71 @@ absl::Status RoundCloser::CheckWait() const {
                                                   " ms: these replicas have not come: ", missing));
 }
 
+// ---- Replicas are lost or join
+
+// Drops the rows of replicas that are lost, and adds rows for newcomers.
+void RoundCloser::SetRows(const std::vector<int>& replicas) {
+  std::vector<Attended> rows;
+  std::vector<bool> decided;
+  for (const int replica : replicas) {
+    const size_t row = RowOf(replica);
+    const bool known = row < numbers_.size() && numbers_[row] == replica;
+    rows.push_back(known ? replicas_[row] : Attended());
+    decided.push_back(known && last_.kind != Closing::Kind::kWait && last_.replicas[row]);
+  }
+  replicas_ = std::move(rows);
+  if (last_.kind != Closing::Kind::kWait) {
+    last_.replicas = std::move(decided);
+  }
+  numbers_ = replicas;
+  row_ = RowOf(world_->mine().replica);
+}
+
+// On a new communicator. A rank whose arrival still waits rings again.
+void RoundCloser::BeginSessions() {
+  told_.assign(world_->places().size(), Attendance());
+  in_session_ = false;
+  session_ = heard_ = rung_ = 0;
+  Listen();
+}
+
+void RoundCloser::Adopt(std::shared_ptr<Communicator> larger,
+                        const std::vector<ReplicaPlace>& places) {
+  LeaveFormer();
+  former_ = world_->comm();
+  former_listening_ = std::move(listening_);
+  for (const RefPtr<Work>& ring : rings_) {  // all ranks have taken part in the session
+    ring->Wait(Deadline::Never());
+  }
+  rings_.clear();
+  last_ring_ = {};
+  if (former_->size() > 1) {
+    auto ring = former_->Start(OneNumber(CallKind::kSend, (former_->rank() + 1) % former_->size(),
+                                         &no_session_, timeout_ns_));
+    last_ring_ = ring.ok() ? *std::move(ring) : RefPtr<Work>();
+  }
+  SetRows(ReplicasOf(places));
+  world_->Adopt(std::move(larger), places);
+  BeginSessions();
+}
+
+void RoundCloser::Join(int64_t ticks, const std::map<int, Attended>& members) {
+  ticks_ = ticks;
+  for (const auto& [replica, attended] : members) {
+    replicas_[RowOf(replica)] = attended;
+  }
+}
+
 // ---- After a loss
 
 absl::Status RoundCloser::GoOn(const ReplicaWorld& left) {
   const std::shared_ptr<Communicator> all = left.comm();
   world_->comm()->Abort("replaced after a loss");
   EndCalls();
-  KeepRows(ReplicasOf(left.places()));
+  SetRows(ReplicasOf(left.places()));
   ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> comm, all->Split(0, all->rank()));
   world_->Adopt(std::move(comm), left.places());
-  told_.assign(left.places().size(), Attendance());
-  // A rank whose arrival still waits rings again.
-  in_session_ = false;
-  session_ = heard_ = rung_ = 0;
-  Listen();
+  BeginSessions();
 
   std::vector<int64_t> ticks(static_cast<size_t>(all->size()));
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
@@ -196,22 +272,6 @@ absl::Status RoundCloser::GoOn(const ReplicaWorld& left) {
   }
   patient_since_ns_ = Clock::Real().Now();
   return absl::OkStatus();
-}
-
-// Drops the rows of replicas that are lost.
-void RoundCloser::KeepRows(const std::vector<int>& replicas) {
-  std::vector<Attended> kept;
-  std::vector<bool> decided;
-  for (const int replica : replicas) {
-    kept.push_back(replicas_[RowOf(replica)]);
-    if (last_.kind != Closing::Kind::kWait) {
-      decided.push_back(last_.replicas[RowOf(replica)]);
-    }
-  }
-  replicas_ = std::move(kept);
-  last_.replicas = std::move(decided);
-  numbers_ = replicas;
-  row_ = RowOf(world_->mine().replica);
 }
 
 // Collective over `all`. Rank `from`, which has finished the last tick, sends its decision. A rank

@@ -17,6 +17,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -62,14 +63,29 @@ class RoundCloser {
   bool Includes(const Closing& closing) const { return closing.replicas[row_]; }
   // Returns the number of rounds for which this replica was late, before the last decision.
   int64_t missed() const { return missed_; }
+  // Returns the number of finished ticks, and the record of this replica.
+  int64_t ticks() const { return ticks_; }
+  const Attended& attended() const { return replicas_[row_]; }
+  // Replaces the communicator by one with newcomers, which have not arrived yet. `places` has the
+  // place of each rank of `larger`.
+  void Adopt(std::shared_ptr<Communicator> larger, const std::vector<ReplicaPlace>& places);
+  // For a newcomer: sets the members' records, by number of the replica, and their number of ticks.
+  void Join(int64_t ticks, const std::map<int, Attended>& members);
   // Used after a loss. Collective over the ranks that are left, which `left` has. Replaces the
   // communicator, and brings all ranks to the last finished tick. If this rank has not finished
   // that tick, its decision is pending.
   absl::Status GoOn(const ReplicaWorld& left);
 
  private:
+  // A receive of the next ring.
+  struct Listening {
+    uint64_t received = 0;
+    RefPtr<Work> work;
+  };
   void EndCalls();
-  void KeepRows(const std::vector<int>& replicas);
+  void LeaveFormer();
+  void SetRows(const std::vector<int>& replicas);
+  void BeginSessions();
   absl::Status ShareDecision(Communicator& all, int from);
   absl::Status Ring();
   void Listen();
@@ -92,9 +108,15 @@ class RoundCloser {
   bool in_session_ = false;
   uint64_t session_ = 0;           // number of finished sessions on this communicator
   uint64_t heard_ = 0, rung_ = 0;  // 1 + number of a session: ring received last, ring sent last
-  uint64_t received_ = 0;          // the buffer of `listening_`
-  RefPtr<Work> listening_;
+  std::unique_ptr<Listening> listening_;
   std::vector<RefPtr<Work>> rings_;
+  // The communicator before Adopt. It is not ended, because other ranks would take this for a loss
+  // until they have adopted the larger one. Instead each rank sends a last ring to the next rank,
+  // which ends the receive there.
+  std::shared_ptr<Communicator> former_;
+  std::unique_ptr<Listening> former_listening_;
+  RefPtr<Work> last_ring_;
+  uint64_t no_session_ = 0;  // the number in `last_ring_`
   // The caller's thread writes these. It writes `since_ns_` and `flags_` before `arrivals_`, with
   // release order, so a tick that counts an arrival sees its time and flags.
   std::atomic<int64_t> since_ns_{0}, flags_{0}, arrivals_{0};

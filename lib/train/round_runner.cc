@@ -102,9 +102,18 @@ void RoundRunner::PostAdmission() {
     return;
   }
   Numbered(worker_.Post([this] {
-    Worker::Job run = [this] { return admission_->Run(); };
+    Worker::Job run = [this] { return Admit(); };
     return Finish(Persist(run));
   }));
+}
+
+// Takes newcomers in after the last round, if this has not been done.
+absl::Status RoundRunner::Admit() {
+  if (admission_due_) {
+    ENTRAIN_RETURN_IF_ERROR(admission_->Run());
+    admission_due_ = false;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RoundRunner::AwaitOthers() {
@@ -146,6 +155,7 @@ absl::Status RoundRunner::JudgeOnTime(ExchangeRound& round, int64_t extra_ns) {
   ENTRAIN_RETURN_IF_ERROR(Annotate(round.Judge(exchange_, extra_ns), "rendezvous"));
   results_.SetRepairs(exchange_.repairs());
   results_.Met(exchange_.table(), round.standing().round);
+  admission_due_ = admission_ != nullptr && (round.exchanges() || round.behind());
   return absl::OkStatus();
 }
 
@@ -181,7 +191,9 @@ absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns)
 // the caller has posted, or is about to post.
 absl::Status RoundRunner::AnswerOthers() {
   const bool called = closer_->pending() != nullptr || closer_->Called();
-  const bool busy = round_ != nullptr && round_->exchanges() && !round_->arrived();
+  // The caller has posted the jobs of a round, or is about to post them.
+  const bool busy = round_ != nullptr && late_ == nullptr &&
+                    ((round_->exchanges() && !round_->arrived()) || admission_due_);
   if (!called || busy) {
     return absl::OkStatus();
   }
@@ -195,12 +207,15 @@ absl::Status RoundRunner::AnswerOthers() {
 absl::Status RoundRunner::CarryOutForOthers(const Closing& closing) {
   if (closing.kind == Closing::Kind::kClose) {
     ENTRAIN_RETURN_IF_ERROR(RunLate());
+    ENTRAIN_RETURN_IF_ERROR(Admit());
+    late_ = nullptr;
   }
   closer_->Settle();
   return absl::OkStatus();
 }
 
-// Runs a round that is closed without this replica, or continues it after a loss.
+// Runs a round that is closed without this replica, or continues it after a loss. `late_` then is
+// this round.
 absl::Status RoundRunner::RunLate() {
   const absl::MutexLock lock(&late_mutex_);
   if (late_ == nullptr) {
@@ -218,7 +233,6 @@ absl::Status RoundRunner::RunLate() {
   while (!late_->arrived()) {
     ENTRAIN_RETURN_IF_ERROR(RunTurn(*late_));
   }
-  late_ = nullptr;
   return absl::OkStatus();
 }
 

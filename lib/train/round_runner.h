@@ -65,8 +65,9 @@ class RoundRunner {
   absl::Status Merge(std::shared_ptr<ExchangeRound> round);
 
   // Returns true if the last arrival came too late for its round. Called by the caller's thread
-  // when its jobs are over.
-  bool missed() const { return round_ != nullptr && round_->missed(); }
+  // when its jobs are over. Without a closer no round is missed, and the jobs of rounds behind
+  // further steps may run.
+  bool missed() const { return closer_ != nullptr && round_ != nullptr && round_->missed(); }
 
   // Called while no job runs. After a loss, takes part in the recovery, so that other ranks, which
   // may be in the middle of a round, need not wait for this rank. If a session is under way, takes
@@ -99,6 +100,7 @@ class RoundRunner {
   absl::Status AnswerOthers();
   absl::Status CarryOutForOthers(const Closing& closing);
   absl::Status RunLate();
+  absl::Status Admit();
 
   Worker& worker_;
   Exchange& exchange_;
@@ -110,6 +112,7 @@ class RoundRunner {
   const std::vector<int> layers_;
   std::shared_ptr<ExchangeRound> round_;  // the last round of the caller that has begun
   std::unique_ptr<ExchangeRound> late_;   // the round under way for which the caller is late
+  bool admission_due_ = false;            // newcomers may be taken in after the last round
   std::atomic<uint64_t> sync_ns_{0};
   mutable absl::Mutex late_mutex_;
 };

@@ -23,7 +23,8 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kStartNs = 2 * kSecond, kTimeoutNs = 4 * kSecond, kEndNs = 300 * kSecond;
-constexpr int64_t kWaitNs = 60 * kSecond;  // of a newcomer; the members finish sooner without faults
+constexpr int64_t kWaitNs =
+    60 * kSecond;  // of a newcomer; the members finish sooner without faults
 constexpr int kSteps = 40, kInterval = 2;
 
 class AdmissionJob : private VirtualJob {
@@ -32,7 +33,9 @@ class AdmissionJob : private VirtualJob {
       : VirtualJob(seed, 8),
         shards_(Chance(0.3) ? 2 : 1),
         members_(static_cast<int>(Between(2, shards_ == 1 ? 4 : 2))),
-        newcomers_(static_cast<int>(Between(1, shards_ == 1 ? 3 : 2))) {
+        newcomers_(static_cast<int>(Between(1, shards_ == 1 ? 3 : 2))),
+        quorum_(Chance(0.5) ? static_cast<int>(Between(1, members_)) : 0),
+        late_(quorum_ > 0 ? static_cast<Late>(Between(0, 2)) : Late::kDrop) {
     for (int process = 0; process < processes(); ++process) {
       world_.Start(process, 0, [this, process] { BeRank(process); });
     }
@@ -56,8 +59,8 @@ class AdmissionJob : private VirtualJob {
   }
 
   using VirtualJob::Report;
-  enum What { kCrashes, kJoined, kShort, kQuiet };
-  static constexpr const char* kReached[] = {"crashes", "joined", "finished with fewer",
+  enum What { kCrashes, kJoined, kShort, kLate, kQuiet };
+  static constexpr const char* kReached[] = {"crashes", "joined", "finished with fewer", "was late",
                                              "runs without a fault"};
   const std::array<uint64_t, std::size(kReached)>& reached() const { return reached_; }
 
@@ -65,7 +68,7 @@ class AdmissionJob : private VirtualJob {
   struct Finished {
     absl::Status joined, status;
     int replicas = 0;
-    std::map<int64_t, std::vector<float>> after;  // by exchange: the parameters
+    std::map<int64_t, uint64_t> after;  // by number of exchanges: the checksum of the anchors
   };
   int processes() const { return (members_ + newcomers_) * shards_; }
   bool Joins(int process) const { return process >= members_ * shards_; }
@@ -93,6 +96,8 @@ class AdmissionJob : private VirtualJob {
     options.admit = Admit::kExchange;
     options.most_replicas = members_ + newcomers_;
     options.local_sgd_sync_interval = kInterval;
+    options.quorum = quorum_;
+    options.late = late_;
     options.admit_store = [store = comm_options.store](const Stop&) { return store; };
     Finished& mine = finished_[process];
     const int64_t start = Joins(process) ? comes_at_[static_cast<size_t>(newcomer)] : kStartNs;
@@ -109,7 +114,8 @@ class AdmissionJob : private VirtualJob {
       sure_ &= world_.notices(process);
     }
     if (Joins(process)) {
-      mine.joined = Timed("join", kWaitNs + kTimeoutNs, [&] { return replica.Join(options, kWaitNs); });
+      mine.joined =
+          Timed("join", kWaitNs + kTimeoutNs, [&] { return replica.Join(options, kWaitNs); });
       if (world_.isolated(process)) {
         return;
       }
@@ -122,22 +128,22 @@ class AdmissionJob : private VirtualJob {
     mine.status = Train(replica, &mine);
     if (!world_.isolated(process)) {
       const EditInfo info = replica.edit().info();
-      Tell("process ", process, " ends as replica ", info.replica, ": ", mine.status.ToString(), "; ",
-           info.rendezvous, " exchanges, ", info.replicas, " replicas");
+      Tell("process ", process, " ends as replica ", info.replica, ": ", mine.status.ToString(),
+           "; ", info.rendezvous, " exchanges, ", info.missed, " missed, ", info.replicas,
+           " replicas");
       mine.replicas = info.replicas;
+      reached_[kLate] += info.missed > 0 ? 1 : 0;
     }
   }
 
   absl::Status Train(Replica& r, Finished* mine) {
     LayerSync& edit = r.edit();
-    int64_t seen = edit.info().rendezvous;
     while (true) {
       ENTRAIN_RETURN_IF_ERROR(Timed("forward", 8 * kTimeoutNs, [&] { return Forward(edit); }));
       const EditInfo info = edit.info();
-      if (info.rendezvous > seen && !world_.isolated(world_.process())) {
-        mine->after[info.rendezvous] = r.params();
+      if (!world_.isolated(world_.process())) {
+        mine->after[info.syncs] = info.anchor_checksum;
       }
-      seen = info.rendezvous;
       if (info.steps >= kSteps) {
         return edit.Leave();
       }
@@ -192,16 +198,17 @@ class AdmissionJob : private VirtualJob {
     }
     reached_[kShort] += mine.replicas < members_ + newcomers_ ? 1 : 0;
     for (int other = process % shards_; other < process; other += shards_) {
-      for (const auto& [exchange, params] : finished_[other].after) {
+      for (const auto& [exchange, checksum] : finished_[other].after) {
         const auto here = mine.after.find(exchange);
-        if (IsWhole(other) && here != mine.after.end() && here->second != params) {
+        if (IsWhole(other) && here != mine.after.end() && here->second != checksum) {
           Wrong("processes ", other, ", ", process, " differ after exchange ", exchange);
         }
       }
     }
   }
 
-  const int shards_, members_, newcomers_;
+  const int shards_, members_, newcomers_, quorum_;
+  const Late late_;
   std::vector<int64_t> comes_at_;  // by newcomer
   bool sure_ = true;               // the others are told of every crash
   std::map<int, int64_t> crash_at_;

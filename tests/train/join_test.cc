@@ -165,6 +165,30 @@ TEST(Join, ByTime) {
   EXPECT_EQ(shared[3].replica, 1);
 }
 
+// The workers of late replicas take newcomers in too.
+TEST(Join, WhileRoundsAreClosedEarly) {
+  for (const Late late : {Late::kDrop, Late::kWeighted}) {
+    SharedMemory shared;
+    Job job;
+    job.options.quorum = 1;
+    job.options.late = late;
+    job.options_of_newcomers = job.options;
+    job.leaves = true;
+    job.comes_after = [](int) { return 1; };
+    job.at = [&](int process, int64_t seen) {
+      if (process == 1 && seen == 2) {
+        Die(shared);
+      }
+      if ((process + seen) % 4 == 0) {
+        usleep(120'000);  // comes late to the next round
+      }
+    };
+    RunJob(job, shared);
+    ExpectAlike(job, shared, {0, 2, 3});
+    EXPECT_EQ(shared[3].replica, 1);
+  }
+}
+
 // Kills this process after a random time.
 void DieWithin(const SharedMemory& shared, int64_t most_us, uint64_t seed) {
   const auto us = static_cast<int64_t>((Noise(static_cast<int64_t>(seed), 77) + 1) / 2 *

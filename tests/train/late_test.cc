@@ -504,12 +504,6 @@ TEST(Late, WhatDoesNotGoWithItIsRefusedByName) {
       "error_feedback");
   refused(
       [](O& o) {
-        o.on_loss = OnLoss::kFinish;
-        o.admit = Admit::kExchange;
-      },
-      "admit");
-  refused(
-      [](O& o) {
         o.late = Late::kCarry;
         o.anchor_check = AnchorCheck::kRepair;
       },

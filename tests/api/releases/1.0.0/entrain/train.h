@@ -547,7 +547,8 @@ typedef struct entrain_edit_config {
                                           timeout_ns.
                                           0 (default): no deadline */
   int32_t quorum;                      /* > 0: a round is closed when this number of replicas has come, but not before
-                                          round_deadline if that is set. 0 (default): no quorum; a round is closed at
+                                          round_deadline if that is set. At most the number of replicas, or
+                                          most_replicas if that is larger. 0 (default): no quorum; a round is closed at
                                           round_deadline, whatever the number. Both 0: a round needs all replicas */
   int32_t late;                        /* ENTRAIN_LATE_*, for quorum and round_deadline; default DROP */
   int64_t newcomer_warmup;             /* for admit: number of exchanges over which the weight of a newcomer grows, k of
@@ -717,9 +718,9 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * knew it. A lost replica does not count for the quorum. If fewer replicas are left than the quorum, a round needs all
  * of them.
  *
- * The options are refused in plain averaging, with use_async, overlap_steps, fragments, error_feedback,
- * ENTRAIN_ADMIT_EXCHANGE, compat, and on device memory; CARRY and WEIGHTED also with ENTRAIN_ANCHOR_CHECK_REPAIR. If
- * replicas have several ranks, these options need the mesh that ENTRAIN_ON_LOSS_FINISH needs. */
+ * The options are refused in plain averaging, with use_async, overlap_steps, fragments, error_feedback, compat, and on
+ * device memory; CARRY and WEIGHTED also with ENTRAIN_ANCHOR_CHECK_REPAIR. If replicas have several ranks, these
+ * options need the mesh that ENTRAIN_ON_LOSS_FINISH needs. */
 
 /* On device memory the host waits in entrain_edit_begin_forward for a merge that is due, and with use_async for the
  * rendezvous. The host also waits in entrain_edit_leave, in saves and loads, and, for the exchange, in
