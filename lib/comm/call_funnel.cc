@@ -72,7 +72,8 @@ absl::Status CallFunnel::Furnish(Planner& planner, const Call& call, Admitted* a
 }
 
 absl::Status CallFunnel::AdmitLocked(const Call& call, Admitted* admitted) {
-  // Furnish comes before the number: if memory is short here, only this call fails.
+  // Furnish comes before the number. If memory is short, the call then fails without a number, and
+  // this rank's later calls still match those of the other ranks.
   ENTRAIN_RETURN_IF_ERROR(Furnish(planner_, call, admitted));
   admitted->waits = MustWait(call);
   admitted->wiring = admitted->waits ? Unnumbered(call) : Numbered(call);
@@ -91,7 +92,8 @@ absl::StatusOr<RefPtr<Work>> CallFunnel::Start(Call call, int64_t now_ns) {
   RefPtr<CallWork> work =
       owner_.Submit(std::move(admitted), {call, std::move(staged), {}, now_ns, {}, nullptr});
   if (work->waits()) {
-    // The driver cannot miss the receive, because it holds the lock when it looks at the lines.
+    // The driver may start the work before the work is in its line. The driver cannot miss the
+    // receive, because TakeTurns needs the lock that this thread holds.
     lines_[CallNumbers::TagOf(call)].push_back(work.get());
   }
   return RefPtr<Work>::Adopt(work.Leak());
@@ -197,7 +199,7 @@ bool CallFunnel::HasMade(int peer, Asked asked, CallId call) const {
       call.user_tag, asked == Asked::kSend ? CallKind::kSend : CallKind::kRecv, peer));
   const auto line = lines_.find(call.user_tag);
   if (asked == Asked::kRecv && line != lines_.end()) {
-    // Add the receives in line that would take a message from the peer.
+    // Receives in line have no numbers yet. Add those that can take a message from the peer.
     next += static_cast<uint64_t>(std::count_if(
         line->second.begin(), line->second.end(),
         [peer](const CallWork* work) { return work->peer() < 0 || work->peer() == peer; }));
@@ -213,14 +215,14 @@ std::optional<Refusal> CallFunnel::Refuse(const Call& call, absl::string_view wh
   }
   if (IsMessage(call.kind)) {
     if (call.root < 0 || call.root >= peers_.size() || call.root == peers_.rank()) {
-      return std::nullopt;  // no peer waits for it
+      return std::nullopt;  // the peer is invalid, so no rank waits for the call
     }
     refusal.kind = call.kind == CallKind::kSend ? Asked::kSend : Asked::kRecv;
   }
   refusal.call = {CallNumbers::TagOf(call),
                   CallNumbers::OnWire(numbers_.Next(CallNumbers::Of(call)))};
   if (last_refused_ == refusal) {
-    return std::nullopt;  // the same attempt again
+    return std::nullopt;  // the caller has only repeated the attempt
   }
   last_refused_ = refusal;
   return refusal;

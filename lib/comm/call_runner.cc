@@ -9,7 +9,7 @@
 namespace entrain {
 namespace {
 
-// For sums that only the driver changes.
+// Adds to a sum that only the driver changes, and that other threads read.
 void Add(std::atomic<uint64_t>& sum, int64_t more) {
   sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
             std::memory_order_relaxed);
@@ -39,8 +39,8 @@ void CallRunner::StartWork(CallWork* work) {
   with_.open.Add(work);
   if (with_.end.ended()) {
     if (!work->from().lent.empty()) {
-      // Revoke the buffers that the inline path has named in RTS: the peers must not read them
-      // after the caller has them back.
+      // The inline path has sent RTS messages that name the caller's buffers. Fail revokes the
+      // context, so the peers do not read these buffers after the caller has them back.
       owner_.Fail(with_.end.status());
     }
     if (with_.open.Has(work)) {
@@ -60,7 +60,7 @@ void CallRunner::StartWork(CallWork* work) {
   }
   work->executor().Start(work->from());
   Record(work, work->flight_state());
-  work->ready = true;  // the call may be over already
+  work->ready = true;  // Start may have completed the call
   NeedAttention();
 }
 
@@ -87,14 +87,15 @@ absl::Status CallRunner::GoOn(const Call& call, Admitted admitted, const Progres
   const int64_t now = engine_->clock().Now();
   Call rest = call;
   with_.funnel.SetDeadline(&rest, now);
-  // If the call has a deadline of its own, it was started before `now`, at the deadline less the
-  // timeout.
+  // The work's start is the deadline minus the timeout, but not later than `now`. A call with a
+  // deadline of its own was started before `now`.
   const CallOptions& options = rest.options;
   const std::shared_ptr<void> keep = owner_.Keep();  // keeps the communicator until the call ends
   const auto work =
       Prepare(std::move(admitted),
               {rest, {}, progress, std::min(now, options.deadline.at_ns - options.timeout_ns)});
-  StartWork(work.get());  // not by a job: jobs that wait for this driver must find the call open
+  // Start the call here, not in a job: the jobs that wait for this driver must find the call open.
+  StartWork(work.get());
   engine_->seat().Stay(*work);
   return work->status();
 }
@@ -104,7 +105,8 @@ absl::Status CallRunner::GoOn(const Call& call, Admitted admitted, const Progres
 int CallRunner::SenderTo(uint32_t tag) {
   const int size = with_.peers.size();
   for (int i = 1; i <= size; ++i) {
-    const int r = (last_source_ + i) % size;  // in turn, so that no peer waits for ever
+    // Begin with the rank after the last sender, so that no peer waits for ever.
+    const int r = (last_source_ + i) % size;
     const Endpoint* const endpoint = with_.peers.endpoint(r);
     if (endpoint != nullptr &&
         endpoint->HasEarly(
@@ -140,7 +142,7 @@ void CallRunner::TendLines() {
     Record(work, work->flight_state());
     work->ready = true;
   }
-  // A receive that has just begun may get a message that its sender sent before it left.
+  // If a receive has just begun, do not fail: its sender may have sent the message before it left.
   const int gone = begun.empty() && with_.open.in_line() > 0 ? LastOfAllGone() : -1;
   if (gone >= 0) {
     owner_.Fail(with_.inquiry.Loss(gone, engine_->PathStatus(with_.peers.endpoint(gone))));
@@ -169,7 +171,8 @@ void CallRunner::Attend() {
 }
 
 void CallRunner::CompleteReady() {
-  // Finish removes the call at index i, so the next call moves there. A failure removes all calls.
+  // Finish removes the call at index i, and the next call moves to i. If the communicator fails in
+  // this loop, all calls are removed.
   for (size_t i = 0; i < with_.open.size();) {
     CallWork* const work = with_.open[i];
     if (!std::exchange(work->ready, false)) {
@@ -251,7 +254,7 @@ void CallRunner::Stop(const absl::Status& why) {
   }
 }
 
-// ---- Functions that run for long
+// ---- Reductions of the caller that take long
 
 Deadline CallRunner::next_tick() const {
   const int64_t since = with_.open.RunningFunction().since_ns;

@@ -1,5 +1,5 @@
-// One started call of a communicator: the job that starts the call on the driver, and the work that
-// its caller waits for.
+// One started call of a communicator. The object is the job that starts the call on the driver, and
+// also the work that the caller of the call waits for.
 //
 // Thread safety: functions marked [driver] run on the engine's driver. The others may be called
 // from any thread.
@@ -24,50 +24,52 @@ namespace entrain {
 
 class CallWork;
 
-// The communicator, as its calls need it. All functions are [driver].
+// The interface of CallWork to its communicator (CallRunner). All functions are [driver].
 class CallOwner {
  public:
   virtual ~CallOwner() = default;
-  // The driver runs the job of this call.
+  // Starts the call. CallWork::Run calls this function.
   virtual void StartWork(CallWork* work) = 0;
-  // A call has become ready.
+  // Must be called when a call has become ready (CallWork::ready).
   virtual void NeedAttention() = 0;
 };
 
-// A call under way, with what only the driver knows (docs/flight.md).
+// The state of an open call in a flight dump (docs/flight.md). Only the driver can read it.
 struct FlightOpen {
-  uint64_t mark = 0;
+  uint64_t mark = 0;  // the call's mark in the flight recorder; 0: the recorder does not keep it
   FlightCall call;
   FlightState state = FlightState::kPlanned;
-  // The ranks of the transfers that are posted and have not completed, in increasing order.
+  // The peers of the transfers that are posted and not complete, in increasing order of rank.
   std::vector<int> receives_from, sends_to;
 };
 
-// A group of ranks that exchange parts of calls among themselves, under numbers that all ranks have
-// taken.
+// A group of ranks that exchange parts of calls among themselves. All ranks of the communicator,
+// also those outside the group, take the numbers of these parts (CallFunnel::TakeNumbers).
 struct PartGroup {
   Group group;
-  std::vector<Endpoint*> endpoints;  // by place in the group; shared with wirings
-  std::vector<Context> contexts;     // by place in the group
-  Planner planner;                   // guarded by the communicator's mutex
+  // By place in the group. Wirings refer to these arrays.
+  std::vector<Endpoint*> endpoints;
+  std::vector<Context> contexts;
+  Planner planner;  // guarded by CallFunnel's mutex
 };
 
 class CallWork final : public Work, public Job {
  public:
-  // The arguments of a call besides its admission.
+  // The properties of a call that do not come from its admission (Admitted).
   struct Begin {
     Call call;
-    // The buffer that the call's input points to, if this is not the caller's buffer.
+    // The buffer to which the call's input points, if the input is not in the caller's buffer.
     OwnedBuffer staged = {};
-    Progress from = {};  // the part that is done
+    Progress from = {};  // the progress that the inline path has made
     int64_t started_ns = 0;
-    RefPtr<Work> whole = {};           // the work that this is a part of, or null
-    const PartGroup* among = nullptr;  // null: all ranks
+    RefPtr<Work> whole = {};           // the work of which this call is a part, or null
+    const PartGroup* among = nullptr;  // the ranks that exchange the call; null: all ranks
   };
   // `comm`: the communicator's name.
   CallWork(Engine& engine, std::shared_ptr<CallOwner> owner, const std::string& comm,
            Admitted admitted, Begin begin);
-  // Job. The submitter has taken the engine's reference.
+  // Job. CallRunner::Prepare has taken a reference for the engine, so this object lives until the
+  // call is over.
   void Run() override { owner_->StartWork(this); }
   WorkInfo Info() const override;
 
@@ -75,46 +77,50 @@ class CallWork final : public Work, public Job {
   int64_t started_ns() const { return begin_.started_ns; }
   const RefPtr<Work>& whole() const { return begin_.whole; }
   const Progress& from() const { return begin_.from; }
-  // The number in errors, as in Blame::sequence. 0: a receive in line, which has no number yet.
+  // Returns the call's number, as errors show it (Blame::sequence). 0: the call is a receive in
+  // line (call_funnel.h), which has no number yet.
   uint64_t number() const { return number_.load(std::memory_order_relaxed); }
+  // Returns true if the call is a receive in line.
   bool waits() const { return number() == 0; }
-  // Returns the peer of a send or receive. -1: the peer is not known yet.
+  // Returns the peer of a send or receive, or the root of another call. -1: a receive from any
+  // peer has not got its message yet.
   int peer() const { return peer_.load(std::memory_order_relaxed); }
   // Returns the call's name in errors: "all_reduce #2".
   std::string Name() const;
 
-  // [driver]:
+  // [driver] The public members that follow.
   using Work::Finish;
   const Wiring& wiring() const { return wiring_; }
   Executor& executor() { return *executor_; }
   const Executor& executor() const { return *executor_; }
-  // Returns the rank that the call waits for. -1: no rank.
+  // Returns a rank for which the call waits. -1: the call waits for no rank.
   int WaitingFor() const;
   // Returns the values for the flight recorder.
   FlightCall flight_call() const;
   FlightState flight_state() const;
   FlightOpen flight_open() const;
-  // Ends the wait in line: the work becomes the receive of one message from `peer`.
+  // Ends the wait of a receive in line. From then on this object receives a message from `peer`.
   void Take(Admitted admitted, int peer);
   // Gives the call's buffers back. No transfer of the call may be under way.
   void GiveBuffers(BufferPool& pool);
 
   bool started = false;
-  bool ready = false;     // the executor has something to do
-  bool inquired = false;  // expired, and the other ranks are being asked
-  uint64_t flight = 0;    // its mark in the flight recorder
+  bool ready = false;     // Executor::Advance must be called
+  bool inquired = false;  // the deadline has passed, and the inquiry about this call was begun
+  uint64_t flight = 0;    // the call's mark in the flight recorder
+  // The state of the call in the flight recorder.
   FlightState recorded = FlightState::kPlanned;
 
  private:
   void MakeExecutor(Admitted admitted);
 
   const std::shared_ptr<CallOwner> owner_;
-  const std::string& comm_;  // the owner's
+  const std::string& comm_;  // the communicator's name; owner_ keeps it alive
   Begin begin_;
   Wiring wiring_;
   std::atomic<uint64_t> number_;
   std::atomic<int> peer_;
-  // Never empty. Take replaces the executor.
+  // Never empty. Optional only so that Take can replace the executor.
   std::optional<Executor> executor_;
 };
 

@@ -1,5 +1,6 @@
-// The contribution of a rank to a reduction, if it is not the content of its buffer: the call has a
-// factor, or a weight that a single rank must apply itself.
+// Computes a rank's contribution to a reduction if the contribution is not the content of the input
+// buffer. This is so for a sum with a factor. It is also so for a merging on a communicator of one
+// rank, which must apply its weight itself. Packed merging (Merging::Packs) is not handled here.
 //
 // Thread safety: any thread.
 #pragma once
@@ -10,6 +11,8 @@
 
 namespace entrain {
 
+// Returns true if the contribution is not the content of the input buffer, so that Contribute must
+// be called. `size`: the number of ranks.
 bool ContributionDiffers(const Call& call, int size);
 // Writes the contribution of `count` elements to `dst`, which may be `src`.
 void Contribute(const Call& call, void* dst, const void* src, int64_t count);

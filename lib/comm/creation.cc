@@ -14,11 +14,11 @@
 
 namespace entrain {
 
-// The record that ranks exchange when they meet: the slowest links to ranks of this host, and to
-// ranks of other hosts. `link`: a Link.
+// The record that each rank sends to all others in MeetAll. `inside` is the rank's slowest link to
+// ranks of its own host, `across` its slowest link to ranks of other hosts.
 struct MeetRecord {
   struct Side {
-    uint64_t link;
+    uint64_t link;  // a value of the enum Link
     LinkSpeed speed;
   };
   Side inside, across;
@@ -27,7 +27,7 @@ struct MeetRecord {
 namespace {
 
 constexpr absl::string_view kProbe = "probe", kCreating = "creating the communicator";
-// Time to tell the others that this rank has failed.
+// The time that a rank that has failed may take to tell the others.
 constexpr int64_t kTellNs = 2 * kSecond;
 
 Link LinkOf(Medium medium, bool apart) {
@@ -44,7 +44,7 @@ Link LinkOf(Medium medium, bool apart) {
   return apart ? Link::kTcpAcross : Link::kTcpInside;
 }
 
-// The record of a rank without such a link.
+// The speed that a rank without links of a side reports. It never makes the common result slower.
 constexpr LinkSpeed kFastest{0, 1e9, 1e9};
 
 void Worsen(const MeetRecord::Side& other, MeetRecord::Side* side) {
@@ -71,7 +71,7 @@ absl::Status CheckTexts(const CommOptions& options) {
   return absl::OkStatus();
 }
 
-// On an error no context number was taken.
+// Starts the runtime and makes this rank's card. On an error no context number is reserved.
 absl::StatusOr<Preparation> Prepare(const CommOptions& options) {
   ENTRAIN_ASSIGN_OR_RETURN(SharedSettings settings, SettingsOf(options));
   ENTRAIN_RETURN_IF_ERROR(options.runtime->EnsureStarted(options.store->host(), options.rank));
@@ -195,7 +195,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Meet(Preparation pre
                    {prepared.name, card.rank, card.context, *std::move(members),
                     std::move(settings.overrides), settings.tuning, Paths(), prepared.timeout_ns,
                     prepared.name, settings.determinism, prepared.generation, settings.probe});
-  // Every pair exchanges a message, so a rank that returns from here can reach all others.
+  // In MeetAll every two ranks exchange messages. So a rank that returns from it can reach all
+  // others.
   CallOptions barrier;
   barrier.deadline = stop.deadline;
   barrier.timeout_ns = prepared.limit_ns;
@@ -229,7 +230,7 @@ MeetRecord Communicator::OwnLinks() const {
 }
 
 absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& meeting) {
-  // The direct all-gather sends one message between every two ranks.
+  // The planner runs kCreate as an all-gather in which every rank sends to every other rank.
   MeetRecord mine = OwnLinks();
   std::vector<MeetRecord> all(static_cast<size_t>(size()));
   Call call;
@@ -239,7 +240,8 @@ absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& mee
   call.count = sizeof(mine);
   call.options = options;
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core_->Start(call, /*kick=*/true));
-  // If a rank ends before it has connected, there is no path that reports this.
+  // No path reports the end of a rank that has not connected yet. So check the meeting during the
+  // wait.
   while (!work->Wait(Deadline::After(kLookNs))) {
     absl::Status failed = meeting.Check();
     if (!failed.ok()) {
@@ -247,13 +249,14 @@ absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& mee
       if (Blame blame = BlameOf(failed); blame.rank >= 0 && blame.rank < size()) {
         blame.peer_id = core_->config().members[static_cast<size_t>(blame.rank)].id;
         failed = WithBlame(std::move(failed), blame);
-        // EndWith keeps the blame only of an error that ends communicators.
+        // EndWith would drop the blame of kFailedPrecondition, because a communicator never ends
+        // with this code. So change the code to kAborted.
         told = absl::IsFailedPrecondition(failed)
                    ? WithBlame(absl::AbortedError(failed.message()), blame)
                    : failed;
       }
       core_->ending().EndWith(told);
-      work->Wait(Deadline::Never());  // ended by the line before
+      work->Wait(Deadline::Never());  // EndWith has ended the call
       return failed;
     }
   }
@@ -276,8 +279,9 @@ absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& mee
 
 namespace {
 
-// Rank 0 lets the newcomers know that the members have compared. A newcomer that agreed before could
-// wait for one that is silent, while the members drop the attempt.
+// Sends a newcomer the message that the members have compared their results. Rank 0 sends, a
+// newcomer receives. A newcomer must not begin the agreement earlier: it could wait for a rank that
+// is silent, while the members drop the attempt.
 absl::Status PassOn(Communicator& grown, int peer, const CallOptions& options) {
   uint8_t compared = 1;
   Call call;
@@ -300,10 +304,11 @@ absl::Status ConfirmGrown(Communicator& grown, const Confirmation& confirmation)
   if (grown.rank() >= confirmation.members) {
     ENTRAIN_RETURN_IF_ERROR(PassOn(grown, 0, confirmation.compare));
   }
-  // Also if it did not go well: without this word newcomers do not come to the agreement.
+  // Rank 0 sends the message even if the attempt has failed, because newcomers wait for it before
+  // they come to the agreement.
   for (int rank = confirmation.members; rank < grown.size() && grown.rank() == 0; ++rank) {
     PassOn(grown, rank, confirmation.compare)
-        .IgnoreError();  // a lost rank ends them all; the agreement takes it up
+        .IgnoreError();  // after a lost rank all these calls fail; Agree handles the loss
   }
   if (!agrees) {
     return absl::OkStatus();

@@ -101,7 +101,8 @@ absl::Status FailureWords::Disagreement(CallId call, uint64_t sequence,
   blame.tag = call.user_tag == Tag::kUntagged ? -1 : int64_t{call.user_tag};
   blame.sequence = sequence + 1;
   const std::string tag = blame.tag < 0 ? "" : absl::StrCat(" tag ", blame.tag);
-  // The guilty ranks come first.
+  // If a rank is guilty, the smallest party comes first and the majority last. Otherwise the text
+  // keeps the order of `parties`.
   std::vector<std::string> said;
   for (size_t i = votes.parties.size(); i-- > 0;) {
     const Vote::Party& party = votes.parties[i];
@@ -122,15 +123,15 @@ absl::Status FailureWords::Disagreement(CallId call, uint64_t sequence,
 absl::Status FailureWords::Explain(const CallWork& work, const absl::Status& cause) const {
   const int guilty = work.WaitingFor();
   const bool mismatch = cause.code() == absl::StatusCode::kDataLoss;
-  // This process lacks memory, descriptors or the like: the fault is not the peer's.
+  // This process lacks memory, file descriptors or the like, so the peer is not to blame.
   const bool shortage = cause.code() == absl::StatusCode::kResourceExhausted;
-  // Other ranks get the same text, so it must name the rank that "here" stands for.
+  // The other ranks also show this text, so the text must name this rank.
   const std::string does =
       mismatch   ? absl::StrCat("rank ", peers_.rank(), " disagrees with ")
       : shortage ? absl::StrCat("rank ", peers_.rank(), " has no resources for its path to ")
                  : "lost ";
   const std::string who = guilty < 0 ? "" : absl::StrCat(does, peers_.NameOf(guilty), ": ");
-  // If two ranks called different things, it is not known which is wrong.
+  // A mismatch between two ranks does not show which of the two ranks is wrong, so blame no rank.
   Blame blame = mismatch ? BlameFor(&work, -1, Phase::kCheck)
                          : BlameFor(&work, shortage ? peers_.rank() : guilty, Phase::kTransfer);
   blame.sys_errno = BlameOf(cause).sys_errno;
@@ -140,7 +141,8 @@ absl::Status FailureWords::Explain(const CallWork& work, const absl::Status& cau
 
 Blame FailureWords::BlameFor(const CallWork* work, int guilty, Phase phase) const {
   Blame blame;
-  // Creating is the first call that reaches the peers.
+  // kCreate is the first call on the paths to the peers, so its failed transfer is a failure to
+  // connect.
   const bool creating = work != nullptr && work->call().kind == CallKind::kCreate;
   blame.phase = creating && phase == Phase::kTransfer ? Phase::kConnect : phase;
   blame.generation = generation_;
@@ -166,7 +168,7 @@ Blame FailureWords::BlameHere(const absl::Status& why) const {
   Blame blame = BlameOf(why);
   blame.generation = generation_;
   blame.rank = -1;
-  blame.late.clear();  // ranks of the other communicator
+  blame.late.clear();  // numbers of the other communicator's ranks
   blame.late_ranks = 0;
   if (const int rank = blame.peer_id == PeerId{} ? -1 : peers_.RankOf(blame.peer_id); rank >= 0) {
     blame.rank = rank;

@@ -1,7 +1,7 @@
-// A dump of the flight recorders of one process: what a dump holds, and its JSON text
-// (docs/flight.md has the format).
+// The content of a flight dump, and its JSON text (docs/flight.md has the format). A dump holds all
+// flight recorders of one process.
 //
-// Thread safety: none of the values is shared.
+// Thread safety: the values of this file are not shared between threads.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,13 @@ struct FlightMember {
 struct FlightLook {
   bool answered = false;  // false: the driver has not answered in time
   std::vector<FlightOpen> open = {};
-  // By rank, as in errors: "shm pid 12". Empty: for this rank, or all unknown.
+  // By rank, as errors show them: "shm pid 12". The text of this rank is empty. The array is empty
+  // if the driver has not answered.
   std::vector<std::string> addresses = {};
 };
 
 struct FlightComm {
-  std::string id;  // equal on all ranks, and no other communicator's
+  std::string id;  // equal on all ranks of the communicator, and different from all other ids
   std::string name, world;
   uint64_t generation = 0;
   int rank = 0;
@@ -55,15 +56,17 @@ struct FlightDump {
   std::string why;   // "failure of world", "signal 12"
   std::string host;  // gethostname
   int64_t pid = 0;
-  int64_t now_ns = 0;   // of Clock::Real(), as the times of calls
+  int64_t now_ns = 0;   // time of the dump by Clock::Real(), as for the times of calls
   int64_t unix_ms = 0;  // the same instant, in milliseconds since 1970
   std::vector<FlightComm> comms;
 };
 
-// Reads the recorder of a communicator and adds what the driver knows. Any thread.
+// Reads the flight recorder of a communicator and adds `look`. Any thread may call it.
 FlightComm Describe(const CommCore& core, const FlightLook& look);
-// Puts the calls of `look` into `calls`: adds what they wait for, and the calls whose entries were
-// overwritten. An entry that says that the call is done is the later one, and stays.
+// Merges the calls of `look` into `calls`. A call that has an entry gets its state and open
+// transfers from `look`. A call whose entry was overwritten is inserted at the front. An entry with
+// state kDone is newer than `look`, and stays unchanged. An entry with state kFailed gets the state
+// before the failure, because that state shows for which ranks the call waited.
 void AddOpen(const FlightLook& look, std::vector<FlightComm::Recorded>* calls);
 std::string ToJson(const FlightDump& dump);
 

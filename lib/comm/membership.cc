@@ -30,7 +30,8 @@ bool Membership::OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more
   if (!inquiring_ || nonce != nonce_) {
     return false;
   }
-  // Extended only once: the rank that `rank` waits for may wait for us.
+  // Extend the time only at the member's first answer. The member may wait for a rank that waits
+  // for this rank, and further extensions would never end.
   if (answer == Answer::kElsewhere && answers_[static_cast<size_t>(rank)] == Answer::kNone) {
     until_ = std::max(until_, more_by);
   }

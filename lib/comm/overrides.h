@@ -1,8 +1,11 @@
-// Algorithms named by a string: "COLLECTIVE:ALGORITHM[@LOW-HIGH]", separated by commas, as in
-// "all_reduce:ring@1M-inf,broadcast:tree". LOW and HIGH are bytes with K, M or G. HIGH may be
-// "inf". The bytes are those of the larger buffer of one rank. gather_v, scatter_v and
-// all_to_all_v, in which no rank knows all parts, have the size 1M. The first entry that covers a
-// size counts.
+// Overrides: a text in which the user names the algorithms for collectives. Example:
+// "all_reduce:ring@1M-inf,broadcast:tree".
+//
+// The text is a list of entries "COLLECTIVE:ALGORITHM[@LOW-HIGH]", separated by commas. LOW and
+// HIGH are numbers of bytes, and may end in K, M or G. HIGH may be "inf". An entry without a range
+// covers all sizes. The size of a call is that of the larger buffer of one rank. The sizes of
+// gather_v, scatter_v and all_to_all_v count as 1M, because no rank knows all parts of such a call.
+// If several entries cover a call, the first entry whose algorithm can run the call is used.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +23,12 @@ namespace entrain {
 struct Override {
   CallKind kind;
   std::string algorithm;
-  int64_t low = 0, high = 0;  // bytes, low <= size <= high
+  int64_t low = 0, high = 0;  // the smallest and the largest size that this entry covers, in bytes
   bool Covers(CallKind of, int64_t bytes) const {
     return of == kind && low <= bytes && bytes <= high;
   }
 };
+// Returns the entries of the text, or kInvalidArgument with the reason.
 absl::StatusOr<std::vector<Override>> ParseOverrides(absl::string_view text);
 // Returns a text that ParseOverrides reads.
 std::string ToText(absl::Span<const Override> overrides);

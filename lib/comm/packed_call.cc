@@ -41,8 +41,9 @@ Packing PackingOf(const Call& call) {
           merging.wire_rounding};
 }
 
-// A result is not packed with kInt2: it may have zeros between its values, and no error feedback
-// makes up for what is lost.
+// Returns the wire format of results. A result never travels as kInt2, which cannot express zero: a
+// result may have zeros between its values. Also, error feedback does not make up for the losses of
+// a result.
 Packing ResultPackingOf(const Call& call) {
   Packing packing = PackingOf(call);
   if (packing.format == WireFormat::kInt2) {
@@ -79,7 +80,7 @@ absl::Status CheckElements(const Call& call, int64_t elements) {
   return absl::OkStatus();
 }
 
-// Purposes of random numbers.
+// The purposes of random numbers. Each purpose has draws of its own (DrawsFor).
 enum : uint64_t { kMask = 1, kRounding = 2, kResultRounding = 3 };
 
 }  // namespace
@@ -143,7 +144,7 @@ absl::StatusOr<RefPtr<Work>> PackedCall::Start(std::shared_ptr<CommCore> core, c
   ENTRAIN_ASSIGN_OR_RETURN(std::vector<Wiring> numbers,
                            core->funnel().TakeNumbers(call, PartsOf(call)));
   if (const absl::Status status = packed->Begin(std::move(numbers)); !status.ok()) {
-    core->ending().EndHere(status);  // the others wait for it
+    core->ending().EndHere(status);  // the other ranks wait for the parts
     return status;
   }
   return RefPtr<Work>::Adopt(packed.Leak());
@@ -159,7 +160,8 @@ Draws PackedCall::DrawsFor(uint64_t purpose) const {
 
 absl::Status PackedCall::PackInput() {
   draw_ = call_->reduction.merge_state->NextCall();
-  // Every rank knows the lengths of dense slices.
+  // Computes the lengths of dense slices, which follow from the call. For sparsified slices the
+  // actual lengths replace these values later.
   for (int r = 0; r < size_; ++r) {
     to_[At(r)] = contributes(rank_) ? DenseBytes(packing_, elements(r)) : 0;
     from_[At(r)] = contributes(r) ? DenseBytes(packing_, elements(rank_)) : 0;
@@ -231,8 +233,9 @@ absl::Status PackedCall::PackVector(const void* x, Sieve sieve) {
   return absl::OkStatus();
 }
 
-// Values that were sent are not owed any more. A value that is not finite is not owed either,
-// because it would stay forever.
+// Subtracts the values that were packed from `owed`, so that `owed` holds what this call does not
+// send. Replaces a value that is not finite by 0, because it would otherwise stay in `owed` for
+// ever.
 absl::Status PackedCall::SubtractPacked(float* owed) const {
   const std::byte* packed = packed_.data();
   for (int r = 0; r < size_; packed += to_[At(r++)]) {
@@ -316,7 +319,7 @@ void PackedCall::OnPartDone(const absl::Status& status) {
     return End(good);
   }
   if (!good.ok()) {
-    // The others wait for parts of this that will not come.
+    // The other ranks wait for parts of this call that this rank will not send.
     core_->ending().EndHere(good);
     End(core_->ending().status());
   }
@@ -337,8 +340,8 @@ absl::Status PackedCall::Digest(Part part) {
   return absl::OkStatus();
 }
 
-// Checks lengths that a peer has sent. A length may not exceed the bytes that all its elements
-// take.
+// Checks the packed lengths that came from the ranks, one from each. A length must not exceed
+// MostBytes for the elements of its slice. `elements_of(r)`: the elements of the slice from rank r.
 absl::Status PackedCall::CheckLengths(const Packing& packing, const std::vector<int64_t>& lengths,
                                       absl::FunctionRef<int64_t(int)> elements_of) const {
   for (int r = 0; r < size_; ++r) {

@@ -1,18 +1,20 @@
 // An all_reduce or reduce_scatter whose contributions travel packed (lib/kernels/packing.h):
-// sparsified, or in a type of fewer bits. It is a chain of ordinary calls, which all carry the
-// descriptor of the whole call:
+// sparsified, or in a type of fewer bits. A packed call is a chain of ordinary calls, its parts.
+// Every part carries the descriptor of the packed call. Each rank owns one slice of the vector:
 //
-//   caller   chooses and packs this rank's values for the owner of each slice
-//            all_to_all of the slices' lengths      only if they are unknown: sparsified slices
+//   caller   selects and packs this rank's values for the owner of each slice
+//            all_to_all of the slices' lengths      only if sparsified: the lengths are unknown
 //            all_to_all of the slices
-//   driver   unpacks and merges its own slice, in rank order, in pieces that fit the cache; packs
-//            the result
-//            all_gather of the results' lengths     only if they are unknown; all_reduce only
-//            all_gather of the results              all_reduce only
-//   driver   unpacks all results, also its own, so that every rank has the same bits
+//   driver   unpacks and merges this rank's slice, in rank order, in pieces that fit the cache;
+//            packs the result                       only all_reduce
+//            all_gather of the results' lengths     only all_reduce, and only if sparsified
+//            all_gather of the results              only all_reduce
+//   driver   unpacks all results, also its own, so that every rank has the same bits; only
+//            all_reduce
 //
-// Thread safety: one thread at a time. This is first the thread that starts the call, then the
-// thread that finishes a part, mostly the engine's driver.
+// Thread safety: none, because only one thread at a time uses the object. First, this is the thread
+// that starts the call. After each part, it is the thread that finishes the part, usually the
+// engine's driver.
 #pragma once
 
 #include <cstdint>
@@ -39,18 +41,20 @@ class PackedCall final : public Work {
  public:
   // Returns whether the call's contributions travel packed.
   static bool Is(const Call& call);
-  // Packs this rank's contribution. The input is not read afterwards. Returns INVALID_ARGUMENT
-  // naming the value that cannot be packed.
+  // Makes a packed call and packs this rank's contribution. Afterwards the call does not read its
+  // input any more. Returns Check's error if the arguments are invalid.
   static absl::StatusOr<RefPtr<PackedCall>> Make(std::shared_ptr<CommCore> core, const Call& call,
                                                  int64_t now_ns);
-  // Makes those checks that do not depend on the input.
+  // Checks the arguments of the call, but not the input's values. Returns INVALID_ARGUMENT if a
+  // call of this kind, type or length cannot travel packed. `size`: the number of ranks.
   static absl::Status Check(const Call& call, int size);
-  // Returns the number of ordinary calls in the chain, the same on all ranks.
+  // Returns the number of parts. It is the same on all ranks.
   static size_t PartsOf(const Call& call);
-  // Makes it, gives it its numbers and begins it.
+  // Makes a packed call, takes the numbers of its parts and starts the first part. If the first
+  // part cannot start, ends the communicator, because the other ranks wait for that part.
   static absl::StatusOr<RefPtr<Work>> Start(std::shared_ptr<CommCore> core, const Call& call,
                                             int64_t now_ns);
-  // `numbers`: one for each part. On an error no part was started.
+  // Starts the first part. `numbers`: one for each part. On an error no part was started.
   absl::Status Begin(std::vector<Wiring> numbers);
   WorkInfo Info() const override;
 
@@ -71,7 +75,7 @@ class PackedCall final : public Work {
   absl::Status MergeSlices();
   absl::Status PackResult();
   absl::Status UnpackResults();
-  // Ends the call and gives its buffers back.
+  // Gives the call's buffers back and finishes the work.
   void End(const absl::Status& status);
 
   absl::Status CheckLengths(const Packing& packing, const std::vector<int64_t>& lengths,
@@ -90,15 +94,17 @@ class PackedCall final : public Work {
   const int rank_, size_;
   const int64_t now_ns_;
   const Packing packing_, result_packing_;
-  Layout slices_;  // by owner, of the whole vector
+  Layout slices_;  // the slice of the whole vector that each rank owns
   const std::vector<Part> parts_;
   size_t next_part_ = 0;
   std::vector<Wiring> numbers_;  // by part
-  uint64_t draw_ = 0;            // number of this call in the reduction
-  // Bytes of the slices: to_ by owner, from_ by contributor.
+  uint64_t draw_ = 0;            // number of earlier calls of this reduction; selects the draws
+  // to_: by owner, the bytes of the packed slice that this rank sends. from_: by sender, the bytes
+  // of the packed slice that this rank receives. PackResult reuses to_[rank_] for the bytes of the
+  // packed result.
   std::vector<int64_t> to_, from_;
-  std::vector<int64_t> results_;  // bytes of the results, by owner
-  OwnedBuffer packed_, arrived_;  // bytes that go out; bytes that came
+  std::vector<int64_t> results_;  // bytes of the packed results, by owner
+  OwnedBuffer packed_, arrived_;  // packed_: bytes to send; arrived_: bytes received
 };
 
 }  // namespace entrain

@@ -17,15 +17,16 @@
 
 namespace entrain {
 
-// A rank of the communicator, as bootstrap or split found it.
+// A rank of the communicator, with the path to it. Set when the communicator is made.
 struct Member {
   PeerId id{};
   std::string host_id;
   Context context = 0;   // the rank's number for this communicator
   int world_rank = 0;    // the rank in the root of all splits
   int parent_rank = -1;  // the rank in the communicator that this one was made from; -1: none
-  size_t transport = 0;  // index in the engine's transports; unused for this rank
-  std::string address;   // address for that transport
+  // The transport to the rank, as an index in the engine's transports. Unused for this rank.
+  size_t transport = 0;
+  std::string address;           // the rank's address on that transport
   Endpoint* endpoint = nullptr;  // null for this rank
   CpuShare cpus;
 };
@@ -54,24 +55,26 @@ class Peers {
   // Returns null for this rank.
   Endpoint* endpoint(int rank) const { return endpoints_[static_cast<size_t>(rank)]; }
   Context context(int rank) const { return contexts_[static_cast<size_t>(rank)]; }
-  // By rank. Wirings refer to these arrays, so Peers must outlive them.
+  // Return arrays by rank. Wirings refer to these arrays, so this object must outlive the wirings.
   absl::Span<Endpoint* const> endpoints() const { return endpoints_; }
   absl::Span<const Context> contexts() const { return contexts_; }
-  // Returns -1 if the endpoint is no member's.
+  // Returns the rank to which the endpoint leads, or -1 if it leads to no member.
   int RankOf(const Endpoint* endpoint) const;
   // Returns the rank of the process, or -1 if it is no member.
   int RankOf(const PeerId& id) const;
+  // Returns the longest round trip to a peer, in nanoseconds.
   int64_t SlowestRoundTrip() const;
   // Returns the rank's name in errors: "rank 3 (rank 7 of world, tcp 127.0.0.1:4711)".
   std::string NameOf(int rank) const;
 
-  // [driver] Sends a message behind all that was sent before.
+  // [driver] Sends a control message, which may wait behind data. The messages of Send arrive in
+  // the order in which they were sent.
   void Send(int to, ControlKind kind, absl::string_view body = {}) const;
-  // [driver] Sends a message that may overtake data, where the transport can. For questions and
-  // answers, which say nothing of data under way.
+  // [driver] Sends a control message that overtakes data, if the transport can do that. For
+  // questions and answers, which do not depend on data that was sent before.
   void SendSoon(int to, ControlKind kind, absl::string_view body) const;
-  // [driver] Sends the message both ways: it must not wait behind data, and it must arrive before
-  // the path ends.
+  // [driver] Sends the message once as SendUrgent and once as Send. The first copy does not wait
+  // behind data. The second copy arrives before the end of the path is seen.
   void SendTwice(int to, ControlKind kind, absl::string_view body) const;
 
  private:

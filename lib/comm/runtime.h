@@ -1,6 +1,6 @@
-// The objects that a process has once: the engine with its transports, the identity, the key and certificates, the
-// buffer pool. Most processes use the default runtime. Ranks that are threads of one process have a
-// runtime each.
+// The objects that a process has once: the engine with its transports, the identity, the key and
+// certificates, and the buffer pool. Most processes use the default runtime. If the ranks are
+// threads of one process, each rank has a runtime of its own.
 //
 // Thread safety: any thread.
 #pragma once
@@ -23,22 +23,23 @@
 
 namespace entrain {
 
-// An empty text stands for the environment variable, or else for the default (lib/base/config).
+// If a text is empty, its environment variable is used. If the variable is not set either, the
+// default is used (lib/base/config).
 struct RuntimeOptions {
   std::string transports;
   std::string interface_filter;
   std::string ports;
   SecurityPaths security;
   std::string host_id;
-  bool own_thread = true;  // false: progress only inside callers
-  int engines = 0;
+  bool own_thread = true;  // false: the engine has no thread, and only callers poll
+  int engines = 0;         // 0 or 1
   DeviceCallsFactory device_calls = nullptr;  // null: calls on device memory are refused
 };
 
-// Counts how often communicators of each name have been made from each store. Thread safety: any
-// thread.
+// Counts the attempts to create communicators, by store and name. Thread safety: any thread.
 class UseCounts {
  public:
+  // Returns the number of earlier calls with this store and name.
   int Next(const std::string& store_url, const std::string& name);
 
  private:
@@ -49,21 +50,25 @@ class UseCounts {
 class Runtime {
  public:
   static absl::StatusOr<std::shared_ptr<Runtime>> Create(const RuntimeOptions& options);
-  // Returns the process's default runtime. The first use makes it, and its last user destroys it.
+  // Returns the process's default runtime, and creates it if it does not exist. The runtime is
+  // destroyed when its last user releases it. `device_calls`: see RuntimeOptions; used only if this
+  // call creates the runtime.
   static absl::StatusOr<std::shared_ptr<Runtime>> Default(DeviceCallsFactory device_calls);
-  // Ends every open communicator of this runtime. Never waits for the network.
+  // Ends every open communicator of this runtime. Never waits for the network, but waits for the
+  // engine's thread, so it must not run there.
   ~Runtime();
 
-  // Creates the transports if they do not exist. `route_to`: the host of the store, which
-  // determines the network interface. Empty: unknown. `rank`: this process's rank in its first
-  // communicator, by which ENTRAIN_FAULT may select processes.
+  // Creates and starts the engine and its transports if they do not exist. `route_to`: the host of
+  // the store, which determines the network interface; empty: unknown. `rank`: this process's rank
+  // in its first communicator. ENTRAIN_FAULT may select processes by this rank.
   absl::Status EnsureStarted(const std::string& route_to, int rank);
 
   const PeerId& id() const { return id_; }
   const std::string& host_id() const { return host_id_; }
   const Security& security() const { return security_; }
   BufferPool& pool() { return pool_; }
-  // Memory of this process that its peers may map. The runtime frees what is left of it.
+  // Returns the memory of this process that its peers may map. The runtime frees the regions that
+  // the user has not freed.
   SharedRegions& regions() { return *regions_; }
   // Valid after EnsureStarted.
   Engine& engine() { return *engine_; }
@@ -71,8 +76,9 @@ class Runtime {
   // Returns UNIMPLEMENTED with the reason if calls on device memory are refused.
   absl::StatusOr<std::unique_ptr<DeviceCalls>> MakeDeviceCalls(
       std::shared_ptr<CommCore> core) const;
-  // Returns a number for the next communicator of this name that is made from one store, so that
-  // names can be used again. Successive default runtimes of a process continue the same count.
+  // Returns how often this process has tried before to create a communicator of this name in this
+  // store. The number becomes a part of the key in the store, so that a name can be used again.
+  // Successive default runtimes of a process share one count.
   int NextUse(const std::string& store_url, const std::string& name) {
     return uses_->Next(store_url, name);
   }
@@ -87,18 +93,19 @@ class Runtime {
   Security security_;
   std::vector<std::string> transport_names_;
   std::optional<FaultPlan> fault_;
-  // The transports were asked for by name, so it is an error if one is not available.
+  // True: the user has named the transports, so a transport that is not available is an error.
   bool transports_named_ = false;
   BufferPool pool_;
   const std::shared_ptr<SharedRegions> regions_ = std::make_shared<SharedRegions>();
   absl::Mutex mutex_;
   std::shared_ptr<UseCounts> uses_ = std::make_shared<UseCounts>();
-  // Shared with communicators, because threads may still be in a wait.
+  // Communicators share the engine, because their threads may still be in a wait when the runtime
+  // ends.
   std::shared_ptr<Engine> engine_;
 };
 
-// Returns boot id + network namespace + IPC namespace. Processes with equal texts can share memory
-// and loopback.
+// Returns a text of the boot id, the network namespace and the IPC namespace. Processes with equal
+// texts can share memory and can reach each other over loopback.
 std::string ThisHostId();
 
 }  // namespace entrain

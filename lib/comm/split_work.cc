@@ -18,8 +18,8 @@ SplitWork::SplitWork(std::shared_ptr<CommCore> parent, std::weak_ptr<Runtime> ru
       mine_{color, key, parent_->engine().ReserveContext(), 0},
       all_(static_cast<size_t>(parent_->size())) {}
 
-// A part that was never taken must end, because the other ranks may wait for this rank in calls on
-// the part.
+// Ends a part that was never taken, because the other ranks may wait for this rank in calls on the
+// part.
 SplitWork::~SplitWork() {
   absl::MutexLock lock(&mutex_);
   if (part_ != nullptr && part_->ending().status().ok()) {
@@ -50,7 +50,7 @@ absl::Status SplitWork::Begin() {
     return records.status();
   }
   records_ = *std::move(records);
-  AddRef();  // Run or GiveUp releases it
+  AddRef();  // Run or OnRecords releases it
   records_->Then([this](const absl::Status& status) { OnRecords(status); });
   parent_->engine().seat().Kick();
   return absl::OkStatus();
@@ -58,7 +58,7 @@ absl::Status SplitWork::Begin() {
 
 void SplitWork::OnRecords(const absl::Status& status) {
   if (status.ok() && mine_.color >= 0) {
-    parent_->engine().seat().Submit(this);  // this thread may not be the driver
+    parent_->engine().seat().Submit(this);  // this thread is not always the driver
     return;
   }
   GiveUp(status);
@@ -81,7 +81,7 @@ void SplitWork::Run() {
   } else {
     GiveUp(part.status());
   }
-  Finish(absl::OkStatus());  // no effect if it has failed
+  Finish(absl::OkStatus());  // no effect if GiveUp has finished the work
   Release();
 }
 

@@ -1,7 +1,10 @@
-// A split that was started. The work is over when every rank has started the split. From then on
-// this rank's part takes part in the engine's traffic, as on the other ranks, so that their
-// messages are received. The part waits here until the caller takes it. If the caller never takes
-// it, the part ends on all ranks when the work is destroyed.
+// The work of a split that was started. The split makes one part for each color: a communicator of
+// the ranks that gave this color.
+//
+// The work is over when every rank has started the split. The part is then open in the engine, so
+// this rank receives messages of the part even if the caller has not taken the part yet. The work
+// keeps the part until the caller takes it. If the caller never takes the part, the destructor of
+// the work ends the part on all ranks.
 //
 // Thread safety: any thread.
 #pragma once
@@ -28,11 +31,12 @@ class SplitWork final : public Work, public Job {
  public:
   static constexpr uint64_t kYields = MarkOf("part");
 
-  // `color`: -1 or more. `runtime`: the parent's runtime.
+  // `color`: -1 or more. -1: this rank gets no part. `runtime`: the parent's runtime.
   static absl::StatusOr<RefPtr<Work>> Start(std::shared_ptr<CommCore> parent,
                                             std::weak_ptr<Runtime> runtime, int color, int key);
-  // Returns the part, once, when the work is over. Null: color -1. kFailedPrecondition: the part
-  // was taken before.
+  // Returns the part. Must be called when the work is over. Returns null if the color is -1.
+  // Returns the work's error if the split has failed, and kFailedPrecondition if the part was taken
+  // before.
   absl::StatusOr<std::shared_ptr<CommCore>> Take() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns null if the runtime is gone. The work must not keep the runtime alive: the engine's
   // thread may drop the last reference to a work, and a runtime's destructor waits for this thread.
@@ -40,11 +44,11 @@ class SplitWork final : public Work, public Job {
 
   WorkInfo Info() const override { return records_->Info(); }
   uint64_t yields() const override { return kYields; }
-  // Job: opens the part. A reference is held until then.
+  // Job: makes and opens the part. Releases the reference that Begin has taken.
   void Run() override;
 
  private:
-  // The values that a rank sends to the others.
+  // The values that a rank sends to all ranks of the parent.
   struct Record {
     int32_t color, key;
     uint32_t context;  // 0: this rank has no context number left
@@ -54,8 +58,9 @@ class SplitWork final : public Work, public Job {
   SplitWork(std::shared_ptr<CommCore> parent, std::weak_ptr<Runtime> runtime, int color, int key);
   ~SplitWork() override;
   absl::Status Begin();
-  // Runs on the thread on which the exchange of records ends.
+  // Called when the exchange of records is over, on the thread that finishes it.
   void OnRecords(const absl::Status& status);
+  // Releases the reserved context number and finishes the work. `why` is OK if the color is -1.
   void GiveUp(const absl::Status& why);
   absl::StatusOr<std::shared_ptr<CommCore>> MakePart();
 

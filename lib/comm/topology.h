@@ -1,4 +1,4 @@
-// The ranks of a communicator, by host. The value is equal on every rank.
+// The hosts of the ranks of a communicator. The value is equal on every rank.
 #pragma once
 
 #include <string>
@@ -11,15 +11,16 @@
 namespace entrain {
 
 struct Topology {
-  std::vector<int> host_of;  // rank -> host number, hosts numbered in the order of their first rank
+  // By rank: the number of its host. Hosts are numbered in the order of their first ranks.
+  std::vector<int> host_of;
   int hosts = 0;
 
   // `host_ids`: the host ids that the ranks published.
   static Topology FromHostIds(absl::Span<const std::string> host_ids);
-  // Returns the ranks of `rank`'s host, in order.
+  // Returns the ranks of `rank`'s host, in increasing order.
   Group Local(int rank) const;
-  // Returns the ranks that have `rank`'s place on their hosts: one rank for each host that has such
-  // a place.
+  // Returns one rank of each host: the rank that has the same place among the ranks of its host as
+  // `rank` has on its own host. Leaves out the hosts that have fewer ranks.
   Group Across(int rank) const;
 };
 

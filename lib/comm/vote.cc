@@ -7,7 +7,8 @@
 namespace entrain {
 namespace {
 
-// All ranks order calls alike, so that of several votes they all keep the same one.
+// Returns true if call `a` comes before call `b`. All ranks order calls in this way. If ranks begin
+// votes about several calls, all ranks therefore keep the vote about the same call.
 bool IsEarlier(CallId a, CallId b) {
   const uint32_t behind = (b.number - a.number) & Tag::kCallMask;
   return a.user_tag != b.user_tag ? a.user_tag < b.user_tag
