@@ -713,7 +713,7 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * An exchange that entrain_edit_request_sync has requested needs all replicas, and entrain_edit_begin_forward waits for
  * them; a late replica takes up its missed rounds first. Replicas that have left take part in all rounds, and do not
  * count for the quorum. If a round is not closed within timeout_ns, the exchange fails with TIMED_OUT, which names the
- * replicas that have not come. Checkpoints can be saved after a requested exchange; entrain_edit_open_state is refused.
+ * replicas that have not come; with ENTRAIN_ON_LOSS_FINISH these replicas are lost. Checkpoints can be saved after a requested exchange; entrain_edit_open_state is refused.
  * With ENTRAIN_ON_LOSS_FINISH the replicas that are left carry out the last decision about a round, whichever of them
  * knew it. A lost replica does not count for the quorum. If fewer replicas are left than the quorum, a round needs all
  * of them.
@@ -787,7 +787,8 @@ ENTRAIN_API entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wis
 /* Tells the other replicas that this replica has made its last step; they may continue. Takes part in their rendezvous,
  * with weight zero after the replica's own steps have been exchanged. Returns when all replicas have left. The live
  * parameters are then the anchors, the same on all replicas. Collective over the replica; blocks, for each rendezvous
- * at most tau plus the time limit. This rank must not train afterwards. */
+ * at most tau plus the time limit. With ENTRAIN_ON_LOSS_FINISH it also waits, at most the time limit, until all ranks
+ * have finished the last exchange. This rank must not train afterwards. */
 ENTRAIN_API entrain_status_t entrain_edit_leave(entrain_edit_t* edit);
 /* Starts entrain_edit_leave. */
 ENTRAIN_API entrain_status_t entrain_edit_leave_start(entrain_edit_t* edit, entrain_work_t** work);

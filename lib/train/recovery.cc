@@ -14,8 +14,8 @@ namespace entrain {
 namespace {
 
 // Returns the progress of this rank.
-RoundPlace PlaceOf(const ExchangeRound* round, int64_t rendezvous) {
-  RoundPlace place = {.over = rendezvous};
+RoundPlace PlaceOf(const ExchangeRound* round, int64_t rendezvous, bool all_finished) {
+  RoundPlace place = {.over = rendezvous, .all_finished = all_finished ? 1 : 0};
   if (round != nullptr && round->finished() >= 0 && round->finished() <= round->last_turn()) {
     place = {.over = rendezvous - 1, .judged = 1, .finished = round->finished()};
   }
@@ -24,15 +24,15 @@ RoundPlace PlaceOf(const ExchangeRound* round, int64_t rendezvous) {
 
 }  // namespace
 
-// Returns the communicators in which a rank may wait for other replicas. Some may be null.
-std::vector<std::shared_ptr<Communicator>> Recovery::Communicators() const {
+// Returns the communicators in which a rank may wait for others. Some may be null.
+std::vector<std::shared_ptr<Communicator>> Recovery::Communicators(bool closing) const {
   const ExchangeGroups groups = exchange_.groups();
   return {groups.sync, groups.model, world_->comm(),
-          closer_ == nullptr ? nullptr : closer_->comm()};
+          closing && closer_ != nullptr ? closer_->comm() : nullptr};
 }
 
-absl::Status Recovery::Needed() const {
-  for (const std::shared_ptr<Communicator>& comm : Communicators()) {
+absl::Status Recovery::Needed(bool closing) const {
+  for (const std::shared_ptr<Communicator>& comm : Communicators(closing)) {
     ENTRAIN_RETURN_IF_ERROR(LossOf(comm.get()));
   }
   return absl::OkStatus();
@@ -49,15 +49,24 @@ absl::Status Recovery::Run(ExchangeRound* round) {
   }
 }
 
+// A rank that has returned from the barrier does not come to another. But it takes part in
+// recoveries, in which it says that all have finished.
 absl::Status Recovery::AwaitOthers() {
-  const CallOptions options = TimedCall(timeout_ns_, -1, true);
-  WorkerThread::Doing("leaving: the last exchange of the others", options.timeout_ns);
-  return world_->comm()->Barrier(options);
+  if (!all_finished_) {
+    const CallOptions options = TimedCall(timeout_ns_, -1, true);
+    WorkerThread::Doing("leaving: the last exchange of the others", options.timeout_ns);
+    ENTRAIN_RETURN_IF_ERROR(world_->comm()->Barrier(options));
+    all_finished_ = true;
+  }
+  if (closer_ != nullptr) {
+    closer_->Close();
+  }
+  return absl::OkStatus();
 }
 
-// Ends the communicators of the exchange, and replaces that of all ranks.
+// Ends all communicators, and replaces that of all ranks.
 absl::Status Recovery::Shrink() {
-  const std::vector<std::shared_ptr<Communicator>> comms = Communicators();
+  const std::vector<std::shared_ptr<Communicator>> comms = Communicators(/*closing=*/true);
   std::vector<absl::Status> causes;
   for (const std::shared_ptr<Communicator>& comm : comms) {
     if (const absl::Status loss = LossOf(comm.get()); !loss.ok()) {
@@ -88,8 +97,10 @@ absl::Status Recovery::Shrink() {
 
 absl::Status Recovery::GoOn(ExchangeRound* round) {
   ENTRAIN_RETURN_IF_ERROR(Regroup());
-  const RoundPlace mine = PlaceOf(round, results_.rendezvous());
+  const RoundPlace mine = PlaceOf(round, results_.rendezvous(), all_finished_);
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<RoundPlace> places, GatherPlaces(mine));
+  all_finished_ = std::any_of(places.begin(), places.end(),
+                              [](const RoundPlace& place) { return place.all_finished != 0; });
   ENTRAIN_ASSIGN_OR_RETURN(const RecoveryPlan plan, PlanRecovery(places));
   if (!plan.met) {
     return absl::OkStatus();  // the next rendezvous is held without the lost replicas

@@ -1,9 +1,9 @@
 // Finishes exchanges after a loss (option on_loss). The ranks whose replicas are whole make new
 // communicators, and finish the round that was under way.
 //
-//   1  the communicators of the exchange end, so that no rank waits in them
+//   1  the communicators end, so that no rank waits in them
 //   2  Shrink finds the ranks that are left; new model and sync groups    replica_world
-//      with quorum or round_deadline all ranks get to know the last decision   round_closer
+//      with quorum or round_deadline all ranks learn the last decision    round_closer
 //   3  all ranks send their progress, and make the same plan              recovery_plan
 //   4  the table of the rendezvous goes to ranks that lack it; if no rank has it, the rendezvous
 //      is held again
@@ -47,20 +47,23 @@ class Recovery {
         closer_(closer),
         timeout_ns_(timeout_ns) {}
 
-  // Returns the loss by which a communicator of the exchange has ended; OK if there is none.
-  absl::Status Needed() const;
+  // Returns the loss by which a communicator of the exchange, or that of all ranks, has ended; OK if
+  // there is none. `closing`: looks at the communicator of the closer too. While no decision is
+  // wanted, that communicator does not matter: a rank that ends its training leaves it.
+  absl::Status Needed(bool closing = false) const;
   // `round` is the last round that has begun on the worker, or null. Returns OK if the round can
   // continue, by repeating its rendezvous or with its next turn. After an error this rank cannot go
   // on.
   absl::Status Run(ExchangeRound* round);
-  // Collective over all ranks. Returns OK when all of them have called it.
+  // Blocks until all ranks have called it, or until one of them knows that all have. Collective
+  // over the ranks that have not returned from it.
   absl::Status AwaitOthers();
   // Ends the communicator of all ranks with the error, so that no rank waits in it for this rank.
   void End(const absl::Status& why) { world_->End(why); }
   ReplicaWorld& world() { return *world_; }
 
  private:
-  std::vector<std::shared_ptr<Communicator>> Communicators() const;
+  std::vector<std::shared_ptr<Communicator>> Communicators(bool closing) const;
   absl::Status Shrink();
   absl::Status GoOn(ExchangeRound* round);
   absl::Status Regroup();
@@ -76,6 +79,7 @@ class Recovery {
   ExchangeResults& results_;
   const std::unique_ptr<ReplicaWorld> world_;
   RoundCloser* const closer_;
+  bool all_finished_ = false;  // all ranks have finished their last exchange
   const int64_t timeout_ns_;
 };
 

@@ -25,9 +25,10 @@ namespace entrain {
 
 // The progress of a rank, in the format in which it is sent.
 struct RoundPlace {
-  int64_t over = 0;      // rounds that are over
-  int64_t judged = 0;    // 1: the next round has had its rendezvous
-  int64_t finished = 0;  // turns that are finished in it
+  int64_t over = 0;          // rounds that are over
+  int64_t judged = 0;        // 1: the next round has had its rendezvous
+  int64_t finished = 0;      // turns that are finished in it
+  int64_t all_finished = 0;  // 1: the rank knows that all ranks have finished their last exchange
 };
 
 struct RecoveryPlan {

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
@@ -19,6 +20,7 @@ namespace {
 constexpr int64_t kRingTag = 1, kTickTag = 2;
 // A ring may come after any length of time.
 constexpr int64_t kForever = std::numeric_limits<int64_t>::max() / 4;
+constexpr int64_t kCloseNs = kSecond;
 
 Call OneNumber(CallKind kind, int root, uint64_t* number, int64_t limit_ns) {
   Call call;
@@ -46,9 +48,14 @@ RoundCloser::RoundCloser(std::unique_ptr<ReplicaWorld> world, const ClosingRule&
 }
 
 RoundCloser::~RoundCloser() {
-  world_->comm()->Abort("destroyed");
-  EndCalls();
   LeaveFormer();
+  const bool open =
+      (listening_ != nullptr && !listening_->work->Test()) ||
+      std::any_of(rings_.begin(), rings_.end(), [](const auto& ring) { return !ring->Test(); });
+  if (open || !closed_) {
+    world_->comm()->Abort("destroyed");
+  }
+  EndCalls();
 }
 
 // Waits for the calls under way, which use this object's memory. The communicator must have ended.
@@ -105,8 +112,8 @@ Attendance RoundCloser::Mine() const {
 
 // Receives the rings that have come, and begins to receive the next ring.
 void RoundCloser::Listen() {
-  if (world_->comm()->size() == 1) {
-    return;  // nobody rings
+  if (closed_ || world_->comm()->size() == 1) {
+    return;  // no other rank rings
   }
   // Test, because without a thread of the engine nothing else makes progress meanwhile.
   while (listening_ == nullptr || (listening_->work->Test() && listening_->work->status().ok())) {
@@ -170,24 +177,33 @@ absl::StatusOr<Closing> RoundCloser::Tick() {
   return last_;
 }
 
-absl::Status RoundCloser::CheckWait() const {
+absl::Status RoundCloser::CheckWait() {
   const Attendance mine = Mine();
-  if (std::min(mine.waited_ns, Clock::Real().Now() - patient_since_ns_) <= timeout_ns_) {
-    return absl::OkStatus();
+  const auto me = static_cast<size_t>(world_->comm()->rank());
+  const int64_t waited_ns = std::min(mine.waited_ns, Clock::Real().Now() - patient_since_ns_);
+  if (pending_ || waited_ns <= timeout_ns_ || told_[me].arrivals < mine.arrivals) {
+    return absl::OkStatus();  // the last tick must have shown this arrival
   }
-  std::string missing;
-  for (size_t row = 0; row < numbers_.size(); ++row) {
-    for (size_t rank = 0; rank < told_.size(); ++rank) {
-      if (world_->places()[rank].replica == numbers_[row] &&
-          told_[rank].arrivals <= replicas_[row].arrivals) {
-        absl::StrAppend(&missing, missing.empty() ? "" : ", ", numbers_[row]);
-        break;
-      }
+  std::set<int> missing;
+  Blame blame;
+  for (size_t rank = 0; rank < told_.size(); ++rank) {
+    const int replica = world_->places()[rank].replica;
+    if (told_[rank].arrivals <= replicas_[RowOf(replica)].arrivals) {
+      blame.rank = missing.empty() ? static_cast<int32_t>(rank) : blame.rank;
+      missing.insert(replica);
     }
   }
-  return absl::DeadlineExceededError(absl::StrCat("the round was not closed within ",
-                                                  timeout_ns_ / kMillisecond,
-                                                  " ms: these replicas have not come: ", missing));
+  const absl::Status why = absl::DeadlineExceededError(
+      absl::StrCat("the round was not closed within ", timeout_ns_ / kMillisecond,
+                   " ms: these replicas have not come: ", absl::StrJoin(missing, ", ")));
+  if (blame.rank >= 0) {
+    blame.peer_id = world_->comm()->Members()[static_cast<size_t>(blame.rank)].id;
+    blame.elapsed_ns = waited_ns;
+    blame.deadline_ns = timeout_ns_;
+    impatient_ = true;
+    world_->comm()->EndWith(WithBlame(why, blame));
+  }
+  return why;
 }
 
 // ---- Replicas are lost or join
@@ -218,6 +234,25 @@ void RoundCloser::BeginSessions() {
   Listen();
 }
 
+void RoundCloser::SendLastRing(Communicator& comm) {
+  last_ring_ = {};
+  if (comm.size() > 1) {
+    auto ring = comm.Start(
+        OneNumber(CallKind::kSend, (comm.rank() + 1) % comm.size(), &no_session_, timeout_ns_));
+    last_ring_ = ring.ok() ? *std::move(ring) : RefPtr<Work>();
+  }
+}
+
+void RoundCloser::Close() {
+  closed_ = true;
+  SendLastRing(*world_->comm());
+  WorkerThread::Doing("leaving: the last message of another replica", kCloseNs + kSecond);
+  if (listening_ != nullptr) {
+    // All ranks call Close. If one of them dies before, the destructor ends the communicator.
+    listening_->work->Wait(Deadline::After(kCloseNs));
+  }
+}
+
 void RoundCloser::Adopt(std::shared_ptr<Communicator> larger,
                         const std::vector<ReplicaPlace>& places) {
   LeaveFormer();
@@ -227,12 +262,7 @@ void RoundCloser::Adopt(std::shared_ptr<Communicator> larger,
     ring->Wait(Deadline::Never());
   }
   rings_.clear();
-  last_ring_ = {};
-  if (former_->size() > 1) {
-    auto ring = former_->Start(OneNumber(CallKind::kSend, (former_->rank() + 1) % former_->size(),
-                                         &no_session_, timeout_ns_));
-    last_ring_ = ring.ok() ? *std::move(ring) : RefPtr<Work>();
-  }
+  SendLastRing(*former_);
   SetRows(ReplicasOf(places));
   world_->Adopt(std::move(larger), places);
   BeginSessions();
@@ -252,6 +282,7 @@ absl::Status RoundCloser::GoOn(const ReplicaWorld& left) {
   world_->comm()->Abort("replaced after a loss");
   EndCalls();
   SetRows(ReplicasOf(left.places()));
+  WorkerThread::Doing("after a loss: making the group that closes rounds", all->timeout_ns());
   ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> comm, all->Split(0, all->rank()));
   world_->Adopt(std::move(comm), left.places());
   BeginSessions();
@@ -270,7 +301,7 @@ absl::Status RoundCloser::GoOn(const ReplicaWorld& left) {
   if (*most > *least) {
     ENTRAIN_RETURN_IF_ERROR(ShareDecision(*all, static_cast<int>(most - ticks.begin())));
   }
-  patient_since_ns_ = Clock::Real().Now();
+  patient_since_ns_ = impatient_ ? patient_since_ns_ : Clock::Real().Now();
   return absl::OkStatus();
 }
 

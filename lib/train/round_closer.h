@@ -51,14 +51,15 @@ class RoundCloser {
   bool Called();
   // Takes part in a tick. If the last decision is pending, returns it without a tick.
   absl::StatusOr<Closing> Tick();
-  // Returns the decision, other than kWait, that this rank has not carried out; null if there is
-  // none.
-  const Closing* pending() const { return pending_ ? &last_ : nullptr; }
+  // Returns true if this rank has not carried out the last decision yet. kWait needs nothing to be
+  // carried out.
+  bool pending() const { return pending_; }
   // Must be called when this rank has carried out the decision.
-  void Settle() { pending_ = false; }
+  void Settle() { pending_ = impatient_ = false; }
   // Returns kDeadlineExceeded, naming the replicas that have not come, if this rank's arrival has
-  // waited for too long.
-  absl::Status CheckWait() const;
+  // waited for too long. The communicator then has ended with this error, which blames a rank that
+  // has not come.
+  absl::Status CheckWait();
   // Returns true if the decision is about this rank's replica.
   bool Includes(const Closing& closing) const { return closing.replicas[row_]; }
   // Returns the number of rounds for which this replica was late, before the last decision.
@@ -71,6 +72,9 @@ class RoundCloser {
   void Adopt(std::shared_ptr<Communicator> larger, const std::vector<ReplicaPlace>& places);
   // For a newcomer: sets the members' records, by number of the replica, and their number of ticks.
   void Join(int64_t ticks, const std::map<int, Attended>& members);
+  // Called when all ranks have finished their last exchange. Ends the receive on each rank, so that
+  // the communicator can be destroyed without an error on the others.
+  void Close();
   // Used after a loss. Collective over the ranks that are left, which `left` has. Replaces the
   // communicator, and brings all ranks to the last finished tick. If this rank has not finished
   // that tick, its decision is pending.
@@ -84,6 +88,7 @@ class RoundCloser {
   };
   void EndCalls();
   void LeaveFormer();
+  void SendLastRing(Communicator& comm);
   void SetRows(const std::vector<int>& replicas);
   void BeginSessions();
   absl::Status ShareDecision(Communicator& all, int from);
@@ -101,18 +106,22 @@ class RoundCloser {
   std::vector<Attended> replicas_;
   std::vector<Attendance> told_;  // attendances of the last tick
   int64_t missed_ = 0;
-  int64_t ticks_ = 0;             // number of finished ticks
-  Closing last_;                  // decision of the last tick
-  bool pending_ = false;          // last_ is other than kWait and has not been carried out
-  int64_t patient_since_ns_ = 0;  // time of the last loss, from which waits are counted again
+  int64_t ticks_ = 0;     // number of finished ticks
+  Closing last_;          // decision of the last tick
+  bool pending_ = false;  // last_ is other than kWait and has not been carried out
+  // The end of the last recovery, from which waits are counted again. With impatient_, the reason of
+  // that recovery was a wait, and is not counted.
+  int64_t patient_since_ns_ = 0;
+  bool impatient_ = false;
   bool in_session_ = false;
   uint64_t session_ = 0;           // number of finished sessions on this communicator
   uint64_t heard_ = 0, rung_ = 0;  // 1 + number of a session: ring received last, ring sent last
   std::unique_ptr<Listening> listening_;
   std::vector<RefPtr<Work>> rings_;
-  // The communicator before Adopt. It is not ended, because other ranks would take this for a loss
-  // until they have adopted the larger one. Instead each rank sends a last ring to the next rank,
-  // which ends the receive there.
+  // Close and Adopt must not end the communicator, because other ranks would take this for a loss.
+  // Instead each rank sends a last ring to the next rank, which ends the receive there. `former_`
+  // is the communicator before Adopt.
+  bool closed_ = false;
   std::shared_ptr<Communicator> former_;
   std::unique_ptr<Listening> former_listening_;
   RefPtr<Work> last_ring_;

@@ -31,14 +31,14 @@ absl::Status RoundRunner::Finish(absl::Status status) {
   return status;
 }
 
-bool RoundRunner::MustRecover() const {
-  return recovery_ != nullptr && error_.status().ok() && !recovery_->Needed().ok();
+bool RoundRunner::MustRecover(bool closing) const {
+  return recovery_ != nullptr && error_.status().ok() && !recovery_->Needed(closing).ok();
 }
 
 // Runs `body`, and repeats it after each loss.
 absl::Status RoundRunner::Persist(Worker::Job& body) {
   absl::Status status = body();
-  while (!status.ok() && MustRecover()) {
+  while (!status.ok() && MustRecover(/*closing=*/true)) {
     ENTRAIN_RETURN_IF_ERROR(Recover());
     status = body();
   }
@@ -53,7 +53,7 @@ absl::Status RoundRunner::Recover() {
 
 absl::Status RoundRunner::Watch() {
   absl::Status status;
-  if (MustRecover()) {
+  if (MustRecover(/*closing=*/false)) {
     status = Recover();
   }
   if (status.ok() && closer_ != nullptr && error_.status().ok()) {
@@ -190,7 +190,7 @@ absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns)
 // Takes part in at most one decision. A decision about this replica stays pending for the job that
 // the caller has posted, or is about to post.
 absl::Status RoundRunner::AnswerOthers() {
-  const bool called = closer_->pending() != nullptr || closer_->Called();
+  const bool called = closer_->pending() || closer_->Called();
   // The caller has posted the jobs of a round, or is about to post them.
   const bool busy = round_ != nullptr && late_ == nullptr &&
                     ((round_->exchanges() && !round_->arrived()) || admission_due_);

@@ -1,6 +1,6 @@
-// Posts the jobs of rounds to the worker of an EDiT object, and records their results. The first
-// job that fails ends the object on all ranks, unless the reason is a loss that `recovery` handles.
-// Then the job continues.
+// Posts the jobs of rounds to the worker of an EDiT object, and records their results. If the reason
+// that a job fails is a loss that `recovery` handles, the job continues. Otherwise the first job
+// that fails ends the object, without `recovery` on all ranks.
 //
 // If rounds may be closed without this replica, the jobs of its rendezvous take part in the
 // decisions of the replicas. While no job runs, Watch takes part in them, and runs the rounds for
@@ -59,7 +59,7 @@ class RoundRunner {
   // Posts the sealing of anchors that have just been created.
   void Seal();
   // With `recovery`, waits until all ranks have finished their last exchange. If a rank is lost
-  // before, a rank that has finished must still be there, to send the results to the others.
+  // during that exchange, the ranks that have finished send their results to the others.
   absl::Status AwaitOthers();
   // Merges a round behind further steps, ordered before the caller's next work.
   absl::Status Merge(std::shared_ptr<ExchangeRound> round);
@@ -89,7 +89,7 @@ class RoundRunner {
   uint64_t Numbered(const absl::StatusOr<uint64_t>& posted);
   Worker::Job Timed(Worker::Job body);
   absl::Status Finish(absl::Status status);
-  bool MustRecover() const;
+  bool MustRecover(bool closing) const;
   absl::Status Persist(Worker::Job& body);
   absl::Status Judge(const std::shared_ptr<ExchangeRound>& round, int64_t extra_ns);
   absl::Status RunTurn(ExchangeRound& round);

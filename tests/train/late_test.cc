@@ -473,6 +473,29 @@ TEST(Late, AnArrivalThatWaitsTooLongNamesTheReplicasThatAreMissing) {
   });
 }
 
+// Its worker answers the others for ever, so only their wait tells that it does not come.
+TEST(Late, WithOnLossAReplicaThatDoesNotComeInTimeIsLeftOut) {
+  EditOptions options = Quorum(3);
+  options.timeout_ns = kSecond;
+  options.on_loss = OnLoss::kFinish;
+  RunReplicas({1, 4}, FourLayers(), [&](Replica& r) {
+    r.Edit(options);
+    r.Forward();
+    if (r.replica() >= 2) {
+      ASSERT_TRUE(Becomes([&] { return !r.edit().BeginForward(true, true).ok(); }));
+      EXPECT_TRUE(absl::IsOutOfRange(r.edit().BeginForward(true, true).status()));
+    } else {
+      for (int step = 0; step < 3; ++step) {
+        Train(r, step);
+        EXPECT_TRUE(r.Forward());
+      }
+      EXPECT_EQ(r.edit().info().replicas, 2);
+      EXPECT_EQ(r.edit().info().losses, 2);
+    }
+    r.MeetAll();
+  });
+}
+
 TEST(Late, WhatDoesNotGoWithItIsRefusedByName) {
   EditOptions options = Quorum(2);
   EXPECT_EQ(CheckOptions(options), absl::OkStatus());

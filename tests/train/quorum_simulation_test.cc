@@ -95,6 +95,7 @@ class QuorumJob : private VirtualJob {
     }
     Finished& mine = finished_[rank];
     mine.status = Train(replica, &mine);
+    world_.Sleep(Between(0, 200) * kMillisecond);  // others destroy their objects meanwhile
     if (!world_.isolated(world_.process())) {
       const EditInfo info = replica.edit().info();
       Tell("rank ", rank, " ends: ", mine.status.ToString(), "; ", info.syncs, " exchanges, ",
@@ -120,7 +121,7 @@ class QuorumJob : private VirtualJob {
       }
     }
     mine->trained = true;
-    return edit.Leave();
+    return Timed("leave", 8 * kTimeoutNs, [&] { return edit.Leave(); });
   }
 
   static absl::Status Forward(LayerSync& edit) {
@@ -157,6 +158,9 @@ class QuorumJob : private VirtualJob {
       return;
     }
     const bool without = mine.replicas < replicas_;
+    if (without && touched_.empty()) {
+      Wrong("rank ", rank, " has lost a replica, although nothing has happened");
+    }
     ++reached_[kFinished];
     reached_[kWithout] += without ? 1 : 0;
     reached_[kLate] += mine.missed > 0 ? 1 : 0;
