@@ -13,11 +13,12 @@ namespace entrain {
 namespace {
 
 constexpr uint32_t kCardVersion = 5;
-// The time in which the store must name the ranks that have not come.
+// The time limit for asking the store which ranks have not come.
 constexpr int64_t kAskNs = 200 * kMillisecond;
 constexpr size_t kFixedParts = 4;  // parts of a card before its addresses
 
-// Returns the error of a rank whose time is up. It names the ranks that have not come.
+// Returns the error for this rank when its time is up. The error names the ranks that have not
+// come.
 absl::Status NameAbsent(StoreMeeting& meeting, const absl::Status& why) {
   const auto absent = meeting.Absent({Deadline::After(kAskNs)});
   Blame blame;
@@ -66,7 +67,8 @@ std::string AddressOf(const Card& card, absl::string_view transport) {
   return {};
 }
 
-// Returns the first of our transports that the peer also has and that reaches the peer.
+// Returns the index of the first transport of this rank that the peer also has and that reaches the
+// peer.
 std::optional<size_t> ChooseTransport(const Engine& engine, const Card& peer) {
   for (size_t t = 0; t < engine.transports().size(); ++t) {
     const Transport& transport = *engine.transports()[t];
@@ -140,7 +142,8 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
       card = absl::DataLossError(absl::StrCat("creating the communicator: in the place of rank ", r,
                                               " is a card of rank ", card->rank));
     }
-    // Every rank finds the same error.
+    // All ranks check the cards in this order against the card of rank 0, so all find the same
+    // error.
     const absl::Status fine = !card.ok()      ? card.status()
                               : cards.empty() ? absl::OkStatus()
                                               : Agreement(cards[0], *card);
@@ -153,8 +156,8 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
 }
 
 absl::Status ForOthers(const absl::Status& why, int rank, int members, bool hurries) {
-  // An error that all ranks share, or that names the guilty rank, is passed on unchanged. Who has not
-  // come to the meeting is known from the store, to newcomers as to members.
+  // An error that all ranks share, or that names the guilty rank, is passed on unchanged. The store
+  // tells newcomers and members which ranks have not come, so a newcomer's word about this counts.
   const Blame blame = BlameOf(why);
   const bool absent = absl::IsDeadlineExceeded(why) && blame.phase == Phase::kBootstrap &&
                       blame.rank >= 0 && !hurries;

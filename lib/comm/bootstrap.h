@@ -1,8 +1,8 @@
 // Makes a communicator of ranks that share only a store. Each rank brings a card to a meeting in
 // the store (lib/store/store.h) and gets the cards of all ranks, in one round trip. Each rank
-// checks the same agreements. Then the ranks connect, and one message between every two ranks
-// proves that they reach each other. From the meeting until the communicator is made, a rank that
-// ends or fails is reported to all others.
+// compares all cards, so all ranks find the same disagreement. Then the ranks connect. One message
+// between every two ranks proves that they reach each other. From the meeting until the
+// communicator is made, a rank that ends or fails is reported to all others.
 #pragma once
 
 #include <memory>
@@ -31,25 +31,29 @@ struct Card {
   std::vector<std::pair<std::string, std::string>> addresses;  // transport, address
   CpuShare cpus;
 
-  // Cuts the card so that ranks of one host, or of one job, have equal parts. A part that many
-  // ranks have travels once.
+  // Returns the card, cut so that some parts are equal on all ranks of a host or of a job. The
+  // store transfers a part that many ranks have only once.
   Parts ToParts() const;
   static absl::StatusOr<Card> FromParts(const Parts& parts);
 };
 
-// Blocks until all ranks have come. Returns their cards in rank order, or an error if they
-// disagree.
+// Blocks until all ranks have come to the meeting. Returns their cards in rank order, or an error
+// if the cards disagree.
 absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Stop& stop);
 
-// Returns the error that the other ranks are told when creating fails on `rank` because of `why`.
-// `members`: when a communicator grows, how many ranks it has before; the ranks from there on are
-// newcomers (joining.cc). The members reach each other, so a newcomer that cannot reach a member is
-// to blame itself. It may blame another newcomer, and a member that did not come to the meeting,
-// unless the newcomer `hurries`: then its own time was up before that of the others.
+// Returns the error that this rank tells the other ranks if its creation of the communicator fails
+// because of `why`. `rank` is this rank. `members`: 0, unless a communicator grows. Then it is the
+// number of ranks before the growth, and the ranks from `members` on are newcomers (joining.cc).
+//
+// The members already reach each other. So a newcomer that cannot reach a member is itself to
+// blame. A newcomer may blame another newcomer. It may also blame a member that did not come to the
+// meeting, unless `hurries` is true. `hurries`: the newcomer's own time limit ended before that of
+// the other ranks.
 absl::Status ForOthers(const absl::Status& why, int rank, int members = 0, bool hurries = false);
 
-// Connects to the other ranks. Returns the members as this rank sees them. For each pair, the first
-// common transport that reaches the peer is used.
+// Connects to the other ranks. Returns the members, each with the path from this rank to it. For
+// each peer, uses the first transport of this rank that the peer also has and that reaches the
+// peer.
 absl::StatusOr<std::vector<Member>> MembersFromCards(Runtime& runtime,
                                                      const std::vector<Card>& cards, int rank);
 

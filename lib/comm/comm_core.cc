@@ -102,7 +102,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
 std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferPool& pool,
                                          CoreConfig config) {
   const auto crowds = CrowdsOf(config.members);
-  // This host has more ranks than cores, so a waiting thread must yield its core at once.
+  // If this host has more ranks than cores, a waiting thread must yield its core at once.
   if (Crowded(crowds.at(config.members[static_cast<size_t>(config.rank)].host_id))) {
     engine->seat().SetCrowded(true);
   }
@@ -174,7 +174,7 @@ void CommCore::SetProbed(const CostModel& model) {
 }
 
 CommStats CommCore::stats() const {
-  uint64_t inlined = 0;  // includes inline calls that an executor has finished
+  uint64_t inlined = 0;  // includes calls that began inline and that an executor has finished
   for (size_t end = 0; end < kInlineEnds.size(); ++end) {
     inlined += inline_.count(static_cast<InlineEnd>(end));
   }
@@ -302,9 +302,11 @@ std::string CommCore::UserOf(ConstBytes bytes) const {
 }
 
 void CommCore::EndCalls(const absl::Status& why) {
-  FlightLog::Get().OnFailure(*this);  // while it is known what the calls wait for
-  inquiry_.Stop(
-      why);  // first: the end of a call would tell the asking ranks that nothing holds it up
+  // The dump must be requested before the calls end, while it is known what they wait for.
+  FlightLog::Get().OnFailure(*this);
+  // Stop the inquiry before the calls end. Otherwise the end of the call under inquiry would tell
+  // the asking ranks that nothing holds it up.
+  inquiry_.Stop(why);
   runner_.Stop(why);
   mismatches_.Stop();
 }
@@ -326,7 +328,8 @@ void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
   }
   mismatches_.OnGone(rank);
   if (inquiry_.left(rank)) {
-    NeedAttention();  // receives from any peer may need it; other calls fail by their completions
+    // A receive from any peer may wait for this rank. Other calls fail through their completions.
+    NeedAttention();
     return;
   }
   inquiry_.OnLost(rank, why);

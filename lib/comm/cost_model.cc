@@ -7,22 +7,23 @@
 namespace entrain {
 namespace {
 
-// Size of a lane's messages. Data to be combined should stay in the cache until then, and data to
-// be passed on should be passed on soon. If all ranks send at once and nothing is combined or
-// passed on, longer messages are faster.
+// The size of a lane's messages. Messages are short so that received data is still in the cache
+// when a rank combines it, and so that a rank can soon pass data on. If all ranks send at the same
+// time and combine and pass on nothing, longer messages are faster.
 constexpr int64_t kPieceBytes = 256 << 10, kExchangedPieceBytes = 1 << 20;
-// If one rank receives and the others only send, a message of this size or more is not cut: the
-// transport takes it in pieces and finds out which way is the fastest.
+// If one rank receives and the others only send, messages of at least this size are not cut into
+// lanes. The transport itself transfers such a message in pieces, and finds the fastest way.
 constexpr int64_t kWholeBytes = 1 << 20;
-// If a message is read from its sender's memory at once (lib/engine/inline_call.h), messages up to
-// these sizes are not cut either: those of a scatter, and those between two ranks.
+// If receivers read messages from the sender's memory at once (lib/engine/inline_call.h), messages
+// of at most these sizes are not cut either. kScatteredBytes is for a scatter. kPairBytes is for a
+// communicator of two ranks.
 constexpr int64_t kScatteredBytes = 1 << 20, kPairBytes = 512 << 10;
 constexpr int kMaxLanes = 128;
 constexpr int64_t kElementBytes = 4;
 
-// Returns the shortest message between two ranks if the call has one lane. An all_reduce by any
-// algorithm counts as if it sent parts, because the ranges of the tuning were measured with its
-// lanes cut in this way.
+// Returns the size of the shortest message between two ranks if the call has one lane. For an
+// all_reduce, assumes with every algorithm that a message is the part of one rank. The ranges of
+// the tuning were measured with lanes cut in this way.
 int64_t MessageBytes(const Algorithm& algorithm, int ranks, int64_t bytes) {
   const bool parts = algorithm.message == Message::kPart || algorithm.kind == CallKind::kAllReduce;
   return bytes / (parts ? ranks : 1);

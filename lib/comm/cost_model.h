@@ -6,7 +6,7 @@
 // The first lane takes as long as its longest chain of messages and work that wait for one another.
 // A message takes latency + 2 * message + bytes / rate. Combining takes bytes / reduce_rate. Each
 // further lane takes the work of the busiest resource: a rank, a core that serves several ranks, or
-// what the ranks of a host share (collectives/cost.h, LaneCost).
+// the medium that the ranks of a host share (collectives/cost.h, LaneCost).
 #pragma once
 
 #include <cstdint>
@@ -19,35 +19,38 @@
 
 namespace entrain {
 
-// Number of a call's lanes that are active at a time on a rank. A call with scratch has few, so
-// that the scratch stays in the cache.
+// The number of lanes of a call that are active at the same time on a rank. The number is lower for
+// a call with scratch, so that the scratch stays in the cache.
 constexpr int kWindow = 4, kWindowWithoutScratch = 16;
 int WindowOf(const Schedule& schedule);
 
-// Returns the number of lanes of a call whose larger buffer has `bytes`. The pieces should stay in
-// the second-level cache. `at_once`: all ranks read each other's memory.
+// Returns the number of lanes of a call. `bytes`: the size of the larger of its two buffers. The
+// lanes are chosen so that a message of one lane should stay in the second-level cache. `at_once`:
+// every rank reads messages in the sender's memory, as over shm.
 int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes, bool at_once);
 
 // How the ranks of a communicator reach each other. All ranks have agreed on these values.
 struct Paths {
-  Link inside = Link::kTcpInside;  // the slowest between two ranks of a host
-  // Cores of one host. If some hosts have more ranks than cores: the fewest cores among these
-  // hosts. Otherwise: a number not below the ranks of any host. 0: not known, and no host counts
-  // as crowded.
+  Link inside = Link::kTcpInside;  // the slowest link between two ranks of one host
+  // The number of cores of a host. If some hosts have more ranks than cores, this is the smallest
+  // number of cores among those hosts. Otherwise no host has more ranks than this number. 0: the
+  // number is not known, and no host counts as crowded.
   int cores = 0;
-  Link across = Link::kTcpAcross;                  // the slowest between two hosts
-  LinkSpeed inside_speed = {}, across_speed = {};  // the worst that their transports report
+  Link across = Link::kTcpAcross;                  // the slowest link between two hosts
+  LinkSpeed inside_speed = {}, across_speed = {};  // the worst values that the transports report
 };
 
 // The numbers of a communicator's ranks and hosts.
 struct Crowd {
   int ranks = 0, hosts = 0;
-  int most = 0;  // ranks of one host
+  int most = 0;  // the largest number of ranks on one host
+  // `hosts[r]` is the host number of rank r.
   static Crowd Of(absl::Span<const int> hosts);
 };
 
-// Sets `where` to the communicators for which `choose` lines of a tuning may hold. Returns false if
-// no such line can hold (several hosts, some with several ranks).
+// Sets `where` to the link, ranks and crowding by which the `choose` lines of a tuning are found
+// for this communicator. Returns false if no such line can apply, because there are several hosts
+// and some of them have several ranks.
 bool WhereOf(const Crowd& crowd, const Paths& paths, TunedFor* where);
 
 // The costs of a machine, and the figures from which they are computed.
@@ -60,8 +63,8 @@ struct CostModel {
             const LinkFigures& across_figures);
   CostModel(const Crowd& crowd, const Paths& paths, const Tuning& tuning);
 
-  // Estimates a call whose larger buffer has `bytes`. spec.rank and spec.lanes are not used.
-  // `hosts`: host of each rank.
+  // Returns the estimated time of a call. `bytes`: the size of the larger of its two buffers.
+  // `hosts[r]` is the host number of rank r. Ignores spec.rank and spec.lanes.
   int64_t Picoseconds(const Algorithm& algorithm, Spec spec, absl::Span<const int> hosts,
                       int64_t bytes) const;
 };

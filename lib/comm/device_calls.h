@@ -1,6 +1,6 @@
-// The interface through which a communicator makes calls on device memory. lib/device/calls, which
-// is above this folder, implements it. A runtime is given the function that makes the
-// implementation (RuntimeOptions::device_calls). Nothing else in lib/comm knows of devices.
+// The interface through which a communicator makes calls on device memory. lib/device/calls
+// implements this interface. It is above lib/comm, so a runtime is given the function that makes
+// the implementation (RuntimeOptions::device_calls). Nothing else in lib/comm knows of devices.
 #pragma once
 
 #include <memory>
@@ -24,23 +24,23 @@ class CommCore;
 class DeviceCalls {
  public:
   virtual ~DeviceCalls() = default;
-  // Starts a call. options.device says on which device its buffers are. INVALID_ARGUMENT if a
-  // buffer is not on this device, or if the device is not that of the first call. `blocks`: the
-  // caller waits for the end at once, so the call holds no stream.
+  // Starts a call whose buffers are on the device options.device. Returns INVALID_ARGUMENT if a
+  // buffer is not on this device, or if an earlier call used another device. `blocks`: the caller
+  // waits at once for the end of the call, so no stream is made to wait for the call.
   virtual absl::StatusOr<RefPtr<Work>> Start(Call call, bool blocks) = 0;
-  // Allocates the page-locked and other memory for `at_once` calls of this size or smaller that are
-  // under way together, so that starting them allocates none. Sends nothing.
+  // Allocates all memory, page-locked and other, for `at_once` calls of this size or smaller that
+  // are under way at the same time. Starting these calls then allocates no memory. Sends nothing.
   virtual absl::Status Reserve(const Call& call, int at_once) = 0;
-  // Returns the works that are started and not over.
+  // Returns the works of the calls that have started and are not over.
   virtual std::vector<RefPtr<Work>> open() const = 0;
-  // Called after the communicator has ended. Blocks until the calls under way have failed, which
-  // they do soon.
+  // Blocks until the calls under way have failed. Must be called after the communicator has ended,
+  // so that these calls fail soon.
   virtual void Close() = 0;
 };
 
-// Makes the DeviceCalls of a communicator, at its first call on device memory. `transports`: the
-// names that the runtime was given, including those for devices. Returns UNIMPLEMENTED, beginning
-// with "memory 1", if the process has no device.
+// Makes the DeviceCalls of a communicator. It is called at the first call on device memory.
+// `transports`: the names of transports that the runtime was given, including those for devices.
+// Returns UNIMPLEMENTED, with a message that begins with "memory 1", if the process has no device.
 using DeviceCallsFactory = absl::StatusOr<std::unique_ptr<DeviceCalls>> (*)(
     std::shared_ptr<CommCore> core, absl::Span<const std::string> transports);
 

@@ -30,15 +30,18 @@
 namespace entrain {
 namespace {
 
-// The time that the reader of a dump has.
+// The time limit for sending a dump to its reader through the local socket.
 constexpr int64_t kReaderNs = 2 * kSecond;
 constexpr int kPauseMs = 100;
 
-// The variables of the signal handler. The descriptor is an eventfd of the process `of`: a forked
-// child has copies of the handler and of the descriptor, and must not wake its parent.
-std::atomic<int> wake_fd{-1};  // release and acquire: whoever reads it sees the descriptor made
+// The variables of the signal handler. wake_fd is an eventfd that belongs to the process wake_of. A
+// forked child has copies of the handler and of the descriptor, and must not wake its parent.
+//
+// A new descriptor is stored with release order. Wake and the handler load it with acquire order,
+// so that the descriptor exists when they write to it.
+std::atomic<int> wake_fd{-1};
 std::atomic<pid_t> wake_of{0};
-std::atomic<int> signalled{0};  // the number of the signal that has come
+std::atomic<int> signalled{0};  // the number of a signal that has come; 0: none
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<pid_t>::is_always_lock_free);
 
 void OnSignal(int number) {
@@ -62,7 +65,8 @@ absl::StatusOr<int> ParseSignal(absl::string_view text) {
       absl::StrCat("ENTRAIN_FLIGHT_SIGNAL: \"", text, "\" is neither USR1 nor USR2"));
 }
 
-// A program's own handler stays.
+// Installs OnSignal as the handler of the signal. If the program handles or ignores the signal
+// itself, changes nothing and logs a warning.
 void Handle(int number) {
   struct sigaction before {};
   if (sigaction(number, nullptr, &before) != 0 || before.sa_handler == &OnSignal) {
@@ -86,11 +90,12 @@ std::string HostName() {
   return name;
 }
 
-// Asks the drivers of engines what their calls wait for.
+// Runs in the driver of one engine. Collects which calls of the engine's communicators are open,
+// and which ranks they wait for.
 class LookJob final : public Job {
  public:
   struct Answer {
-    std::vector<FlightLook> looks;  // by core
+    std::vector<FlightLook> looks;  // in the order of cores_
     absl::Notification given;
   };
   LookJob(std::vector<std::shared_ptr<CommCore>> cores, std::shared_ptr<Answer> answer)
@@ -108,13 +113,14 @@ class LookJob final : public Job {
   const std::shared_ptr<Answer> answer_;
 };
 
-// Returns what the drivers know of the calls under way, by core.
+// Returns, for each core, what its driver reports about the calls under way. A core whose driver
+// does not answer within kDriverNs is missing.
 std::map<const CommCore*, FlightLook> LookAt(const std::vector<std::shared_ptr<CommCore>>& cores) {
   std::map<const CommCore*, FlightLook> looks;
   std::map<Engine*, std::vector<std::shared_ptr<CommCore>>> by_engine;
   for (const auto& core : cores) {
     if (core->ending().ended()) {
-      looks[core.get()].answered = true;  // it has no call under way
+      looks[core.get()].answered = true;  // an ended communicator has no call under way
     } else {
       by_engine[&core->engine()].push_back(core);
     }
@@ -122,12 +128,13 @@ std::map<const CommCore*, FlightLook> LookAt(const std::vector<std::shared_ptr<C
   std::vector<std::pair<Engine*, std::shared_ptr<LookJob::Answer>>> asked;
   for (const auto& [engine, of_engine] : by_engine) {
     asked.emplace_back(engine, std::make_shared<LookJob::Answer>());
-    // The job owns itself: a driver that is stuck may come to it later, or never.
+    // The job deletes itself when it has run. A stuck driver may run the job late, or never.
     engine->seat().Submit(new LookJob(of_engine, asked.back().second));
   }
   const absl::Time until = absl::Now() + absl::Nanoseconds(FlightLog::kDriverNs);
   for (const auto& [engine, answer] : asked) {
-    engine->seat().Kick();  // nobody drives if the program is not in the library
+    // If no thread is in a call of the library, no thread may be driving the engine.
+    engine->seat().Kick();
     if (!answer->given.WaitForNotificationWithDeadline(until)) {
       continue;
     }
@@ -166,7 +173,8 @@ absl::Status WriteNew(const std::string& path, absl::string_view text) {
   return status;
 }
 
-// The rank by which people know the process: that in its first communicator.
+// Returns the rank for the names of dump files: the world rank of this process in the oldest
+// communicator of `cores`. -1: there is no communicator.
 int RankOf(const std::vector<std::shared_ptr<CommCore>>& cores) {
   return cores.empty() ? -1
                        : cores.front()
@@ -218,7 +226,7 @@ void FlightLog::ForgetParent() {
   process_ = getpid();
   runtimes_ = 0;
   thread_.reset();
-  listener_.Release();  // lib/net/fork_close.h has closed it
+  listener_.Release();  // lib/net/fork_close.h has closed the descriptor already
   if (const int inherited = wake_fd.exchange(-1, std::memory_order_relaxed); inherited >= 0) {
     close(inherited);
   }
@@ -318,7 +326,8 @@ absl::StatusOr<std::string> FlightLog::DumpTo(const std::string& path, const Req
   const std::string text = Dump(request);
   const std::string stem = absl::StrCat(directory, "/entrain-flight-", HostName(), "-", getpid(),
                                         "-rank", RankOf(Cores()));
-  // Another process, which has ended, may have had the same number.
+  // An earlier dump may have this name: one of this process, or of an ended process with the same
+  // pid.
   constexpr int kMostNames = 1000;
   for (int i = 0; i < kMostNames; ++i) {
     const std::string name = absl::StrCat(stem, "-", i, ".json");
@@ -363,7 +372,7 @@ void FlightLog::StartThread() {
     ENTRAIN_LOG(kInfo, "no flight dumps by a socket: ", listener.status().message());
   }
   wake_fd.store(wake, std::memory_order_release);
-  // The program's own threads handle its signals.
+  // The new thread blocks all signals, so that only the program's own threads handle them.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -381,8 +390,9 @@ void FlightLog::StartThread() {
   wake_of.store(process_, std::memory_order_relaxed);
   static const bool at_exit = [] {
     return std::atexit([] {
-             // A program may exit as soon as it has met a failure. A forked child has no thread to
-             // wait for, and the lock may be held for ever.
+             // A program may exit right after a failure, so the exit waits until the requested
+             // dumps are written. A forked child must not wait: it has no thread that writes them.
+             // A thread of the parent may have held mutex_ at the fork; then mutex_ stays locked.
              if (wake_of.load(std::memory_order_relaxed) != getpid()) {
                return;
              }
@@ -398,7 +408,7 @@ void FlightLog::StartThread() {
 }
 
 void FlightLog::EndThread() {
-  wake_of.store(0, std::memory_order_relaxed);  // no signal and no failure wakes it from now on
+  wake_of.store(0, std::memory_order_relaxed);  // from now on no signal or failure wakes the thread
   stopping_.store(true, std::memory_order_release);
   Wake();
   pthread_join(*std::exchange(thread_, std::nullopt), nullptr);
@@ -459,7 +469,8 @@ void FlightLog::WriteRequests() {
 void FlightLog::AnswerConnections() {
   const auto accepted = AcceptLocal(listener_.get());
   if (!accepted.ok()) {
-    poll(nullptr, 0, kPauseMs);  // out of descriptors: the connection still waits
+    // The process has no free descriptor. The connection still waits, so pause before the next try.
+    poll(nullptr, 0, kPauseMs);
     return;
   }
   if (!accepted->valid() || !CheckSameUser(accepted->get()).ok()) {

@@ -1,4 +1,5 @@
-// The name of the local socket at which a process gives its flight dump to processes of its user.
+// The name of the local socket through which a process sends its flight dump to processes of the
+// same user.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace entrain {
 
-// A connection gets one dump (docs/flight.md) and is closed.
+// Returns the name of the socket of the process `pid`. The process sends one dump (docs/flight.md)
+// over each connection and closes it.
 inline std::string FlightSocketName(int64_t pid) {
   return absl::StrCat("entrain-flight-", pid);
 }

@@ -1,17 +1,24 @@
-// Communicator::Grow: the members' side of taking in newcomers. applications.h has the keys and
-// records, joining.cc the newcomers' side.
+// Implements Communicator::Grow, by which the members of a communicator take in newcomers.
+// joining.cc is the side of the newcomers. applications.h has the keys and the records in the
+// store.
 //
-//   all     compare what they want (an all-gather)
-//   rank 0  collects newcomers from the store
-//   rank 0  broadcasts how many there are; none: the call is over
-//   all     and the newcomers meet in the store and connect, as when a communicator is created
-//   all     tell each other, over the old communicator, how that went (an all-gather)
-//     well  all and the newcomers agree over the new communicator that it stands
-//     ill   all drop the new communicator, rank 0 refuses the newcomers that are to blame, and the
-//           ranks begin again at "rank 0 broadcasts". So each newcomer costs one attempt at most
+// The steps of a call (members: the ranks of the old communicator):
+//   1 The members compare their options (an all-gather).
+//   2 Rank 0 collects newcomers from the store.
+//   3 Rank 0 broadcasts the number of newcomers. If there are none, the call is over.
+//   4 Attempt: the members and the newcomers meet in the store and connect, as when a communicator
+//     is created.
+//   5 The members tell each other the result of the attempt (an all-gather over the old
+//     communicator).
+//   6 If the attempt succeeded on all members, the members and the newcomers agree over the new
+//     communicator to use it. The call is over.
+//   7 If the attempt failed, all members drop the new communicator. If newcomers are to blame,
+//     rank 0 refuses these newcomers, and the members go on at step 3. Otherwise the call fails.
 //
-// The old communicator is not touched by what happens to newcomers. Its calls get limits that the
-// members can keep, whatever the newcomers do: see Growth::Limits.
+// Each failed attempt that is repeated removes at least one newcomer, so the attempts are bounded.
+//
+// A failure of a newcomer does not harm the old communicator. The time limits of the calls on the
+// old communicator are long enough for every member, whatever the newcomers do: see Growth::Limits.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -36,10 +43,10 @@ namespace {
 
 constexpr int64_t kMaxAttemptNs = 30 * kSecond;
 
-// What a rank wants.
+// The options of a rank.
 struct Wish {
   int64_t min_newcomers, max_newcomers, wait_ns;  // must be equal on all ranks
-  int64_t timeout_ns;                             // the shortest counts
+  int64_t timeout_ns;                             // the shortest of all ranks is used
 };
 
 using Text = std::array<char, 240>;
@@ -52,15 +59,15 @@ std::string Read(const Text& from) {
   return CleanText({from.data(), strnlen(from.data(), from.size())});
 }
 
-// What rank 0 tells the others before an attempt.
+// The message that rank 0 broadcasts before an attempt.
 struct Word {
-  int32_t code = ENTRAIN_OK;  // of the failure of rank 0, which ends the call on all ranks
+  int32_t code = ENTRAIN_OK;  // an error of rank 0, which ends the call on all ranks
   int32_t newcomers = 0;      // 0: none, the call is over
-  uint64_t call = 0;          // for GrowKeys::Base
+  uint64_t call = 0;          // the number of the call on rank 0, for GrowKeys::Base
   Text text{};
 };
 
-// How an attempt went on a rank.
+// The result of an attempt on one rank.
 struct Outcome {
   int32_t code = ENTRAIN_OK;
   int32_t culprit = -1;  // rank in the new communicator
@@ -80,10 +87,10 @@ class Growth {
   absl::StatusOr<std::shared_ptr<Communicator>> Run();
 
  private:
-  // Instants of a call, counted from the moment at which the ranks have agreed on their wishes and,
-  // after it, the wait for newcomers. A quarter of the timeout is for the store, a half for attempts,
-  // a quarter for the exchange of outcomes. So a rank that waits in a call on the old communicator
-  // never reaches its limit because of a newcomer.
+  // The time limits of one call. The wait for newcomers begins when the ranks have agreed on their
+  // wishes. The timeout begins when this wait ends. A quarter of the timeout is for the store, a
+  // half is for attempts, and a quarter is for the exchange of outcomes. So a rank that waits in a
+  // call on the old communicator never reaches its limit because of a newcomer.
   struct Limits {
     int64_t attempt_ns = 0;
     Deadline wait, collect, last_attempt, all;
@@ -98,13 +105,16 @@ class Growth {
   Word Speak(int attempt);
   absl::StatusOr<Preparation> Prepare() const;
   absl::StatusOr<std::shared_ptr<Communicator>> Attempt(int attempt, const Word& word);
-  // Returns the newcomers to blame, by rank; none if the attempt went well on all ranks. Returns an
-  // error if no newcomer is to blame.
+  // Exchanges the outcomes of an attempt. `made`: the outcome on this rank. Returns the ranks of
+  // the newcomers to blame, or an empty set if the attempt succeeded on all members. Returns an
+  // error if the attempt failed and no newcomer is to blame.
   absl::StatusOr<std::set<int>> Compare(const absl::Status& made, int newcomers);
   void Dismiss(const std::set<int>& culprits);
-  // `well`: the attempt went well on all members, as far as this one knows.
+  // Agrees with all ranks of `grown` whether they use it. Returns OK if they do. `well`: this rank
+  // knows that the attempt succeeded on all members.
   absl::Status Conclude(Communicator& grown, int attempt, bool well);
-  // The attempt is the last one. A newcomer that has missed this, because a rank was lost, applies again.
+  // Tells the newcomers that `attempt` was the last one. A newcomer that missed the agreement,
+  // because a rank was lost, applies again.
   void Finish(int attempt);
   Roster NewRoster() const;
 
@@ -115,8 +125,8 @@ class Growth {
   int64_t timeout_ns_ = 0;
   Limits limits_;
   std::shared_ptr<Store> store_;
-  std::string reason_;     // of the first rank on which the last attempt failed
-  bool compared_ = false;  // this rank knows how the last attempt went on all members
+  std::string reason_;     // the error of the last failed attempt, from one rank
+  bool compared_ = false;  // this rank knows the outcomes of the last attempt on all members
   // Rank 0 only:
   uint64_t call_ = 0;
   absl::Status collected_;
@@ -240,8 +250,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Growth::Attempt(int attempt, const
   const Stop stop{Deadline::After(limits_.attempt_ns)};
   ENTRAIN_RETURN_IF_ERROR(OpenStore(stop));
   const std::string base = GrowKeys(name_).Base(config_.members[0].id, word.call);
-  // A newcomer that has died before it came to the meeting is known only to rank 0, and a member
-  // that has died only to the old communicator.
+  // Only rank 0 learns that a newcomer has died before it came to the meeting (intake_). Only the
+  // old communicator reports that a member has died.
   const auto watch = [this] {
     const absl::Status ended = comm_.status();
     return ended.ok() && intake_ != nullptr ? intake_->Check() : ended;
@@ -266,7 +276,8 @@ absl::StatusOr<std::set<int>> Growth::Compare(const absl::Status& made, int newc
   ENTRAIN_RETURN_IF_ERROR(Gather(&mine, all.data(), sizeof(mine), Limited()));
   compared_ = true;
   std::set<int> culprits;
-  int failed = -1;  // the first rank that blames a newcomer; if none does, the first with an error
+  // The first rank that blames a newcomer. If no rank blames one: the first rank with an error.
+  int failed = -1;
   for (int rank = 0; rank < comm_.size(); ++rank) {
     const Outcome& one = all[static_cast<size_t>(rank)];
     const bool newcomer = one.culprit >= comm_.size() && one.culprit < comm_.size() + newcomers;
@@ -303,7 +314,8 @@ void Growth::Dismiss(const std::set<int>& culprits) {
   if (intake_ == nullptr) {
     return;
   }
-  for (auto rank = culprits.rbegin(); rank != culprits.rend(); ++rank) {  // ranks move up
+  // Refuse lowers the ranks of all later newcomers by one, so the highest rank comes first.
+  for (auto rank = culprits.rbegin(); rank != culprits.rend(); ++rank) {
     intake_->Refuse(
         *rank, absl::FailedPreconditionError(absl::StrCat(
                    "the ranks of ", config_.name, " could not take this process in: ", reason_)));
@@ -327,8 +339,8 @@ absl::Status Growth::Conclude(Communicator& grown, int attempt, bool well) {
 void Growth::Finish(int attempt) {
   const Stop stop{Deadline::After(limits_.attempt_ns)};
   intake_->Finish(stop);
-  // Nobody is on this roster. A newcomer that the agreement has left out waits for it, and then
-  // applies again.
+  // Publishes an empty roster for the next attempt. A newcomer that the agreement has left out
+  // waits for this roster, does not find itself on it, and applies again.
   intake_->Announce(attempt + 1, NewRoster(), stop).IgnoreError();
 }
 
@@ -362,7 +374,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Growth::Run() {
       }
     }
     if (made.ok()) {
-      // Returns when the others have been told: newcomers wait for a word over this communicator.
+      // EndWith returns when all other ranks have been told. It must tell them, because the
+      // newcomers wait for a message over this communicator.
       (*made)->EndWith(absl::AbortedError(culprits.ok() ? reason_ : culprits.status().message()));
     }
     ENTRAIN_RETURN_IF_ERROR(culprits.status());

@@ -16,7 +16,8 @@
 namespace entrain {
 namespace {
 
-// Returns nullopt if there is no such process, or if its file may not be read.
+// Returns the content of /proc/PID/FILE. Returns nullopt if there is no such process, or if the
+// file is empty or may not be read.
 std::optional<std::string> ReadOf(int64_t pid, const char* file) {
   std::ifstream in(absl::StrCat("/proc/", pid, "/", file), std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
@@ -33,8 +34,9 @@ bool Has(const std::string& environment, const std::string& variable) {
   return false;
 }
 
-// Returns a number of /proc/PID/stat, counted from 1 as in proc(5). The second entry, a name in
-// parentheses, may contain any characters.
+// Returns the number in field `place` of /proc/PID/stat. Fields are counted from 1, as in proc(5),
+// and `place` is at least 3. Field 2 is a name in parentheses that may contain any characters, so
+// the fields are counted from its last parenthesis.
 std::optional<int64_t> StatNumber(int64_t pid, size_t place) {
   const auto stat = ReadOf(pid, "stat");
   const size_t name_end = stat.has_value() ? stat->rfind(')') : std::string::npos;
@@ -50,6 +52,7 @@ std::optional<int64_t> StatNumber(int64_t pid, size_t place) {
   return number;
 }
 
+// Fields of /proc/PID/stat: the parent's pid, and the start time.
 constexpr size_t kParent = 4, kStart = 22;
 
 }  // namespace

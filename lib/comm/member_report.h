@@ -1,4 +1,4 @@
-// The knowledge of one rank of a communicator about another rank.
+// The state of one rank of a communicator, as another rank knows it.
 #pragma once
 
 #include "absl/status/status.h"
@@ -10,9 +10,9 @@ namespace entrain {
 struct MemberReport {
   enum class State : int32_t { kAlive = 0, kLost = 1, kLeft = 2 };
   PeerId id{};
-  int parent_rank = -1;  // in the communicator that this one was made from; -1: none
+  int parent_rank = -1;  // its rank in the communicator from which this one was made; -1: none
   State state = State::kAlive;
-  absl::Status why;  // of kLost: how the path to the rank ended
+  absl::Status why;  // if kLost: the reason why the path to the rank was lost
 };
 
 }  // namespace entrain

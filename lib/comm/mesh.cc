@@ -56,7 +56,8 @@ std::string Product(const std::array<int, kAxes>& lengths) {
   return absl::StrJoin(factors, " x ");
 }
 
-// Returns the lengths with the remaining ranks filled in for sync. The product is `size`.
+// If the length of sync is 0, computes it so that the product of all lengths is `size`. Returns the
+// lengths, or an error if their product is not `size`.
 absl::StatusOr<std::array<int, kAxes>> Complete(std::array<int, kAxes> lengths, int size) {
   int64_t product = 1;
   for (size_t axis = 0; axis < kAxes; ++axis) {
@@ -67,7 +68,7 @@ absl::StatusOr<std::array<int, kAxes>> Complete(std::array<int, kAxes> lengths, 
     }
     product *= remains ? 1 : lengths[axis];
     if (product > size) {
-      break;  // wrong already; stop before the product overflows
+      break;  // the lengths are wrong already; stop before the product overflows
     }
   }
   int& sync = lengths[Index(Axis::kSync)];
@@ -108,7 +109,8 @@ absl::Status AgreeOnConfig(Communicator& comm, const MeshConfig& config) {
   return AgreeOn(comm, "the communicator", values);
 }
 
-// Ranks that differ from each other only along the axes in `along` get the same number.
+// Returns the color with which a rank splits. Two ranks get the same color if they differ only
+// along axes for which `along` returns true.
 int ColorOf(const std::array<int, kAxes>& coordinates, const std::array<int, kAxes>& lengths,
             const std::function<bool(size_t axis)>& along) {
   int color = 0;

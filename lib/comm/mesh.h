@@ -1,6 +1,6 @@
-// The mesh: a communicator cut into groups along five axes (tensor, pipeline, context, shard,
-// sync), and the model group (all axes but sync). Shard groups are columns and sync groups are
-// rows, see include/entrain/train.h.
+// The mesh divides the ranks of a communicator into groups along five axes: tensor, pipeline,
+// context, shard and sync. The model group of a rank spans all axes except sync. In the words of
+// include/entrain/train.h, shard groups are columns and sync groups are rows.
 #pragma once
 
 #include <array>
@@ -14,24 +14,27 @@
 namespace entrain {
 
 enum class Axis : int32_t { kTensor = 0, kPipeline, kContext, kShard, kSync, kModel };
-constexpr int kAxes = 5;  // without kModel
+constexpr int kAxes = 5;  // kModel is not an axis
 
 struct MeshConfig {
   std::array<int, kAxes> lengths = {1, 1, 1, 1, 0};  // by Axis; sync 0: computed from the size
-  std::string order = "tensor,context,shard,pipeline,sync";  // fastest first
+  // The axes. The first one varies fastest from rank to rank.
+  std::string order = "tensor,context,shard,pipeline,sync";
 };
 
 class Mesh {
  public:
-  // Collective. Splits `comm` once for each axis longer than 1, and once for the model group if it
-  // is longer than 1.
+  // Splits `comm` once for each axis longer than 1, once for the model group if it has more than
+  // one rank, and once for all groups of one rank together. Collective.
   static absl::StatusOr<std::shared_ptr<Mesh>> Create(std::shared_ptr<Communicator> comm,
                                                       const MeshConfig& config);
-  // Makes a mesh of two existing communicators. Collective over both. All ranks must agree on the
-  // shape, and this rank's place in `shard` must be equal on all ranks of `sync`.
+  // Makes a mesh of two existing communicators. Collective over both. All ranks must agree on both
+  // sizes. All ranks of `sync` must have the same rank in `shard`, and all ranks of `shard` must
+  // have the same rank in `sync`.
   static absl::StatusOr<std::shared_ptr<Mesh>> CreateFrom(std::shared_ptr<Communicator> shard,
                                                           std::shared_ptr<Communicator> sync);
-  // Returns the communicator that Create has split, if it still exists; otherwise null.
+  // Returns the communicator that Create has split. Returns null if it does not exist any more, or
+  // if the mesh is from CreateFrom.
   std::shared_ptr<Communicator> whole() const { return whole_.lock(); }
   int coordinate(Axis axis) const;
   int length(Axis axis) const;

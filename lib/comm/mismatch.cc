@@ -12,7 +12,7 @@ OwnCall OwnCallOf(const Wiring& call, const Descriptor& descriptor) {
 
 }  // namespace
 
-// Only the driver waits for this work, so it needs no wake-up.
+// Finishes when the vote is over. Only the driver waits for this work, so it wakes no thread.
 class Mismatches::EndWork final : public Work {
  public:
   EndWork() : Work(nullptr) {}
@@ -82,7 +82,8 @@ void Mismatches::FoundBetweenTwo(CallId call, absl::Status why) {
 
 void Mismatches::Begin(CallId call) {
   Deadline until{clock_.Now() + Vote::kVoteNs + 2 * peers_.SlowestRoundTrip()};
-  // While ballots are awaited no call expires. Those that do then are asked about afterwards.
+  // During a vote, no inquiry begins about a call whose deadline passes. The inquiry begins after
+  // the vote, so the vote ends at most kLateNs after the first deadline.
   if (const Deadline first = open_.FirstDeadline(); first < Deadline::Never()) {
     until = std::min(until, {first.at_ns + Vote::kLateNs});
   }
@@ -103,8 +104,8 @@ void Mismatches::SendBallot() {
   const CallId call = vote_.call();
   const std::optional<OwnCall> own = Own(call);
   if (!own && !notes_.HasForgotten(call)) {
-    // Vote when the call starts. A number that was given out does not show that the call has
-    // started.
+    // This rank does not know its call yet. It votes when the call starts (see Meet), because a
+    // call may have its number long before it starts.
     return;
   }
   voted_ = true;
@@ -174,7 +175,8 @@ void Mismatches::Count() {
     const std::optional<OwnCall> own = Own(call);
     owner_.Disagree(call, own ? own->sequence : call.number, result);
   } else if (!between_two_.ok()) {
-    // The descriptors are equal. Only two ranks know the difference.
+    // All descriptors are equal. Only the two ranks that called FoundBetweenTwo know the
+    // difference.
     owner_.Fail(between_two_);
   }
   EndVote();

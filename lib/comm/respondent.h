@@ -1,6 +1,6 @@
-// Answers the queries of other ranks, which ask whether this rank has made a call (inquiry.h sends
-// them). The answer is yes, or the reason why this rank has not made the call. The reason may be a
-// call of another communicator.
+// Answers the queries of other ranks. A query asks whether this rank has made a call (inquiry.h
+// sends queries). The answer is yes, or the reason why this rank has not made the call. The reason
+// may be a call of another communicator.
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace entrain {
 
-// A query, as a control message contains it.
+// The content of a query, which is a control message.
 struct Query {
   uint32_t nonce = 0;  // returned with the answer
   Asked asked = Asked::kCollective;
@@ -41,15 +41,15 @@ class Respondent {
              const FailureWords& words)
       : engine_(engine), peers_(peers), funnel_(funnel), open_(open), words_(words) {}
 
-  // Answers the rank. If this rank waits in another communicator, the first answer says so, and a
-  // second one follows when the rank that holds up that communicator is known. `self` is this
-  // communicator, which lives until then.
+  // Sends the answer to `rank`. If this rank waits in another communicator, the first answer says
+  // so. A second answer follows when it is known what holds up that other communicator. `self` is
+  // this communicator. It is kept alive until the second answer.
   void To(const std::shared_ptr<const ContextOwner>& self, int rank, const Query& query);
 
  private:
   using Answer = Membership::Answer;
-  // Returns what holds up the call of the query, which this rank has started. OK: nothing on this
-  // rank.
+  // Returns the reason why this rank holds up the call of the query, although it has started the
+  // call. OK: this rank does not hold up the call.
   absl::Status HoldsUp(const Query& query) const;
   // Returns the reason why this rank makes no call now. OK: no reason is known.
   absl::Status Excuse();

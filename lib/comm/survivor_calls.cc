@@ -76,7 +76,8 @@ Survivors& SurvivorCalls::machine() {
   return *machine_;
 }
 
-// Between processes of one host no network can break a connection.
+// Inside a host no network can break a connection. So a connection to a process of this host that
+// was reset or closed proves that the process has ended.
 bool SurvivorCalls::Proves(int rank, const absl::Status& why) const {
   const int error = BlameOf(why).sys_errno;
   return !why.ok() && (IsPeerEnded(why) ||
@@ -108,7 +109,8 @@ void SurvivorCalls::Start(RefPtr<SurvivorWork> work) {
   Begin();
 }
 
-// The machine takes one call after the other. One that is pending, because its caller's time was up, comes first.
+// Makes the call in the machine, which handles one call at a time. An earlier call is still pending
+// if its caller timed out. Then the machine continues the pending call first.
 void SurvivorCalls::Begin() {
   Survivors::Wish wish = work_->wish_;
   const bool pending = machine().pending();
@@ -218,7 +220,7 @@ void SurvivorCalls::TakeDecision() {
     untaken_ = std::move(result);
   }
   if (work_) {
-    Begin();  // it has waited for the decision of an earlier call
+    Begin();  // work_ has waited for the decision of an earlier call
   }
 }
 

@@ -27,8 +27,8 @@ constexpr const char* kBuiltin =
 #include "lib/comm/tuning_builtin.inc"
     ;
 
-// All figures of a line, in the order in which they are written, and the allowed range of each. The
-// ranges keep sums of estimates far below the limit of 64 bits.
+// One figure of a `link` line, and its allowed range. kFigures has all figures, in the order of the
+// line. The ranges keep sums of estimates far below the limit of 64 bits.
 struct Figure {
   absl::string_view name;
   double LinkFigures::*field;
@@ -51,7 +51,7 @@ absl::Status Wrong(absl::string_view value, absl::string_view is_not) {
   return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not ", is_not));
 }
 
-// "LINK ranks N free|crowded"
+// Parses "LINK ranks N free|crowded", which follows the first word of a line.
 absl::StatusOr<TunedFor> ParseWhere(const Words& words) {
   TunedFor where;
   if (words.size() < 5 || words[2] != "ranks") {
@@ -129,7 +129,7 @@ bool Names(const Tuning& tuning, Link link) {
          std::any_of(tuning.choices.begin(), tuning.choices.end(), is);
 }
 
-// Adds the library's own lines for the kinds of links that the file does not name.
+// Adds the built-in lines (`own`) for those kinds of links that `tuning` does not name.
 void Complete(const Tuning& own, Tuning* tuning) {
   bool named[kLinks];
   for (int link = 0; link < kLinks; ++link) {
@@ -146,8 +146,8 @@ void Complete(const Tuning& own, Tuning* tuning) {
   take(own.choices, &tuning->choices);
 }
 
-// Estimates from the latency of a small message and the rate of a large one. The other figures are
-// guesses.
+// Estimates the figures of a link without a line. Latencies and rates come from the transport: the
+// latency of a small message, and the rate of a large one. The other figures are guesses.
 LinkFigures Estimated(const TunedFor& where, const LinkSpeed& speed) {
   LinkFigures figures;
   figures.where = where;
@@ -214,7 +214,7 @@ std::string Tuning::Fingerprint() const {
 
 LinkFigures Tuning::FiguresFor(const TunedFor& where, const LinkSpeed& speed) const {
   const LinkFigures* best = nullptr;
-  // A line with a larger value is preferred.
+  // Orders the lines: the line with the largest tuple is used.
   const auto rank = [&](const LinkFigures& one) {
     const bool within = one.where.ranks <= where.ranks;
     return std::tuple(one.where.crowded == where.crowded, within,

@@ -12,7 +12,8 @@ absl::StatusOr<std::vector<Parts>> WatchedMeeting::Wait(const Stop& stop) {
   while (true) {
     const Stop slice{std::min(stop.deadline, Deadline::After(kLookNs)), stop.cancelled};
     auto table = base_.Wait(slice);
-    // A time-out without blame is the slice's; one with blame is a rank's, which all ranks learn.
+    // A timeout without blame means that the slice is over. A timeout with blame is the error of a
+    // rank, and all ranks get it.
     const bool sliced = absl::IsDeadlineExceeded(table.status()) && !HasBlame(table.status());
     if (!sliced || stop.deadline.Passed(Clock::Real().Now())) {
       return table;
