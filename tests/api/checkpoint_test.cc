@@ -538,6 +538,7 @@ TEST(State, OfAccoIsPortable) {
                              : entrain_state_set(state, i, place, info.count, info.dtype));
       }
       if (ranks == 3) {
+        const std::lock_guard<std::mutex> lock(mutex);
         saved = channel.params;
       } else {
         ASSERT_OK(entrain_state_commit(state, 0));

@@ -1,6 +1,7 @@
 // Device memory through the C ABI: collectives on streams, optimizers and WSAM, compared with the
 // same calls on host memory. Uses the fake driver, or the machine's first device if TEST_GPU=1 is
 // set.
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -193,7 +194,7 @@ class HeldStream {
     TestDevice().FreePinned(*word_);
   }
   void* get() const { return stream_.get(); }
-  void Release() { reinterpret_cast<volatile uint32_t&>(word()) = 1; }
+  void Release() { std::atomic_ref(word()).store(1); }
 
  private:
   uint32_t& word() { return *static_cast<uint32_t*>(*word_); }

@@ -2,6 +2,7 @@
 // with each input.
 #include "tests/fuzz/target.h"
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 
@@ -16,10 +17,11 @@
 namespace entrain::fuzz {
 namespace {
 
-uint64_t random_state = 0;
+constexpr uint64_t kGamma = 0x9e3779b97f4a7c15;
+std::atomic<uint64_t> random_state = 0;  // a target's threads share it
 
 uint8_t NextRandomByte() {  // splitmix64
-  uint64_t z = random_state += 0x9e3779b97f4a7c15;
+  uint64_t z = random_state.fetch_add(kGamma, std::memory_order_relaxed) + kGamma;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
   z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
   return static_cast<uint8_t>(z ^ (z >> 31));

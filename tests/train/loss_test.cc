@@ -428,6 +428,7 @@ TEST(Loss, WhileRoundsAreClosedEarly) {
         DieWithin(100'000, static_cast<uint64_t>(seed));
       }
       const float part = (Noise(seed, rank / slots, round) + 1) / 2;
+      // The speed of the replica.
       usleep(static_cast<useconds_t>(part * 60'000 * static_cast<float>(1 + rank / slots)));
     };
     RunJob(job, shared);
