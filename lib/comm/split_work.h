@@ -60,7 +60,8 @@ class SplitWork final : public Work, public Job {
   absl::Status Begin();
   // Called when the exchange of records is over, on the thread that finishes it.
   void OnRecords(const absl::Status& status);
-  // Releases the reserved context number and finishes the work. `why` is OK if the color is -1.
+  // Releases the reserved context number and finishes the work. `why` is OK only if the color is -1
+  // and the exchange has succeeded.
   void GiveUp(const absl::Status& why);
   absl::StatusOr<std::shared_ptr<CommCore>> MakePart();
 

@@ -170,7 +170,7 @@ TEST(Join, WhileRoundsAreClosedEarly) {
   for (const Late late : {Late::kDrop, Late::kWeighted}) {
     SharedMemory shared;
     Job job;
-    job.options.quorum = 1;
+    job.options.round_deadline = 0.2;
     job.options.late = late;
     job.options_of_newcomers = job.options;
     job.leaves = true;
@@ -179,8 +179,8 @@ TEST(Join, WhileRoundsAreClosedEarly) {
       if (process == 1 && seen == 2) {
         Die(shared);
       }
-      if ((process + seen) % 4 == 0) {
-        usleep(120'000);  // comes late to the next round
+      if (process == 2 && seen <= 4) {
+        usleep(400'000);  // comes late to the next round
       }
     };
     RunJob(job, shared);
