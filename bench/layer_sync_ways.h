@@ -38,7 +38,7 @@ class Ranks {
  public:
   static absl::StatusOr<Ranks> Create(entrain_comm_t* comm, int shards);
   entrain_mesh_t* mesh() const { return mesh_.get(); }
-  entrain_comm_t* sync() const { return sync_; }    // across replicas
+  entrain_comm_t* sync() const { return sync_; }  // across replicas
   // within one replica; null if a replica is one rank
   entrain_comm_t* model() const { return model_; }
   int replicas = 0, shards = 0, replica = 0, rank = 0;

@@ -12,10 +12,10 @@
 namespace entrain {
 
 struct FaultPlan {
-  int64_t bytes_per_second = 0;              // rate at which the process sends; 0: no limit
-  int64_t latency_ns = 0;                    // delay of each message
-  int64_t jitter_ns = 0;                     // largest additional delay of a message
-  uint64_t seed = 1;                         // seed of the random delays
+  int64_t bytes_per_second = 0;  // rate at which the process sends; 0: no limit
+  int64_t latency_ns = 0;        // delay of each message
+  int64_t jitter_ns = 0;         // largest additional delay of a message
+  uint64_t seed = 1;             // seed of the random delays
   // time after the start at which all paths end; 0: never
   int64_t cut_ns = 0;
   std::vector<int> ranks = {};               // ranks to which the plan applies; empty: all

@@ -57,7 +57,7 @@ struct entrain_runtime {
 struct entrain_store {
   entrain::Mark<entrain::MarkOf("stor")> mark = {};
   std::shared_ptr<entrain::Store> store;
-  std::string url;                                          // lent to callers of entrain_store_url
+  std::string url;  // lent to callers of entrain_store_url
   // time limit of calls that do not give one
   std::atomic<int64_t> timeout_ns = 30 * entrain::kSecond;
 };

@@ -31,7 +31,7 @@ enum class CallKind : uint8_t {
   kAllGather = 5,
   kSend = 6,
   kRecv = 7,
-  kSplit = 8,   // the all-gather behind entrain_comm_split
+  kSplit = 8,  // the all-gather behind entrain_comm_split
   // the all-gather by which the ranks of a new communicator prove that all ranks reach each other
   kCreate = 9,
   kReduce = 10,

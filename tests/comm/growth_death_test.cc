@@ -210,7 +210,9 @@ void Dying::ExpectOnlyTheVictimIsLeftOut(bool members_are_late) const {
   }
 }
 
-TEST_P(Dying, NewcomerThatIsKilledIsLeftOut) { ExpectOnlyTheVictimIsLeftOut(false); }
+TEST_P(Dying, NewcomerThatIsKilledIsLeftOut) {
+  ExpectOnlyTheVictimIsLeftOut(false);
+}
 
 // The other newcomer is the first to find that the victim cannot be reached.
 class DyingBeforeItConnects : public Dying {};

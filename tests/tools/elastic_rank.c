@@ -47,7 +47,9 @@ static const failure_t* failure_at(long step, int* any) {
   return mine;
 }
 
-static int failed(void) { return fprintf(stderr, "%s\n", entrain_last_error()), 4; }
+static int failed(void) {
+  return fprintf(stderr, "%s\n", entrain_last_error()), 4;
+}
 
 int main(int argc, char** argv) {
   const int32_t wanted = argc > 2 ? atoi(argv[2]) : 0;
@@ -87,7 +89,8 @@ int main(int argc, char** argv) {
   while (1) {
     entrain_comm_t* next = NULL;
     /* Newcomers learn the step from the others. */
-    if (entrain_all_reduce(comm, &step, &step, 1, ENTRAIN_I64, ENTRAIN_MAX, NULL, NULL) != ENTRAIN_OK) {
+    if (entrain_all_reduce(comm, &step, &step, 1, ENTRAIN_I64, ENTRAIN_MAX, NULL, NULL) !=
+        ENTRAIN_OK) {
       return failed();
     }
     mine = failure_at((long)step, &any);
@@ -119,7 +122,8 @@ int main(int argc, char** argv) {
       }
     }
   }
-  printf("finished as rank %d of %d after %d restarts\n", (int)rank, (int)size, number("ENTRAIN_RESTARTS"));
+  printf("finished as rank %d of %d after %d restarts\n", (int)rank, (int)size,
+         number("ENTRAIN_RESTARTS"));
   entrain_comm_destroy(comm);
   return 0;
 }

@@ -61,10 +61,9 @@ struct Job {
   const char* transports = "shm";
   EditOptions options = Open(Weighed());
   EditOptions options_of_newcomers = Open(Weighed());
-  std::vector<int> expected = {0, 2,
-                               3};  // replicas (process / shards) in the last rendezvous
-  int rounds_after = 3;             // number of rendezvous of the expected replicas
-  int ends = 3;                     // processes that come to the end
+  std::vector<int> expected = {0, 2, 3};  // replicas (process / shards) in the last rendezvous
+  int rounds_after = 3;                   // number of rendezvous of the expected replicas
+  int ends = 3;                           // processes that come to the end
   int64_t timeout_ns = 30 * kSecond, wait_ns = 30 * kSecond;
   // A newcomer begins to join when this number of ranks is gone.
   std::function<int(int process)> comes_after = [](int) { return 0; };

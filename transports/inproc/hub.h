@@ -41,8 +41,8 @@ struct LentMessage {
 // The two endpoints of a link. Outlives both, so each may hold pointers to the other's messages.
 struct InprocPair {
   struct Side {
-    std::shared_ptr<Inbox> inbox;    // null until this side has connected
-    uint32_t slot = 0;               // slot of its endpoint in its transport
+    std::shared_ptr<Inbox> inbox;  // null until this side has connected
+    uint32_t slot = 0;             // slot of its endpoint in its transport
     // all records that it has made; their number is the most that were open at once
     std::deque<LentMessage> lent;
     std::vector<LentMessage*> free;  // used only by the side's own thread

@@ -27,8 +27,8 @@ namespace entrain::shm {
 struct Limits {
   size_t ring_bytes = 512 << 10;
   size_t fragment_bytes = 32 << 10;
-  int64_t credit = 1 << 20;            // cost of eager messages not yet taken by the receiver
-  size_t piece_bytes = 256 << 10;      // copied from the peer's memory in one call of Poll
+  int64_t credit = 1 << 20;        // cost of eager messages not yet taken by the receiver
+  size_t piece_bytes = 256 << 10;  // copied from the peer's memory in one call of Poll
   // limit of this copy if a receive waits for just this message
   size_t at_once_bytes = 1 << 20;
   bool quick_reads = ReadsAreQuick();  // Facts::quick_reads
