@@ -75,7 +75,7 @@ enum class ReduceOp : int32_t {
   kMinLoc = 11,
   kMaxLoc = 12,
   kCustom = 100,
-  // No constant of the C ABI: calls get these only through reduction objects.
+  // The C ABI has no constants for these values. Calls get them only through reduction objects.
   kPreMultipliedSum = 101,
   kWeightedMean = 102,
   kGta = 103,

@@ -16,8 +16,8 @@
 
 namespace entrain {
 
-// The numbers of a channel, which are the same on all ranks after a round, in the format in which
-// they are sent. The fields about the round are as in RoundResult.
+// The numbers that a channel sends to newcomers. After a round they are the same on all ranks. The
+// fields about the round are as in RoundResult.
 struct ChannelTotals {
   int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;
   int64_t microbatches = 0, ranks = 0;

@@ -127,7 +127,8 @@ class Exchange final : public LayerExchange {
   // Frees the buffers of the deltas. Must not be called while a layer is between Begin and Finish.
   void FreeBuffers() { deltas_.Clear(); }
 
-  // For an exchange behind further steps: copies the live parameters of these layers. With kRestart
+  // Copies the live parameters of these layers, for an exchange that runs while the caller makes
+  // further steps. With kRestart
   // the live parameters then continue from the anchor.
   absl::Status Snapshot(const std::vector<int>& layers);
   // For loading: ReserveSnapshots allocates memory for snapshots, Resume marks this layer's

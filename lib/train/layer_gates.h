@@ -39,7 +39,7 @@ class LayerGates final : public LayerGate {
   void Begin(std::shared_ptr<ExchangeRound> round, absl::FunctionRef<uint64_t()> post_turn);
   absl::Status CheckLayer(int layer) const;
   // Returns the first layer whose exchange is under way; -1 if there is none, or after an error. On
-  // a device an exchange for which the caller's stream already waits does not count.
+  // a device, an exchange does not count if the caller's stream already waits for it.
   int FirstPending() const;
   // Returns the first layer that the worker must not take yet; -1 if there is none.
   int FirstHeldBack() const;

@@ -124,9 +124,9 @@ class LayerGradients {
   std::vector<uint64_t> jobs_;     // by layer: last job of its last reduction; 0: none
   DeviceRoom* room_ = nullptr;     // null: on the host
   // On a device, for the worker: memory for the largest shard in f32. floats_ holds the values that
-  // are sent, and sums_ the bound gradients, if these have another type.
+  // are sent. sums_ holds the bound gradients if their type is not f32.
   float *floats_ = nullptr, *sums_ = nullptr;
-  // These are the last members: their jobs use the others.
+  // The workers are the last members, because their jobs use the other members.
   WorkerThread passer_;  // on the host: passes layers to the context group
   std::unique_ptr<Worker> worker_;
 };

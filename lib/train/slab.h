@@ -40,8 +40,8 @@ struct SlabLayer {
   int64_t offset = 0;  // start of the shard in the slab
   bool frozen = false;
   bool replicated = false;  // equal on all ranks along the tensor axis
-  // The parts of the shard that are not padding, in order: at most one piece, or one of each
-  // segment.
+  // The parts of the shard that are not padding, in order. A layer without segments has at most one
+  // piece. A layer with segments has at most one piece for each segment.
   std::vector<SlabPiece> pieces;
   // Returns true if the layer has parameters that change. Only such a layer has gradients and an
   // anchor and is exchanged.

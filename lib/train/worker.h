@@ -83,9 +83,9 @@ class Worker {
   // Ends the work and the thread. A running job may still use the worker, so the owner must call
   // Stop before it destroys the worker.
   virtual void Stop() = 0;
-  // Ends the work; waiting threads and jobs that have not begun get `why`. Returns false if a job
-  // is in a function of the caller that does not return (WorkerThread::StopSoon). Then Leave must
-  // be called.
+  // Ends the work; waiting threads and jobs that have not begun get `why`. Returns false if a
+  // job has called a function of the caller, and the function does not return
+  // (WorkerThread::StopSoon). Then Leave must be called.
   virtual bool StopSoon(const absl::Status& why) = 0;
   // Makes the thread call `last` when the job has returned. `last` may free the worker.
   virtual void Leave(absl::AnyInvocable<void() &&> last) = 0;

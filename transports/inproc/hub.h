@@ -43,7 +43,7 @@ struct InprocPair {
   struct Side {
     std::shared_ptr<Inbox> inbox;  // null until this side has connected
     uint32_t slot = 0;             // slot of its endpoint in its transport
-    // all records that it has made; their number is the most that were open at once
+    // All records of this side. A record is made only if none is free.
     std::deque<LentMessage> lent;
     std::vector<LentMessage*> free;  // used only by the side's own thread
     // Cost of the eager messages that the *other* side has taken from this one. The other side

@@ -62,8 +62,8 @@ struct RingFormat {
   static constexpr uint8_t kPad = 1;  // kinds of records begin at 2, below kOpen
   static constexpr uint8_t kOpen = 0x80;
   static constexpr uint64_t kTakenMask = 0xffffff;  // lines; far more than a ring has
-  // A writer may return to the front once it is beyond kHotBytes, which stay in the first-level
-  // cache. kRoomInFront: see MayTurnBack.
+  // A writer may return to the front once it is beyond kHotBytes. So the bytes in use stay in the
+  // first-level cache. kRoomInFront: see MayTurnBack.
   static constexpr size_t kHotBytes = 4096, kRoomInFront = 2048;
   // When a record is published, at most this much of the next one is prefetched for writing.
   static constexpr size_t kTakenAhead = 2048 + kLine;

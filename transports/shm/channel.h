@@ -46,8 +46,7 @@ class Channel {
     return true;
   }
   void Release();
-  // Called when long messages arrive; see Segment::MapRing. Returns at once from the second call
-  // on.
+  // Called when long messages arrive; see Segment::MapRing. Only the first call has an effect.
   void MapTheirRing();
 
   // Must be called before sleeping. Afterwards the caller must check once more for the events for

@@ -124,9 +124,9 @@ std::byte* Segment::ring(int writer) const {
   return memory_.data() + RingsAt() + static_cast<size_t>(writer) * ring_bytes_;
 }
 
-// The thread sanitizer does not support fences, and GCC warns about them. It does not see writes of
-// other processes or the kernel either, so nothing is lost if the fences are left out in its
-// builds.
+// The thread sanitizer does not support fences, and GCC warns about them in its builds. The
+// sanitizer does not see writes of other processes or of the kernel either. So its builds lose
+// nothing without the fence.
 void FenceAfterRevoking() {
 #ifndef __SANITIZE_THREAD__
   std::atomic_thread_fence(std::memory_order_seq_cst);

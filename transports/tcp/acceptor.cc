@@ -162,8 +162,8 @@ int Acceptor::Accept() {
       return i;
     }
     ++strangers_;
-    // A peer's first bytes, or a stranger's end, have often arrived already. Then the handshake is
-    // over without epoll.
+    // A peer's first bytes have often arrived already, and a stranger has often closed already.
+    // Then the handshake is over without epoll.
     Greet(AddGuest(std::make_unique<Guest>(
         Guest{PendingHandshake(*std::move(fd), from, config_, {now + kHandshakeTime}), nullptr,
               counted})));

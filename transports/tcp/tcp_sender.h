@@ -96,8 +96,8 @@ class TcpSender final : public Answers {
       return owned.empty() ? static_cast<const void*>(payload) : owned.data();
     }
   };
-  // Bytes of a message that `to` has encrypted, and that may not have reached the kernel. The
-  // message is not complete before they have, because nobody may call Flush after its completion.
+  // Encrypted bytes of a message that may not have reached the kernel. The message is complete only
+  // when the kernel has all its bytes, because nobody may call Flush after its completion.
   struct Unsent {
     Outgoing* send;  // null: the message is over
     int64_t bytes;

@@ -224,7 +224,7 @@ absl::StatusOr<RefPtr<Work>> DeviceCall::LaunchPacked(const Call& staged) {
 
 // ---- The end of a call
 
-// Finishes the work on the engine's driver, as is required.
+// Finishes the work. Only the engine's driver may do this.
 class DeviceCall::FinishJob final : public Job {
  public:
   FinishJob(RefPtr<DeviceCall> call, absl::Status status)

@@ -63,7 +63,8 @@ struct Combination {
   uint64_t any = 0, one = 0;  // for logical operations
 };
 
-// Sets the pattern of the value true, and the bits any of which makes an element true.
+// Sets the bit pattern of the value true, and the mask of an element's bits: the element is true if
+// any bit of the mask is set.
 void SetTruth(DType dtype, Combination& to) {
   to.element = SizeOf(dtype);
   to.one = 1;
