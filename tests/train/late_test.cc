@@ -476,7 +476,7 @@ TEST(Late, AnArrivalThatWaitsTooLongNamesTheReplicasThatAreMissing) {
 // Its worker answers the others for ever, so only their wait tells that it does not come.
 TEST(Late, WithOnLossAReplicaThatDoesNotComeInTimeIsLeftOut) {
   EditOptions options = Quorum(3);
-  options.timeout_ns = kSecond;
+  options.timeout_ns = 3 * kSecond;
   options.on_loss = OnLoss::kFinish;
   RunReplicas({1, 4}, FourLayers(), [&](Replica& r) {
     r.Edit(options);
