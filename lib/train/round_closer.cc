@@ -42,51 +42,51 @@ RoundCloser::RoundCloser(std::unique_ptr<ReplicaWorld> world, const ClosingRule&
       timeout_ns_(timeout_ns > 0 ? timeout_ns : world_->comm()->timeout_ns()),
       numbers_(ReplicasOf(world_->places())),
       row_(RowOf(world_->mine().replica)),
-      replicas_(numbers_.size()),
-      told_(world_->places().size()) {
-  Listen();
+      replicas_(numbers_.size()) {
+  BeginSessions();
 }
 
 RoundCloser::~RoundCloser() {
-  LeaveFormer();
-  const bool open =
-      (listening_ != nullptr && !listening_->work->Test()) ||
-      std::any_of(rings_.begin(), rings_.end(), [](const auto& ring) { return !ring->Test(); });
-  if (open || !closed_) {
-    world_->comm()->Abort("destroyed");
-  }
-  EndCalls();
+  former_.End("replaced by one with newcomers");
+  calls_.End("destroyed");
 }
 
-// Waits for the calls under way, which use this object's memory. The communicator must have ended.
-void RoundCloser::EndCalls() {
-  if (listening_ != nullptr) {
-    listening_->work->Wait(Deadline::Never());
-  }
-  for (const RefPtr<Work>& ring : rings_) {
-    ring->Wait(Deadline::Never());
-  }
-  listening_ = nullptr;
-  rings_.clear();
+// ---- Calls on a communicator
+
+absl::Status RoundCloser::Calls::Ring(int to, int64_t limit_ns) {
+  ENTRAIN_ASSIGN_OR_RETURN(
+      RefPtr<Work> ring, comm->Start(OneNumber(CallKind::kSend, to, &numbers->rung, limit_ns)));
+  rings.push_back(std::move(ring));
+  return absl::OkStatus();
 }
 
-void RoundCloser::LeaveFormer() {
-  if (former_ == nullptr) {
-    return;
+// Ring calls this in the session after that of the rings, so all ranks receive them soon. After an
+// abort no call is under way.
+void RoundCloser::Calls::AwaitRings() {
+  for (const RefPtr<Work>& ring : rings) {
+    ring->Wait(Deadline::Never(), true);
   }
-  const auto over = [](const RefPtr<Work>& work) { return !work || work->Test(); };
-  const RefPtr<Work> receive =
-      former_listening_ == nullptr ? RefPtr<Work>() : former_listening_->work;
-  if (!over(receive) || !over(last_ring_)) {
-    former_->Abort("replaced by one with newcomers");
+  rings.clear();
+}
+
+// An error ends the receive of the next rank too.
+void RoundCloser::Calls::SendLastRing(int64_t limit_ns) {
+  AwaitRings();
+  numbers->rung = 0;  // no session
+  if (comm->size() > 1) {
+    Ring((comm->rank() + 1) % comm->size(), limit_ns).IgnoreError();
   }
-  for (const RefPtr<Work>& work : {receive, last_ring_}) {
-    if (work) {
-      work->Wait(Deadline::Never());
-    }
+}
+
+void RoundCloser::Calls::End(absl::string_view why) {
+  if (listening) {
+    rings.push_back(std::move(listening));
+    listening = {};
   }
-  former_listening_ = nullptr;
-  former_ = nullptr;
+  if (std::any_of(rings.begin(), rings.end(), [](const auto& call) { return !call->Test(); })) {
+    comm->Abort(why);
+  }
+  AwaitRings();
 }
 
 size_t RoundCloser::RowOf(int replica) const {
@@ -116,31 +116,24 @@ void RoundCloser::Listen() {
     return;  // no other rank rings
   }
   // Test, because without a thread of the engine nothing else makes progress meanwhile.
-  while (listening_ == nullptr || (listening_->work->Test() && listening_->work->status().ok())) {
-    heard_ = listening_ != nullptr ? std::max(heard_, listening_->received) : heard_;
-    auto next = std::make_unique<Listening>();
-    absl::StatusOr<RefPtr<Work>> work =
-        world_->comm()->Start(OneNumber(CallKind::kRecvAny, -1, &next->received, kForever));
+  while (!calls_.listening || (calls_.listening->Test() && calls_.listening->status().ok())) {
+    heard_ = calls_.listening ? std::max(heard_, calls_.numbers->received) : heard_;
+    absl::StatusOr<RefPtr<Work>> work = calls_.comm->Start(
+        OneNumber(CallKind::kRecvAny, -1, &calls_.numbers->received, kForever));
     if (!work.ok()) {
       return;  // the communicator has ended; the next arrival returns its error
     }
-    next->work = *std::move(work);
-    listening_ = std::move(next);
+    calls_.listening = *std::move(work);
   }
 }
 
 absl::Status RoundCloser::Ring() {
   WorkerThread::Doing("rendezvous: calling the other replicas", timeout_ns_);
-  for (const RefPtr<Work>& ring : rings_) {  // the rings of the previous session have been received
-    ring->Wait(Deadline::Never(), true);
-  }
-  rings_.clear();
-  rung_ = session_ + 1;
-  for (int rank = 0; rank < world_->comm()->size(); ++rank) {
-    if (rank != world_->comm()->rank()) {
-      ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> ring, world_->comm()->Start(OneNumber(
-                                                      CallKind::kSend, rank, &rung_, timeout_ns_)));
-      rings_.push_back(std::move(ring));
+  calls_.AwaitRings();
+  calls_.numbers->rung = session_ + 1;
+  for (int rank = 0; rank < calls_.comm->size(); ++rank) {
+    if (rank != calls_.comm->rank()) {
+      ENTRAIN_RETURN_IF_ERROR(calls_.Ring(rank, timeout_ns_));
     }
   }
   return absl::OkStatus();
@@ -228,41 +221,28 @@ void RoundCloser::SetRows(const std::vector<int>& replicas) {
 
 // On a new communicator. A rank whose arrival still waits rings again.
 void RoundCloser::BeginSessions() {
+  calls_.comm = world_->comm();
   told_.assign(world_->places().size(), Attendance());
   in_session_ = false;
-  session_ = heard_ = rung_ = 0;
+  session_ = heard_ = 0;
   Listen();
-}
-
-void RoundCloser::SendLastRing(Communicator& comm) {
-  last_ring_ = {};
-  if (comm.size() > 1) {
-    auto ring = comm.Start(
-        OneNumber(CallKind::kSend, (comm.rank() + 1) % comm.size(), &no_session_, timeout_ns_));
-    last_ring_ = ring.ok() ? *std::move(ring) : RefPtr<Work>();
-  }
 }
 
 void RoundCloser::Close() {
   closed_ = true;
-  SendLastRing(*world_->comm());
+  calls_.SendLastRing(timeout_ns_);
   WorkerThread::Doing("leaving: the last message of another replica", kCloseNs + kSecond);
-  if (listening_ != nullptr) {
+  if (calls_.listening) {
     // All ranks call Close. If one of them dies before, the destructor ends the communicator.
-    listening_->work->Wait(Deadline::After(kCloseNs));
+    calls_.listening->Wait(Deadline::After(kCloseNs));
   }
 }
 
 void RoundCloser::Adopt(std::shared_ptr<Communicator> larger,
                         const std::vector<ReplicaPlace>& places) {
-  LeaveFormer();
-  former_ = world_->comm();
-  former_listening_ = std::move(listening_);
-  for (const RefPtr<Work>& ring : rings_) {  // all ranks have taken part in the session
-    ring->Wait(Deadline::Never());
-  }
-  rings_.clear();
-  SendLastRing(*former_);
+  former_.End("replaced by one with newcomers");
+  former_ = std::exchange(calls_, Calls());
+  former_.SendLastRing(timeout_ns_);
   SetRows(ReplicasOf(places));
   world_->Adopt(std::move(larger), places);
   BeginSessions();
@@ -279,8 +259,7 @@ void RoundCloser::Join(int64_t ticks, const std::map<int, Attended>& members) {
 
 absl::Status RoundCloser::GoOn(const ReplicaWorld& left) {
   const std::shared_ptr<Communicator> all = left.comm();
-  world_->comm()->Abort("replaced after a loss");
-  EndCalls();
+  calls_.End("replaced after a loss");
   SetRows(ReplicasOf(left.places()));
   WorkerThread::Doing("after a loss: making the group that closes rounds", all->timeout_ns());
   ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> comm, all->Split(0, all->rank()));

@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 #include "lib/comm/communicator.h"
 #include "lib/train/replica_world.h"
@@ -81,14 +82,22 @@ class RoundCloser {
   absl::Status GoOn(const ReplicaWorld& left);
 
  private:
-  // A receive of the next ring.
-  struct Listening {
-    uint64_t received = 0;
-    RefPtr<Work> work;
+  // The calls under way on a communicator, and their buffers.
+  struct Calls {
+    struct Numbers {
+      uint64_t received = 0, rung = 0;
+    };
+    std::shared_ptr<Communicator> comm;
+    std::unique_ptr<Numbers> numbers = std::make_unique<Numbers>();
+    RefPtr<Work> listening;  // receives the next ring
+    std::vector<RefPtr<Work>> rings;
+
+    absl::Status Ring(int to, int64_t limit_ns);
+    void AwaitRings();
+    void SendLastRing(int64_t limit_ns);
+    // Returns when no call is under way. Aborts the communicator if one is.
+    void End(absl::string_view why);
   };
-  void EndCalls();
-  void LeaveFormer();
-  void SendLastRing(Communicator& comm);
   void SetRows(const std::vector<int>& replicas);
   void BeginSessions();
   absl::Status ShareDecision(Communicator& all, int from);
@@ -115,17 +124,11 @@ class RoundCloser {
   bool impatient_ = false;
   bool in_session_ = false;
   uint64_t session_ = 0;           // number of finished sessions on this communicator
-  uint64_t heard_ = 0, rung_ = 0;  // 1 + number of a session: ring received last, ring sent last
-  std::unique_ptr<Listening> listening_;
-  std::vector<RefPtr<Work>> rings_;
+  uint64_t heard_ = 0;             // 1 + number of the session of the ring received last
   // Close and Adopt must not end the communicator, because other ranks would take this for a loss.
-  // Instead each rank sends a last ring to the next rank, which ends the receive there. `former_`
-  // is the communicator before Adopt.
+  // Instead each rank sends a last ring to the next rank, which ends the receive there.
   bool closed_ = false;
-  std::shared_ptr<Communicator> former_;
-  std::unique_ptr<Listening> former_listening_;
-  RefPtr<Work> last_ring_;
-  uint64_t no_session_ = 0;  // the number in `last_ring_`
+  Calls calls_, former_;  // former_: on the communicator before Adopt
   // The caller's thread writes these. It writes `since_ns_` and `flags_` before `arrivals_`, with
   // release order, so a tick that counts an arrival sees its time and flags.
   std::atomic<int64_t> since_ns_{0}, flags_{0}, arrivals_{0};
