@@ -225,7 +225,6 @@ class GrowthJob : private VirtualJob {
   }
 
   const int members_, newcomers_;
-  std::map<int, int64_t> crash_at_;
   std::set<int> ended_well_, joined_;
   int slowed_ = -1;
   bool only_crashes_ = true;

@@ -83,6 +83,10 @@ class VirtualJob {
   uint64_t fingerprint() const { return world_.fingerprint(); }
 
   bool touched(int process) const { return touched_.contains(process); }
+  // Returns true if none of `count` processes from `first` on was to crash (crash_at_).
+  bool IsSpared(int first, int count) const {
+    return crash_at_.lower_bound(first) == crash_at_.lower_bound(first + count);
+  }
   int64_t now() { return world_.network().now(); }
   int64_t Between(int64_t least, int64_t most) { return world_.network().Between(least, most); }
   bool Chance(double probability) { return world_.network().Chance(probability); }
@@ -90,6 +94,7 @@ class VirtualJob {
   VirtualWorld world_;
   VirtualStore store_;
   int64_t slack_ns_ = 260 * kMillisecond;  // of every call: 250 ms, and its thread wakes late
+  std::map<int, int64_t> crash_at_;  // by process: the blocking call; set by the scenario
   std::set<int> touched_;
   std::set<std::pair<int, int>> cut_;
   bool store_touched_ = false;

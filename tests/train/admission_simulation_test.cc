@@ -139,7 +139,7 @@ class AdmissionJob : private VirtualJob {
   absl::Status Train(Replica& r, Finished* mine) {
     LayerSync& edit = r.edit();
     while (true) {
-      ENTRAIN_RETURN_IF_ERROR(Timed("forward", 8 * kTimeoutNs, [&] { return Forward(edit); }));
+      ENTRAIN_RETURN_IF_ERROR(Timed("forward", 8 * kTimeoutNs, [&] { return ForwardFourLayers(edit); }));
       const EditInfo info = edit.info();
       if (!world_.isolated(world_.process())) {
         mine->after[info.syncs] = info.anchor_checksum;
@@ -155,28 +155,9 @@ class AdmissionJob : private VirtualJob {
     }
   }
 
-  static absl::Status Forward(LayerSync& edit) {
-    ENTRAIN_RETURN_IF_ERROR(edit.BeginForward(true, true).status());
-    for (int layer = 0; layer < static_cast<int>(kFourLayers.size()); ++layer) {
-      ENTRAIN_RETURN_IF_ERROR(edit.WaitLayer(layer));
-    }
-    return absl::OkStatus();
-  }
-
-  // No rank of its replica has crashed.
-  bool IsWhole(int process) const {
-    const int first = process / shards_ * shards_;
-    for (int p = first; p < first + shards_; ++p) {
-      if (crash_at_.contains(p)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
   void CheckProcess(int process) {
     const Finished& mine = finished_[process];
-    if (!IsWhole(process)) {
+    if (!IsSpared(process / shards_ * shards_, shards_)) {
       return;
     }
     if (!mine.joined.ok()) {
@@ -200,7 +181,7 @@ class AdmissionJob : private VirtualJob {
     for (int other = process % shards_; other < process; other += shards_) {
       for (const auto& [exchange, checksum] : finished_[other].after) {
         const auto here = mine.after.find(exchange);
-        if (IsWhole(other) && here != mine.after.end() && here->second != checksum) {
+        if (IsSpared(other / shards_ * shards_, shards_) && here != mine.after.end() && here->second != checksum) {
           Wrong("processes ", other, ", ", process, " differ after exchange ", exchange);
         }
       }
@@ -211,7 +192,6 @@ class AdmissionJob : private VirtualJob {
   const Late late_;
   std::vector<int64_t> comes_at_;  // by newcomer
   bool sure_ = true;               // the others are told of every crash
-  std::map<int, int64_t> crash_at_;
   std::map<int, Finished> finished_;
   std::array<uint64_t, std::size(kReached)> reached_{};
 };

@@ -266,7 +266,6 @@ class CommitJob : private VirtualJob {
   const int size_;
   const DelayMethod method_;
   bool sure_ = true;  // every fault is the death of a process, which the others are told of
-  std::map<int, int64_t> crash_at_;
   std::map<int, absl::Status> ended_;
   std::map<int, std::vector<int>> lost_;             // by rank
   std::map<int, std::map<int64_t, Landed>> landed_;  // by rank and round

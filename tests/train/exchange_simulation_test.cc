@@ -99,7 +99,7 @@ class ExchangeJob : private VirtualJob {
       });
       ENTRAIN_RETURN_IF_ERROR(edit.EndStep());
       ENTRAIN_RETURN_IF_ERROR(edit.RequestSync());
-      ENTRAIN_RETURN_IF_ERROR(Timed("forward", 6 * kTimeoutNs, [&] { return Forward(edit); }));
+      ENTRAIN_RETURN_IF_ERROR(Timed("forward", 6 * kTimeoutNs, [&] { return ForwardFourLayers(edit); }));
       if (!world_.isolated(world_.process())) {
         mine->after[step] = r.params();
       }
@@ -107,28 +107,9 @@ class ExchangeJob : private VirtualJob {
     return edit.Leave();
   }
 
-  static absl::Status Forward(LayerSync& edit) {
-    ENTRAIN_RETURN_IF_ERROR(edit.BeginForward(true, true).status());
-    for (int layer = 0; layer < static_cast<int>(kFourLayers.size()); ++layer) {
-      ENTRAIN_RETURN_IF_ERROR(edit.WaitLayer(layer));
-    }
-    return absl::OkStatus();
-  }
-
-  // Another rank of its replica has not crashed either.
-  bool IsWhole(int rank) const {
-    const int first = rank / shards_ * shards_;
-    for (int r = first; r < first + shards_; ++r) {
-      if (crash_at_.contains(r)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
   void CheckRank(int rank) {
     const Finished& mine = finished_[rank];
-    if (!IsWhole(rank)) {
+    if (!IsSpared(rank / shards_ * shards_, shards_)) {
       return;
     }
     if (!mine.status.ok()) {
@@ -143,12 +124,12 @@ class ExchangeJob : private VirtualJob {
     reached_[kWithout] += mine.replicas < replicas_ ? 1 : 0;
     for (int other = rank % shards_; other < rank; other += shards_) {
       const Finished& theirs = finished_[other];
-      if (IsWhole(other) && theirs.status.ok() && theirs.last != mine.last) {
+      if (IsSpared(other / shards_ * shards_, shards_) && theirs.status.ok() && theirs.last != mine.last) {
         Wrong("ranks ", other, ", ", rank, " differ at the end");
       }
       for (const auto& [step, params] : finished_[other].after) {
         const auto here = mine.after.find(step);
-        if (IsWhole(other) && here != mine.after.end() && here->second != params) {
+        if (IsSpared(other / shards_ * shards_, shards_) && here != mine.after.end() && here->second != params) {
           Wrong("ranks ", other, ", ", rank, " differ after step ", step);
         }
       }
@@ -157,7 +138,6 @@ class ExchangeJob : private VirtualJob {
 
   const int shards_, replicas_;
   bool sure_ = true;  // the others are told of every crash
-  std::map<int, int64_t> crash_at_;
   std::map<int, Finished> finished_;
   std::array<uint64_t, std::size(kReached)> reached_{};
 };

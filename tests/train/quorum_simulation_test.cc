@@ -114,7 +114,7 @@ class QuorumJob : private VirtualJob {
         value += Noise(r.replica(), step, layer, i) / 4;
       });
       ENTRAIN_RETURN_IF_ERROR(edit.EndStep());
-      ENTRAIN_RETURN_IF_ERROR(Timed("forward", 8 * kTimeoutNs, [&] { return Forward(edit); }));
+      ENTRAIN_RETURN_IF_ERROR(Timed("forward", 8 * kTimeoutNs, [&] { return ForwardFourLayers(edit); }));
       if (!world_.isolated(world_.process())) {
         const EditInfo info = edit.info();
         mine->checksums[info.syncs] = info.anchor_checksum;
@@ -124,28 +124,9 @@ class QuorumJob : private VirtualJob {
     return Timed("leave", 8 * kTimeoutNs, [&] { return edit.Leave(); });
   }
 
-  static absl::Status Forward(LayerSync& edit) {
-    ENTRAIN_RETURN_IF_ERROR(edit.BeginForward(true, true).status());
-    for (int layer = 0; layer < static_cast<int>(kFourLayers.size()); ++layer) {
-      ENTRAIN_RETURN_IF_ERROR(edit.WaitLayer(layer));
-    }
-    return absl::OkStatus();
-  }
-
-  // Returns true if no rank of this rank's replica was to crash.
-  bool IsWhole(int rank) const {
-    const int first = rank / shards_ * shards_;
-    for (int r = first; r < first + shards_; ++r) {
-      if (crash_at_.contains(r)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
   void CheckRank(int rank) {
     const Finished& mine = finished_[rank];
-    if (!IsWhole(rank)) {
+    if (!IsSpared(rank / shards_ * shards_, shards_)) {
       return;
     }
     if (!mine.status.ok()) {
@@ -167,7 +148,7 @@ class QuorumJob : private VirtualJob {
     reached_[kLateWithout] += mine.missed > 0 && without ? 1 : 0;
     for (int other = rank % shards_; other < rank; other += shards_) {
       const Finished& theirs = finished_[other];
-      if (!IsWhole(other) || !theirs.status.ok()) {
+      if (!IsSpared(other / shards_ * shards_, shards_) || !theirs.status.ok()) {
         continue;
       }
       if (theirs.params != mine.params) {
@@ -186,7 +167,6 @@ class QuorumJob : private VirtualJob {
   EditOptions options_;
   std::vector<int64_t> slowest_ms_;  // by replica: longest step
   bool sure_ = true;                 // the others are told of every crash
-  std::map<int, int64_t> crash_at_;
   std::map<int, Finished> finished_;
   std::array<uint64_t, std::size(kReached)> reached_{};
 };

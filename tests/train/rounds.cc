@@ -6,6 +6,14 @@
 
 namespace entrain {
 
+absl::Status ForwardFourLayers(LayerSync& edit) {
+  absl::Status status = edit.BeginForward(true, true).status();
+  for (int layer = 0; layer < std::ssize(kFourLayers) && status.ok(); ++layer) {
+    status = edit.WaitLayer(layer);
+  }
+  return status;
+}
+
 ShardConfig FourLayers(int prefetch) {
   ShardConfig config;
   config.layer_counts = kFourLayers;

@@ -6,12 +6,17 @@
 #include <functional>
 #include <vector>
 
+#include "absl/status/status.h"
+
+#include "lib/train/layer_sync.h"
 #include "tests/train/replicas.h"
 
 namespace entrain {
 
 inline const std::vector<int64_t> kFourLayers = {37, 8, 50, 1};
 ShardConfig FourLayers(int prefetch = 1);
+// Makes the next forward pass of that model. Returns the first error.
+absl::Status ForwardFourLayers(LayerSync& edit);
 
 // Numbers of each rank, written while the ranks run and read afterwards.
 class Collected {
