@@ -45,9 +45,12 @@ class Path final : public TcpShared {
       : TcpShared(user, TimedWait::Create().value()),
         user_(user),
         endpoint_(std::make_unique<TcpEndpoint>(
-            this, PeerId{1}, Address(), (settings & 1) != 0,
-            PathSettings{.streams = (settings & 2) != 0 ? 3 : 0, .keep_alive = {}},
-            Deadline::Never())) {
+            this,
+            PathTarget{.peer = PeerId{1},
+                       .address = Address(),
+                       .dials = (settings & 1) != 0,
+                       .connect_by = Deadline::Never()},
+            PathSettings{.streams = (settings & 2) != 0 ? 3 : 0, .keep_alive = {}})) {
     Pair first = Connect(), line = Connect();
     first_ = std::move(first.peers);
     line_ = std::move(line.peers);

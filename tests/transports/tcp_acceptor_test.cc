@@ -92,8 +92,12 @@ class TcpAcceptor : public testing::Test {
     Settle();
   }
   std::unique_ptr<TcpEndpoint> NewEndpoint(bool dials, const Address& to) {
-    return std::make_unique<TcpEndpoint>(shared.get(), kPeer, to, dials, PathSettings(),
-                                         Deadline::After(kTime, clock));
+    return std::make_unique<TcpEndpoint>(shared.get(),
+                                         PathTarget{.peer = kPeer,
+                                                    .address = to,
+                                                    .dials = dials,
+                                                    .connect_by = Deadline::After(kTime, clock)},
+                                         PathSettings());
   }
 
   // Finishes the other side of the handshake.
@@ -238,12 +242,12 @@ TEST_F(TcpAcceptor, ADialThatIsNotAnsweredIsLostInTime) {
   const Fd stranger = Knock();
   Settle();
   for (const auto& endpoint : endpoints) {
-    EXPECT_FALSE(endpoint->reporting());
+    EXPECT_TRUE(endpoint->Arm());
   }
   clock.Advance(kTime / 2);
   Turn();
   for (const auto& endpoint : endpoints) {
-    ASSERT_TRUE(endpoint->reporting());
+    ASSERT_FALSE(endpoint->Arm());
     endpoint->Report();
     EXPECT_THAT(std::string(events.lost.back().message()), HasSubstr("took too long"));
   }
@@ -302,7 +306,7 @@ TEST_F(TcpAcceptor, AStreamThatIsCutIsNotTriedAgain) {
   accepted.Reset();
   EXPECT_TRUE(TurnUntil([&] { return !acceptor->meeting(); }));
   EXPECT_FALSE(Accept(listener.fd.get()).value().valid());
-  EXPECT_FALSE(endpoint->reporting());
+  EXPECT_TRUE(endpoint->Arm());
 }
 
 TEST_F(TcpAcceptor, ADialThatIsAlwaysCutIsLostInTime) {
@@ -319,7 +323,7 @@ TEST_F(TcpAcceptor, ADialThatIsAlwaysCutIsLostInTime) {
   EXPECT_GE(clock.Now() - began, kTime);
   EXPECT_GE(attempts, 10);
   EXPECT_LE(attempts, 40);
-  EXPECT_TRUE(endpoint->reporting());
+  EXPECT_FALSE(endpoint->Arm());
   endpoint->Report();
   ASSERT_EQ(events.lost.size(), 1u);
   EXPECT_THAT(std::string(events.lost[0].message()), HasSubstr("cut before the handshake"));

@@ -1,14 +1,18 @@
-// The options that a path over tcp sets on its sockets.
+// The sockets of a path over tcp: their options, and the events that they register with epoll.
+#include <set>
 #include <string>
 #include <vector>
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "lib/net/socket.h"
 #include "tests/transports/endpoint_contract.h"
 #include "transports/tcp/control_line.h"
+#include "transports/tcp/tcp_sockets.h"
 
 namespace entrain {
 namespace {
@@ -90,6 +94,178 @@ TEST(TcpSocket, AControlLineKnowsWhatHasNotLeft) {
   EXPECT_TRUE(here == sent);
   EXPECT_FALSE(line.pending());
   EXPECT_TRUE(line.TakeUnsent().empty());
+}
+
+// Two ends of a TCP connection of this process.
+struct Ends {
+  Fd ours, peers;
+};
+
+Ends ConnectedEnds() {
+  const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof(at);
+  EXPECT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&at), bytes), 0);
+  EXPECT_EQ(listen(listener.get(), 1), 0);
+  EXPECT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &bytes), 0);
+  Ends ends;
+  ends.ours = Fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(ends.ours.get(), reinterpret_cast<sockaddr*>(&at), bytes), 0);
+  ends.peers = Fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  return ends;
+}
+
+// The transport of one path. Records the watched descriptors.
+struct OnePath final : TcpShared {
+  OnePath() : TcpShared(nullptr, TimedWait::Create().value()) {}
+  void OnConnected(TcpEndpoint*, PathSockets) override {}
+  bool OnFurther(const PeerId&, const ConnectionId&, Channel*) override { return false; }
+  void DialStream(TcpEndpoint*) override {}
+  void OnWatched(TcpEndpoint*, int fd) override { watched.insert(fd); }
+  void OnUnwatched(int fd) override { watched.erase(fd); }
+  void OnClosedEarly(TcpEndpoint*, const absl::Status&) override {}
+  void OnDisconnected(TcpEndpoint*) override {}
+  void OnDestroyed(TcpEndpoint*) override {}
+  std::set<int> watched;
+};
+
+class TcpSocketsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    Ends first = ConnectedEnds(), line = ConnectedEnds();
+    peer_first_ = std::move(first.peers);
+    peer_line_ = std::move(line.peers);
+    PathSockets both;
+    both.first = Channel(std::move(first.ours));
+    both.line = Channel(std::move(line.ours));
+    ASSERT_TRUE(sockets_.Open(std::move(both), KeepAlive()).ok());
+  }
+  int first() { return sockets_.first().fd(); }
+  // Adds a stream and returns the peer's end.
+  Fd AddStream() {
+    Ends ends = ConnectedEnds();
+    sockets_.streams().Add(Channel(std::move(ends.ours)));
+    EXPECT_TRUE(sockets_.TakeStreams().ok());
+    return std::move(ends.peers);
+  }
+  // Returns the descriptors that epoll reports. Bytes on loopback arrive within the call of send.
+  std::set<int> Ready() {
+    std::set<int> ready;
+    shared_.waiter->ForEachReady([&](int fd) { ready.insert(fd); });
+    return ready;
+  }
+  static void SendByte(const Fd& to) { ASSERT_EQ(send(to.get(), "x", 1, MSG_NOSIGNAL), 1); }
+
+  OnePath shared_;
+  TcpSockets sockets_{&shared_, nullptr};
+  Fd peer_first_, peer_line_;
+};
+
+TEST_F(TcpSocketsTest, OpenWatchesTheInputOfBothConnections) {
+  const int line = sockets_.line().fd();
+  EXPECT_EQ(shared_.watched, (std::set<int>{first(), line}));
+  EXPECT_TRUE(Ready().empty());
+  SendByte(peer_line_);
+  EXPECT_EQ(Ready(), std::set<int>{line});
+  SendByte(peer_first_);
+  EXPECT_EQ(Ready(), (std::set<int>{first(), line}));
+}
+
+TEST_F(TcpSocketsTest, WatchRegistersExactlyWhatIsAskedFor) {
+  SendByte(peer_first_);
+  ASSERT_TRUE(sockets_.Watch(/*input=*/false, /*room=*/false).ok());
+  EXPECT_TRUE(Ready().empty());
+  ASSERT_TRUE(sockets_.Watch(/*input=*/false, /*room=*/true).ok());
+  EXPECT_TRUE(sockets_.watches_room());
+  EXPECT_EQ(Ready(), std::set<int>{first()});
+  ASSERT_TRUE(sockets_.Watch(/*input=*/false, /*room=*/false).ok());
+  EXPECT_FALSE(sockets_.watches_room());
+  EXPECT_TRUE(Ready().empty());
+  ASSERT_TRUE(sockets_.Watch(/*input=*/true, /*room=*/false).ok());
+  EXPECT_EQ(Ready(), std::set<int>{first()});
+}
+
+TEST_F(TcpSocketsTest, WatchAlsoKeepsWhatIsRegistered) {
+  ASSERT_TRUE(sockets_.Watch(/*input=*/false, /*room=*/true).ok());
+  ASSERT_TRUE(sockets_.WatchAlso(/*input=*/true).ok());
+  EXPECT_TRUE(sockets_.watches_room());
+  ASSERT_TRUE(sockets_.Watch(/*input=*/true, /*room=*/false).ok());
+  ASSERT_TRUE(sockets_.WatchAlso(/*input=*/false).ok());
+  SendByte(peer_first_);
+  EXPECT_EQ(Ready(), std::set<int>{first()});
+}
+
+TEST_F(TcpSocketsTest, TheControlLineIsWatchedForRoomWhileItHasMessages) {
+  const int line = sockets_.line().fd();
+  sockets_.line().Send("urgent");
+  ASSERT_TRUE(sockets_.Watch(/*input=*/true, /*room=*/false).ok());
+  EXPECT_EQ(Ready(), std::set<int>{line});
+  ASSERT_TRUE(sockets_.line().Write().ok());
+  ASSERT_TRUE(sockets_.WatchAlso(/*input=*/true).ok());
+  EXPECT_TRUE(Ready().empty());
+}
+
+TEST_F(TcpSocketsTest, WithoutItsControlLineTheOthersAreWatched) {
+  sockets_.CloseLine();
+  EXPECT_EQ(shared_.watched, std::set<int>{first()});
+  SendByte(peer_first_);
+  ASSERT_TRUE(sockets_.Watch(/*input=*/true, /*room=*/false).ok());
+  EXPECT_EQ(Ready(), std::set<int>{first()});
+}
+
+TEST_F(TcpSocketsTest, AnEndedStreamWithNothingToDeliverIsNotReportedAgain) {
+  const Fd other = AddStream();
+  Fd peer = AddStream();
+  const int stream = sockets_.streams().fd(1);
+  EXPECT_EQ(shared_.watched.count(stream), 1u);
+  SendByte(other);
+  EXPECT_TRUE(Ready().empty()) << "no slice is expected on the streams";
+  // A reset is reported whatever the registered events are.
+  const linger none{.l_onoff = 1, .l_linger = 0};
+  ASSERT_EQ(setsockopt(peer.get(), SOL_SOCKET, SO_LINGER, &none, sizeof(none)), 0);
+  peer.Reset();
+  EXPECT_EQ(Ready(), std::set<int>{stream});
+  sockets_.DropEndedStream(stream);
+  EXPECT_TRUE(Ready().empty());
+  ASSERT_TRUE(sockets_.Watch(/*input=*/true, /*room=*/false).ok());
+  EXPECT_TRUE(Ready().empty());
+}
+
+TEST_F(TcpSocketsTest, CloseForgetsEverySocket) {
+  Fd peer = AddStream();
+  sockets_.Close();
+  EXPECT_FALSE(sockets_.open());
+  EXPECT_TRUE(shared_.watched.empty());
+  char byte = 0;
+  for (const Fd* end : {&peer_first_, &peer_line_, &peer}) {
+    EXPECT_EQ(recv(end->get(), &byte, 1, 0), 0);
+  }
+}
+
+TEST_F(TcpSocketsTest, ThePeerSeesAResetOnlyWhenAsked) {
+  sockets_.ResetWhenClosed();
+  sockets_.Close();
+  char byte = 0;
+  EXPECT_EQ(recv(peer_first_.get(), &byte, 1, 0), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+}
+
+TEST_F(TcpSocketsTest, EndOfSendingDropsUnreadBytesSoThatNothingIsReset) {
+  const Fd peer = AddStream();
+  SendByte(peer_first_);
+  SendByte(peer);
+  sockets_.EndSendingAll();
+  sockets_.Close();
+  char byte = 0;
+  EXPECT_EQ(recv(peer_first_.get(), &byte, 1, 0), 0);
+  EXPECT_EQ(recv(peer.get(), &byte, 1, 0), 0);
+}
+
+TEST_F(TcpSocketsTest, OnOneHostNoRoundTripIsMeasured) {
+  EXPECT_TRUE(sockets_.one_host());
+  EXPECT_EQ(sockets_.round_trip_ns(), 0);
 }
 
 }  // namespace

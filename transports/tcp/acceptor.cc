@@ -29,16 +29,18 @@ absl::Status Acceptor::Open() {
 // ---- Connections that this side opens
 
 void Acceptor::Dial(TcpEndpoint* endpoint, const Address& to) {
-  dials_.push_back(std::make_unique<Outward>(Outward{
-      .endpoint = endpoint, .peer = endpoint->peer(), .to = to, .by = endpoint->connect_by()}));
+  dials_.push_back(std::make_unique<Outward>(Outward{.endpoint = endpoint,
+                                                     .peer = endpoint->target().peer,
+                                                     .to = to,
+                                                     .by = endpoint->target().connect_by}));
   Attempt(dials_.back().get());
 }
 
 void Acceptor::DialStream(TcpEndpoint* endpoint) {
   dials_.push_back(
       std::make_unique<Outward>(Outward{.endpoint = endpoint,
-                                        .peer = endpoint->peer(),
-                                        .to = endpoint->address(),
+                                        .peer = endpoint->target().peer,
+                                        .to = endpoint->target().address,
                                         .by = Deadline::After(kHandshakeTime, *config_.clock),
                                         .further = true,
                                         .further_to = endpoint->connection()}));
@@ -113,9 +115,9 @@ void Acceptor::Forget(const TcpEndpoint* endpoint) {
 }
 
 void Acceptor::Expect(TcpEndpoint* endpoint) {
-  const auto here = unclaimed_.find(endpoint->peer());
+  const auto here = unclaimed_.find(endpoint->target().peer);
   if (here == unclaimed_.end()) {
-    expected_[endpoint->peer()] = endpoint;
+    expected_[endpoint->target().peer] = endpoint;
     accept_again_ = {0};  // the peer may be in the queue behind strangers
     return;
   }
@@ -131,10 +133,10 @@ void Acceptor::Leave(TcpEndpoint* endpoint, const absl::Status& why) {
       outward->farewell = std::string(why.message());
     }
   }
-  if (const auto expected = expected_.find(endpoint->peer());
+  if (const auto expected = expected_.find(endpoint->target().peer);
       expected != expected_.end() && expected->second == endpoint) {
     expected_.erase(expected);
-    farewells_[endpoint->peer()] = std::string(why.message());
+    farewells_[endpoint->target().peer] = std::string(why.message());
   }
 }
 
@@ -380,7 +382,7 @@ int Acceptor::CheckPeers(int64_t now) {
   for (auto next = expected_.begin(); next != expected_.end();) {
     const auto expected = next++;
     TcpEndpoint* endpoint = expected->second;
-    if (endpoint->connect_by().Passed(now)) {
+    if (endpoint->target().connect_by.Passed(now)) {
       expected_.erase(expected);
       endpoint->Lose(absl::UnavailableError(
           absl::StrCat("it did not connect within ", config_.connect_timeout_ns / kSecond, " s")));
@@ -415,7 +417,7 @@ Deadline Acceptor::wake_at() const {
     wake = std::min(wake, outward->again);
   }
   for (const auto& [peer, endpoint] : expected_) {
-    wake = std::min(wake, endpoint->connect_by());
+    wake = std::min(wake, endpoint->target().connect_by);
   }
   for (const auto& [name, half] : half_) {
     wake = std::min(wake, half.deadline);

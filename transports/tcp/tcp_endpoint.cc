@@ -3,11 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <linux/tcp.h>
-#include <netinet/in.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/log.h"
@@ -16,61 +11,8 @@
 namespace entrain {
 namespace {
 
-void SetOption(int fd, int level, int option, int value) {
-  // If this fails, the kernel's default stays.
-  (void)setsockopt(fd, level, option, &value, sizeof(value));
-}
-
-// Between processes of one host, bytes wait in kernel memory. If fewer bytes wait at a time, more
-// of them are still in a cache. (The kernel doubles this value.) Across a network the kernel makes
-// the better choice.
-constexpr int kSendBuffer = 512 << 10;
-
-// If fewer unsent bytes wait in each stream, the streams are used more evenly.
-constexpr int kUnsentInAStream = 128 << 10;
-
-// Marks a stream that has ended and is no longer registered with epoll.
-constexpr uint32_t kNoMore = ~uint32_t{0};
-
 // The number of reads of the peer's last messages after a write has failed.
 constexpr int kLastReads = 64;
-
-// Longer measured round trips are caused by a queue or by losses, not by the path.
-constexpr int64_t kLongestRoundTrip = kSecond;
-
-// On one host there is no other traffic to share with. A congestion control that paces (BBR, the
-// default of some hosts) doubles the time. Every kernel has Reno, and lets every user choose it.
-constexpr absl::string_view kCongestionControl = "reno";
-
-void PaceNothing(int fd) {
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(),
-                   kCongestionControl.size());
-}
-
-bool OfOneHost(int fd) {
-  sockaddr_storage here{}, there{};
-  socklen_t here_bytes = sizeof(here), there_bytes = sizeof(there);
-  return getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_bytes) == 0 &&
-         getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_bytes) == 0 &&
-         Address(reinterpret_cast<sockaddr*>(&here), here_bytes).bytes() ==
-             Address(reinterpret_cast<sockaddr*>(&there), there_bytes).bytes();
-}
-
-// Closing the socket resets the connection. Without a reset the peer would assume that this process
-// has ended, but this process goes on without the peer.
-void ResetWhenClosed(int fd) {
-  const linger none{.l_onoff = 1, .l_linger = 0};
-  (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
-}
-
-// Ends the sending direction. First reads and discards the peer's bytes, because closing a socket
-// with unread bytes resets the connection, and the peer could lose the last message.
-void Shut(int fd) {
-  shutdown(fd, SHUT_WR);
-  char nowhere[4096];
-  for (int i = 0; i < 1024 && recv(fd, nowhere, sizeof(nowhere), MSG_DONTWAIT) > 0; ++i) {
-  }
-}
 
 }  // namespace
 
@@ -81,20 +23,17 @@ void SayGoodbye(PathSockets sockets, absl::string_view why) {
   sender.Begin(sockets.checksums);
   sender.Last(why);
   if (sender.Flush(sockets.first).ok()) {
-    Shut(sockets.first.fd());
+    EndSending(sockets.first.fd());
   }
 }
 
-TcpEndpoint::TcpEndpoint(TcpShared* shared, const PeerId& peer, const Address& address, bool dials,
-                         const PathSettings& settings, Deadline connect_by)
+TcpEndpoint::TcpEndpoint(TcpShared* shared, const PathTarget& target, const PathSettings& settings)
     : shared_(shared),
-      peer_(peer),
-      address_(address),
-      dials_(dials),
+      target_(target),
       settings_(settings),
-      connect_by_(connect_by),
-      sender_(&shared->completions, &streams_),
-      keeper_(&streams_, &sender_),
+      sockets_(shared, this),
+      sender_(&shared->completions, &sockets_.streams()),
+      keeper_(&sockets_.streams(), &sender_),
       receiver_(this, shared->engine, &shared->completions, &sender_, &keeper_) {}
 
 TcpEndpoint::~TcpEndpoint() {
@@ -116,7 +55,7 @@ void TcpEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* do
 }
 
 Endpoint::Sent TcpEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes, SendRequest*) {
-  const bool sent = connected() && !ended() && sender_.TrySend(first_, envelope, bytes);
+  const bool sent = connected() && !ended() && sender_.TrySend(sockets_.first(), envelope, bytes);
   return sent ? Sent::kCopied : Sent::kNo;
 }
 
@@ -132,7 +71,7 @@ Endpoint::Next TcpEndpoint::TryRecv(const Envelope& envelope, Bytes into, const 
   if (writing() && !Write().ok()) {
     return Next::kOther;
   }
-  return connected() ? receiver_.TryRecv(first_, envelope, into) : Next::kOther;
+  return connected() ? receiver_.TryRecv(sockets_.first(), envelope, into) : Next::kOther;
 }
 
 void TcpEndpoint::SendControl(absl::string_view message) {
@@ -145,7 +84,7 @@ bool TcpEndpoint::SendUrgent(absl::string_view message) {
   if (ended() || line_over_) {
     return false;
   }
-  line_.Send(message);
+  sockets_.line().Send(message);
   return true;
 }
 
@@ -156,16 +95,8 @@ void TcpEndpoint::Revoke(Context mine, Context theirs, const absl::Status& why) 
   }
 }
 
-// Returns the shortest round trip that the kernel has measured lately. Longer measured ones include
-// a wait behind data. On one host the kernel only measures how long segments were left
-// unacknowledged.
 int64_t TcpEndpoint::round_trip_ns() const {
-  tcp_info info{};
-  socklen_t bytes = sizeof(info);
-  if (!connected() || one_host_ || getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) {
-    return 0;
-  }
-  return std::min(int64_t{info.tcpi_min_rtt} * kMicrosecond, kLongestRoundTrip);
+  return sockets_.round_trip_ns();
 }
 
 void TcpEndpoint::End(const absl::Status& why) {
@@ -175,28 +106,14 @@ void TcpEndpoint::End(const absl::Status& why) {
 }
 
 void TcpEndpoint::Disconnect() {
-  if (first_.valid()) {
+  if (connected()) {
     shared_->OnDisconnected(this);
-    for (int i = 0; i < watched_streams_; ++i) {
-      shared_->waiter->Remove(streams_.fd(i));
-    }
-    streams_.CloseAll();
-    CloseLine();
-    shared_->waiter->Remove(fd());
-    first_.Reset();
-  }
-}
-
-void TcpEndpoint::CloseLine() {
-  if (line_.attached()) {
-    shared_->OnUnwatched(line_.fd());
-    shared_->waiter->Remove(line_.fd());
-    line_.Close();
+    sockets_.Close();
   }
 }
 
 void TcpEndpoint::TakeOver() {
-  for (const std::string& text : line_.TakeUnsent()) {
+  for (const std::string& text : sockets_.line().TakeUnsent()) {
     sender_.Control(text);
   }
 }
@@ -207,22 +124,19 @@ void TcpEndpoint::Close(const absl::Status& why) {
     return;
   }
   const absl::Status reason = why.ok() ? absl::AbortedError("closed") : why;
-  const bool early = !first_.valid();
+  const bool early = !connected();
   End(reason);
   if (early) {
     shared_->OnClosedEarly(this, reason);
     return;
   }
-  if (line_.attached() && line_.Write().ok()) {
-    Shut(line_.fd());
+  if (ControlLine& line = sockets_.line(); line.attached() && line.Write().ok()) {
+    EndSending(line.fd());
   }
   TakeOver();
   sender_.Last(reason.message());
-  if (sender_.Flush(first_).ok()) {
-    for (int i = 0; i < streams_.count(); ++i) {
-      Shut(streams_.fd(i));
-    }
-    Shut(fd());
+  if (sender_.Flush(sockets_.first()).ok()) {
+    sockets_.EndSendingAll();
   }
   Disconnect();
 }
@@ -232,7 +146,7 @@ void TcpEndpoint::Lose(const absl::Status& why) {
     End(why);
     failed_ = why;
     if (connected() && !IsPeerEnded(why)) {
-      ResetWhenClosed(fd());
+      sockets_.ResetWhenClosed();
     }
     Disconnect();
   }
@@ -249,29 +163,15 @@ int TcpEndpoint::Report() {
 }
 
 void TcpEndpoint::Attach(PathSockets sockets) {
-  first_ = std::move(sockets.first);
-  connection_ = sockets.id;
-  line_.Attach(std::move(sockets.line), sockets.checksums, settings_.keep_alive);
-  sender_.Begin(sockets.checksums);
-  receiver_.Begin(sockets.checksums);
-  // Without this, a setting of the host may limit unsent bytes, and the socket takes fewer bytes
-  // than it has room for.
-  SetOption(fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1);
-  one_host_ = OfOneHost(fd());
-  if (one_host_) {
-    SetOption(fd(), SOL_SOCKET, SO_SNDBUF, kSendBuffer);
-    PaceNothing(fd());
-    PaceNothing(line_.fd());
+  const bool checksums = sockets.checksums;
+  sender_.Begin(checksums);
+  receiver_.Begin(checksums);
+  if (const absl::Status status = sockets_.Open(std::move(sockets), settings_.keep_alive);
+      !status.ok()) {
+    Lose(status);
+    return;
   }
-  watched_ = watched_line_ = EPOLLIN;
-  for (const int fd : {fd(), line_.fd()}) {
-    if (const absl::Status status = shared_->waiter->Add(fd, EPOLLIN); !status.ok()) {
-      Lose(status);
-      return;
-    }
-    shared_->OnWatched(this, fd);
-  }
-  keeper_.Begin(dials_, sockets.checksums ? 1 : settings_.streams, one_host_);
+  keeper_.Begin(target_.dials, checksums ? 1 : settings_.streams, sockets_.one_host());
   TendStreams();
 }
 
@@ -295,21 +195,13 @@ void TcpEndpoint::TendStreams() {
   if (!connected()) {
     return;
   }
-  for (; watched_streams_ < streams_.count(); ++watched_streams_) {
-    const int fd = streams_.fd(watched_streams_);
-    SetOption(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentInAStream);
-    if (one_host_) {
-      PaceNothing(fd);
-    }
-    if (const absl::Status status = shared_->waiter->Add(fd, 0); !status.ok()) {
-      Lose(status);
-      return;
-    }
-    shared_->OnWatched(this, fd);
+  if (const absl::Status status = sockets_.TakeStreams(); !status.ok()) {
+    Lose(status);
+    return;
   }
-  const int before = streams_.in_use();
-  const bool dial = keeper_.Tend(fd());
-  if (const int now = streams_.in_use(); now != before) {
+  const int before = sockets_.streams().in_use();
+  const bool dial = keeper_.Tend(sockets_.first().fd());
+  if (const int now = sockets_.streams().in_use(); now != before) {
     ENTRAIN_LOG(kInfo, peer_address(), ": large payloads by ", std::max(now, 1), " connections");
   }
   if (dial) {
@@ -326,24 +218,24 @@ bool TcpEndpoint::OnLine(const absl::StatusOr<ControlLine::State>& state) {
   }
   const absl::Status why = state.status();
   TakeOver();
-  CloseLine();
+  sockets_.CloseLine();
   line_over_ = true;
   if (!why.ok()) {
     LoseAfterReading(why);
   } else {
-    ProbeWhenIdle(fd(), settings_.keep_alive);
+    ProbeWhenIdle(sockets_.first().fd(), settings_.keep_alive);
   }
   return false;
 }
 
 bool TcpEndpoint::WriteLine() {
-  return line_.attached() && OnLine(line_.Write());
+  return sockets_.line().attached() && OnLine(sockets_.line().Write());
 }
 
 int TcpEndpoint::ReadLine() {
   int events = 0;
   std::string text;
-  while (line_.attached() && OnLine(line_.Read(&text)) && !text.empty()) {
+  while (sockets_.line().attached() && OnLine(sockets_.line().Read(&text)) && !text.empty()) {
     shared_->engine->OnControl(*this, text);
     ++events;
   }
@@ -358,7 +250,7 @@ void TcpEndpoint::LoseAfterReading(const absl::Status& why) {
 }
 
 int TcpEndpoint::Flush() {
-  if (line_.pending()) {
+  if (sockets_.line().pending()) {
     WriteLine();
   }
   if (!connected() || !writing()) {
@@ -374,83 +266,61 @@ int TcpEndpoint::Flush() {
 }
 
 absl::StatusOr<int64_t> TcpEndpoint::Write() {
-  ENTRAIN_ASSIGN_OR_RETURN(const int64_t written, sender_.Flush(first_));
-  if (!framed() && (watched_ & EPOLLOUT) != 0) {
-    Watch(/*only=*/true);
+  Channel& first = sockets_.first();
+  ENTRAIN_ASSIGN_OR_RETURN(const int64_t written, sender_.Flush(first));
+  if (sockets_.watches_room() && !sender_.framed(first)) {
+    ENTRAIN_RETURN_IF_ERROR(sockets_.Watch(!receiver_.held_back(), /*room=*/false));
   }
   return written;
 }
 
 int TcpEndpoint::Read() {
-  const int messages = line_.buffered() ? ReadLine() : 0;
+  const int messages = sockets_.line().buffered() ? ReadLine() : 0;
   if (!connected()) {
     return messages + 1;
   }
-  const absl::StatusOr<int64_t> bytes = receiver_.Read(first_);
+  const absl::StatusOr<int64_t> bytes = receiver_.Read(sockets_.first());
   if (!bytes.ok()) {
     ReadLine();  // the peer's last message there may give the reason
     Lose(bytes.status());
     return 1;
   }
   TendStreams();
-  Watch(/*only=*/false);
+  if (connected()) {
+    if (const absl::Status status = sockets_.WatchAlso(!receiver_.held_back()); !status.ok()) {
+      Lose(status);
+    }
+  }
   return messages + (*bytes > 0 ? 1 : 0);
 }
 
 int TcpEndpoint::OnReady(int fd) {
-  if (fd == line_.fd()) {
+  if (fd == sockets_.line().fd()) {
     const int events = ReadLine();
     return WriteLine() ? events : events + 1;
   }
   const int events = Read();
-  for (int i = 0; i < watched_streams_ && connected(); ++i) {
-    // A peer that closes reports this soon on the first connection. Otherwise the next payload
-    // notices the end.
-    if (streams_.fd(i) == fd && streams_.Interest(i) == 0 && streams_.IsOver(i)) {
-      shared_->waiter->Remove(fd);
-      streams_.watched(i) = kNoMore;
-    }
-  }
+  // A peer that closes reports this soon on the first connection. Otherwise the next payload
+  // notices the end.
+  sockets_.DropEndedStream(fd);
   return events;
 }
 
 bool TcpEndpoint::Arm() {
   if (!connected()) {
-    return true;
+    return failed_.ok();
   }
-  if (unparsed() || sender_.due(first_) || (writing() && !sender_.stuck()) ||
-      (line_.pending() && !line_.stuck())) {
+  const Channel& first = sockets_.first();
+  const ControlLine& line = sockets_.line();
+  if (unparsed() || sender_.due(first) || (writing() && !sender_.stuck()) ||
+      (line.pending() && !line.stuck())) {
     return false;
   }
-  Watch(/*only=*/true);
-  return connected();
-}
-
-void TcpEndpoint::Watch(bool only) {
-  if (!connected()) {
-    return;
-  }
-  const uint32_t in = receiver_.held_back() ? 0 : static_cast<uint32_t>(EPOLLIN);
-  const uint32_t out = framed() ? static_cast<uint32_t>(EPOLLOUT) : 0;
-  Watch(fd(), in | (only ? out : watched_), &watched_);
-  if (line_.attached()) {
-    const uint32_t line_out = line_.pending() ? static_cast<uint32_t>(EPOLLOUT) : 0;
-    Watch(line_.fd(), EPOLLIN | line_out, &watched_line_);
-  }
-  for (int i = 0; i < watched_streams_ && connected(); ++i) {
-    uint32_t& watched = streams_.watched(i);
-    Watch(streams_.fd(i), streams_.Interest(i) | (only ? 0 : watched), &watched);
-  }
-}
-
-void TcpEndpoint::Watch(int fd, uint32_t events, uint32_t* watched) {
-  if (events == *watched || *watched == kNoMore) {
-    return;
-  }
-  *watched = events;
-  if (const absl::Status status = shared_->waiter->Change(fd, events); !status.ok()) {
+  if (const absl::Status status = sockets_.Watch(!receiver_.held_back(), sender_.framed(first));
+      !status.ok()) {
     Lose(status);
   }
+  return connected();
 }
 
 }  // namespace entrain

@@ -2,76 +2,34 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 
 #include "lib/net/channel.h"
 #include "lib/net/handshake.h"
-#include "lib/net/keep_alive.h"
 #include "transports/matching.h"
 #include "transports/tcp/control_line.h"
 #include "transports/tcp/stream_keeper.h"
 #include "transports/tcp/tcp_receiver.h"
 #include "transports/tcp/tcp_sender.h"
-#include "transports/tcp/tcp_streams.h"
-#include "transports/timed_wait.h"
+#include "transports/tcp/tcp_shared.h"
+#include "transports/tcp/tcp_sockets.h"
 #include "transports/transport.h"
 
 namespace entrain {
 
-class TcpEndpoint;
-
-// The first two connections of a path, with their handshakes done.
-struct PathSockets {
-  ConnectionId id{};  // id of the first connection
-  Channel first, line;
-  bool checksums = false;  // frames on both connections have checksums
-  bool whole() const { return first.valid() && line.valid(); }
-};
-
-// Settings of all paths.
-struct PathSettings {
-  int streams = 0;  // result of ParseTcpStreams
-  KeepAlive keep_alive;
-};
-
-// The state that endpoints share, and the interface to their transport. Must outlive them.
-class TcpShared {
- public:
-  TcpShared(Events* its_engine, std::unique_ptr<TimedWait> its_waiter)
-      : engine(its_engine), waiter(std::move(its_waiter)) {}
-  virtual ~TcpShared() = default;
-  // Called when the endpoint's connections are established.
-  virtual void OnConnected(TcpEndpoint* endpoint, PathSockets sockets) = 0;
-  // Called when the peer has dialled a further connection beside `connection`. Returns false, and
-  // leaves `channel` alone, if there is no such path.
-  virtual bool OnFurther(const PeerId& peer, const ConnectionId& connection, Channel* channel) = 0;
-  // Called when the endpoint needs one more stream. OnStreamDialled must report the result.
-  virtual void DialStream(TcpEndpoint* endpoint) = 0;
-  // OnWatched is called when epoll begins to watch a socket of the endpoint, OnUnwatched when it
-  // stops.
-  virtual void OnWatched(TcpEndpoint* endpoint, int fd) = 0;
-  virtual void OnUnwatched(int fd) = 0;
-  // Called when the endpoint closes before its connection is established. The peer must be told
-  // when it arrives.
-  virtual void OnClosedEarly(TcpEndpoint* endpoint, const absl::Status& why) = 0;
-  // OnDisconnected is called just before the endpoint's sockets are closed, OnDestroyed just before
-  // the endpoint is destroyed.
-  virtual void OnDisconnected(TcpEndpoint* endpoint) = 0;
-  virtual void OnDestroyed(TcpEndpoint* endpoint) = 0;
-
-  Events* const engine;
-  const std::unique_ptr<TimedWait> waiter;
-  CompletionList completions;
+// The peer of a path, and how it is reached.
+struct PathTarget {
+  PeerId peer{};
+  Address address;      // the peer's address
+  bool dials = false;   // this process dials `address`. Otherwise the peer dials
+  Deadline connect_by;  // the path is lost if it is not connected by then
 };
 
 class TcpEndpoint final : public Endpoint {
  public:
-  // `dials`: this process dials `address`. Otherwise the peer dials.
-  TcpEndpoint(TcpShared* shared, const PeerId& peer, const Address& address, bool dials,
-              const PathSettings& settings, Deadline connect_by);
+  TcpEndpoint(TcpShared* shared, const PathTarget& target, const PathSettings& settings);
   ~TcpEndpoint() override;
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
@@ -83,7 +41,7 @@ class TcpEndpoint final : public Endpoint {
   bool SendUrgent(absl::string_view message) override;
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;
   void Close(const absl::Status& why) override;
-  std::string peer_address() const override { return "tcp " + address_.ToString(); }
+  std::string peer_address() const override { return "tcp " + target_.address.ToString(); }
   int64_t round_trip_ns() const override;
 
   // ---- For the transport, from Poll.
@@ -98,29 +56,23 @@ class TcpEndpoint final : public Endpoint {
   // Handles an event of `fd`, one of the endpoint's sockets.
   int OnReady(int fd);
 
-  const PeerId& peer() const { return peer_; }
-  Deadline connect_by() const { return connect_by_; }
-  int fd() const { return first_.fd(); }
-  int line() const { return line_.fd(); }
-  const TcpStreams& streams() const { return streams_; }
-  const Address& address() const { return address_; }
-  const ConnectionId& connection() const { return connection_; }
-  bool connected() const { return first_.valid(); }
+  const PathTarget& target() const { return target_; }
+  const ConnectionId& connection() const { return sockets_.id(); }
+  bool connected() const { return sockets_.open(); }
   // Returns true if a read may bring a message for which a caller waits.
   bool expecting() const { return connected() && (receiver_.expecting() || sender_.awaiting()); }
   // Returns true if bytes were read that only Read can handle.
-  bool unparsed() const { return connected() && (receiver_.unparsed(first_) || line_.buffered()); }
-  bool pending() const { return connected() && (writing() || line_.pending()); }
-  bool reporting() const { return !failed_.ok(); }
-  // Must be called before sleeping. Returns false if Flush can continue now.
+  bool unparsed() const {
+    return connected() && (receiver_.unparsed(sockets_.first()) || sockets_.line().buffered());
+  }
+  bool pending() const { return connected() && (writing() || sockets_.line().pending()); }
+  // Must be called before sleeping. Returns false if Flush or Report can continue now.
   bool Arm();
 
  private:
   bool ended() const { return !end_.ok(); }
   // Returns true if the sender has something to write.
-  bool writing() const { return sender_.pending() || first_.unsent(); }
-  // Returns true if the first connection waits until its socket is writable.
-  bool framed() const { return sender_.framed() || first_.unsent(); }
+  bool writing() const { return sender_.pending() || sockets_.first().unsent(); }
   void End(const absl::Status& why);
   void Disconnect();
   // Calls TcpSender::Flush. Causes no events.
@@ -130,33 +82,18 @@ class TcpEndpoint final : public Endpoint {
   bool WriteLine();
   int ReadLine();
   bool OnLine(const absl::StatusOr<ControlLine::State>& state);
-  void CloseLine();
   // Moves the unsent messages of the control line to the first connection.
   void TakeOver();
   void LoseAfterReading(const absl::Status& why);
   void TendStreams();
-  // Registers with epoll the events for which the endpoint waits. If `only` is false, those
-  // registered before stay registered.
-  void Watch(bool only);
-  void Watch(int fd, uint32_t events, uint32_t* watched);
 
   TcpShared* const shared_;
-  const PeerId peer_;
-  const Address address_;
-  const bool dials_;
+  const PathTarget target_;
   const PathSettings settings_;
-  const Deadline connect_by_;
-  Channel first_;
-  ConnectionId connection_{};
-  bool one_host_ = false;    // both ends are on one host
-  uint32_t watched_ = 0;     // events registered for the first connection
-  int watched_streams_ = 0;  // number of streams registered with epoll
-  absl::Status end_;         // reason of the end
-  absl::Status failed_;      // error that the next Report passes to OnLost
-  ControlLine line_;
-  uint32_t watched_line_ = 0;
+  absl::Status end_;        // reason of the end
+  absl::Status failed_;     // error that the next Report passes to OnLost
   bool line_over_ = false;  // urgent messages use the first connection from now on
-  TcpStreams streams_;
+  TcpSockets sockets_;
   TcpSender sender_;
   StreamKeeper keeper_;
   TcpReceiver receiver_;

@@ -62,7 +62,8 @@ class TcpSender final : public Answers {
   // Returns the error of a write, or 0. The kernel reports an error once; afterwards it only
   // reports that the connection is closed.
   int error() const { return error_; }
-  bool framed() const { return count_ > 0; }
+  // Returns true if the first connection, `to`, waits until its socket takes more bytes.
+  bool framed(const Channel& to) const { return count_ > 0 || to.unsent(); }
   // Returns true if a completion is due. With TLS, bytes of messages may reach the kernel later
   // than the write that took them, also when the connection is read.
   bool due(const Channel& to) const { return IsDue(to) || streams_->due(); }

@@ -75,8 +75,6 @@ class TcpStreams {
 
   // Returns the epoll events for which to wait.
   uint32_t Interest(int stream) const;
-  // Returns the events registered with epoll.
-  uint32_t& watched(int stream) { return At(stream).watched; }
 
   // Measures the first `streams` streams, or `first` if `streams` is 0. Returns the sum of the
   // bytes acknowledged since each connection began, and the longest time during which a connection
@@ -97,7 +95,6 @@ class TcpStreams {
     std::string owned;         // copy of the slice, after the caller has got its memory back
     bool started = false;
     std::deque<PayloadPart> expected;
-    uint32_t watched = 0;
     bool due() const { return slice.empty() && send != nullptr && !channel.unsent(); }
   };
 

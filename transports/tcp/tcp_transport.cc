@@ -58,7 +58,7 @@ class TcpTransport final : public Transport, public TcpShared {
   void OnClosedEarly(TcpEndpoint* endpoint, const absl::Status& why) override {
     acceptor_.Leave(endpoint, why);
   }
-  void OnDisconnected(TcpEndpoint* endpoint) override;
+  void OnDisconnected(TcpEndpoint* endpoint) override { acceptor_.Forget(endpoint); }
   void OnDestroyed(TcpEndpoint* endpoint) override;
 
   int FlushPending();
@@ -82,7 +82,9 @@ absl::StatusOr<std::unique_ptr<Endpoint>> TcpTransport::Connect(const PeerId& pe
   ENTRAIN_ASSIGN_OR_RETURN(const TcpAddress parsed, TcpAddress::Parse(remote));
   const Deadline by = Deadline::After(config_.connect_timeout_ns, *config_.clock);
   const bool dials = config_.self < peer;
-  auto endpoint = std::make_unique<TcpEndpoint>(this, peer, parsed.address, dials, settings_, by);
+  auto endpoint = std::make_unique<TcpEndpoint>(
+      this, PathTarget{.peer = peer, .address = parsed.address, .dials = dials, .connect_by = by},
+      settings_);
   endpoints_.push_back(endpoint.get());
   if (dials) {
     acceptor_.Dial(endpoint.get(), parsed.address);
@@ -94,21 +96,13 @@ absl::StatusOr<std::unique_ptr<Endpoint>> TcpTransport::Connect(const PeerId& pe
 
 bool TcpTransport::OnFurther(const PeerId& peer, const ConnectionId& connection, Channel* channel) {
   for (TcpEndpoint* endpoint : endpoints_) {
-    if (endpoint != nullptr && endpoint->connected() && endpoint->peer() == peer &&
+    if (endpoint != nullptr && endpoint->connected() && endpoint->target().peer == peer &&
         endpoint->connection() == connection) {
       endpoint->OnStreamAccepted(std::move(*channel));
       return true;
     }
   }
   return false;
-}
-
-void TcpTransport::OnDisconnected(TcpEndpoint* endpoint) {
-  acceptor_.Forget(endpoint);
-  by_fd_.erase(endpoint->fd());
-  for (int i = 0; i < endpoint->streams().count(); ++i) {
-    by_fd_.erase(endpoint->streams().fd(i));
-  }
 }
 
 void TcpTransport::OnDestroyed(TcpEndpoint* endpoint) {
@@ -198,7 +192,7 @@ bool TcpTransport::Arm() {
     return false;
   }
   for (TcpEndpoint* endpoint : endpoints_) {
-    if (endpoint != nullptr && (!endpoint->Arm() || endpoint->reporting())) {
+    if (endpoint != nullptr && !endpoint->Arm()) {
       return false;
     }
   }
