@@ -73,14 +73,14 @@ static ENTRAIN_INLINE void entrain_error_init(entrain_error_t* error) {
 /* Returns the text of this thread's last failed call, or "" if no call has failed. The text is valid until the next
  * failure on this thread. */
 ENTRAIN_API const char* entrain_last_error(void);
-/* Copies the record of this thread's last failed call to *error. Any thread. Changes the last error only if it fails
- * itself. */
+/* Copies the record of this thread's last failed call to *error. Any thread. If this function itself fails, its error
+ * becomes the last error; otherwise the last error does not change. */
 ENTRAIN_API entrain_status_t entrain_last_error_record(entrain_error_t* error);
 
 /* ---- Runtime -------------------------------------------------------------------------------------------------- */
 
 enum { /* entrain_runtime_config_t.progress: the threads that make progress */
-  ENTRAIN_PROGRESS_THREAD = 0, /* a thread of the library. A caller that waits takes over its loop */
+  ENTRAIN_PROGRESS_THREAD = 0, /* a thread of the library. A caller that waits takes over the loop of this thread */
   ENTRAIN_PROGRESS_CALLER = 1  /* only the threads inside entrain_work_wait, entrain_work_test, entrain_comm_drain and
                                   blocking calls. A program that computes while calls are in flight must call
                                   entrain_work_test from time to time. Otherwise communication does not overlap the
@@ -103,8 +103,9 @@ typedef struct entrain_runtime_config {
                                    address of the route to the store */
   const char* ports;            /* port range to listen on, "LOW-HIGH"; NULL: ENTRAIN_PORTS, else the kernel chooses */
   const char* key_file;         /* file with a pre-shared key of 16 bytes to 4 KiB. The key protects connections between
-                                   ranks, and to the store that entrain_comm_create_from_env opens or serves: between
-                                   hosts by TLS. NULL: ENTRAIN_KEY_FILE, else no key */
+                                   ranks, and connections to the store that entrain_comm_create_from_env opens or
+                                   serves. Between hosts these connections use TLS. NULL: ENTRAIN_KEY_FILE, else no
+                                   key */
   const char* tls_cert;         /* PEM file with this process's certificate, for TLS by certificates in place of the key; NULL:
                                    ENTRAIN_TLS_CERT, else none. Give all three TLS files or none of them */
   const char* tls_key;          /* PEM file with the certificate's private key; NULL: ENTRAIN_TLS_KEY */
@@ -224,8 +225,8 @@ ENTRAIN_API entrain_status_t entrain_comm_duplicate_start(entrain_comm_t* comm, 
 /* Writes to *part the communicator that the work has made. The caller destroys it. *part becomes NULL if the color was
  * -1. Never blocks: returns IN_PROGRESS until the work is complete. Succeeds once per work; later calls return
  * FAILED_PRECONDITION. The caller still frees the work. If a work is freed without this call, the library aborts the
- * new communicator as soon as it exists: calls on it return ABORTED on all ranks and name this rank. Returns ABORTED
- * unless the parent, or another communicator of the same runtime, still exists. */
+ * new communicator as soon as it exists: calls on it return ABORTED on all ranks and name this rank. Returns ABORTED if
+ * neither the parent nor any other communicator of the same runtime exists any more. */
 ENTRAIN_API entrain_status_t entrain_comm_split_finish(entrain_work_t* work, entrain_comm_t** part);
 
 /* ---- Growing: newcomers join a communicator that works -------------------------------------------------------------- */
@@ -276,10 +277,10 @@ static ENTRAIN_INLINE void entrain_join_config_init(entrain_join_config_t* confi
  *
  * `comm` works as before, after success, after NULL and after errors of this call. If a newcomer dies, or cannot be
  * reached, while it is taken in, the ranks and the other newcomers make one more attempt without it. (If it dies after
- * all ranks have connected to it, it is a lost rank of the new communicator, whose calls return PEER_LOST.) When all
- * ranks have come, the call takes at most wait_ns plus the shortest timeout_ns of the ranks. All ranks get the same
- * result, except in the last two cases of the list. To replace a lost rank, call entrain_comm_shrink first. Errors;
- * entrain_error_t.scope is CALL unless `comm` has ended:
+ * all ranks have connected to it, it is a lost rank of the new communicator, whose calls return PEER_LOST.) After all
+ * ranks have made the call, it takes at most wait_ns plus the shortest timeout_ns of the ranks. All ranks get the same
+ * result, except in the last two cases of the list. To replace a lost rank, call entrain_comm_shrink first. Errors
+ * (entrain_error_t.scope is CALL unless `comm` has ended):
  * - MISMATCH if ranks differ in min_newcomers, max_newcomers or wait_ns. The text names both ranks and values.
  * - PEER_LOST if the store cannot be reached, or if a rank of `comm` was lost; the text names the rank.
  * - TIMED_OUT if a rank did not make the call in time, or if the time is too short for another attempt.
@@ -307,7 +308,7 @@ ENTRAIN_API entrain_status_t entrain_comm_join(const entrain_join_config_t* conf
 /* Write the rank of this process, or the number of ranks. Local, as are the queries below; any thread. */
 ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank);
 ENTRAIN_API entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size);
-/* Writes the number of membership changes to *generation. It is 0 for a communicator that ranks have created. A
+/* Writes the number of membership changes to *generation. It is 0 for a communicator from entrain_comm_create. A
  * communicator from entrain_comm_shrink or entrain_comm_grow has the number of its parent plus 1. A part or a duplicate
  * has the number of its parent. The number is equal on all ranks. */
 ENTRAIN_API entrain_status_t entrain_comm_generation(const entrain_comm_t* comm, uint64_t* generation);
@@ -389,12 +390,12 @@ static ENTRAIN_INLINE void entrain_member_init(entrain_member_t* member) {
 ENTRAIN_API entrain_status_t entrain_comm_members(const entrain_comm_t* comm, entrain_member_t* members,
                                                   int32_t* count);
 
-/* Agrees on a flag. *flag becomes the bitwise AND of the flags of all ranks that took part, and is equal on all of them.
- * A collective of the ranks that are left: it also works after the communicator has ended, and it does not wait for ranks
- * whose process has ended, that have destroyed the communicator, or that do not answer. Blocks until the ranks agree, at
- * most for the communicator's default timeout. Any thread; on each rank one agree or shrink of a communicator at a
- * time. All ranks must make their calls of agree and shrink on a communicator in one order. Errors leave *flag
- * unchanged:
+/* Agrees on a flag. *flag becomes the bitwise AND of the flags of all ranks that took part, and is equal on all of
+ * them. A collective of the ranks that are left. It also works after the communicator has ended. It does not wait for a
+ * rank whose process has ended, a rank that has destroyed the communicator, or a rank that does not answer. Blocks
+ * until the ranks agree, at most for the communicator's default timeout. Any thread; on each rank one agree or shrink
+ * of a communicator at a time. All ranks must make their calls of agree and shrink on a communicator in one order.
+ * Errors leave *flag unchanged:
  * - TIMED_OUT, naming the ranks that live and did not make the call. The call may be repeated; it then continues the same
  *   agreement, with the flag of the first attempt.
  * - STALE_GENERATION if the others have gone on without this rank, or if this rank reaches too few ranks to go on
@@ -404,9 +405,10 @@ ENTRAIN_API entrain_status_t entrain_comm_members(const entrain_comm_t* comm, en
 ENTRAIN_API entrain_status_t entrain_comm_agree(entrain_comm_t* comm, uint32_t* flag);
 
 enum { /* entrain_shrink_config_t.partition: the ranks that go on if some do not reach each other */
-  ENTRAIN_PARTITION_MAJORITY = 0, /* all ranks whose process has not ended, however few these are. If one of them cannot
-                                     be reached and may live: a side with more than half of the communicator's ranks, or
-                                     with half of them, the lowest rank included. So at most one side goes on */
+  ENTRAIN_PARTITION_MAJORITY = 0, /* all ranks whose process has not ended, however few they are. But if a rank cannot
+                                     be reached and may live, a side goes on only if it has more than half of the
+                                     communicator's ranks, or exactly half of them and among these the lowest rank. So
+                                     at most one side goes on */
   ENTRAIN_PARTITION_ANY = 1       /* each side. The caller must make sure that two sides at once do no harm */
 };
 
@@ -424,13 +426,14 @@ ENTRAIN_API void entrain_shrink_config_init_sized(entrain_shrink_config_t* confi
 static ENTRAIN_INLINE void entrain_shrink_config_init(entrain_shrink_config_t* config) {
   entrain_shrink_config_init_sized(config, sizeof(*config));
 }
-/* Makes a communicator of the ranks that are left of `comm`, in the order of their ranks, over the connections that exist.
- * Its generation is that of `comm` plus 1. `config` may be NULL (defaults). A collective of the ranks that are left, as
- * entrain_comm_agree is; call it when a call on `comm` has failed. `comm` stays as it is: the caller destroys it. *next
- * belongs to the caller. Every rank that lives, calls in time and is reached by all others is a member. If a rank dies
- * too late to be left out, the first call on the new communicator returns PEER_LOST; it can then be shrunk again. A
- * rank is left out if another rank has received nothing from it for a quarter of timeout_ns (at least 0.5 s, at most 5
- * s); with ENTRAIN_PROGRESS_CALLER a rank answers only inside calls. Errors: those of entrain_comm_agree, and
+/* Makes a communicator of the ranks that are left of `comm`, in the order of their ranks, over the connections that
+ * exist. Its generation is that of `comm` plus 1. `config` may be NULL (defaults). A collective of the ranks that are
+ * left, as entrain_comm_agree is; call it when a call on `comm` has failed. `comm` stays as it is: the caller destroys
+ * it. *next belongs to the caller. Every rank that lives, calls in time and is reached by all others is a member. If a
+ * rank dies too late to be left out, the first call on the new communicator returns PEER_LOST. Then shrink the new
+ * communicator. A rank is left out if another rank has received nothing from it for a quarter of timeout_ns (at least
+ * 0.5 s, at most 5 s); with ENTRAIN_PROGRESS_CALLER a rank answers only inside calls. Errors: those of
+ * entrain_comm_agree, and
  * - INVALID_ARGUMENT, on this rank only, naming the argument and its value.
  * - RESOURCE_EXHAUSTED, on all ranks, if one of them has created 65,535 communicators.
  * A rank that is left out gets STALE_GENERATION from every call on `comm` from then on; the text names the ranks that went

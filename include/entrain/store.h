@@ -4,10 +4,10 @@
  * Security of tcp and local stores: entrain_store_open and entrain_store_serve have no config. Both use the pre-shared
  * key in the file that ENTRAIN_KEY_FILE names, or no key if the variable is not set, and the certificates of
  * ENTRAIN_TLS_CERT. entrain_comm_create_from_env uses the key and the certificates of its runtime
- * (entrain_runtime_config_t) for the store that it opens or serves. A tcp store on another host uses TLS. It is refused
- * (FAILED_PRECONDITION) without a key and certificates, unless ENTRAIN_INSECURE=1 (SECURITY.md).
- * A server and its clients need the same key. If only one side has a key, entrain_store_open returns
- * FAILED_PRECONDITION; if the keys differ, the first operation returns it. */
+ * (entrain_runtime_config_t) for the store that it opens or serves. A tcp store on another host uses TLS. If there is
+ * neither a key nor a certificate, the library refuses such a store (FAILED_PRECONDITION) unless ENTRAIN_INSECURE=1
+ * (SECURITY.md). A server and its clients need the same key. If only one side has a key, entrain_store_open returns
+ * FAILED_PRECONDITION; if the keys differ, the first operation returns this error. */
 #ifndef ENTRAIN_STORE_H_
 #define ENTRAIN_STORE_H_
 
@@ -41,10 +41,11 @@ ENTRAIN_API entrain_status_t entrain_store_serve(const char* url, entrain_store_
  * MPI. Each function returns ENTRAIN_OK or an error, with which the calling library function fails. A negative
  * ENTRAIN_* code is kept; any other number becomes PEER_LOST with the number in the text.
  *
- * Threads: the functions are called only by threads inside entrain_comm_create, entrain_comm_grow, entrain_comm_join or an
- * entrain_store_* function with this store, never by a thread of the library. Several such threads may call at the same time. A function must not use its
- * own store, but may use other stores. Inside it, calls that need the engine return FAILED_PRECONDITION
- * ("entrain_barrier: called from the store function get, which must not use the engine").
+ * Threads: the functions are called only by threads inside entrain_comm_create, entrain_comm_grow, entrain_comm_join or
+ * an entrain_store_* function with this store, never by a thread of the library. Several such threads may call at the
+ * same time. A function must not use its own store, but may use other stores. Inside a function, calls that need the
+ * engine return FAILED_PRECONDITION ("entrain_barrier: called from the store function get, which must not use the
+ * engine").
  *
  * The library gives `get` a `timeout_ns` for every wait, but it cannot interrupt a function. So entrain_comm_create can
  * keep its deadline only if the functions return in time.
@@ -62,7 +63,8 @@ typedef int32_t (*entrain_store_add_fn)(void* user, const char* key, int64_t del
  * failure at level debug and ignores the failure. */
 typedef int32_t (*entrain_store_remove_fn)(void* user, const char* key);
 /* The library calls this function once, when it no longer needs the functions. The calling thread is the one that
- * destroys the handle, or the last one that creates a communicator from it. */
+ * destroys the handle. If threads are creating communicators from the handle at that time, it is the last of these
+ * threads. */
 typedef void (*entrain_store_release_fn)(void* user);
 
 typedef struct entrain_store_functions {
@@ -91,17 +93,18 @@ static ENTRAIN_INLINE void entrain_store_functions_init(entrain_store_functions_
  * reason. entrain_comm_grow and entrain_comm_join use keys that begin with "entrain/NAME#grow/"; three counters among
  * them stay.
  *
- * If a rank's process ends while a communicator is created, the other ranks get PEER_LOST, which names the rank: ranks
- * on the same host within 2 s, ranks on other hosts within 15 s, because these learn of it only through the functions.
- * To create a communicator, each rank calls each function a few times; the last rank to arrive calls `get` once for
- * each rank.
+ * If a rank's process ends while a communicator is created, the other ranks get PEER_LOST, which names the rank. Ranks
+ * on the same host get the error within 2 s. Ranks on other hosts learn of the end only through the functions, and get
+ * the error within 15 s. To create a communicator, each rank calls each function a few times; the last rank to arrive
+ * calls `get` once for each rank.
  *
  * Returns INVALID_ARGUMENT if a required function is missing; `release` is then not called. */
 ENTRAIN_API entrain_status_t entrain_store_create(const entrain_store_functions_t* functions,
                                                   entrain_store_t** store);
 
-/* Returns the URL by which others open this store, with the actual port. For a store of functions it is "functions:N",
- * which only names the store in errors. Valid until the store is destroyed. Returns "" if the handle is not a store. */
+/* Returns the URL by which others open this store, with the actual port. For a store of functions the result is
+ * "functions:N", which nobody can open; it only names the store in errors. Valid until the store is destroyed. Returns
+ * "" if the handle is not a store. */
 ENTRAIN_API const char* entrain_store_url(const entrain_store_t* store);
 
 /* Sets the time limit, timeout_ns > 0, of later calls of entrain_store_set, _add and _delete; the initial limit is 30
@@ -122,9 +125,10 @@ ENTRAIN_API entrain_status_t entrain_store_get(entrain_store_t* store, const cha
 /* Adds `delta` to a decimal counter (0 if it does not exist) and writes the sum to *sum. Atomic. */
 ENTRAIN_API entrain_status_t entrain_store_add(entrain_store_t* store, const char* key, int64_t delta, int64_t* sum);
 
-/* Removes the key of a value or counter. Returns ENTRAIN_OK even if it does not exist. Calls that wait for the key
- * continue to wait, and a counter starts at 0 again. The space of the key no longer counts against the limits of the
- * server. Do not remove keys that begin with "entrain/": the library needs them while it creates a communicator. */
+/* Removes the key of a value or counter. Returns ENTRAIN_OK even if the key does not exist. Calls that wait for the key
+ * continue to wait, and a removed counter starts at 0 again. The space of the key no longer counts against the limits
+ * of the server. Do not remove keys that begin with "entrain/": the library needs them while it creates a
+ * communicator. */
 ENTRAIN_API entrain_status_t entrain_store_delete(entrain_store_t* store, const char* key);
 
 /* Frees the handle; legal at any time. A waiting call, or the creation of a communicator, keeps the store alive until

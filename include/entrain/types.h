@@ -1,8 +1,8 @@
 /* Types shared by all headers: status codes, data types, reduction operators, memory kinds and opaque handles.
  *
- * The headers are C99 and include only <stddef.h> and <stdint.h>. Enumerations cross the ABI as int32_t. An enumerator
- * never changes its value, and no later enumerator reuses it. The conventions for all calls are at the top of
- * entrain.h. */
+ * The headers are C99 and include only <stddef.h> and <stdint.h>. Enumerations cross the ABI as int32_t. The value of
+ * an enumerator never changes, and no later enumerator gets the same value. The conventions for all calls are at the
+ * top of entrain.h. */
 #ifndef ENTRAIN_TYPES_H_
 #define ENTRAIN_TYPES_H_
 

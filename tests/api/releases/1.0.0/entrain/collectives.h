@@ -69,17 +69,17 @@ static ENTRAIN_INLINE void entrain_call_options_init(entrain_call_options_t* opt
  *
  * The communicator calls the function on a thread that runs only such functions, one at a time. dst and src are memory
  * of the library. The function may block, for example on an interpreter's lock: all other calls make progress, and
- * every call, also the one that is being reduced, keeps its deadline. That call may end while the function runs: by the
- * deadline, an abort, or the end of the communicator or runtime. Then the library does not wait for the function,
- * ignores its output, and does not call it again. On a deadline all ranks receive TIMED_OUT: "all_reduce #4: timed out
- * on rank 1 after 0.5 s (deadline 0.5 s) waiting for rank 1: it is in the user reduction of all_reduce #4, which has
- * not returned for 0.499 s". The log also reports a function that has run for a second.
+ * every call keeps its deadline. The call that is being reduced may end while the function runs: by its deadline, an
+ * abort, or the end of the communicator or runtime. Then the library does not wait for the function, ignores its
+ * output, and does not call it again for this call. On a deadline all ranks receive TIMED_OUT: "all_reduce #4: timed
+ * out on rank 1 after 0.5 s (deadline 0.5 s) waiting for rank 1: it is in the user reduction of all_reduce #4, which
+ * has not returned for 0.499 s". The log also reports a function that has run for a second.
  *
  * Inside the function, calls that need the engine return FAILED_PRECONDITION ("entrain_barrier: called from the user
- * reduction of all_reduce #2, which must not use the engine"), also calls with a work. The reason is that the algorithm
- * determines how often and on which ranks the function is called, so that a call inside it has no counterpart on other
- * ranks. Functions that destroy a communicator, or an object made from one, do nothing and log this. Queries are
- * allowed.
+ * reduction of all_reduce #2, which must not use the engine"). This also holds for calls with a work. The reason is
+ * that the algorithm determines how often and on which ranks the function is called, so that a call inside it has no
+ * counterpart on other ranks. Inside the function, a call that destroys a communicator, or an object made from one,
+ * only writes a message to the log. Queries are allowed.
  *
  * A result other than 0 ends the communicator on all ranks with ABORTED: "the user reduction of all_reduce #4 returned
  * 5", with the rank. `out` is then undefined on this rank, and on all ranks that had not completed the call. */
@@ -170,8 +170,8 @@ static ENTRAIN_INLINE void entrain_gta_config_init(entrain_gta_config_t* config)
  * With sparsification or a wire format: allowed only in all_reduce and reduce_scatter. The selected elements travel as
  * values with indices or with a bitmap, whichever is smaller. The library packs the contribution before the call
  * returns, and does not read `in` afterwards. The result of an all_reduce is rounded to the wire format and has the
- * same bits on all ranks; the result of a reduce_scatter is not rounded to it. Returns INVALID_ARGUMENT, with advice,
- * for settings that have no effect. */
+ * same bits on all ranks; the result of a reduce_scatter is not rounded to the wire format. Returns INVALID_ARGUMENT,
+ * with advice, for settings that have no effect. */
 ENTRAIN_API entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
                                                    entrain_reduction_t** reduction);
 
@@ -283,10 +283,11 @@ ENTRAIN_API entrain_status_t entrain_all_to_all_v(entrain_comm_t* comm, const vo
 
 /* ---- Parts that lie apart ------------------------------------------------------------------------------------
  * These calls are as above, but take one address per rank, `size` addresses in rank order, for parts in buffers of
- * their own. A list call on one rank matches the plain call on another; with counts it matches the v-call. `counts`:
- * elements by rank. If `counts` is NULL, every part has `count` elements, and `counts` must be NULL on all ranks. If a
- * function takes both, `count` is this rank's entry of `counts`. An address may be NULL if its part has 0 elements.
- * Lists and counts are read before the function returns.
+ * their own. A list call without `counts` on one rank matches the plain call on another rank; a list call with `counts`
+ * matches the v-call. `counts`: elements by rank. If `counts` is NULL, every part has `count` elements, and `counts`
+ * must be NULL on all ranks. If a function takes `count` and `counts`, `count` is this rank's entry of `counts`. An
+ * address may be NULL if its part has 0 elements. The library reads lists and counts before the function
+ * returns.
  *
  * Parts that lie next to each other in rank order are used without a copy. Otherwise the library copies all input parts
  * into memory of its own before the call starts, and copies the result into the output parts when the call ends. This
@@ -351,13 +352,13 @@ ENTRAIN_API entrain_status_t entrain_recv_any(entrain_comm_t* comm, void* out, s
 
 /* ---- Batches -------------------------------------------------------------------------------------------------- */
 
-/* Creates a batch: several calls on one communicator that start together. A call joins the batch when its options name
- * the batch; its arguments are then checked, and its buffers and timeout recorded. entrain_batch_start numbers the
- * calls in the order in which they were added, as if they had been made one after another. So this order must be the
- * same on all ranks. The calls run concurrently. A batch may be started again when its last start is complete; the
- * calls then use the current contents of the buffers. The batch keeps the communicator alive. If a call of the batch
- * has a reduction function of the caller, the object that the function's `user` points to must live as long as the
- * batch. One thread at a time. */
+/* Creates a batch: several calls on one communicator that start together. A call joins the batch if its options name
+ * the batch. The library then checks the arguments of the call, and records its buffers and its timeout.
+ * entrain_batch_start numbers the calls in the order in which they were added, as if they had been made one after
+ * another. So this order must be the same on all ranks. The calls run concurrently. A batch may be started again when
+ * all calls of its last start are complete; the calls then use the current contents of the buffers. The batch keeps the
+ * communicator alive. If a call of the batch has a reduction function of the caller, the object that the function's
+ * `user` points to must live as long as the batch. One thread at a time. */
 ENTRAIN_API entrain_status_t entrain_batch_create(entrain_comm_t* comm, entrain_batch_t** batch);
 /* Starts the calls. The work is complete when all calls are complete. Its status is that of the first call, in the
  * order of the batch, that failed. */
@@ -380,7 +381,8 @@ ENTRAIN_API entrain_status_t entrain_work_error(const entrain_work_t* work, entr
 typedef struct entrain_work_info_t {
   size_t size;
   uint64_t sequence;  /* as in entrain_error_t. 0 for a batch, which has no number. Also 0 for a receive whose number is
-                         not yet known: it, or an earlier receive, is an entrain_recv_any without a message */
+                         not yet known, because this receive or an earlier one is an entrain_recv_any that has no
+                         message yet */
   int64_t tag;        /* -1: untagged */
   int64_t elapsed_ns; /* time since the start, even after the call is over */
   int32_t done;       /* 1: the call is over */

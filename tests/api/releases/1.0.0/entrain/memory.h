@@ -39,11 +39,11 @@ ENTRAIN_API entrain_status_t entrain_mem_free(entrain_comm_t* comm, void* memory
  * Addresses and contents do not change: the library moves the whole pages of the range into memory that peers can map,
  * and maps that memory in their place. It can move only private memory without a file. *mapped becomes the number of
  * bytes moved; `mapped` may be NULL. If *mapped is 0, calls treat the range as any other memory. This is not an error.
- * The reason is that the range is a file, memory of a device or of another process, or less than a page, or that the
- * system forbids shared memory (memfd_create).
+ * *mapped is 0 if the range is a file, memory of a device or of another process, or less than a page, or if the system
+ * forbids shared memory (memfd_create).
  * - No thread may write to the range while this call or entrain_mem_deregister runs: the write could be lost.
- * - Deregister the memory before you free it, or pin it for a device or network adapter. Otherwise another block may be
- *   mapped at these addresses, and peers would read the old contents.
+ * - Deregister the memory before you free it, and before you pin it for a device or network adapter. Otherwise another
+ *   block may be mapped at these addresses, and peers would read the old contents.
  * - A forked child shares the pages with its parent, as with entrain_mem_alloc. Locks of the pages (mlock) and advice
  *   for huge pages are lost.
  * - The call copies the range, and needs memory for a copy of 32 MiB at a time. So register buffers that many calls

@@ -47,9 +47,9 @@ static inline int entrain_mpi_one_host_(MPI_Comm mpi, int size, int* one) {
  * that of entrain_comm_create. It does not bound the MPI calls that this function makes.
  *
  * Returns the result of entrain_comm_create, with entrain_last_error(). If rank 0 cannot serve a store, all ranks
- * return the same error. If an MPI call fails, and MPI returns the error, the result is ENTRAIN_PEER_LOST. In these two
- * cases entrain_last_error() has the reason only on rank 0, and only if the store failed; otherwise its text is that of
- * an earlier failure. */
+ * return the same error. If an MPI call fails, and MPI returns the error, the result is ENTRAIN_PEER_LOST. If the store
+ * failed, entrain_last_error() has the reason on rank 0. On the other ranks, and after a failed MPI call, its text is
+ * that of an earlier failure. */
 static inline entrain_status_t entrain_comm_create_from_mpi(MPI_Comm mpi, const entrain_comm_config_t* config,
                                                             entrain_comm_t** comm) {
   entrain_comm_config_t own;

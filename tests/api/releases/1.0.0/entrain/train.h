@@ -48,14 +48,14 @@
  *
  * A function ..._start starts a call, which a thread of the library executes. The call cannot be withdrawn, and
  * continues after its work is freed. Until the call is over, no other call may use the object. If the object is an EDiT
- * object, no other call may use its shard or its open states either. Such calls return FAILED_PRECONDITION, except
- * queries of constants (shard_layer_info, shard_slab_count, edit_stream, state_count, _info, _find). Destroying the
- * object ends the call with ABORTED, also on the ranks that wait for this rank. Before an object is destroyed, blocking
- * calls on it in other threads must have returned. Arguments are copied. Output arguments, and the object that `user`
- * points to, are lent until the work is over.
+ * object, no other call may use its shard or its open states either. Another call that uses them returns
+ * FAILED_PRECONDITION. Queries of constants are allowed (shard_layer_info, shard_slab_count, edit_stream, state_count,
+ * _info, _find). Destroying the object ends the call with ABORTED, also on the ranks that wait for this rank. Before an
+ * object is destroyed, blocking calls on it in other threads must have returned. Arguments are copied. Output
+ * arguments, and the object that `user` points to, are lent until the work is over.
  *
- * Works of both kinds may be created in done() of entrain_work_notify. entrain_work_info reports for them sequence 0,
- * the layer as tag, and the replica's communicator. */
+ * Works of both kinds may be created in done() of entrain_work_notify. For such a work entrain_work_info reports
+ * sequence 0, the layer as tag, and the replica's communicator. */
 #ifndef ENTRAIN_TRAIN_H_
 #define ENTRAIN_TRAIN_H_
 
@@ -186,7 +186,7 @@ typedef struct entrain_shard_layer {
   size_t padded_count; /* M p_l: elements of a gathered layer, and of a gradient buffer */
   size_t shard_count;  /* p_l */
   size_t first;        /* index of this rank's first element in the padded layer: m p_l */
-  size_t valid_count;  /* number of elements of this rank's shard up to the last that is not padding */
+  size_t valid_count;  /* number of elements of this rank's shard up to the last element that is not padding */
   size_t slab_offset;  /* index of the shard's first element in the slab */
 } entrain_shard_layer_t;
 ENTRAIN_API void entrain_shard_layer_init_sized(entrain_shard_layer_t* layer, size_t bytes);
@@ -252,7 +252,7 @@ ENTRAIN_API entrain_status_t entrain_shard_begin_pass(entrain_shard_t* shard, in
 ENTRAIN_API entrain_status_t entrain_shard_gather(entrain_shard_t* shard, int32_t layer);
 /* Waits until the layer is gathered; starts its gather if no call has started it. Also starts the gathers of the next
  * `prefetch` layers of the pass. *params becomes the address of padded_count elements of param_dtype. This memory
- * belongs to the library, and the caller may only read it, until release. */
+ * belongs to the library. Until release the caller may read it and must not write it. */
 ENTRAIN_API entrain_status_t entrain_shard_wait(entrain_shard_t* shard, int32_t layer, void** params);
 /* Starts the layer's gather if no call has started it, and no gathers of other layers. *work is over when
  * entrain_shard_wait would not block, and has the status that entrain_shard_wait would return. On device memory, where
@@ -284,13 +284,13 @@ ENTRAIN_API entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* sha
  * the additions are done. */
 ENTRAIN_API entrain_status_t entrain_shard_gradients_work(entrain_shard_t* shard, entrain_work_t** work);
 
-/* Sets memory of the caller as the buffers of a layer, in the memory of config.memory, padded_count elements each.
- * `gathered`, of param_dtype: every gather writes the layer to this address, even if there is nothing to gather.
- * `gradients`, of grad_dtype: entrain_shard_gradients clears this memory and returns it. NULL: memory of the library;
- * `gradients` of a frozen layer must be NULL. The memory is lent until other memory is set or the shard is destroyed.
- * Before entrain_shard_gradients lends such memory again, it waits for the layer's previous reduction (on device memory
- * the stream waits). Returns FAILED_PRECONDITION before bind, between gather and release, and between gradients and
- * reduce. Waits for the layer's reduction. Local. */
+/* Makes memory of the caller the buffers of a layer. Each buffer has padded_count elements and is in the memory that
+ * config.memory names. `gathered`, of param_dtype: every gather writes the layer to this address, even if there is
+ * nothing to gather. `gradients`, of grad_dtype: entrain_shard_gradients clears this memory and returns it. NULL:
+ * memory of the library; `gradients` of a frozen layer must be NULL. The memory is lent until other memory is set or
+ * the shard is destroyed. Before entrain_shard_gradients lends such memory again, it waits for the layer's previous
+ * reduction (on device memory the stream waits). Returns FAILED_PRECONDITION before bind, between gather and release,
+ * and between gradients and reduce. Waits for the layer's reduction. Local. */
 ENTRAIN_API entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, int32_t layer, void* gathered,
                                                        void* gradients);
 /* Writes to *norm the square root of the sum of squares, in double, of all bound gradients of a replica, that is, over
@@ -345,7 +345,7 @@ enum { /* entrain_edit_config_t.outer_optimizer */
  * arrays are lent during the call. Inside the function, calls that need the engine return FAILED_PRECONDITION, which
  * names the function; queries and optimizers are allowed. On device memory the arrays are device addresses, and the
  * function enqueues its work on entrain_edit_stream. The ranks of a sync group receive the same bits and must produce
- * the same bits; the next exchange finds a difference.
+ * the same bits. If they do not, the next exchange finds the difference.
  *
  * Returns 0 on success. Any other number ends the communicators of this EDiT object on all ranks with ABORTED: "the
  * outer step of layer 3, step 7, returned 5". The other ranks receive this error in their next exchange at the latest,
@@ -546,8 +546,8 @@ typedef struct entrain_edit_config {
                                           the round is closed without the replicas that have not come. Less than
                                           timeout_ns.
                                           0 (default): no deadline */
-  int32_t quorum;                      /* > 0: a round is closed when this number of replicas has come, but not before
-                                          round_deadline if that is set. At most the number of replicas, or
+  int32_t quorum;                      /* > 0: a round is closed when this number of replicas has come and
+                                          round_deadline, if it is set, has passed. At most the number of replicas, or
                                           most_replicas if that is larger. 0 (default): no quorum; a round is closed at
                                           round_deadline, whatever the number. Both 0: a round needs all replicas */
   int32_t late;                        /* ENTRAIN_LATE_*, for quorum and round_deadline; default DROP */
@@ -586,15 +586,15 @@ ENTRAIN_API void entrain_edit_option_init_sized(entrain_edit_option_t* option, s
 static ENTRAIN_INLINE void entrain_edit_option_init(entrain_edit_option_t* option) {
   entrain_edit_option_init_sized(option, sizeof(*option));
 }
-/* Returns the number of these options, which are numbered from 0. Needs no object; any thread. */
+/* Returns the number of options of EDiT. The options are numbered from 0. Needs no object; any thread. */
 ENTRAIN_API int32_t entrain_edit_option_count(void);
 /* Writes option `index` to *option. Returns INVALID_ARGUMENT if there is no such option. Needs no object; any
  * thread. */
 ENTRAIN_API entrain_status_t entrain_edit_option(int32_t index, entrain_edit_option_t* option);
-/* Writes 1 to *matters if, with the other values of `config`, a value of option `index` other than its default can have
- * an effect. Writes 0 if entrain_edit_create would refuse such a value because it has no effect. Does not apply rules
- * that involve the arrays of `config`. config->shard may be NULL. Returns INVALID_ARGUMENT for an option or a value out
- * of range. Needs no object; any thread. */
+/* Writes 1 to *matters if option `index`, set to another value than its default, can have an effect together with the
+ * other values of `config`. Writes 0 if entrain_edit_create would refuse every such value because it has no effect.
+ * Does not apply rules that involve the arrays of `config`. config->shard may be NULL. Returns INVALID_ARGUMENT for an
+ * option or a value out of range. Needs no object; any thread. */
 ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_config_t* config, int32_t index,
                                                          int32_t* matters);
 
@@ -605,10 +605,11 @@ ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const ent
                                                  entrain_edit_t** edit);
 /* Creates an EDiT object that joins a job that trains already. The replicas of this job, the members, have set
  * ENTRAIN_ADMIT_EXCHANGE. `mesh` contains only the ranks of this replica; a replica of the members must have the same
- * number of ranks. Create the communicator of `mesh` in the members' store, under a name of its own, because the route
- * to the store determines the address at which the members reach this process. `config` is as on the members; admit
- * must be set. Blocks until the members have taken this replica in, at most wait_ns; 0: the communicator's default
- * deadline. Collective over the ranks of this replica. *edit belongs to the caller. See "Newcomers" below. Errors:
+ * number of ranks. Create the communicator of `mesh` in the members' store, because the route to the store determines
+ * the address at which the members reach this process. Give this communicator a name of its own. `config` is as on the
+ * members; admit must be set. Blocks until the members have taken this replica in, at most wait_ns; 0: the
+ * communicator's default deadline. Collective over the ranks of this replica. *edit belongs to the caller. See
+ * "Newcomers" below. Errors:
  * - TIMED_OUT after wait_ns. The text has the reason, as that of entrain_comm_join does.
  * - MISMATCH if an option or a layer differs from that of the members; the text names it and both values. Also if the
  *   hash of the received state differs from the members' hash.
@@ -1262,19 +1263,19 @@ ENTRAIN_API entrain_status_t entrain_acco_option_matters(const entrain_acco_conf
 ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                  entrain_acco_t** acco);
 /* Creates a channel that joins a channel that trains already. The ranks of that channel, the members, have set
- * ENTRAIN_ADMIT_EXCHANGE. `comm` has this process alone. Create it in the members' store, under a name of its own,
- * because the route to the store determines the address at which the members reach this process. `config` is as on the
- * members; admit must be set. Blocks until the members have taken this rank in, at most wait_ns; 0: the communicator's
- * default deadline. *acco belongs to the caller. config->params then holds the parameters that the members installed
- * last. See "Newcomers" below. Errors are those of entrain_edit_join. Optimizers are compared by the result of one step
- * on arbitrary values, so the values in the text of MISMATCH may be such results. */
+ * ENTRAIN_ADMIT_EXCHANGE. `comm` has this process alone. Create it in the members' store, because the route to the
+ * store determines the address at which the members reach this process. Give it a name of its own. `config` is as on
+ * the members; admit must be set. Blocks until the members have taken this rank in, at most wait_ns; 0: the
+ * communicator's default deadline. *acco belongs to the caller. config->params then holds the parameters that the
+ * members installed last. See "Newcomers" below. Errors are those of entrain_edit_join. Optimizers are compared by the
+ * result of one step on arbitrary values, so the values in the text of MISMATCH may be such results. */
 ENTRAIN_API entrain_status_t entrain_acco_join(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                int64_t wait_ns, entrain_acco_t** acco);
 /* Frees the channel, and ends a round in progress on all ranks. So destroy a channel after the end of the run, or on
  * all ranks together (on device memory, when the streams of all ranks have finished their last install). Waits at most
- * 1 s for a running step or schedule, as entrain_edit_destroy does. With ENTRAIN_ADMIT_EXCHANGE rank 0 also waits for
- * its look into the store, at most 0.5 s, and while newcomers are being connected for them, 2 s, or for a store that
- * does not answer, a quarter of the time limit. Does nothing for NULL. */
+ * 1 s for a running step or schedule, as entrain_edit_destroy does. With ENTRAIN_ADMIT_EXCHANGE rank 0 also waits at
+ * most 0.5 s for the end of a request to the store. If newcomers are being connected, the wait for the end of this
+ * attempt is at most 2 s, or a quarter of the time limit if the store does not answer. Does nothing for NULL. */
 ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
 /* Writes the stream of rounds to *stream, on which a step of the caller enqueues its work; NULL on host memory. Lent
  * until the channel is destroyed. */
@@ -1295,13 +1296,13 @@ ENTRAIN_API entrain_status_t entrain_acco_add(entrain_acco_t* acco, int64_t micr
  * wait for other ranks; also if max_microbatches have been added. Never blocks. */
 ENTRAIN_API entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* ready);
 /* Waits until entrain_acco_install would not wait, at most timeout_ns (0: does not wait; < 0: as long as the deadlines
- * of the round allow). Returns IN_PROGRESS when timeout_ns has passed; then it may be called again. Use it for signals,
- * watchdogs and progress. Fails where install would fail, with the same error. If install would wait for the round that
- * it starts (zero1, warm-up), this function starts that round; then nothing may be added, saved or loaded before
- * install (FAILED_PRECONDITION). Otherwise it changes nothing. */
+ * of the round allow). Returns IN_PROGRESS when timeout_ns has passed, and may then be called again. Use this function
+ * for signals, watchdogs and progress. Fails where install would fail, with the same error. If install would wait for
+ * the round that it starts (zero1, warm-up), this function starts that round; then nothing may be added, saved or
+ * loaded before install (FAILED_PRECONDITION). Otherwise this function changes nothing. */
 ENTRAIN_API entrain_status_t entrain_acco_wait(entrain_acco_t* acco, int64_t timeout_ns);
-/* Creates a work that is over when entrain_acco_install would not wait, with the status of the round. Has the
- * conditions of entrain_acco_wait, and starts the same round. */
+/* Creates a work that is over when entrain_acco_install would not wait, with the status of the round. If
+ * entrain_acco_wait would start a round, this function starts the round too, with the same restrictions. */
 ENTRAIN_API entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_work_t** work);
 /* Waits for the round in progress, installs its parameters, and starts the next round with the gradients that have been
  * added. *finished becomes 1 when the run is over, on all ranks after the same commit. The parameters are then those of
