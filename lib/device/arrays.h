@@ -1,7 +1,7 @@
-// Arrays in host or device memory, for objects that work on either. ArraysAt is the place of the
-// caller's arrays. PlacedArray is memory that the object owns in the same place. ComputeAt runs
-// computations on both kinds of memory. Code over such arrays is written once (CurrentKernels,
-// CopyArray, ZeroArray of device.h) and runs in ComputeAt.
+// Arrays in host or device memory, for objects that work on either. ArraysAt says where the
+// caller's arrays lie. PlacedArray is memory that an object owns, on the same device or on the
+// host. ComputeAt runs code on arrays in either memory. This code uses CurrentKernels, CopyArray
+// and ZeroArray of device.h, so it is written only once.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -20,15 +20,16 @@
 
 namespace entrain {
 
-// The place of the caller's arrays. Calls of the object are ordered with the stream.
+// The device and the stream of the caller's arrays. Calls on the object that works on these arrays
+// are ordered with the stream.
 struct ArraysAt {
   Device* device = nullptr;  // null: in host memory
   StreamHandle stream = nullptr;
   int64_t limit_ns = kDefaultTimeoutNs;  // limit of a wait for a kernel
 };
 
-// Uninitialised memory that the object owns, in the same place as the caller's arrays. Freeing
-// device memory waits for all streams of the device.
+// Uninitialised memory that this object owns, on a device or on the host. Freeing device memory
+// waits for all streams of the device.
 class PlacedArray {
  public:
   PlacedArray() = default;
@@ -65,8 +66,8 @@ absl::Status ComputeAt(const ArraysAt& at, absl::FunctionRef<void()> body);
 absl::Status CheckStream(Device& device, StreamHandle stream);
 // Orders later work on `later` behind the present work on `earlier`.
 absl::Status OrderStreams(Device& device, StreamHandle later, StreamHandle earlier);
-// Makes an object's caller continue on the stream `to`: checks this stream, and orders it behind
-// `from`.
+// Moves the calls on an object from the stream `from` to the stream `to`: checks `to`, and orders
+// later work on `to` behind the present work on `from`.
 absl::Status SwitchStream(Device& device, StreamHandle from, StreamHandle to);
 
 }  // namespace entrain

@@ -42,8 +42,8 @@ class Device {
   virtual const std::string& name() const = 0;              // "NVIDIA H100 80GB HBM3"
   virtual const std::array<uint8_t, 16>& uuid() const = 0;  // equal in every process
 
-  // For other libraries, which use the calling thread's current device. Makes this device current
-  // until Leave restores the previous one. Calls must be nested like brackets.
+  // Enter makes this device the calling thread's current device, which other libraries use. Leave
+  // restores the previous device. Calls must be nested like brackets.
   virtual absl::Status Enter() = 0;
   virtual void Leave() = 0;
 
@@ -74,7 +74,8 @@ class Device {
   virtual absl::StatusOr<bool> Reached(EventHandle event) = 0;
   // Orders later work on the stream behind the event.
   virtual absl::Status AwaitEvent(StreamHandle stream, EventHandle event) = 0;
-  // Blocks until the event is reached, with naps. Returns DEADLINE_EXCEEDED when the time is up.
+  // Blocks until the event is reached; polls, and sleeps between the polls. Returns
+  // DEADLINE_EXCEEDED when the time is up.
   absl::Status Wait(EventHandle event, Deadline give_up);
 
   // Export describes device memory (from Allocate or from the caller) for other processes. Open
@@ -122,7 +123,7 @@ class DeviceMark {
   absl::Status Record(StreamHandle stream);
   // Returns true if nothing was recorded.
   absl::StatusOr<bool> Reached() const;
-  // Does the same, but an error counts as reached, because the device is lost.
+  // Returns the result of Reached, but true after an error, because the device is then lost.
   bool quiet() const;
   EventHandle event() const { return event_; }
 
@@ -145,8 +146,9 @@ class KernelStream {
   static KernelStream* Current();
   Device& device() const { return device_; }
   StreamHandle stream() const { return stream_; }
-  // Returns the deadline of a wait that begins now. A wait that exceeds it is a DEADLINE_EXCEEDED
-  // error, and the kernel still runs. After any error no more kernels are started.
+  // Returns the deadline of a wait that begins now. If the kernel is not done at the deadline, the
+  // error is DEADLINE_EXCEEDED, and the kernel still runs. After any error no more kernels are
+  // started.
   Deadline limit() const { return Deadline::After(limit_ns_); }
   // Returns the first error of a kernel since the object was made. Kernels themselves return no
   // status.
@@ -163,7 +165,7 @@ class KernelStream {
 // Returns the kernels for the calling thread: those of the device whose stream it has bound,
 // otherwise the CPU's best.
 const Kernels& CurrentKernels();
-// Copy and zero arrays in the memory for which CurrentKernels works. The work is enqueued on the
+// Copy and zero arrays in the memory on which CurrentKernels() works. The work is enqueued on the
 // stream, or done at once.
 void CopyArray(void* dst, const void* src, int64_t bytes);
 void ZeroArray(void* dst, int64_t bytes);

@@ -34,8 +34,8 @@ class Offload {
   // Returns true if the last call is on the stream. The library makes connections at their first
   // use, so this may depend on calls of the other ranks.
   virtual absl::StatusOr<bool> Begun() = 0;
-  // Returns errors of a peer or a link that have occurred since, outside any function. Must be
-  // polled while waiting.
+  // Returns the error of a peer or a link that has occurred outside any function of this object. A
+  // waiting caller must poll this function.
   virtual absl::Status AsyncStatus() = 0;
   // Makes calls under way end soon, with undefined contents of their buffers. Idempotent.
   virtual void Abort() = 0;

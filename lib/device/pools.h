@@ -51,8 +51,8 @@ class BlockPool {
   std::vector<Block> idle_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Words in page-locked memory for which streams may wait. The last stream that waits for a word may
-// still read the word after it was given back, so a word only grows.
+// Words in page-locked memory for which streams may wait. A stream that has waited for a word may
+// still read the word after it was given back. So the value of a word only grows.
 class WordPool {
  public:
   explicit WordPool(Device& device) : device_(device) {}

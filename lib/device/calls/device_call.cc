@@ -246,7 +246,7 @@ void DeviceCall::End(absl::Status status) {
   staged_.reset();
   node_groups_.reset();
   if (holds_) {
-    // Release order: the device sees the host's earlier writes before it sees the word.
+    // Release order: the device sees the host's earlier writes before it sees the word's new value.
     std::atomic_ref<uint32_t>(*word_).fetch_add(1, std::memory_order_release);
   }
   GiveBack();

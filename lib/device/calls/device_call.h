@@ -30,8 +30,8 @@ class DeviceWay {
  public:
   virtual ~DeviceWay() = default;
   // Does the steps that are possible now, and sets *moved if it did any. Returns true when the call
-  // is complete. Not called again after an error or after the end of the communicator; only Quiet
-  // is.
+  // is complete. After an error, and after the end of the communicator, Step is not called again,
+  // but Quiet is.
   virtual absl::StatusOr<bool> Step(bool* moved) = 0;
   // Returns true if the device and the parts no longer use any buffer.
   virtual bool Quiet() = 0;
@@ -45,8 +45,8 @@ class DeviceWay {
 
 class DeviceCall final : public Work {
  public:
-  // `call` must have been checked and have a deadline. `side` must outlive the object. With
-  // `holds`, later work on the call's stream, if it has one, waits for the call.
+  // `call` must have been checked and have a deadline. `side` must outlive the object. If `holds`
+  // is true and the call has a stream, later work on the stream waits for the call.
   DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const Call& call, int64_t started_ns,
              bool holds);
   ~DeviceCall() override { GiveBack(); }
@@ -75,8 +75,8 @@ class DeviceCall final : public Work {
   bool Step(int64_t now_ns, bool* moved);
   // Returns true if later calls may choose their way and begin. Any thread may call this.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
-  // Returns true from the beginning of the call's end, before its stream continues and its work is
-  // done.
+  // Returns true once the end of the call has begun. Its stream may not have continued yet, and its
+  // work may not be done yet.
   bool over() const { return over_.load(std::memory_order_acquire); }
 
   // ---- Called by the call's ways
@@ -89,10 +89,11 @@ class DeviceCall final : public Work {
   EventHandle input_ready() const { return input_.event(); }
   // Returns true if the stream must still be made to wait for the call.
   bool must_hold() const { return must_hold_; }
-  // Returns device memory for results that must not be written to their places yet. It has the size
-  // for which the way asked.
+  // Returns device memory for results that must not be written to the output yet. The memory has
+  // the size that the way has asked for.
   std::byte* scratch() const { return scratch_.data; }
-  // Skips the numbers of `parts` parts. Called when another way replaces a way that has used them.
+  // Skips the numbers of `parts` parts. Called when a way has used these numbers and is then
+  // replaced by another way.
   void LeaveBehind(size_t parts) { first_number_ += parts; }
   // Returns the staged way, for a direct call that has to be staged.
   std::unique_ptr<DeviceWay> TakeStaged() { return std::move(staged_); }
@@ -108,8 +109,8 @@ class DeviceCall final : public Work {
   void GiveBack();
   absl::StatusOr<bool> Advance(bool* moved);
   enum class Way { kStaged, kOffloaded, kNodeGroups, kDirect };
-  // Returns the way of the call, once the meeting is over. It follows from values that are equal on
-  // all ranks.
+  // Returns the way of the call, once the meeting is over. The choice depends only on values that
+  // are equal on all ranks.
   Way WayOnceMet() const;
   // Returns true if the call uses this way, or may still choose it.
   bool MayGo(Way way) const { return (MayChoose(*call_) && !side_.met()) || WayOnceMet() == way; }
@@ -128,7 +129,7 @@ class DeviceCall final : public Work {
   size_t first_number_ = 0;  // first number of the meeting, then of the way
   DeviceMark input_;
   bool input_is_ready_ = false;
-  uint32_t* word_ = nullptr;  // word for which later work on the stream waits
+  uint32_t* word_ = nullptr;  // later work on the stream waits until this word grows
   bool must_hold_;            // the stream must still be made to wait
   bool holds_ = false;        // the stream waits for the word
   BlockPool::Block scratch_;
@@ -152,8 +153,8 @@ std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call);
 constexpr size_t kDirectParts = 4;
 constexpr size_t kDirectPartsBeforeStaging = 2;  // parts used before a call turns staged
 // In its first step the way gives the call to the library, behind the earlier work of the call's
-// stream. When the library has begun the call, the stream waits for it, unless something else makes
-// the stream wait.
+// stream. When the library has begun the call, the way makes the stream wait for the end of the
+// call, unless must_hold() is false.
 std::unique_ptr<DeviceWay> MakeOffloadWay(DeviceCall& call, DeviceOffload& to);
 // Takes all memory that the staged way needs.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);

@@ -181,7 +181,7 @@ bool DeviceRunner::Look() {
   }
   const int64_t now = core_->engine().clock().Now();
   bool moved = false;
-  // whether the present call may choose its way, which depends on the calls before it
+  // true if the present call may choose its way; this depends on the calls before it
   bool turn = true;
   for (const auto& call : calls) {
     if (!call->settled() && !turn && core_->ending().status().ok() &&

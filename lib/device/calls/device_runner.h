@@ -1,7 +1,7 @@
-// The calls on device memory of one communicator. A call takes its numbers when it is started: as
-// many as it may need, and the same number on every rank. The hosts exchange data for it in parts,
-// which are ordinary calls on host memory under these numbers (as in packed_call.h). There are four
-// ways to do a call, chosen from values that are equal on all ranks:
+// The calls on device memory of one communicator. When a call is started, it takes a range of
+// sequence numbers: as many numbers as it may need. Every rank takes the same range. The hosts
+// exchange data for it in parts, which are ordinary calls on host memory under these numbers (as in
+// packed_call.h). There are four ways to do a call, chosen from values that are equal on all ranks:
 //
 //   offloaded     a library does the whole collective (NCCL); it is enqueued and then polled
 //                 (offload_way.cc)

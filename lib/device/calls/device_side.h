@@ -27,10 +27,10 @@ struct PartGroup;
 struct DeviceWays {
   bool direct = true;
   OffloadLibrary* library = nullptr;      // null: none
-  bool whole = true, node_groups = true;  // uses of the library
+  bool whole = true, node_groups = true;  // the ways that may use the library
 };
 
-// A library's communicator. The mutex must be held for every function but Abort.
+// A communicator of the library. A thread must hold the mutex when it calls any function but Abort.
 struct DeviceOffload {
   const std::unique_ptr<Offload> offload;
   absl::Mutex mutex;
@@ -49,7 +49,7 @@ class DeviceSide {
   BlockPool& pinned() { return pinned_; }
   BlockPool& scratch() { return scratch_; }
   WordPool& words() { return words_; }
-  // Streams that the library owns: for copies to the host, for copies to the device, and for
+  // Streams that this object owns: for copies to the host, for copies to the device, and for
   // kernels with offloaded calls.
   StreamHandle copy_in() const { return streams_[0]; }
   StreamHandle copy_out() const { return streams_[1]; }
@@ -63,7 +63,7 @@ class DeviceSide {
     // if there is none.
     std::unique_ptr<Offload> offload;
     bool whole = false;           // `offload` covers all ranks
-    PartGroup* across = nullptr;  // ranks of this place in the node groups
+    PartGroup* across = nullptr;  // ranks with this rank's index in their node groups
   };
   void Met(Ways ways);
   bool met() const { return met_.load(std::memory_order_acquire); }
@@ -83,9 +83,10 @@ class DeviceSide {
   void CloseStale();
 
   // ---- Called by the runner
-  // Returns the address here of memory that a rank of another process has exported. Opens it at
-  // first use and keeps it open, because closing waits for all streams of the device. An older
-  // mapping of the same addresses refers to memory that the rank has freed; CloseStale closes it.
+  // Returns the address, in this process, of memory that a rank of another process has exported.
+  // Opens the memory at first use and keeps it open, because closing waits for all streams of the
+  // device. An older mapping of the same addresses refers to memory that the rank has freed;
+  // CloseStale closes it.
   absl::StatusOr<std::byte*> Address(int rank, const DeviceExport& memory);
   // Returns some device memory for other ranks to try to open.
   void* sample() const { return sample_.data; }

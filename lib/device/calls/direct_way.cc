@@ -8,8 +8,9 @@
 //  finish   all_reduce: the other slices; in place: the result that was kept aside
 //  part 3   all_reduce only: all have read                    then outputs may be written
 //
-// If the driver cannot export some memory (memory of a pool, or mapped by hand), or another rank
-// cannot open it, the call becomes a staged call on all ranks, after part 1.
+// The driver cannot export memory of a pool, and memory that the program has mapped itself. If a
+// rank cannot export its memory, or another rank cannot open it, the call becomes a staged call on
+// all ranks, after part 1.
 //
 // One kernel combines the contributions in rank order, so that all ranks get the same bits.
 #include <algorithm>
@@ -173,8 +174,9 @@ class DirectWay final : public DeviceWay {
     return absl::OkStatus();
   }
 
-  // Determines the addresses of all buffers. Returns true if it succeeds for all. Continues after
-  // an error, so that it also detects stale memory that is in the way of other buffers.
+  // Determines the addresses of all buffers. Returns true if it succeeds for all buffers. After an
+  // error it continues with the other buffers, so that it also detects stale mappings that occupy
+  // their addresses.
   bool FindBuffers() {
     absl::Status status;
     for (int r = 0; r < size_; ++r) {
@@ -351,7 +353,7 @@ bool DirectServes(const Call& call, int size, const Device& device) {
   return counts_known && by_kernel && call.count * SizeOf(call.dtype) >= kLeastDeviceBytes;
 }
 
-// Scratch memory is needed by calls that would otherwise write memory that other ranks still read.
+// A call needs scratch memory if it would otherwise write to memory that other ranks still read.
 int64_t DirectScratch(const Call& call) {
   const bool aside = (call.kind == CallKind::kAllToAll || call.kind == CallKind::kScan ||
                       call.kind == CallKind::kExclusiveScan) &&

@@ -46,7 +46,7 @@ struct Verdict {
   uint8_t direct;
 };
 
-// Returns a number of this process, which all its runtimes share.
+// Returns a random number that is the same for all runtimes of this process.
 std::array<uint8_t, 16> ThisProcess() {
   static const std::array<uint8_t, 16> number = [] {
     std::random_device random;
@@ -181,7 +181,8 @@ class Meeting final : public DeviceWay {
     return true;
   }
 
-  // Joins through the library: all ranks together, or each node group if not all ranks can.
+  // Makes a communicator of the library: one of all ranks or, if that is impossible, one of each
+  // node group.
   absl::Status Join() {
     OffloadLibrary* const library = call_.side().ways().library;
     std::vector<int> all(offers_.size());

@@ -1,6 +1,6 @@
 // The node groups of a communicator. The ranks of one host form a group, because they reach each
-// other on a shorter path than other ranks. A plain value type. It follows from values that are
-// equal on all ranks.
+// other on a shorter path than other ranks. A plain value type. Its values are computed from values
+// that are equal on all ranks.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ struct NodeGroups {
   int size = 0;              // ranks of each group, at least 2
   int mine = 0;              // number of this rank's group
   bool consecutive = false;  // the ranks of each group are consecutive
-  Group inside;              // this rank's group; a rank's place is its index in it
-  Group across;              // the ranks of this place, one per group, in rank order
+  Group inside;              // this rank's group; a rank's index in its group is its place
+  Group across;              // the ranks with this rank's place, one per group, in rank order
 
   // Returns nullopt if there is only one host, if a host has only one rank, or if hosts have
   // different numbers of ranks.

@@ -1,5 +1,6 @@
 // The way of node groups: a library (NCCL) works inside each node group, and the hosts' transports
-// work between the node groups. Each place of the node groups exchanges a slice of its own:
+// work between the node groups. Ranks with the same place (index in their node group) exchange one
+// slice with each other:
 //
 //                    inside, on the device      between equal places       inside, on the device
 //   all_reduce       reduce_scatter             all_reduce of the slice    all_gather
@@ -69,8 +70,8 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
     *moved |= done;
     return done;
   }
-  // If a call had not begun at the abort, it may have been about to begin; its copies are then on
-  // the stream.
+  // A call that Begun had not reported before the abort may have begun since. Its copies are then
+  // on the stream.
   bool Quiet() override {
     if (given_ && way_.side().node_groups()->offload->Gone()) {
       given_ = false;
@@ -93,8 +94,8 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
 
   // ---- Inside the node group
 
-  // Gives calls to the library as long as possible. Each call is given when the previous call is on
-  // the stream.
+  // Gives calls to the library until one of them cannot be given yet. A call can be given when the
+  // previous call is on the stream.
   absl::Status EnqueueInside(bool* moved) {
     DeviceOffload& to = *way_.side().node_groups();
     absl::MutexLock lock(&to.mutex);
@@ -319,7 +320,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
 
   bool is_root() const { return way_.core().rank() == call_.root; }
   int64_t part() const { return call_.count * width_; }
-  // Returns the number of steps inside that must be over before the piece.
+  // Returns the number of steps inside the node group that must be over before the piece may begin.
   int64_t BehindOf(int64_t piece) const {
     return before_pieces_ == 0                      ? 0
            : call_.kind == CallKind::kReduceScatter ? static_cast<int64_t>(before_pieces_)
@@ -347,14 +348,14 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
   const int place_;
   const int64_t width_;
   const bool sliced_;
-  const int root_node_group_;  // place of the root's node group in node_groups_.across
+  const int root_node_group_;  // index of the root's node group in node_groups_.across
   const bool at_root_;         // this rank's node group is the root's
   const int64_t piece_, pieces_;
   std::vector<Inside> steps_;
   size_t before_pieces_ = 0;  // number of steps that precede the pieces
   std::vector<std::unique_ptr<DeviceMark>>
       marks_;  // marks on the stream, one behind each step that has begun
-  // The step behind the marked steps has been given to the library.
+  // True if the step after the marked steps has been given to the library.
   bool given_ = false;
   std::vector<bool> over_;  // by piece
   int64_t first_open_ = 0;

@@ -1,5 +1,6 @@
-// The way of a library that does whole collectives. The library takes no other call until it has
-// put the present one on the stream, and this may require that the other ranks make the call too.
+// The offloaded way: a library does the whole collective. The library takes no other call until it
+// has put the present call on the stream. For this it may have to wait until the other ranks make
+// the call too.
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
 #include "lib/device/calls/device_call.h"
@@ -28,8 +29,8 @@ class OffloadWay final : public DeviceWay {
     *moved |= done;
     return done;
   }
-  // If a call had not begun at the abort, it may have been about to begin; its copies are then on
-  // the stream.
+  // A call that Begun had not reported before the abort may have begun since. Its copies are then
+  // on the stream.
   bool Quiet() override {
     if (given_ && !begun_ && to_.offload->Gone()) {
       begun_ = true;
@@ -52,8 +53,8 @@ class OffloadWay final : public DeviceWay {
     given_ = true;
     return to_.offload->Enqueue(call_.call(), stream, call_.scratch());
   }
-  // Checks whether the call is on the stream. If it is, makes the caller's stream wait for it,
-  // unless that stream waits for something else.
+  // Checks whether the call is on the library's stream. If it is, makes the caller's stream wait
+  // for the call, unless must_hold() is false.
   absl::Status Begin() {
     {
       absl::MutexLock lock(&to_.mutex);

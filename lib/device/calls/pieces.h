@@ -21,8 +21,9 @@ namespace entrain {
 // The size is large enough for copies at the full speed of the link, and small enough for overlap
 // in a call of some tens of MiB.
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
-// Returns the number of elements of each of `parts` in a piece, if elements have this width. They
-// fill whole cache lines, so that a piece is aligned like the buffer. Returns at most `count`.
+// Returns the number of elements of each of `parts` in a piece, if elements have this width. These
+// elements fill whole cache lines, so that a piece is aligned like the buffer. Returns at most
+// `count`.
 int64_t PieceElements(int64_t width, int64_t parts, int64_t count);
 
 // A call that PiecePipe cuts into pieces.

@@ -1,6 +1,6 @@
-// Measures the time without events, for a thread that polls calls. The time begins at the last look
-// that did something, or that noticed a call started since the previous look. So a time without
-// calls does not count.
+// Measures the time without events, for a thread that polls calls. A look is one poll of all calls.
+// The time begins at the last look that made a step, or that noticed a call started since the
+// previous look. So a time without calls does not count.
 //
 // Thread safety: none.
 #pragma once

@@ -61,8 +61,8 @@ class CudaDevices final : public Devices {
                                                            reinterpret_cast<CUdeviceptr>(memory));
     absl::Status known = driver_.Check(result, "cuPointerGetAttributes");
     if (result == CUDA_ERROR_INVALID_CONTEXT) {
-      // Some drivers answer only with a context. If no context is active, there is no device
-      // memory.
+      // Some drivers answer only if a context is current. If no context is active, there is no
+      // device memory.
       ENTRAIN_ASSIGN_OR_RETURN(CudaDevice* const device, ActiveDevice());
       known =
           device == nullptr ? absl::OkStatus() : device->Attributes(memory, 2, attributes, values);

@@ -23,7 +23,8 @@ struct CombineArgs {
   void* out;
   CombineOp op;
   int32_t n, divide;  // divide > 1: the sum is divided by it
-  uint64_t any, one;  // logical operations: bits of which one makes an element true; the value true
+  uint64_t any, one;  // logical operations. any: one of these bits makes an element true; one: the
+                      // value true
   const void* srcs[kMostSources];
   template <typename F>
   void ForEachPointer(F f) {

@@ -28,8 +28,9 @@ KernelId OfWidth(KernelId first, int64_t bytes);
 KernelStream& BoundStream();
 CudaDevice& BoundDevice();
 
-// Both note errors at the stream and return false after an error; then no kernel is started any
-// more. A room whose kernel was not awaited to its end must be put back as late.
+// Both functions note an error in the bound KernelStream, and return false after an error. After an
+// error no more kernels are started. A room whose kernel was not awaited to its end must be put
+// back as late.
 bool StartKernel(KernelId kernel, const void* args, int64_t arg_bytes, int64_t blocks);
 bool AwaitKernel(const ResultRoom& room);
 

@@ -115,8 +115,9 @@ void CommunicatorHandle::Abort() {
   Start(&CommunicatorHandle::EndAborted);
 }
 
-// At its end NCCL frees memory. That waits for all streams of the device, and one of these streams
-// may wait for the caller of this function. Therefore there is a time limit.
+// When NCCL ends a communicator, it frees memory, and for that it waits for all streams of the
+// device. One of these streams may wait for the caller of this function. Therefore there is a time
+// limit.
 bool CommunicatorHandle::Gone() {
   absl::MutexLock lock(&mutex_);
   return Ended() || (aborted_ && Clock::Real().Now() - aborted_ns_ >= kStopNs);
@@ -139,7 +140,8 @@ void CommunicatorHandle::Start(void (CommunicatorHandle::*end)()) {
   }).detach();
 }
 
-// NCCL allows an abort during a call, and the call then returns. A short call is awaited.
+// NCCL allows an abort during a call, and the call then returns. This function gives a running call
+// a short time to return by itself.
 void CommunicatorHandle::EndAborted() {
   Comm comm = nullptr;
   {

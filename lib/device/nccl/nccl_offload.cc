@@ -96,7 +96,7 @@ absl::Status NcclOffload::Begin(Order& order) {
   }
 }
 
-// Runs `calls` in a group, and ends the group in any case. Returns the first error.
+// Runs `calls` in a group of NCCL, and ends the group even after an error. Returns the first error.
 absl::Status NcclOffload::Group(absl::FunctionRef<absl::Status()> calls) {
   ENTRAIN_RETURN_IF_ERROR(ENTRAIN_NCCL(ncclGroupStart));
   absl::Status status = calls();
