@@ -47,7 +47,7 @@ template <typename Bits>
 constexpr Bits kMagnitude = static_cast<Bits>(std::numeric_limits<Bits>::max() >> 1);
 
 // Finds the k-th largest magnitude digit by digit, from the top digit down. Each step looks at the
-// elements that share the digits found so far, and counts them by their next digit.
+// elements that begin with the digits found so far, and counts these elements by their next digit.
 template <typename Bits>
 Sieve LargestOf(const Bits* x, int64_t count, int64_t k) {
   constexpr int kDigit = 11;

@@ -40,8 +40,8 @@ class Draws {
   uint64_t key_ = 0;
 };
 
-// Selects the elements of a vector that are sent. The caller asks in ascending order. Zeros are
-// never sent, except with kAll.
+// Selects the elements of a vector that are sent. The caller must ask about elements in ascending
+// order. Zeros are never sent, except with kAll.
 struct Sieve {
   enum Kind : uint8_t { kAll, kNonzero, kLargest, kRandom };
   Kind kind = kAll;
@@ -50,8 +50,8 @@ struct Sieve {
                      // the draws
   int64_t ties = 0;  // kLargest: how many elements equal to the threshold must still be kept
   Draws draws;       // kRandom
-  // For kLargest within each chunk: the object that says how many elements of a chunk are kept.
-  // threshold and ties are then those of the chunk. Otherwise null.
+  // Not null for kLargest within each chunk: the object that says how many elements of a chunk are
+  // kept. threshold and ties are then those of the current chunk.
   const Merging* chunks = nullptr;
 
   // Returns the sieve for the k largest magnitudes of x. Of equal magnitudes, the first ones are
