@@ -99,8 +99,7 @@ entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entrain_grow_conf
     ENTRAIN_ASSIGN_OR_RETURN(const GrowOptions options, ToGrowOptions(known, comm));
     auto made = kept->Grow(options);
     if (!made.ok()) {
-      // Newcomers may have failed without harm to the communicator. The error then has the reach of
-      // the call only.
+      // Newcomers may have failed without harm to the communicator. Then only the call has failed.
       reach = kept->status().ok() ? Reach::kCall : Reach::kByCode;
       return made.status();
     }

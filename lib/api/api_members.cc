@@ -65,8 +65,9 @@ absl::StatusOr<entrain::ShrinkOptions> ToShrinkOptions(const entrain_shrink_conf
   return options;
 }
 
-// Runs an agreement. Its errors TIMED_OUT and MISMATCH have the reach of the call only: unlike in
-// other calls, the communicator does not end if a rank does not call or calls something else.
+// Runs an agreement. The errors TIMED_OUT and MISMATCH fail only the call. In other calls they end
+// the communicator; in an agreement the communicator lives on if a rank does not call or calls
+// something else.
 entrain_status_t GuardAgreement(const char* function, absl::FunctionRef<absl::Status()> body) {
   absl::Status status;
   const entrain_status_t code = Guard(function, Does::kWait, [&] { return status = body(); });

@@ -21,12 +21,12 @@ namespace entrain::api {
 using entrain::CallbackScope;
 using entrain::Does;
 
-// The reach of a failure: kByCode is the reach of its code. kCall is the call alone, for stores and
-// optimizers, which have no communicator.
+// What a failure ends. kByCode: the code decides whether the communicator has ended. kCall: only
+// the call has failed; for stores and optimizers, which have no communicator.
 enum class Reach { kByCode, kCall };
 
 // Stores `status` (not OK) as this thread's last error and returns its code. Puts `function`
-// ("entrain_send") in front of texts that do not name their operation.
+// ("entrain_send") in front of the text if the text does not name its operation.
 entrain_status_t Fail(const char* function, const absl::Status& status, Reach reach);
 
 // Converts a status, which may be OK, to a record.

@@ -21,8 +21,8 @@
 namespace entrain::api {
 namespace {
 
-// A store that the environment names already exists, and launchers start all ranks at once. So if a
-// store does not answer within this time, it will not answer at all.
+// A store that the environment names already exists, and launchers start all ranks at once. So a
+// store that does not answer within this time will not answer at all.
 constexpr int64_t kStoreTimeout = 30 * kSecond;
 
 // The stores that this process serves, by the requested URL.

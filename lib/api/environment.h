@@ -22,11 +22,11 @@ struct Place {
   std::optional<int64_t> restarts;
 };
 
-// Returns this process's place. Opens the job's store, or serves the store if the launcher's
-// conventions give this rank that task. A served
-// store stays until the process ends, since other ranks may use it after this rank has finished. If
-// no launcher has set its variables, returns a world of one rank, with a store of its own. Any
-// thread may call this. Blocks for at most `timeout_ns`, and at most 30 s.
+// Returns this process's place. Opens the job's store. If the launcher's conventions say that this
+// rank serves the store, starts the server instead. A served store stays until the process ends,
+// since other ranks may use it after this rank has finished. If no launcher has set its variables,
+// returns a world of one rank, with a store of its own. Any thread may call this. Blocks for at
+// most `timeout_ns`, and at most 30 s.
 absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t timeout_ns);
 
 // Opens the job's store, too, but does not need a rank in the environment. ENTRAIN_STORE is

@@ -211,8 +211,8 @@ absl::Status WatchOn(const Handle* handle, absl::string_view operation, int64_t 
 }
 
 // Destroys a handle's object. Does nothing for NULL and in a forked child. Logs an error for a
-// wrong handle, and for a handle that must not be destroyed inside a callback. `does` says
-// what the destruction needs.
+// wrong handle, and for a handle that must not be destroyed inside a callback. `does` says what the
+// destruction needs (callback_scope.h).
 template <typename Handle>
 void Destroy(const char* function, Handle* handle, Does does = Does::kLook) {
   if (handle == nullptr || Forked()) {

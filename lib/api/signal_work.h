@@ -28,7 +28,7 @@ class SignalWork final : public Work, public Job {
   // `comm` is the name of a communicator. `operation` must live for ever. `tag` is -1 or a layer.
   static RefPtr<SignalWork> Make(std::shared_ptr<Engine> engine, std::string comm,
                                  absl::string_view operation, int64_t tag);
-  // Ends the work with `status` as soon as the engine has a turn. Must be called once, by any
+  // Ends the work with `status` the next time the engine runs its jobs. Must be called once, by any
   // thread.
   void Over(const absl::Status& status);
 
