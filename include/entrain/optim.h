@@ -55,9 +55,10 @@ typedef struct entrain_optim_config {
                                count branches, wait for their work: see timeout_ns */
   void* stream;             /* CUstream; NULL (default): the default stream of the device. HOST requires NULL.
                                entrain_optim_set_stream changes it */
-  int64_t timeout_ns;       /* DEVICE: time limit for which a call waits for its work, also in calls of a WSAM object
-                               around the optimizer; 0 (default): 30 min. After this time the call returns TIMED_OUT.
-                               The enqueued work may still take effect, so do not repeat the step. HOST: no effect */
+  int64_t timeout_ns;       /* DEVICE: longest time for which a call waits for its work; the same applies to calls of a
+                               WSAM object around the optimizer. 0 (default): 30 min. After this time the call returns
+                               TIMED_OUT. The enqueued work may still take effect, so do not repeat the step. HOST: no
+                               effect */
 } entrain_optim_config_t;
 
 ENTRAIN_API void entrain_optim_config_init_sized(entrain_optim_config_t* config, size_t bytes);

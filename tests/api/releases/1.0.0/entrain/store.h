@@ -38,8 +38,8 @@ ENTRAIN_API entrain_status_t entrain_store_open(const char* url, int64_t timeout
 ENTRAIN_API entrain_status_t entrain_store_serve(const char* url, entrain_store_t** store);
 
 /* Functions of the caller that implement a store on any map that all ranks share, for example c10d's Store, etcd or
- * MPI. Each function returns ENTRAIN_OK or an error, with which the calling library function fails. A negative
- * ENTRAIN_* code is kept; any other number becomes PEER_LOST with the number in the text.
+ * MPI. Each function returns ENTRAIN_OK or an error. After an error the library function that called it fails: with the
+ * same code if the error is a negative ENTRAIN_* code, otherwise with PEER_LOST and the number in the text.
  *
  * Threads: the functions are called only by threads inside entrain_comm_create, entrain_comm_grow, entrain_comm_join or
  * an entrain_store_* function with this store, never by a thread of the library. Several such threads may call at the

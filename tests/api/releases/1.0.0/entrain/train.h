@@ -364,10 +364,11 @@ enum { /* entrain_edit_config_t.reducer */
  *
  * EDiT exchanges every local_sgd_sync_interval steps. A-EDiT (use_async) exchanges when local_sgd_sync_time has passed
  * since the replicas last met. Each replica reads its own monotonic clock. A replica whose time has passed waits in
- * entrain_edit_begin_forward for the other replicas, which arrive at most one step after their own time has passed. If
- * a replica has several ranks, it arrives at most two steps later: the clock of its first rank counts, and the other
- * ranks learn of it one step later. When the replicas meet, they find out whether they have made min_total_global_steps
- * together since the last exchange. If they have not, they continue, and meet again after the same time. */
+ * entrain_edit_begin_forward for the other replicas. Each of them arrives at most one step after its own time has
+ * passed. A replica of several ranks arrives at most two steps after that time, because the clock of its first rank
+ * counts, and its other ranks learn of the end of the time one step later. When the replicas meet, they find out
+ * whether they have made min_total_global_steps together since the last exchange. If they have not, they continue, and
+ * meet again after the same time. */
 enum { /* overlap_merge: theta after the merge of an exchange that ran during further steps; a is the new anchor */
   ENTRAIN_MERGE_ADD = 0,    /* a + the change that this replica has made since the exchange began */
   ENTRAIN_MERGE_MIX = 1,    /* alpha theta + (1 - alpha) a (Streaming DiLoCo, arXiv 2501.18512, algorithm 2) */
@@ -522,12 +523,12 @@ typedef struct entrain_edit_config {
                                           multiplied by beta before the layer's next pseudo-gradient is added
                                           (SparseLoCo, arXiv 2508.15706) */
   int32_t on_loss;                     /* ENTRAIN_ON_LOSS_*; default FAIL. FINISH is refused in plain averaging, with
-                                          error_feedback, with compat, and on device memory. With
-                                          ENTRAIN_OUTER_CALLBACK each rank keeps the last combined pseudo-gradient
-                                          of each layer, and after a loss the ranks that have not made a layer's step
-                                          make it from this array. With replicas of several ranks FINISH needs a mesh
-                                          from entrain_mesh_create, whose communicator exists until entrain_edit_create
-                                          returns */
+                                          error_feedback, with compat, and on device memory. With ENTRAIN_OUTER_CALLBACK
+                                          each rank keeps the last combined pseudo-gradient of each layer, and after a
+                                          loss the ranks that have not made a layer's step make it from this array. With
+                                          replicas of several ranks FINISH needs a mesh from entrain_mesh_create. The
+                                          communicator that the mesh was made of must then exist until
+                                          entrain_edit_create returns */
   int32_t admit;                       /* ENTRAIN_ADMIT_*; default NONE. EXCHANGE needs ON_LOSS_FINISH, and a mesh of
                                           at least 2 replicas in entrain_edit_create. It is refused with
                                           ENTRAIN_OUTER_CALLBACK, whose state the library cannot send */
@@ -611,8 +612,8 @@ ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const ent
  * communicator's default deadline. Collective over the ranks of this replica. *edit belongs to the caller. See
  * "Newcomers" below. Errors:
  * - TIMED_OUT after wait_ns. The text has the reason, as that of entrain_comm_join does.
- * - MISMATCH if an option or a layer differs from that of the members; the text names it and both values. Also if the
- *   hash of the received state differs from the members' hash.
+ * - MISMATCH if an option or a layer differs from that of the members; the text names the option or layer, and both
+ *   values. Also if the hash of the received state differs from the members' hash.
  * - FAILED_PRECONDITION if the members' replicas have another number of ranks.
  * - PEER_LOST if the store cannot be reached. */
 ENTRAIN_API entrain_status_t entrain_edit_join(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
@@ -679,22 +680,22 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * rank of the first replica looks into the store before each rendezvous, which costs two requests. After the exchange,
  * a thread of the library takes the newcomers in on all ranks, while the callers train: it connects them, compares the
  * options, and sends them anchors, outer state, detectors (those of the first replica) and counters. Each replica sends
- * a share of each array. The newcomers check hashes. From the next rendezvous on they are replicas. A rendezvous that
- * becomes due meanwhile begins when the newcomers have the state.
+ * a share of each array. The newcomers check hashes. From the next rendezvous on the newcomers are replicas. A
+ * rendezvous that becomes due meanwhile begins when the newcomers have the state.
  *
  * entrain_edit_join returns with theta = a. entrain_edit_info_t.steps is then the step of the fastest member, but at
  * most the step of the next exchange, so that the newcomer comes to that exchange with the others. In this exchange the
  * newcomer counts with the steps that it has made, and not at all if it has made none. The arrays of
  * entrain_edit_add_state are not sent: they keep the newcomer's values. Layers that do not train are sent.
  *
- * With newcomer_warmup = k the weight of a newcomer grows over its first k exchanges of a layer, so that a replica whose
- * inner optimizer begins anew moves the others little:
+ * With newcomer_warmup = k the weight of a newcomer grows over its first k exchanges of a layer, so that the newcomer,
+ * whose inner optimizer begins anew, moves the other replicas little:
  *
  *   w'_n = f_n w_n / (sum over the accepted m of f_m w_m),   f_n = (c_n + 1) / (k + 1)
  *
- * w is the weight by the other options (uniform, softmax, mixed with steps or tokens). c_n is the number of exchanges of
- * the layer to which the newcomer has brought a pseudo-gradient before this one; from c_n = k on, and for replicas that
- * are no newcomers, f_n = 1. Without normalize the weights are f_n w_n. All replicas compute the same bits.
+ * w is the weight by the other options (uniform, softmax, mixed with steps or tokens). c_n is the number of earlier
+ * exchanges of the layer to which the newcomer has brought a pseudo-gradient. f_n = 1 if c_n >= k, and for replicas
+ * that are no newcomers. Without normalize the weights are f_n w_n. All replicas compute the same bits.
  *
  * A newcomer gets the lowest number that no replica has, so a replacement gets the number of the replica that was lost.
  * entrain_edit_info_t.replica is this number. Numbers are below entrain_edit_info_t.most_replicas. The mesh of a
@@ -714,10 +715,10 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * An exchange that entrain_edit_request_sync has requested needs all replicas, and entrain_edit_begin_forward waits for
  * them; a late replica takes up its missed rounds first. Replicas that have left take part in all rounds, and do not
  * count for the quorum. If a round is not closed within timeout_ns, the exchange fails with TIMED_OUT, which names the
- * replicas that have not come; with ENTRAIN_ON_LOSS_FINISH these replicas are lost. Checkpoints can be saved after a requested exchange; entrain_edit_open_state is refused.
- * With ENTRAIN_ON_LOSS_FINISH the replicas that are left carry out the last decision about a round, whichever of them
- * knew it. A lost replica does not count for the quorum. If fewer replicas are left than the quorum, a round needs all
- * of them.
+ * replicas that have not come; with ENTRAIN_ON_LOSS_FINISH these replicas are lost. Checkpoints can be saved after a
+ * requested exchange; entrain_edit_open_state is refused. With ENTRAIN_ON_LOSS_FINISH the replicas that are left carry
+ * out the last decision about a round, even if only one of them knew this decision. A lost replica does not count for
+ * the quorum. If fewer replicas are left than the quorum, a round needs all of them.
  *
  * The options are refused in plain averaging, with use_async, overlap_steps, fragments, error_feedback, compat, and on
  * device memory; CARRY and WEIGHTED also with ENTRAIN_ANCHOR_CHECK_REPAIR. If replicas have several ranks, these
@@ -774,8 +775,8 @@ ENTRAIN_API entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit);
  * of a replica. If several ranks work on the same tokens, only one of them records the tokens. A replica whose ranks
  * all record 0 tokens (for example because each step was skipped) has trained on no tokens, and has no share with
  * use_step_weight. Steps count instead of tokens only if a replica that made steps recorded nothing, or if no replica
- * recorded a token. The record travels with the next rendezvous. So metrics need no traffic of their own, for which the
- * replicas would wait for each other between two rendezvous. Local. */
+ * recorded a token. The record travels with the next rendezvous. So metrics need no traffic of their own, and the
+ * replicas do not wait for each other between two rendezvous. Local. */
 ENTRAIN_API entrain_status_t entrain_edit_record(entrain_edit_t* edit, int64_t tokens, double metric, double weight);
 
 enum { /* entrain_edit_wish */
@@ -785,11 +786,11 @@ enum { /* entrain_edit_wish */
 /* Shows wishes (ENTRAIN_WISH_*, or-ed) at the next rendezvous. All ranks then see at the same rendezvous, in
  * entrain_edit_info_t.wishes, that some rank has these wishes, and can act together. Local. */
 ENTRAIN_API entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wishes);
-/* Tells the other replicas that this replica has made its last step; they may continue. Takes part in their rendezvous,
- * with weight zero after the replica's own steps have been exchanged. Returns when all replicas have left. The live
- * parameters are then the anchors, the same on all replicas. Collective over the replica; blocks, for each rendezvous
- * at most tau plus the time limit. With ENTRAIN_ON_LOSS_FINISH it also waits, at most the time limit, until all ranks
- * have finished the last exchange. This rank must not train afterwards. */
+/* Tells the other replicas that this replica has made its last step; they may continue. Takes part in their rendezvous.
+ * After the last steps of this replica have been exchanged, its weight is zero. Returns when all replicas have left.
+ * The live parameters are then the anchors, the same on all replicas. Collective over the replica; blocks, for each
+ * rendezvous at most tau plus the time limit. With ENTRAIN_ON_LOSS_FINISH it also waits, at most the time limit, until
+ * all ranks have finished the last exchange. This rank must not train afterwards. */
 ENTRAIN_API entrain_status_t entrain_edit_leave(entrain_edit_t* edit);
 /* Starts entrain_edit_leave. */
 ENTRAIN_API entrain_status_t entrain_edit_leave_start(entrain_edit_t* edit, entrain_work_t** work);
@@ -1065,7 +1066,7 @@ static ENTRAIN_INLINE void entrain_state_info_init(entrain_state_info_t* info) {
 ENTRAIN_API entrain_status_t entrain_state_count(const entrain_state_t* state, size_t* count);
 ENTRAIN_API entrain_status_t entrain_state_info(const entrain_state_t* state, size_t index, entrain_state_info_t* info);
 /* Writes to *index the entry with this name and layer (-1: not a layer); if the layer has several pieces, the first.
- * Returns INVALID_ARGUMENT, which names both, if there is no such entry. */
+ * Returns INVALID_ARGUMENT, which states the name and the layer, if there is no such entry. */
 ENTRAIN_API entrain_status_t entrain_state_find(const entrain_state_t* state, const char* name, int32_t layer,
                                                 size_t* index);
 /* Copies an entry to `data`, in host memory. `count` and `dtype` must be those of the entry (INVALID_ARGUMENT
@@ -1133,18 +1134,19 @@ ENTRAIN_API entrain_status_t entrain_state_commit_start(entrain_state_t* state, 
  * After the same number of installs, all of them have the same parameters, bit for bit.
  *
  * The accumulator and `params` stay where they are. A rank whose caller computes takes part in its next install. If a
- * rank and the rank behind it are both lost before the shards have been cut anew, a shard is lost: all calls then
- * return MISMATCH, which names both. Start again from the last checkpoint. A rank that was left out, because it was
- * stopped or too late, gets STALE_GENERATION. A loss during create, save or load is an error. In the last round,
- * install waits until all ranks have finished it. With agd, the optimizer's counts of branches include the copy. */
+ * rank and the next rank, which keeps the copy of its shard, are both lost before the shards have been cut anew, a
+ * shard is lost: all calls then return MISMATCH, which names the two ranks. Start again from the last checkpoint. A
+ * rank that was left out, because it was stopped or too late, gets STALE_GENERATION. A loss during create, save or load
+ * is an error. In the last round, install waits until all ranks have finished it. With agd, the optimizer's counts of
+ * branches include the copy. */
 
 enum { /* entrain_acco_config_t.method. Each round sends 2 (W - 1) / W L elements per rank, L = padded parameters */
   ENTRAIN_ACCO = 0,      /* half A of a batch is computed at an estimate of the parameters, half B at the parameters. A
                             alone makes the next estimate (a preview of the optimizer step, which leaves no trace); A
                             and B make the next parameters. Two rounds per commit */
   ENTRAIN_ACCO_DPU = 1,  /* delayed parameter update: each round commits, with the gradients of the previous round */
-  ENTRAIN_ACCO_WP = 2,   /* weight prediction: as DPU, but the next gradients are computed at the parameters to which
-                            one more such step would lead (a reconstruction, because there is no published code) */
+  ENTRAIN_ACCO_WP = 2,   /* weight prediction: as DPU, but the next gradients are computed at the parameters that one
+                            more such step would give (a reconstruction, because there is no published code) */
   ENTRAIN_ACCO_ZERO1 = 3 /* synchronous: install waits for the round that it starts */
 };
 enum { /* units of the schedule and of the limit; they are counted over the commits of all ranks together */
@@ -1205,8 +1207,8 @@ typedef struct entrain_acco_config {
                                      repeated bit for bit; NULL (default): none. Copied */
   size_t scripted_rounds;        /* number of entries of scripted_counts; the run cannot have more rounds */
   int64_t warmup_rounds;         /* synchronous rounds at the start; default 0 */
-  double clip_norm;              /* > 0: largest norm of a round's mean gradient, for which each round sends one more
-                                    scalar; 0 (default): no limit */
+  double clip_norm;              /* > 0: largest norm of a round's mean gradient; each round then sends one more scalar.
+                                    0 (default): no limit */
   double lr;                     /* default 1e-3 */
   double min_lr;                 /* learning rate at the end of the cosine; default 0 */
   int64_t schedule_warmup;       /* the rate grows linearly from 0 to lr up to this progress; default 0 */
@@ -1349,12 +1351,12 @@ ENTRAIN_API entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entra
 ENTRAIN_API entrain_status_t entrain_acco_loss(const entrain_acco_t* acco, int32_t index, int32_t* rank, int64_t* round,
                                                char* text, size_t bytes);
 
-/* Newcomers, with ENTRAIN_ADMIT_EXCHANGE. A process calls entrain_acco_join. A thread of the library looks into the store
- * between rounds (rank 0: two requests, at most every 20 ms) and connects newcomers on all ranks, while rounds go on. At the
- * beginning of the first round after a commit, the shards of masters and optimizer state are cut anew for all ranks.
- * Newcomers get their shards, the parameters and the counters, and check hashes. The rounds stop for this transfer
- * only. This round counts the gradients of newcomers: it waits until they too have called entrain_acco_install. All
- * ranks then have the same bits.
+/* Newcomers, with ENTRAIN_ADMIT_EXCHANGE. A process calls entrain_acco_join. A thread of the library looks into the
+ * store between rounds (rank 0: two requests, at most every 20 ms) and connects newcomers on all ranks, while rounds go
+ * on. At the beginning of the first round after a commit, the shards of masters and optimizer state are cut anew for
+ * all ranks. Newcomers get their shards, the parameters and the counters, and check hashes. The rounds stop for this
+ * transfer only. This round counts the gradients of newcomers too, so it waits until the newcomers have called
+ * entrain_acco_install. All ranks then have the same bits.
  *
  * The members keep their old state until all of them have agreed that the transfer has succeeded. If a newcomer dies or
  * stops before that, the attempt fails. No round waits for the newcomer, except that the transfer may wait 10 s beyond
