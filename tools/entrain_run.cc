@@ -38,10 +38,10 @@ constexpr int kMostRanks = 4096, kMostRestarts = 1'000'000;
 // themselves.
 constexpr int64_t kLastWordsNs = 2 * kSecond;
 constexpr int64_t kGraceNs = 5 * kSecond;  // between the request to end and the kill
-// After all ranks have ended, the rest of their output is lost if nobody reads for this time. It is
-// long after a success, because a person may be reading the output page by page.
+// After all ranks have ended, the rest of their output is lost if nobody reads for this time. After
+// a success the time is long, because a person may be reading the output page by page.
 constexpr int64_t kReaderNs = 60 * kSecond, kReaderOfFailureNs = 2 * kSecond;
-constexpr int64_t kAskStoreNs = kSecond;  // limit of a question to this process's own store
+constexpr int64_t kAskStoreNs = kSecond;  // limit of a request to this process's own store
 constexpr int kTimedOut = 124, kCannotRun = 127, kBadUsage = 2;
 
 struct Options {
@@ -125,7 +125,8 @@ Variables VariablesOf(int rank, int size, const Variables& of_job) {
 
 absl::StatusOr<RankProcess> Job::StartOne(int rank) {
   Variables all = VariablesOf(rank, options_.ranks, of_job_);
-  // An empty value, so that a job inside an elastic job is not elastic because of the outer one.
+  // The value is empty if this job is not elastic. Otherwise a job inside an elastic job would
+  // inherit the outer job's value.
   all.emplace_back(kRestarts, options_.elastic ? absl::StrCat(restarts_.count(rank)) : "");
   ENTRAIN_ASSIGN_OR_RETURN(RankProcess process, StartRank(options_.program, all));
   guardian_.Watch(process.pid);

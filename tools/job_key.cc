@@ -24,8 +24,8 @@ constexpr size_t kRandomBytes = 32;
 std::string RandomKey() {
   std::string bytes(kRandomBytes, '\0');
   RandomBytes(bytes.data(), bytes.size());
-  return absl::BytesToHexString(bytes);  // in hex, since a newline at the end of the file is not
-                                         // part of the key
+  return absl::BytesToHexString(bytes);  // in hex, because readers drop a newline at the end of the
+                                         // file, and a random byte could be one
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace entrain {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
-// The number of reads of a pipe at the end. It covers at most the capacity of a pipe (1 MiB), since
-// a process that outlives its rank could write for ever.
+// The largest number of reads from a pipe after its rank has ended. They cover the capacity of a
+// pipe (1 MiB) and no more, since a process that outlives its rank could write for ever.
 constexpr size_t kLastReads = (1 << 20) / kReadBytes;
 constexpr int64_t kLineNs = 100 * kMillisecond;
 

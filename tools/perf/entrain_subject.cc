@@ -28,7 +28,7 @@ int32_t AddFloats(void* dst, const void* src, size_t count, entrain_dtype_t, voi
   return 0;
 }
 
-// A meeting by the library's own calls, for ranks on machines that share no memory.
+// A meeting that makes calls of the library, for ranks on machines that share no memory.
 class CommMeeting final : public Meeting {
  public:
   explicit CommMeeting(entrain_comm_t* comm) : comm_(comm) {}

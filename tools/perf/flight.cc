@@ -46,7 +46,7 @@ absl::StatusOr<std::string> Ask(int64_t pid) {
     char some[1 << 16];
     const absl::StatusOr<size_t> got = ReadSome(connected->get(), some, sizeof(some));
     if (!got.ok()) {
-      // The other side closes behind the dump.
+      // The other side closes the connection after the dump.
       return text.empty() ? absl::StatusOr<std::string>(got.status()) : text;
     }
     text.append(some, *got);

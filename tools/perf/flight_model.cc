@@ -111,7 +111,8 @@ void Place(const RankDump& dump, Job* job) {
   if (comm->size != dump.size) {
     throw std::out_of_range("two sizes of one communicator");
   }
-  // Only the rank itself knows none of its addresses, see Member in lib/comm/peers.h.
+  // The dump of a rank lacks the address of the rank itself (Member in lib/comm/peers.h), so this
+  // entry is taken from another rank's dump.
   for (size_t r = 0; r < comm->members.size(); ++r) {
     if (comm->members[r].address.empty()) {
       comm->members[r] = dump.members[r];

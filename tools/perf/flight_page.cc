@@ -212,8 +212,8 @@ class Page {
         absl::StrAppend(text, "    ", step, "\n");
       }
       json["culprit"] = ToJson(job_, culprit);
-      // A communicator with a culprit counts more than one without; then the one with the longest
-      // wait counts.
+      // A communicator with a culprit counts more than one without. Among the others, the one with
+      // the longest wait counts most.
       const std::pair<bool, double> weight(culprit.rank >= 0, calls.front().age_s);
       if (!worst_ || weight > weight_) {
         worst_ = culprit;

@@ -205,7 +205,8 @@ class Finder {
       return std::pair(b.second.size(), a.second) < std::pair(a.second.size(), b.second);
     });
     const bool tie = groups[0].second.size() == groups[1].second.size();
-    // The lowest rank that differs from the majority; if there is a tie, that differs from rank 0.
+    // The lowest rank that differs from the majority. If there is a tie, the lowest rank that
+    // differs from rank 0.
     int lowest = -1;
     std::string its;
     for (size_t g = 1; g < groups.size(); ++g) {
@@ -398,8 +399,10 @@ std::vector<OpenCall> OpenCallsOf(const JobComm& comm) {
       }
     }
   }
-  // A rank that has done its part of a collective may have waited in a later collective for longer
-  // than another rank has been in the earlier one. The earlier collective comes first nevertheless.
+  // Calls are sorted by age, but an earlier collective always comes before a later one of the same
+  // tag. By age alone the later one could come first: a rank that has done its part of the earlier
+  // collective may have waited in the later one for longer than another rank has been in the
+  // earlier one.
   std::map<int64_t, double> later_s;  // by tag
   std::vector<std::pair<double, OpenCall>> by_age;
   for (auto call = found.rbegin(); call != found.rend(); ++call) {

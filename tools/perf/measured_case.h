@@ -40,7 +40,7 @@ struct Case {
   static std::vector<Case> Sweep(const Case& like, int64_t min_bytes, int64_t max_bytes,
                                  int factor);
 
-  // Return the number of elements of the buffers: those of the root, on every rank.
+  // Return the number of elements of the root's buffers. All ranks have buffers of this size.
   int64_t in_count() const {
     return collective == CallKind::kReduceScatter || collective == CallKind::kScatter ||
                    collective == CallKind::kAllToAll

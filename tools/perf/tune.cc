@@ -187,7 +187,8 @@ TuneResult Tune(const std::vector<Observation>& observations, const TunedFor& wh
   result.where = where;
   result.figures = Measured(Times(observations), where, cores, from);
   FindRanges(observations, cores, &result);
-  // A line for a link counts the ranks per host.
+  // The line of a link names the number of ranks per host. If the link is between hosts, that is
+  // one.
   result.figures.where.ranks = where.link >= Link::kFabricAcross ? 1 : where.ranks;
   return result;
 }
