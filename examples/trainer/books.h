@@ -29,8 +29,8 @@ class Books {
         std::function<Traffic()> meter);
 
   // Must be called before any work that could be lost. Collective. Rank 0 creates both files. Then
-  // the first ranks of the other replicas, and ranks that join, open the log. If it fails, it fails
-  // on all ranks, and one of them prints the reason.
+  // the first ranks of the other replicas, and ranks that join, open the log. If this function
+  // fails, it fails on all ranks, and one of them prints the reason.
   void OpenFiles();
   // Continues a run that has made `steps` steps, of `tokens` tokens.
   void Resume(int64_t steps, int64_t tokens) { progress_.Resume(steps, tokens); }

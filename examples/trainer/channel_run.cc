@@ -249,8 +249,8 @@ void ChannelRun::AfterInstall() {
       Save();
     }
   } else if (info.rounds == joined_after_ && SaveIsDue()) {
-    // With an asynchronous method, the others have recorded this commit. They save it together with
-    // this rank, which does not call GetTogether yet.
+    // With an asynchronous method, the other ranks have already recorded this commit, and save it
+    // together with this rank. This rank does not call GetTogether yet.
     Save();
   }
 }

@@ -72,7 +72,7 @@ class ReplicaRun {
   Books books_;
   double sums_waited_s_ = 0.0;
   std::vector<int> present_;    // replicas at the last rendezvous; empty: none yet
-  std::vector<int> newcomers_;  // those of them that are not in the session yet
+  std::vector<int> newcomers_;  // replicas in present_ that are not in the session yet
   int64_t joined_at_ = 0;       // number of steps of the others when this replica joined
   size_t said_lost_ = 0;        // number of lost replicas for which a line was printed
   int64_t made_ = 0;            // number of steps of this replica
