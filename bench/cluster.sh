@@ -6,11 +6,11 @@
 #   bench/cluster.sh [--nodes 4] [--rate 1gbit,100mbit] [--connection RATE] [--burst BYTES] [--delay MS]
 #                    [--build build/release] [COMMAND ARGUMENTS...]
 #
-# The bound: 2 (N-1)/N of the bytes at the rate, of which 1448 of 1514 are payload. A burst of 256 KiB passes without a
-# limit, so smaller messages are not limited, and 1 MiB is limited a little less than the rate says. --connection: limits
-# each connection, as clouds do (a connection has one of 256 classes by the sum of its ports, so two of many may share a
-# class). --delay: adds MS milliseconds to the round trip between any two nodes (delay_frames.cc; needs no netem).
-# Traffic is plain (ENTRAIN_INSECURE=1), unless ENTRAIN_KEY_FILE names a key.
+# The bound is the time for 2 (N-1)/N of the bytes at the rate; 1448 of 1514 bytes of a frame are payload. A burst of
+# 256 KiB passes without a limit, so smaller messages are not limited, and 1 MiB is limited a little less than the
+# rate says. --connection: limits each connection, as clouds do (a connection has one of 256 classes by the sum of its
+# ports, so two of many may share a class). --delay: adds MS milliseconds to the round trip between any two nodes
+# (delay_frames.cc; needs no netem). Traffic is plain (ENTRAIN_INSECURE=1), unless ENTRAIN_KEY_FILE names a key.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -70,7 +70,8 @@ class Rank final : public Subject {
         ranks_(ranks),
         crowded_(crowded),
         piece_(kPiece / sizeof(float)) {
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // where only a parent may read a process
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // needed if the system lets only a parent read a
+                                                // process's memory
     shared_.ranks[rank].pid = getpid();
   }
   int rank() const override { return rank_; }

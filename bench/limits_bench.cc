@@ -124,7 +124,8 @@ std::vector<double> RunOn(int count, const std::function<double(int, Pair&)>& bo
     if (pid == 0) {
       alarm(kSecondsEach);
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // where only a parent may read a process
+      prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // needed if the system lets only a parent read a
+                                                  // process's memory
       PinToCore(me);
       Pair pair(*shared, me);
       if (count == 2) {

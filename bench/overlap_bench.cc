@@ -229,7 +229,7 @@ class Meter {
     }
     rounds_ = kLeastRounds;
     for (int i = 0; i < kEstimates;
-         ++i) {  // each estimate uses the last, since long loops differ from short ones
+         ++i) {  // each estimate uses the previous one, since long loops differ from short ones
       ENTRAIN_ASSIGN_OR_RETURN(const double took, ComputeAlone());
       rounds_ = std::max(kLeastRounds,
                          static_cast<int64_t>(static_cast<double>(rounds_) * Median(alone) / took));
