@@ -159,11 +159,13 @@ class ACCO(Checkpointed):
         return Callback(called, "entrain_acco_step_fn")
 
     def add(self, microbatches: int = 1, tokens: int = 0) -> None:
-        """Tells the channel that the gradients of `count` micro-batches have been added. Local."""
+        """Tells the channel that the gradients of `microbatches` micro-batches, with `tokens` tokens, have been
+        added. Local."""
         self._call(lib.entrain_acco_add, microbatches, tokens)
 
     def poll(self) -> bool:
-        """Returns True if install would not wait for other ranks, or if it must be called now. Never blocks."""
+        """Returns True if install would not wait for other ranks, or if the caller must call install now. Never
+        blocks."""
         ready = ffi.new("int32_t*")
         self._call(lib.entrain_acco_poll, ready)
         return bool(ready[0])

@@ -203,8 +203,8 @@ class Collectives(Handle):
 
     def reduce(self, array: Any, out: Any = None, op: OpLike = "sum", root: int = 0, *, async_: bool = False,
                **options: "Unpack[CallOptions]") -> Any:
-        """As all_reduce, with the result on `root` only: in place there if `out` is None. On other ranks `out` is not
-        used, and the result is None."""
+        """As all_reduce, with the result on `root` only. If `out` is None, the root's result replaces its `array`. On
+        other ranks `out` is not used, and the result is None."""
         self._root("reduce", root)
         if self.rank == root:
             source, target = self._pair("reduce", array, out, options)
@@ -493,7 +493,7 @@ class Collectives(Handle):
 
     def reduce_scatter_list(self, arrays: Any, out: Any, op: OpLike = "sum", *, async_: bool = False,
                             **options: "Unpack[CallOptions]") -> Any:
-        """As reduce_scatter: arrays[r] is this rank's contribution to `out` of rank r."""
+        """As reduce_scatter, with one array per rank: arrays[r] is this rank's contribution to `out` of rank r."""
         name = "reduce_scatter_list"
         target = self._buffer(name, "out", out, options, True)
         parts, pointers, counts = self._list(name, "arrays", arrays, options, False)

@@ -240,8 +240,8 @@ class Comm(Collectives):
 
     @property
     def generation(self) -> int:
-        """The number of membership changes: 0 for a communicator that ranks have created, and one more for each
-        `shrink` and `grow`."""
+        """The number of membership changes: 0 for a communicator from `create`, and one more for each `shrink` and
+        `grow`."""
         out = ffi.new("uint64_t*")
         self._call(lib.entrain_comm_generation, out)
         return int(out[0])
@@ -319,8 +319,8 @@ class Comm(Collectives):
         self._call(lib.entrain_comm_abort, reason.encode())
 
     def drain(self, timeout: Optional[float] = None) -> bool:
-        """Waits at most `timeout` seconds (None: for ever) until every call started here is done. Returns True if
-        they are."""
+        """Waits at most `timeout` seconds (None: for ever) until every call started here is done. Returns True if all
+        these calls are done."""
         left = math.inf if timeout is None else timeout
         while True:
             with self._life as handle:
@@ -440,8 +440,8 @@ def _comm_config(name: Optional[str], timeout: Optional[float], algorithms: Opti
 
 class Batch(Handle):
     """Several calls on one communicator that start together. Pass the batch as `batch=` to calls, then call `start`.
-    It can be started again once the last start is done; it keeps the arrays, and uses their contents at that time.
-    One thread at a time."""
+    The batch can be started again once the last start is done. It keeps the arrays, and uses the contents that they
+    have at the start. One thread at a time."""
 
     _what = "batch"
 

@@ -87,7 +87,7 @@ def _end_calls(mesh: Any) -> None:
 
 
 def _ending(mesh: Life) -> Callable[[Any], None]:
-    """Ends the calls on an object of a mesh, which keeps the mesh alive."""
+    """Returns a function that ends the calls on an object of the mesh. The function keeps the mesh alive."""
     return lambda handle: _end_calls(mesh.handle)
 
 
