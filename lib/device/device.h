@@ -88,9 +88,9 @@ class Device {
   virtual absl::StatusOr<void*> Open(const DeviceExport& memory) = 0;
   virtual void Close(const DeviceExport& memory) = 0;
 
-  // Returns a hash of the bits of 32-bit words. It differs, except by chance, if any word differs,
-  // and is equal on every device. Blocks; returns DEADLINE_EXCEEDED when the time is up, while the
-  // kernel still runs.
+  // Returns a hash of the bits of 32-bit words. The hash differs, except by chance, if any word
+  // differs, and is equal on every device. Blocks; returns DEADLINE_EXCEEDED when the time is up,
+  // while the kernel still runs.
   virtual absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
                                         Deadline give_up) = 0;
 

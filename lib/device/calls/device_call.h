@@ -38,8 +38,9 @@ class DeviceWay {
   // Returns the cause of the wait, for the error at the deadline. Returns null if the call waits
   // for a part, which has a deadline of its own.
   virtual const char* WaitsFor() const = 0;
-  // Returns true if the next calls may choose their way and begin. This call then enqueues nothing
-  // more on shared streams and libraries, where the order of calls must be the same on all ranks.
+  // Returns true if the next calls may choose their way and begin. From then on this call enqueues
+  // nothing more on streams and libraries that the calls share. On these the order of calls must be
+  // the same on all ranks.
   virtual bool settled() const { return true; }
 };
 

@@ -21,8 +21,8 @@
 // host does not wait for either event. A blocking call makes the host wait, so that no work on the
 // stream needs to wait.
 //
-// Threads. Each communicator with calls on device memory has one thread, the runner. It polls all
-// calls under way and never blocks on one of them. It sleeps if there are no calls.
+// Threads. Each communicator with calls on device memory has one thread, the runner. The runner
+// polls all calls under way and never blocks on one of them. If there are no calls, it sleeps.
 #pragma once
 
 #include <cstdint>

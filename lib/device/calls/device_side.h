@@ -67,7 +67,7 @@ class DeviceSide {
   };
   void Met(Ways ways);
   bool met() const { return met_.load(std::memory_order_acquire); }
-  // These must not be called before met() returns true.
+  // The functions below must not be called before met() returns true.
   bool direct() const { return met_ways_.direct; }
   bool Here(int rank) const { return met_ways_.here[static_cast<size_t>(rank)]; }
   // whole and node_groups return null if there is no such communicator.

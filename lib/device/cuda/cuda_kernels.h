@@ -6,8 +6,8 @@
 namespace entrain {
 
 // Returns the one table for all devices. Its functions use the calling thread's KernelStream and
-// must not be called without one. They note errors there: more than kMostSources contributions, or
-// an error of the driver.
+// must not be called without one. The functions note errors in the KernelStream: more than
+// kMostSources contributions, or an error of the driver.
 const Kernels& CudaKernels();
 
 }  // namespace entrain

@@ -303,7 +303,7 @@ struct CombinePairs {
 };
 
 // ---- Converting. A device maps every NaN to one NaN. A CPU makes a NaN quiet and keeps the digits
-// that fit. These functions do the same as a CPU.
+// that fit. The functions below treat a NaN as a CPU does.
 
 ENTRAIN_ANYWHERE inline float ToFloat(double x) {
   const auto bits = __builtin_bit_cast(uint64_t, x);

@@ -1,7 +1,7 @@
-// The part of NCCL's binary interface that the library uses. It is declared here so that neither
-// NCCL's header nor CUDA's is needed to build. Values and layouts are those of nccl.h from 2.19 on;
-// tests/device/nccl/abi_test.cc compares them if that header is installed. NCCL's documentation
-// describes the functions.
+// The part of NCCL's binary interface that the library uses. This header declares that part itself,
+// so that the build needs neither NCCL's header nor CUDA's. Values and layouts are those of nccl.h
+// from 2.19 on; tests/device/nccl/abi_test.cc compares them if that header is installed. NCCL's
+// documentation describes the functions.
 #pragma once
 
 #include <climits>
