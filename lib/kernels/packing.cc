@@ -144,7 +144,7 @@ int64_t Padded(int64_t bytes) {
   return Ceiling(bytes, 8) * 8;
 }
 
-// Returns the number of values that are handled at a time. They are whole blocks.
+// Returns the number of values that are handled at a time: a whole number of blocks.
 int64_t ChunkOf(const Packing& packing) {
   return packing.block > 0 ? packing.block * Ceiling(Unpacker::kPiece, packing.block)
                            : Unpacker::kPiece;
