@@ -69,8 +69,8 @@ class Agd final : public Optimizer {
   }
 
   const OptimizerConfig config_;
-  // These counters are diagnostics. Several threads may step slices at once. Nothing else depends
-  // on the counters, so they are relaxed.
+  // These counters are diagnostics. Several threads may step slices at once, so the counters are
+  // atomic. No other data depend on the counters, so relaxed order is sufficient.
   mutable std::atomic<int64_t> elements_{0}, adaptive_{0};
 };
 

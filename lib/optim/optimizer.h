@@ -1,5 +1,5 @@
-// Optimizers over flat f32 arrays. They are element-wise, so a step on a shard has the same result
-// as that part of a step on the whole array.
+// Optimizers over flat f32 arrays. All rules are element-wise, so a step on a shard gives its
+// elements the same values as a step on the whole array.
 //
 // An Optimizer holds hyper-parameters and counters. The caller owns the master and state arrays.
 // Thread safety: all functions are const, and may be called from any thread.
@@ -15,8 +15,8 @@
 namespace entrain {
 
 // kPreview computes the new parameters into `out` and does not change master and state. kCommit
-// also stores them (`out` may be null or equal to master). Both run the same kernel, so their
-// parameters are bit-identical.
+// also stores them (`out` may be null or equal to master). kPreview and kCommit run the same
+// kernel, so their parameters are bit-identical.
 enum class Apply { kPreview, kCommit };
 
 constexpr int kMaxStateArrays = 8;  // no rule has more

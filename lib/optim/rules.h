@@ -27,9 +27,9 @@ std::unique_ptr<Optimizer> MakeLion(const OptimizerConfig& config);
 //   (1)  decoupled: p ← (1 − η λ) p;  fixed: p ← (1 − λ) p;  coupled: g ← g + λ p
 //   (2)  m ← β₁ m' + (1 − β₁) g
 //   (3)  c₁ = 1 − β₁ᵗ,  c₂ = 1 − β₂ᵗ,  a = η √c₂ / c₁
-//   (4)  s = m / c₁ − m' / c₁', but s = m / c₁ at t = 1. It is computed as
-//        (1 − β₁) / c₁ · (g − m' / c₁'), which is equal because
-//        β₁ / c₁ − 1 / c₁' = −(1 − β₁) / (c₁ c₁'), and which has no cancellation
+//   (4)  s = m / c₁ − m' / c₁', but s = m / c₁ at t = 1. s is computed as
+//        (1 − β₁) / c₁ · (g − m' / c₁'), which has no cancellation. The two forms are equal,
+//        because β₁ / c₁ − 1 / c₁' = −(1 − β₁) / (c₁ c₁')
 //   (5)  b ← β₂ b + (1 − β₂) s²
 //   (6)  v = b; with amsgrad, v = the largest b so far
 //   (7)  d = max(√v, δ √c₂)
