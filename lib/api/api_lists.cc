@@ -1,5 +1,6 @@
-// collectives.h: calls whose parts lie apart in memory. They become the calls of collectives.h on
-// contiguous memory: the caller's own memory if the parts are contiguous, else a temporary copy.
+// collectives.h: calls whose parts lie apart in memory. Each list call becomes a call of
+// collectives.h on contiguous memory: the caller's own memory if the parts are contiguous, else a
+// temporary copy.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -113,7 +114,7 @@ absl::StatusOr<Parts> PartsOf(const ListCall& call, const char* name, const void
   return parts;
 }
 
-// The work of a list call. It is over only when the caller's parts have been written.
+// The work of a list call. The work is over only when the caller's parts have been written.
 class ListWork final : public Work {
  public:
   ListWork(Engine* engine, RefPtr<Work> whole, Parts ins, Parts outs)
