@@ -1,5 +1,5 @@
 // Copies the output of a job's ranks from their pipes to this process's two streams, line by line.
-// It never delays the supervision: if no process reads the streams, the ranks wait, and this
+// Copying never delays the supervision: if no process reads the streams, the ranks wait, and this
 // process does not.
 //
 // Thread safety: none.

@@ -95,7 +95,8 @@ class Finder {
     return -1;
   }
 
-  // The process of `rank` has not made its part of `call`. It may wait in another call.
+  // Handles the case that the process of `rank` has not made its part of `call`. The process may
+  // wait in another call.
   Culprit NotMade(const OpenCall& call, int rank, const std::string& what) {
     const RankDump& dump = *DumpOf(*call.comm, rank);
     const auto elsewhere = OldestOf(job_, dump.process(), call.message);

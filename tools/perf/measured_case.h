@@ -56,7 +56,7 @@ struct Case {
   // busbw = algbw * factor. The factor is the number of bytes that a perfect algorithm moves over
   // the busiest link, per byte of size.
   double bus_factor() const;
-  // A ping-pong is two calls one after the other. Its figure is the time of one of them.
+  // A ping-pong is two calls one after the other. Its figure is the time of one call.
   double time_share() const { return collective == CallKind::kSend ? 0.5 : 1.0; }
 };
 
