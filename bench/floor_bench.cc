@@ -1,7 +1,8 @@
 // floor-bench: the data movement of four calls and nothing else, between processes of one machine.
 // It uses memcpy and a flag for small messages, and process_vm_readv for large ones. It has no
-// queue, no checks and no code of the library. It is a bound for Entrain's figures, not a peer. The
-// loop of entrain-perf measures it, with the same checks of results, columns and JSON.
+// queue, no checks and no code of the library. Its figures are a bound for those of Entrain; it is
+// not a peer library. The loop of entrain-perf measures it, with the same checks of results,
+// columns and JSON.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>

@@ -261,8 +261,8 @@ void Limits::Memory(int64_t bytes) {
 #endif
 }
 
-// Both processes map the inputs and results of both. Each process sums one half, and copies the
-// other half.
+// Each process maps its own inputs and results and those of the other process. Each process sums
+// one half, and copies the other half.
 void Limits::Mapped(int64_t bytes) {
   const size_t size = static_cast<size_t>(bytes), half = size / 2;
   Row("all_reduce of 2 ranks, all buffers mapped", bytes, "GB/s", [&] {

@@ -9,8 +9,8 @@
 //   slow-down  the time of the loop in `together`, relative to its time alone
 //
 // In the same run and in alternation it measures the least possible work: one thread that sends and
-// one thread that receives, over TCP sockets around a ring. They move the same number of bytes as a
-// ring algorithm of the collective.
+// one thread that receives, over TCP sockets around a ring. The two threads move the same number of
+// bytes as a ring algorithm of the collective.
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
