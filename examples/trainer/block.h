@@ -1,4 +1,4 @@
-// One decoder block: h = x + Attention(RmsNorm(x)), y = h + SwiGlu(RmsNorm(h)). It consists of two
+// One decoder block: h = x + Attention(RmsNorm(x)), y = h + SwiGlu(RmsNorm(h)). The code is two
 // pure functions. The forward function keeps the values that the backward function needs in a
 // BlockState. Weights are flat, in this order (D hidden, F feed-forward):
 //

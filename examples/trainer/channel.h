@@ -39,8 +39,8 @@ class Channel {
   // Returns the ranks that were lost before the last Install's round.
   std::vector<int> Lost() const;
 
-  // Adds a number of this rank to the checkpoints. Exact checkpoints keep it. It is not restored if
-  // another set of ranks loads a checkpoint.
+  // Adds a number of this rank to the checkpoints. Exact checkpoints keep the number. If another
+  // set of ranks loads a checkpoint, the number is not restored.
   void AddCursor(int64_t* cursor);
   // Saves a checkpoint. Must follow an Install. Collective.
   void Save(const std::string& name);

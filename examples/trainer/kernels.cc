@@ -1,6 +1,6 @@
-// The loops are plain C++ that the compiler vectorises. They are compiled for several instruction
-// sets if the platform can choose among them at start-up. A sum that may be reordered is marked
-// with `omp simd` (vectors, no threads).
+// The loops are plain C++ that the compiler vectorises. The loops are compiled for several
+// instruction sets if the platform can choose among these sets at start-up. A sum that may be
+// reordered is marked with `omp simd` (vectors, no threads).
 #include "examples/trainer/kernels.h"
 
 #include <algorithm>

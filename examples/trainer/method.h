@@ -33,7 +33,7 @@ class Method {
   void WaitAll(int layers);
   // Must be called after the last step. Makes a last exchange, so that all replicas hold the
   // consensus. With a-edit, continues until all other replicas have finished too. Does nothing, and
-  // returns false, if replicas hold the consensus anyhow (ddp, or still in warm-up). Collective.
+  // returns false, if replicas already hold the consensus (ddp, or still in warm-up). Collective.
   bool Finish(int layers);
 
   // Adds `count` elements at `data` to the checkpoints. `data` must outlive the object.

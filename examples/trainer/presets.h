@@ -27,8 +27,8 @@ struct Setting {
 constexpr double kInterval = -1;    // stands for local_sgd_sync_interval
 constexpr double kALayerEach = -2;  // stands for the number of layers, at most 8
 
-// A setting applies if it has an effect together with the settings before it. It does not apply if
-// the command line sets the option.
+// A setting applies if it has an effect together with the settings before it, and if the command
+// line does not set the option.
 struct Preset {
   const char* name;
   Engine engine;

@@ -254,8 +254,8 @@ void ReplicaRun::Update(StepRecord* record) {
   grads.Clear();
   const double loss = MicroBatches(record->step, &record->synced);
 
-  // These two numbers, the squared gradient norm and the loss, are the only data that leaves the
-  // rank besides parameters and gradients. They stay within the replica.
+  // The squared gradient norm and the loss are the only data that leave the rank besides parameters
+  // and gradients. The two numbers stay within the replica.
   double sums[2] = {device_->SumOfSquares(grads.data(), grads.size()), loss};
   {
     const Waiting waiting(&sums_waited_s_);

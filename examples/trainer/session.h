@@ -10,8 +10,8 @@
 
 namespace trainer {
 
-// Returns this process's rank from the launcher's variables, or 0 without a launcher. It decides
-// which process prints an error before there is a communicator.
+// Returns this process's rank from the launcher's variables, or 0 without a launcher. This number
+// decides which process prints an error before there is a communicator.
 int LauncherRank();
 // Returns this process's number on its host from the launcher's variables, or 0 without a launcher.
 int LauncherLocalRank();
@@ -20,8 +20,9 @@ class Session {
  public:
   // Joins the ranks that the launcher started (entrain-run, torchrun, mpirun, srun). If no
   // launcher's variable is set, this process is a world of one rank. With `admit`, entrain-run
-  // --elastic may have started the processes of a replica of `shard_size` ranks again. They are a
-  // world of their own at first, and join the others later: joins() returns true.
+  // --elastic may have started the processes of a replica of `shard_size` ranks again. These
+  // processes are a world of their own at first, and join the others later. For these processes
+  // joins() returns true.
   Session(bool admit, int shard_size);
 
   // Divides the world into replicas. Collective.

@@ -17,9 +17,9 @@
 namespace trainer {
 
 // local: e follows the gradient of this rank's own batches over the whole model, and is added to
-// the layers when they are gathered. This needs no exchange. global: e follows the gradient
-// averaged over the replica (in synchronous steps: over all ranks), and is added to this rank's
-// part of the masters.
+// the layers when they are gathered. A local perturbation needs no exchange. global: e follows the
+// gradient averaged over the replica (in synchronous steps: over all ranks), and is added to this
+// rank's part of the masters.
 class Sharpness {
  public:
   // Wraps the steps of `base`. `base` and `device`, which holds all arrays, must outlive the

@@ -15,7 +15,8 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Adds its own lifetime to *sum. It is placed around calls that wait for other ranks.
+// Adds its own lifetime to *sum. An object of this class is placed around calls that wait for other
+// ranks.
 class Waiting {
  public:
   explicit Waiting(double* sum) : sum_(sum) {}
