@@ -1,6 +1,6 @@
-"""Uses arrays of other packages as buffers of the library without a copy. The arrays may come from NumPy and the buffer
-protocol, from PyTorch, and from every package that supports DLPack. They must be in host memory. This module imports
-neither PyTorch nor ml_dtypes nor JAX."""
+"""Uses arrays of other packages as buffers of the library without a copy. The arrays may come from NumPy and the
+buffer protocol, from PyTorch, and from every package that supports DLPack. The arrays must be in host memory. This
+module imports neither PyTorch nor ml_dtypes nor JAX."""
 from __future__ import annotations
 
 import ctypes

@@ -1,8 +1,9 @@
 """The collectives, send and receive of a communicator.
 
 Common rules. Arrays are those of NumPy or PyTorch, or objects with the buffer protocol or DLPack, contiguous and in
-host memory. They are used in place, without a copy. An array for a result must be writable. If `out` is None,
-all_reduce, broadcast and the scans write their result into the input array, and the other calls make a new array.
+host memory. The library uses the arrays in place, without a copy. An array for a result must be writable. If `out` is
+None, all_reduce, broadcast and the scans write their result into the input array, and the other calls make a new
+array.
 
 Calls block and return the array with the result. Ctrl-C is noticed within 100 ms, and the call then continues without
 the caller. With async_=True they return a Work at once. Keyword arguments of all calls (CallOptions):

@@ -73,8 +73,8 @@ def view(pointer: Any, count: int, dtype: int) -> npt.NDArray[Any]:
 
 
 def _destroy_idle(handle: Any) -> bool:
-    """Destroys a reduction, unless its function still runs. That can happen after a call has ended, also while the
-    function waits for the interpreter's lock."""
+    """Destroys a reduction, unless its function still runs. The function may run after its call has ended, for
+    example while it waits for the interpreter's lock."""
     busy = ffi.new("int32_t*")
     lib.entrain_reduction_busy(handle, busy)
     if busy[0]:

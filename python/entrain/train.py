@@ -232,7 +232,7 @@ class Shard(Trained):
         self._start(lib.entrain_shard_broadcast_start)
 
     def begin_pass(self, *, backward: bool = False) -> None:
-        """Tells the order in which layers come next, for prefetching. Collective."""
+        """Sets the order in which the caller uses the layers next, for prefetching. Collective."""
         self._call(lib.entrain_shard_begin_pass, lib.ENTRAIN_PASS_BACKWARD if backward else lib.ENTRAIN_PASS_FORWARD)
 
     def gather(self, layer: int) -> None:
@@ -260,7 +260,7 @@ class Shard(Trained):
 
     def gradients(self, layer: int) -> npt.NDArray[Any]:
         """Returns a zeroed buffer for the layer's gradients, padded_count elements of grad_dtype, to which the caller
-        adds until `reduce_gradients`. It is the library's memory."""
+        adds until `reduce_gradients`. The buffer is memory of the library."""
         out = ffi.new("void**")
         self._call(lib.entrain_shard_gradients, layer, out)
         return view(out[0], self.layers[layer].padded_count, self._types[1])

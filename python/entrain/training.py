@@ -259,8 +259,8 @@ class Checkpointed(Trained):
             raise
 
     def open_state(self, kind: str = "portable") -> State:
-        """Opens the state, array by array. Allowed where `save` is, and also before the first exchange or
-        commit if the state is then set. Local."""
+        """Opens the state, array by array. Allowed where `save` is allowed. To set the state, it may also be opened
+        before the first exchange or commit. Local."""
         out = ffi.new("entrain_state_t**")
         with self._life:
             self._start(getattr(lib, f"entrain_{self._kind}_open_state_start"), constant("CHECKPOINT", kind, "kind"), out)

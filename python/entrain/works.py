@@ -114,7 +114,7 @@ class Work(Generic[_T]):
 
     def __init__(self, out: Any, held: Any, result: _T, finish: Sequence[Callable[[], None]] = (),
                  blame: Optional[Callable[[Error], Error]] = None) -> None:
-        """`out`: where the library has written the handle, which is taken from there."""
+        """`out`: the address to which the library has written the handle. The Work takes the handle from there."""
         self._held = held
         self._result: Any = result
         self._finish = finish
@@ -123,7 +123,7 @@ class Work(Generic[_T]):
         self._error: Optional[Error] = None
         self._settling = threading.Lock()
         self._process = os.getpid()
-        # No signal handler can raise between these two.
+        # No signal handler can raise between these two statements.
         self._handle = out[0]
         out[0] = NULL
         _unfinished.add(self)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-# Importing the modules of these two classes takes a second. If a program has not imported them, no object has these
-# classes.
+# Importing the modules of DTensor and FSDPModule takes a second. If a program has not imported these modules, no
+# object has these classes.
 def is_dtensor(tensor: object) -> TypeGuard[DTensor]:
     return isinstance(tensor, getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ()))
 

@@ -37,7 +37,7 @@ class Work(_Base):
     """A started call of c10d. It keeps the tensors until the call is over, even if the Work is dropped earlier."""
 
     def __init__(self, operation: str, out: Any, held: Any, finish: Optional[Callable[[], None]], result: List[Tensor]) -> None:
-        """`out`: where the library has written the handle, which is taken from there."""
+        """`out`: the address to which the library has written the handle. The Work takes the handle from there."""
         super().__init__()
         self._operation = operation
         self._held = held
@@ -49,7 +49,7 @@ class Work(_Base):
         self._future: Optional[Future[List[Tensor]]] = None
         self._process = _process
         self._peer: Any = None
-        # No signal handler can raise between these two.
+        # No signal handler can raise between these two statements.
         self._handle = out[0]
         out[0] = NULL
         _unfinished.add(self)  # type: ignore[arg-type]

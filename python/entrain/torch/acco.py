@@ -158,8 +158,8 @@ class ACCO:
         the order of the optimizer's groups, and counts; if exact also the gradients that were added and not
         committed. Masters are spread over the ranks. If torch.distributed has the same ranks they are DTensors, for
         torch.distributed.checkpoint, with exact=False also for another number of ranks. Otherwise their names include
-        their place, for the same number of ranks. Call it between a `step` that installed and the next backward pass.
-        Local."""
+        their position, and only a run with the same number of ranks can load them. Call it between a `step` that
+        installed and the next backward pass. Local."""
         with self._channel.open_state("exact" if exact else "portable") as opened:
             return self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries})
 

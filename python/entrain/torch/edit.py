@@ -51,12 +51,12 @@ class EDiT:
     model         a module on the CPU, f32 or bf16; after fully_shard, before the first forward pass
     optimizer     steps the model's parameters; any optimizer
     config, options
-                  entrain.EditConfig, and its fields by keyword, which override those in `config`. outer_optim_class and
-                  outer_optim_kwargs: a class of torch.optim, instead of outer_optimizer and outer_*. The library's own
-                  kernels make the steps of SGD and AdamW if they have all the given options. torch makes all other steps,
-                  one layer at a time, on tensors of the parameters' shapes (this rank's part, so a replica of several ranks
-                  needs an optimizer that is element-wise). torch must then give equal bits on all machines, and only
-                  state_dict saves the state
+                  entrain.EditConfig, and its fields by keyword, which override those in `config`. outer_optim_class
+                  and outer_optim_kwargs: a class of torch.optim, instead of outer_optimizer and outer_*. The
+                  library's own kernels make the steps of SGD and AdamW if the library has all the given options.
+                  torch makes all other steps, one layer at a time, on tensors of the parameters' shapes (this rank's
+                  part, so a replica of several ranks needs an optimizer that is element-wise). torch must then give
+                  equal bits on all machines, and only state_dict saves the state
     comm          all processes; None: Comm.from_env(), which close() then closes. The first M ranks are replica 0 and so on
     mesh          a Mesh over `comm` for a model that is also split by tensor or pipeline stage; the caller closes it. All
                   stages have the same number of layers, and layer l of all stages is judged and weighted as one. With
@@ -506,7 +506,7 @@ class EDiT:
         names of the parameters ("anchor/blocks.0.weight"), DTensors if the parameters are; counts, detectors and, if
         exact, the state of each rank. For torch.distributed.checkpoint, with exact=False also for other numbers of
         replicas and shards. Or for torch.save: if exact each rank's own; otherwise rank 0's, if the model is not
-        sharded. Allowed where `save` is, and likewise collective."""
+        sharded. Allowed where `save` is allowed; collective, as `save` is."""
         self._come_to_save("state_dict")
         with self._edit.open_state("exact" if exact else "portable") as opened:
             # For state of which only the values of replica 0 count, no other replica writes any.
@@ -576,7 +576,7 @@ class EDiT:
 
     def close(self) -> None:
         """Removes the hooks and frees the library's objects. The model keeps its parameters. A second call does
-        nothing. Collective in so far as the next exchange of the other ranks fails."""
+        nothing. If only some ranks call it, the next exchange of the other ranks fails."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

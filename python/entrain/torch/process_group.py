@@ -489,8 +489,8 @@ class ProcessGroup(_Base):
         return work
 
     def recv_anysource(self, tensors: List[Tensor], tag: int = 0) -> Work:
-        """Receives from any rank that sends with the same tag: the Work's source_rank(). This call and recv take
-        messages of a tag in program order."""
+        """Receives from any rank that sends with the same tag. The Work's source_rank() is the sender. Calls of
+        recv_anysource and recv take messages of a tag in program order."""
         tensor = single("recv_any", tensors)
         dtype, factor = moved(tensor)
         buffers = Buffers("recv_any")
