@@ -27,7 +27,8 @@ int64_t Admission::LimitNs(const Communicator& from) const {
   return parts_.options.timeout_ns > 0 ? parts_.options.timeout_ns : from.timeout_ns();
 }
 
-// All members have the same table. No newcomer is taken in when replicas are about to end.
+// Returns true if processes have applied, there is room for them, and no replica is about to end.
+// All members have the same table, and so the same answer.
 bool Admission::Wanted() const {
   uint64_t flags = 0;
   for (const Standing& one : parts_.exchange.table().standings) {
@@ -47,7 +48,8 @@ absl::Status Admission::Run() {
     ENTRAIN_LOG(kInfo, "edit: newcomers: none was taken in: ", grown.status().message());
     ENTRAIN_RETURN_IF_ERROR(LossOf(from.get()));
     if (absl::IsOutOfRange(grown.status())) {
-      // The other members have gone on with newcomers. They must not wait for this rank in `from`.
+      // The other members have gone on with newcomers. These members must not wait for this rank in
+      // `from`.
       parts_.world.End(grown.status());
       return grown.status();
     }

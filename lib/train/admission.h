@@ -1,5 +1,6 @@
-// The members' side of the admission of newcomers: replicas that join while the others train
-// (option admit). It runs on the worker, after an exchange, while the caller makes its next steps.
+// The members' side of an admission (option admit). Newcomers are replicas that join while the
+// members train. The admission runs on the worker after an exchange, while the caller makes its
+// next steps.
 //
 //   rendezvous k   rank 0 says in its standing that processes have applied (Look)
 //   exchange k
@@ -11,9 +12,9 @@
 //                  no     the larger communicator is dropped, and nothing has changed
 //   rendezvous k + 1      the newcomers take part
 //
-// Until Agree, the members keep their old state and groups. So a newcomer that fails costs the
-// members only this attempt. Agree has the same result on all members that live, even if a member
-// dies meanwhile.
+// Until Agree, the members keep their old state and groups. If a newcomer fails, the members lose
+// only this attempt. Agree has the same result on all members that live, even if a member dies
+// meanwhile.
 //
 // Thread safety: the worker calls Look and Run. NoteStep may be called from any thread.
 #pragma once

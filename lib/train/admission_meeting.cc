@@ -19,7 +19,7 @@
 namespace entrain {
 namespace {
 
-// The result of the admission on a rank.
+// The result of the admission on a rank. Ranks send this struct as it is in memory.
 struct Outcome {
   int64_t code = ENTRAIN_OK;
   int64_t step = 0;
@@ -36,8 +36,8 @@ absl::Status Say(absl::string_view what, Communicator& world, int64_t limit_ns) 
   return world.Broadcast(&word, 1, DType::kU8, /*root=*/0, Limited(what, limit_ns));
 }
 
-// Splits the communicator, which has no other calls under way. A newcomer that hangs must not hold
-// the members up for the communicator's own time limit.
+// Splits `world`, which must have no other calls under way. The time limit is at most kAdmissionNs,
+// because a newcomer that hangs must not hold the members up for longer.
 absl::StatusOr<std::shared_ptr<Communicator>> Part(Communicator& world, int color, int key) {
   WorkerThread::Doing("newcomers: making the groups", 2 * kAdmissionNs);
   const int64_t usual_ns = world.timeout_ns();
@@ -71,8 +71,7 @@ absl::Status CompareValues(Communicator& comm, const std::vector<NamedValue>& gr
   return innocent ? absl::AbortedError(alike.message()) : alike;
 }
 
-// The ranks of a newcomer's replica that have come. The replica is known by the number of its
-// group.
+// Those ranks of a newcomer's replica that have come. AdmissionCard::group identifies the replica.
 struct Arrival {
   int first_rank = 0;
   std::set<int64_t> slots = {};
@@ -203,7 +202,7 @@ absl::Status CompareOutcomes(Communicator& world, int members, const absl::Statu
     const Outcome& one = all[rank];
     if (one.code != ENTRAIN_OK) {
       const absl::StatusCode code = FromCode(static_cast<entrain_status_t>(one.code));
-      // A rank that has no error of its own may try again.
+      // A rank without an error of its own may try again.
       return absl::Status(
           mine.ok() && code == absl::StatusCode::kDataLoss ? absl::StatusCode::kAborted : code,
           CleanText({one.text.data(), strnlen(one.text.data(), one.text.size())}));
@@ -232,7 +231,7 @@ absl::StatusOr<bool> AgreeToTakeIn(absl::string_view object, Communicator& from,
     return false;
   }
   if (agreed.code() != absl::StatusCode::kOutOfRange) {
-    // Other members ask which ranks are left. This rank does so too.
+    // The other members will agree on the ranks that are left. This rank must take part.
     from.EndWith(absl::UnavailableError(agreed.message()));
   }
   return agreed;

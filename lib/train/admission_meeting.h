@@ -1,7 +1,7 @@
-// The part of an admission that members and newcomers do together, over the communicator of all of
-// them (Communicator::Grow), in which the members have the first ranks:
+// The part of an admission that members and newcomers do together. They use the communicator that
+// Communicator::Grow has made. In this communicator the members have the first ranks.
 //
-//   cards       each rank sends its card; from all cards follow the newcomers' numbers
+//   cards       each rank sends its card; the cards determine the newcomers' numbers
 //   groups      the sync groups, and the model groups of replicas of several ranks
 //   options     are compared, and must be equal
 //   state       goes from all members to the newcomers (state_transfer)
@@ -26,15 +26,15 @@
 
 namespace entrain {
 
-// The time limit of a call between members and newcomers, without the data that it moves. A
-// newcomer that hangs blocks the members' worker for this time.
+// The time limit of a call between members and newcomers. A call that moves data gets more time
+// (TransferLimit). A newcomer that hangs blocks the members' worker for this time.
 constexpr int64_t kAdmissionNs = 10 * kSecond;
 
-// A rank's record about itself, in the format in which it is sent.
+// The record that a rank sends about itself, as it is in memory.
 struct AdmissionCard {
   int64_t replica = -1;  // a member's replica; -1: a newcomer
   int64_t slot = 0, slots = 1;
-  uint64_t group = 0;  // newcomers: the same number on the ranks of one replica only
+  uint64_t group = 0;  // newcomers: a number that only the ranks of one replica share
   // Members only:
   int64_t most_replicas = 0;
   int64_t rendezvous = 0;  // number of finished rendezvous
@@ -45,18 +45,19 @@ struct AdmissionCard {
   int64_t first_number = 0;  // the lowest number that a newcomer's replica may get
   // Members of EDiT with quorum or round_deadline only (round_closer.h):
   int64_t ticks = 0;                 // number of finished ticks
-  int64_t arrivals = 0, missed = 0;  // the replica's Attended
+  int64_t arrivals = 0, missed = 0;  // see Attended
 };
 static_assert(sizeof(AdmissionCard) == 14 * sizeof(int64_t));
 
-// Returns the places of all ranks. Newcomers' replicas get the lowest numbers from first_number on
-// that no member has, in the order of their lowest ranks. Returns kFailedPrecondition if ranks of a
-// newcomer's replica are missing, or if it has more or fewer ranks than the members' replicas.
-// Returns kResourceExhausted if there are no numbers left.
+// Returns the places of all ranks. Each newcomer's replica gets a number that is at least
+// first_number and that no other replica has. These numbers are as low as possible and ascend with
+// the lowest rank of the replica. Returns kFailedPrecondition if ranks of a newcomer's replica are
+// missing, or if it has more or fewer ranks than the members' replicas. Returns kResourceExhausted
+// if there are no numbers left.
 absl::StatusOr<std::vector<ReplicaPlace>> PlacesOf(absl::Span<const AdmissionCard> cards);
 
-// Values that must be equal on all ranks. A group has the same length on all ranks if the groups
-// before it are equal.
+// Values that must be equal on all ranks, in groups that are compared one after the other. If the
+// first groups are equal on all ranks, the next group has the same length on all ranks.
 using NamedGroups = std::vector<std::vector<NamedValue>>;
 
 // Members and newcomers, and their groups.
@@ -69,8 +70,8 @@ struct EnlargedWorld {
 
   const ReplicaPlace& mine() const { return places[static_cast<size_t>(world->rank())]; }
 };
-// Collective over `world`. Exchanges the cards, compares the options, and makes the groups; with
-// `rounds` also EnlargedWorld::rounds.
+// Collective over `world`. Exchanges the cards, compares the options, and makes the groups. Makes
+// EnlargedWorld::rounds only if `rounds` is true.
 absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
                                             const AdmissionCard& mine, const NamedGroups& alike,
                                             bool rounds = false);
@@ -86,21 +87,21 @@ std::vector<TransferItem> StateInCommon(Exchange& exchange, const Slab& slab,
 absl::Status CompareOutcomes(Communicator& world, int members, const absl::Status& mine,
                              int64_t* step);
 
-// Collective over `from`, the members' communicator: the members' decision. `taken` is the status
-// of the admission on this rank. Returns true if the admission has succeeded on all members.
-// Otherwise leaves `grown`, and returns false, or an error if a member is lost or the others have
-// gone on without this rank. All members that live have the same result, even if a member dies
-// meanwhile.
+// Collective over `from`, the members' communicator. Decides whether the members take the newcomers
+// in. `taken` is the status of the admission on this rank. Returns true if the admission has
+// succeeded on all members. Otherwise leaves `grown`. Then returns an error if a member is lost or
+// the others have gone on without this rank, and false in all other cases. All members that live
+// have the same result, even if a member dies meanwhile.
 absl::StatusOr<bool> AgreeToTakeIn(absl::string_view object, Communicator& from,
                                    Communicator& grown, const absl::Status& taken,
                                    int64_t limit_ns);
 
-// The members' first message: it tells the waiting newcomers that the members are ready to meet
-// them. Collective over `world`.
+// Collective over `world`. Tells the waiting newcomers of a gradient channel that the members are
+// ready to meet them. Must be called before MeetNewcomers.
 absl::Status CallIn(Communicator& world, int64_t limit_ns);
 
-// The members' last message: it tells the newcomers that they are replicas. Collective over
-// `world`.
+// Collective over `world`. Tells the newcomers that they are replicas. Must be the last call of an
+// admission.
 absl::Status Welcome(Communicator& world, int64_t limit_ns);
 
 }  // namespace entrain

@@ -13,7 +13,7 @@
 namespace entrain {
 namespace {
 
-// Bytes sent at a time.
+// The largest number of bytes that is sent at a time.
 constexpr int64_t kPiece = 4 << 20;
 constexpr int64_t kEnd = -1;  // sent in place of a length
 // Encoded statuses are shorter than this.
@@ -72,8 +72,8 @@ absl::StatusOr<int64_t> AllRanks::FirstDifference(const std::vector<int64_t>& va
   return -1;
 }
 
-// The root sends to the ranks that have its own place in the other replicas. These ranks then send
-// to the ranks of their replicas.
+// The root sends to the ranks that have the same place in the other replicas. Then the root and
+// these ranks send to the other ranks of their own replicas.
 absl::Status AllRanks::Spread(int root, void* data, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += kPiece) {
     void* const piece = static_cast<std::byte*>(data) + at;

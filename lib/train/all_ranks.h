@@ -6,8 +6,9 @@
 //          0    2    4                  rank 0 is first; messages of 3 and 5 pass through rank 1
 //  model   1    3    5
 //
-// One deadline covers all operations of an object. A call that fails in the network has ended its
-// group; then broken() returns true. An error on which all ranks agreed does not break the object.
+// One deadline covers all operations of an object. If a call has failed in the network, its group
+// has ended, and broken() returns true. An error on which all ranks agreed does not break the
+// object.
 //
 // Thread safety: one thread at a time, the same calls in the same order on all ranks.
 #pragma once
@@ -48,12 +49,12 @@ class AllRanks {
   absl::Status Agree(const absl::Status& mine);
   // Gives rank 0's text to all ranks.
   absl::Status Tell(std::string* text);
-  // Gives rank 0's bytes to all ranks. All ranks must know their number beforehand.
+  // Gives rank 0's bytes to all ranks. All ranks must know the number of bytes beforehand.
   absl::Status Tell(Bytes bytes);
 
-  // Compares numbers between the ranks of a replica, between the ranks of one place in all
-  // replicas, or both. All these ranks must bring the same number of values. Returns the first
-  // index at which the values differ, or -1.
+  // Compares values between the ranks of a replica (`in_replica`), between the ranks with the same
+  // place in all replicas (`across_replicas`), or both. All compared ranks must bring equally many
+  // values. Returns the first index at which the values differ, or -1.
   absl::StatusOr<int64_t> FirstDifference(const std::vector<int64_t>& values, bool in_replica,
                                           bool across_replicas);
 
@@ -69,8 +70,8 @@ class AllRanks {
   // Receives the end of the messages of `from`.
   absl::Status ReceiveEnd(int from);
 
-  // Records that this rank cannot continue, although the network works: broken() returns true then.
-  // Returns `why`.
+  // Records that this rank cannot continue, although the network works. Afterwards broken() returns
+  // true. Returns `why`.
   absl::Status GiveUp(const absl::Status& why) { return Note(why); }
   bool broken() const { return broken_; }
 
@@ -79,8 +80,8 @@ class AllRanks {
   absl::Status Move(Communicator& comm, CallKind kind, int peer, void* data, int64_t bytes);
   absl::Status Min(int64_t* value);
   absl::Status Spread(int root, void* data, int64_t bytes);
-  // Out: the communicator by which this rank's messages leave. In, PeerOf: the communicator and the
-  // peer by which rank 0 receives the messages of `from`.
+  // Out returns the communicator in which this rank sends its messages. In returns the
+  // communicator, and PeerOf the peer, from which rank 0 receives the messages of `from`.
   Communicator& Out() const { return place_ == 0 || replica_ > 0 ? *sync_ : *model_; }
   Communicator& In(int from) const { return from % places_ == 0 ? *sync_ : *model_; }
   int PeerOf(int from) const { return from % places_ == 0 ? from / places_ : from % places_; }

@@ -1,5 +1,5 @@
-// A rank's record of its anchors for their comparison between replicas (option anchor_check): the
-// hashes of their bytes in memory, and the layers whose anchors were repaired.
+// A rank's record for the comparison of anchors between replicas (option anchor_check): the hashes
+// of this rank's anchors in memory, and the layers whose anchors were repaired.
 //
 // Thread safety: one thread at a time, the thread of Exchange::Judge.
 #pragma once
@@ -21,15 +21,14 @@ class AnchorGuard {
   // `slab` and `anchors` must outlive this object.
   AnchorGuard(const Slab& slab, const Anchors& anchors, AnchorCheck check);
 
-  // K1. Returns the sum of squares of Delta = a - theta over this rank's shard, and notes the hash
-  // of a. Plain averaging has no anchor. Then the result is the sum of squares of theta, which
+  // Returns the sum of squares of Delta = a - theta over this rank's shard, and notes the hash of
+  // a. In plain averaging there is no anchor, and the result is the sum of squares of theta, which
   // shows whether theta is finite.
   double Measure(int layer, const float* theta);
   // Returns a checksum of the hashes that Measure has noted for these layers. If the replicas do
-  // not compare anchors, returns the checksum of all anchors as they were sealed.
+  // not compare anchors, returns the checksum of the hashes that Anchors::Seal has stored.
   uint64_t Checksum(const std::vector<int>& layers) const;
-  // For a replica without other replicas: returns kDataLoss if an anchor differs from its sealed
-  // hash.
+  // Used if there is only one replica. Returns kDataLoss if an anchor differs from its sealed hash.
   absl::Status CheckSeals(const std::vector<int>& layers) const;
   std::vector<AnchorHash> Hashes(const std::vector<int>& layers) const;
   // Returns true if the replicas compare anchors.

@@ -1,4 +1,4 @@
-// Decides which anchor of a layer is right when those of the replicas differ. Pure functions: every
+// Decides which anchor of a layer is right when the replicas' anchors differ. Pure functions: every
 // rank of a sync group has the same hashes and reaches the same decision.
 //
 //              sealed   in memory
@@ -18,18 +18,18 @@
 
 namespace entrain {
 
-// The hashes of one layer's anchor on one replica, in the format in which they are sent.
+// The hashes of one layer's anchor on one replica. Ranks send this struct as it is in memory.
 struct AnchorHash {
-  uint64_t memory = 0;  // hash of the anchor that is in memory
+  uint64_t memory = 0;  // hash of the anchor as it is in memory now
   uint64_t sealed = 0;
 };
 
 struct AnchorVote {
   uint64_t right = 0;
-  // The lowest row that has the right anchor in memory. -1: no hash was sealed by more than half of
-  // the replicas, or no replica has an anchor with that hash in memory.
+  // The index of the first replica that has the right anchor in memory. -1: no hash was sealed by
+  // more than half of the replicas, or no replica has an anchor with that hash in memory.
   int from = -1;
-  std::vector<int> wrong;  // the rows that do not have the right anchor in memory, ascending
+  std::vector<int> wrong;  // indices of the other replicas, ascending
 };
 
 // Returns true if all replicas have the same anchor in memory. `hashes` are by replica.

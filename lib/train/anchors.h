@@ -1,6 +1,7 @@
 // The state that EDiT keeps on each rank beside the live parameters: the anchor a, on which all
 // replicas agreed last, and the arrays of the outer optimizer (sgd: its momentum b; adamw: two
-// moments). All are f32 and cover only the layers that train. Each takes 4 P / M bytes.
+// moments). All are f32 and cover only the layers that train. Each array takes 4 P / M bytes if
+// these layers have P parameters, in M shards.
 //
 // On device memory, functions that touch the arrays must be called on a thread that has bound the
 // device's kernels (KernelStream).
@@ -65,18 +66,19 @@ class Anchors {
 
   // Stores the hash of the layer's anchor. Must be called after each change of the anchor.
   void Seal(int layer);
-  // Does the same with a known hash, which must cover the layer's whole shard with its padding.
+  // Stores a hash of the layer's anchor that the caller has computed. It must cover the whole shard
+  // with its padding.
   void Seal(int layer, const ArrayHash& hash);
   // Returns the hash that was stored last.
   uint64_t seal(int layer) const { return seals_[static_cast<size_t>(layer)]; }
-  // Returns the hash of the layer's anchor as it is in memory. On a device this waits; 0: an error,
-  // which the kernel stream has noted.
+  // Returns the hash of the layer's anchor as it is in memory. On a device, waits for the hash.
+  // Returns 0 after an error on the device; the kernel stream then has this error.
   uint64_t HashOf(int layer) const;
   // Visits the state that a checkpoint holds. A caller that changes it must seal all layers
   // afterwards.
   void VisitState(StateVisitor& visitor);
-  // Returns a 64-bit hash of the bits of all anchors as sealed; 0 if there are none. All ranks of a
-  // sync group must get the same value.
+  // Returns a hash of the hashes that Seal has stored for all layers; 0 if there are no anchors.
+  // All ranks of a sync group must get the same value.
   uint64_t checksum() const;
 
  private:

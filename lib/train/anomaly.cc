@@ -12,11 +12,11 @@ namespace {
 
 // The published code adds this to a rejected norm before it ingests the norm.
 constexpr double kPublishedPenalty = 1e6;
-// sigma is at least this share of mu, because norms that differ by less than the noise of any
-// training count as equal.
+// sigma is at least this share of mu. Norms that differ by less count as equal, because the noise
+// of any training is larger.
 constexpr double kLeastDeviation = 0.01;
-// A kappa above this is treated as a margin, because the distribution of norms so far out is
-// unknown.
+// The widening s does not grow with kappa above this value, because the distribution of norms so
+// far from the mean is unknown.
 constexpr double kRarest = 4;
 
 }  // namespace
@@ -61,9 +61,10 @@ double AnomalyDetector::Deviation() const {
   return std::max(std::sqrt(square), kLeastDeviation * mean_);
 }
 
-// s widens the limit because mu and sigma are estimates: the next norm varies about mu by 1 + q of
-// the variance, and its quotient with sigma has Student's t distribution, whose quantile is the
-// normal quantile times 1 + (kappa^2 + 1) / (4 nu) + ...
+// Returns s, which widens the limit because mu and sigma are estimates. The distance of the next
+// norm from mu has 1 + q times the variance. This distance divided by sigma has Student's t
+// distribution. The quantile of that distribution is the normal quantile times 1 + (kappa^2 + 1) /
+// (4 nu) + ...
 double AnomalyDetector::Widening() const {
   if (options_.as_published) {
     return 1;
@@ -114,7 +115,7 @@ void AnomalyDetector::Accept(double norm) {
 
 void AnomalyDetector::Reject(double norm) {
   if (!std::isfinite(norm)) {
-    return;  // it says nothing about the level of norms
+    return;  // such a norm says nothing about the level of norms
   }
   if (options_.ingest_rejected) {
     Ingest(norm + kPublishedPenalty);

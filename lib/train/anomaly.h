@@ -41,10 +41,11 @@ struct AnomalyOptions {
   int64_t warmup = 120;  // W: accepted norms before any is rejected; >= 2
   double threshold = 3;  // kappa
   int restart_after = 5;
-  // Uses the published moments: mu and v begin at 0, every norm moves mu by alpha d, v gets (1 -
-  // alpha)^2 alpha d^2 and is the square of sigma, s is 1, and c counts zeros too.
+  // Uses the published moments. mu and v begin at 0. For each norm mu ← mu + alpha d and v ← (1 -
+  // alpha) v + (1 - alpha)^2 alpha d^2. sigma is the square root of v, s is 1, and c counts zeros
+  // too.
   bool as_published = false;
-  // Ingests rejected norms with a million added; the warm-up never restarts.
+  // Ingests a rejected norm plus a million. The detector itself then never restarts the warm-up.
   bool ingest_rejected = false;
 };
 
@@ -59,7 +60,7 @@ class AnomalyDetector {
   };
   // Judges the next norm without ingesting it. A norm that is not finite is always an outlier.
   Score Look(double norm) const;
-  // Tells the detector the decision about a norm. Must be called once per norm.
+  // Tell the detector the decision about a norm. One of them must be called once per norm.
   void Accept(double norm);
   void Reject(double norm);
   // Restarts the warm-up.

@@ -1,6 +1,7 @@
-// Newcomers apply to the members of a run in a store (option admit). The members count and connect
-// them. A newcomer applies until the members take it in. EDiT (admission, newcomer) and gradient
-// channels (channel_admission, channel_newcomer) use this.
+// Newcomers that want to join a run leave their applications in a store (option admit). The members
+// count the applications and connect the newcomers. A newcomer applies until the members take it
+// in. EDiT (admission, newcomer) and gradient channels (channel_admission, channel_newcomer) use
+// these functions.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ class Applicants {
   // store does not answer, and logs this once.
   int64_t Count();
   // Connects at least `least` and at most `most` newcomers. Collective over `from`, which stays
-  // usable whatever happens to newcomers. Returns null if there were fewer than `least`.
+  // usable whatever happens to newcomers. Returns null if there were fewer than `least` newcomers.
   // `timeout_ns` is the time limit of the call.
   absl::StatusOr<std::shared_ptr<Communicator>> Grow(Communicator& from, int least, int most,
                                                      int64_t timeout_ns);
@@ -55,7 +56,7 @@ class Applicants {
 absl::StatusOr<uint64_t> GroupOf(Communicator& own);
 
 // Applies to the members, and calls `attempt` with the communicator of members and newcomers.
-// Repeats this until an attempt succeeds or fails with a final error: kInvalidArgument (the options
+// Repeats both until an attempt succeeds or fails with a final error: kInvalidArgument (the options
 // differ) or kDataLoss (the received data is wrong). Takes at most `wait_ns` > 0. An error after
 // this time contains the reason of the last attempt. Ends the communicator of an attempt that
 // fails.

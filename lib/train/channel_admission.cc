@@ -180,7 +180,8 @@ absl::Status ChannelAdmission::TakeIn(const std::shared_ptr<Communicator>& grown
 absl::Status ChannelAdmission::Run(GradientRound& round,
                                    const std::shared_ptr<Communicator>& grown) {
   const std::shared_ptr<Communicator> from = world_.comm();
-  // A member comes here when its caller installs. After the barrier, no member waits for a caller.
+  // A member comes here when its caller installs. After the barrier, no member waits for another
+  // member's caller.
   WorkerThread::Doing("newcomers: waiting for the other members");
   if (const absl::Status here = from->Barrier(TimedCall(options_.timeout_ns, -1, true));
       !here.ok()) {

@@ -8,19 +8,20 @@
 //                                          ShareChannel     parameters, shards     channel_transfer
 //                                          AgreeToTakeIn    on the old communicator
 //                                     yes  the larger communicator and the new cut replace the old
-//                                     no   they are dropped, and nothing has changed
+//                                     no   both are dropped, and nothing has changed
 //   this round                             counts the newcomers' gradients
 //
-// The admission belongs to the round after the commit, and not to the commit. If rounds are
-// synchronous, a save between the two rounds is made without the newcomers. Otherwise the install
-// that takes the commit has begun the next round. Then a save after this install is made with the
-// newcomers, after their first install.
+// The admission belongs to the round after the commit, not to the commit. This decides which ranks
+// take part in a save. With synchronous rounds, a save between the two rounds is made without the
+// newcomers. With other rounds, the install that takes the commit also begins the next round. A
+// save after this install is made with the newcomers, which save after their first install.
 //
-// All decisions follow from counts, which are summed with those of the gradients, so they are the
-// same on all ranks. A recovery from a loss drops newcomers that are being connected.
+// All decisions follow from counts that are summed over all ranks together with the counts of
+// gradients. So the decisions are the same on all ranks. A recovery from a loss drops newcomers
+// that are being connected.
 //
-// Calls of rounds have tags, and Grow has none. So Await must be called before any other untagged
-// call on the communicator.
+// Calls of rounds have tags, so they may run beside a Grow, which has no tag. Other untagged calls
+// may not: Await must be called before them.
 //
 // Thread safety: one thread at a time: the worker or, while the worker is idle, the caller's
 // thread.
@@ -47,8 +48,8 @@ namespace entrain {
 
 class GradientRound;
 
-// A rank's numbers about newcomers, which travel with the counts of a round; or the sums of these
-// numbers over all ranks.
+// The numbers about newcomers that travel with the counts of a round: one rank's, or their sums
+// over all ranks.
 struct AdmissionCounts {
   int64_t applied = 0;  // 1 on rank 0 if processes have applied; 0 on other ranks
   int64_t met = 0;      // 1: this rank has connected newcomers
@@ -58,21 +59,22 @@ struct AdmissionCounts {
 class ChannelAdmission {
  public:
   // `world`, in which each rank is a replica, and `options` must outlive the object. `give_up` is
-  // that of WorkerThread. It must end the communicators of `world`.
+  // as in WorkerThread. It must end the communicators of `world`.
   ChannelAdmission(const ChannelOptions& options, ReplicaWorld& world,
                    absl::AnyInvocable<void(const absl::Status&)> give_up);
-  // Ends a Grow under way, and its communicator.
+  // Ends a Grow under way. To do so, ends the communicator in which it runs.
   ~ChannelAdmission();
 
   // Returns this rank's numbers for the counts of a round. Must be called before these counts.
   // Never blocks.
   AdmissionCounts Tell();
-  // Takes the sums that the counts of a round have brought. Must be called on all ranks.
+  // Takes the sums of AdmissionCounts over all ranks, which a round has computed with its counts.
+  // Must be called on all ranks.
   void Hear(const AdmissionCounts& all) { heard_ = all; }
   // Called at the beginning of a round, on all ranks. If the counts of the previous round say that
-  // processes have applied, begins to connect newcomers. If they say that all ranks have connected
-  // them, and the previous round was a commit, takes the newcomers in. Returns an error only if a
-  // member is lost, or this rank cannot go on.
+  // processes have applied, begins to connect newcomers. If these counts say that all ranks have
+  // connected the newcomers, and the previous round was a commit, takes the newcomers in. Returns
+  // an error only if a member is lost, or this rank cannot go on.
   absl::Status Attend(GradientRound& round);
   // Blocks until no Grow is under way on this rank.
   void Await();
@@ -94,8 +96,8 @@ class ChannelAdmission {
   const NamedGroups alike_;
   Applicants applicants_;             // used on thread_ only
   AdmissionCounts heard_;             // sums of the last round
-  std::atomic<bool> applied_{false};  // rank 0: its last look found applications, not told yet
-  int64_t looked_ns_ = 0;             // rank 0: time at which the last look began
+  std::atomic<bool> applied_{false};  // rank 0: the last Look found applications; Tell clears it
+  int64_t looked_ns_ = 0;             // rank 0: time at which the last Look began
   std::shared_ptr<Growth> growth_;    // null: no newcomer is being connected
   WorkerThread thread_;               // last member: its jobs use the others
 };

@@ -1,6 +1,7 @@
 // The shards of a gradient channel on this rank: its own shard and, with on_loss finish, a copy of
-// its left neighbour's. The neighbour sends its sum of gradients, and both ranks make the same
-// step. This costs fewer bytes than sending masters and moments.
+// the left neighbour's shard. The left neighbour sends its sum of gradients to this rank. Then both
+// ranks make the same step on the neighbour's shard. This costs fewer bytes than sending masters
+// and moments.
 //
 //   ranks        0      1      2      3        right neighbour of rank 3: rank 0
 //   own shard    0      1      2      3
@@ -69,15 +70,16 @@ class ChannelCut {
   // copy. `limit_ns` is as in TakeFrom.
   absl::Status RenewCopy(int64_t limit_ns = 0);
   // Collective over the ranks of this cut. Receives the shards of this cut from the ranks that hold
-  // the shards of the cut `before`, which is null on a newcomer. `holders` has, for each shard of
-  // `before`, the rank of this cut that holds it. `limit_ns` limits each call, without the time for
-  // its data; 0: the option timeout_ns does.
+  // the shards of the previous cut. `before` is the previous cut, or null on a newcomer. `holders`
+  // has, for each shard of the previous cut, the rank of this cut that holds it. `limit_ns` limits
+  // each call, not counting the time for its data. If it is 0, the option timeout_ns limits each
+  // call.
   absl::Status TakeFrom(const ChannelCut* before, absl::Span<const int> holders,
                         int64_t limit_ns = 0);
   // Returns a hash of the own shard's masters and state. A change of one bit changes the hash. The
   // sum of the hashes of all shards does not depend on the cut.
   uint64_t Hash() const;
-  // Returns the checksums after the last change.
+  // Returns the checksums of the masters as of their last change.
   const ShardSums& sums() const { return sums_; }
 
  private:

@@ -22,7 +22,7 @@ absl::Status ChannelNewcomer::Join(int64_t wait_ns) {
 
 absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world, uint64_t group,
                                       Deadline until) {
-  // The members come after a commit, for which they may need a long time.
+  // The members come after their next commit, which may take a long time.
   ENTRAIN_RETURN_IF_ERROR(CallIn(*world, std::max<int64_t>(until.at_ns - Clock::Real().Now(), 1)));
   EnlargedWorld enlarged;
   std::unique_ptr<ChannelCut> cut;
@@ -48,11 +48,11 @@ absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world
   return told.ok() || round_.recovery() == nullptr ? told : GoOnWithoutLost(members);
 }
 
-// A rank was lost after this rank has received everything, and this rank does not know whether the
-// members have taken it in. The error does not show it, because both a member that has not taken
-// this rank in and a member that leaves end the communicator. If the members have taken this rank
-// in, they go on with it, because they need its shard. If not, they have left the communicator, and
-// this function fails at once.
+// Used if a rank was lost after this rank has received everything. This rank does not know whether
+// the members have taken this rank in. The error does not show this: a member ends the communicator
+// both if it has not taken this rank in and if it leaves. If the members have taken this rank in,
+// they go on with it, because they need its shard. If the members have not, they have left the
+// communicator, and this function fails at once.
 absl::Status ChannelNewcomer::GoOnWithoutLost(int members) {
   const int first_newcomer = round_.cut().members()[static_cast<size_t>(members)];
   const absl::Status status = round_.recovery()->Run(round_);

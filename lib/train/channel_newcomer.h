@@ -26,8 +26,7 @@ class ChannelNewcomer {
   // call. Afterwards the round object is in the state of the round that the members have just
   // finished. Applies again after an attempt that has failed because of another rank.
   absl::Status Join(int64_t wait_ns);
-  // Returns the number of ranks of the communicator with which this rank was taken in, including
-  // itself.
+  // Returns the size that the communicator had when this rank was taken in, including this rank.
   int ranks() const { return ranks_; }
 
  private:

@@ -1,6 +1,6 @@
 // The progress of a gradient channel's run: the totals that all ranks together have committed, and
-// whether the run ends. Everything follows from counts that are summed together with the gradients,
-// so it is the same on all ranks.
+// whether the run ends. Both follow from counts that are summed over all ranks together with the
+// gradients. So the progress is the same on all ranks.
 //
 // Thread safety: one thread at a time.
 #pragma once

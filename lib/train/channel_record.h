@@ -1,6 +1,6 @@
-// The numbers of a gradient channel that a checkpoint holds: the results of the last round, if it
-// is over but Install has not taken it, the method, and the groups. The object keeps these numbers
-// in arrays, which a visitor reads and writes.
+// The numbers of a gradient channel that a checkpoint holds: the method, the groups, and the
+// results of the last round if this round is over but Install has not taken it. The object keeps
+// these numbers in arrays, which a visitor reads and writes.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -22,7 +22,7 @@ namespace entrain {
 class ChannelRecord {
  public:
   struct Rounds {
-    bool in_flight = false;  // `made` belongs to a round not yet taken
+    bool in_flight = false;  // Install has not taken `made` yet
     RoundKind kind = RoundKind::kCommit;
     bool finished = false;
     RoundResult landed, made;
@@ -31,8 +31,8 @@ class ChannelRecord {
   explicit ChannelRecord(const ChannelOptions& options);
 
   void Fill(const Rounds& rounds);
-  // Returns the rounds that were loaded since Clear; `progress` must have been loaded before. A
-  // portable checkpoint has no rounds.
+  // Returns the rounds that were loaded since the last Clear. `progress` must have been loaded
+  // before. A portable checkpoint has no rounds.
   Rounds Read(CheckpointKind kind, const ChannelProgress& progress) const;
   void Clear() { flags_ = {}; }
   // Refuses a checkpoint of another method, because the half batches and rounds of one method mean

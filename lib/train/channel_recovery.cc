@@ -16,7 +16,8 @@ std::vector<ChannelLoss> ChannelRecovery::losses() const {
   return losses_;
 }
 
-// If only this rank has met the error, a smaller communicator would not help.
+// An error that only this rank has met is not answered, because a smaller communicator would not
+// help.
 bool ChannelRecovery::Answers(const absl::Status& status, const GradientRound& round) const {
   const bool aborted_by_another =
       status.code() == absl::StatusCode::kAborted && BlameOf(status).rank >= 0;
@@ -24,7 +25,7 @@ bool ChannelRecovery::Answers(const absl::Status& status, const GradientRound& r
          !Needed(round).ok() && !stopped_.load();
 }
 
-// Returns the loss by which a communicator has ended; OK if there is none.
+// Returns the loss with which one of the two communicators has ended; OK if there is none.
 absl::Status ChannelRecovery::Needed(const GradientRound& round) const {
   ENTRAIN_RETURN_IF_ERROR(LossOf(round.cut().comm().get()));
   return LossOf(world_.comm().get());
@@ -41,7 +42,7 @@ absl::Status ChannelRecovery::Run(GradientRound& round) {
   }
 }
 
-// Ends the communicators, and replaces that of all ranks.
+// Ends the communicators, and replaces the communicator of all ranks.
 absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
   const std::shared_ptr<Communicator> world = world_.comm(), cut = round.cut().comm();
   std::vector<absl::Status> causes;
@@ -63,7 +64,7 @@ absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
     return causes[0];  // no rank is lost: the network is too slow for the time limit
   }
   if (stopped_.load()) {
-    // Stop came before the communicator was replaced, or ends the new one.
+    // If Stop was called before the communicator was replaced, the new communicator must end too.
     const absl::Status stopped = absl::AbortedError("this rank left after a loss");
     world_.comm()->LeaveWith(stopped);
     return stopped;
@@ -110,7 +111,7 @@ absl::StatusOr<std::vector<ChannelPlace>> ChannelRecovery::GatherPlaces(const Ch
   return places;
 }
 
-// Collective. All ranks that have not finished the round make its step, if the round is a commit.
+// Collective. If the round is a commit, all ranks that have not finished it make its step.
 absl::Status ChannelRecovery::Decide(const CommitPlan& plan, GradientRound& round) {
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
   WorkerThread::Doing("after a loss: the votes", options.timeout_ns);

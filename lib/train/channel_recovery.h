@@ -3,12 +3,12 @@
 //   1  the communicators end, so that no rank waits in them
 //   2  Shrink finds the ranks that are left                                replica_world
 //   3  all ranks send their progress, and make the same plan               commit_plan
-//   4  if a rank has decided the commit, all make its step
+//   4  if a rank has decided the commit, all ranks make the commit's step
 //   5  the shards are cut anew for the ranks that are left                 channel_cut
 //   6  if a rank has finished the round, it sends the parameters. Otherwise, if the commit was
 //      decided, the parameters are gathered from the masters. Otherwise the round must be repeated
 //
-// If another rank is lost meanwhile, Run begins again and uses the results that it has.
+// If another rank is lost meanwhile, Run begins again and uses the results that it already has.
 //
 // Thread safety: Run, saves and Saved are called by the worker or, while it is idle, by the
 // caller's thread. The other functions may be called from any thread.
@@ -48,9 +48,9 @@ class ChannelRecovery {
 
   // Returns true if the round has failed with `status` because a rank is lost.
   bool Answers(const absl::Status& status, const GradientRound& round) const;
-  // Collective over the ranks that are left. Each of them is in Run with its current round, or is
-  // between rounds. Returns OK if the round is finished, if it can be repeated, or if the next
-  // round can begin. After an error this rank cannot go on.
+  // Collective over the ranks that are left. A rank may call Run during a round or between rounds.
+  // Returns OK if the round is finished, if it can be repeated, or if the next round can begin.
+  // After an error this rank cannot go on.
   absl::Status Run(GradientRound& round);
   // Returns the number of finished saves. A Run may learn from other ranks that a save is finished.
   int64_t saves() const { return saves_; }

@@ -15,8 +15,8 @@
 namespace entrain {
 namespace {
 
-// Returns the bytes of a member's old shard with its state. The old shard is larger than the new
-// one.
+// Returns the bytes of a member's old shard with its state. Old shards are larger than new ones,
+// because fewer ranks had them.
 int64_t BytesOfLargestShard(const ChannelCut& after, size_t members) {
   const auto ranks = static_cast<int64_t>(members);
   const int64_t elements = (after.layer().full + ranks - 1) / ranks;
@@ -38,7 +38,7 @@ absl::Status CompareShards(const EnlargedWorld& enlarged, const ChannelCut* befo
   for (const Hashes& one : all) {
     sums = {sums[0] + one[0], sums[1] + one[1]};
   }
-  // If the hashes differ, any rank may be at fault, so the newcomers apply again.
+  // If the hashes differ, any rank may be at fault. So the newcomers may apply again.
   return sums[0] == sums[1]
              ? absl::OkStatus()
              : absl::AbortedError(absl::StrFormat(
@@ -47,7 +47,8 @@ absl::Status CompareShards(const EnlargedWorld& enlarged, const ChannelCut* befo
                    sums[0], sums[1], all.size()));
 }
 
-// Collective. A rank that has an error must not leave the others waiting in the next call.
+// Collective. Returns the first error of any rank, so that a rank with an error does not leave the
+// others waiting in the next call.
 absl::Status AllAreWell(const EnlargedWorld& enlarged, const absl::Status& mine) {
   int64_t step = 0;
   const absl::Status all = CompareOutcomes(

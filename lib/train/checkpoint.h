@@ -2,11 +2,11 @@
 // rank reads it back.
 //
 //    full      rank 0 writes NAME.ckpt; the other ranks send it their arrays, one after the other
-//    sharded   every rank that brings something writes NAME_RANK_ID.ckpt; rank 0 writes NAME.ckpt
-//              last, which lists the others, so that all of them take effect in one step
+//    sharded   every rank that brings something writes NAME_RANK_ID.ckpt. Rank 0 writes NAME.ckpt
+//              last. NAME.ckpt lists the other files, so all files take effect in one step
 //
-// If the caller gives functions that write and read, a checkpoint has the format of `full` and is
-// made by the same code.
+// If functions of the caller write and read, the checkpoint has the format of `full`, and the code
+// is the same.
 //
 // StateList says what the arrays are and which ranks hold them. lib/checkpoint defines the file
 // format.
@@ -36,8 +36,8 @@ struct CheckpointOptions {
   bool full = true;
   bool rank0_only = true;  // loading: only rank 0 uses the file system
   int64_t timeout_ns = 0;
-  // If set, these functions replace the file directory/name.ckpt. Each rank that writes or reads
-  // handles the checkpoint as a whole.
+  // If set, these functions replace the file directory/name.ckpt. The functions of a rank always
+  // stand for one whole checkpoint.
   std::optional<CheckpointFunctions> functions = std::nullopt;
 
   // Returns the name of the checkpoint in messages.
@@ -53,7 +53,7 @@ absl::Status AgreeOnOptions(AllRanks& all, const CheckpointOptions& options);
 struct ModelPart {
   std::array<int32_t, 5> mesh = {1, 1, 1, 1, 1};
   int part = 0, parts = 1;  // numbered by tensor and pipeline coordinate
-  bool copy = false;        // another rank along the context axis has the same part
+  bool copy = false;        // the rank with context coordinate 0 has the same part
   std::vector<SavedLayer> layers;
 };
 ModelPart PartOf(const Mesh& mesh, const Slab& slab);

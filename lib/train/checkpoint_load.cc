@@ -25,7 +25,7 @@ class Loader {
   absl::Status Run();
 
  private:
-  // Elements [first, first + count) of an array. They go to elements of the item from `at` on.
+  // Elements [first, first + count) of an array. They become the elements of the item from `at` on.
   struct Piece {
     StateItem* item;
     int64_t first, count, at;
@@ -128,8 +128,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> Loader::Open() const {
   return CheckpointReader::Open(std::move(source));
 }
 
-// All ranks use the manifest that rank 0 has read. A rank that reads the files itself must find the
-// same manifest.
+// Sends rank 0's manifest to all ranks. A rank that reads the files itself must find the same
+// manifest there.
 absl::Status Loader::ShareHead() {
   std::string text = ToJson(manifest_);
   ENTRAIN_RETURN_IF_ERROR(all_.Tell(&text));
@@ -192,7 +192,8 @@ absl::Status Loader::CheckLayers() const {
   return absl::OkStatus();
 }
 
-// Refuses state that this run has no place for, because it would be lost silently.
+// Refuses a checkpoint with arrays for this rank that this run does not have. They would be lost
+// silently.
 absl::Status Loader::CheckPlaces() const {
   std::set<std::string> names;
   for (const StateItem& item : state_.items()) {
@@ -297,7 +298,8 @@ absl::Status Loader::ReadOwn() {
   return absl::OkStatus();
 }
 
-// Rank 0 reads all arrays, one after the other. All ranks copy their parts.
+// Rank 0 reads all arrays, one after the other, and sends each to all ranks. Every rank copies the
+// elements that it needs.
 absl::Status Loader::HearAll() {
   int64_t largest = 0;
   for (const SavedArray& array : manifest_.arrays) {

@@ -95,7 +95,7 @@ class Saver {
   // after an error everything is still sent and received
   absl::Status failed_;
   std::vector<SavedFile> old_files_;  // on rank 0: files of the replaced checkpoint
-  std::string own_name_;              // this rank's file while it may be removed
+  std::string own_name_;              // this rank's file, as long as it may be removed
   std::optional<uint32_t>
       parts_;  // rank 0's: number of this save's files while they may be removed
   Digest own_digest_{};
@@ -220,7 +220,7 @@ absl::StatusOr<Saver::Source> Saver::ReceiveList(int rank) {
   return source;
 }
 
-// Adds the flattening tables of other parts of the model.
+// Adds the lists of layers of those parts of the model that head_ does not have yet.
 void Saver::Merge(const Manifest& list) {
   for (size_t part = 0; part < head_.parts.size() && part < list.parts.size(); ++part) {
     if (head_.parts[part].empty()) {
@@ -247,8 +247,9 @@ absl::Status Saver::WriteAll() {
   return absl::OkStatus();
 }
 
-// Writes every layer as a whole, from the pieces of all ranks that have pieces. All lists are in
-// the order of the visits. Slot 0 has the first piece of every layer, so its list gives the order.
+// Writes every layer as a whole, from the pieces of all ranks that have pieces of it. Each rank's
+// list is in the order in which StateList was filled. Slot 0 has the first piece of every layer, so
+// its list gives the order.
 absl::Status Saver::WriteLayers(std::vector<Source>* sources) {
   for (int part = 0; part < part_.parts; ++part) {
     while (true) {
@@ -402,7 +403,8 @@ absl::Status Saver::WriteHead() {
   return writer_->Finish(head_);
 }
 
-// Everything is on the disk. Gives the one file that refers to the others its final name.
+// Must be called when all files are on the disk. Gives the final name to the file that lists the
+// others.
 absl::Status Saver::Publish() {
   const absl::Status status = all_.first() ? writer_->Commit() : absl::OkStatus();
   auto published = static_cast<std::byte>(all_.first() && writer_->committed());

@@ -1,9 +1,9 @@
 // Decides how the ranks of a gradient channel that are left finish the round in which ranks were
 // lost. Pure functions: every rank has the same arguments and makes the same plan.
 //
-// A commit has two phases. A rank is ready when it has the sum of its own shard and that of its
-// left neighbour. Then all ranks vote. A rank that has all votes steps its shard and the
-// neighbour's:
+// A commit has two phases. A rank is ready when it has the summed gradients of its own shard and of
+// its left neighbour's shard. Then all ranks vote. When a rank has the votes of all ranks, the
+// commit is decided. This rank steps its own shard and its copy of the neighbour's shard:
 //
 //              counts, sums, neighbour's sum    vote       step, parameters
 //   rank 0     ----------------------------> ready -> decided -----------> finished
@@ -30,7 +30,7 @@ namespace entrain {
 
 enum class RoundPhase : int64_t { kBegun = 0, kReady = 1, kDecided = 2, kFinished = 3 };
 
-// The progress of a rank, in the format in which it is sent.
+// The progress of a rank. Ranks send this struct as it is in memory.
 struct ChannelPlace {
   int64_t cuts = 0;  // how often its shards have been cut anew
   // If the rank has all of its shards of the next cut: the generation of that cut's communicator.
@@ -46,12 +46,12 @@ struct ChannelPlace {
 struct CommitPlan {
   // True: ranks that are prepared take the next cut.
   bool take_cut = false;
-  // The lowest number of rounds that a rank has finished. The plan is about the round after these.
+  // The lowest number of finished rounds on any rank. The plan is about the round that follows.
   int64_t rounds = 0;
-  // The lowest rank that has finished that round; -1: none.
+  // The lowest rank that has finished the round of the plan; -1: none.
   int finished = -1;
-  // The lowest rank that has finished that round or decided its commit; the others make the same
-  // step. -1: none.
+  // The lowest rank that has finished the round of the plan, or has decided its commit. The other
+  // ranks then make the same step. -1: none.
   int decided = -1;
   // The highest number of saves that a rank has finished. A rank that finishes a save knows that
   // the others have written their parts.

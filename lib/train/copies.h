@@ -1,6 +1,6 @@
-// Ranks of a replica that hold copies: copies of all parameters along the context axis, and copies
-// of the layers that the caller has declared replicated along the tensor axis. Copies must stay
-// equal in every bit. Every exchange checks this.
+// Knows which ranks of a replica hold copies. Along the context axis, ranks hold copies of all
+// parameters. Along the tensor axis, ranks hold copies of the layers that the caller has declared
+// replicated. Copies must stay equal in every bit. Every exchange checks this.
 #pragma once
 
 #include <cstdint>

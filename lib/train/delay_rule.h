@@ -4,8 +4,8 @@
 //
 //   method  round            takes   makes                                                    acc then  install
 //   any     warm-up          G       commit    theta  = Opt(theta, G / N_G)                   empty     waits for this round
-//   zero1   each             G       commit    likewise                                       empty     waits for this round
-//   dpu     each             G       commit    likewise                                       empty     takes the round before
+//   zero1   each             G       commit    theta  = Opt(theta, G / N_G)                   empty     waits for this round
+//   dpu     each             G       commit    theta  = Opt(theta, G / N_G)                   empty     takes the round before
 //   wp      each             G       predict   a commit, and theta^ = Opt(theta, G / N_G)     empty     takes the round before
 //                                              once more, a preview
 //   acco    acc was empty    A       estimate  theta~ = Opt(theta, A / N_A), a preview        A         takes the round before
@@ -46,8 +46,8 @@ class DelayRule {
   RoundKind kind() const { return kind_; }
   // Returns true if acc holds half A of a batch, with which an estimate was made.
   bool half_held() const { return kind_ == RoundKind::kEstimate; }
-  // Continues from a loaded state. `half_held`: the last round left half a batch in acc; otherwise
-  // it left acc empty.
+  // Continues from a loaded state. `half_held` is true if the last round left half a batch in acc,
+  // and false if it left acc empty.
   void Restore(bool half_held) { kind_ = half_held ? RoundKind::kEstimate : RoundKind::kCommit; }
 
  private:

@@ -1,5 +1,5 @@
-// Memory for the deltas in flight. On the host it comes from a pool; on a device the number of
-// deltas is fixed by Reserve.
+// Memory for the deltas in flight. On the host the memory comes from a pool. On a device Reserve
+// fixes the number of deltas.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -27,12 +27,12 @@ class DeltaBuffers {
   // delta.
   DeltaBuffers(DeviceRoom* room, int64_t most);
 
-  // On a device: allocates memory for `deltas` deltas at a time. Returns the address of one of
-  // them.
+  // Must be called on a device only. Allocates memory for `deltas` deltas that are taken at the
+  // same time. Returns the address of one of these deltas.
   absl::StatusOr<float*> Reserve(int deltas);
   absl::StatusOr<Delta> Take(int64_t count);
-  // Gives a delta back. On a device its next user must be ordered behind the work that is enqueued
-  // so far.
+  // Gives a delta back. On a device, the next user of its memory must be ordered behind the work
+  // that is enqueued so far.
   void Give(Delta delta);
   // Frees the memory that the host pool keeps. Must not be called while a delta is taken.
   void Clear() { pool_.Clear(); }

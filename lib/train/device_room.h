@@ -1,6 +1,6 @@
-// Memory and streams of a training object on a device. They stay until the object is destroyed,
-// because freeing them waits for all streams of the device, and the caller's streams may wait for
-// the library.
+// Memory and streams of a training object on a device. Memory and streams are kept until the object
+// is destroyed. Freeing either would wait for all streams of the device, and the caller's streams
+// may wait for the library.
 //
 // Thread safety: any thread.
 #pragma once
@@ -35,10 +35,11 @@ class DeviceRoom {
   Device& device() const { return device_; }
   // Returns the caller's stream.
   StreamHandle callers() const { return callers_->load(std::memory_order_acquire); }
-  // Makes `stream` the caller's stream; it waits for the work on the previous one. Returns
-  // kInvalidArgument like Open.
+  // Makes `stream` the caller's stream. `stream` waits for the work on the previous stream. Returns
+  // kInvalidArgument if `stream` is not a stream of the device.
   absl::Status SetCallers(StreamHandle stream);
-  // Returns kInvalidArgument, naming the array `name`, if it is not memory of the device.
+  // Returns kInvalidArgument if `array` is not memory of the device. The error calls the array
+  // `name`.
   absl::Status CheckHolds(const char* name, const void* array) const;
   // Returns the deadline of a wait that begins now.
   Deadline limit() const { return Deadline::After(limit_ns_); }
@@ -48,8 +49,8 @@ class DeviceRoom {
   // Returns zeroed page-locked memory that the device can read and write.
   absl::StatusOr<std::byte*> KeepPinned(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Memory that is reused. Its next user is ordered behind the work that the caller's stream had
-  // when the block was given back.
+  // A pool of blocks that are reused. The next user of a block is ordered behind the work that the
+  // caller's stream had when the block was given back.
   BlockPool& blocks() { return blocks_; }
 
  private:
@@ -69,10 +70,10 @@ class DeviceRoom {
   BlockPool blocks_;
 };
 
-// A word for which streams wait. It only grows, modulo 2^32. The device driver does not know which
-// thread will set the word. Therefore that thread must neither free nor allocate device memory
-// before it sets the word, and no stream of the library waits for a word, so that those streams
-// always drain.
+// A number in page-locked memory (a word) for which streams wait. It only grows, modulo 2^32. The
+// device driver does not know which thread will set the word. Therefore the thread that sets the
+// word must neither free nor allocate device memory before. No stream of the library waits for a
+// word, so the library's streams always drain.
 class StreamWord {
  public:
   explicit StreamWord(uint32_t* word) : word_(word) {}  // page-locked

@@ -15,12 +15,12 @@ namespace entrain {
 // Returns kDeadlineExceeded when the time is up.
 absl::Status WaitForMark(const DeviceMark& mark, Deadline give_up,
                          absl::FunctionRef<absl::Status()> may_go_on);
-// Blocks in the same way until the stream has finished its present work. Returns at once on the
-// host.
+// Blocks until the stream of `at` has finished its present work. `may_go_on` and `give_up` are as
+// in WaitForMark. Returns at once on the host.
 absl::Status WaitForStream(const ArraysAt& at, Deadline give_up,
                            absl::FunctionRef<absl::Status()> may_go_on = absl::OkStatus);
-// Blocks in the same way for the stream that the calling thread has bound (KernelStream). Returns
-// the stream's first error.
+// Blocks until the stream that the calling thread has bound (KernelStream) has finished its present
+// work. Returns the stream's first error, or kDeadlineExceeded as WaitForMark does.
 absl::Status WaitForKernels(Deadline give_up);
 
 }  // namespace entrain

@@ -26,8 +26,8 @@ void DeviceWorker::Stop() {
 absl::StatusOr<uint64_t> DeviceWorker::PostThen(Job job, absl::AnyInvocable<void()> then) {
   auto mark = std::make_unique<DeviceMark>(room_->device());
   ENTRAIN_RETURN_IF_ERROR(mark->Record(room_->callers()));
-  // The lock is held until the job is posted. Otherwise a job that fails meanwhile would end the
-  // worker first, and nothing would ever set the word to this number.
+  // The lock is held until the job is posted. Otherwise another job could fail between the check of
+  // status_ and the post, and nothing would ever set the word to this job's number.
   absl::MutexLock posting(&mutex_);
   ENTRAIN_RETURN_IF_ERROR(status_);
   const uint64_t number = ++posted_;
@@ -103,7 +103,8 @@ absl::Status DeviceWorker::status() const {
   return status_;
 }
 
-// Tells other ranks first: as soon as the caller's stream continues, this worker may be destroyed.
+// Calls give_up_ before it releases the caller's stream: as soon as this stream continues, the
+// worker may be destroyed.
 void DeviceWorker::End(const absl::Status& why) {
   give_up_(why);
   absl::MutexLock lock(&mutex_);

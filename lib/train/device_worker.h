@@ -1,6 +1,7 @@
-// A worker for arrays that a caller orders by a stream of a device. A job begins when the device
-// has reached the point at which the caller's stream was when the job was posted. Later work on the
-// caller's stream can be made to wait for a job. The host waits for neither.
+// A worker for jobs on arrays of a device. The caller orders its own work on these arrays by a
+// stream. When a job is posted, a mark is recorded on the caller's stream. The job begins when the
+// device has reached this mark. Later work on the caller's stream can be made to wait for a job.
+// The caller's thread does not block for either of these waits.
 //
 //   caller's stream   ... | mark   more work ...            | word >= 1   work that needs the job
 //   worker                posts |~~~~ job 1, on a stream of its own ~~~~| word = 1
@@ -30,17 +31,18 @@ namespace entrain {
 
 class DeviceWorker final : public Worker {
  public:
-  // `room` must outlive this object. Its limit applies to the caller's stream, which must reach the
-  // mark of a job in time, and to the device's work of a job. `give_up` is called before any
-  // waiting thread is released; it must make the calls of other ranks and the running job fail.
-  // `sound` is the implementation of Sound; any thread may call it.
+  // `room` must outlive this object. The room's time limit applies to two waits: until the caller's
+  // stream reaches the mark of a job, and until the device has finished the work of a job.
+  // `give_up` is called before any waiting thread is released; it must make the calls of other
+  // ranks and the running job fail. `sound` is the implementation of Sound; any thread may call it.
   static absl::StatusOr<std::unique_ptr<DeviceWorker>> Make(
       DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
       absl::AnyInvocable<absl::Status() const> sound = absl::OkStatus);
   ~DeviceWorker() override { DeviceWorker::Stop(); }
 
   // The job runs with the worker's own stream bound (KernelStream). The device finishes all work
-  // that the job enqueues there before the caller's stream continues. `then` runs between the two.
+  // that the job enqueues there before the caller's stream continues. `then` runs after this work,
+  // and before the caller's stream continues.
   absl::StatusOr<uint64_t> PostThen(Job job, absl::AnyInvocable<void()> then) override
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Limit(uint64_t number) override { thread_.Limit(number); }
@@ -89,7 +91,8 @@ class DeviceWorker final : public Worker {
   const StreamHandle stream_;
   mutable absl::Mutex mutex_;
   StreamWord done_ ABSL_GUARDED_BY(mutex_);
-  // Numbers of jobs. The word holds the low 32 bits of such a number.
+  // Numbers of jobs: the last job that was posted, and the last job for which the caller's stream
+  // waits. The word holds the low 32 bits of the number of the last finished job.
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0, held_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   WorkerThread thread_;  // last member: its jobs use the others

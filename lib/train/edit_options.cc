@@ -103,8 +103,8 @@ absl::Status CheckFragmentNumbers(const EditOptions& o) {
   return absl::OkStatus();
 }
 
-// These options have state that the remaining replicas could not repair, or results that differ
-// within a layer.
+// Refuses options with state that the remaining replicas could not repair, or with results that
+// would differ within a layer.
 absl::Status CheckOnLoss(const EditOptions& o) {
   const auto refuse = [&](absl::string_view why) {
     return RefuseOption("on_loss", static_cast<int32_t>(o.on_loss), why);
@@ -124,7 +124,8 @@ absl::Status CheckOnLoss(const EditOptions& o) {
   return o.compat ? refuse("(finish) does not go with compat") : absl::OkStatus();
 }
 
-// A repair replaces a layer's state in the library by that from before the exchange.
+// A repair replaces the state that the library keeps for a layer, by the state from before the
+// exchange. Refuses options with which this is not possible.
 absl::Status CheckAnchorCheck(const EditOptions& o) {
   const auto refuse = [&](absl::string_view why) {
     return RefuseOption("anchor_check", static_cast<int32_t>(o.anchor_check), why);
@@ -144,8 +145,9 @@ absl::Status CheckAnchorCheck(const EditOptions& o) {
   return absl::OkStatus();
 }
 
-// The worker of a late replica runs a round while its caller trains. These options need the caller
-// in the round, or have state that the worker would need in two versions.
+// Refuses options that a late replica cannot serve. Its worker runs a round while its caller
+// trains. The refused options need the caller in the round, or have state that the worker would
+// need in two versions.
 absl::Status CheckClosing(const EditOptions& o) {
   if (!o.closes_early()) {
     return absl::OkStatus();

@@ -49,7 +49,7 @@ struct EditOptions {
   // For admit: the store in which newcomers apply, and the name under which they apply.
   std::function<absl::StatusOr<std::shared_ptr<Store>>(const Stop& stop)> admit_store = nullptr;
   std::string admit_name = "edit";
-  // These are not in the C ABI.
+  // The fields below are not in the C ABI.
   bool ewma_as_published = false;       // detector uses published moments; for comparisons
   const Clock* clock = &Clock::Real();  // for use_async
 
@@ -66,8 +66,9 @@ struct EditOptions {
   bool outer_has_betas() const {
     return outer_optimizer == OuterKind::kAdamw || outer_optimizer == OuterKind::kLion;
   }
-  // Returns true if exchanges keep each layer's combined delta. After a loss, replicas repeat an
-  // outer step of the caller with it, because the library cannot send the state of such a step.
+  // Returns true if exchanges keep each layer's combined delta. After a loss, replicas repeat the
+  // caller's outer step with this delta, because the library cannot send the state of the caller's
+  // step.
   bool keeps_means() const {
     return on_loss == OnLoss::kFinish && outer_optimizer == OuterKind::kCallback;
   }
@@ -76,8 +77,8 @@ struct EditOptions {
     return clip_pseudo_grad > 0 || staleness_penalty || outer_momentum_clip > 0;
   }
   // Returns the largest number of deltas in flight on a device. Two deltas keep the link busy while
-  // one is finished. Calls that draw random numbers allow only one, because they draw in the order
-  // in which the data is copied to the host.
+  // one is finished. Calls that draw random numbers allow only one delta in flight, because they
+  // draw in the order in which data is copied to the host.
   int in_flight() const {
     const bool draws = sparsification_method == Sparsification::kRandom ||
                        sparsification_method == Sparsification::kRescaledRandom ||
@@ -108,8 +109,9 @@ absl::Span<const EditOption> EditOptionTable();
 
 // Returns kInvalidArgument, naming the option, its value and a remedy, if one is wrong.
 absl::Status CheckOptions(const EditOptions& options);
-// Also checks that sparsification leaves at least one element in every shard of a layer. `counts`
-// holds the numbers of elements of the layers that train.
+// Must be called after CheckOptions. Checks that sparsification by magnitude leaves at least one
+// element in every shard of a layer. `counts` holds the numbers of elements of the layers that
+// train.
 absl::Status CheckDensity(const EditOptions& options, int slots, absl::Span<const int64_t> counts);
 // Returns the values that must be equal on all ranks: the rows marked as shared.
 std::vector<NamedValue> SharedOptions(const EditOptions& options);

@@ -10,7 +10,7 @@
 
 namespace entrain {
 
-// The only list of EDiT's state. A new part adds its VisitState here.
+// The only list of EDiT's state. The VisitState of a new class must be called here.
 void EditState::VisitState(StateVisitor& visitor) {
   const EditOptions& options = parts_.options;
   parts_.counter.VisitSteps(visitor);
@@ -160,7 +160,8 @@ absl::Status EditState::TakeUp(OpenState& state, int64_t timeout_ns) {
 
 absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) {
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
-  // A commit sets the anchors.
+  // Without anchors, CreateAnchors makes arrays for the list. OpenState::Commit sets their values
+  // later.
   const bool creates = LacksAnchors();
   const auto open = [&]() -> absl::StatusOr<std::unique_ptr<OpenState>> {
     ENTRAIN_RETURN_IF_ERROR(parts_.worker.ComeToRest(0));

@@ -59,9 +59,9 @@ class EditState final : public StateOwner {
   // Adds an array of the caller to the run's state. The array is lent until this object is
   // destroyed.
   absl::Status Add(absl::string_view name, Holder holder, DType dtype, void* data, int64_t count);
-  // Collective. Returns kFailedPrecondition except between the end of an exchange and the first
-  // reduction of gradients after it. For the exact kind, a rendezvous without an exchange is
-  // sufficient.
+  // Collective. Allowed only between the end of an exchange and the next reduction of gradients. An
+  // exact checkpoint may also be saved after a rendezvous without an exchange. Otherwise returns
+  // kFailedPrecondition.
   absl::Status Save(const CheckpointOptions& options);
   // Collective. Returns kFailedPrecondition while an exchange is under way or a layer is gathered.
   absl::Status Load(const CheckpointOptions& options);

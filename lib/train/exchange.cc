@@ -61,8 +61,8 @@ absl::Status CheckDevice() {
   return on == nullptr ? absl::OkStatus() : on->status();
 }
 
-// A reducer's debts are saved in exact checkpoints only. From a portable one a run begins without
-// debts.
+// A reducer's debts (what it has not sent of earlier deltas) are saved in exact checkpoints only.
+// From a portable checkpoint a run begins without debts.
 void VisitReducer(MergeState* state, bool owes, const Slab& slab, StateVisitor& visitor) {
   if (state == nullptr || visitor.kind() != CheckpointKind::kExact) {
     return;
@@ -77,7 +77,8 @@ void VisitReducer(MergeState* state, bool owes, const Slab& slab, StateVisitor& 
   }
 }
 
-// The test of the published code whether all replicas were rejected. Each rank tests its own shard.
+// Returns true if the mean is practically zero. The published code tests in this way whether all
+// replicas were rejected. Each rank tests its own shard.
 bool Vanishes(const float* mean, int64_t count, DeviceRoom* room) {
   std::vector<float> here;
   if (room != nullptr) {
@@ -192,7 +193,7 @@ void Exchange::VisitState(StateVisitor& visitor) {
 }
 
 void Exchange::Adopt(bool live) {
-  carried_late_ = 0;  // belongs to another run, as the reports and repairs do
+  carried_late_ = 0;  // of another run, as are the reports and repairs
   for (int64_t& rounds : newcomer_rounds_) {
     // Replicas that begin from a portable checkpoint are no newcomers.
     rounds =
@@ -279,9 +280,9 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
   return absl::OkStatus();
 }
 
-// A theta that is not f32 is taken as a + (theta - rounded a), that is, as the change that training
-// has made. The pseudo-gradient then contains no rounding error of the anchor, and the anchor keeps
-// all its bits.
+// If theta is not f32 and there are anchors, returns a + (theta - rounded a): the anchor plus the
+// change that training has made. Then the pseudo-gradient contains no rounding error of the anchor,
+// and the anchor keeps all its bits.
 const float* Exchange::Source(int layer) const {
   if (live_.dtype == DType::kF32) {
     return overlapped(layer) ? Taken(layer) : live_.f32(layer);
@@ -367,8 +368,8 @@ bool Exchange::TakeUp(NormTable table) {
   return true;
 }
 
-// Returns the number at kNewShift in this replica's standing. If layers of several fragments have
-// counted in different numbers of exchanges, the smallest number is used.
+// Returns the number at kNewShift in this replica's standing. If this replica has counted in
+// different numbers of exchanges for the layers, this is the smallest number.
 uint64_t Exchange::Growing(const std::vector<int>& layers) const {
   int64_t least = options_.newcomer_warmup;
   for (const int layer : layers) {
@@ -478,7 +479,7 @@ absl::Status Exchange::Finish(int layer) {
   return FinishWith(layer, nullptr);
 }
 
-// `known`, if not null, is the outcome of another part of the layer.
+// `known`, if not null, is the outcome of another shard of the layer.
 absl::Status Exchange::FinishWith(int layer, const LayerOutcome* known) {
   const auto at = static_cast<size_t>(layer);
   if (groups_.model != nullptr) {
@@ -539,7 +540,7 @@ absl::Status Exchange::StepOuter(int layer, float* mean, const OuterScales& scal
     CopyArray(MeanOf(layer), mean, count * kFloat);
   }
   // In an exchange behind further steps the published result is not needed. A result that must be
-  // rounded is written later. In both cases it is written over the mean.
+  // rounded is written later. In both cases the outer step writes its result over the mean.
   const bool straight = !overlapped(layer) && live_.f32(layer) != nullptr;
   ENTRAIN_RETURN_IF_ERROR(
       outer_.Step(layer, mean, scales, &anchors_, straight ? live_.f32(layer) : mean));
@@ -584,15 +585,15 @@ void Exchange::NoteScales(int layer, const OuterScales& scales) {
 }
 
 // With kRestart, Merge needs the anchor from which this replica continued, to measure how far the
-// replica has moved from it. It is kept in place of the snapshot, which has been sent by then.
+// replica has moved from it. This anchor overwrites the snapshot, which has been sent by then.
 void Exchange::KeepOldAnchor(int layer) {
   if (overlapped(layer) && options_.overlap_merge == OverlapMerge::kRestart) {
     RoundAnchor(wide_, layer, Taken(layer));
   }
 }
 
-// For a layer to which no replica brought a usable delta. Sets theta back to the anchor, and leaves
-// a and b unchanged. Plain averaging has no anchor to go back to.
+// Used for a layer to which no replica brought a usable delta. Sets theta back to the anchor, and
+// leaves the anchor and the outer state unchanged. Plain averaging has no anchor to go back to.
 void Exchange::RollBack(int layer) {
   reports_[static_cast<size_t>(layer)].rolled_back = true;
   if (anchors_.exist() && !overlapped(layer)) {

@@ -5,8 +5,8 @@
 //   Begin(l)   Delta ← w_n (a - theta); its all-reduce starts                               (eq. 3)
 //   Finish(l)  beta ← min(1, phi / (||mean|| + eps)); a ← outer(a, beta mean); theta ← a    (eq. 4)
 //
-// When a rank is lost, the communicators are replaced, and an exchange under way is finished by the
-// replicas that are left (recovery.h; exchange_recovery.cc has the functions for it).
+// When a rank is lost, Recovery (recovery.h) replaces the communicators, and the replicas that are
+// left finish the exchange under way. exchange_recovery.cc has the functions for this.
 //
 // Only layers that train take part, and of these only the layers given to Judge. On the host,
 // collectives carry tags, so ranks may interleave Begin and Finish differently. The tag is the
@@ -15,7 +15,7 @@
 //
 // Thread safety: one thread at a time: the caller's thread while nothing is under way, otherwise
 // the worker. While the worker works on some layers, the caller may take and merge snapshots of
-// others.
+// other layers.
 //
 // On device memory the calling thread must have bound the device's kernels (KernelStream). The
 // caller's thread binds them to the caller's stream, for CreateAnchors, Snapshot and Adopt. The
@@ -62,14 +62,15 @@ struct LayerReport {
   double staleness = 1;          // divisor of the mean, with staleness_penalty
   bool accepted = true;          // this replica was not rejected
   AnomalyDetector::Score score;  // score of this replica's norm, with skip_anomaly
-  bool rolled_back = false;      // all were rejected, or the result was not finite
+  bool rolled_back = false;      // all replicas were rejected, or the result was not finite
   // Totals over all exchanges of the layer, including those of a loaded run: the number of replicas
-  // that brought a delta, and how many of these were accepted. They are the same on all ranks.
+  // that brought a delta, and how many of these were accepted. The totals are the same on all
+  // ranks.
   int64_t brought_ever = 0, accepted_ever = 0;
 };
 
-// The outcome of a layer's exchange on a rank that has finished it, in the format in which it is
-// sent. Equal on all ranks that have finished the layer.
+// The outcome of a layer's exchange. It is equal on all ranks that have finished the layer. Ranks
+// send this struct as it is in memory.
 struct LayerOutcome {
   int64_t rolled_back = 0;
   int64_t outer_steps = 0;  // number of outer steps of the layer so far
@@ -82,8 +83,8 @@ struct ExchangeBytes {
   uint64_t model = 0, sync = 0;
 };
 
-// For parameters that are not f32: a shard of theta in f32, and the same shard of the rounded
-// anchor.
+// For parameters that are not f32: one shard of theta and of the rounded anchor in f32, and of the
+// rounded anchor in the type of the parameters.
 struct WideShard {
   OwnedBuffer host;
   float *theta = nullptr, *anchor = nullptr;
@@ -111,8 +112,8 @@ class Exchange final : public LayerExchange {
   void VisitState(StateVisitor& visitor);
   // For loading: frees the anchors that CreateAnchors has made, if the checkpoint has none.
   void DropAnchors() { anchors_.Drop(); }
-  // Makes the loaded state take effect. With `live` it also copies a to theta, as after an
-  // exchange.
+  // Makes the loaded state take effect. If `live` is true, also copies the anchors to theta, as an
+  // exchange does.
   void Adopt(bool live);
 
   // LayerExchange
@@ -128,8 +129,7 @@ class Exchange final : public LayerExchange {
   void FreeBuffers() { deltas_.Clear(); }
 
   // Copies the live parameters of these layers, for an exchange that runs while the caller makes
-  // further steps. With kRestart
-  // the live parameters then continue from the anchor.
+  // further steps. With kRestart the live parameters then continue from the anchor.
   absl::Status Snapshot(const std::vector<int>& layers);
   // For loading: ReserveSnapshots allocates memory for snapshots, Resume marks this layer's
   // snapshot as in use.
@@ -154,7 +154,7 @@ class Exchange final : public LayerExchange {
   const NormTable& table() const { return table_; }
   bool exchanges() const { return Exchanges(table_.standings, options_.least_steps()); }
   const LayerReport& report(int layer) const { return reports_[static_cast<size_t>(layer)]; }
-  // May be called from any thread.
+  // groups and bytes_sent may be called from any thread.
   ExchangeGroups groups() const ABSL_LOCKS_EXCLUDED(groups_mutex_);
   ExchangeBytes bytes_sent() const ABSL_LOCKS_EXCLUDED(groups_mutex_);
   // Returns the number of this replica.
@@ -174,8 +174,8 @@ class Exchange final : public LayerExchange {
   // the numbers of the replicas that are left, by rank of `sync`.
   void Regroup(std::shared_ptr<Communicator> model, std::shared_ptr<Communicator> sync,
                const std::vector<int>& replicas) ABSL_LOCKS_EXCLUDED(groups_mutex_);
-  // `me` is the number of this replica. The numbers of all replicas are below `most`. Initially
-  // both values come from the mesh.
+  // Sets the number of this replica to `me`. The numbers of all replicas must be below `most`.
+  // Initially both values come from the mesh.
   void SetNumbers(int me, int most);
   int most_replicas() const { return static_cast<int>(all_replicas_); }
   // Adds flags to the next standing of this rank.
@@ -183,16 +183,17 @@ class Exchange final : public LayerExchange {
   // Forgets that processes have applied (kApplied). After a loss, no newcomer is taken in before
   // the next rendezvous.
   void DropApplications();
-  // Used in place of a Judge that has failed here but has succeeded on another rank, which has sent
-  // its table. Returns the value that this Judge returned.
+  // Takes the place of a Judge that has failed on this rank. `table` comes from another rank, on
+  // which Judge has succeeded. Returns what Judge has returned there.
   bool TakeUp(NormTable table);
   // Computes the weights of the layer again, without the lost replicas. With `counts`, changes the
   // totals of the report too.
   void WeighAgain(int layer, bool counts);
   // Returns the outcome of the last exchange of a layer. Valid after Finish of the layer.
   const LayerOutcome& outcome(int layer) const { return outcomes_[static_cast<size_t>(layer)]; }
-  // Finishes this rank's part of a layer, which no rank of the sync group has finished. Uses the
-  // scales of another part of the layer, which other ranks have finished.
+  // Finishes this rank's shard of a layer if no rank of the sync group has finished this shard, but
+  // ranks of other sync groups have finished theirs. Uses the scales in `outcome`, which comes from
+  // these ranks.
   absl::Status FinishLike(int layer, const LayerOutcome& outcome);
   // Collective over the sync group. Rank `root`, which has finished the layer, sends the result to
   // the ranks that have not finished it. `finished` is true if this rank has finished it.
@@ -250,7 +251,7 @@ class Exchange final : public LayerExchange {
   mutable absl::Mutex groups_mutex_;
   ExchangeGroups
       groups_;  // the worker changes it, with groups_mutex_; others read it with the mutex
-  // Sent by communicators that were replaced.
+  // Bytes sent in communicators that were replaced.
   ExchangeBytes sent_before_ ABSL_GUARDED_BY(groups_mutex_);
   const ReplicaSums sums_;
   DeviceRoom* const room_;
@@ -267,12 +268,12 @@ class Exchange final : public LayerExchange {
   std::vector<int64_t> brought_, accepted_;  // by layer: brought_ever and accepted_ever of reports
   NormTable table_;                          // result of the last Judge
   StalenessGaps gaps_;
-  OwnedBuffer means_;         // with keeps_means: last combined delta of each layer, as in the slab
+  OwnedBuffer means_;         // with keeps_means: last combined deltas, laid out like the slab
   WideShard wide_, merging_;  // wide_: for the running exchange; merging_: for Merge
   OwnedBuffer snapshot_;      // laid out like the slab; exists after the first Snapshot
   float* taken_ = nullptr;    // in `snapshot_` or on a device
-  // One word per layer, so that each word is written by one thread only. overlapped_ is 1 while a
-  // snapshot of the layer is in use. finite_ is 1 if this snapshot was finite.
+  // One integer per layer, so that each integer is written by one thread only. overlapped_ is 1
+  // while a snapshot of the layer is in use. finite_ is 1 if this snapshot was finite.
   std::vector<int32_t> overlapped_, finite_;
   int64_t repairs_ = 0;  // see repairs
   // By layer: the number of exchanges in which this replica has counted as a newcomer. At

@@ -71,7 +71,8 @@ void Exchange::Merge(const std::vector<int>& layers) {
     const int64_t count = slab_.layer(layer).valid;
     const float* const anchor = anchors_.anchor(layer);
     float* const live = Open(layer);
-    // With kRestart, theta was the anchor and finite at that time, even if the snapshot was not.
+    // With kRestart, theta became the anchor at the snapshot. So theta was finite, even if the
+    // snapshot was not.
     if (options_.overlap_merge != OverlapMerge::kRestart &&
         finite_[static_cast<size_t>(layer)] == 0) {
       CopyArray(live, anchor, count * kFloat);  // theta and any sum with it may be invalid

@@ -16,7 +16,7 @@
 namespace entrain {
 namespace {
 
-// The data that a repair sends beside the arrays, in the format in which it is sent.
+// The data that a repair sends beside the arrays. Ranks send this struct as it is in memory.
 struct Counters {
   int64_t outer_steps = 0;
   StalenessGaps::Record gap;
@@ -61,7 +61,8 @@ absl::Status Exchange::SettleAnchors(const NormTable& table) {
       lacks_majority = lacks_majority || (guard_.repairs() && votes.back().second.from < 0);
     }
   }
-  // The ranks of a replica stop together, when each of them knows the differences in its slot.
+  // The ranks of a replica stop together. They do so when each rank knows the differences in its
+  // slot.
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> stops,
                            sums_.Gather(slab_.layers(), {lacks_majority ? 1.0 : 0.0}));
   const bool stopped =
@@ -80,8 +81,8 @@ absl::Status Exchange::SettleAnchors(const NormTable& table) {
   return absl::OkStatus();
 }
 
-// Collective over the sync group. The ranks without the right anchor of the layer receive it, with
-// its outer state.
+// Collective over the sync group. Each rank without the right anchor of the layer receives this
+// anchor and its outer state.
 absl::Status Exchange::Repair(int layer, const AnchorVote& vote, absl::string_view differs) {
   const int me = groups_.sync->rank();
   const int from = replicas_[static_cast<size_t>(vote.from)];

@@ -28,9 +28,9 @@ absl::StatusOr<WideShard> MakeWide(DeviceRoom* room, int64_t most, DType type) {
 
 }  // namespace
 
-// On a device all ranks handle deltas in the same order, so their calls need no tags and may use
-// every path. Only the call itself waits for a delta, so it needs no stream. Packed calls have tags,
-// because they use one path only and their debts are kept by tag.
+// On a device all ranks handle deltas in the same order, so the calls for deltas need no tags and
+// may use every path. The worker itself waits before such a call and after it, so the call needs no
+// stream. Packed calls have tags, because they use one path only and their debts are kept by tag.
 CallOptions Exchange::OptionsOfDelta(int layer) const {
   CallOptions options = Options(room_ == nullptr || options_.merging().Packs() ? layer : -1);
   options.device = room_ != nullptr;

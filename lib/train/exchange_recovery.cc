@@ -84,8 +84,8 @@ absl::Status Exchange::FinishLike(int layer, const LayerOutcome& outcome) {
   return FinishWith(layer, &outcome);
 }
 
-// Returns the arrays that a rank needs to finish a layer as another rank has done: the anchor and
-// the arrays of its outer state, or the combined delta.
+// Returns the arrays that a rank sends to another rank so that it can finish the layer too: the
+// anchor and the arrays of its outer state, or the combined delta.
 std::vector<float*> Exchange::StateOf(int layer) {
   if (options_.keeps_means()) {
     return {MeanOf(layer)};
@@ -131,7 +131,7 @@ void Exchange::TakeState(int layer, const OwnedBuffer& received) {
   anchors_.Seal(layer);
 }
 
-// The result is received into separate memory first. If its sender is lost too, the layer may have
+// The result is received into separate memory first. If the sender is lost too, the layer may have
 // to be finished from the old anchor.
 absl::Status Exchange::Share(int layer, int root, bool finished, const LayerOutcome& outcome) {
   if (outcome.rolled_back != 0) {

@@ -33,7 +33,7 @@ struct EditInfo {
   uint64_t bytes_sent_shard = 0, bytes_sent_sync = 0;
   bool in_warmup = false;
   int64_t rendezvous = 0;    // number of rendezvous, with or without an exchange
-  uint64_t wishes = 0;       // set by any replica at the last rendezvous
+  uint64_t wishes = 0;       // flags that any replica set at the last rendezvous
   double metric = 0;         // mean over replicas at the last rendezvous; NaN: none
   int64_t rejections = 0;    // rejected layers of this replica, over all exchanges
   int64_t rollbacks = 0;     // layers that were rolled back
@@ -49,7 +49,7 @@ struct EditInfo {
 
 class ExchangeResults {
  public:
-  // `replicas` is the number of replicas at the beginning, which are numbered from 0.
+  // `replicas` is the number of replicas at the beginning. They are numbered from 0.
   explicit ExchangeResults(int replicas) : replicas_(replicas), most_(replicas) {}
 
   // ---- Called by a round
@@ -61,7 +61,7 @@ class ExchangeResults {
   // Sets the limit: all numbers of replicas are below `most`.
   void SetMost(int most);
   // Records that a round has lost a replica after its rendezvous. `round` is the number of rounds
-  // that were finished before it.
+  // that were finished before this round.
   void RoundShort(int64_t round);
   void SetRepairs(int64_t repairs);
   // Records that a round was closed without this replica.

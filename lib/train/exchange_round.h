@@ -3,13 +3,13 @@
 //   kBegun --Judge--> kJudged --RunTurn--> kUnderWay --the last RunTurn--> kArrived --Merge--> kMerged
 //                        └── nothing to exchange: RunTurn ─────────────────────┘     (behind further steps only)
 //
-// Layers have turns, in ascending order. A layer that has begun travels while the layer before it
-// is finished. The caller limits the turns that may begin.
+// Each layer of the round has a turn, in ascending order of layers. The delta of a layer travels
+// while the layer before is finished. The caller limits the turns that may begin.
 //
 // Thread safety: Judge, RunTurn and Merge, and after a loss SetJudged and Restart, run on one
-// thread at a time. If the previous of these calls ran on another thread, the thread must have
-// waited for it. Allow is called by the caller's thread. state and the constants may be read from
-// any thread.
+// thread at a time. A thread that calls one of these functions must have waited for the last such
+// call of another thread. The caller's thread calls Allow. Any thread may read state() and the
+// values that never change.
 #pragma once
 
 #include <atomic>
@@ -31,8 +31,9 @@ class ExchangeRound {
   static constexpr int kNoLayer = -1;
 
   // `order` gives the layer of each turn, ascending. `standing` is this rank's standing, with the
-  // steps at which the round begins. `behind` is true if the round runs behind further steps.
-  // `in_flight`, at least 1, limits the number of layers between Begin and Finish.
+  // steps at which the round begins. `behind` is true if the round runs behind further steps, that
+  // is, while this replica trains (option overlap_steps). `in_flight`, at least 1, limits the
+  // number of layers between Begin and Finish.
   ExchangeRound(std::vector<int> order, const Standing& standing, bool behind, int in_flight)
       : order_(std::move(order)), standing_(standing), behind_(behind), in_flight_(in_flight) {}
   // For loading: makes a round that ran behind further steps and had arrived when it was saved.
@@ -68,10 +69,10 @@ class ExchangeRound {
 
   // Sets the number of the round, which the replica did not know when it arrived.
   void SetNumber(uint64_t round) { standing_.round = round; }
-  // Used in place of Judge if the replica goes on without a rendezvous. It came too late for rounds
-  // and has taken up their results, or it came too early for a round that needs all replicas.
-  // `dropped` is true if the result of its training was dropped. Afterwards there is nothing to
-  // exchange.
+  // Used in place of Judge if the replica goes on without a rendezvous. Either the replica came too
+  // late for rounds and has taken up their results, or it came too early for a round that needs all
+  // replicas. `dropped` is true if the result of its training was dropped. Afterwards there is
+  // nothing to exchange.
   void SetMissed(bool dropped);
   // Return the values that SetMissed has set. Valid on a thread that has waited for the round's
   // first job.

@@ -1,6 +1,6 @@
-// Decides which layers EDiT exchanges at which step. Either all layers are exchanged every H steps,
-// or each fragment, which is a part of the model, is exchanged at steps of its own. Then the
-// network is used more evenly (Streaming DiLoCo, arXiv 2501.18512, section 2.1).
+// Decides which layers EDiT exchanges at which step. Without fragments all layers are exchanged
+// every H steps. A fragment is a part of the model that is exchanged at steps of its own. With
+// fragments the network is used more evenly (Streaming DiLoCo, arXiv 2501.18512, section 2.1).
 //
 // Pure functions: the results are equal on all ranks of a mesh that have the same options and
 // layers.
@@ -22,7 +22,8 @@ class FragmentSchedule {
   // `options` must have been checked, also by CheckFragments.
   FragmentSchedule(const EditOptions& options, const Slab& slab);
 
-  // Returns the layers that are exchanged `steps` steps after warm-up, in order; often none.
+  // Returns, in order, the layers that are exchanged `steps` steps after warm-up. Often there are
+  // none.
   std::vector<int> Due(int64_t steps) const;
   // Returns all layers that train, in order.
   const std::vector<int>& all() const { return all_; }
@@ -39,7 +40,8 @@ class FragmentSchedule {
   std::vector<Fragment> fragments_;
 };
 
-// Also checks that every fragment has a layer that trains, and that every layer has a fragment.
+// Must be called after CheckOptions. Checks that every fragment has a layer that trains, and that
+// every layer that trains has a fragment.
 absl::Status CheckFragments(const EditOptions& options, const Slab& slab);
 
 }  // namespace entrain

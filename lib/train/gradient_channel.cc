@@ -134,7 +134,8 @@ absl::Status GradientChannel::Fail(const absl::Status& why) {
   return why;
 }
 
-// Must be called with an error that only this rank has noticed. Tells all ranks.
+// Returns `why`. If `why` is an error, tells all ranks. Used for errors that only this rank has
+// noticed.
 absl::Status GradientChannel::FailAll(const absl::Status& why) {
   if (!why.ok()) {
     round_.End(why);
@@ -230,7 +231,7 @@ absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
   }
   absl::StatusOr<bool> over = worker_.WaitUntil(job_, until);
   if (over.ok() && *over && round_.on_device() && round_.EndsRun()) {
-    over = worker_.WaitUntil(job_ + 1, until);  // like Land
+    over = worker_.WaitUntil(job_ + 1, until);  // as Land does
   }
   if (!over.ok()) {
     return Fail(over.status());
@@ -246,7 +247,7 @@ absl::Status GradientChannel::WhenReady(WorkerThread::Continuation then) {
   }
   worker_.WhenDone(job_, [this, then = std::move(then)](const absl::Status& status) mutable {
     if (status.ok() && round_.on_device() && round_.EndsRun()) {
-      worker_.WhenDone(job_ + 1, std::move(then));  // like Land
+      worker_.WhenDone(job_ + 1, std::move(then));  // as Land does
     } else {
       then(status);
     }
@@ -279,7 +280,7 @@ absl::Status GradientChannel::Land() {
   if (!in_flight_) {
     return absl::OkStatus();
   }
-  if (job_ != 0) {  // otherwise it was over when it was loaded
+  if (job_ != 0) {  // otherwise the round was over when it was loaded
     absl::Status status = worker_.Wait(job_);
     if (status.ok() && round_.EndsRun()) {
       status = worker_.Drain();  // no later call would return the second job's error
@@ -295,8 +296,8 @@ absl::Status GradientChannel::Land() {
   return FailAll(Annotate(round_.Publish(), "acco: install"));
 }
 
-// Hands over the gradients added so far. They stay in the accumulator if they are half A, so that
-// the next round takes A + B.
+// Hands over the gradients added so far. Gradients that are half A also stay in the accumulator, so
+// that the next round takes A + B.
 absl::Status GradientChannel::HandOver() {
   const RoundKind kind = rule_.Next(quota_.rounds());
   ENTRAIN_RETURN_IF_ERROR(
@@ -342,7 +343,8 @@ void GradientChannel::PostRound(RoundKind kind, const RoundCounts& mine) {
 ChannelInfo GradientChannel::info() const {
   ChannelInfo info{landed_};
   info.ranks = landed_.rounds > 0 ? landed_.ranks : ranks_;
-  // A newcomer may have the result of a round that counted ranks which were lost before it came.
+  // A newcomer may have the result of an earlier round. Ranks of that round may have been lost
+  // before the newcomer came.
   info.losses = std::max<int64_t>(ranks_ + landed_.joins - joins_before_ - info.ranks, 0);
   info.dropped = dropped_;
   info.finished = finished_;

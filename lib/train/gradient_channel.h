@@ -18,8 +18,8 @@
 //   caller's   ... install: params = com, com = acc |  ...gradients...  | params = com, com = acc |
 //   own                                             | reduce-scatter, step, all-gather |
 //
-// Everything that follows from counts is the same on all ranks, because counts are summed with the
-// gradients. Therefore all ranks end at the same commit.
+// Counts are summed over all ranks together with the gradients. So every decision that follows from
+// counts is the same on all ranks, and all ranks end at the same commit.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -97,9 +97,11 @@ class GradientChannel final : public StateOwner {
   absl::Status WhenReady(WorkerThread::Continuation then);
   // Asks all ranks to end. They end at the first commit whose counts include the request.
   absl::Status Stop();
-  // Any thread may call it. Makes the running call of another thread and the round under way fail.
+  // Makes the running call of another thread fail, and the round under way too. May be called from
+  // any thread.
   void Abandon();
-  // Tells the waiting ranks that a call of this rank failed and that this rank may end.
+  // Tells the ranks that wait for this rank that a call on this rank has failed, and that its
+  // process may therefore end.
   void Refused(const absl::Status& why) const;
 
   absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
@@ -140,7 +142,7 @@ class GradientChannel final : public StateOwner {
   absl::Status Fail(const absl::Status& why);
   absl::Status FailAll(const absl::Status& why);
   void Quieten();
-  // These are in gradient_channel_state.cc.
+  // The functions down to End are in gradient_channel_state.cc.
   void VisitState(StateVisitor& visitor);
   absl::Status SaveOnce(const CheckpointOptions& options);
   absl::Status Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine);
@@ -149,7 +151,7 @@ class GradientChannel final : public StateOwner {
   absl::Status GoOnFromMasters(const AllRanks& all);
   absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
 
-  int ranks_;                 // ranks when this rank began: at the start, or after it joined
+  int ranks_;                 // number of ranks at Create, or after this rank has joined
   int64_t joins_before_ = 0;  // number of newcomers up to that time
   const ChannelOptions options_;
   PlacedArray accumulator_;

@@ -128,8 +128,8 @@ absl::Status CheckOptimizers(const ChannelOptions& o) {
                             absl::StrCat("and element ", gap, " lies in no group"));
 }
 
-// With kFinish the right neighbour of a rank keeps a copy of its shard, and steps the copy too. The
-// library cannot copy the state of a step function of the caller.
+// With kFinish the right neighbour of a rank keeps a copy of the rank's shard, and makes every step
+// on the copy too. The library cannot copy the state of a step function of the caller.
 absl::Status CheckOnLoss(const ChannelOptions& o) {
   const auto refuse = [&](absl::string_view why) {
     return RefuseOption("on_loss", static_cast<int32_t>(o.on_loss), why);
@@ -146,7 +146,8 @@ absl::Status CheckOnLoss(const ChannelOptions& o) {
                                 : refuse("(finish) does not go with parameters on a device");
 }
 
-// A newcomer gets the state of the members' shards, which must be the library's.
+// A newcomer receives the optimizer's state of the members' shards. The library can send only state
+// that it keeps itself.
 absl::Status CheckAdmit(const ChannelOptions& o) {
   const auto refuse = [&](absl::string_view why) {
     return RefuseOption("admit", static_cast<int32_t>(o.admit), why);

@@ -41,7 +41,8 @@ struct ParameterGroup {
   double lr_scale = 1;
 };
 
-// The largest number of ranks of a channel that takes newcomers in, because its ranks must agree.
+// The largest number of ranks of a channel that takes newcomers in. Its ranks must agree on each
+// admission, and an agreement allows no more ranks.
 constexpr int kMostChannelRanks = Survivors::kMostRanks;
 
 struct ChannelOptions {
@@ -71,7 +72,7 @@ struct ChannelOptions {
 absl::Span<const Option<ChannelOptions>> AccoOptionTable();
 // Returns kInvalidArgument, naming the option, its value and a remedy, if one is wrong.
 absl::Status CheckOptions(const ChannelOptions& options);
-// Returns kInvalidArgument in the same form if the options do not allow this number of ranks.
+// Returns kInvalidArgument as CheckOptions does if the options do not allow this number of ranks.
 absl::Status CheckRanks(const ChannelOptions& options, int ranks);
 // Return the values that must be equal on all ranks. SharedGroups must be called only if all ranks
 // have the same number of groups.

@@ -27,8 +27,8 @@ ModelPart PartOf(const Slab& slab) {
 }  // namespace
 
 // A portable checkpoint holds the state after a commit: the masters, the optimizer's arrays, and
-// the counts. An exact one also holds the half batch that has been added, and the round that is
-// over but not yet taken.
+// the counts. An exact checkpoint also holds the half batch that has been added, and the round that
+// is over but not yet taken.
 void GradientChannel::VisitState(StateVisitor& visitor) {
   record_.Fill({in_flight_, rule_.kind(), finished_, landed_, round_.result()});
   round_.progress().VisitState(visitor);
@@ -48,8 +48,9 @@ void GradientChannel::VisitState(StateVisitor& visitor) {
   callers_.VisitState(visitor);
 }
 
-// Must be called before a call over all ranks, which has no tag: a round may replace the
-// communicator and the shards, and newcomers are connected by calls without tags too.
+// Must be called before an untagged call over all ranks. Waits for the round under way, which may
+// replace the communicator and the shards. Also waits until no newcomers are being connected,
+// because their calls have no tags either.
 void GradientChannel::Quieten() {
   worker_.Drain().IgnoreError();  // the next use of the worker returns its error
   round_.AwaitNewcomers();
@@ -71,8 +72,9 @@ absl::Status GradientChannel::CheckSavable(CheckpointKind) const {
                                 "is computed in between is not part of a checkpoint"));
 }
 
-// Drains the worker, then checks that all ranks may go on. Saving and loading begin with it. The
-// order matters, because on a device the calls of jobs and of checkpoints have no tags.
+// Drains the worker, then checks that all ranks may go on. Saving and loading begin with Prepare.
+// The worker must be drained first, because on a device the calls of jobs and of checkpoints have
+// no tags.
 absl::Status GradientChannel::Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine) {
   ENTRAIN_RETURN_IF_ERROR(worker_.Drain());
   mine.Update(CheckKind(options_, kind));
@@ -81,7 +83,7 @@ absl::Status GradientChannel::Prepare(AllRanks& all, CheckpointKind kind, absl::
 }
 
 // After a loss either all ranks save again or no rank does, even if the save has failed on some
-// only.
+// ranks only.
 absl::Status GradientChannel::Save(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   Quieten();

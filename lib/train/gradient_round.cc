@@ -167,7 +167,7 @@ void GradientRound::Finish() {
 }
 
 // At the end of the run no rank leaves before all ranks have finished the last round, because a
-// rank that has not finished it may need the others.
+// rank that has not finished the round may need the others.
 absl::Status GradientRound::Close() {
   if (admission_ != nullptr && EndsRun()) {
     admission_->Await();
@@ -373,7 +373,7 @@ absl::Status GradientRound::Allocate() {
     ENTRAIN_RETURN_IF_ERROR(WarmUp());
   }
   if (world_ != nullptr) {
-    first_comm_ = nullptr;  // others may replace it
+    first_comm_ = nullptr;  // world_ has it, and may replace it
   }
   return ComputeAt(own_->at(),
                    [&] { cut_->Start(static_cast<const std::byte*>(options_.params)); });
@@ -424,7 +424,8 @@ absl::Status GradientRound::WarmUp() {
     call.options = Options(/*on_stream=*/false);
     ENTRAIN_RETURN_IF_ERROR(Annotate(first_comm_->Run(call), "warm-up call"));
   }
-  // One call begins before the other is over, and their elements differ in size.
+  // Two calls may be under way, because one begins before the other is over. Their elements may
+  // differ in size.
   Call wider = SizeOf(options_.params_dtype) >= SizeOf(options_.wire_dtype) ? ParametersCall()
                                                                             : GradientsCall();
   wider.options = Options();

@@ -7,9 +7,9 @@
 // On a device a round is enqueued on a stream of its own. Run waits only for the counts of
 // micro-batches.
 //
-// With on_loss finish the gradients stay in an array of their own, from which the reduce-scatter
-// reads, so that the round can be repeated without the lost ranks (channel_recovery.h). A commit
-// then has two more messages: the neighbours' sums, and the votes (commit_plan.h).
+// With on_loss finish the reduce-scatter reads the gradients from a separate array, where they
+// stay. So the round can be repeated without the lost ranks (channel_recovery.h). A commit then has
+// two more messages: the neighbours' sums, and the votes (commit_plan.h).
 //
 // With admit, the counts contain three more numbers, and a round may begin with the admission of
 // newcomers (channel_admission.h).
@@ -48,7 +48,7 @@ namespace entrain {
 
 // The results of a round. They are the same on all ranks.
 struct RoundResult {
-  int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;  // totals; the last two: of commits
+  int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;  // totals; the last two count commits
   bool committed = false;
   int64_t microbatches = 0;  // micro-batches of all ranks in this round
   double lr = 0;
@@ -59,7 +59,8 @@ struct RoundResult {
   int64_t joins = 0;  // newcomers in the whole run, up to this round
 };
 
-// The results of a round's counts and votes, in the format in which they are sent after a loss.
+// The results of a round's counts and votes. After a loss, ranks send this struct as it is in
+// memory.
 struct RoundOutcome {
   RoundCounts counts;  // sums over all ranks
   RoundResult result;
@@ -67,10 +68,10 @@ struct RoundOutcome {
 
 class GradientRound {
  public:
-  // Tags of a round's collectives that may be under way together.
+  // Tags of those collectives of a round that may be under way at the same time.
   static constexpr int64_t kCountsTag = 0, kDataTag = 1;
 
-  // `options` have been checked and must outlive the object. `comm` is for the round alone.
+  // `options` have been checked and must outlive the object. Nothing else may use `comm`.
   GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options);
   ~GradientRound();  // waits for enqueued work, which uses the arrays
 
@@ -86,12 +87,12 @@ class GradientRound {
   absl::Status Settle();
   // Copies com to the caller's parameters, in the order of the caller's stream.
   absl::Status Publish();
-  // Collective. Makes the masters of all ranks the parameters, in com and in the caller's memory.
+  // Collective. Sets the parameters to the masters of all ranks, in com and in the caller's memory.
   absl::Status PublishMasters();
 
   // Returns the results of the last round that is finished or enqueued.
   const RoundResult& result() const { return result_; }
-  // Returns true if that round ends the run.
+  // Returns true if the run ends with the round of result().
   bool EndsRun() const { return result_.committed && progress_.Done(); }
   void Restore(const RoundResult& result) { result_ = result; }
   const ChannelProgress& progress() const { return progress_; }
@@ -106,7 +107,8 @@ class GradientRound {
   // Returns the communicator of the ranks that are left, and of newcomers.
   std::shared_ptr<Communicator> comm() const;
   uint64_t bytes_sent() const;
-  // End the communicator and a recovery under way, see Communicator.
+  // End and Abort end the communicator as the functions of Communicator do. They also end a
+  // recovery under way.
   void End(const absl::Status& why);
   void Abort(absl::string_view reason);
   // Collective. Renews the neighbours' copies of the masters and of the state, which have changed
@@ -117,8 +119,8 @@ class GradientRound {
   // Sums counts and gradients, and exchanges sums with the neighbours.
   absl::Status AddUp(RoundKind kind, const RoundCounts& mine);
   // With clipping, gathers one number of each rank, from which every rank computes the norm of the
-  // mean gradient with the same bits. In a commit that neighbours copy, also gathers the checksums
-  // of the shards.
+  // mean gradient with the same bits. In a commit with copies (on_loss finish), gathers the
+  // checksums of the shards and compares them.
   absl::Status Vote();
   // Makes the step.
   absl::Status Apply();
@@ -141,7 +143,7 @@ class GradientRound {
   }
   // Replaces the members' communicator and cut by the larger communicator and its cut.
   void Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut);
-  // Makes a newcomer one of these ranks, which have just finished the round of `totals`.
+  // Makes this newcomer a rank of `enlarged`. The members have just finished the round of `totals`.
   void Become(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
               const ChannelTotals& totals);
 
@@ -197,7 +199,7 @@ class GradientRound {
   void Doing(const char* what) const;
   void CountBytes();
   GradientSum Sum() const;
-  // Returns true if the round is a commit that neighbours copy.
+  // Returns true if the round is a commit that ranks also make on their copies.
   bool Votes() const { return recovery_ != nullptr && Commits(kind_); }
   const SlabLayer& layer() const { return cut_->layer(); }
   // Returns the gradients that were taken.
@@ -207,7 +209,7 @@ class GradientRound {
     return options_.on_loss == OnLoss::kFinish || options_.admit == Admit::kExchange;
   }
 
-  std::shared_ptr<Communicator> first_comm_;  // null if world_ is set, which has its successors
+  std::shared_ptr<Communicator> first_comm_;  // null if world_ is set, which then has it
   const ChannelOptions& options_;
   std::unique_ptr<OwnStream> own_;
   PlacedArray com_;

@@ -1,5 +1,5 @@
-// The caller's parameters (theta) and gradients: one pointer per layer to this rank's shard of it.
-// A slab is one array in which the shards of all layers follow each other.
+// The caller's parameters (theta) and gradients: for each layer, a pointer to this rank's shard. A
+// slab is one array in which the shards of all layers follow each other.
 //
 // Functions that touch the arrays must be called on a thread that has bound the kernels of their
 // memory (KernelStream).

@@ -22,8 +22,9 @@ class LayerGate {
   // Blocks until nothing is under way for the layer. On device memory the caller's stream waits
   // instead.
   virtual absl::Status WaitOpen(int layer) = 0;
-  // On device memory. BegunSoFar, in the caller's thread, returns the last exchange of the layer
-  // that has begun so far. WaitOver, in another thread, blocks until that exchange is over.
+  // For device memory. The caller's thread calls BegunSoFar, which returns the last exchange of the
+  // layer that has begun so far. Another thread calls WaitOver, which blocks until this exchange is
+  // over.
   virtual uint64_t BegunSoFar(int layer) const = 0;
   virtual absl::Status WaitOver(int layer, uint64_t begun) = 0;
 };

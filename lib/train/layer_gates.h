@@ -1,4 +1,4 @@
-// Knows which exchange each layer waits for. It is the gate of a layer's gathers, and
+// Knows which exchange each layer waits for. LayerGates is the gate of all gathers, and
 // entrain_edit_wait_layer waits through it. The worker may work up to `prefetch` layers ahead of
 // the layer last waited for. If `prefetch` is 0, each layer is exchanged while the caller waits for
 // it.
@@ -27,7 +27,7 @@ namespace entrain {
 
 class LayerGates final : public LayerGate {
  public:
-  // `worker` and `error`, the object's first error, must outlive this object.
+  // `worker` and `error` must outlive this object. `error` is the first error of the EDiT object.
   LayerGates(Worker& worker, const FirstError& error, int layers, int prefetch)
       : worker_(worker),
         error_(error),
@@ -41,13 +41,13 @@ class LayerGates final : public LayerGate {
   // Returns the first layer whose exchange is under way; -1 if there is none, or after an error. On
   // a device, an exchange does not count if the caller's stream already waits for it.
   int FirstPending() const;
-  // Returns the first layer that the worker must not take yet; -1 if there is none.
+  // Returns the first layer that the worker must not begin yet; -1 if there is none.
   int FirstHeldBack() const;
   // Calls `then` once when the exchange is over, with the status that Hold would return. On a
   // device too, `then` is called only when the exchange itself is over.
   void WhenOver(int layer, Worker::Continuation then);
   // Orders the caller's next work behind the exchange: blocks, or makes the caller's stream wait.
-  // Returns the object's first error.
+  // Returns `error` if it is set.
   absl::Status Hold(int layer);
   // Returns the time that callers have spent in WaitOpen.
   uint64_t waited_ns() const { return waited_ns_; }

@@ -193,7 +193,8 @@ absl::StatusOr<void*> LayerGather::Wait(int layer, uint64_t* wait_ns) {
   return slot.params;
 }
 
-// The gate is open, but the thread that opened it may not have started this layer yet.
+// Blocks until the gather of the layer has begun. The gate is open, but the thread that opened it
+// may not have begun the gather yet.
 absl::Status LayerGather::AwaitBegun(int layer) {
   const int64_t limit_ns = TimeLimit(timeout_ns_, {comm_.get()});
   {

@@ -10,7 +10,8 @@
 // On device memory a worker does the work after Start, one layer after the other, and Wait only
 // makes the caller's stream wait. A slot is never gated there.
 //
-// Thread safety: Start, Wait, Release from one thread at a time; the gate may open on another.
+// Thread safety: one thread at a time calls Start, Wait and Release. The gate may open on another
+// thread.
 #pragma once
 
 #include <memory>

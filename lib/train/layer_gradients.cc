@@ -87,7 +87,7 @@ absl::StatusOr<void*> LayerGradients::Lend(int layer) {
     return lent_[at].data;
   }
   const int64_t bytes = slab_.layer(layer).padded * SizeOf(dtype_);
-  // Never 0, since an empty buffer means "not lent", and a layer may have no elements.
+  // Never 0: a layer may have no elements, but an empty buffer would mean "not lent".
   const int64_t room_for = std::max<int64_t>(bytes, 1);
   Lending lent;
   lent.data = given_[at];
@@ -140,8 +140,8 @@ absl::Status LayerGradients::ReduceOnDevice(Flight& flight) {
   return Annotate(status, NameOf(flight));
 }
 
-// With a context axis, a layer continues when its shards are summed. It does not wait for earlier
-// layers.
+// With a context axis, a layer continues as soon as its shards are summed, and does not wait for
+// earlier layers.
 absl::StatusOr<uint64_t> LayerGradients::PostLanding(const std::shared_ptr<Flight>& flight) {
   uint64_t passed = 0;
   if (comms_.context != nullptr) {
@@ -169,7 +169,8 @@ std::string LayerGradients::NameOf(const Flight& flight) {
   return absl::StrCat("layer ", flight.layer, " gradients");
 }
 
-// A dropped flight has been abandoned, so its calls end soon. They use the buffer until then.
+// Waits for the calls, which use the buffer. If the flight was dropped, its calls have been
+// abandoned and end soon.
 LayerGradients::Flight::~Flight() {
   for (const RefPtr<Work>* work : {&scatter, &context}) {
     if (*work) {

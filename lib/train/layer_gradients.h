@@ -1,11 +1,11 @@
-// Gives out a buffer for the gradients of each layer, and reduces it into the caller's gradients,
-// on a worker beside the rest of the backward pass.
+// Gives out a buffer for the gradients of each layer, and reduces the buffer into the caller's
+// gradients. The reductions run on a worker beside the rest of the backward pass.
 //
 //   buffer (M p_l) --reduce-scatter, shard group--> own part (p_l) --all-reduce, context group--> p_l
 //          [global: --all-reduce, sync group--> p_l] --divide by M C or M C N, in f32--> += bound
 //
 // C ranks along the context axis keep the same parameters. With C > 1 sums are computed in rank
-// order, so that these ranks add the same bits in every group, whatever algorithm a group uses.
+// order, so that these ranks get the same bits even if their groups use different algorithms.
 //
 // Ranks of a sync group must reduce their layers in the same order; without a sync group any order
 // is allowed. On device memory the ranks of a shard group and of a context group must use the same

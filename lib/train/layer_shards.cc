@@ -217,8 +217,8 @@ LayerShards::LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, 
       slab_(std::move(slab)),
       comms_(std::move(comms)),
       stages_(slab_.layers(), slab_.training()),
-      // The pool keeps as much idle memory as a pass uses at once: for gathered layers and
-      // gradients, at most in f32.
+      // The pool keeps as much idle memory as a pass uses at once for gathered layers and
+      // gradients. No type of these is wider than f32.
       pool_((config.prefetch + 4) * slab_.largest_padded() * static_cast<int64_t>(sizeof(float))),
       gather_(slab_, pool_, comms_.gather, config.param_dtype, config.timeout_ns),
       gradients_(slab_, pool_, {comms_.scatter, comms_.context, comms_.sync}, config.grad_dtype,

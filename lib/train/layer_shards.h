@@ -91,7 +91,7 @@ class LayerShards {
   // Collective; blocks. Copies replica 0's parameters to all replicas and, in each replica, those
   // of the first rank along the context axis to the others.
   absl::Status Broadcast();
-  // Any thread may call it. Makes the Broadcast or GradientNorm of another thread fail.
+  // Makes the Broadcast or GradientNorm of another thread fail. May be called from any thread.
   void Abandon();
 
   // Wait, Release, Gradients and FinishGradients return FAILED_PRECONDITION if they would have to

@@ -16,7 +16,7 @@
 namespace entrain {
 namespace {
 
-// On the host, two layers in flight keep the link busy while one of them is finished.
+// On the host. With two layers in flight, the link stays busy while one of the two is finished.
 constexpr int kInFlightOnHost = 2;
 
 // Ranks of a replica must take part in the same exchanges, even if they hold different layers.
@@ -196,7 +196,7 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
                                   counter_, behind_, results_, *gates_, *runner_, error_,
                                   *worker_});
   ENTRAIN_RETURN_IF_ERROR(shards_->SetGate(&*gates_));
-  if (watches()) {  // so that the thread starts
+  if (watches()) {  // starts the worker's thread
     ENTRAIN_RETURN_IF_ERROR(worker_->Post([] { return absl::OkStatus(); }).status());
   }
   return shards_->SetGradients(counter_.in_warmup() ? GradientScope::kGlobal
@@ -242,12 +242,12 @@ void LayerSync::Free(LayerSync* edit) {
     edit->runner_->Fail(absl::AbortedError("edit: destroyed during an exchange"));
   }
   if (edit->error_.status().ok()) {
-    // The caller has waited for it, and other ranks need this rank.
+    // The caller has waited for all exchanges, but other ranks may still need this rank's worker.
     edit->worker_->Drain().IgnoreError();
   }
   // StopSoon returns false if a step function of the caller has not returned.
   const bool stopped = edit->worker_->StopSoon(absl::AbortedError("edit: destroyed"));
-  // This thread is the caller's, which may continue to use the shards.
+  // This runs in the caller's thread. The caller may continue to use the shards.
   if (edit->shards_->gate() == &*edit->gates_) {
     edit->shards_->SetGate(nullptr).IgnoreError();
   }

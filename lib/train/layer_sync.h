@@ -14,9 +14,9 @@
 //   EditState        checkpoints                                 Recovery         after a loss
 //                                                                Worker           host or device
 //
-// In A-EDiT replicas hold a rendezvous when a time is over, not at a step known in advance. Only at
-// the rendezvous do they learn whether there is enough to exchange. Therefore begin_forward waits
-// for Judge, which waits for the last replica.
+// In A-EDiT replicas hold a rendezvous after an interval of time, not at a step known in advance.
+// Only at the rendezvous do they learn whether there is enough to exchange. Therefore begin_forward
+// waits for Judge, which waits for the last replica.
 //
 // With overlap_steps an exchange runs behind the following steps, on a copy of the parameters from
 // its beginning (Snapshot), and the gate stays open. A later begin_forward merges the result with
@@ -96,8 +96,8 @@ class LayerSync final {
   // Returns the scope for the step that the last BeginForward in training began.
   GradientScope gradient_scope() const { return shards_->gradient_scope(); }
   absl::Status RequestSync();
-  // Adds to this rank's counts since the last call: the tokens trained, and a metric with its
-  // weight.
+  // Adds to this rank's counts the tokens that were trained since the last call, and a metric with
+  // its weight.
   absl::Status Record(int64_t tokens, double metric, double weight) {
     return counter_.Record(tokens, metric, weight);
   }
@@ -108,11 +108,13 @@ class LayerSync final {
   // training is allowed afterwards.
   absl::Status Leave();
 
-  // Any thread may call it. Makes the running call of another thread and all work under way fail.
+  // Makes the running call of another thread fail, and all work under way too. May be called from
+  // any thread.
   void Abandon();
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
 
-  // Tells the waiting ranks that a call of this rank failed and that this rank may end.
+  // Tells the ranks that wait for this rank that a call on this rank has failed, and that its
+  // process may therefore end.
   void Refused(const absl::Status& why) const;
 
   // Checkpoints; see EditState.
@@ -171,7 +173,7 @@ class LayerSync final {
   bool watches() const { return recovery_ != nullptr || closer_ != nullptr; }
   bool UnderWay() const { return !behind_.empty() || gates_->FirstPending() >= 0; }
 
-  // These are in layer_sync_rounds.cc.
+  // The functions down to StayForRound are in layer_sync_rounds.cc.
   absl::StatusOr<bool> StartIfDue();
   absl::Status Failed(const absl::Status& status);
   absl::Status StartFirst();

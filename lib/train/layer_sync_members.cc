@@ -23,8 +23,8 @@ ClosingRule RuleOf(const EditOptions& options) {
 
 }  // namespace
 
-// Collective. Makes the communicator of the ranks of all replicas. `option` is named in errors. If
-// replicas have one rank, the communicator may be the exchange's sync group, unless `apart`.
+// Collective. Makes the communicator of the ranks of all replicas. Errors name `option`. If
+// replicas have one rank and `apart` is false, the communicator may be the exchange's sync group.
 absl::StatusOr<std::unique_ptr<ReplicaWorld>> LayerSync::MakeWorld(absl::string_view option,
                                                                    bool apart) {
   const ExchangeGroups groups = exchange_.groups();
@@ -114,8 +114,8 @@ void LayerSync::StartAdmission() {
   }
 }
 
-// Returns the values that newcomers and members compare, in groups. The length of a group is known
-// if the groups before it are equal.
+// Returns the values that newcomers and members compare, in groups. If the first groups are equal
+// on all ranks, the next group has the same length on all ranks.
 NamedGroups LayerSync::Alike() const {
   const Slab& slab = shards_->slab();
   std::vector<NamedValue> numbers = SharedOptions(options_);
@@ -191,8 +191,8 @@ absl::Status LayerSync::JoinMembers(int64_t wait_ns) {
 }
 
 // Returns the step at which a newcomer begins: the members' step, but at most the step of the next
-// rendezvous. So the newcomer comes to this rendezvous when the members do. `met` is the step of
-// the last rendezvous.
+// rendezvous. So the newcomer comes to the next rendezvous when the members do. `met` is the step
+// of the last rendezvous.
 int64_t LayerSync::StepOfNewcomer(int64_t met, int64_t members) const {
   int64_t step = met;
   while (step < members) {

@@ -11,7 +11,7 @@ namespace entrain {
 
 absl::StatusOr<bool> LayerSync::StartIfDue() {
   TakeBackMissed();
-  if (closer_ != nullptr && counter_.last_rendezvous_step() >= 0) {  // made, or loaded
+  if (closer_ != nullptr && counter_.last_rendezvous_step() >= 0) {  // anchors were made or loaded
     closer_->SetReady();
   }
   ENTRAIN_RETURN_IF_ERROR(MergeSettled(/*all=*/counter_.requested()));
@@ -50,13 +50,13 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   return true;
 }
 
-// Tells all ranks, because a rank that this rank could not ask may be waiting for it elsewhere.
+// Tells all ranks, because another rank may be waiting for this rank in another call.
 absl::Status LayerSync::Failed(const absl::Status& status) {
   return runner_->Meet(status);
 }
 
-// Used when the replicas have equal parameters, at the end of warm-up or at the beginning. There is
-// nothing to exchange yet.
+// Takes the place of the first exchange, when the replicas have equal parameters: at the end of
+// warm-up or at the beginning.
 absl::Status LayerSync::StartFirst() {
   ENTRAIN_RETURN_IF_ERROR(counter_.CheckMayBegin());
   if (!options_.plain()) {
@@ -209,8 +209,8 @@ absl::Status LayerSync::Leave() {
   return runner_->AwaitOthers();
 }
 
-// Takes part in one more rendezvous with the replicas that still train. They come only when their
-// time is up.
+// Takes part in one more rendezvous with the replicas that still train. These replicas come only
+// when their own interval is over.
 absl::Status LayerSync::StayForRound(bool* all) {
   ENTRAIN_RETURN_IF_ERROR(MergeSettled(/*all=*/true));
   ENTRAIN_RETURN_IF_ERROR(StartExchange(counter_.LeftOver()));

@@ -36,8 +36,7 @@ class MicrobatchQuota {
     ++rounds_;
     added_ = 0;
   }
-  // Continues where the other ranks are. `rounds` is the number of rounds that they have handed
-  // over.
+  // Continues after the `rounds` rounds that the other ranks have handed over.
   void GoOn(int64_t rounds) {
     rounds_ = rounds;
     added_ = 0;

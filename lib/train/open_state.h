@@ -58,15 +58,16 @@ class OpenState {
   // Returns the index of the array `name`, or of the first piece of `name` in that layer. `layer`
   // is -1 for arrays that belong to no layer. Returns kInvalidArgument if there is no such array.
   absl::StatusOr<size_t> Find(absl::string_view name, int layer) const;
-  // Copy from and to host memory. `count` and `dtype` must be the entry's.
+  // Get copies an entry to host memory, and Set copies from host memory. `count` and `dtype` must
+  // be the entry's.
   absl::Status Get(size_t index, void* data, int64_t count, DType dtype) const;
   absl::Status Set(size_t index, const void* data, int64_t count, DType dtype);
   // Collective. After an error, the values that were set are still set.
   absl::Status Commit(int64_t timeout_ns);
 
-  // Called by the owner in TakeUp only. GiveTo moves the values that the caller has set to `live`,
-  // where they count as loaded values. TakeBack moves them back. GiveTo is collective. It refuses
-  // an incomplete state, and values that differ between ranks that must have equal ones.
+  // Called by the owner in TakeUp only. GiveTo moves the values that the caller has set into the
+  // list `live`, where they count as loaded values. TakeBack moves them back. GiveTo is collective.
+  // It refuses an incomplete state, and values that must be equal on several ranks and are not.
   absl::Status GiveTo(AllRanks& all, StateList* live);
   void TakeBack(StateList* live);
 

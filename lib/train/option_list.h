@@ -11,7 +11,7 @@
 //   range    a value outside is refused
 //   matters  the condition on `o`, the options, under which a value other than the default has an
 //            effect
-//   why      the text of the refusal if the condition is false, after name and value; NULL: it is
+//   why      the text of the refusal, after name and value, if `matters` is false; NULL: it is
 //            always true
 //   shared   true if all ranks must give the same value
 //   help     one line for users

@@ -19,8 +19,7 @@ namespace {
 constexpr int64_t kPiece = 4096;
 constexpr int64_t kFloat = sizeof(float);
 
-// Returns the rule of lib/optim for an outer optimizer, or null if the optimizer is not such a
-// rule.
+// Returns the rule of lib/optim that is the outer optimizer; null if there is no such rule.
 std::unique_ptr<Optimizer> MakeRule(const EditOptions& options) {
   OptimizerConfig config = {.beta1 = options.outer_beta1,
                             .beta2 = options.outer_beta2,

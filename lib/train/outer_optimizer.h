@@ -1,6 +1,6 @@
-// The outer step computes the next anchor from the combined pseudo-gradient and publishes it. It is
-// sgd in one fused pass, a rule of lib/optim, the caller's own function, or a plain step of length
-// one. With the combined pseudo-gradient Delta of a layer, sgd is
+// The outer step computes the next anchor from the combined pseudo-gradient and copies this anchor
+// to theta. The step is sgd in one fused pass, a rule of lib/optim, the caller's own function, or a
+// plain step of length one. With the combined pseudo-gradient Delta of a layer, sgd is
 //
 //   g     <- beta Delta / Lambda             beta: clip_pseudo_grad; Lambda: staleness_penalty (staleness.h); else 1
 //   g     <- g + lambda a                    lambda: outer_weight_decay

@@ -22,7 +22,8 @@ class OwnStream {
 
   const ArraysAt& at() const { return own_; }
   const ArraysAt& callers() const { return callers_; }
-  // On a device: makes `stream` the caller's stream; it waits for the work on the previous one.
+  // On a device: makes `stream` the caller's stream. `stream` waits for the work on the previous
+  // stream.
   absl::Status SetCallers(StreamHandle stream);
   // Orders later work on this object's stream behind the present work on the caller's stream.
   absl::Status Follow() { return Order(own_.stream, callers_.stream); }

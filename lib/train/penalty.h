@@ -54,7 +54,8 @@ struct Verdict {
 // the training. If no replica has trained, all shares are equal.
 Verdict Weigh(const Weighing& how, absl::Span<const Candidate> brought);
 
-// Returns beta = min(1, phi / (norm + 1e-6)), the factor that reduces a module of this norm to phi.
+// Returns beta = min(1, phi / (norm + 1e-6)), the factor that reduces a vector of this norm to norm
+// phi.
 double ClipFactor(double norm, double phi);
 
 }  // namespace entrain

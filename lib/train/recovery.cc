@@ -49,8 +49,8 @@ absl::Status Recovery::Run(ExchangeRound* round) {
   }
 }
 
-// A rank that has returned from the barrier does not come to another. But it takes part in
-// recoveries, in which it says that all have finished.
+// A rank that has returned from the barrier does not come to another barrier. But it takes part in
+// recoveries, and there tells the others that all ranks have finished.
 absl::Status Recovery::AwaitOthers() {
   if (!all_finished_) {
     const CallOptions options = TimedCall(timeout_ns_, -1, true);
@@ -64,7 +64,7 @@ absl::Status Recovery::AwaitOthers() {
   return absl::OkStatus();
 }
 
-// Ends all communicators, and replaces that of all ranks.
+// Ends all communicators, and replaces the communicator of all ranks.
 absl::Status Recovery::Shrink() {
   const std::vector<std::shared_ptr<Communicator>> comms = Communicators(/*closing=*/true);
   std::vector<absl::Status> causes;
@@ -144,7 +144,7 @@ absl::Status Recovery::Broadcast(int root, void* data, int64_t bytes) {
   return world_->comm()->Broadcast(data, bytes, DType::kU8, root, options);
 }
 
-// Collective. A rank whose `round` has not been judged lacks the table of its rendezvous.
+// Collective. A rank lacks the table of the rendezvous if its `round` has not been judged.
 absl::Status Recovery::SendTable(int from, ExchangeRound* round) {
   const bool sends = world_->comm()->rank() == from;
   const bool lacks = round != nullptr && round->finished() < 0;
@@ -217,8 +217,8 @@ absl::Status Recovery::FinishLayer(absl::Span<const RoundPlace> places, int laye
   ENTRAIN_RETURN_IF_ERROR(Broadcast(FinishedBy(places, turn), &outcome, sizeof(outcome)));
   const int from = FinishedBy(places, turn, world_->places(), world_->mine().slot);
   if (from < 0) {
-    // Only ranks of other slots have finished the layer. Their parts of the layer count the lost
-    // replica, but this part cannot count it.
+    // Only ranks of other slots have finished the layer. Their shards of the layer count the lost
+    // replica, but this rank's shard cannot count it.
     exchange_.WeighAgain(layer, /*counts=*/false);
     return exchange_.FinishLike(layer, outcome);
   }

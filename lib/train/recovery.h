@@ -7,7 +7,7 @@
 //   3  all ranks send their progress, and make the same plan              recovery_plan
 //   4  the table of the rendezvous goes to ranks that lack it; if no rank has it, the rendezvous
 //      is held again
-//   5  results of layers that only some ranks have finished go to the others. So such a layer
+//   5  results of layers that only some ranks have finished go to the others. Then such a layer
 //      counts the lost replica on all ranks
 //   6  the other layers are weighed again, without the lost replicas
 //
@@ -47,16 +47,17 @@ class Recovery {
         closer_(closer),
         timeout_ns_(timeout_ns) {}
 
-  // Returns the loss by which a communicator of the exchange, or that of all ranks, has ended; OK if
-  // there is none. `closing`: looks at the communicator of the closer too. While no decision is
-  // wanted, that communicator does not matter: a rank that ends its training leaves it.
+  // Returns the loss by which a communicator of the exchange, or the communicator of all ranks, has
+  // ended. Returns OK if there is none. With `closing`, also looks at the communicator of the
+  // closer. This communicator matters only while this rank takes part in a decision, because a rank
+  // that ends its training leaves it without a loss.
   absl::Status Needed(bool closing = false) const;
   // `round` is the last round that has begun on the worker, or null. Returns OK if the round can
   // continue, by repeating its rendezvous or with its next turn. After an error this rank cannot go
   // on.
   absl::Status Run(ExchangeRound* round);
-  // Blocks until all ranks have called it, or until one of them knows that all have. Collective
-  // over the ranks that have not returned from it.
+  // Blocks until all ranks have called AwaitOthers, or until this rank learns in a recovery that
+  // all ranks have. Collective over the ranks that have not returned from AwaitOthers.
   absl::Status AwaitOthers();
   // Ends the communicator of all ranks with the error, so that no rank waits in it for this rank.
   void End(const absl::Status& why) { world_->End(why); }

@@ -2,12 +2,12 @@
 // every rank has the same places and makes the same plan.
 //
 // Ranks differ only a little in a round, because a rendezvous, and the sum of a layer's deltas,
-// need all of them:
+// need all ranks:
 //
 //   rank 0   round 7: no rendezvous yet     lacks the table of the rendezvous
 //   rank 1   round 7: finished 2 layers     sends the table, and the result of layer 1
 //   rank 2   round 7: finished 1 layer      lacks the result of layer 1
-//   plan     all have the table; layers 0 and 1 are finished by their results; the others are
+//   plan     all get the table and the results of layers 0 and 1; the other layers are
 //            weighed again, without the lost replicas
 //
 // A rank that has finished all layers may wait in the next rendezvous, or be anywhere before it.
@@ -23,11 +23,11 @@
 
 namespace entrain {
 
-// The progress of a rank, in the format in which it is sent.
+// The progress of a rank. Ranks send this struct as it is in memory.
 struct RoundPlace {
   int64_t over = 0;          // rounds that are over
   int64_t judged = 0;        // 1: the next round has had its rendezvous
-  int64_t finished = 0;      // turns that are finished in it
+  int64_t finished = 0;      // turns of the next round that are finished
   int64_t all_finished = 0;  // 1: the rank knows that all ranks have finished their last exchange
 };
 

@@ -46,8 +46,8 @@ Call LinearReducer::AllReduce(absl::Span<const double> /*weights*/, absl::Span<f
 
 GtaReducer::GtaReducer(const Merging& settings) : reduction_(*MakeGta(settings)) {}
 
-// Returns a factor other than 1 only without a communicator and without normalisation. Otherwise
-// the call applies the weights.
+// With a communicator the call applies the weights, so the factor is 1. Without a communicator
+// there is no call. Then the factor is the weight or, with normalisation, 1.
 float GtaReducer::Factor(const Communicator* across, absl::Span<const double> weights) const {
   return across != nullptr || reduction_.merging->normalize ? 1 : static_cast<float>(weights[0]);
 }

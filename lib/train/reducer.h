@@ -20,8 +20,8 @@ class DeltaReducer {
   // Returns the factor by which this rank must multiply its delta before Begin. `weights` are by
   // rank of `across` and equal on all ranks. `across` is null for a single replica.
   virtual float Factor(const Communicator* across, absl::Span<const double> weights) const = 0;
-  // Returns the all-reduce of this rank's `delta`. A rank of weight 0 must bring zeros. The result
-  // replaces the delta and has the same bits on all ranks.
+  // Returns the call that all-reduces this rank's `delta`. A rank of weight 0 must bring zeros. The
+  // result replaces the delta and has the same bits on all ranks.
   virtual Call AllReduce(absl::Span<const double> weights, absl::Span<float> delta,
                          const CallOptions& options) const = 0;
   // Starts the all-reduce and does not block. The delta is lent until Finish.

@@ -14,17 +14,18 @@ namespace entrain {
 // Flags of Standing::flags.
 constexpr uint64_t kWantCheckpoint = 1, kWantStop = 2;
 constexpr uint64_t kLeaving = 4;    // this replica has finished training and waits for the others
-constexpr uint64_t kInsist = 8;     // exchange even if little was trained
-constexpr uint64_t kCounted = 16;   // tokens_since was counted, even if it is 0
+constexpr uint64_t kInsist = 8;     // asks for an exchange even if little was trained
+constexpr uint64_t kCounted = 16;   // the caller counts tokens, so tokens_since is valid even if 0
 constexpr uint64_t kApplied = 256;  // rank 0: processes have applied to become replicas
 // Numbers in Standing::flags. Within a replica flags travel as a double, which holds 53 bits. The
-// bits from kNewShift up to kLateShift: for a newcomer whose weight grows, the number of exchanges
-// in which it has counted, including this one; 0 for other replicas. The bits from kLateShift up:
-// the number of rounds by which a carried pseudo-gradient is late, if this changes its weight.
+// bits from kNewShift up to kLateShift are for a newcomer whose weight grows. They hold the number
+// of exchanges in which the newcomer has counted, including this one; for other replicas they are
+// 0. The bits from kLateShift up hold the number of rounds by which a carried pseudo-gradient is
+// late, if this number changes its weight.
 constexpr int kNewShift = 16, kNewBits = 10, kLateShift = kNewShift + kNewBits;
 constexpr uint64_t kMostNew = (1 << kNewBits) - 1;
 
-// The record of one replica, in the format in which it is sent.
+// The record of one replica. Ranks send this struct as it is in memory.
 struct Standing {
   uint64_t round = 0;            // number of rendezvous before this one
   uint64_t steps = 0;            // g
@@ -43,7 +44,8 @@ struct NormTable {
   std::vector<int> replicas;  // their numbers in the mesh
   std::vector<Standing> standings;
   std::vector<int> layers;
-  // Row by row, the norm of each layer. Negative: the replica itself has rejected the layer.
+  // Row by row, the norm of each layer. Negative: the replica's own detector has rejected the
+  // layer.
   std::vector<double> norms;
 
   size_t rows() const { return replicas.size(); }

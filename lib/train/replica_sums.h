@@ -1,5 +1,5 @@
-// Gathers numbers from all ranks of a replica, so that every rank adds them in rank order, in
-// double, to the same bits.
+// Gathers numbers from all ranks of a replica. Every rank then adds them in double and in rank
+// order, so all ranks get the same bits.
 //
 // Thread safety: one thread at a time; calls block.
 #pragma once
@@ -39,9 +39,9 @@ class ReplicaSums {
   // Returns the values of each rank of the replica, in rank order. `tag` is the layer, or for the
   // rendezvous the number of layers.
   absl::StatusOr<std::vector<double>> Gather(int64_t tag, const std::vector<double>& values) const;
-  // `all` is the result of a Gather to which each rank brought the squares of these layers first
-  // and a checksum of its anchors last. Returns kDataLoss on all ranks of the replica if ranks
-  // that hold copies differ.
+  // `all` is the result of a Gather. Each rank's values in it begin with the squares of these
+  // layers and end with a checksum of its anchors. Returns kDataLoss on all ranks of the replica if
+  // ranks that hold copies differ.
   absl::Status CheckCopies(const std::vector<int>& layers, const std::vector<double>& all) const;
   // Sums a column of a table with rows of length `width`, in row order.
   static double SumOfColumn(const std::vector<double>& table, size_t width, size_t column);

@@ -176,8 +176,8 @@ absl::Status ReplicaWorld::ShrinkWithout(std::vector<int> exclude) {
   WorkerThread::Doing("after a loss: agreeing on the ranks that are left", options.timeout_ns);
   absl::StatusOr<std::shared_ptr<Communicator>> smaller = parent->Shrink(options);
   if (smaller.status().code() == absl::StatusCode::kDataLoss) {
-    // Other ranks were asking whether newcomers have come (Admission). The question has ended with
-    // this.
+    // Other ranks were in another agreement: whether newcomers are taken in (AgreeToTakeIn). This
+    // error has ended that agreement, so Shrink is called again.
     smaller = parent->Shrink(options);
   }
   if (!smaller.ok() && smaller.status().code() == absl::StatusCode::kDeadlineExceeded) {

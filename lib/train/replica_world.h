@@ -40,9 +40,9 @@ absl::Status LossOf(const Communicator* comm);
 
 class ReplicaWorld {
  public:
-  // Collective over `comm`, which must be for this object alone, or also the sync group of replicas
-  // of one rank. `slots` is the number of ranks of a replica. `timeout_ns` limits each step of
-  // Shrink; 0: the communicator's default.
+  // Collective over `comm`. Nothing else may use `comm`, except as the sync group of replicas of
+  // one rank. `slots` is the number of ranks of a replica. `timeout_ns` limits each step of Shrink;
+  // 0: the communicator's default.
   static absl::StatusOr<std::unique_ptr<ReplicaWorld>> Make(std::shared_ptr<Communicator> comm,
                                                             ReplicaPlace mine, int slots,
                                                             int64_t timeout_ns);
@@ -50,20 +50,20 @@ class ReplicaWorld {
   static std::unique_ptr<ReplicaWorld> Of(std::shared_ptr<Communicator> comm, int slots,
                                           int64_t timeout_ns, std::vector<ReplicaPlace> places);
 
-  // Replaces the communicator by one of the ranks whose replicas are whole. Collective over the
-  // ranks that are left. `causes` are the errors that made this necessary. A rank that they blame
-  // is left out, even if it lives. Returns kOutOfRange if the others have gone on without this
-  // rank, and kUnavailable if this rank's own replica is not whole. After an error this rank cannot
-  // go on.
+  // Replaces the communicator by a new communicator that contains only ranks of whole replicas.
+  // Collective over the ranks that are left. `causes` are the errors after which Shrink is called.
+  // A rank that one of them blames is left out, even if it lives. Returns kOutOfRange if the others
+  // have gone on without this rank, and kUnavailable if this rank's own replica is not whole. After
+  // an error this rank cannot go on.
   absl::Status Shrink(absl::Span<const absl::Status> causes);
 
-  // Replaces the communicator by one with newcomers, or by one without lost ranks that was made from
-  // another ReplicaWorld. `places` has the place of each rank of `other`.
+  // Replaces the communicator by `other`, which contains newcomers or lacks lost ranks. `places`
+  // has the place of each rank of `other`.
   void Adopt(std::shared_ptr<Communicator> other, std::vector<ReplicaPlace> places)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the communicator with the error, and leaves it, so that Shrink on other ranks does not
-  // wait for this rank. Does the same with the larger communicator that may be about to replace it
-  // (Consider). May be called from any thread.
+  // wait for this rank. Also ends and leaves the communicator that Consider has set. May be called
+  // from any thread.
   void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   // Sets the communicator that may be about to replace this one; null: none.
   void Consider(std::shared_ptr<Communicator> larger) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -72,11 +72,13 @@ class ReplicaWorld {
   std::shared_ptr<Communicator> comm() const ABSL_LOCKS_EXCLUDED(mutex_);
   const ReplicaPlace& mine() const { return mine_; }
   int slots() const { return slots_; }
-  // Returns true if comm() is also a sync group: replicas of one rank, by ascending number.
+  // Returns true if comm() can be used as the sync group: each replica has one rank, and the ranks
+  // are in ascending order of the replicas' numbers.
   bool IsSyncGroup() const;
   // Returns the places by rank of comm().
   const std::vector<ReplicaPlace>& places() const { return places_; }
-  // Returns the payload bytes that this rank sent in the communicators before comm(). Any thread.
+  // Returns the payload bytes that this rank sent in the communicators before comm(). May be called
+  // from any thread.
   uint64_t bytes_before() const { return bytes_before_.load(std::memory_order_relaxed); }
 
  private:

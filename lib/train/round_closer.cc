@@ -54,14 +54,14 @@ RoundCloser::~RoundCloser() {
 // ---- Calls on a communicator
 
 absl::Status RoundCloser::Calls::Ring(int to, int64_t limit_ns) {
-  ENTRAIN_ASSIGN_OR_RETURN(
-      RefPtr<Work> ring, comm->Start(OneNumber(CallKind::kSend, to, &numbers->rung, limit_ns)));
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> ring,
+                           comm->Start(OneNumber(CallKind::kSend, to, &numbers->rung, limit_ns)));
   rings.push_back(std::move(ring));
   return absl::OkStatus();
 }
 
-// Ring calls this in the session after that of the rings, so all ranks receive them soon. After an
-// abort no call is under way.
+// Waits until the last rings have been received. Ring calls AwaitRings in the next session, so all
+// ranks receive them soon. After an abort no call is under way.
 void RoundCloser::Calls::AwaitRings() {
   for (const RefPtr<Work>& ring : rings) {
     ring->Wait(Deadline::Never(), true);
@@ -69,7 +69,7 @@ void RoundCloser::Calls::AwaitRings() {
   rings.clear();
 }
 
-// An error ends the receive of the next rank too.
+// Errors are ignored, because an error ends the receive of the next rank too.
 void RoundCloser::Calls::SendLastRing(int64_t limit_ns) {
   AwaitRings();
   numbers->rung = 0;  // no session
@@ -115,11 +115,11 @@ void RoundCloser::Listen() {
   if (closed_ || world_->comm()->size() == 1) {
     return;  // no other rank rings
   }
-  // Test, because without a thread of the engine nothing else makes progress meanwhile.
+  // Test makes the calls progress. If the engine has no thread, nothing else does so here.
   while (!calls_.listening || (calls_.listening->Test() && calls_.listening->status().ok())) {
     heard_ = calls_.listening ? std::max(heard_, calls_.numbers->received) : heard_;
-    absl::StatusOr<RefPtr<Work>> work = calls_.comm->Start(
-        OneNumber(CallKind::kRecvAny, -1, &calls_.numbers->received, kForever));
+    absl::StatusOr<RefPtr<Work>> work =
+        calls_.comm->Start(OneNumber(CallKind::kRecvAny, -1, &calls_.numbers->received, kForever));
     if (!work.ok()) {
       return;  // the communicator has ended; the next arrival returns its error
     }
@@ -219,7 +219,7 @@ void RoundCloser::SetRows(const std::vector<int>& replicas) {
   row_ = RowOf(world_->mine().replica);
 }
 
-// On a new communicator. A rank whose arrival still waits rings again.
+// Begins to use a new communicator. A rank whose arrival still waits will ring again.
 void RoundCloser::BeginSessions() {
   calls_.comm = world_->comm();
   told_.assign(world_->places().size(), Attendance());
@@ -233,7 +233,8 @@ void RoundCloser::Close() {
   calls_.SendLastRing(timeout_ns_);
   WorkerThread::Doing("leaving: the last message of another replica", kCloseNs + kSecond);
   if (calls_.listening) {
-    // All ranks call Close. If one of them dies before, the destructor ends the communicator.
+    // All ranks call Close. If a rank dies before it has called Close, the destructor ends the
+    // communicator.
     calls_.listening->Wait(Deadline::After(kCloseNs));
   }
 }
@@ -284,8 +285,8 @@ absl::Status RoundCloser::GoOn(const ReplicaWorld& left) {
   return absl::OkStatus();
 }
 
-// Collective over `all`. Rank `from`, which has finished the last tick, sends its decision. A rank
-// that has not finished it takes it up.
+// Collective over `all`. Rank `from`, which has finished the last tick, sends the decision of this
+// tick. Ranks that have not finished the tick take up the decision.
 absl::Status RoundCloser::ShareDecision(Communicator& all, int from) {
   const size_t rows = numbers_.size();
   std::vector<int64_t> record = {ticks_, static_cast<int64_t>(last_.kind),

@@ -1,5 +1,6 @@
 // Lets the workers of all ranks agree on when rounds are closed, while some callers still compute
-// (options quorum and round_deadline). These workers are idle meanwhile, so they can answer.
+// (options quorum and round_deadline). The worker of such a caller is idle meanwhile, so it can
+// answer.
 //
 //   session   from the first arrival to the decision after which no rank waits. The rank that
 //             arrives rings: it sends the session's number to all other ranks, which look for it
@@ -52,8 +53,8 @@ class RoundCloser {
   bool Called();
   // Takes part in a tick. If the last decision is pending, returns it without a tick.
   absl::StatusOr<Closing> Tick();
-  // Returns true if this rank has not carried out the last decision yet. kWait needs nothing to be
-  // carried out.
+  // Returns true if this rank has not carried out the last decision yet. After kWait there is
+  // nothing to carry out.
   bool pending() const { return pending_; }
   // Must be called when this rank has carried out the decision.
   void Settle() { pending_ = impatient_ = false; }
@@ -76,9 +77,9 @@ class RoundCloser {
   // Called when all ranks have finished their last exchange. Ends the receive on each rank, so that
   // the communicator can be destroyed without an error on the others.
   void Close();
-  // Used after a loss. Collective over the ranks that are left, which `left` has. Replaces the
-  // communicator, and brings all ranks to the last finished tick. If this rank has not finished
-  // that tick, its decision is pending.
+  // Used after a loss. Collective over the ranks of `left`, which are left after the loss. Replaces
+  // the communicator, and brings all ranks to the last finished tick. If this rank had not finished
+  // that tick, the decision of the tick is then pending.
   absl::Status GoOn(const ReplicaWorld& left);
 
  private:
@@ -118,15 +119,16 @@ class RoundCloser {
   int64_t ticks_ = 0;     // number of finished ticks
   Closing last_;          // decision of the last tick
   bool pending_ = false;  // last_ is other than kWait and has not been carried out
-  // The end of the last recovery, from which waits are counted again. With impatient_, the reason of
-  // that recovery was a wait, and is not counted.
+  // The end of the last recovery. A wait counts only from this time on. If a recovery begins
+  // because this rank has waited too long (impatient_), the time stays as it was.
   int64_t patient_since_ns_ = 0;
   bool impatient_ = false;
   bool in_session_ = false;
-  uint64_t session_ = 0;           // number of finished sessions on this communicator
-  uint64_t heard_ = 0;             // 1 + number of the session of the ring received last
+  uint64_t session_ = 0;  // number of finished sessions on this communicator
+  uint64_t heard_ = 0;    // 1 + number of the session of the ring received last
   // Close and Adopt must not end the communicator, because other ranks would take this for a loss.
-  // Instead each rank sends a last ring to the next rank, which ends the receive there.
+  // Instead each rank sends a last ring to the next rank. This ring ends the receive on the next
+  // rank.
   bool closed_ = false;
   Calls calls_, former_;  // former_: on the communicator before Adopt
   // The caller's thread writes these. It writes `since_ns_` and `flags_` before `arrivals_`, with

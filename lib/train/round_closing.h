@@ -25,7 +25,7 @@ struct ClosingRule {
   int64_t deadline_ns = 0;  // time after the first arrival; 0: at once
 };
 
-// The message of a rank to the others, in the format in which it is sent.
+// The message of a rank to the others. Ranks send this struct as it is in memory.
 struct Attendance {
   int64_t arrivals = 0;     // number of arrivals of its caller so far
   int64_t waited_ns = 0;    // time since the last arrival
@@ -49,8 +49,8 @@ struct Closing {
 // `all` and `places` are indexed by rank, and `replicas` by row. The rows are the replicas in
 // ascending order of their numbers. A replica that leaves takes part, but does not count for the
 // quorum, and starts no deadline. If a replica insists, the round needs all replicas. A replica
-// that has arrived and does not insist then takes up, and goes on training. No round is closed
-// before all ranks have anchors.
+// that has arrived without insisting or leaving then takes up, and goes on training. A round is
+// closed without some replicas only if all ranks have anchors.
 Closing CloseRound(const ClosingRule& rule, absl::Span<const Attendance> all,
                    absl::Span<const ReplicaPlace> places, absl::Span<const Attended> replicas);
 // Records the decision in `replicas`.

@@ -107,7 +107,7 @@ void RoundRunner::PostAdmission() {
   }));
 }
 
-// Takes newcomers in after the last round, if this has not been done.
+// Takes newcomers in after the last round, unless this has been done already.
 absl::Status RoundRunner::Admit() {
   if (admission_due_) {
     ENTRAIN_RETURN_IF_ERROR(admission_->Run());
@@ -143,7 +143,7 @@ absl::Status RoundRunner::Judge(const std::shared_ptr<ExchangeRound>& round, int
     return closer_ == nullptr ? JudgeOnTime(*round, extra_ns) : JudgeOrCatchUp(*round, extra_ns);
   }
   if (closer_ != nullptr) {
-    closer_->Settle();  // the rendezvous was this decision
+    closer_->Settle();  // the pending decision was to hold this rendezvous
   }
   return absl::OkStatus();
 }
@@ -162,8 +162,8 @@ absl::Status RoundRunner::JudgeOnTime(ExchangeRound& round, int64_t extra_ns) {
 // ---- Rounds that may be closed without this replica
 
 // Takes part in decisions until this rank's arrival has led to a rendezvous, or to the take-up of
-// rounds for which it was late. After a loss it is called again, and the decision that it had not
-// carried out is pending.
+// rounds for which it was late. After a loss this function is called again, and a decision that has
+// not been carried out is still pending.
 absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns) {
   while (true) {
     ENTRAIN_RETURN_IF_ERROR(Annotate(closer_->CheckWait(), "rendezvous"));
@@ -214,8 +214,8 @@ absl::Status RoundRunner::CarryOutForOthers(const Closing& closing) {
   return absl::OkStatus();
 }
 
-// Runs a round that is closed without this replica, or continues it after a loss. `late_` then is
-// this round.
+// Runs a round that is closed without this replica. After a loss, continues this round, which is
+// then late_.
 absl::Status RoundRunner::RunLate() {
   const absl::MutexLock lock(&late_mutex_);
   if (late_ == nullptr) {
@@ -259,8 +259,8 @@ absl::Status RoundRunner::SealAnchors() {
 }
 
 void RoundRunner::Fail(const absl::Status& why) {
-  // Tells the other ranks of both groups, so that no rank waits for this rank. This must precede
-  // the return to this rank's caller, which may exit.
+  // Tells the other ranks of both groups, so that no rank waits for this rank. The ranks must be
+  // told before this rank's caller gets the error, because the caller may then exit.
   const ExchangeGroups groups = exchange_.groups();
   for (const auto& comm : {groups.model, groups.sync}) {
     if (comm != nullptr) {

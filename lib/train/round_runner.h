@@ -1,10 +1,11 @@
-// Posts the jobs of rounds to the worker of an EDiT object, and records their results. If the reason
-// that a job fails is a loss that `recovery` handles, the job continues. Otherwise the first job
-// that fails ends the object, without `recovery` on all ranks.
+// Posts the jobs of rounds to the worker of an EDiT object, and records their results. If a job
+// fails because of a loss that `recovery` can handle, the job is repeated after the recovery.
+// Otherwise the first job that fails ends the object. If `recovery` is null, the object ends on all
+// ranks.
 //
 // If rounds may be closed without this replica, the jobs of its rendezvous take part in the
-// decisions of the replicas. While no job runs, Watch takes part in them, and runs the rounds for
-// which the caller is late.
+// decisions of the replicas. While no job runs, Watch takes part in these decisions, and runs the
+// rounds for which the caller is late.
 //
 // Thread safety: only the caller's thread posts. Fail and sync_ns may be called from any thread.
 // Watch is called by the worker.
@@ -59,14 +60,14 @@ class RoundRunner {
   // Posts the sealing of anchors that have just been created.
   void Seal();
   // With `recovery`, waits until all ranks have finished their last exchange. If a rank is lost
-  // during that exchange, the ranks that have finished send their results to the others.
+  // during that exchange, the ranks that have finished it send their results to the others.
   absl::Status AwaitOthers();
   // Merges a round behind further steps, ordered before the caller's next work.
   absl::Status Merge(std::shared_ptr<ExchangeRound> round);
 
-  // Returns true if the last arrival came too late for its round. Called by the caller's thread
-  // when its jobs are over. Without a closer no round is missed, and the jobs of rounds behind
-  // further steps may run.
+  // Returns true if the last arrival came too late for its round. With a closer, must be called by
+  // the caller's thread when the round's jobs are over. Without a closer no round is missed, and
+  // jobs may still run.
   bool missed() const { return closer_ != nullptr && round_ != nullptr && round_->missed(); }
 
   // Called while no job runs. After a loss, takes part in the recovery, so that other ranks, which
@@ -79,8 +80,8 @@ class RoundRunner {
   absl::Status Meet(const absl::Status& why);
   // Ends the object with this error on all ranks of both groups. Only the first error counts.
   void Fail(const absl::Status& why);
-  // The mutex is held while a round runs for which the caller is late. The caller's thread holds it
-  // while it reads data that rounds write.
+  // The worker holds the mutex while it runs a round for which the caller is late. The caller's
+  // thread holds the mutex while it reads data that rounds write.
   absl::Mutex& between_late_rounds() const ABSL_LOCK_RETURNED(late_mutex_) { return late_mutex_; }
   // Returns the total time of all jobs.
   uint64_t sync_ns() const { return sync_ns_.load(std::memory_order_relaxed); }

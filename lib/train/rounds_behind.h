@@ -30,8 +30,8 @@ class RoundsBehind {
   // called before VisitState.
   void Prepare();
   void VisitState(StateVisitor& visitor);
-  // After loading: restores the saved rounds, all of which have arrived. Calls `resume` for each of
-  // their layers. `layers` lists all candidates.
+  // After loading: restores the saved rounds, all of which have arrived. Calls `resume` for each
+  // layer of these rounds. `layers` lists all layers that may belong to one.
   void GoOn(const std::vector<int>& layers, absl::FunctionRef<void(int layer)> resume);
 
  private:

@@ -1,6 +1,6 @@
-// The optimizer's steps on a shard, which is this rank's or a copy of its neighbour's. A step turns
-// sums of gradients into parameters, in place. The object keeps theta (the masters) and the state
-// of Opt, which is an optimizer for each group of elements or the caller's step function.
+// The optimizer's steps on a shard: this rank's own shard, or a copy of the left neighbour's. A
+// step turns sums of gradients into parameters, in place. The object keeps theta (the masters) and
+// the state of Opt. Opt is an optimizer for each group of elements, or the caller's step function.
 //
 // A step works on the shard in pieces that stay in the cache. On a device everything is enqueued on
 // the bound stream (ComputeAt, lib/device/arrays.h). SumOfSquares is enqueued too, and waits for
@@ -27,7 +27,7 @@ namespace entrain {
 
 // Gradients of a round, summed over all ranks.
 struct GradientSum {
-  std::byte* com = nullptr;  // all elements; the shard's are summed; parameters afterwards
+  std::byte* com = nullptr;  // all elements; the sums are in the shard; afterwards parameters
   int64_t microbatches = 0;  // N: micro-batches in the sum
   double clip = 1;           // factor of the mean
 };
@@ -52,8 +52,8 @@ class ShardStep {
   absl::Status Estimate(const GradientSum& a, const StepTime& t);
   // Makes theta = Opt(theta, (A + B) / (N_A + N_B)), and writes it to com.
   absl::Status Commit(const GradientSum& a_and_b, const StepTime& t);
-  // Makes theta = Opt(theta, G / N_G). Then writes, like an estimate, theta^ = Opt(theta, G / N_G)
-  // of the new theta to com.
+  // Makes theta = Opt(theta, G / N_G). Then writes theta^ = Opt(theta, G / N_G), computed from the
+  // new theta, to com. As in Estimate, this leaves no trace in theta and the state.
   absl::Status Predict(const GradientSum& g, const StepTime& t);
 
   // Returns the sum of squares of this rank's part of com, in wire_dtype.

@@ -23,7 +23,7 @@ struct SlabSegment {
   int64_t count = 0, rows = 0;
 };
 
-// Elements of a layer that are adjacent also in a shard.
+// Elements that are adjacent both in a layer and in a shard.
 struct SlabPiece {
   int64_t at = 0;     // position in the shard
   int64_t first = 0;  // position in the layer
@@ -52,7 +52,7 @@ class Slab {
  public:
   // Makes the slab for slot `slot` of `slots`. `frozen` holds, by layer, a nonzero value if nothing
   // in the layer trains; empty: all train. `replicated` holds such values for layers that are equal
-  // along the tensor axis; empty: none. A layer may have no elements, but not the whole model.
+  // along the tensor axis; empty: none. A layer may have no elements, but the model must have some.
   // `segments` lists, by layer, the tensors of which the layer is made: a shard is then their
   // chunks one after the other, each padded to ceil(rows / M) rows. If `segments` is empty, each
   // layer is cut as a whole.

@@ -1,7 +1,8 @@
-// The staleness of a layer's pseudo-gradient that is applied behind further steps: the distance
-// between the anchor from which it was measured and the anchor that it changes, in steps of the
-// usual length (Barkai et al., "Gap-Aware Mitigation of Gradient Staleness", arXiv 1909.10802; CO2,
-// arXiv 2401.16265, divides the outer step by such a gap). For each layer,
+// The staleness of a layer's pseudo-gradient if exchanges run behind further steps. The
+// pseudo-gradient was measured from an older anchor than the anchor to which it is applied. Its
+// staleness is the distance between these two anchors, in steps of the usual length (Barkai et al.,
+// "Gap-Aware Mitigation of Gradient Staleness", arXiv 1909.10802; CO2, arXiv 2401.16265, divides
+// the outer step by such a gap). For each layer,
 //
 //   Lambda = 1 + ||a - a_then|| / C,   C the mean length of the layer's outer steps so far
 //
@@ -30,15 +31,15 @@ class StalenessGaps {
     const auto at = static_cast<size_t>(layer);
     return sum_[at] > 0 ? 1 + last_[at] * static_cast<double>(steps_[at]) / sum_[at] : 1;
   }
-  // Records the distance that the layer's anchor has moved. It must be the same on all ranks that
-  // hold parts of the layer.
+  // Records the distance that the layer's anchor has moved. All ranks that hold parts of the layer
+  // must record the same distance.
   void Moved(int layer, double length) {
     const auto at = static_cast<size_t>(layer);
     last_[at] = length;
     sum_[at] += length;
     ++steps_[at];
   }
-  // The record of a layer, in the format in which it is sent.
+  // The record of a layer. Ranks send this struct as it is in memory.
   struct Record {
     double last = 0, sum = 0;
     int64_t steps = 0;

@@ -1,7 +1,7 @@
 // Lists the items of a rank's state: the visitor used for saving and loading. For loading, the list
 // allocates memory of its own to read into, so that the live state does not change before
-// everything is read. Items in device memory are copied through host memory; their bytes are the
-// same.
+// everything is read. Items in device memory are copied through host memory. The saved bytes do not
+// depend on the memory.
 //
 // Thread safety: one thread at a time.
 #pragma once

@@ -16,8 +16,8 @@
 namespace entrain {
 namespace {
 
-// The slowest rates, in bytes per second, that do not count as a standstill: the rate of a network,
-// and the rate of hashing.
+// In bytes per second: the slowest rates of a network and of hashing that do not count as a
+// standstill.
 constexpr int64_t kSlowestNetwork = 4 << 20, kSlowestHash = 64 << 20;
 constexpr int64_t kWhole = 4096;  // an item of at most this size is sent by one donor
 constexpr int64_t kAligned = 64;

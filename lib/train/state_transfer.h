@@ -1,5 +1,5 @@
 // Gives newcomers the state that all replicas have in common. Every donor sends its range of every
-// item, so that a newcomer receives from all donors at once:
+// item, so that a newcomer receives from all donors at once. Small items come from one donor only.
 //
 //   item 0  |donor 0|donor 1|donor 2|     item 1  |donor 0|donor 1|donor 2|     ...
 //
@@ -26,7 +26,7 @@ namespace entrain {
 struct TransferItem {
   std::string name;         // for errors: "anchor of layer 3"
   Bytes bytes;              // sent by donors, written by newcomers
-  bool of_replica = false;  // replicas have different values; the first donor's is sent
+  bool of_replica = false;  // replicas have different values; the first donor sends its own
 };
 // Returns the items of a list. The list must stay valid as long as the items are used.
 std::vector<TransferItem> ItemsOf(StateList& list);
@@ -41,7 +41,8 @@ struct TransferParties {
 struct ItemRange {
   int64_t first = 0, count = 0;
 };
-// `item` and `donor` are indices. The ranges of all donors make up the item.
+// Returns the range of `item` that a donor sends. `index` is the index of the item, and `donor`
+// that of the donor. The ranges of all donors make up the item.
 ItemRange RangeOf(const TransferItem& item, int64_t index, int donor, int donors);
 
 // Returns the time limit of a call that moves `bytes`; `limit_ns` is that of a call without data.

@@ -25,7 +25,7 @@ class StepCounter {
   bool in_warmup() const { return step_ < warmup_steps_; }
   // Returns the steps since the end of warm-up.
   int64_t since_warmup() const { return step_ - warmup_steps_; }
-  // Returns -1 before the first rendezvous or Begin.
+  // Returns the step of the last rendezvous or of Begin; -1 if there was none.
   int64_t last_rendezvous_step() const { return last_rendezvous_step_; }
   bool left() const { return left_; }
   StepInfo Moment() const { return {step_, last_rendezvous_step_, requested_}; }
@@ -58,13 +58,13 @@ class StepCounter {
   void Leave() { left_ = true; }
   // Returns this rank's standing for a rendezvous about these layers, and resets the counts.
   Standing TakeStanding(const std::vector<int>& layers);
-  // Restores the counts after a rendezvous that exchanged nothing, so that the next one includes
-  // them.
+  // Restores the counts after a rendezvous that exchanged nothing, so that the next standing
+  // includes them.
   void TakeBack(const Standing& standing);
   // Restores the counts after an arrival without a rendezvous. With `dropped`, does not restore
   // steps and tokens, because the result of these steps was dropped.
   void TakeBackUnsent(const Standing& standing, bool dropped);
-  // Sets the number of rendezvous so far, of which this replica has missed some.
+  // Sets the number of rendezvous so far, including those that this replica has missed.
   void SetRendezvous(int64_t rendezvous) { rendezvous_ = rendezvous; }
   // Records that a merge has kept changes of this replica in these layers.
   void Keep(const std::vector<int>& layers);
@@ -102,8 +102,9 @@ class StepCounter {
   double metric_sum_ = 0, metric_weight_ = 0;
   uint64_t wishes_ = 0;
   bool left_ = false;
-  // By layer, 1 if this replica may have changes of its own there although it made no step since
-  // the last rendezvous: the rendezvous was about other layers, or a mixed merge kept the changes.
+  // By layer: 1 if this replica may have changes of its own in the layer even if it has made no
+  // step since the last rendezvous. Either the rendezvous was about other layers, or a mixed merge
+  // kept the changes.
   std::vector<int64_t> unshared_;
   int64_t last_rendezvous_step_ = -1;  // step at which the last rendezvous began
   int64_t rendezvous_ = 0;             // begun rendezvous

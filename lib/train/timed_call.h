@@ -25,8 +25,8 @@ inline CallOptions TimedCall(int64_t timeout_ns, int64_t tag, bool background) {
   return options;
 }
 
-// Returns the same time limit for a wait for a device or a worker. If timeout_ns is 0, it is the
-// longest default of the groups; null groups are skipped.
+// Returns the time limit of a wait for a device or a worker: timeout_ns or, if timeout_ns is 0, the
+// longest default of the groups. Null groups are skipped.
 inline int64_t TimeLimit(int64_t timeout_ns, std::initializer_list<const Communicator*> groups) {
   int64_t longest = 0;
   for (const Communicator* group : groups) {

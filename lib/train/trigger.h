@@ -1,4 +1,4 @@
-// Decides when replicas exchange. It is asked once before each forward pass at which an exchange
+// Decides when replicas exchange. Due is called once before each forward pass at which an exchange
 // may begin (training, first micro-batch).
 //
 // Thread safety: one thread at a time.
@@ -29,9 +29,9 @@ class SyncTrigger {
   explicit SyncTrigger(int64_t warmup_steps) : warmup_steps_(warmup_steps) {}
   virtual ~SyncTrigger() = default;
 
-  // Returns the same answer on all ranks of a replica. Never true in warm-up, and never twice at
-  // one step: a second exchange there has nothing to exchange and would let the outer momentum take
-  // a free step.
+  // Returns the same answer on all ranks of a replica. Returns false in warm-up, and at the step of
+  // the last rendezvous. A second exchange at that step would have nothing to exchange, and would
+  // let the outer momentum take a free step.
   absl::StatusOr<bool> Due(const StepInfo& info) {
     if (info.step < warmup_steps_ || info.step == info.last_sync_step) {
       return false;
@@ -46,7 +46,7 @@ class SyncTrigger {
   virtual absl::StatusOr<bool> Settled(const StepInfo& info) = 0;
   // Begins an interval. The replicas have just held a rendezvous, or have begun.
   virtual void Met() {}
-  // Any thread may call it. Makes a pending question fail on all ranks of the replica.
+  // Makes a pending question fail on all ranks of the replica. May be called from any thread.
   virtual void GiveUp(const absl::Status& /*why*/) {}
 
  protected:
@@ -82,9 +82,9 @@ class StepTrigger final : public SyncTrigger {
 
 // A-EDiT: exchanges when tau seconds have passed since the last rendezvous, by the clock of the
 // replica's first rank. That rank reads its clock before a forward pass, and the other ranks learn
-// the result before the next pass: one byte travels during the step between the two. Clocks of
-// different replicas are not compared. Each replica comes to its k-th rendezvous at a time of its
-// own, and no replica comes to the next rendezvous before all have come to the k-th.
+// the result before the next pass: one byte travels during the step between the two passes. Clocks
+// of different replicas are not compared. Each replica comes to its k-th rendezvous at a time of
+// its own, and comes to the next one only after all replicas have come to the k-th.
 class TimeTrigger final : public SyncTrigger {
  public:
   // `replica` is for this object alone; null: a replica of one rank. `clock` must outlive this
@@ -98,8 +98,8 @@ class TimeTrigger final : public SyncTrigger {
   // finally do nothing but wait.
   void Met() override;
   void GiveUp(const absl::Status& why) override;
-  // Returns true when the exchange has arrived on all ranks of the replica; these learn it one step
-  // later.
+  // Returns true when the exchange has arrived on all ranks of the replica. The ranks learn this
+  // one step later.
   absl::StatusOr<bool> Settled(const StepInfo& info) override { return Agree(info.arrived); }
 
  protected:

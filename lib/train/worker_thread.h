@@ -6,8 +6,8 @@
 //
 // Every wait ends. A job must finish within the limit, or name its next step (Doing), which must
 // finish within the limit again. The calls of a job have the same limit, end by themselves, and
-// know the guilty rank. Therefore a thread that waits for the worker gives up kReportNs later,
-// which happens only if the library itself is broken. Giving up ends the work too.
+// know the guilty rank. A thread that waits for the worker gives up kReportNs after the limit. This
+// happens only if the library itself is broken. Giving up ends the work too.
 //
 // A function of the caller (CallersFunction) has no time limit. It may need a lock that another
 // thread of the caller holds while it destroys the worker's owner. If such a function does not
@@ -79,11 +79,11 @@ class WorkerThread {
   // limit.
   void Limit(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   // Called in a job. Names the next step of the job, and sets the step's time limit; 0: the
-  // worker's limit. Has no effect elsewhere.
+  // worker's limit. Has no effect outside a job.
   static void Doing(absl::string_view what, int64_t limit_ns = 0);
-  // Called in a job. Calls a function of the caller, in which most calls of the library are refused
-  // (CallbackScope). Returns kAborted if the worker was stopped before or during the call. The job
-  // must not touch the caller's memory afterwards.
+  // Called in a job. Calls a function of the caller. While the function runs, it may not make most
+  // calls of the library (CallbackScope). Returns kAborted if the worker was stopped before or
+  // during the call. The job must not touch the caller's memory afterwards.
   static absl::Status CallersFunction(absl::string_view name, absl::FunctionRef<void()> call);
   // Returns true if the job of this number is done. Does not wait.
   bool IsDone(uint64_t number) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -94,9 +94,9 @@ class WorkerThread {
   // Drops the jobs that have not begun (with kAborted), waits for the running job, and ends the
   // thread. A caller that cannot wait must make that job fail first. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Stops. Returns false if the job is in a function of the caller that does not return within
-  // kReportNs, or that has already exceeded its limit and kReportNs. The job then counts as done
-  // with kAborted, and Leave must be called.
+  // Stops like Stop, but does not wait for ever. Returns false if the job is in a function of the
+  // caller that does not return within kReportNs, or that has already exceeded its limit and
+  // kReportNs. The job then counts as done with kAborted, and Leave must be called.
   bool StopSoon() ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes the thread call `last` when the job has returned. `last` may free the worker.
   void Leave(absl::AnyInvocable<void() &&> last) ABSL_LOCKS_EXCLUDED(mutex_);
