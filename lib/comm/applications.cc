@@ -22,7 +22,7 @@ namespace {
 constexpr uint32_t kVersion = 2;  // of the records, and of the messages of an attempt
 constexpr int kMaxSleepMs = 20;
 constexpr size_t kMemberParts = 0, kNewcomerParts = 1;  // by rank in the meeting of two
-// The longest time to wait for a key before the next look at the meeting beside it.
+// AwaitBeside waits for the key for at most this time before it checks the meeting again.
 constexpr int64_t kKeySliceNs = 200 * kMillisecond;
 
 absl::Status Malformed(absl::string_view what) {
@@ -131,7 +131,7 @@ bool IsRefusal(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:       // the member has died, or has given up
     case absl::StatusCode::kAborted:           // the member asks to apply again
-    case absl::StatusCode::kDeadlineExceeded:  // the time of a rank in a meeting was up
+    case absl::StatusCode::kDeadlineExceeded:  // the time limit of a rank in a meeting has passed
       return false;
     default:
       return true;
@@ -195,7 +195,7 @@ absl::Status Intake::Invite(int64_t count, const Stop& stop) {
     invited.push_back({ticket, {}, std::move(meeting)});
   }
   for (Newcomer& newcomer : invited) {
-    // A newcomer that does not answer must not use up the time of those behind it.
+    // A newcomer that does not answer must not use up the time of the newcomers after it.
     const Stop brief{std::max(by, Deadline::After(kLookNs)), stop.cancelled};
     const auto application = Hear(*newcomer.meeting, brief);
     absl::Status accepted = application.status();
@@ -209,7 +209,7 @@ absl::Status Intake::Invite(int64_t count, const Stop& stop) {
                   " is not taken in: ", accepted.message());
       newcomer.meeting->Fail(absl::AbortedError(
           absl::StrCat("the newcomer did not answer within ", kAnswerInvitationNs / kMillisecond,
-                       " ms")));  // unless it has failed before
+                       " ms")));  // no effect if the meeting has failed before
       continue;
     }
     newcomer.id = application->id;
@@ -276,7 +276,8 @@ void Intake::Finish(const Stop& stop) {
   }
   newcomers_.clear();
   for (const std::string& key : used_keys_) {
-    store_->Delete(key, stop).IgnoreError();  // a store of functions may have no remove
+    store_->Delete(key, stop).IgnoreError();  // a store that the caller made of functions may be
+                                              // unable to remove keys
   }
   used_keys_.clear();
 }

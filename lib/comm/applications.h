@@ -1,21 +1,21 @@
-// How processes that are not members ask to be taken into a communicator: the keys in the store,
-// the records behind them, and the side of the member that reads them (growth.cc). joining.cc is
-// the side of the newcomer.
+// The store keys and records by which processes ask to be taken into a communicator, and the class
+// with which a member takes them in (used by growth.cc). The newcomer's side is joining.cc.
 //
-// An application is a meeting of two in the store (lib/store/store.h): the newcomer is rank 1 and
-// waits, a member comes as rank 0 when it wants to take the newcomer in. So the store tells the
-// member of a newcomer that has died, and tells the newcomer of a member that has died or that
-// refuses it. The two stay in this meeting until the newcomer is a member.
+// An application is a meeting of two ranks in the store (lib/store/store.h). The newcomer is rank 1
+// and waits. A member joins as rank 0 when it wants to take the newcomer in. If one of the two
+// dies, the store tells the other. The member can also refuse the newcomer through the meeting.
+// Both stay in this meeting until the newcomer is a member.
 //
-// Keys, which begin with "entrain/NAME#grow/":
-//   calls            counter: calls of Grow
-//   tickets          counter: applications. The newcomer that makes it T has ticket T
-//   seen             counter: applications that members have looked at, in the order of tickets
+// Keys. All of them begin with "entrain/NAME#grow/":
+//   calls            counter of the calls of Grow
+//   tickets          counter of applications. The newcomer that raises it to T gets ticket T
+//   seen             counter of the applications that members have looked at, in ticket order
 //   apply/T          the meeting of the newcomer with ticket T and a member
-//   B                the base of the keys of one call of Grow, which the newcomer learns from rank 0
-//   B/here/T         the newcomer with ticket T lives. Only then is it put on a roster
-//   B/A/roster       of attempt A: the newcomers and their ranks
-//   B/A              the meeting of attempt A, of all ranks of the new communicator
+//   B                base of the keys of one call of Grow. The newcomer gets it from rank 0
+//   B/here/T         set by the newcomer with ticket T to show that it lives. Only then is the
+//                    newcomer put on a roster
+//   B/A/roster       the newcomers of attempt A, with their ranks
+//   B/A              the meeting of attempt A. All ranks of the new communicator join it
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@
 
 namespace entrain {
 
-// The time that an invited newcomer has to answer. A newcomer that waits in the store answers within
-// milliseconds.
+// The time that an invited newcomer has to answer. A newcomer that is waiting in the store answers
+// within milliseconds.
 constexpr int64_t kAnswerInvitationNs = 2 * kSecond;
 
 class GrowKeys {
@@ -77,28 +77,30 @@ struct Roster {
   static absl::StatusOr<Roster> Decode(absl::string_view bytes);
 };
 
-// The values that a newcomer must have in common with the members.
+// The members' values, with which a member judges an application.
 struct Terms {
   std::string comm;             // the communicator's name
   std::vector<PeerId> members;  // by rank
   Application own;              // a member's own settings
 };
-// Returns the refusal of an application, or OK. `others`: the newcomers that have been accepted.
+// Returns the error with which a member refuses the application, or OK. `others`: the newcomers
+// that have been accepted already.
 absl::Status Judge(const Application& application, const Terms& terms,
                    const std::vector<PeerId>& others);
 // Returns true if a newcomer that got this error must not apply again.
 bool IsRefusal(const absl::Status& status);
 
-// Returns how many processes have applied to the communicator `comm` and have not been looked at.
-// Counts processes that have died meanwhile.
+// Returns how many applications to the communicator `comm` no member has looked at. Also counts the
+// applications of processes that have died meanwhile.
 absl::StatusOr<int64_t> CountApplications(Store& store, absl::string_view comm, const Stop& stop);
 
-// Waits for a key while it watches a meeting. Returns the meeting's failure if that comes first.
+// Waits until `key` is set and returns its value. Returns the meeting's error if the meeting fails
+// first.
 absl::StatusOr<std::string> AwaitBeside(StoreMeeting& meeting, Store& store, const std::string& key,
                                         const Stop& stop);
 
-// The newcomers that a member takes in, in one call of Grow. When it is destroyed, newcomers that
-// were not taken in learn it and apply again. One thread at a time.
+// The newcomers that a member takes in, in one call of Grow. The destructor tells the newcomers
+// that were not taken in, and they apply again. Only one thread at a time may use the object.
 class Intake {
  public:
   Intake(std::shared_ptr<Store> store, Terms terms, std::string base);
@@ -107,13 +109,14 @@ class Intake {
   // fewer than `min` applications it invites none. Errors are the store's.
   absl::Status Collect(int min, int max, Deadline until, const Stop& stop);
   int size() const { return static_cast<int>(newcomers_.size()); }
-  // Publishes the roster of an attempt; fills in the tickets.
+  // Publishes the roster of an attempt; fills in roster.tickets.
   absl::Status Announce(int attempt, Roster roster, const Stop& stop);
-  // Returns an error that blames the rank of a newcomer which has died, or OK. Never blocks.
+  // Returns an error if a newcomer has died, and blames the newcomer's rank. Otherwise returns OK.
+  // Never blocks.
   absl::Status Check() const;
   // Refuses the newcomer that has this rank.
   void Refuse(int rank, const absl::Status& why);
-  // The newcomers are members. Removes the keys of this call.
+  // Must be called when the newcomers have become members. Removes the keys of this call.
   void Finish(const Stop& stop);
 
  private:
@@ -123,7 +126,8 @@ class Intake {
     std::unique_ptr<StoreMeeting> meeting;
   };
   absl::Status Invite(int64_t count, const Stop& stop);
-  // Returns the newcomer's application, or why it is not taken in, which the newcomer has been told.
+  // Returns the newcomer's application. If the newcomer cannot be taken in, tells it the reason and
+  // returns the reason.
   absl::StatusOr<Application> Hear(StoreMeeting& meeting, const Stop& stop) const;
   std::vector<PeerId> ids() const;
 

@@ -142,8 +142,8 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
       card = absl::DataLossError(absl::StrCat("creating the communicator: in the place of rank ", r,
                                               " is a card of rank ", card->rank));
     }
-    // All ranks check the cards in this order against the card of rank 0, so all find the same
-    // error.
+    // All ranks check the cards in this order against the card of rank 0, so all ranks find the
+    // same error.
     const absl::Status fine = !card.ok()      ? card.status()
                               : cards.empty() ? absl::OkStatus()
                                               : Agreement(cards[0], *card);
@@ -157,7 +157,8 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
 
 absl::Status ForOthers(const absl::Status& why, int rank, int members, bool hurries) {
   // An error that all ranks share, or that names the guilty rank, is passed on unchanged. The store
-  // tells newcomers and members which ranks have not come, so a newcomer's word about this counts.
+  // tells newcomers and members which ranks have not come. So a newcomer that blames such a rank is
+  // believed.
   const Blame blame = BlameOf(why);
   const bool absent = absl::IsDeadlineExceeded(why) && blame.phase == Phase::kBootstrap &&
                       blame.rank >= 0 && !hurries;

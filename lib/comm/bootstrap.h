@@ -1,8 +1,8 @@
 // Makes a communicator of ranks that share only a store. Each rank brings a card to a meeting in
 // the store (lib/store/store.h) and gets the cards of all ranks, in one round trip. Each rank
 // compares all cards, so all ranks find the same disagreement. Then the ranks connect. One message
-// between every two ranks proves that they reach each other. From the meeting until the
-// communicator is made, a rank that ends or fails is reported to all others.
+// between every two ranks proves that they reach each other. If a rank ends or fails before the
+// communicator is made, the store reports this to all other ranks of the meeting.
 #pragma once
 
 #include <memory>
@@ -31,8 +31,8 @@ struct Card {
   std::vector<std::pair<std::string, std::string>> addresses;  // transport, address
   CpuShare cpus;
 
-  // Returns the card, cut so that some parts are equal on all ranks of a host or of a job. The
-  // store transfers a part that many ranks have only once.
+  // Returns the card in several parts. Some parts are equal on all ranks of a host or of a job. If
+  // many ranks have the same part, the store transfers it only once.
   Parts ToParts() const;
   static absl::StatusOr<Card> FromParts(const Parts& parts);
 };
@@ -42,13 +42,14 @@ struct Card {
 absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Stop& stop);
 
 // Returns the error that this rank tells the other ranks if its creation of the communicator fails
-// because of `why`. `rank` is this rank. `members`: 0, unless a communicator grows. Then it is the
-// number of ranks before the growth, and the ranks from `members` on are newcomers (joining.cc).
+// because of `why`. `rank` is this rank. `members`: if a communicator grows, its number of ranks
+// before the growth. The ranks from `members` on are newcomers then (joining.cc). 0: no
+// communicator grows.
 //
-// The members already reach each other. So a newcomer that cannot reach a member is itself to
+// The members already reach each other. So if a newcomer cannot reach a member, the newcomer is to
 // blame. A newcomer may blame another newcomer. It may also blame a member that did not come to the
-// meeting, unless `hurries` is true. `hurries`: the newcomer's own time limit ended before that of
-// the other ranks.
+// meeting, unless `hurries` is true. `hurries`: the newcomer's own time limit is earlier than that
+// of the other ranks.
 absl::Status ForOthers(const absl::Status& why, int rank, int members = 0, bool hurries = false);
 
 // Connects to the other ranks. Returns the members, each with the path from this rank to it. For

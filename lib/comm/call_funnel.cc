@@ -9,7 +9,8 @@
 namespace entrain {
 namespace {
 
-// Returns a call of this shape, with different buffers for input and output, as all_to_all needs.
+// Returns a call of this shape. Input and output are different buffers, because an all_to_all in
+// place has another plan.
 Call CallLike(CallKind kind, int64_t count, DType dtype) {
   static char in, out;
   Call call;
@@ -199,7 +200,8 @@ bool CallFunnel::HasMade(int peer, Asked asked, CallId call) const {
       call.user_tag, asked == Asked::kSend ? CallKind::kSend : CallKind::kRecv, peer));
   const auto line = lines_.find(call.user_tag);
   if (asked == Asked::kRecv && line != lines_.end()) {
-    // Receives in line have no numbers yet. Add those that can take a message from the peer.
+    // Receives in line have no numbers yet. Each receive that can take a message from the peer
+    // counts as if it had a number.
     next += static_cast<uint64_t>(std::count_if(
         line->second.begin(), line->second.end(),
         [peer](const CallWork* work) { return work->peer() < 0 || work->peer() == peer; }));

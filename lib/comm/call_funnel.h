@@ -1,9 +1,11 @@
 // Every call passes the funnel before it starts. The funnel gives the call its deadline, its plan,
-// its scratch, and its number or its place in a line.
+// its scratch and its number. A receive whose number is not known yet gets a place in a line
+// instead.
 //
 // All ranks give a call the same number, because each rank numbers its calls in program order
-// (call_numbers.h). A receive from any peer has no number until its sender is known. Until then it
-// waits in the line of its tag, and the receives that were started after it wait behind it.
+// (call_numbers.h). A receive from any peer has no number until its sender is known. Until then the
+// receive waits in a line, and later receives with the same tag wait behind it. Each tag has its
+// own line.
 //
 // Thread safety: any thread, except for functions marked [driver]. Lock order: while mutex_ is
 // held, only the locks that Submit takes may be taken.
@@ -36,13 +38,13 @@
 
 namespace entrain {
 
-// The kind of call that a query asks for: a collective, or the send or receive that matches the
-// asker's call.
+// The kind of call about which one rank asks another in a query (respondent.h): a collective, or
+// the send or receive that matches the asking rank's own call.
 enum class Asked : uint8_t { kCollective = 0, kSend = 1, kRecv = 2 };
 
-// A call that this rank's caller tried to make and that was refused, because of its arguments or
-// for lack of memory. The caller may try again. If the caller exits instead, the ranks that wait
-// for this call learn the reason.
+// A call that the library refused to start, because of its arguments or for lack of memory. The
+// caller may try again. If the caller exits instead, the ranks that wait for this call learn the
+// reason.
 struct Refusal {
   static constexpr int64_t kMaxWhy = 512;
   Asked kind = Asked::kCollective;
@@ -51,7 +53,7 @@ struct Refusal {
   friend bool operator==(const Refusal&, const Refusal&) = default;
 };
 
-// The communicator, as the funnel needs it.
+// The interface of CallFunnel to its communicator.
 class FunnelOwner {
  public:
   virtual ~FunnelOwner() = default;
@@ -61,7 +63,8 @@ class FunnelOwner {
 
 class CallFunnel final : public InlineFunnel {
  public:
-  // Stands for no call: every rank answers that it has started kPing.
+  // Stands for no call. Every rank answers that it has started kPing, so a query about kPing only
+  // shows whether the rank answers.
   static constexpr CallId kPing{0xffffffff, 0};
 
   // All arguments must outlive the funnel.
@@ -69,7 +72,8 @@ class CallFunnel final : public InlineFunnel {
              const Peers& peers, const CommEnd& end, BufferPool& pool);
 
   // ---- Calls
-  // Fills in the communicator's default timeout.
+  // If the call has no timeout, gives it the communicator's default. If the call has no deadline,
+  // computes the deadline from the timeout.
   void SetDeadline(Call* call, int64_t now_ns) const;
   // Admits and submits a call whose deadline is set. On an error no call was started and no number
   // was used.
@@ -82,9 +86,9 @@ class CallFunnel final : public InlineFunnel {
   // device_calls.h). calls() counts them as one call.
   absl::StatusOr<std::vector<Wiring>> TakeNumbers(const Call& call, size_t count)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Starts one part of such a call, under one of those numbers. Only the ranks of `among` exchange
-  // it, and its root is a place in that group. `among` null: all ranks exchange it. On an error no
-  // part was started.
+  // Starts one part of a call that consists of several calls, under one of the numbers from
+  // TakeNumbers. Only the ranks of `among` exchange the part, and the part's root is an index in
+  // this group. `among` null: all ranks exchange the part. On an error the part was not started.
   absl::StatusOr<RefPtr<Work>> LaunchPart(const Call& part, const Wiring& number,
                                           RefPtr<Work> whole, int64_t started_ns,
                                           PartGroup* among = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -101,8 +105,8 @@ class CallFunnel final : public InlineFunnel {
   // collective.
   uint64_t last_sequence() const { return numbers_.Next(CallNumbers::Collectives(Tag::kUntagged)); }
   std::vector<CallNumbers::Count> counts() const { return numbers_.Counts(); }
-  // Returns the number that the peer gives this call. For a receive in line: the number of the
-  // peer's next message.
+  // Returns the number that the peer gives this call. If the call is a receive that waits in a
+  // line, returns the number of the peer's next message.
   CallId CallIdWith(const CallWork& work, int peer) const;
   // Returns the number, as on the wire, of the next message with this tag from the peer.
   uint32_t NextFrom(uint32_t tag, int peer) const;
@@ -116,11 +120,12 @@ class CallFunnel final : public InlineFunnel {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- [driver] Receives in line
-  // Takes the receives whose turn has come out of their lines and gives each the number of its
-  // message. `sender` returns a peer whose next message with this tag has begun to arrive, or -1.
+  // Removes from their lines the receives whose turn has come, gives each the number of its
+  // message, and returns them. `sender` returns a peer whose next message with this tag has begun
+  // to arrive, or -1.
   std::vector<CallWork*> TakeTurns(absl::FunctionRef<int(uint32_t tag)> sender)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Removes a receive that ends before its turn.
+  // Removes a receive that ends while it waits in a line.
   void LeaveLine(CallWork* work) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the thread that runs the caller's own reductions. Null until the first call with such a
   // reduction is admitted.
@@ -131,15 +136,16 @@ class CallFunnel final : public InlineFunnel {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::string> Explain(CallKind kind, int64_t count, DType dtype)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Plans made before the call are not used any more, see InlinePath::Forget.
+  // SetPaths and SetProbed drop the planner's plans. The caller must also call InlinePath::Forget,
+  // because the inline path keeps plans of its own.
   void SetPaths(const Paths& paths) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetProbed(const CostModel& model) ABSL_LOCKS_EXCLUDED(mutex_);
   CostModel model() const ABSL_LOCKS_EXCLUDED(mutex_);
   Paths paths() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Copies this rank's contribution to a buffer of the pool and points `call` at it. For calls
-  // whose contribution is not the content of the caller's buffer.
+  // Computes this rank's contribution into a buffer of the pool, and makes this buffer the input of
+  // `call`. Called only if ContributionDiffers (contribution.h).
   absl::StatusOr<OwnedBuffer> Stage(Call* call);
   // Gives the call its plan and its scratch.
   absl::Status Furnish(Planner& planner, const Call& call, Admitted* admitted)
@@ -148,7 +154,8 @@ class CallFunnel final : public InlineFunnel {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Wiring Unnumbered(const Call& call) const;
   Wiring Numbered(const Call& call);
-  // Returns true for a receive from any peer, and for a receive that has such a receive before it.
+  // Returns true for a receive from any peer, and for any other receive if receives with its tag
+  // wait in a line.
   bool MustWait(const Call& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   FunnelOwner& owner_;
@@ -158,18 +165,19 @@ class CallFunnel final : public InlineFunnel {
   BufferPool& pool_;
   std::atomic<int64_t> timeout_ns_;
   std::atomic<uint64_t> calls_{0};
-  // mutex_ guards those numbers whose order must agree with other state (lines_, LaunchPart).
+  // Has a lock of its own. A thread also holds mutex_ while it takes a number whose order must
+  // agree with other state, for example with lines_.
   CallNumbers numbers_;
 
   mutable absl::Mutex mutex_;
   Planner planner_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<PartGroup>> groups_ ABSL_GUARDED_BY(mutex_);
-  // Receives without a number, by tag, in program order. The first receive of a line is one from
-  // any peer. A message goes to the first receive that takes it. So while no message has come for
-  // the first receive, no message has come for those behind it.
+  // Receives without a number, by tag, in program order. The first receive of a line accepts a
+  // message from any peer. A message goes to the first receive that accepts it. So while no message
+  // has come for the first receive, none has come for the receives behind it.
   absl::flat_hash_map<uint32_t, std::deque<CallWork*>> lines_ ABSL_GUARDED_BY(mutex_);
   Refusal last_refused_ ABSL_GUARDED_BY(mutex_);
-  // Set by the first call with a reduction of the caller's.
+  // Created for the first call whose reduction is a function of the caller.
   std::shared_ptr<CallbackThread> reductions_ ABSL_GUARDED_BY(mutex_);
 };
 

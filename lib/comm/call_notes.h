@@ -1,6 +1,6 @@
-// Notes on calls that are not open on this rank, by which ranks find that they called different
-// things: calls that peers have started and this rank has not, and calls of this rank that are
-// over. The number of notes is bounded.
+// Notes on calls that are not open on this rank: calls that peers have started and this rank has
+// not, and calls of this rank that are over. With these notes a rank finds that a peer called
+// something else. The number of notes is bounded.
 //
 // Thread safety: none. Belongs to CommCore's driver.
 #pragma once
@@ -21,7 +21,7 @@ namespace entrain {
 // A call of this rank.
 struct OwnCall {
   CallId id{~0u, 0};      // the initial value stands for no call
-  uint64_t sequence = 0;  // id.number is its low part
+  uint64_t sequence = 0;  // id.number has its low bits
   Descriptor descriptor;
 };
 
@@ -32,25 +32,26 @@ class CallNotes {
     Descriptor descriptor;
   };
 
-  // Must be called when a peer has started this call, which is not open here. Notes the peer's
-  // descriptor, unless this rank's call is over. If this rank's call is over, is remembered and was
-  // a different one, returns it, valid until the next Over. Otherwise returns null.
+  // Must be called when a peer has started a call that is not open here. Notes the peer's
+  // descriptor, unless this rank's call of that number is over. If this rank's call is over, is
+  // still remembered and has another descriptor, returns this rank's call. Otherwise returns null.
+  // The result is valid until the next Over.
   const OwnCall* Hear(const Endpoint& from, CallId call, const Descriptor& theirs);
-  // Must be called when a call of this rank starts, or is over without ever having been open.
-  // Returns a note of a peer that called something else, if there is one, and removes the notes of
-  // this call.
+  // Must be called when a call of this rank starts, or when it is over without ever having been
+  // open. If a peer's note for this call has another descriptor, returns that note. Removes the
+  // notes for this call.
   std::optional<Heard> Meet(CallId call, const Descriptor& ours);
   // Must be called when a call of this rank is over. About the last 256 calls are remembered. A
   // message that comes for one of them is from a rank that called something else.
   void Over(const OwnCall& call) { SlotOf(call.id) = call; }
   void Clear() { early_.clear(); }
-  // Returns true if the call is over and a later call of its tag has taken its slot.
+  // Returns true if this rank's call is over and a later call with the same tag has taken its slot.
   bool HasForgotten(CallId call) const {
     const OwnCall& over = over_[SlotNumber(call)];
     const uint32_t later = (over.id.number - call.number) & Tag::kCallMask;
     return over.id.user_tag == call.user_tag && later != 0 && later <= Tag::kCallMask / 2;
   }
-  // Returns null if the call is not over, or is forgotten.
+  // Returns null if this rank's call is not over, or if it is forgotten.
   const OwnCall* OwnThatIsOver(CallId call) const {
     const OwnCall& over = over_[SlotNumber(call)];
     return over.id == call ? &over : nullptr;

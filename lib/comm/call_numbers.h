@@ -5,8 +5,8 @@
 // direction. So the sender and the receiver give a message the same number. A rank counts in 64
 // bits. A message carries only the low bits of its number (OnWire).
 //
-// Thread safety: any thread. If a caller needs two functions to be atomic together, the caller must
-// hold a lock of its own.
+// Thread safety: any thread. If two calls of these functions must be atomic together, the caller
+// must hold a lock of its own.
 #pragma once
 
 #include <atomic>

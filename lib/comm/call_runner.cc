@@ -9,7 +9,7 @@
 namespace entrain {
 namespace {
 
-// Adds to a sum that only the driver changes, and that other threads read.
+// Adds to a sum. Only the driver changes the sum; other threads read it.
 void Add(std::atomic<uint64_t>& sum, int64_t more) {
   sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
             std::memory_order_relaxed);
@@ -94,7 +94,8 @@ absl::Status CallRunner::GoOn(const Call& call, Admitted admitted, const Progres
   const auto work =
       Prepare(std::move(admitted),
               {rest, {}, progress, std::min(now, options.deadline.at_ns - options.timeout_ns)});
-  // Start the call here, not in a job: the jobs that wait for this driver must find the call open.
+  // Start the call here and not in a job, because the jobs that wait for this driver must find the
+  // call open.
   StartWork(work.get());
   engine_->seat().Stay(*work);
   return work->status();
@@ -105,7 +106,7 @@ absl::Status CallRunner::GoOn(const Call& call, Admitted admitted, const Progres
 int CallRunner::SenderTo(uint32_t tag) {
   const int size = with_.peers.size();
   for (int i = 1; i <= size; ++i) {
-    // Begin with the rank after the last sender, so that no peer waits for ever.
+    // Begin with the rank after the last sender, so that no peer's message waits for ever.
     const int r = (last_source_ + i) % size;
     const Endpoint* const endpoint = with_.peers.endpoint(r);
     if (endpoint != nullptr &&

@@ -1,7 +1,8 @@
-// Runs the calls of a communicator that are under way: makes their works, starts them on the
-// driver, advances them as their transfers complete, and finishes them. It also decides what
-// follows from a failed transfer. If a member is lost, the inquiry decides. If the descriptors of
-// two ranks differ, a vote decides. Any other failure ends the communicator.
+// Runs the calls of a communicator that are under way: makes their works, starts the calls on the
+// driver, advances them as their transfers complete, and finishes them. CallRunner also handles
+// failed transfers. If a member is lost, an inquiry (inquiry.h) finds the rank to blame. If the
+// descriptors of two ranks differ, a vote (vote.h) finds it. Any other failure ends the
+// communicator at once.
 //
 // Thread safety: any thread, except for functions marked [driver].
 #pragma once
@@ -58,7 +59,7 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
   CallRunner(RunnerOwner& owner, std::shared_ptr<Engine> engine, const Parts& parts)
       : owner_(owner), engine_(std::move(engine)), with_(parts) {}
 
-  // Return the bytes of the calls that are over, without those of the inline path.
+  // Return the bytes of the calls that are over. Calls of the inline path are not included.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t bytes_received() const { return bytes_received_.load(std::memory_order_relaxed); }
 
@@ -75,7 +76,8 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
   void Attend();
   // [driver] Ends all open calls.
   void Stop(const absl::Status& why);
-  // [driver] Returns when a running function of the caller must be logged because it takes long.
+  // [driver] Returns the time at which OnTick must log that a function of the caller is taking
+  // long.
   Deadline next_tick() const;
   void OnTick(int64_t now_ns);
 
@@ -87,8 +89,8 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
   void TendLines();
   // [driver] Returns a peer whose next message with this tag has begun to arrive, or -1.
   int SenderTo(uint32_t tag);
-  // [driver] Returns a peer if all peers have left and all paths are lost, so that no message can
-  // come. Otherwise returns -1.
+  // [driver] If all peers have left and all paths are lost, no message can come any more. Then
+  // returns one of the peers. Otherwise returns -1.
   int LastOfAllGone() const;
   void CompleteReady();
   // [driver] Handles the failure of a transfer, or of the caller's own reduction.

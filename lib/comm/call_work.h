@@ -1,5 +1,5 @@
-// One started call of a communicator. The object is the job that starts the call on the driver, and
-// also the work that the caller of the call waits for.
+// One started call of a communicator. A CallWork is the job that starts the call on the driver. It
+// is also the work for which the caller waits.
 //
 // Thread safety: functions marked [driver] run on the engine's driver. The others may be called
 // from any thread.
@@ -34,9 +34,10 @@ class CallOwner {
   virtual void NeedAttention() = 0;
 };
 
-// The state of an open call in a flight dump (docs/flight.md). Only the driver can read it.
+// The state of an open call in a flight dump (docs/flight.md). Only the driver can collect this
+// state.
 struct FlightOpen {
-  uint64_t mark = 0;  // the call's mark in the flight recorder; 0: the recorder does not keep it
+  uint64_t mark = 0;  // the call's mark in the flight recorder; 0: the call is not recorded
   FlightCall call;
   FlightState state = FlightState::kPlanned;
   // The peers of the transfers that are posted and not complete, in increasing order of rank.
@@ -47,7 +48,7 @@ struct FlightOpen {
 // also those outside the group, take the numbers of these parts (CallFunnel::TakeNumbers).
 struct PartGroup {
   Group group;
-  // By place in the group. Wirings refer to these arrays.
+  // By index in the group. Wirings refer to these arrays.
   std::vector<Endpoint*> endpoints;
   std::vector<Context> contexts;
   Planner planner;  // guarded by CallFunnel's mutex
@@ -55,7 +56,7 @@ struct PartGroup {
 
 class CallWork final : public Work, public Job {
  public:
-  // The properties of a call that do not come from its admission (Admitted).
+  // The properties of a call that CallFunnel has not added (see Admitted).
   struct Begin {
     Call call;
     // The buffer to which the call's input points, if the input is not in the caller's buffer.
@@ -88,7 +89,7 @@ class CallWork final : public Work, public Job {
   // Returns the call's name in errors: "all_reduce #2".
   std::string Name() const;
 
-  // [driver] The public members that follow.
+  // [driver] All public members below.
   using Work::Finish;
   const Wiring& wiring() const { return wiring_; }
   Executor& executor() { return *executor_; }
@@ -99,7 +100,7 @@ class CallWork final : public Work, public Job {
   FlightCall flight_call() const;
   FlightState flight_state() const;
   FlightOpen flight_open() const;
-  // Ends the wait of a receive in line. From then on this object receives a message from `peer`.
+  // Ends the wait of a receive in a line. From then on the receive gets its message from `peer`.
   void Take(Admitted admitted, int peer);
   // Gives the call's buffers back. No transfer of the call may be under way.
   void GiveBuffers(BufferPool& pool);

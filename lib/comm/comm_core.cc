@@ -174,7 +174,8 @@ void CommCore::SetProbed(const CostModel& model) {
 }
 
 CommStats CommCore::stats() const {
-  uint64_t inlined = 0;  // includes calls that began inline and that an executor has finished
+  uint64_t inlined = 0;  // includes calls that began on the inline path and were finished by an
+                         // executor
   for (size_t end = 0; end < kInlineEnds.size(); ++end) {
     inlined += inline_.count(static_cast<InlineEnd>(end));
   }
@@ -302,7 +303,8 @@ std::string CommCore::UserOf(ConstBytes bytes) const {
 }
 
 void CommCore::EndCalls(const absl::Status& why) {
-  // The dump must be requested before the calls end, while it is known what they wait for.
+  // The dump must be requested before the calls end, while the driver still knows which ranks they
+  // wait for.
   FlightLog::Get().OnFailure(*this);
   // Stop the inquiry before the calls end. Otherwise the end of the call under inquiry would tell
   // the asking ranks that nothing holds it up.
@@ -328,7 +330,8 @@ void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
   }
   mismatches_.OnGone(rank);
   if (inquiry_.left(rank)) {
-    // A receive from any peer may wait for this rank. Other calls fail through their completions.
+    // A receive from any peer may wait for the lost rank. Other calls fail through their
+    // completions.
     NeedAttention();
     return;
   }
@@ -424,7 +427,7 @@ Deadline CommCore::next_tick() const {
   }
   const Deadline next = std::min(inquiry_.next_tick(), survivors_.next_tick());
   if (inquiry_.busy()) {
-    return next;  // calls that expire meanwhile are asked about afterwards
+    return next;  // members are asked about other expired calls afterwards
   }
   return std::min({next, open_.FirstDeadline(), runner_.next_tick()});
 }

@@ -1,6 +1,7 @@
-// The core of a communicator: the object that the engine knows. Connects the parts of the
+// The core of a communicator: the object that the engine knows. The core connects the parts of the
 // communicator with each other and with the engine's events. The user's handle, the engine and the
-// works share it. It must not outlive the engine's endpoints.
+// works share the core. A core may still exist after Engine::Shutdown has destroyed the endpoints.
+// It does not use the endpoints any more then.
 //
 // Thread safety: any thread, except for functions marked [driver] (lib/engine/driver_seat.h).
 #pragma once
@@ -34,7 +35,7 @@ namespace entrain {
 
 class CommCore;
 
-// Describes a call. `number` is that of Blame::sequence.
+// Describes a call. `number`: the call's number, as in Blame::sequence.
 WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t started_ns);
 // Returns the two lines of Planner::Explain, and then one line for each different text that
 // Endpoint::Explain returns.
@@ -87,7 +88,7 @@ class CommCore final : public ContextOwner,
   RefPtr<SurvivorWork> StartAgreement(Survivors::Wish wish, int64_t timeout_ns,
                                       const std::string& name);
   // Tells the other ranks that this rank's caller could not start this call, and why. Returns when
-  // the messages are sent, as far as the peers take them.
+  // the messages are sent. Messages that a peer does not accept now are sent later.
   void Refused(const Call& call, const absl::Status& why);
 
   Engine& engine() { return engine_; }

@@ -89,7 +89,8 @@ namespace {
 // A work that is over when all its parts are over.
 class BatchWork final : public Work {
  public:
-  // One reference is for the caller. The other is kept until the last part is over.
+  // Makes a work with two references. One is for the caller. The work itself releases the other
+  // when the last part is over.
   BatchWork(Engine* engine, std::string comm, int64_t now_ns, size_t parts)
       : Work(engine),
         comm_(std::move(comm)),
@@ -113,8 +114,8 @@ class BatchWork final : public Work {
   void AllStarted() { Count(); }
 
  private:
-  // Counts down. The last count finishes the work. Acquire-release, so that the thread with the
-  // last count sees the statuses that the other threads have stored.
+  // Counts down. The last count finishes the work. Acquire-release: the thread with the last count
+  // sees the statuses that the other threads have stored.
   void Count() {
     if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) {
       return;

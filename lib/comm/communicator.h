@@ -1,6 +1,5 @@
 // The handle of a communicator. Each call is checked, numbered, planned and submitted. A
-// communicator knows its ranks, the context number that each of them uses, and how far calls have
-// come.
+// communicator knows its ranks, the context number that each rank uses, and the state of its calls.
 //
 // Thread safety: any thread. A mutex serialises Start, so calls of different threads are numbered
 // in some order. Callers must order untagged calls themselves. Tagged calls need no order between
@@ -51,17 +50,17 @@ struct CommOptions {
   int rank = 0, size = 1;
   std::string algorithms;                  // see overrides.h; empty: by cost
   std::string tuning;                      // see tuning.h: a file; "probe"; empty: built-in values
-  int64_t timeout_ns = kDefaultTimeoutNs;  // default of operations, limit of creation
-  Determinism determinism = Determinism::kDefault;  // default of calls; parts inherit it
+  int64_t timeout_ns = kDefaultTimeoutNs;  // default timeout of calls; time limit of creation
+  Determinism determinism = Determinism::kDefault;  // default of calls; splits inherit it
   CpuShare cpus = CpuShare::OfThisThread();         // the cores that this rank claims to have
 };
 
-// The side of a communicator that goes on if its ranks fall apart into sides that do not reach each
-// other.
+// A failure of the network may divide the ranks into sides that do not reach each other. This value
+// says which side goes on.
 enum class Partition : int32_t {
-  kMajority =
-      0,     // the side with more than half of the ranks that are not proven dead. Of two equal
-             // halves, the one with the lowest rank
+  // The side with more than half of all ranks, or with all ranks that are not proven to have died
+  // or left. Of two halves, the side with the lowest rank.
+  kMajority = 0,
   kAny = 1,  // each side
 };
 
@@ -98,23 +97,24 @@ class Communicator {
  public:
   // Blocks until all ranks have met and can reach each other, or until the timeout.
   static absl::StatusOr<std::shared_ptr<Communicator>> Create(const CommOptions& options);
-  // Aborts unfinished calls on all ranks. If there are none, peers are not disturbed. Never waits
-  // for the network.
+  // Aborts unfinished calls on all ranks. If no call is unfinished, leaves the communicator without
+  // an error. Never waits for the network.
   ~Communicator();
 
   // Starts a call. The caller (lib/api, or the library itself) has checked the shape of the
   // arguments. This function checks only what depends on the communicator. If options.deadline is
   // Never and timeout_ns is 0, the call gets the communicator's default.
   absl::StatusOr<RefPtr<Work>> Start(const Call& call);
-  // For a call on device memory: allocates in advance the page-locked and other memory for
-  // `at_once` calls of this size or smaller that are under way together. For callers that must not
-  // allocate when they start a call. Local.
+  // Allocates in advance the page-locked and other memory that calls on device memory need. The
+  // memory is enough for `at_once` calls under way together that are no larger than `call`. Useful
+  // for callers that must not allocate when they start a call. Local.
   absl::Status Reserve(const Call& call, int at_once);
-  // Starts all calls, numbered in this order, with one turn of the engine. The work is over when
-  // all calls are over. Its status is the first failure in this order.
+  // Starts all calls, numbers them in this order, and wakes the engine only once. The returned work
+  // is over when all calls are over. Its status is that of the first call in this order that
+  // failed.
   RefPtr<Work> StartAll(absl::Span<const Call> calls);
-  // Starts the call and waits. Another thread may destroy the communicator meanwhile, which ends
-  // the call. This holds also for RunOrRefuse, RunAgain and Drain.
+  // Starts the call and waits until it is over. Another thread may destroy the communicator during
+  // Run, RunOrRefuse, RunAgain and Drain. This ends the call.
   absl::Status Run(const Call& call);
   // Runs a call of the user. If this rank cannot start it, calls Refused.
   absl::Status RunOrRefuse(const Call& call);
@@ -132,22 +132,23 @@ class Communicator {
 
   // Collective. Returns null for color -1.
   absl::StatusOr<std::shared_ptr<Communicator>> Split(int color, int key);
-  // Splits without waiting. When the work is over, FinishSplit returns the part, once. A part
-  // that is never taken ends on all ranks when the work is destroyed.
+  // Starts a split and does not wait for it. When the work is over, FinishSplit returns the part
+  // (the new communicator). FinishSplit may be called once. If it is never called, the part ends on
+  // all ranks when the work is destroyed.
   absl::StatusOr<RefPtr<Work>> StartSplit(int color, int key);
   // kInvalidArgument: the work was not started by StartSplit.
   static absl::StatusOr<std::shared_ptr<Communicator>> FinishSplit(Work& split);
 
-  // Makes a communicator of the ranks that are left. All of them must call it. They may do so after
-  // this communicator has ended. See entrain_comm_shrink. kOutOfRange: the others have gone on
-  // without this rank.
+  // Makes a communicator of the ranks that are left. All of these ranks must call Shrink. They may
+  // call it after this communicator has ended. See entrain_comm_shrink. kOutOfRange: the others
+  // have gone on without this rank.
   absl::StatusOr<std::shared_ptr<Communicator>> Shrink(const ShrinkOptions& options = {});
-  // *flag becomes the bitwise AND over the ranks that took part, equal on all of them. May be
-  // called after the communicator has ended. See entrain_comm_agree. `timeout_ns` 0: the timeout of
-  // the communicator.
+  // Sets *flag to the bitwise AND of the flags of all ranks that took part. The result is equal on
+  // all of these ranks. May be called after the communicator has ended. See entrain_comm_agree.
+  // `timeout_ns` 0: the timeout of the communicator.
   absl::Status Agree(uint32_t* flag, int64_t timeout_ns = 0);
   // Makes a communicator of these ranks and of newcomers, which call Join. Collective. This
-  // communicator goes on. Returns null if fewer than min_newcomers could be taken in. See
+  // communicator stays usable. Returns null if fewer than min_newcomers could be taken in. See
   // entrain_comm_grow.
   absl::StatusOr<std::shared_ptr<Communicator>> Grow(const GrowOptions& options);
   // Waits until the ranks of a communicator take this process in. See entrain_comm_join.
@@ -159,23 +160,23 @@ class Communicator {
   // Returns this rank's knowledge of each rank, in rank order. Local.
   std::vector<MemberReport> Members() const;
 
-  // Allocates memory that the other processes of this host may read in place, in all communicators
-  // of the runtime.
+  // Allocates memory that the other processes of this host may read in place. The memory serves all
+  // communicators of the runtime.
   absl::StatusOr<void*> AllocateMemory(int64_t bytes, SealedMemory::Pages pages);
   // Frees memory of AllocateMemory. It stays mapped while a call of any of these communicators uses
   // it.
   absl::Status FreeMemory(void* memory);
-  // Lets the other processes of this host read memory of the caller in place, as far as it consists
-  // of whole pages of private memory. Returns how many bytes this is.
+  // Lets the other processes of this host read memory of the caller in place. Only whole pages of
+  // private memory can be read in this way. Returns the number of these bytes.
   absl::StatusOr<int64_t> RegisterMemory(Bytes memory);
   absl::Status DeregisterMemory(void* memory);
 
   // Ends the communicator on all ranks. Returns at once. Any thread.
   void Abort(absl::string_view reason);
-  // Ends the communicator because of an error on another communicator. If the error's code is one
-  // that ends communicators, calls here return this code, else kAborted. They name the rank that
-  // the guilty process has here. Returns when the other ranks have been told, so that a caller that
-  // reports the error may exit.
+  // Ends the communicator because of an error on another communicator. Calls on this communicator
+  // then return the error's code, or kAborted if no communicator ends with that code. They blame
+  // the rank that the guilty process has in this communicator. EndWith returns when the other ranks
+  // have been told. So the caller may report the error and exit.
   void EndWith(const absl::Status& why);
   // Does the same as EndWith. Also tells the other ranks that this rank takes part in no further
   // agreement, so that their Shrink does not wait for this rank. Agree and Shrink then return
@@ -185,8 +186,8 @@ class Communicator {
   // for lack of memory. Tells the other ranks, because the caller may never start the call. See
   // CommCore.
   void Refused(const Call& call, const absl::Status& why);
-  // See CallerFunctions::Note. The function counts for the whole runtime: ranks that wait for this
-  // one in any communicator are told.
+  // See CallerFunctions::Note. The note holds for all communicators of the runtime: if a rank waits
+  // for this rank in any of them, its error can name the function.
   void NoteFunction(const void* who, absl::string_view name);
   // Returns OK, or the error that ended the communicator.
   absl::Status status() const;
@@ -208,7 +209,8 @@ class Communicator {
   absl::StatusOr<const char*> TransportTo(int peer) const;
   // Returns the algorithm that a call of this shape takes.
   absl::StatusOr<const char*> AlgorithmFor(CallKind kind, int64_t count, DType dtype) const;
-  // Returns the reason of that choice and the estimates of the other algorithms, see planner.h.
+  // Returns the reason for the choice of that algorithm, and the estimates of the other algorithms.
+  // See Planner::Explain.
   absl::StatusOr<std::string> Explain(CallKind kind, int64_t count, DType dtype) const;
   Runtime& runtime() const;
 
@@ -232,9 +234,9 @@ class Communicator {
   // Returns the object that makes calls on device memory. The first such call creates it.
   absl::StatusOr<DeviceCalls*> OnDevice() ABSL_LOCKS_EXCLUDED(device_mutex_);
   absl::StatusOr<RefPtr<Work>> Start(const Call& call, bool kick);
-  // Takes back the region that begins at `memory`. If a call uses registered memory, the memory is
-  // not taken back and the error names the call. If a call uses allocated memory, it stays mapped
-  // until the call is over.
+  // Takes back the region that begins at `memory`. If a call uses registered memory, does not take
+  // it back, and returns an error that names the call. If a call uses allocated memory, it stays
+  // mapped until the call is over.
   absl::StatusOr<std::shared_ptr<SharedRegion>> TakeBack(void* memory, bool registered);
 
   std::shared_ptr<Runtime> runtime_;

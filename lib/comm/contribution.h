@@ -1,6 +1,7 @@
 // Computes a rank's contribution to a reduction if the contribution is not the content of the input
-// buffer. This is so for a sum with a factor. It is also so for a merging on a communicator of one
-// rank, which must apply its weight itself. Packed merging (Merging::Packs) is not handled here.
+// buffer. This is the case for a sum with a factor. It is also the case for a merging on a
+// communicator of one rank, because this rank must apply its weight itself. Packed merging
+// (Merging::Packs) is not handled here.
 //
 // Thread safety: any thread.
 #pragma once

@@ -7,9 +7,10 @@
 namespace entrain {
 namespace {
 
-// The size of a lane's messages. Messages are short so that received data is still in the cache
-// when a rank combines it, and so that a rank can soon pass data on. If all ranks send at the same
-// time and combine and pass on nothing, longer messages are faster.
+// The size of a lane's messages. With short messages, received data is still in the cache when a
+// rank combines it, and a rank can soon pass data on. kExchangedPieceBytes is for calls in which
+// all ranks send at the same time, and no rank combines data or passes data on. In such calls
+// longer messages are faster.
 constexpr int64_t kPieceBytes = 256 << 10, kExchangedPieceBytes = 1 << 20;
 // If one rank receives and the others only send, messages of at least this size are not cut into
 // lanes. The transport itself transfers such a message in pieces, and finds the fastest way.
@@ -22,8 +23,8 @@ constexpr int kMaxLanes = 128;
 constexpr int64_t kElementBytes = 4;
 
 // Returns the size of the shortest message between two ranks if the call has one lane. For an
-// all_reduce, assumes with every algorithm that a message is the part of one rank. The ranges of
-// the tuning were measured with lanes cut in this way.
+// all_reduce, assumes that a message is the part of one rank, whatever the algorithm is. The ranges
+// of the tuning were measured with lanes cut in this way.
 int64_t MessageBytes(const Algorithm& algorithm, int ranks, int64_t bytes) {
   const bool parts = algorithm.message == Message::kPart || algorithm.kind == CallKind::kAllReduce;
   return bytes / (parts ? ranks : 1);

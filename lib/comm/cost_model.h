@@ -25,7 +25,7 @@ constexpr int kWindow = 4, kWindowWithoutScratch = 16;
 int WindowOf(const Schedule& schedule);
 
 // Returns the number of lanes of a call. `bytes`: the size of the larger of its two buffers. The
-// lanes are chosen so that a message of one lane should stay in the second-level cache. `at_once`:
+// number is chosen so that a message of one lane should stay in the second-level cache. `at_once`:
 // every rank reads messages in the sender's memory, as over shm.
 int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes, bool at_once);
 
@@ -40,7 +40,7 @@ struct Paths {
   LinkSpeed inside_speed = {}, across_speed = {};  // the worst values that the transports report
 };
 
-// The numbers of a communicator's ranks and hosts.
+// How many ranks and hosts a communicator has.
 struct Crowd {
   int ranks = 0, hosts = 0;
   int most = 0;  // the largest number of ranks on one host

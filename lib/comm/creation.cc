@@ -27,7 +27,7 @@ struct MeetRecord {
 namespace {
 
 constexpr absl::string_view kProbe = "probe", kCreating = "creating the communicator";
-// The time that a rank that has failed may take to tell the others.
+// The time limit within which a rank that has failed tells the others.
 constexpr int64_t kTellNs = 2 * kSecond;
 
 Link LinkOf(Medium medium, bool apart) {
@@ -44,7 +44,8 @@ Link LinkOf(Medium medium, bool apart) {
   return apart ? Link::kTcpAcross : Link::kTcpInside;
 }
 
-// The speed that a rank without links of a side reports. It never makes the common result slower.
+// The speed that a rank reports for a side (inside or across) on which it has no links. This speed
+// never makes the result of all ranks slower.
 constexpr LinkSpeed kFastest{0, 1e9, 1e9};
 
 void Worsen(const MeetRecord::Side& other, MeetRecord::Side* side) {
@@ -195,7 +196,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Meet(Preparation pre
                    {prepared.name, card.rank, card.context, *std::move(members),
                     std::move(settings.overrides), settings.tuning, Paths(), prepared.timeout_ns,
                     prepared.name, settings.determinism, prepared.generation, settings.probe});
-  // In MeetAll every two ranks exchange messages. So a rank that returns from it can reach all
+  // In MeetAll every two ranks exchange messages. So a rank that returns from MeetAll can reach all
   // others.
   CallOptions barrier;
   barrier.deadline = stop.deadline;
@@ -279,9 +280,9 @@ absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& mee
 
 namespace {
 
-// Sends a newcomer the message that the members have compared their results. Rank 0 sends, a
-// newcomer receives. A newcomer must not begin the agreement earlier: it could wait for a rank that
-// is silent, while the members drop the attempt.
+// Exchanges the message that the members have compared their results. Rank 0 sends the message, and
+// the newcomer receives it. A newcomer must not begin the agreement earlier. Otherwise it could
+// wait for a silent rank while the members drop the attempt.
 absl::Status PassOn(Communicator& grown, int peer, const CallOptions& options) {
   uint8_t compared = 1;
   Call call;

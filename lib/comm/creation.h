@@ -1,6 +1,6 @@
-// How a communicator begins: its ranks meet in a store, compare what must be equal, and connect.
-// Create and Grow begin in this way; a split needs no store. The private parts of
-// Communicator::Create, Meet and MeetAll are in creation.cc.
+// To create a communicator, its ranks meet in a store, compare the settings that must be equal, and
+// connect. Communicator::Create and Grow work in this way. A split needs no store. The private
+// parts of Communicator::Create, Meet and MeetAll are in creation.cc.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ struct Preparation {
   int64_t timeout_ns = kDefaultTimeoutNs;  // default of operations
   int64_t limit_ns = kDefaultTimeoutNs;    // time limit of the meeting
   uint64_t generation = 0;
-  int parents = 0;  // the ranks below this number have the same number in the parent
+  int parents = 0;  // number of ranks of the parent; they keep their ranks in the new communicator
 };
 
 // The place of this rank in a meeting.
@@ -55,7 +55,7 @@ struct MeetingSeat {
   std::string key;
   int rank = 0, size = 1;
   std::function<absl::Status()> watch = nullptr;  // see WatchedMeeting; null: nothing to watch
-  bool hurries = false;  // the rank's own time ends before that of the others
+  bool hurries = false;  // the rank's own time limit is earlier than that of the others
 };
 
 // Returns this rank's card. The runtime must have started. kResourceExhausted: no context number is
@@ -66,8 +66,9 @@ absl::StatusOr<Card> MakeCard(Runtime& runtime, const SharedSettings& settings, 
 // The ranks of a grown communicator agree on whether all of them use it. Without this agreement,
 // members that lose a rank while they compare the results of an attempt could decide differently.
 struct Confirmation {
-  int members = 0;   // number of ranks that are no newcomers
-  bool well = true;  // on a member: the attempt has succeeded on all members, as far as it knows
+  int members = 0;   // number of ranks that are not newcomers
+  bool well = true;  // on a member: false if it does not know that the attempt succeeded on all
+                     // members
   // Time limit of the message by which rank 0 tells a newcomer that the members have compared.
   CallOptions compare = {};
   int64_t timeout_ns = 0;  // time limit of the agreement

@@ -1,6 +1,7 @@
 // The interface through which a communicator makes calls on device memory. lib/device/calls
-// implements this interface. It is above lib/comm, so a runtime is given the function that makes
-// the implementation (RuntimeOptions::device_calls). Nothing else in lib/comm knows of devices.
+// implements this interface. lib/comm does not depend on lib/device. So the creator of a runtime
+// passes the function that makes the implementation (RuntimeOptions::device_calls). No other code
+// of lib/comm knows of devices.
 #pragma once
 
 #include <memory>
@@ -25,8 +26,9 @@ class DeviceCalls {
  public:
   virtual ~DeviceCalls() = default;
   // Starts a call whose buffers are on the device options.device. Returns INVALID_ARGUMENT if a
-  // buffer is not on this device, or if an earlier call used another device. `blocks`: the caller
-  // waits at once for the end of the call, so no stream is made to wait for the call.
+  // buffer is not on this device, or if an earlier call used another device. `blocks`: the calling
+  // thread itself waits at once for the end of the call. In this case Start makes no stream wait
+  // for the call.
   virtual absl::StatusOr<RefPtr<Work>> Start(Call call, bool blocks) = 0;
   // Allocates all memory, page-locked and other, for `at_once` calls of this size or smaller that
   // are under way at the same time. Starting these calls then allocates no memory. Sends nothing.

@@ -50,8 +50,8 @@ void Ending::EndHere(const absl::Status& why, bool leaves) {
 
 void Ending::EndWith(const absl::Status& why) {
   const absl::StatusCode code = words_.CodeHere(why);
-  // If no communicator has reported the error, this rank alone has met it, and the blame names this
-  // rank.
+  // If the error does not come from another communicator, only this rank has met it, and the blame
+  // names this rank.
   const bool own = code != why.code() || !HasBlame(why);
   end_.Set(WithBlame(absl::Status(code, absl::StrCat(config_.name, ": ended by rank ", config_.rank,
                                                      ": ", why.message())),

@@ -1,6 +1,7 @@
-// Ends a communicator, once. Every end goes through Fail. The first error counts. The members and
-// the peers of the process's other communicators are told. From then on messages of the context are
-// dropped, and open calls end with the error.
+// Ends a communicator, once. Every end with an error goes through Conclude. The first error counts
+// (except after EndAsStale). Conclude tells the error to the members and to the peers of the
+// process's other communicators. From then on the engine drops messages of the context, and open
+// calls end with the error.
 //
 // Thread safety: any thread, except for functions marked [driver].
 #pragma once
@@ -46,8 +47,8 @@ class Ending {
   // Ends the communicator on all ranks with an error that only this rank knows. Does not wait.
   // `leaves`: the user of the communicator also releases it.
   void EndHere(const absl::Status& why, bool leaves = false);
-  // Ends the communicator on all ranks with an error that its user has met. Returns when the other
-  // ranks have been told.
+  // Ends the communicator on all ranks with an error that the user has met elsewhere. Returns when
+  // the other ranks have been told.
   void EndWith(const absl::Status& why);
 
   // [driver] Ends the communicator here, and tells the other ranks the error.

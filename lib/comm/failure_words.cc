@@ -101,8 +101,8 @@ absl::Status FailureWords::Disagreement(CallId call, uint64_t sequence,
   blame.tag = call.user_tag == Tag::kUntagged ? -1 : int64_t{call.user_tag};
   blame.sequence = sequence + 1;
   const std::string tag = blame.tag < 0 ? "" : absl::StrCat(" tag ", blame.tag);
-  // If a rank is guilty, the smallest party comes first and the majority last. Otherwise the text
-  // keeps the order of `parties`.
+  // If a rank is guilty, the text begins with the smallest party and ends with the majority.
+  // Otherwise the text keeps the order of `parties`.
   std::vector<std::string> said;
   for (size_t i = votes.parties.size(); i-- > 0;) {
     const Vote::Party& party = votes.parties[i];

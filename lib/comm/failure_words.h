@@ -1,5 +1,5 @@
-// The sentences of a communicator about its failures, and the records of the guilty rank. Makes no
-// decisions.
+// Writes the error messages of a communicator, and the blame records that name the guilty rank.
+// Makes no decisions.
 //
 // Thread safety: all functions are const. Functions that take a work are [driver].
 #pragma once
@@ -20,7 +20,7 @@ namespace entrain {
 
 // A function of the caller that is running.
 struct Running {
-  const CallWork* work = nullptr;  // its call; null: no function is running
+  const CallWork* work = nullptr;  // the call of the function; null: no function is running
   int64_t since_ns = 0;
 };
 
@@ -39,36 +39,36 @@ class FailureWords {
       : name_(name), peers_(peers), clock_(clock), generation_(generation) {}
 
   // ---- Statuses that end a communicator
-  // Returns the status of a call of which a transfer has failed because of `cause`.
+  // Returns the status for a call. A transfer of the call has failed because of `cause`.
   absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
   absl::Status TimedOut(const CallWork& work, const Finding& finding, int64_t now_ns) const;
   absl::Status ReductionFailed(const CallWork& work) const;
   // Returns the status after the path to the rank was lost. `work`: the oldest open call, or null.
-  // `refused`: the reason why the rank could not start its call, or empty. `cause`: the status by
-  // which the rank said that one of its communicators has ended, or OK.
+  // `refused`: the reason why the rank could not start its call, or empty. `cause`: the status with
+  // which the rank has reported that one of its communicators ended. OK: no report.
   absl::Status Loss(int rank, const absl::Status& path, const CallWork* work,
                     const std::string& refused, const absl::Status& cause) const;
   absl::Status Disagreement(CallId call, uint64_t sequence, const Vote::Result& votes) const;
-  // Returns the status for a rank of another communicator that waits for this rank. It says what
-  // this rank waits for.
+  // Returns the status for a rank of another communicator that waits for this rank. The status says
+  // what this rank waits for.
   absl::Status HeldUp(const CallWork& work, const Finding& finding) const;
 
   // ---- Statuses with more details
-  // Returns `why` as a status of this communicator. A rank that it blames is also named by its
-  // process's identity, under which causes travel.
+  // Returns `why`. If it blames a rank, adds the identity of the rank's process to the blame. Other
+  // communicators need the identity, because the process has other ranks there.
   absl::Status WithMember(const absl::Status& why) const;
-  // A rank that ends a communicator after another one has failed does so because of that failure.
-  // Returns a status that names both failures and blames the earlier cause. Returns `end` if
-  // `cause` is OK, which means that there is no earlier cause.
+  // If this rank ends a communicator after another communicator has failed (`cause`), the earlier
+  // failure is the reason. Returns a status that names both failures and blames the earlier one.
+  // Returns `end` if `cause` is OK, because then there is no earlier failure.
   absl::Status WithEarlierCause(const absl::Status& end, const absl::Status& cause) const;
   // Returns `why` and adds this call to the record of the guilty rank.
   absl::Status ForCall(const absl::Status& why, const CallWork& work) const;
 
   // ---- Records
-  // `work` null: no call. `guilty` -1: no rank.
+  // Returns a record. `work` null: the record names no call. `guilty` -1: it blames no rank.
   Blame BlameFor(const CallWork* work, int guilty, Phase phase) const;
-  // Translates an error of another communicator into one of this communicator: the rank that the
-  // blamed process has here, and the code.
+  // BlameHere and CodeHere translate an error of another communicator for this communicator.
+  // BlameHere finds the rank that the blamed process has here. CodeHere finds the error code.
   Blame BlameHere(const absl::Status& why) const;
   static absl::StatusCode CodeHere(const absl::Status& why);
   Blame WithCall(Blame blame, const CallWork& work) const;

@@ -19,7 +19,7 @@ std::string Hex(const void* bytes, size_t size) {
   return absl::BytesToHexString({static_cast<const char*>(bytes), size});
 }
 
-// A JSON string. CleanText leaves neither control characters nor bytes that are not UTF-8.
+// Returns a JSON string. CleanText removes control characters and bytes that are not UTF-8.
 std::string Text(absl::string_view text) {
   std::string quoted = "\"";
   for (const char c : CleanText(text)) {
@@ -164,7 +164,8 @@ void AddOpen(const FlightLook& look, std::vector<FlightComm::Recorded>* calls) {
       continue;
     }
     if (found == calls->end()) {
-      // Later calls have taken its entry, so it is older than all that are there.
+      // Later calls have taken the entry of this call, so the call is older than all calls in the
+      // list.
       FlightEntry entry;
       entry.call = open.call;
       entry.mark = open.mark == 0 ? ~uint64_t{0} : open.mark;
@@ -194,7 +195,8 @@ FlightComm Describe(const CommCore& core, const FlightLook& look) {
                             member.host_id, std::string(core.transport_to(static_cast<int>(r))),
                             r < look.addresses.size() ? look.addresses[r] : member.address});
   }
-  // A process uses a context number once, and all members know the first member's.
+  // A process never uses a context number twice, and all members know the context number of the
+  // first member.
   comm.id = absl::StrCat(comm.members[0].process, "-", config.members[0].context);
   comm.ended = core.end_status();
   comm.driver_answers = look.answered;

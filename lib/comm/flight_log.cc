@@ -133,7 +133,7 @@ std::map<const CommCore*, FlightLook> LookAt(const std::vector<std::shared_ptr<C
   }
   const absl::Time until = absl::Now() + absl::Nanoseconds(FlightLog::kDriverNs);
   for (const auto& [engine, answer] : asked) {
-    // If no thread is in a call of the library, no thread may be driving the engine.
+    // Run the job here if no thread drives the engine.
     engine->seat().Kick();
     if (!answer->given.WaitForNotificationWithDeadline(until)) {
       continue;
@@ -391,8 +391,9 @@ void FlightLog::StartThread() {
   static const bool at_exit = [] {
     return std::atexit([] {
              // A program may exit right after a failure, so the exit waits until the requested
-             // dumps are written. A forked child must not wait: it has no thread that writes them.
-             // A thread of the parent may have held mutex_ at the fork; then mutex_ stays locked.
+             // dumps are written. A forked child must not wait, because it has no thread that
+             // writes them. It must not lock mutex_ either: if a thread of the parent held mutex_
+             // at the fork, mutex_ stays locked in the child.
              if (wake_of.load(std::memory_order_relaxed) != getpid()) {
                return;
              }

@@ -1,10 +1,10 @@
 // Dumps of the flight recorders of this process: on a failure, on a signal, for a local socket and
 // for a caller. docs/flight.md describes the settings and the files.
 //
-// A thread of the process (entrain-flight) writes all dumps but those that a caller asks for. The
-// first communicator starts it, and the end of the last runtime ends it. The thread never waits for
-// an engine's driver for longer than kDriverNs, so a process whose driver is stuck still dumps: the
-// entries show the calls, and only the ranks that they wait for are missing.
+// The thread entrain-flight writes all dumps except those that a caller asks for. The first
+// communicator of the process starts the thread, and the end of the last runtime ends it. The
+// thread never waits for an engine's driver for longer than kDriverNs. So a process whose driver is
+// stuck can still write a dump. Such a dump shows the calls, but not the ranks for which they wait.
 //
 // Thread safety: any thread, except for functions marked [driver].
 #pragma once
@@ -39,9 +39,10 @@ class FlightLog {
  public:
   // The time that a driver has to report which ranks its calls wait for.
   static constexpr int64_t kDriverNs = 200 * kMillisecond;
-  // The time that a process which exits gives to dumps of failures.
+  // When the process exits, it waits for at most this time until the dumps of failures are written.
   static constexpr int64_t kExitNs = kSecond;
-  // Files that failures, signals and calls without a path may write.
+  // The most files that a process writes because of failures, signals, and calls of DumpTo without
+  // a path.
   static constexpr int kMostFiles = 16;
 
   // Returns the log of this process. Never destroyed.
@@ -55,10 +56,11 @@ class FlightLog {
   // the dumps of failures are written and the thread has ended.
   void Retain() ABSL_LOCKS_EXCLUDED(life_mutex_, mutex_);
   void Release() ABSL_LOCKS_EXCLUDED(life_mutex_, mutex_);
-  // Adds a communicator to the dumps. While there is a runtime, starts the thread.
+  // Adds a communicator to the dumps. Starts the thread, if there is a runtime and the thread does
+  // not run yet.
   void Add(const std::shared_ptr<CommCore>& core) ABSL_LOCKS_EXCLUDED(life_mutex_, mutex_);
-  // [driver] Requests a dump, if the settings ask for one, because the communicator ends. Must be
-  // called before its calls under way have ended.
+  // [driver] Must be called when the communicator ends because of a failure, before the
+  // communicator's calls end. Requests a dump if the settings ask for one.
   void OnFailure(const CommCore& core) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Returns the JSON text of all communicators of this process. Blocks for at most about kDriverNs.
@@ -95,11 +97,11 @@ class FlightLog {
   void Wake();
 
   std::atomic<int> calls_{FlightRecorder::kDefaultCalls};
-  // Written while there is no thread.
+  // Changed only while the thread does not run.
   Fd listener_;
   std::atomic<bool> stopping_{false};
 
-  // Held while the thread starts or ends, before mutex_.
+  // Held while the thread starts or ends. Must be locked before mutex_.
   absl::Mutex life_mutex_;
   pid_t process_ ABSL_GUARDED_BY(life_mutex_) = 0;  // the process of the runtimes
   int runtimes_ ABSL_GUARDED_BY(life_mutex_) = 0;

@@ -72,7 +72,8 @@ uint64_t FlightRecorder::Begin(const FlightCall& call) {
   }
   const uint64_t ticket = submitted_next_.fetch_add(1, std::memory_order_relaxed);
   Entry& entry = submitted_[ticket & mask_];
-  // A later call may have taken the entry, if this thread was stopped after it took its ticket.
+  // A later call may have taken the entry already, if this thread was stopped after it had taken
+  // its ticket.
   uint64_t version = entry.version.load(std::memory_order_relaxed);
   if (version % 2 != 0 || version > 2 * ticket ||
       !entry.version.compare_exchange_strong(version, 2 * ticket + 1, std::memory_order_relaxed)) {
@@ -164,8 +165,8 @@ FlightRecorder::Found FlightRecorder::ReadSubmitted(uint64_t ticket) const {
 FlightRecorder::Found FlightRecorder::ReadInlined(uint64_t ticket) const {
   Found found;
   Copy(inlined_[ticket & mask_], &found.entry, &found.state);
-  // The ticket `ticket + mask_ + 1` has this entry too. Once it is the next ticket, its call may
-  // have begun to overwrite the entry.
+  // The ticket `ticket + mask_ + 1` uses the same entry. Once that ticket is the next one, its call
+  // may have begun to overwrite the entry.
   return inlined_next_.load(std::memory_order_relaxed) <= ticket + mask_ ? found : Torn();
 }
 

@@ -1,15 +1,16 @@
-// The last calls of a communicator, in fixed memory. The page docs/flight.md says what a dump of
-// them shows.
+// The last calls of a communicator, in fixed memory. docs/flight.md describes a dump of these
+// calls.
 //
 // There are two rings of entries. The calls of the executor are written when they are submitted,
 // when their stage changes and when they are over. The calls of the inline path are written once,
 // when they are over, because such a call ends or goes to the executor within about a millisecond.
 // Writing takes no lock, allocates nothing and reads no clock.
 //
-// Readers may be slower than writers. An entry of a submitted call has a version, which is odd while
-// the entry is being written. Read compares the version before and after it copies an entry, and
-// reports an entry as torn if it was written meanwhile. Calls of the inline path have one writer, so
-// its count of calls shows which entries it may have written meanwhile.
+// A writer may overwrite an entry while Read copies it. An entry of a submitted call has a version.
+// The version is odd while the entry is being written. Read compares the version before and after
+// it copies the entry, and reports the entry as torn if it was written meanwhile. Only one thread,
+// the driver, writes calls of the inline path. So the count of these calls shows which entries the
+// driver may have written meanwhile.
 //
 // Thread safety: any thread, except for functions marked [driver].
 #pragma once
@@ -77,7 +78,7 @@ class FlightRecorder {
               uint32_t wire_tag, const char* algorithm);
 
   // Returns the entries in the order in which the calls came, as far as this is known: a call of
-  // the inline path stands behind the submitted calls that had begun when it was over.
+  // the inline path comes after the submitted calls that had begun before it was over.
   std::vector<FlightEntry> Read() const;
   bool on() const { return mask_ != 0; }
   // Returns how many calls were submitted, and how many the inline path has finished.
@@ -87,9 +88,9 @@ class FlightRecorder {
  private:
   // All words are atomic, so that a reader may see a mixture of two calls, but no undefined value.
   struct alignas(64) Entry {
-    // Submitted calls only. Of ticket t: 2t + 1 while it is written, then 2t + 2.
+    // Submitted calls only. For ticket t: 2t + 1 while the entry is being written, then 2t + 2.
     std::atomic<uint64_t> version{0};
-    // Submitted: see Pack. Inline: how many calls had been submitted.
+    // Submitted: see Pack. Inline: the number of calls submitted before this call was over.
     std::atomic<uint64_t> state{0};
     std::array<std::atomic<uint64_t>, 2> descriptor{};
     std::atomic<uint64_t> number{0};
@@ -98,15 +99,16 @@ class FlightRecorder {
     std::atomic<const char*> algorithm{nullptr};
   };
 
-  // Ticket (16 bits), state (4 bits) and the microseconds since base_ns_ (44 bits) in one word, so
-  // that one exchange changes the state of a call and leaves that of a later call alone.
+  // Ticket (16 bits), state (4 bits) and the microseconds since base_ns_ (44 bits) in one word. So
+  // one compare-exchange changes the state of a call, and changes nothing if a later call has taken
+  // the entry.
   uint64_t Pack(uint64_t ticket, FlightState state, int64_t at_ns) const;
   // Writes all words but the version and the time of the start.
   static void Write(Entry& entry, uint64_t state, const Descriptor& descriptor, uint64_t number,
                     uint64_t who, const char* algorithm);
   struct Found {
     FlightEntry entry;
-    uint64_t state = 0;  // the word
+    uint64_t state = 0;  // the value of Entry::state
   };
   static Found Torn();
   // Copies the words of an entry, which may be written meanwhile.

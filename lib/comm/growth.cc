@@ -18,7 +18,8 @@
 // Each failed attempt that is repeated removes at least one newcomer, so the attempts are bounded.
 //
 // A failure of a newcomer does not harm the old communicator. The time limits of the calls on the
-// old communicator are long enough for every member, whatever the newcomers do: see Growth::Limits.
+// old communicator are long enough for every member, whatever the newcomers do (see
+// Growth::Limits).
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -63,7 +64,7 @@ std::string Read(const Text& from) {
 struct Word {
   int32_t code = ENTRAIN_OK;  // an error of rank 0, which ends the call on all ranks
   int32_t newcomers = 0;      // 0: none, the call is over
-  uint64_t call = 0;          // the number of the call on rank 0, for GrowKeys::Base
+  uint64_t call = 0;          // rank 0's number of the call of Grow, for GrowKeys::Base
   Text text{};
 };
 
@@ -88,9 +89,9 @@ class Growth {
 
  private:
   // The time limits of one call. The wait for newcomers begins when the ranks have agreed on their
-  // wishes. The timeout begins when this wait ends. A quarter of the timeout is for the store, a
-  // half is for attempts, and a quarter is for the exchange of outcomes. So a rank that waits in a
-  // call on the old communicator never reaches its limit because of a newcomer.
+  // wishes. The timeout begins when the wait for newcomers ends. A quarter of the timeout is for
+  // the store, a half is for attempts, and a quarter is for the exchange of outcomes. So a newcomer
+  // never makes a rank miss the time limit of a call on the old communicator.
   struct Limits {
     int64_t attempt_ns = 0;
     Deadline wait, collect, last_attempt, all;
@@ -113,8 +114,8 @@ class Growth {
   // Agrees with all ranks of `grown` whether they use it. Returns OK if they do. `well`: this rank
   // knows that the attempt succeeded on all members.
   absl::Status Conclude(Communicator& grown, int attempt, bool well);
-  // Tells the newcomers that `attempt` was the last one. A newcomer that missed the agreement,
-  // because a rank was lost, applies again.
+  // Tells the newcomers that `attempt` was the last attempt. If a newcomer missed the agreement
+  // because a rank was lost, it applies again.
   void Finish(int attempt);
   Roster NewRoster() const;
 
@@ -250,8 +251,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Growth::Attempt(int attempt, const
   const Stop stop{Deadline::After(limits_.attempt_ns)};
   ENTRAIN_RETURN_IF_ERROR(OpenStore(stop));
   const std::string base = GrowKeys(name_).Base(config_.members[0].id, word.call);
-  // Only rank 0 learns that a newcomer has died before it came to the meeting (intake_). Only the
-  // old communicator reports that a member has died.
+  // If a newcomer has died before it came to the meeting, only rank 0 learns this (intake_). If a
+  // member has died, only the old communicator reports this.
   const auto watch = [this] {
     const absl::Status ended = comm_.status();
     return ended.ok() && intake_ != nullptr ? intake_->Check() : ended;
@@ -374,8 +375,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Growth::Run() {
       }
     }
     if (made.ok()) {
-      // EndWith returns when all other ranks have been told. It must tell them, because the
-      // newcomers wait for a message over this communicator.
+      // EndWith returns when it has told all other ranks. The newcomers must be told, because they
+      // wait for a message over this communicator.
       (*made)->EndWith(absl::AbortedError(culprits.ok() ? reason_ : culprits.status().message()));
     }
     ENTRAIN_RETURN_IF_ERROR(culprits.status());

@@ -59,8 +59,8 @@ std::optional<absl::Status> InlinePath::Run(const Call& call) {
   if (!MayTry(call) || !seat_.TakeIfQuiet()) {
     return std::nullopt;
   }
-  // Must be read before Admit. If Forget is called during Admit, the plan may be out of date. The
-  // older number then keeps the cache from using the plan again.
+  // Must be read before Admit. If Forget is called during Admit, the plan may be out of date.
+  // Because of the older number, the cache then does not use the plan again.
   const uint64_t made = plans_made();
   pool_.Give(std::move(scratch_));
   Admitted admitted;

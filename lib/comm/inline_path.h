@@ -1,8 +1,8 @@
 // The inline path runs a small blocking call on the calling thread. All other calls run in an
 // executor. The calling thread becomes the engine's driver, sends and receives the messages of the
 // call itself (lib/engine/inline_call.h), and gives the driver's seat back. A plan cache serves
-// calls that differ from an earlier call only in their addresses. For sends and receives the length
-// may differ too. If the call cannot finish on the inline path, HandOver gives the call to an
+// calls that differ from an earlier call only in their addresses. Sends and receives may also
+// differ in length. If the call cannot finish on the inline path, HandOver gives the call to an
 // executor and records the reason.
 //
 //   RunAgain ── key is cached ──> become driver ── verify ──┐

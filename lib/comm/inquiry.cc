@@ -10,7 +10,7 @@
 namespace entrain {
 namespace {
 
-// The time by which an answer may come later than promised.
+// How much later than promised an answer may come.
 constexpr int64_t kSlackNs = 100 * kMillisecond;
 // The longest time that a peer may make us wait for more of its answer.
 constexpr int64_t kLongestMoreNs = 2 * kSecond;
@@ -37,12 +37,13 @@ bool Inquiry::AsksForOthers() const {
 
 void Inquiry::Expire(CallWork* work, int64_t now_ns) {
   if (const Running running = open_.HeldUpByFunction(*work, now_ns); running.work != nullptr) {
-    // The reason is known here: the other ranks need not be asked.
+    // This rank knows the reason, so it need not ask the other ranks.
     owner_.Fail(words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));
     return;
   }
-  // One inquiry at a time: this call is tried again when the current one is over. An inquiry for
-  // other ranks is stopped, or becomes ours if it is about the same call.
+  // Only one inquiry runs at a time. If an inquiry about another expired call is under way, Expire
+  // is called again for this call when that inquiry is over. An inquiry for callers of FindOut is
+  // stopped. But if it is about this call, it continues as the inquiry of this rank.
   if (AsksForOthers() && work != asked_) {
     membership_.OnFinished();
   }
@@ -51,10 +52,10 @@ void Inquiry::Expire(CallWork* work, int64_t now_ns) {
 
 bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
   const Wiring& wiring = work->wiring();
-  // Only the peer of a send or receive knows about the message. The other members are asked with
-  // kPing, which shows only whether they are there. A receive that waits in line (call_funnel.h)
-  // has no number yet. The query to each peer then names that peer's next message, because no
-  // message has come for an earlier receive of the line either.
+  // Only the peer of a send or receive knows about the message. The other members are asked about
+  // kPing, which shows only whether they answer. A receive that waits in a line (call_funnel.h) has
+  // no number yet. The query to each peer then names that peer's next message. This is correct,
+  // because no message has come for an earlier receive of the line either.
   const auto query = membership_.OnExpired(
       wiring.point_to_point ? CallFunnel::kPing : CallId{wiring.user_tag, wiring.call_number},
       now_ns, answer_ns + 2 * peers_.SlowestRoundTrip());
@@ -144,7 +145,7 @@ void Inquiry::OnLost(int rank, const absl::Status& why) {
   if (!membership_.losing()) {
     lost_why_ = why;
   }
-  // If the peer has told why it may end, nothing better will come: do not wait.
+  // If the peer has reported why it may end, no better reason will come, so do not wait.
   const bool told = !owner_.CauseOf(rank).ok();
   membership_.OnLost(rank, clock_.Now(),
                      told ? 0 : Membership::kGraceNs + peers_.SlowestRoundTrip());
@@ -196,7 +197,7 @@ Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verd
     finding.reason = "it has not made the matching call";
   }
   const auto member = static_cast<size_t>(verdict.guilty);
-  // A member that has left may have done so because of a cause that it told before.
+  // A member that has left may have left because of a failure that it has reported before.
   const absl::Status excuse =
       verdict.answer == Answer::kExcused
           ? excuses_[member]
@@ -219,7 +220,7 @@ Finding Inquiry::FindingOfNobody(const CallWork& work, Finding finding) const {
   if (const Running running = open_.HeldUpByFunction(work, now); running.work != nullptr) {
     return words_.FindingOf(running, now);
   }
-  // All have started the call. A member may be in a function of its caller.
+  // All ranks have started the call. A member may still be in a function of its caller.
   for (int r = 0; r < peers_.size(); ++r) {
     const absl::Status& excuse = excuses_[static_cast<size_t>(r)];
     if (r != peers_.rank() && !membership_.left(r) && !excuse.ok()) {

@@ -1,6 +1,6 @@
 // Finds the rank that holds up a call whose deadline has passed, and the rank to blame for a lost
-// path. Membership decides. Inquiry asks the members, keeps their answers, and puts the verdict
-// into words.
+// path. Inquiry asks the members and keeps their answers. The class Membership decides. Inquiry
+// then puts the verdict into words.
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -22,14 +22,14 @@
 
 namespace entrain {
 
-// The communicator, as its inquiries need it.
+// The interface of Inquiry to its communicator.
 class InquiryOwner {
  public:
   virtual ~InquiryOwner() = default;
-  // Returns the status by which the member's process has reported an end of its own since this
-  // communicator was opened. OK: no report.
+  // Returns the status with which the member's process has reported that one of its communicators
+  // ended, since this communicator was opened. OK: no report.
   virtual absl::Status CauseOf(int rank) const = 0;
-  // Must be called when messages were sent that must reach the peers before the driver leaves.
+  // Makes the driver flush sent messages to the peers before it leaves its seat.
   virtual void NeedFlush() = 0;
   // Ends the communicator.
   virtual void Fail(const absl::Status& why) = 0;
@@ -48,8 +48,9 @@ class Inquiry {
   // Must be called when the call's deadline has passed. Asks all members about the call, unless
   // they are being asked about another call.
   void Expire(CallWork* work, int64_t now_ns);
-  // Called for a rank of another communicator that waits for this one. Calls `then` with the reason
-  // why the oldest call of this communicator is held up. Returns the time by which this happens.
+  // Called when a rank of another communicator waits for this rank. Calls `then` with the reason
+  // why the oldest call of this communicator is held up. Returns the time by which `then` is
+  // called.
   Deadline FindOut(HeldUpBy then);
   // Takes a member's answer. Returns true if OnTick has something to do.
   bool OnAnswer(const Endpoint& from, int rank, Reader& reader);
@@ -62,7 +63,8 @@ class Inquiry {
   // ---- Members that go
   bool left(int rank) const { return membership_.left(rank); }
   void OnLeft(int rank) { membership_.OnLeft(rank); }
-  // Must be called when the path to a member broke. Waits a moment for a better reason.
+  // Must be called when the path to a member broke. The verdict then waits a moment, because a
+  // better reason may arrive.
   void OnLost(int rank, const absl::Status& why);
   // Takes a member's message that its caller could not start a call.
   void OnRefused(int rank, Reader& reader);
@@ -70,16 +72,16 @@ class Inquiry {
   absl::Status Loss(int rank, const absl::Status& path) const;
 
   // ---- Time
-  // Returns true while members are being asked for one of our calls. Calls that expire meanwhile
-  // are asked about afterwards.
+  // Returns true while members are being asked about a call of this rank that has expired. If more
+  // calls expire meanwhile, the members are asked about these calls afterwards.
   bool busy() const { return membership_.inquiring() && !AsksForOthers(); }
   Deadline next_tick() const { return membership_.next_tick(); }
-  // If there is a verdict, ends the communicator, or answers the ranks that asked through FindOut.
+  // If there is a verdict, ends the communicator or answers the callers of FindOut.
   void OnTick(int64_t now_ns);
 
  private:
-  // Returns true if the inquiry under way serves only ranks of other communicators: none of our
-  // calls has expired.
+  // Returns true if an inquiry is under way only for callers of FindOut: the call that it asks
+  // about has not expired.
   bool AsksForOthers() const;
   // Asks the members about the call. Returns false if an inquiry about another call is under way.
   bool Ask(CallWork* work, int64_t now_ns, int64_t answer_ns);
@@ -101,7 +103,8 @@ class Inquiry {
   const FailureWords& words_;
   const Clock& clock_;
   Membership membership_;
-  absl::Status lost_why_;                  // why membership_ loses a path
+  absl::Status lost_why_;                  // the reason of the path loss about which membership_
+                                           // decides
   CallWork* asked_ = nullptr;              // the call that membership_ inquires about
   std::vector<absl::Status> excuses_;      // by rank, from its answer
   std::vector<HeldUpBy> those_who_asked_;  // wait for the verdict about asked_

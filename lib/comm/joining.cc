@@ -2,8 +2,8 @@
 // growth.cc the members' side.
 //
 // The newcomer applies, waits for an invitation, answers it, and takes part in attempts until one
-// succeeds. If the members drop it for a reason that is not its own (a member has died, too few
-// newcomers came), it applies again, until its time is up.
+// succeeds. The members may drop the newcomer for a reason that does not lie in the newcomer (a
+// member has died, too few newcomers came). The newcomer then applies again, until its time is up.
 #include <algorithm>
 #include <utility>
 
@@ -20,10 +20,10 @@
 namespace entrain {
 namespace {
 
-// The time in which the store must say what was missing.
+// The time limit for asking the store why no member has taken the newcomer in.
 constexpr int64_t kAskNs = 200 * kMillisecond;
-// How often a newcomer that waits looks whether its ticket has been taken. A member joins the meeting
-// of a ticket that it has taken within milliseconds.
+// The interval at which a waiting newcomer checks whether a member has taken its ticket. A member
+// that has taken a ticket joins the ticket's meeting within milliseconds.
 constexpr int64_t kLookAtTicketsNs = kSecond;
 constexpr size_t kMemberRank = 0, kNewcomerRank = 1;  // in the meeting of two
 
@@ -70,7 +70,7 @@ class Joining {
   const SharedSettings settings_;
   const GrowKeys keys_;
   const Stop stop_;
-  int64_t calls_before_ = 0;  // of Grow, when this newcomer applied first
+  int64_t calls_before_ = 0;  // calls of Grow before this newcomer first applied
   absl::Status last_;
 };
 
@@ -89,7 +89,7 @@ Joining::Made Joining::Run() {
 }
 
 Joining::Made Joining::Again(const absl::Status& why) {
-  // A deadline without blame is that of this call; the deadlines of ranks carry blame.
+  // A timeout without blame is that of this call. The timeouts of other ranks carry blame.
   if (absl::IsDeadlineExceeded(why) && !HasBlame(why)) {
     return TimeIsUp();
   }
@@ -126,11 +126,11 @@ Joining::Made Joining::Apply() {
   return made;
 }
 
-// A member that dies after it has taken a ticket from the counter, and before it has joined the
-// ticket's meeting, leaves an application at which nobody looks again.
+// A member may take a ticket from the counter and die before it joins the ticket's meeting. No
+// other member looks at this application again, so the newcomer itself must notice this case.
 absl::StatusOr<std::vector<Parts>> Joining::AwaitInvitation(StoreMeeting& application,
                                                             int64_t ticket) {
-  bool passed = false;  // the ticket was taken already at the last look
+  bool passed = false;  // the ticket had already been taken at the last look
   while (true) {
     const Stop slice{std::min(stop_.deadline, Deadline::After(kLookAtTicketsNs)), stop_.cancelled};
     auto table = application.Wait(slice);
@@ -197,8 +197,8 @@ Joining::Made Joining::Attempt(StoreMeeting& application, const std::string& bas
                                                             .watch = watch,
                                                             .hurries = hurries},
                                                            Prepare(roster, rank), stop));
-  // The members compare how the attempt went on all of them. Then all ranks agree that the communicator
-  // stands, or the members end it.
+  // The members compare the results of the attempt. Then all ranks agree to use the communicator,
+  // or the members end it.
   Confirmation confirmation{.members = roster.members, .timeout_ns = roster.limit_ns};
   confirmation.compare.deadline = stop_.deadline;
   confirmation.compare.timeout_ns = options_.wait_ns;

@@ -24,7 +24,7 @@ struct Kind {
   std::vector<const char*> size;
   const char* local_rank;
   std::vector<const char*> local_size;
-  std::vector<const char*> incarnation;  // the values of those that are set are joined by '.'
+  std::vector<const char*> incarnation;  // the values of the variables that are set, joined by '.'
 };
 
 const std::vector<Kind>& Kinds() {
@@ -90,9 +90,9 @@ absl::StatusOr<std::optional<int>> FirstInteger(const EnvLookUp& env,
   return std::optional<int>();
 }
 
-// Returns true if the variable may have different values on different hosts. Each agent of torchrun
-// counts only the restarts that this agent has begun. So the agents of several hosts may have
-// different counts for one start of the job.
+// Returns true if the variable may have different values on different hosts. Each torchrun agent
+// counts only the restarts that it has begun itself. So the agents of several hosts may have
+// different counts for the same start of the job.
 bool DiffersByHost(const EnvLookUp& env, const char* name) {
   const auto agents = env("GROUP_WORLD_SIZE");
   return std::strcmp(name, "TORCHELASTIC_RESTART_COUNT") == 0 && agents.value_or("1") != "1";

@@ -1,6 +1,6 @@
-// Finds this process's rank, the size and the store from the variables that a launcher set:
-// torchrun, Open MPI, MPICH (and Intel MPI), Slurm, Kubernetes. DetectLaunch is a pure function of two
-// look-ups. Nothing here reads the environment itself.
+// Finds this process's rank, the size and the store from the variables of a launcher: torchrun,
+// Open MPI, MPICH (and Intel MPI), Slurm or Kubernetes. DetectLaunch is a pure function of two
+// look-ups. It does not read the environment itself.
 #pragma once
 
 #include <functional>
@@ -19,17 +19,18 @@ struct Launch {
   int rank = -1, size = 0;
   int local_rank = -1, local_size = 0;  // on this host; -1 and 0: unknown
   std::string store_url;                // for OpenStore, or for ServeStore when `serve`
-  bool serve = false;  // this rank must serve the store at store_url, the others open it
-  // For messages: the rank that serves the store and the reason for its address. Empty:
-  // ENTRAIN_STORE.
+  bool serve = false;  // this rank must serve the store at store_url; the other ranks open it
+  // For messages: the rank that serves the store and the reason for its address. Empty: the address
+  // is that of ENTRAIN_STORE.
   std::string store_origin;
   std::string incarnation;  // changes when the job is started again; empty: unknown
 };
 
-// A job of entrain-run --elastic. The launcher gives each rank kRestarts, the number of times that it
-// has restarted the rank. A process with kRestarts other than 0 joins the communicator of the
-// others. A process that has got a communicator sets MemberKey(RANK) in the store to its number of
-// restarts, so that the launcher knows whether a rank is left that can take newcomers in.
+// For jobs of entrain-run --elastic. The launcher sets the variable kRestarts of each rank to the
+// number of times that it has restarted the rank. If the number is not 0, the process joins the
+// communicator of the others. A process that has got a communicator sets MemberKey(RANK) in the
+// store to its number of restarts. So the launcher knows whether a rank is left that can take
+// newcomers in.
 inline constexpr char kRestarts[] = "ENTRAIN_RESTARTS";
 std::string MemberKey(int rank);
 
@@ -38,20 +39,21 @@ using EnvLookUp = std::function<std::optional<std::string>(const char* name)>;
 // Returns a name of the process that started the ranks of this host, as LaunchingProcess does.
 using ProcessLookUp = std::function<absl::StatusOr<std::string>(const std::string& rank_variable)>;
 
-// The store is the first of these that applies:
+// Returns the launch of this process. Its store is the first of these that applies:
 //   ENTRAIN_STORE: another process serves it
 //   MASTER_ADDR and MASTER_PORT, which torchrun or the user sets: rank 0 serves there, on
-//     MASTER_PORT + 1 (torch uses the port itself)
+//     MASTER_PORT + 1 (torch itself uses MASTER_PORT)
 //   a world of one rank: a store inside this process
 //   all ranks on this host: "local:", rank 0 serves
 //   a Slurm step: the first task of its first node serves there, on the first of
 //     SLURM_STEP_RESV_PORTS, else on a port from 20000 to 29999 computed from the numbers of job
 //     and step
 //
-// Slurm may disagree with a launcher inside it in two cases: Slurm started one task per host, which
-// then started the ranks (number of tasks times local size is the size of the inner job), or Slurm
-// started no step. Kubernetes counts only if no other launcher does: an Indexed Job sets
-// JOB_COMPLETION_INDEX in every pod, and the Job's manifest must set WORLD_SIZE.
+// The variables of Slurm may disagree with those of a launcher inside a Slurm job in two cases.
+// First, Slurm started one task per host, and each task started the ranks of its host. The size of
+// the inner job is then the number of tasks times the local size. Second, Slurm started no step.
+// The variables of Kubernetes are used only if there is no other launcher. An Indexed Job sets
+// JOB_COMPLETION_INDEX in every pod, but the Job's manifest must set WORLD_SIZE.
 //
 //   kFailedPrecondition: no launcher was recognised (the error lists the variables), two launchers
 //     disagree on rank or size (the error lists both), there is no store, or the variables of a

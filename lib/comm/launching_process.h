@@ -8,7 +8,7 @@
 
 namespace entrain {
 
-// Returns "PID-START" of the launcher. START is the time at which the kernel started this process.
+// Returns "PID-START" of the launcher. START is the time at which the launcher's process started.
 // The launcher is the nearest ancestor whose initial environment lacks `rank_variable`, or cannot
 // be read because another user owns the process. Shells and wrappers between the launcher and a
 // rank do have the variable.

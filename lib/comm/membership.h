@@ -1,18 +1,20 @@
-// Decides which rank is to blame when a call's deadline has passed. A pure machine, (state, event,
-// time) -> actions, without I/O and clock.
+// Decides which rank is to blame when a call's deadline has passed. Membership is a pure state
+// machine, (state, event, time) -> actions, without I/O and clock.
 //
 // In a ring, the neighbour that a rank waits for is usually innocent: it waits for another rank. So
-// when a call expires, every member is asked how far it has come. Answers are awaited for kAnswerNs
-// and two round trips of the slowest path. The verdict is one rank, the same on all ranks:
+// when a call expires, every member is asked how far it has come. The asking rank awaits answers
+// for kAnswerNs and two round trips of the slowest path. The verdict is one rank, the same on all
+// ranks:
 //   the lowest member that does not answer (stopped, hung, cut off); else
 //   the lowest member that has not started the call and has no excuse; else
 //   the lowest member that has not started the call because it is held up in another communicator,
-//   or has lost a rank there: the rank that holds it up is guilty; else
+//   or has lost a rank there. The guilty rank is then the one that holds up this member; else
 //   no rank: all have started the call, and the data does not move fast enough.
 //
-// A path that breaks names its peer, but the peer may have exited only because another rank failed
-// first: a process that learns of a failure may exit at once, and its last messages can be late. So
-// the verdict waits kGraceNs and one round trip for a better reason.
+// A broken path leads to one peer, but that peer may have exited only because another rank failed
+// first. A process that learns of a failure may exit at once, and the message in which it reports
+// the failure may arrive after the break. So the verdict waits kGraceNs and one round trip for a
+// better reason.
 #pragma once
 
 #include <cstdint>
@@ -36,15 +38,15 @@ class Membership {
   static constexpr int64_t kAnswerNs = 150 * kMillisecond;
   static constexpr int64_t kGraceNs = 100 * kMillisecond;
 
-  // Takes the place of kAnswerNs in an inquiry for a rank of another communicator, which waits for
-  // the result as it waits for the answers of its own members.
+  // Used instead of kAnswerNs in an inquiry for a rank of another communicator. That rank waits for
+  // the result while it waits for the answers of its own members.
   static constexpr int64_t kAnswerToOthersNs = 100 * kMillisecond;
 
   enum class Answer : uint8_t {
     kNone,
     kStarted,  // the member has started the call
-    // Not started: the member waits in a call of another communicator, and is finding out for which
-    // rank.
+    // Not started: the member waits in a call of another communicator, and is finding out which
+    // rank it waits for there.
     kElsewhere,
     kExcused,  // not started, and another rank is guilty
     kAbsent,   // not started
@@ -54,7 +56,7 @@ class Membership {
     CallId call;
   };
   struct Verdict {
-    bool lost = false;  // the path to `guilty` broke; else `call` has timed out
+    bool lost = false;  // true: the path to `guilty` broke; false: `call` has timed out
     CallId call;
     int guilty = -1;  // -1: no rank
     // The answer of the guilty member. kElsewhere: it has not found out which rank it waits for.
@@ -67,16 +69,16 @@ class Membership {
   Membership(int rank, int size);
 
   // Must be called when a call's deadline has passed. Returns the query to send to every member
-  // that has not left, or nullopt if an inquiry is under way already. `answer_ns`: how long answers
-  // are awaited.
+  // that has not left, or nullopt if an inquiry is under way already. `answer_ns`: how long to
+  // await answers.
   std::optional<Query> OnExpired(CallId call, int64_t now_ns, int64_t answer_ns = kAnswerNs);
-  // Takes a member's answer. Returns false, and ignores it, if it belongs to an earlier query. For
-  // kElsewhere, the member will say more by `more_by`.
+  // Takes a member's answer. If the answer belongs to an earlier query, ignores it and returns
+  // false. If the answer is kElsewhere, the member sends a second answer by `more_by`.
   bool OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more_by = {0});
   // Must be called when a member has destroyed its communicator. It will start no further call.
   void OnLeft(int rank);
   // Must be called when the path to a member broke. Only the first break counts. `grace_ns`: how
-  // long a better reason is awaited.
+  // long to await a better reason.
   void OnLost(int rank, int64_t now_ns, int64_t grace_ns = kGraceNs);
   // Returns true if a path broke and the verdict is pending.
   bool losing() const { return lost_ >= 0; }

@@ -32,9 +32,10 @@ class MergeState {
   void Settle(int64_t tag, int64_t count, absl::FunctionRef<void(float*)> body)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // For callers that keep the state in another form than Save's bytes. No call of the reduction may
-  // be under way. Owed returns the `count` numbers that calls of this tag and length owe. calls()
-  // points to the number of calls. Both pointers are valid until Load or the destructor.
+  // Owed and calls() are for callers that save the state in a form of their own. They must not be
+  // used while a call of the reduction is under way. Owed returns the `count` numbers that calls of
+  // this tag and length owe. calls() points to the number of calls. Both pointers are valid until
+  // Load or the destructor.
   float* Owed(int64_t tag, int64_t count) ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t* calls() ABSL_NO_THREAD_SAFETY_ANALYSIS { return &calls_; }
 

@@ -84,7 +84,7 @@ absl::StatusOr<std::array<int, kAxes>> Complete(std::array<int, kAxes> lengths, 
   return lengths;
 }
 
-// Returns the place of `rank` along each axis.
+// Returns the coordinate of `rank` along each axis.
 std::array<int, kAxes> Coordinates(int rank, const std::array<int, kAxes>& lengths,
                                    const std::array<size_t, kAxes>& order) {
   std::array<int, kAxes> coordinates{};
@@ -146,7 +146,8 @@ absl::StatusOr<std::shared_ptr<Mesh>> Mesh::Create(std::shared_ptr<Communicator>
       alone = part;
     }
     mesh->length_[group] = members;
-    // Members are ordered by rank. Along one axis this is the order of coordinates.
+    // The members of `part` are ordered by rank. Along one axis, the order of ranks is the order of
+    // coordinates.
     mesh->coordinate_[group] = part->rank();
     mesh->comms_[group] = std::move(part);
   }
@@ -155,9 +156,9 @@ absl::StatusOr<std::shared_ptr<Mesh>> Mesh::Create(std::shared_ptr<Communicator>
 
 absl::StatusOr<std::shared_ptr<Mesh>> Mesh::CreateFrom(std::shared_ptr<Communicator> shard,
                                                        std::shared_ptr<Communicator> sync) {
-  // Make both comparisons before judging either, and tell the verdict to all ranks of both groups.
-  // Otherwise a rank that gives up after the first comparison would leave others waiting in the
-  // second.
+  // Make both comparisons before judging the results, and tell the verdict to all ranks of both
+  // groups. Otherwise a rank that gives up after the first comparison would leave other ranks
+  // waiting in the second.
   absl::Status status = AgreeOn(
       *shard, "the shard group",
       {{"size of sync_comm", 1.0 * sync->size()}, {"rank in sync_comm", 1.0 * sync->rank()}});

@@ -104,8 +104,8 @@ void Mismatches::SendBallot() {
   const CallId call = vote_.call();
   const std::optional<OwnCall> own = Own(call);
   if (!own && !notes_.HasForgotten(call)) {
-    // This rank does not know its call yet. It votes when the call starts (see Meet), because a
-    // call may have its number long before it starts.
+    // This rank does not know its call yet. A call may have its number long before it starts. The
+    // rank votes when the call starts (see Meet).
     return;
   }
   voted_ = true;
@@ -175,8 +175,8 @@ void Mismatches::Count() {
     const std::optional<OwnCall> own = Own(call);
     owner_.Disagree(call, own ? own->sequence : call.number, result);
   } else if (!between_two_.ok()) {
-    // All descriptors are equal. Only the two ranks that called FoundBetweenTwo know the
-    // difference.
+    // All descriptors are equal. The two ranks that called FoundBetweenTwo have found a difference
+    // that only they know.
     owner_.Fail(between_two_);
   }
   EndVote();

@@ -1,9 +1,10 @@
 // Finds ranks that called different things. A vote of all ranks (vote.h) decides which rank is
 // guilty.
 //
-// Every message carries the descriptor of its call. The descriptor is compared with this rank's
-// call of the same number: at once if this call is open, at its start if it starts later, and while
-// it is remembered if it is over (call_notes.h).
+// Every message carries the descriptor of its call. A rank compares the descriptor with its own
+// call of the same number. If its call is open, the rank compares at once. If its call starts
+// later, the rank compares when the call starts. If its call is over, the rank compares as long as
+// it remembers the call (call_notes.h).
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -25,24 +26,24 @@
 
 namespace entrain {
 
-// The calls under way, as mismatches need them (OpenCalls).
+// The interface of Mismatches to the calls under way (OpenCalls).
 class ComparedCalls {
  public:
   virtual ~ComparedCalls() = default;
   // Returns the open collective of this number.
   virtual std::optional<OwnCall> OwnCollective(CallId call) const = 0;
-  // Returns the time by which ballots must have come: the first deadline of the calls about which
-  // no inquiry runs. Returns Deadline::Never() if there is no such call.
+  // Returns the first deadline of the calls about which no inquiry was begun. Returns
+  // Deadline::Never() if there is no such call.
   virtual Deadline FirstDeadline() const = 0;
 };
 
-// The communicator, as its mismatches need it.
+// The interface of Mismatches to its communicator.
 class MismatchOwner {
  public:
   virtual ~MismatchOwner() = default;
   // Returns true if the rank has left or its path is lost, so that it sends nothing any more.
   virtual bool SaysNothing(int rank) const = 0;
-  // Must be called when messages were sent that must reach the peers before the driver leaves.
+  // Makes the driver flush sent messages to the peers before it leaves its seat.
   virtual void NeedFlush() = 0;
   // Asks for a call of Mismatches::Attend soon.
   virtual void NeedAttention() = 0;
@@ -61,11 +62,11 @@ class Mismatches {
   ~Mismatches();
 
   // ---- Calls of peers and of this rank
-  // Compares a peer's call with this rank's call of the same number. Notes it if this rank's call
-  // has not started.
+  // Compares a peer's call with this rank's call of the same number. If this rank's call has not
+  // started, notes the peer's call.
   void Compare(const Endpoint& from, CallId call, const Descriptor& theirs);
-  // Must be called when a call of this rank starts, or is over without ever having been open.
-  // Compares the call with the calls that peers have started under its number.
+  // Must be called when a call of this rank starts, or when it is over without ever having been
+  // open. Compares the call with the calls that peers have started under the same number.
   void Meet(const Wiring& call, const Descriptor& mine);
   // Must be called when a call of this rank is over.
   void NoteOver(const Wiring& call, const Descriptor& mine);
@@ -83,8 +84,8 @@ class Mismatches {
   void Attend();
   // If until() has passed, counts the ballots that have come.
   void OnTick(int64_t now_ns);
-  // Returns a work that is over when the vote is over, for a caller whose own call is over. Only
-  // the driver may wait for it.
+  // Returns a work that is over when the vote is over. It is for a caller whose own call is over.
+  // Only the driver may wait for this work.
   RefPtr<Work> End();
   // Must be called when the communicator has ended.
   void Stop();
@@ -109,7 +110,7 @@ class Mismatches {
   int witnessed_ = -1;  // the rank whose call began the vote
   Descriptor witnessed_call_;
   absl::Status between_two_;
-  RefPtr<EndWork> end_;  // the work of End, if a caller waits for the end of the vote
+  RefPtr<EndWork> end_;  // the work that End returned, if the vote is not over; else null
 };
 
 }  // namespace entrain

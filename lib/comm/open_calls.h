@@ -22,7 +22,7 @@ class OpenCalls final : public ComparedCalls {
   // at least this time.
   static constexpr int64_t kLongRunNs = 100 * kMillisecond;
 
-  // OpenCalls holds one reference to each work. The caller of Remove must give this reference up.
+  // OpenCalls holds one reference to each work. The caller of Remove must release this reference.
   void Add(CallWork* work);
   void Remove(CallWork* work);
   bool Has(const CallWork* work) const;
@@ -35,7 +35,7 @@ class OpenCalls final : public ComparedCalls {
   CallWork* first() const { return works_.empty() ? nullptr : works_.front(); }
   // Returns the number of receives that wait in a line of CallFunnel.
   int in_line() const { return in_line_; }
-  // Must be called when this number of receives have got their turn and left their line.
+  // Must be called when this number of receives have left their lines because their turn came.
   void LeftLine(size_t receives) { in_line_ -= static_cast<int>(receives); }
 
   // Returns null if the collective is not open.

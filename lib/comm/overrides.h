@@ -4,8 +4,9 @@
 // The text is a list of entries "COLLECTIVE:ALGORITHM[@LOW-HIGH]", separated by commas. LOW and
 // HIGH are numbers of bytes, and may end in K, M or G. HIGH may be "inf". An entry without a range
 // covers all sizes. The size of a call is that of the larger buffer of one rank. The sizes of
-// gather_v, scatter_v and all_to_all_v count as 1M, because no rank knows all parts of such a call.
-// If several entries cover a call, the first entry whose algorithm can run the call is used.
+// gather_v, scatter_v and all_to_all_v count as 1M, because no rank knows all parts of a call of
+// these kinds. If several entries cover a call, the first entry whose algorithm can run the call is
+// used.
 #pragma once
 
 #include <cstdint>

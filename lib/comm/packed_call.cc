@@ -41,9 +41,9 @@ Packing PackingOf(const Call& call) {
           merging.wire_rounding};
 }
 
-// Returns the wire format of results. A result never travels as kInt2, which cannot express zero: a
-// result may have zeros between its values. Also, error feedback does not make up for the losses of
-// a result.
+// Returns the wire format of results. A result never travels as kInt2, because kInt2 cannot express
+// zero and a result may contain zeros. Also, error feedback does not make up for the losses of a
+// result.
 Packing ResultPackingOf(const Call& call) {
   Packing packing = PackingOf(call);
   if (packing.format == WireFormat::kInt2) {

@@ -22,8 +22,8 @@ struct Member {
   PeerId id{};
   std::string host_id;
   Context context = 0;   // the rank's number for this communicator
-  int world_rank = 0;    // the rank in the root of all splits
-  int parent_rank = -1;  // the rank in the communicator that this one was made from; -1: none
+  int world_rank = 0;    // its rank in the communicator at the root of all splits
+  int parent_rank = -1;  // its rank in the communicator from which this one was made; -1: none
   // The transport to the rank, as an index in the engine's transports. Unused for this rank.
   size_t transport = 0;
   std::string address;           // the rank's address on that transport
@@ -74,7 +74,7 @@ class Peers {
   // questions and answers, which do not depend on data that was sent before.
   void SendSoon(int to, ControlKind kind, absl::string_view body) const;
   // [driver] Sends the message once as SendUrgent and once as Send. The first copy does not wait
-  // behind data. The second copy arrives before the end of the path is seen.
+  // behind data. The second copy arrives before the peer sees that the path has ended.
   void SendTwice(int to, ControlKind kind, absl::string_view body) const;
 
  private:

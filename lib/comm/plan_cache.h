@@ -26,8 +26,8 @@ struct CachedCall {
   CachedCall(const Call& checked, const Descriptor& descriptor, const Wiring& wiring,
              uint64_t plans_made, std::shared_ptr<const Plan> plan);
   // Returns whether the cached call may run with these addresses without a new check. Buffers that
-  // are not empty must be aligned and not null. Either the buffers are disjoint in both calls, or
-  // the distance between input and output is as in the checked call.
+  // are not empty must be aligned and not null. Input and output must be disjoint here and in the
+  // checked call, or must have the same distance as in the checked call.
   bool Serves(const void* in, const void* out) const;
   // Changes the length of a send or receive, in the cache's own copy of the plan. Returns false if
   // a call of this length does not fit the inline path, or if an executor still uses the plan.
@@ -44,7 +44,8 @@ struct CachedCall {
   bool Apart(const void* in, const void* out) const;
   bool Cut(int64_t count);
 
-  Plan* own_ = nullptr;  // the `plan` of a send or receive, which Cut changes; else null
+  Plan* own_ = nullptr;  // `plan`, if it belongs to a send or receive, so that Cut can change it;
+                         // else null
   int64_t alignment_;
   uintptr_t apart_by_;  // out - in
   bool apart_;          // in and out share no memory
@@ -70,9 +71,9 @@ class PlanCache {
       print_ = ((mixed ^ mixed >> 32 ^ who) * kOdd) | 1;
       slot_ = (mixed >> 56 ^ (who & 15) ^ (who >> 8 << 4)) % kSlots;
     }
-    // Two calls of equal data type, operation and count have different slots if their kinds differ,
-    // or if their roots differ by less than 16. So a send and a receive, or messages to several
-    // peers, may alternate and all stay in the cache.
+    // If two calls have the same data type, operation and count, they have different slots if their
+    // kinds differ or if their roots differ by less than 16. So a caller may alternate between
+    // sends and receives, or between several peers, and all these calls stay in the cache.
     size_t slot() const { return slot_; }
 
    private:

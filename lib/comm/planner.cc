@@ -15,12 +15,13 @@ namespace {
 constexpr size_t kMaxPlans = 512;
 constexpr size_t kMaxSchedules = 64;
 
-// The size that the planner assumes for a call with uneven parts if not all ranks know its size.
+// The size that the planner assumes for a call with uneven parts, if not all ranks know the size of
+// the call.
 constexpr int64_t kUnknownBytes = 1 << 20;
 
 // With more ranks than this, the planner does not consider algorithms in which every rank sends to
-// every other rank, because their estimate would take longer than the call. Calls that need an
-// order of their contributions are an exception.
+// every other rank. To estimate such an algorithm would take longer than the call. Calls whose
+// contributions must be combined in some order are an exception.
 constexpr int kMaxDirectRanks = 64;
 // With more ranks than kMaxDirectRanks, an all_to_all sends parts below this size together with
 // other parts.

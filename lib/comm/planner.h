@@ -3,9 +3,10 @@
 // The choice depends only on values that are equal on all ranks: the shape and size of the call,
 // the topology, the paths, the overrides and the tuning. So all ranks choose the same algorithm.
 // The planner has three sources: the overrides, the tuning's measured choices, and the cost model's
-// estimates. It asks them in this order and takes the first algorithm that can serve the call.
+// estimates. It asks the sources in this order and takes the first algorithm that can serve the
+// call.
 //
-// Thread safety: none. The communicator's mutex guards it.
+// Thread safety: none. The mutex of CallFunnel guards each planner.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,8 @@ class Planner {
 
   // Sets the paths on which the ranks have agreed at their meeting. Drops all plans.
   void SetPaths(const Paths& paths);
-  // Sets a cost model whose links were just measured. `model` replaces the tuning's figures, and
-  // the tuning's choices are not used any more. Drops all plans.
+  // Sets a cost model with freshly measured links. `model` replaces the tuning's figures, and the
+  // planner does not use the tuning's choices any more. Drops all plans.
   void SetProbed(const CostModel& model);
   const CostModel& model() const { return model_; }
   const Paths& paths() const { return paths_; }

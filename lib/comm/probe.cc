@@ -68,7 +68,7 @@ class PingPong {
 
 // Replaces the latency and the rates of `figures` by measured values. The measured latency of a
 // message between idle ranks includes the work on both sides (message_us). Only one rate is
-// measured, so all rates are scaled by the same factor.
+// measured, so both rates are scaled by the same factor.
 void Apply(const Seen& seen, LinkFigures* figures) {
   if (seen.gbs <= 0) {
     return;

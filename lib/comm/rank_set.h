@@ -1,6 +1,6 @@
 // A set of ranks, stored as one bit per rank.
 //
-// Thread safety: as a std::vector.
+// Thread safety: the same as for a std::vector.
 #pragma once
 
 #include <algorithm>

@@ -23,7 +23,7 @@ namespace entrain {
 
 // The content of a query, which is a control message.
 struct Query {
-  uint32_t nonce = 0;  // returned with the answer
+  uint32_t nonce = 0;  // the answer carries the same value
   Asked asked = Asked::kCollective;
   CallId call;
   Descriptor theirs;  // the asking rank's call
@@ -42,8 +42,8 @@ class Respondent {
       : engine_(engine), peers_(peers), funnel_(funnel), open_(open), words_(words) {}
 
   // Sends the answer to `rank`. If this rank waits in another communicator, the first answer says
-  // so. A second answer follows when it is known what holds up that other communicator. `self` is
-  // this communicator. It is kept alive until the second answer.
+  // this. A second answer follows when this rank knows what holds up the other communicator. `self`
+  // is this communicator. To keeps it alive until the second answer.
   void To(const std::shared_ptr<const ContextOwner>& self, int rank, const Query& query);
 
  private:

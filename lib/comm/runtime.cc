@@ -68,9 +68,9 @@ absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Create(const RuntimeOptions& o
 }
 
 absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Default(DeviceCallsFactory device_calls) {
-  // The state of the process. The pointer is weak, because only its users keep the runtime alive.
-  // The use counts outlive the runtime, because a store still holds the keys of earlier
-  // communicators.
+  // The state of the process. The pointer to the runtime is weak, because only the users of the
+  // runtime keep it alive. The use counts outlive the runtime, because a store still holds the keys
+  // of earlier communicators.
   static absl::Mutex mutex(absl::kConstInit);
   static std::weak_ptr<Runtime>* const current = new std::weak_ptr<Runtime>();
   static const auto* const uses = new std::shared_ptr<UseCounts>(std::make_shared<UseCounts>());

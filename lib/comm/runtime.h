@@ -54,8 +54,8 @@ class Runtime {
   // destroyed when its last user releases it. `device_calls`: see RuntimeOptions; used only if this
   // call creates the runtime.
   static absl::StatusOr<std::shared_ptr<Runtime>> Default(DeviceCallsFactory device_calls);
-  // Ends every open communicator of this runtime. Never waits for the network, but waits for the
-  // engine's thread, so it must not run there.
+  // Ends every open communicator of this runtime. Never waits for the network. Waits for the
+  // engine's thread, so the destructor must not run on that thread.
   ~Runtime();
 
   // Creates and starts the engine and its transports if they do not exist. `route_to`: the host of
@@ -77,8 +77,8 @@ class Runtime {
   absl::StatusOr<std::unique_ptr<DeviceCalls>> MakeDeviceCalls(
       std::shared_ptr<CommCore> core) const;
   // Returns how often this process has tried before to create a communicator of this name in this
-  // store. The number becomes a part of the key in the store, so that a name can be used again.
-  // Successive default runtimes of a process share one count.
+  // store. The number becomes a part of the key in the store, so that the program can use a name
+  // again. Successive default runtimes of a process share one count.
   int NextUse(const std::string& store_url, const std::string& name) {
     return uses_->Next(store_url, name);
   }

@@ -58,7 +58,8 @@ absl::Status SplitWork::Begin() {
 
 void SplitWork::OnRecords(const absl::Status& status) {
   if (status.ok() && mine_.color >= 0) {
-    parent_->engine().seat().Submit(this);  // this thread is not always the driver
+    parent_->engine().seat().Submit(this);  // the part must be made on the driver, and this thread
+                                            // may be another one
     return;
   }
   GiveUp(status);

@@ -58,7 +58,7 @@ class SplitWork final : public Work, public Job {
   SplitWork(std::shared_ptr<CommCore> parent, std::weak_ptr<Runtime> runtime, int color, int key);
   ~SplitWork() override;
   absl::Status Begin();
-  // Called when the exchange of records is over, on the thread that finishes it.
+  // Called when the exchange of records is over, on the thread that finishes the exchange.
   void OnRecords(const absl::Status& status);
   // Releases the reserved context number and finishes the work. `why` is OK only if the color is -1
   // and the exchange has succeeded.

@@ -109,8 +109,9 @@ void SurvivorCalls::Start(RefPtr<SurvivorWork> work) {
   Begin();
 }
 
-// Makes the call in the machine, which handles one call at a time. An earlier call is still pending
-// if its caller timed out. Then the machine continues the pending call first.
+// Makes the call in the machine. The machine handles one call at a time. If the caller of an
+// earlier call timed out, that call may still be pending. The machine then continues the pending
+// call first.
 void SurvivorCalls::Begin() {
   Survivors::Wish wish = work_->wish_;
   const bool pending = machine().pending();

@@ -2,10 +2,11 @@
 // entrain_comm_shrink. The class Survivors decides. This class sends its messages, keeps the
 // callers' deadlines, makes the new communicator, and writes the errors.
 //
-// A caller whose time is up gets TIMED_OUT, but its rank stays in the agreement: the other ranks
-// may decide with this rank. When the caller makes the call again, it gets that decision.
+// A caller whose time is up gets TIMED_OUT, but its rank stays in the agreement, so the other ranks
+// may still include this rank in their decision. When the caller makes the call again, the call
+// returns that decision.
 //
-// Thread safety: none. Belongs to the communicator's driver. The works: any thread.
+// Thread safety: none. Belongs to the communicator's driver. Any thread may use the works.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ namespace entrain {
 
 class CommCore;
 
-// The communicator, as its agreements need it.
+// The interface of SurvivorCalls to its communicator.
 class SurvivorCallsOwner {
  public:
   virtual ~SurvivorCallsOwner() = default;
@@ -42,7 +43,7 @@ class SurvivorCallsOwner {
       const std::string& name, const std::vector<std::pair<int, Context>>& members) = 0;
 };
 
-// One call of one caller.
+// One call of entrain_comm_agree or entrain_comm_shrink on this rank.
 class SurvivorWork final : public Work {
  public:
   // `name` is the name of the communicator that a shrink makes. SurvivorCalls fills in
@@ -52,8 +53,8 @@ class SurvivorWork final : public Work {
   ~SurvivorWork() override;
 
   WorkInfo Info() const override;
-  // The results, once the work is over: the AND of all ranks' flags, and the communicator that a
-  // shrink has made.
+  // Results, valid once the work is over. flag: the AND of all ranks' flags. TakeNext: the
+  // communicator that a shrink has made.
   uint32_t flag() const { return flag_; }
   std::shared_ptr<CommCore> TakeNext() { return std::move(next_); }
 
@@ -70,8 +71,8 @@ class SurvivorWork final : public Work {
 
 class SurvivorCalls {
  public:
-  // A rank whose library sends nothing for a quarter of the call's time counts as unreachable. The
-  // quarter is limited to this range.
+  // A rank whose library sends nothing for a quarter of the call's timeout counts as unreachable.
+  // The quarter is limited to this range.
   static constexpr int64_t kLeastSilenceNs = 500 * kMillisecond, kMostSilenceNs = 5 * kSecond;
 
   // All arguments must outlive this object.
@@ -89,7 +90,7 @@ class SurvivorCalls {
   void Close(const absl::Status& why);
 
  private:
-  // A result that the caller has not taken, because the time of its call was up.
+  // A result that came after the caller's call had timed out, and that no later call has taken.
   struct Result {
     Survivors::Kind kind;
     absl::Status status;
@@ -101,7 +102,7 @@ class SurvivorCalls {
   // Returns true if the status proves that the rank's process has ended.
   bool Proves(int rank, const absl::Status& why) const;
   void Begin();
-  // Sends the messages of machine_ and, if it has decided or given up, applies the result.
+  // Sends the messages of machine_. If machine_ has decided or given up, applies the result.
   void After();
   void TakeDecision();
   void TakeEnd();
@@ -120,12 +121,12 @@ class SurvivorCalls {
   const FailureWords& words_;
   const std::string& name_;
   const uint64_t generation_;
-  // Made when it is needed first, because most communicators need none.
+  // Made at the first use, because most communicators need none.
   std::optional<Survivors> machine_;
   uint32_t seen_ = 1;    // the machine's number at the last call of After
   absl::Status closed_;  // the argument of Close
   bool ended_ = false;   // the machine has given up, and the communicator has ended because of it
-  bool begun_ = false;   // the machine has got the wish of work_
+  bool begun_ = false;   // the wish of work_ was passed to the machine
   Context context_ = 0;  // reserved for the communicator that is being made; 0: none
   // The agreement under way on this rank. If there is none: the agreement that the other ranks may
   // have begun.

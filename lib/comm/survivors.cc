@@ -112,8 +112,8 @@ void Survivors::OnCut(int rank, int64_t now_ns) {
   }
 }
 
-// Detects a break: no event came for half of silence_ns_, so this process may have been stopped. A
-// stopped process does not hear its peers, so it must not count that time as their silence.
+// Detects a break: if no event came for half of silence_ns_, this process may have been stopped. A
+// stopped process does not hear its peers, so it must not count this time as silence of the peers.
 void Survivors::NoteTime(int64_t now_ns) {
   if (now_ns - last_event_ns_ > silence_ns_ / 2) {
     awake_since_ns_ = now_ns;
@@ -452,7 +452,7 @@ RankSet Survivors::Connected(RankSet among, int keep) const {
       broken[i] -= Broken(ranks[i], ranks[worst]) ? 1 : 0;
     }
   }
-  // Takes back a rank that was dropped because of ranks that were dropped after it.
+  // Takes a dropped rank back if the ranks that it does not reach have been dropped after it.
   for (const int rank : ranks) {
     if (!among.Has(rank) && reaches_all(rank)) {
       among.Add(rank);
@@ -540,8 +540,8 @@ void Survivors::OnDecision(int from, uint32_t number, Reader* in) {
     return;
   }
   if (cut_.Has(from) && (decision.any || (number == number_ && decision.members.Has(rank_)))) {
-    // With kAny, a cut rank may be on another side and its decision does not hold here. Otherwise a
-    // rank that this rank reaches also sends the decision.
+    // With kAny, a cut rank may be on another side, and then its decision does not hold here.
+    // Without kAny, a rank that this rank reaches also sends the decision.
     return;
   }
   if (number == number_ && called_ && !cut_.Has(from)) {

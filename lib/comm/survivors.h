@@ -1,35 +1,39 @@
-// Decides which ranks of a communicator go on after a failure, so that all of them decide the same.
-// This is a pure state machine, (state, event, time) -> messages, without I/O and clock. On each
-// rank, one machine serves all agreements of a communicator (entrain_comm_agree and
+// Decides which ranks of a communicator go on after a failure. All of these ranks make the same
+// decision. Survivors is a pure state machine, (state, event, time) -> messages, without I/O and
+// clock. On each rank, one machine serves all agreements of a communicator (entrain_comm_agree and
 // entrain_comm_shrink), one after the other. The agreements are numbered from 1.
 //
 // The knowledge that a rank has of another rank only grows:
 //   gone   It is proven that the rank's process has ended, or that the rank has left the
 //          communicator or has given up. The rank decides nothing any more.
-//   cut    The two ranks do not reach each other: the path was lost, or one of them was silent for
-//          the time that its peer allows.
-//          Nothing that a cut rank sends counts, except a decision that leaves this rank out. A
-//          rank that is gone is also cut.
-// The `base` is the set of ranks that the agreement before this one has decided; at first all ranks.
+//   cut    This rank and the other rank do not reach each other: the path was lost, or one of the
+//          two was silent for longer than its peer allows. A rank ignores everything that a cut
+//          rank sends, except a decision that leaves this rank out. A rank that is gone is also
+//          cut.
+// The `base` is the set of ranks on which the previous agreement has decided. At first it contains
+// all ranks.
 //
 // A rank that has made the call sends a report (its knowledge and its wish) to all ranks. It sends
-// a new report when it learns more, and every quarter of the silence that it allows. A rank whose
-// caller has not made the call answers at once, so silence shows that the library does not run, not
-// that the application is slow. The agreement waits for such a rank until the caller's deadline.
+// a new report when it learns more, and after every quarter of the silence that it allows. A rank
+// answers a report at once, even if its caller has not made the call. So silence means that the
+// rank's library does not run. A slow application does not cause silence. If the caller of a rank
+// has not made the call, the agreement waits for this rank until the deadline.
 //
-// Each rank follows the lowest rank of the base that it has not cut: its leader. A leader that
-// follows itself waits until every rank that it has not cut has made the call and follows it too.
-//   1 The leader chooses a decision. If reports contain decisions accepted from earlier leaders, it
-//     chooses the one from the highest of these leaders. Otherwise it chooses a set of ranks that
-//     all reach each other, their contexts, and the AND of their flags. (In the graph of broken
-//     paths that the reports show, it drops the rank with most broken paths until none is left; of
-//     equal ranks the higher one.)
-//   2 The leader proposes this decision to every rank that it has not cut. A rank accepts a
-//     proposal of its leader only, and its later reports contain the accepted decision. If a report
-//     brings something new, the leader begins a new attempt.
-//   3 If all these ranks have accepted, and they are a quorum, the leader has decided. It tells all
-//     ranks, and so does each rank that learns the decision. A rank that knows the decision answers
-//     every later message with it.
+// Each rank follows the lowest rank of the base that it has not cut: its leader. A rank that
+// follows itself is a leader. A leader waits until every rank that it has not cut has made the call
+// and follows this leader.
+//   1 The leader chooses a decision. If reports contain decisions that ranks accepted from earlier
+//     leaders, it chooses the decision of the highest of these leaders. Otherwise it chooses a set
+//     of ranks that all reach each other, their contexts, and the AND of their flags. To find the
+//     set, the leader drops the rank with the most broken paths, again and again until no broken
+//     path is left. (The reports show which paths are broken. If several ranks have the most broken
+//     paths, the leader drops the highest of them.)
+//   2 The leader proposes this decision to every rank that it has not cut. A rank accepts only
+//     proposals of its leader, and its later reports contain the decision that it has accepted. If
+//     a report brings something new, the leader begins a new attempt.
+//   3 If all ranks that got the proposal have accepted it, and they are a quorum, the leader has
+//     decided. The leader tells the decision to all ranks, and so does each rank that learns it.
+//     From then on a rank that knows the decision answers every message with it.
 //
 //     rank 0 (leader)    rank 1            rank 2            rank 3 is gone
 //       report  ───────────>  ───────────────>                        all to all
@@ -38,28 +42,37 @@
 //       <──────── acceptance  <──── acceptance
 //       decision ──────────>  ───────────────>  ...                   and from all to all
 //
-// Quorum (kMajority): all ranks of the base that are not gone, however few; or more than half of the base; or half of the
-// base with its lowest rank. With kAny every set is a quorum.
+// A quorum (kMajority) is one of these: all ranks of the base that are not gone, however few they
+// are; more than half of the base; half of the base with the lowest rank of the base. With kAny
+// every set is a quorum.
 //
-// A rank gives up, for ever, if a decision leaves it out, if a rank excludes it, if it is in no
-// quorum, or if a set without it is better connected and larger.
+// A rank gives up for ever in one of these cases: a decision leaves it out, a rank excludes it, it
+// belongs to no quorum, or a set without it is larger and all ranks of that set reach each other.
 //
-// Why two ranks that live never decide differently (kMajority). Let the leader L have decided v, with Q the ranks that
-// accepted, and let M be a leader that decides w later in the order of ranks; the ranks P accepted from M. Each rank of P has
-// cut L before it reported to M, and accepts nothing from L afterwards.
-//   Some x is in Q and in P. x accepted v before it reported to M, so M has seen v, or what a leader between L and M has
-//   proposed, which is v by induction: w = v. (A leader proposes something else at a later attempt only if it has not
-//   decided; no other rank decides for it.)
-//   Q and P are disjoint. Two sets with half of the base or more would meet. If P is all that is not gone, then Q, with L,
-//   is gone. L did not leave: a rank that learns this has had its decision before, and has adopted it, or has given up, or
-//   is in it and has accepted it. L has not given up, for it has decided. So L is dead, and so is each rank to which its
-//   decision came in time: the proposal of M names the gone, and a rank that accepts it has cut them all, has decided
-//   nothing, and will adopt no decision of theirs. If Q is all that is not gone, then P is gone: the same with P and Q
+// Why two live ranks never decide differently (kMajority). Let the leader L have decided v. Q are
+// the ranks that accepted v from L. Let M be a leader with a higher rank that decides w. P are the
+// ranks that accepted w from M. Each rank of P has cut L before it reported to M, and accepts
+// nothing from L afterwards.
+//   Case 1: a rank x is in Q and in P. x accepted v before it reported to M. So M has seen v, or a
+//   value that a leader between L and M has proposed. By induction that value is v too. So w = v.
+//   (A leader proposes another value at a later attempt only if it has not decided, and no other
+//   rank decides for it.)
+//   Case 2: no rank is in Q and in P. Then Q and P do not both have half of the base or more,
+//   because two such quorums have a common rank. So one of them has all ranks that are not gone.
+//   If this is P, then all ranks of Q are gone, and so is L. L has not left the communicator: a
+//   rank that learns that L has left has got L's decision before. Such a rank has adopted the
+//   decision, or has given up, or is in the decided set and has accepted the proposal. L has not
+//   given up, because it has decided. So L is dead, and so is each rank that L's decision reached
+//   in time: M's proposal names the ranks that are gone. A rank that accepts this proposal has cut
+//   all of them, has decided nothing, and will adopt no decision of theirs.
+//   If Q has all ranks that are not gone, then P is gone, and the same argument holds with P and Q
 //   exchanged.
-// A majority of the ranks that are not proven dead would not do: {0, 3} decide without {1, 2}, which they have cut, then 0
-// dies, and {1, 2} know that: 2 of 3.
+// A majority of only those ranks that are not proven dead would not be a safe quorum. Example: of
+// the ranks 0 to 3, 0 and 3 have cut 1 and 2, and decide without them. Then 0 dies, and 1 and 2
+// learn that. They would be 2 of 3 ranks, and could decide again.
 //
-// With kAny, ranks that do not reach each other may decide differently, also if each is in the other's set.
+// With kAny, ranks that do not reach each other may decide differently, even if each of them is in
+// the set of the other.
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -81,7 +94,7 @@ namespace entrain {
 
 class Survivors {
  public:
-  // The messages of a larger communicator would not fit into a control message.
+  // In a larger communicator, a message of this machine would not fit into a control message.
   static constexpr int kMostRanks = 1500;
 
   enum class Kind : uint8_t { kAgree = 1, kShrink = 2 };
@@ -90,8 +103,8 @@ class Survivors {
     Kind kind = Kind::kAgree;
     bool any = false;     // Partition::kAny
     uint32_t flag = ~0u;  // for kAgree
-    uint16_t context =
-        0;  // for kShrink: this rank's number for the new communicator; 0: it has none left
+    // For kShrink: this rank's context number for the new communicator. 0: no number is left.
+    uint16_t context = 0;
     std::vector<int> exclude = {};
   };
 
@@ -115,7 +128,7 @@ class Survivors {
   // Why this rank has given up.
   enum class End : uint8_t {
     kNone,
-    kLeftOut,    // a decision leaves this rank out, or came too late: see those_who_went_on
+    kLeftOut,    // a decision leaves this rank out, or reached it too late; see those_who_went_on
     kExcluded,   // the rank `by` excludes this rank
     kMinority,   // too few ranks reach each other
     kTakenGone,  // the rank `by` counts this rank as gone
@@ -131,7 +144,7 @@ class Survivors {
   // ---- Events
   // Must be called when the caller makes the next call, or repeats the call that is still
   // undecided. In a repeated call only `wish.exclude` is used; its ranks are added to those of the
-  // first attempt. `silence_ns`: a rank that sends nothing for this time is cut.
+  // first attempt. `silence_ns`: this rank cuts a rank that sends nothing for this time.
   void Call(const Wish& wish, int64_t now_ns, int64_t silence_ns);
   void OnMessage(int from, absl::string_view text, int64_t now_ns);
   // Must be called when it is proven that the rank is gone (see the head of this file).
@@ -143,9 +156,10 @@ class Survivors {
   // ---- Results
   // Returns the messages to be sent, in this order.
   std::vector<Message> TakeMessages() { return std::exchange(out_, {}); }
-  // Returns the number of the call that is under way, or of the next call if there is none.
+  // Returns the number of the call that is under way. If there is none, returns the number of the
+  // next call.
   uint32_t number() const { return number_; }
-  // Returns true if the caller has made the call `number`, and the call is not decided.
+  // Returns true if the caller has made the call number(), and the call is not decided.
   bool pending() const { return called_ && end_ == End::kNone; }
   Kind pending_kind() const { return wish_.kind; }
   // Returns the decision about the call number() - 1, if it contains this rank.
@@ -163,7 +177,7 @@ class Survivors {
 
  private:
   enum class Type : uint8_t { kReport = 1, kProposal = 2, kAcceptance = 3, kDecision = 4 };
-  // Later attempts, and higher leaders, are larger.
+  // Ballots are ordered by leader, and then by attempt.
   struct Ballot {
     int32_t leader = -1;  // -1: none
     uint32_t attempt = 0;
@@ -187,7 +201,7 @@ class Survivors {
     RankSet gone, to, accepted_by;
   };
 
-  // Forgets everything that belongs to one number.
+  // Begins a new agreement: forgets everything about the one before.
   void Begin();
   void NoteTime(int64_t now_ns);
   // Returns the time at which the rank counts as silent.
@@ -210,7 +224,8 @@ class Survivors {
 
   bool AddGone(int rank);
   bool AddCut(int rank);
-  // Called when the knowledge of this rank has changed. Tells all ranks, and goes on.
+  // Must be called when the knowledge of this rank has changed. Sends a new report to all ranks and
+  // calls Step.
   void Changed();
   void GiveUp(End end, int by);
   // [leader]
@@ -219,8 +234,9 @@ class Survivors {
   // Returns the value to propose. nullopt: this rank has given up.
   std::optional<Decision> Choose(const RankSet& reached);
   Decision Fresh(const RankSet& reached, const RankSet& members) const;
-  // Returns a large set of ranks of `among` that all reach each other: drops the rank with most
-  // broken edges until no edge is broken. Of equal ranks drops the higher one; never drops `keep`.
+  // Returns a large set of ranks of `among` that all reach each other. Drops the rank with the most
+  // broken edges, again and again until no edge is broken. If several ranks have the most, drops
+  // the highest of these. Never drops `keep`.
   RankSet Connected(RankSet among, int keep) const;
   bool Broken(int a, int b) const;
   bool IsQuorum(const RankSet& ranks) const;
@@ -243,7 +259,7 @@ class Survivors {
 
   int64_t silence_ns_ = 0;
   int64_t ask_at_ns_ = 0;
-  int64_t awake_since_ns_ = 0;  // this rank has been running without a break
+  int64_t awake_since_ns_ = 0;  // since this time the rank has been running without a break
   int64_t last_event_ns_ = 0;
   std::vector<int64_t> heard_ns_;  // by rank
 

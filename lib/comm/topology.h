@@ -20,7 +20,7 @@ struct Topology {
   // Returns the ranks of `rank`'s host, in increasing order.
   Group Local(int rank) const;
   // Returns one rank of each host: the rank that has the same place among the ranks of its host as
-  // `rank` has on its own host. Leaves out the hosts that have fewer ranks.
+  // `rank` has on its own host. Leaves out the hosts that have no such rank.
   Group Across(int rank) const;
 };
 

@@ -51,7 +51,7 @@ absl::Status Wrong(absl::string_view value, absl::string_view is_not) {
   return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not ", is_not));
 }
 
-// Parses "LINK ranks N free|crowded", which follows the first word of a line.
+// Parses the text "LINK ranks N free|crowded" after the first word of a line.
 absl::StatusOr<TunedFor> ParseWhere(const Words& words) {
   TunedFor where;
   if (words.size() < 5 || words[2] != "ranks") {
@@ -214,7 +214,7 @@ std::string Tuning::Fingerprint() const {
 
 LinkFigures Tuning::FiguresFor(const TunedFor& where, const LinkSpeed& speed) const {
   const LinkFigures* best = nullptr;
-  // Orders the lines: the line with the largest tuple is used.
+  // Returns the priority of a line. The line with the highest priority is used.
   const auto rank = [&](const LinkFigures& one) {
     const bool within = one.where.ranks <= where.ranks;
     return std::tuple(one.where.crowded == where.crowded, within,

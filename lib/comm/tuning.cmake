@@ -1,4 +1,4 @@
-# What algorithms are chosen by, without anything else of the communicator.
+# The values by which algorithms are chosen. Uses no other code of lib/comm.
 entrain_unit(tuning
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/cost_model.cc ${CMAKE_CURRENT_LIST_DIR}/overrides.cc
           ${CMAKE_CURRENT_LIST_DIR}/tuning.cc

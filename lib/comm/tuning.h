@@ -1,7 +1,7 @@
-// The planner's knowledge of machines: figures of links, from which it estimates, and ranges in
-// which a measurement has found another algorithm faster than the one with the least estimate. The
-// library has built-in values (tuning_builtin.inc). `entrain-perf --tune` measures others and
-// writes them to a file:
+// What the planner knows about machines: figures of links, and measured choices. The planner
+// estimates times from the figures. A measured choice is a range of sizes in which a measurement
+// found another algorithm faster than the one with the least estimate. The library has built-in
+// values (tuning_builtin.inc). `entrain-perf --tune` measures others and writes them to a file:
 //
 //   entrain-tuning 2
 //   # one line for each kind of link and number of ranks of a host that use it at once
@@ -9,9 +9,9 @@
 //   # for communicators of exactly this number of ranks; choices as in overrides.h
 //   choose shm ranks 4 crowded all_reduce:ring@128K-512K,broadcast:tree@8-4K
 //
-// Kinds of links: see NameOf(Link). "crowded": a host has more ranks than cores. "free": it has
-// not. A file replaces the built-in lines of those kinds of links that it names. The figures of a
-// kind without a link line are estimated from what its transport reports (Traits).
+// Kinds of links: see NameOf(Link). "crowded": a host has more ranks than cores. "free": no host
+// has. If a file names a kind of link, its lines replace all built-in lines of this kind. The
+// figures of a kind without a link line are estimated from what its transport reports (Traits).
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ constexpr int kLinks = 6;
 // "inproc", "shm", "fabric_inside", "tcp_inside", "fabric_across", "tcp_across"
 absl::string_view NameOf(Link link);
 
-// The speed that a transport reports of its links: Traits in the units of a tuning.
+// The speed of links, as a transport reports it: the values of Traits in the units of a tuning.
 struct LinkSpeed {
   double latency_us = 10, gbs = 1, host_gbs = 1;
   // Takes the worse value of each figure.
@@ -50,7 +50,8 @@ struct TunedFor {
 
 std::string ToText(const TunedFor& where);  // "shm ranks 4 crowded"
 
-// The figures of cost_model.h. Rates are in 1e9 bytes a second. Infinite: the work costs nothing.
+// The figures of cost_model.h. Rates are in 1e9 bytes a second. An infinite rate means that the
+// work costs nothing.
 struct LinkFigures {
   TunedFor where;
   double call_us = 0;     // per call, whatever it does
@@ -89,7 +90,7 @@ struct Tuning {
   LinkFigures FiguresFor(const TunedFor& where, const LinkSpeed& speed = {}) const;
 };
 
-// Returns INVALID_ARGUMENT naming `source`, the line and the value.
+// On an error returns INVALID_ARGUMENT. The message names `source`, the line and the value.
 absl::StatusOr<Tuning> ParseTuning(absl::string_view text, const std::string& source);
 const std::shared_ptr<const Tuning>& BuiltinTuning();
 // An empty path stands for the built-in values. NOT_FOUND and other errors name the file.

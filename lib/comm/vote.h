@@ -1,12 +1,13 @@
-// Finds the rank that has called something else. A pure machine without I/O or clock.
+// Finds the rank that has called something else than the others. Vote is a pure state machine
+// without I/O or clock.
 //
-// A rank that finds that another rank made a different call knows two calls, but not which of them
-// is wrong. So each member tells all others what it called, and every rank counts the same ballots.
-// The call of the most members is right, and the ranks that made another call are guilty. If no
-// call has the most members, the guilty rank cannot be known.
+// If a rank finds that another rank made a different call, it knows two calls, but not which of the
+// two is wrong. So each member tells all others what it called, and every rank counts the same
+// ballots. The call of the most members is right, and the ranks that made another call are guilty.
+// If no call has the most members, the guilty rank cannot be known.
 //
-// The vote waits until all ballots have come. It waits for members that have not come to the call
-// at most for kVoteNs.
+// The vote waits until all ballots have come. For members that have not made the call yet, it waits
+// at most kVoteNs.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ class Vote {
 
   explicit Vote(int size) : ballots_(static_cast<size_t>(size)) {}
 
-  // Begins a vote. Returns false, and does nothing, if this vote or one about an earlier call is
-  // under way.
+  // Begins a vote. If this vote or a vote about an earlier call is under way, does nothing and
+  // returns false.
   bool Begin(CallId call, Deadline until);
   void Stop() { on_ = false; }
   bool on() const { return on_; }
