@@ -24,8 +24,8 @@ inline absl::string_view AsText(ConstBytes bytes) {
 }
 
 enum class MemoryKind : int32_t { kHost = 0, kDevice = 1, kHostPinned = 2 };
-// The error text of a build without lib/device/{cuda,nccl,calls} when a caller asks for memory of a
-// device.
+// The error text for a caller that asks for device memory in a build without
+// lib/device/{cuda,nccl,calls}.
 inline constexpr char kBuiltWithoutDevices[] =
     "this library was built without CUDA (the build option ENTRAIN_DEVICE)";
 
@@ -36,7 +36,8 @@ struct BufferView {
   MemoryKind kind = MemoryKind::kHost;
 };
 
-// Appends integers (little-endian), and texts as u32 length + bytes, to a string.
+// Appends values to a string: integers in little-endian order, and texts as a u32 length and the
+// bytes.
 class Writer {
  public:
   template <typename T>
@@ -64,8 +65,9 @@ class Writer {
   std::string out_;
 };
 
-// Reads what Writer wrote, from bytes that cannot be trusted. After the first short read every Get
-// returns zero or an empty text and ok() returns false, so callers check once, at the end.
+// Reads the output of a Writer from bytes that cannot be trusted. After the first short read every
+// Get returns zero or an empty text, and ok() returns false. So callers need to check only once, at
+// the end.
 class Reader {
  public:
   explicit Reader(absl::string_view in) : in_(in) {}

@@ -233,7 +233,7 @@ absl::Status CheckReduction(ReduceOp op, DType dtype) {
 std::string ToString(const Descriptor& d) {
   const bool uneven = (d.flags & Descriptor::kUneven) != 0;
   std::string text(d.kind == CallKind::kSend ? "send/recv" : NameOf(d.kind));
-  bool mixed = uneven && d.count > 0;  // d.root is then a hash, not a rank
+  bool mixed = uneven && d.count > 0;  // true: d.root is a hash, not a rank
   if (Reduces(d.kind)) {
     absl::StrAppend(&text, " ", NameOf(static_cast<ReduceOp>(d.op)));
     if (static_cast<ReduceOp>(d.op) == ReduceOp::kCustom) {

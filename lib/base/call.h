@@ -80,12 +80,12 @@ enum class ReduceOp : int32_t {
   kWeightedMean = 102,
   kGta = 103,
 };
-constexpr int kBuiltinOps = 13;         // those before kCustom
+constexpr int kBuiltinOps = 13;         // the operators before kCustom
 absl::string_view NameOf(ReduceOp op);  // "sum"
 bool IsBuiltin(ReduceOp op);
-// Returns an error, which names both, if `op` cannot reduce elements of this type. Bit operators
-// take integers. minloc and maxloc take pairs, and no other operator does. A weighted mean and gta
-// take floats. kCustom takes every type.
+// Returns an error if `op` cannot reduce elements of this type. The error names the operator and
+// the type. Bit operators take integers. minloc and maxloc take pairs, and no other operator does.
+// A weighted mean and gta take floats. kCustom takes every type.
 absl::Status CheckReduction(ReduceOp op, DType dtype);
 
 // How a call combines contributions.
@@ -95,16 +95,18 @@ struct Reduction {
   // returns 0, or another number if it failed.
   int32_t (*combine)(void* dst, const void* src, size_t count, int32_t dtype, void* user) = nullptr;
   void* user = nullptr;
-  // kCustom: the number of threads inside `combine`, also for calls that are over. May be null.
+  // kCustom: the number of threads inside `combine`. Threads of calls that are over count too. May
+  // be null.
   std::shared_ptr<std::atomic<int32_t>> inside;
-  uint32_t signature =
-      0;  // kCustom: the caller's number for this function; must agree on all ranks
+  // kCustom: the caller's number for this function; must be equal on all ranks
+  uint32_t signature = 0;
   bool commutative = true;
-  double factor = 1;  // kPreMultipliedSum: multiplies this rank's contribution; a whole number for
-                      // integers
+  // kPreMultipliedSum: the factor of this rank's contribution. If the elements are integers, the
+  // factor is a whole number.
+  double factor = 1;
   std::shared_ptr<const Merging> merging;  // kWeightedMean, kGta; else null
-  // The state that calls with this reduction pass on to later calls (lib/comm/merge_state.h). Not
-  // null if merging->Packs().
+  // The state that a call with this reduction passes on to the next call (lib/comm/merge_state.h).
+  // Not null if merging->Packs().
   std::shared_ptr<MergeState> merge_state;
 };
 
@@ -114,13 +116,14 @@ struct Descriptor {
   CallKind kind = CallKind::kBarrier;
   uint8_t dtype = 0;  // DType
   uint8_t op = 0;     // ReduceOp
-  // The bits kInRankOrder, kUneven and kDevice, and two bits of Determinism from kDeterminismShift
-  // on.
+  // The bits kInRankOrder, kUneven and kDevice. The two bits from kDeterminismShift on hold the
+  // Determinism.
   uint8_t flags = 0;
   // The root, or a number that stands for other arguments that must agree: the signature of a
-  // custom reduction, or a hash of uneven counts. If there are several, their hash.
+  // custom reduction, or a hash of a Merging or of uneven counts. A call with several of these has
+  // a hash of all of them.
   uint32_t root = 0;
-  // as the caller gave it. Uneven parts: the sum if all ranks know the sum, else 0
+  // Call::count. With uneven parts: the sum of all parts if all ranks know the sum, else 0.
   int64_t count = 0;
   static constexpr uint8_t kInRankOrder = 1, kUneven = 2, kDeterminismShift = 2, kDevice = 16;
   friend bool operator==(const Descriptor&, const Descriptor&) = default;
@@ -132,7 +135,7 @@ std::string ToString(const Descriptor& descriptor);
 
 // The inputs that may change the bits of a reduction's result.
 enum class Determinism : uint8_t {
-  kDefault = 0,    // the communicator's setting; if that is kDefault too: kAlgorithm
+  kDefault = 0,    // the communicator's setting, or kAlgorithm if the communicator has none
   kAlgorithm = 1,  // the contributions, the ranks and the algorithm
   kRankOrder = 2,  // only the contributions in rank order
 };
@@ -143,28 +146,30 @@ absl::StatusOr<Determinism> ParseDeterminism(absl::string_view text);
 
 struct CallOptions {
   Deadline deadline;        // absolute
-  int64_t timeout_ns = 0;   // the time limit behind the deadline, for messages
+  int64_t timeout_ns = 0;   // the time limit from which `deadline` was computed; for error messages
   int64_t user_tag = -1;    // -1: untagged, in program order; else 0..2^20-2
   bool background = false;  // the waiter sleeps at once instead of spinning
   Determinism determinism = Determinism::kDefault;  // must be equal on all ranks if Reduces(kind)
-  bool device =
-      false;  // the buffers are in device memory, on all ranks (lib/device/calls/device_runner.h)
-  bool on_stream = false;  // starts after the work already on `stream`; later work there waits for
-                           // this call
+  // the buffers are in device memory, on all ranks (lib/device/calls/device_runner.h)
+  bool device = false;
+  // The call starts after the work that is already on `stream`. Later work on `stream` waits for
+  // this call.
+  bool on_stream = false;
   void* stream = nullptr;  // null: the device's default stream
 };
 
-// Elements of each rank's part, where parts are uneven. all_gather, reduce_scatter: `in` and `out`
-// both hold the counts of all parts, equal on all ranks. gather, scatter: on the root `in` and
-// `out` both hold the counts of all parts; on other ranks all entries but their own are 0.
-// all_to_all: in[r] elements go to rank r, and out[r] elements come from rank r.
+// The number of elements of each rank's part in a call with uneven parts. all_gather,
+// reduce_scatter: `in` and `out` both hold the counts of all parts, equal on all ranks. gather,
+// scatter: on the root `in` and `out` both hold the counts of all parts; on other ranks all entries
+// but their own are 0. all_to_all: in[r] elements go to rank r, and out[r] elements come from rank
+// r.
 struct PartCounts {
   std::vector<int64_t> in, out;
 };
 
-// `in` and `out` may be the same memory. `count` is the number of elements of one part if
-// HasParts(kind), else of the buffer. With uneven parts it is the sum of all parts if all ranks
-// know the sum, else 0.
+// `in` and `out` may be the same memory. If HasParts(kind), `count` is the number of elements of
+// one part, else of the buffer. With uneven parts `count` is the sum of all parts if all ranks know
+// the sum, else 0.
 struct Call {
   CallKind kind = CallKind::kBarrier;
   Reduction reduction;
@@ -172,12 +177,13 @@ struct Call {
   BufferView in, out;
   int64_t count = 0;
   int root = 0;  // used if HasRoot(kind). send, recv: the peer. recv_any: -1
-  int32_t* source =
-      nullptr;  // recv_any: receives the sender's rank if the call succeeds; may be null
+  // recv_any: where a successful call stores the sender's rank; may be null
+  int32_t* source = nullptr;
   std::shared_ptr<const PartCounts> uneven;  // null: even parts
   CallOptions options;
-  std::shared_ptr<const Call>
-      whole;  // not null: the library made this call as a part of `whole` (lib/comm/packed_call.h)
+  // If not null, the library made this call as a step of the caller's call `whole`
+  // (lib/comm/packed_call.h).
+  std::shared_ptr<const Call> whole;
 
   // Returns the call that the caller made.
   const Call& named() const { return whole == nullptr ? *this : *whole; }

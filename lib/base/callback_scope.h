@@ -1,8 +1,8 @@
-// Marks a thread that is inside a function of the caller which the library has called, and records
-// what that function may do. done() of entrain_work_notify runs on a thread for which the library
-// does not wait, so it may start calls. The library waits for the function of a reduction or of a
-// step, and the number of its calls may differ between ranks. A call started inside such a function
-// could have no counterpart on other ranks.
+// Marks a thread that runs a callback, which is a function of the caller that the library calls.
+// Records what the callback may do. The callback done() of entrain_work_notify may start calls,
+// because the library never waits for its thread. No other callback may. For example, the library
+// waits for the function of a reduction, and may call the function more often on one rank than on
+// another. A call started inside that function might have no counterpart on other ranks.
 //
 // Thread safety: each thread has its own scopes.
 #pragma once
@@ -12,17 +12,17 @@
 
 namespace entrain {
 
-// The needs of a public function. They decide whether a callback may call the function.
+// What a public function needs. Its needs decide whether a callback may call the function.
 enum class Does {
   kLook,   // neither waits nor needs the engine: always allowed
-  kStart,  // needs the engine for one turn at most: allowed in done()
+  kStart,  // may need the engine for a moment, never another rank: allowed in done()
   kWait,   // may wait for other ranks: never allowed
 };
 
 class CallbackScope {
  public:
-  // `name` ("the done() of all_reduce #2") must outlive the scope. `may` is what the callback may
-  // do besides kLook.
+  // `name` ("the done() of all_reduce #2") must outlive the scope. `may` is the most that the
+  // callback may do.
   CallbackScope(absl::string_view name, Does may) : name_(name), may_(may), outer_(innermost_) {
     innermost_ = this;
   }

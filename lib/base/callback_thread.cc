@@ -15,7 +15,8 @@
 
 namespace entrain {
 
-// Shared with the thread, because the thread may outlive everything else.
+// The CallbackThread and its thread share the queue, because the thread may outlive everything
+// else.
 struct CallbackThread::Queue {
   absl::Mutex mutex;
   struct Named {
@@ -31,7 +32,7 @@ struct CallbackThread::Queue {
 absl::StatusOr<std::shared_ptr<CallbackThread>> CallbackThread::Start(const char* name) {
   auto queue = std::make_shared<Queue>();
   auto share = std::make_unique<std::shared_ptr<Queue>>(queue);
-  // Blocks signals, which belong to the program's own threads.
+  // Blocks all signals in the new thread: signals belong to the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -1,8 +1,8 @@
 // A thread that calls the caller's functions. Such a function may block, for example on a lock that
 // another thread holds during a call of the library. Each engine has one thread for done() of
 // entrain_work_notify, each communicator has one for reductions, and the process has one for the
-// log function. A thread is made at its first use. No thread joins it or waits for it without a
-// deadline: the function that it runs may need a lock that the waiter holds.
+// log function. A thread is made at its first use. Nobody joins the thread, and nobody waits for it
+// without a deadline: the function that runs on it may need a lock that the waiter holds.
 //
 // Thread safety: any thread.
 #pragma once
@@ -29,8 +29,8 @@ class CallbackThread {
   // Calls `callback` soon, after all callbacks that were posted before. `name` is the name that
   // Running reports.
   void Post(Callback callback, std::string name = {});
-  // The callback that runs now, the time by Clock::Real() since which it runs (0: none runs), and
-  // the number of callbacks that wait behind it.
+  // The name of the callback that runs now, the time (by Clock::Real()) at which it began, and the
+  // number of callbacks that wait behind it. If no callback runs, the time is 0.
   struct Running {
     std::string name;
     int64_t since_ns = 0;

@@ -1,5 +1,6 @@
-// A monotonic clock, real or fake, and deadlines as absolute instants of it. Each layer passes the
-// instant on, not the time left, so that no time is lost in between.
+// A monotonic clock, real or fake, and deadlines, which are absolute instants of that clock. Each
+// layer passes the instant to the layer below, not the time that is left, so that no time is lost
+// between layers.
 #pragma once
 
 #include <atomic>
@@ -19,8 +20,8 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual int64_t Now() const = 0;
-  // Returns an instant at most 10 ms before Now(), in a few nanoseconds. For records of events, not
-  // for deadlines.
+  // Returns an instant at most 10 ms before Now(). The call takes only a few nanoseconds. For
+  // records of events, not for deadlines.
   virtual int64_t Roughly() const { return Now(); }
   // CLOCK_MONOTONIC. Never destroyed.
   static const Clock& Real();
@@ -42,7 +43,7 @@ struct Deadline {
 
   static Deadline Never() { return {}; }
   static Deadline After(int64_t ns, const Clock& clock = Clock::Real());
-  // Returns the instant `ns` after `now_ns`, which the caller has read already.
+  // Returns the instant `ns` after `now_ns`, the time that the caller has already read.
   static Deadline From(int64_t now_ns, int64_t ns) {
     return ns >= std::numeric_limits<int64_t>::max() - now_ns ? Never() : Deadline{now_ns + ns};
   }

@@ -1,5 +1,5 @@
-// Settings: the one table of environment variables, typed look-ups in it, and copies of size-first
-// structs across the ABI. Only this unit reads the environment.
+// Settings: the table of environment variables, typed reading of these variables, and the copying
+// of size-first structs across the ABI. Only this unit reads the environment.
 //
 // Precedence, highest first: the call, the config struct, ENTRAIN_* variables, the launcher's
 // variables, the default.
@@ -38,8 +38,8 @@ std::optional<std::string> GetEnv(const char* name);
 // Returns the variable's value as an integer. An error names the variable and its value.
 absl::StatusOr<std::optional<int64_t>> GetEnvInt(const char* name);
 
-// Parses a number followed by one of these units, such as "1.5MB/s". Returns the number times the
-// unit's factor, rounded down. An error says that the text is not `what`.
+// Parses a number followed by one of `units`, such as "1.5MB/s". Returns the number times the
+// unit's factor, rounded down. The error message says that the text is not `what`.
 struct NamedUnit {
   absl::string_view name;
   double factor;
@@ -54,8 +54,8 @@ absl::StatusOr<int64_t> ParseDuration(absl::string_view text);
 
 // Copies a caller's size-first struct over `known`, which holds the defaults. Copies the first
 // min(size, known_size) bytes. Accepts a longer struct only if its unknown tail is zero. Refuses
-// null, size 0 (the caller did not initialise the struct) and sizes that are not a multiple of 8
-// (no struct of the ABI has such a size, so a field would be cut). `name` is used in messages.
+// null and size 0 (the caller did not initialise the struct). Refuses sizes that are not a multiple
+// of 8: no struct of the ABI has such a size, so a field would be cut. `name` is used in messages.
 absl::Status CopyStruct(const void* from, void* known, size_t known_size, const char* name);
 
 }  // namespace entrain

@@ -35,11 +35,12 @@ bool NamesCpu(absl::string_view list) {
 // A mounted hierarchy of cgroups that limits CPU time, or a part of such a hierarchy.
 struct CgroupMount {
   bool unified = false;  // v2
-  std::string top;       // the cgroup that is mounted
+  std::string top;       // path of the cgroup at the top of the mount
   std::string where;
 };
 
-// Parses a line of mountinfo (proc(5)). Returns false if the line is not such a mount.
+// Parses a line of mountinfo (proc(5)). Returns false if the line is no mount of cgroups that
+// limits CPU time.
 bool ParseMount(absl::string_view line, CgroupMount* mount) {
   const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
   const auto dash =
@@ -74,10 +75,11 @@ uint32_t MillicoresIn(const std::string& folder, bool unified) {
                  static_cast<double>(std::numeric_limits<uint32_t>::max())));
 }
 
-// Examines `path` and the cgroups around it, up to the mounted one.
+// Examines the cgroup `path` and the cgroups that contain it, up to the top of the mount.
 void FindLeast(const std::string& root, const CgroupMount& mount, absl::string_view path,
                CpuQuota* least) {
-  // A path outside of this process's namespace begins with "..", and its place is unknown.
+  // A cgroup outside of this process's cgroup namespace has a path that begins with "..". Where
+  // such a cgroup lies in the mount is unknown.
   const absl::string_view top = mount.top == "/" ? "" : absl::string_view(mount.top);
   if (!absl::ConsumePrefix(&path, top) || (!path.empty() && path[0] != '/') ||
       absl::StartsWith(path, "/..")) {

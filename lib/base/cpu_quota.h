@@ -1,4 +1,4 @@
-// The CPU time that a process's cgroup allows it: cpu.max of cgroup v2, cpu.cfs_quota_us of v1. A
+// The CPU time that its cgroup allows a process: cpu.max of cgroup v2, cpu.cfs_quota_us of v1. A
 // plain value type.
 #pragma once
 
@@ -13,10 +13,10 @@ struct CpuQuota {
   uint64_t device = 0, inode = 0;
   uint32_t millicores = 0;  // 1000: one core's time; 0: no limit
 
-  // Returns the smallest quota of this process's cgroup and of the visible cgroups around it. Of
-  // equal quotas returns the outermost, which more processes share. Returns no limit if the quota
-  // cannot be read. Reads the files on every call, since limits change. `root`: the folder that
-  // contains the machine's paths.
+  // Returns the smallest quota among this process's cgroup and the visible cgroups that contain it.
+  // If several quotas are smallest, returns that of the outermost cgroup, because more processes
+  // share it. Returns no limit if the quota cannot be read. Reads the files on every call, since
+  // limits change. `root`: a prefix for the paths of /proc and of the cgroups.
   static CpuQuota OfThisProcess(const std::string& root = "");
 };
 

@@ -13,7 +13,7 @@ void CpuCrowd::Add(const CpuShare& one) {
   }
   const auto [it, added] =
       millicores_.emplace(std::pair(one.quota.device, one.quota.inode), one.quota.millicores);
-  if (!added) {  // processes may have read different values at different times
+  if (!added) {  // two processes may have read different quotas of one cgroup at different times
     it->second = std::min(it->second, one.quota.millicores);
   }
 }

@@ -29,9 +29,9 @@ class CpuCrowd {
   void Add(const CpuShare& one);
   // Returns the number of shares that were added.
   int size() const { return size_; }
-  // Returns the number of CPUs on which any of the processes may run, limited to those that their
-  // cgroups allow to be busy all the time. A fraction of a core does not count, because a thread
-  // that spins on it would be stopped in the middle. At least 1.
+  // Returns the number of CPUs on which any of the processes may run. If quotas allow fewer CPUs to
+  // be busy all the time, returns that smaller number. A fraction of a core does not count: the
+  // kernel would stop a thread that spins on it. At least 1.
   int Cores() const;
 
  private:

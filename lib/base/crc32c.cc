@@ -27,8 +27,8 @@ constexpr std::array<uint32_t, 256> kTable = MakeTable();
 
 #if defined(__x86_64__)
 
-// The instruction has a latency of three cycles, and one instruction can begin in each cycle. So
-// three blocks of this number of bytes are summed in parallel, and their sums are joined
+// The instruction CRC32 has a latency of three cycles, and one such instruction can begin in each
+// cycle. So three blocks of kBlock bytes are summed in parallel, and their sums are joined
 // afterwards. The blocks are short, so that the processor still sees one stream of reads.
 constexpr size_t kBlock = 256;
 
@@ -38,8 +38,8 @@ uint64_t Load(const uint8_t* at) {
   return word;
 }
 
-// The sum of a text followed by kBlock bytes of zeros is a linear function of the sum of the text:
-// one table per byte of that sum.
+// Maps the sum of a text to the sum of the text followed by kBlock bytes of zeros. This function is
+// linear: it needs one table for each byte of the sum.
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 
 __attribute__((target("sse4.2"))) Shift MakeShift() {
@@ -89,8 +89,9 @@ __attribute__((target("sse4.2"))) uint32_t Sum(const uint8_t* at, size_t count, 
 
 // ---- By VPCLMULQDQ, which multiplies four pairs of polynomials
 //
-// The sum of a text is a remainder modulo P. A block of 16 bytes can be moved n bits towards the
-// end of the text, and be added to the bytes there, if it is multiplied by t^n mod P.
+// The sum of a text is the remainder of a polynomial modulo P. If a block of 16 bytes is multiplied
+// by t^n mod P, the block can be added to the bytes n bits closer to the end of the text, and the
+// remainder stays the same.
 
 #define ENTRAIN_FOLDING "sse4.2,avx512f,vpclmulqdq"
 constexpr size_t kStep = 4 * sizeof(__m512i);
@@ -104,7 +105,8 @@ constexpr int64_t Factor(int n) {
   return int64_t{power} << 1;
 }
 
-// Returns the factors of the low and the high half of each block that is moved by `bits` bits.
+// Returns the factors by which Move multiplies the low and the high half of each block, so that the
+// block moves by `bits` bits.
 template <int bits>
 __attribute__((target(ENTRAIN_FOLDING))) __m512i FactorsFor() {
   constexpr int64_t kLow = Factor(bits + 32), kHigh = Factor(bits - 32);

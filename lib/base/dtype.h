@@ -37,7 +37,7 @@ int64_t SizeOf(DType dtype);            // bytes of one element
 int64_t AlignmentOf(DType dtype);       // SizeOf; for pairs, the alignment of each half
 absl::string_view NameOf(DType dtype);  // "bf16"
 std::optional<DType> DTypeFromName(absl::string_view name);
-// Every valid type is exactly one of the three.
+// Every valid type is exactly one of the three: a float, an integer or a pair.
 bool IsFloat(DType dtype);
 bool IsInteger(DType dtype);
 bool IsPair(DType dtype);  // a value and a location

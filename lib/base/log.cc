@@ -36,8 +36,8 @@ struct Sink {
 };
 absl::Mutex sink_mutex(absl::kConstInit);
 Sink log_sink ABSL_GUARDED_BY(sink_mutex);
-// Created for the first line for a sink, in the process that logged this line. Never freed, since
-// lines are written until the process ends.
+// Created when the first line is logged to a sink. sink_process is the process that logged this
+// line. Never freed, since lines are written until the process ends.
 std::shared_ptr<CallbackThread>* sink_thread ABSL_GUARDED_BY(sink_mutex) = nullptr;
 pid_t sink_process ABSL_GUARDED_BY(sink_mutex) = 0;
 size_t waiting ABSL_GUARDED_BY(sink_mutex) = 0, lost ABSL_GUARDED_BY(sink_mutex) = 0;
@@ -45,13 +45,13 @@ thread_local bool on_sink_thread = false;
 
 constexpr const char* kLevelNames[] = {"error", "warning", "info", "debug"};
 
-// The time for which a line may wait for standard error, which may be a pipe that nobody reads. It
-// is short, since the engine's thread writes lines too.
+// The time for which a line may wait for standard error, which may be a pipe that nobody reads. The
+// time is short, since the engine's thread writes lines too.
 constexpr int kStuckMs = 100;
 
 void WriteToStandardError(absl::string_view line) {
   static std::atomic<bool> stuck{
-      false};  // the last poll found no room, so the next poll does not wait
+      false};  // true: the last poll found no room, so the next poll does not wait
   while (!line.empty()) {
     pollfd room{STDERR_FILENO, POLLOUT, 0};
     const bool ready = poll(&room, 1, stuck.load(std::memory_order_relaxed) ? 0 : kStuckMs) > 0;

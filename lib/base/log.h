@@ -1,8 +1,8 @@
 // Log lines with levels, on standard error or to the caller's sink. Uses no library and no streams.
 //
-// Thread safety: any thread; a line is written whole. A line that standard error does not take
-// within 100 ms is lost. A sink may block: it runs on a thread of its own, and only FlushLog waits
-// for it. At most 1000 lines wait for the sink; further ones are lost and counted.
+// Thread safety: any thread; a line is written whole. If standard error does not take a line within
+// 100 ms, the line is lost. A sink may block: it runs on a thread of its own, and only FlushLog
+// waits for it. At most 1000 lines wait for the sink; further ones are lost and counted.
 //
 //   ENTRAIN_LOG(kWarning, "shm: ", why, ", using tcp");
 //
@@ -28,8 +28,9 @@ void SetLogRank(int rank);
 // one thread, where most calls of the library are refused (CallbackScope).
 void SetLogSink(void (*sink)(int32_t level, const char* line, void* user), void* user);
 void LogLine(LogLevel level, absl::string_view text);
-// Blocks until the sink has returned from all lines so far. Returns false if the time is up. At its
-// exit, the process calls this with one second. Returns at once inside the sink.
+// Blocks until the sink has handled all lines logged so far. Returns false if `timeout_ns` is over
+// before. Called inside the sink, returns at once. At the exit of the process, the library calls
+// FlushLog with one second.
 bool FlushLog(int64_t timeout_ns);
 
 }  // namespace entrain

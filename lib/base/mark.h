@@ -1,16 +1,16 @@
-// Mark: a number that an object holds while it lives. It distinguishes an object behind an opaque
-// handle from an object of another kind and from a destroyed one.
+// Mark: a number that an object holds while it lives. The mark tells whether an opaque handle
+// refers to a live object of the right kind.
 //
-// Thread safety: any thread. With a wrong handle the library reads memory that is no such object;
-// that is the caller's mistake. A mark detects most such mistakes, but proves nothing.
+// Thread safety: any thread. If the caller passes a wrong handle, the library reads memory that is
+// not such an object. A mark detects most such mistakes, but not all.
 #pragma once
 
 #include <cstdint>
 
 namespace entrain {
 
-// Returns the number of a kind: `kind` (four letters) and, above it, four bytes that do not occur
-// in texts and pointers.
+// Returns the mark of a kind. Its lower four bytes are the four letters of `kind`. Its upper four
+// bytes do not occur in texts and pointers.
 constexpr uint64_t MarkOf(const char (&kind)[5]) {
   uint64_t mark = 0xe17a1f00'00000000u;
   for (int i = 0; i < 4; ++i) {
@@ -26,7 +26,8 @@ class Mark {
   Mark() = default;
   Mark(const Mark&) {}
   Mark& operator=(const Mark&) { return *this; }
-  // Volatile, as is value(): otherwise the compiler would remove the write as dead.
+  // Volatile: otherwise the compiler would remove this write as dead. value() reads by a volatile
+  // pointer too.
   ~Mark() { *const_cast<volatile uint64_t*>(&value_) = 0xdead; }
   uint64_t value() const { return *const_cast<const volatile uint64_t*>(&value_); }
 

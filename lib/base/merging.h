@@ -1,7 +1,8 @@
 // Merging: how a weighted mean or a task-arithmetic reduction (gta) combines the ranks'
 // contributions, and how contributions travel. Let x_r = weight_r * contribution_r. Without
 // consensus the result is the sum of all x_r. With consensus it is the sum of those x_r that have
-// the elected sign. If normalized, the sum is divided by the weights of its terms.
+// the elected sign. If `normalize` is set, the sum is divided by the sum of the weights of its
+// terms.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +23,10 @@ enum class Consensus : int32_t {
 // The elements of a contribution that travel. The other elements count as zero.
 enum class Sparsification : int32_t {
   kNone = 0,  // everything
-  kMagnitude =
-      1,  // the floor(density * n) largest elements, of equal ones the first; n: the length of the
-          // rank's whole vector, or of a chunk
-  kRandom = 2,          // each element with probability `density`
+  // the floor(density * n) largest elements, where n is the length of the rank's whole vector, or
+  // of a chunk. Of equal elements the first count as larger.
+  kMagnitude = 1,
+  kRandom = 2,          // each element travels with probability `density`
   kRescaledRandom = 3,  // like kRandom, and divided by `density`
 };
 
@@ -35,8 +36,9 @@ enum class WireFormat : int32_t {
   kBF16 = 1,
   kInt8 = 2,  // -127 .. 127 times an f32 scale per block
   kInt4 = 3,  // -7 .. 7 times an f32 scale per block
-  kInt2 = 4,  // -3, -1, 1 or 3 thirds of an f32 scale per block. No zero: only for sparsified
-              // contributions; results are bf16
+  // -3, -1, 1 or 3 thirds of an f32 scale per block. The format has no zero, so only sparsified
+  // contributions may use it. Results travel as bf16.
+  kInt2 = 4,
 };
 enum class WireRounding : int32_t {
   kNearest = 0,
@@ -55,29 +57,31 @@ constexpr bool IsScaled(WireFormat format) {
 
 // All members must be equal on all ranks.
 struct Merging {
-  std::vector<double>
-      weights;  // by rank, finite; empty: 1 each. A rank with weight 0 contributes nothing,
-                // whatever its data
+  // By rank, finite; empty: every rank has weight 1. A rank with weight 0 contributes nothing,
+  // whatever its data.
+  std::vector<double> weights;
   Consensus consensus = Consensus::kNone;
   bool normalize = true;
   Sparsification sparsification = Sparsification::kNone;
   double density = 1;  // in (0, 1) with sparsification, 1 without
-  // kMagnitude: the length of a chunk. At least one element of each chunk is kept, and each owner's
-  // slice begins a new chunk. 0: the whole vector is one chunk.
+  // kMagnitude: the length of a chunk. Each chunk keeps at least one element. A new chunk also
+  // begins where the slice of the next rank begins. 0: the whole vector is one chunk.
   int32_t sparsify_chunk = 0;
   uint64_t seed = 0;  // seed of all random choices
   WireFormat wire_format = WireFormat::kFull;
   int32_t wire_block = 0;  // if IsScaled: values per scale; 0: kWireBlock
   WireRounding wire_rounding = WireRounding::kNearest;
-  bool error_feedback = false;  // adds the part that a call did not send to the contribution of the
-                                // next call
-  double error_decay = 1;       // error_feedback: factor of that part
+  // The part of a contribution that a call did not send is added to the contribution of the next
+  // call.
+  bool error_feedback = false;
+  double error_decay = 1;  // error_feedback: factor of the part that is added
 
   // Returns true if contributions travel packed (lib/comm/packed_call.h).
   bool Packs() const {
     return sparsification != Sparsification::kNone || wire_format != WireFormat::kFull;
   }
-  // Random sparsification: returns the bound below which an element's 32-bit draw keeps it.
+  // Random sparsification: returns a bound. An element is kept if its random 32-bit number is below
+  // the bound.
   uint64_t DrawsBelow() const { return static_cast<uint64_t>(density * 4294967296.0); }
   // kMagnitude: returns how many of n elements are kept. n is the length of the whole vector, or of
   // one chunk.

@@ -4,8 +4,8 @@
 //
 // Invariants:
 // 1 Nodes come out in the order in which their Push exchanged head_.
-// 2 Pop may return null while a Push is between its two steps. That producer wakes the consumer
-//   after its second step, so no node is forgotten.
+// 2 While a Push is between its two steps, Pop may return null although nodes are in the queue.
+//   After its second step the producer wakes the consumer, so no node is forgotten.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,8 @@ class MpscQueue {
 
   void Push(MpscNode* node) {
     node->next.store(nullptr, std::memory_order_relaxed);
-    // Acquire-release: orders this node after the node before it, whichever thread pushed that one.
+    // Acquire-release: orders this node after the node before it, whichever thread pushed the
+    // earlier node.
     MpscNode* const before = head_.exchange(node, std::memory_order_acq_rel);
     // Release: pairs with the acquire in Pop, so that Pop sees the producer's writes to the node.
     before->next.store(node, std::memory_order_release);
@@ -63,8 +64,8 @@ class MpscQueue {
   bool Empty() const {
     // The stub may be the newest node while older nodes wait before it, because Pop appends the
     // stub when it reaches the node that looks last. Acquire: pairs with the exchange in Push that
-    // appended the stub, so this thread sees Pop's earlier stores to tail_. If head_ and tail_ are
-    // both the stub, no node is between.
+    // appended the stub, so this thread sees the stores to tail_ that Pop made earlier. If head_
+    // and tail_ both point to the stub, no node lies between them.
     return head_.load(std::memory_order_acquire) == &stub_ &&
            tail_.load(std::memory_order_relaxed) == &stub_;
   }

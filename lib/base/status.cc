@@ -14,7 +14,7 @@ namespace entrain {
 namespace {
 
 constexpr absl::string_view kBlameUrl = "entrain/blame", kPeerEndedUrl = "entrain/peer-ended";
-// Longer texts are cut when they are encoded, so that no peer refuses a message of this process.
+// EncodeBlame and EncodeStatus cut longer texts, so that no peer refuses a message of this process.
 constexpr size_t kMaxMessage = 2048, kMaxAddress = 256, kMaxOperation = 64, kMaxBlame = 1024;
 
 struct CodeRow {
@@ -170,7 +170,8 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
   char text[128];
   Blame blame;
   blame.sys_errno = error;
-  // The GNU form returns the text, which may lie outside of the buffer.
+  // The GNU variant of strerror_r returns a pointer to the text, which may lie outside of the
+  // buffer.
   const char* const reason = strerror_r(error, text, sizeof(text));
   return WithBlame(absl::Status(CodeOfErrno(error), absl::StrCat(what, ": ", reason)), blame);
 }

@@ -25,7 +25,7 @@
 #define ENTRAIN_CONCAT_INNER(a, b) a##b
 #define ENTRAIN_CONCAT(a, b) ENTRAIN_CONCAT_INNER(a, b)
 
-// Returns the status of `expr` from the enclosing function unless it is OK.
+// If the status of `expr` is not OK, returns it from the enclosing function.
 #define ENTRAIN_RETURN_IF_ERROR(expr)        \
   do {                                       \
     ::absl::Status entrain_status_ = (expr); \
@@ -60,16 +60,17 @@ absl::string_view PhaseName(Phase phase);
 // The rank, address and operation that an error is about. Fields that do not apply keep their
 // defaults.
 struct Blame {
-  int32_t rank = -1;        // the rank at fault, in the communicator concerned
-  int32_t world_rank = -1;  // number of that rank in the outermost communicator, from which the
-                            // others were split
-  std::array<uint8_t, 16> peer_id{};  // the process of that rank; also set if the process is no
-                                      // member of the communicator
-  std::string address;                // "tcp 127.0.0.1:4711", "shm pid 12"
-  std::string operation;              // "all_reduce"
-  int64_t tag = -1;                   // user tag; -1: untagged
-  uint64_t sequence = 0;              // number of the call in its communicator, from 1
-  uint64_t generation = 0;            // generation of the communicator concerned
+  int32_t rank = -1;  // the rank at fault, in the communicator concerned
+  // number of the rank at fault in the outermost communicator, from which the other communicators
+  // were split
+  int32_t world_rank = -1;
+  // the process of the rank at fault; also set if this process is not a member of the communicator
+  std::array<uint8_t, 16> peer_id{};
+  std::string address;      // "tcp 127.0.0.1:4711", "shm pid 12"
+  std::string operation;    // "all_reduce"
+  int64_t tag = -1;         // user tag; -1: untagged
+  uint64_t sequence = 0;    // number of the call in its communicator, from 1
+  uint64_t generation = 0;  // generation of the communicator concerned
   Phase phase = Phase::kNone;
   int32_t sys_errno = 0;
   int64_t elapsed_ns = 0;
@@ -91,12 +92,13 @@ bool HasBlame(const absl::Status& status);
 // Returns `status` with "`prefix`: " before its message. Code and payload do not change.
 absl::Status Annotate(const absl::Status& status, absl::string_view prefix);
 
-// Returns "`what`: strerror text": kUnavailable for connection errors, kResourceExhausted for
-// shortages (memory, descriptors), otherwise kInternal. The blame record keeps the errno.
+// Returns a status with the message "`what`: strerror text". Its code is kUnavailable for
+// connection errors, kResourceExhausted for shortages (memory, descriptors), otherwise kInternal.
+// The blame record keeps the errno.
 absl::Status ErrnoStatus(int error, absl::string_view what);
 
-// Marks the status of a lost path with the proof that the process at its other end has ended, or
-// has closed its runtime. (A time-out, or a reset by a network, is no proof.)
+// Marks the status of a lost path: it is proven that the process at the other end of the path has
+// ended or has closed its runtime. (A time-out, or a reset by a network, is no proof.)
 absl::Status AsPeerEnded(absl::Status status);
 bool IsPeerEnded(const absl::Status& status);
 
@@ -105,9 +107,9 @@ absl::StatusCode FromCode(entrain_status_t code);
 // Returns "ENTRAIN_PEER_LOST", for example; "ENTRAIN_?" for unknown values.
 const char* CodeName(entrain_status_t code);
 
-// Converts a status to one line of bytes for a peer, and back. Malformed input gives nullopt, not
-// an error, because a StatusOr<Status> could not distinguish an error from its value. Texts from a
-// peer are cleaned (lib/base/text.h).
+// Convert a status to bytes for a peer, and back. DecodeStatus returns nullopt for malformed input.
+// (A StatusOr<Status> could not distinguish such an error from a decoded status.) Texts from a peer
+// are cleaned (lib/base/text.h).
 std::string EncodeStatus(const absl::Status& status);
 std::optional<absl::Status> DecodeStatus(absl::string_view bytes);
 

@@ -12,7 +12,7 @@ struct Character {
   size_t bytes;  // 0: not UTF-8
 };
 
-// Returns the first character of the text, which is not empty.
+// Returns the first character of `text`, which must not be empty.
 Character FirstOf(absl::string_view text) {
   const auto byte = [&](size_t at) { return static_cast<uint8_t>(text[at]); };
   const uint8_t lead = byte(0);
@@ -31,7 +31,8 @@ Character FirstOf(absl::string_view text) {
     code = code << 6 | (byte(i) & 0x3fu);
   }
   constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800,
-                                 0x10000};  // a longer encoding of a smaller code is not UTF-8
+                                 0x10000};  // by length; a longer encoding of a smaller code is not
+                                            // UTF-8
   const bool surrogate = code >= 0xd800 && code < 0xe000;
   return {code, code < kLeast[bytes] || code > 0x10ffff || surrogate ? 0 : bytes};
 }

@@ -1,4 +1,4 @@
-// Cleans a text that another process wrote, before a message of this library contains it.
+// Cleans a text from another process, so that a message of this library may contain the text.
 #pragma once
 
 #include <cstddef>
