@@ -32,8 +32,8 @@ const sockaddr_in6& V6(const sockaddr_storage& s) {
   return reinterpret_cast<const sockaddr_in6&>(s);
 }
 
-// One look-up. It is shared by the thread that makes it and the thread that waits; the last of the
-// two frees it.
+// One look-up, shared by the thread that makes the look-up and the thread that waits for the
+// result. The last of the two threads frees the LookUp.
 struct LookUp {
   std::string host, service;
   std::mutex mutex;
@@ -214,7 +214,7 @@ absl::StatusOr<std::vector<Address>> Resolve(const HostPort& where, const Stop& 
   const auto job = std::make_shared<LookUp>();
   job->host = where.host;
   job->service = absl::StrCat(where.port);
-  // getaddrinfo cannot be interrupted, so it gets a thread of its own, which is not waited for.
+  // getaddrinfo cannot be interrupted, so it runs on a thread of its own, which nobody joins.
   std::thread(RunLookUp, job).detach();
   const std::string what = absl::StrCat("looking up host \"", where.host, "\"");
   std::unique_lock<std::mutex> lock(job->mutex);

@@ -1,5 +1,6 @@
-// A connection after its handshake: a socket, plain or with TLS. The caller uses both kinds alike,
-// as a non-blocking socket. A plain connection costs nothing more than the system calls.
+// A connection after its handshake: a socket, plain or with TLS. The caller uses plain connections
+// and connections with TLS in the same way, like a non-blocking socket. A plain connection costs
+// only the system calls.
 //
 // Thread safety: none.
 #pragma once
@@ -32,8 +33,8 @@ class Channel {
     tls_.reset();
     fd_.Reset();
   }
-  // Begins TLS; null: no TLS. Send and Receive may be used once TlsSession::Shake has returned
-  // true.
+  // Begins TLS; a null `tls` means a plain connection. Send and Receive may be used once
+  // TlsSession::Shake has returned true.
   void Use(std::unique_ptr<TlsSession> tls) { tls_ = std::move(tls); }
   TlsSession* tls() const { return tls_.get(); }
 
@@ -55,19 +56,21 @@ class Channel {
     return tls_->Send(&part, 1);
   }
   ssize_t Send(iovec* parts, size_t count);
-  // Receives at most this many bytes and drops them.
+  // Receives up to `bytes` bytes and drops them. Returns what Receive returns.
   ssize_t Discard(size_t bytes);
 
   // With TLS, bytes wait in memory. buffered: Receive may return bytes although the socket is not
-  // readable, so it must be called again before waiting for the socket. unsent: bytes that Send has
-  // taken must still be written by Flush, when the socket is writable.
+  // readable, so the caller must call Receive again before it waits for the socket. unsent: bytes
+  // that Send has accepted are not yet written, so the caller must call Flush when the socket is
+  // writable.
   bool buffered() const { return tls_ != nullptr && tls_->buffered(); }
   bool unsent() const { return tls_ != nullptr && tls_->unsent(); }
-  // The bytes of a Send have reached the kernel when `taken` is at least the value of `given` after
-  // that Send.
+  // Let n be the value of given() after a Send. Once taken() is at least n, the kernel has all
+  // bytes of that Send.
   int64_t given() const { return tls_ == nullptr ? 0 : tls_->given(); }
   int64_t taken() const { return tls_ == nullptr ? 0 : tls_->taken(); }
-  // Returns false, with errno, if the connection is over.
+  // Writes the unsent bytes as far as possible without blocking. Returns false, with errno, if the
+  // connection is over.
   bool Flush() { return tls_ == nullptr || tls_->Flush(); }
 
  private:
@@ -75,7 +78,8 @@ class Channel {
   std::unique_ptr<TlsSession> tls_;  // refers to the descriptor; null: plain
 };
 
-// Like the functions of socket.h for descriptors. WriteFull returns when nothing is unsent.
+// Do the same as the functions of socket.h, for a Channel instead of a descriptor. WriteFull
+// returns when no byte is unsent.
 absl::StatusOr<size_t> ReadSome(Channel& from, void* out, size_t bytes);
 absl::StatusOr<size_t> WriteSome(Channel& to, const void* in, size_t bytes);
 absl::Status ReadFull(Channel& from, void* out, size_t bytes, const Stop& stop);

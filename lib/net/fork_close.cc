@@ -22,8 +22,8 @@ Noted& TheNoted() {
   return *noted;
 }
 
-// The child has one thread, which holds the lock, so the list is complete. This function allocates
-// nothing.
+// Runs in the child. The child's only thread holds the lock, so the list is complete. This function
+// allocates nothing.
 void CloseInChild() {
   Noted& noted = TheNoted();
   for (size_t fd = 0; fd < noted.open.size(); ++fd) {
@@ -35,8 +35,8 @@ void CloseInChild() {
   noted.mutex.unlock();
 }
 
-// Called before the lock is taken, since glibc may hold a lock of its own while it runs fork
-// handlers.
+// Registers the fork handlers at the first call. Must be called before the lock is taken: glibc may
+// hold a lock of its own while it runs fork handlers.
 std::mutex& RegisteredMutex() {
   static const int registered = pthread_atfork(
       +[] { TheNoted().mutex.lock(); }, +[] { TheNoted().mutex.unlock(); }, &CloseInChild);
@@ -76,7 +76,7 @@ bool CloseIfNoted(int fd) {
 void CloseFd(int fd) {
   const int saved = errno;
   if (!CloseIfNoted(fd)) {
-    close(fd);  // no other thread can have got this number meanwhile
+    close(fd);  // still open, so no other thread can have got this number meanwhile
   }
   errno = saved;
 }

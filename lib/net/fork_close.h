@@ -1,11 +1,11 @@
 // Sockets and locked files that a forked child closes. A peer notices the death of a process by the
-// end of its connections or locks. A child that holds copies of the descriptors (PyTorch's
-// DataLoader forks its workers) would delay that end. O_CLOEXEC helps only with exec.
+// end of its connections or locks. A forked child that holds copies of the descriptors would delay
+// this end. (PyTorch's DataLoader forks its workers.) O_CLOEXEC helps only with exec.
 //
 // The child only closes its copies: the parent's connections and locks (flock) stay. fork() waits
-// while another thread is inside one of these functions. So no child begins with a descriptor that
-// is open and not yet noted, or closed and still noted. vfork and posix_spawn need no such care,
-// because exec closes the descriptors.
+// while another thread is inside a function of this unit. So a child's list of noted descriptors is
+// always complete, and has no closed ones. vfork and posix_spawn need no such care, because exec
+// closes the descriptors.
 #pragma once
 
 #include <mutex>
@@ -14,8 +14,8 @@
 
 namespace entrain {
 
-// A thread holds this lock while it opens and notes a descriptor, or forgets and closes one. fork()
-// holds it for its whole duration.
+// A thread holds this lock while it opens and notes a descriptor, or forgets and closes a
+// descriptor. fork() holds the lock for its whole duration.
 class ForkLock {
  public:
   ForkLock();
@@ -35,8 +35,8 @@ Fd OpenClosedOnFork(Open open) {
   return Fd(fd);
 }
 
-// Closes any descriptor. Takes the lock only if the descriptor was noted, because other descriptors
-// may be files on a slow disk. Keeps errno.
+// Closes a descriptor, noted or not. Closes a noted descriptor under the lock, and other
+// descriptors without the lock, because they may be files on a slow disk. Keeps errno.
 void CloseFd(int fd);
 
 }  // namespace entrain

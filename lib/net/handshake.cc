@@ -119,7 +119,7 @@ void RandomBytes(void* out, size_t bytes) {
       if (errno == EINTR) {
         continue;
       }
-      std::abort();  // no kernel that runs this lacks the call, and a guess would not be random
+      std::abort();  // cannot happen: all supported kernels have getrandom
     }
     at += got;
     bytes -= static_cast<size_t>(got);
@@ -187,8 +187,8 @@ absl::Status Handshake::Consume(absl::string_view bytes) {
     ENTRAIN_RETURN_IF_ERROR(proven);
   }
   ++step_;
-  if (dialer_ == (step_ == 1)) {  // the dialer proves after the hellos, the listener after the
-                                  // dialer
+  if (dialer_ == (step_ == 1)) {  // the dialer sends its proof after the hellos, the listener after
+                                  // the dialer's proof
     ENTRAIN_ASSIGN_OR_RETURN(const std::string proof, Proof(dialer_));
     output_ += proof;
   }

@@ -1,12 +1,12 @@
-// The first bytes on every connection, before anything else is parsed or allocated. They have a
-// fixed size and a deadline. They prove that both ends speak our protocol version, have the same
-// purpose, and hold the same key.
+// The first bytes on every connection. Before the handshake is done, nothing else is parsed or
+// allocated. The handshake has a fixed size and a deadline. It proves that both ends speak a common
+// protocol version, have the same purpose, and hold the same key.
 //
 //   hello   (64 bytes)  magic "ENTRAIN1", u16 version low, u16 version high, u16 purpose, u16 flags
 //                       (1: key in use, 2: wants TLS, 4: TLS by certificates, 8: wants checksums),
-//                       16 bytes sender's peer id, 16 bytes nonce, 16 bytes "further to": zero, or
-//                       the dialer's nonce of an earlier connection of the two, beside which the
-//                       dialer opens this one
+//                       16 bytes sender's peer id, 16 bytes nonce, 16 bytes "further to": zero, or,
+//                       if the dialer opens this connection beside an earlier one, the dialer's
+//                       nonce of the earlier connection
 //   proof   (32 bytes)  HMAC-SHA-256(K, dialer's hello || listener's hello), where
 //                       K = HKDF-SHA-256(key, salt "entrain handshake 3", info "ROLE PURPOSE"),
 //                       32 bytes. ROLE is the prover's: "dialer" or "listener". PURPOSE is
@@ -17,12 +17,12 @@
 //
 // Both ends send their hello at once. The dialer proves first: it sends its proof when it has
 // checked the listener's hello. A listener sends nothing that depends on the key before it has
-// checked the dialer's proof, so that a stranger learns nothing from which to guess the key. A
+// checked the dialer's proof. So a stranger who dials gets no data for guessing the key. A
 // difference in version, purpose, key use or certificate use, or a wrong proof, ends the connection
 // with an error that names the difference.
 //
-// TLS is used if either side wants it. It begins behind the dialer's proof, and the listener's
-// proof is the first data inside it (handshaker.h, tls_session.h).
+// TLS is used if either side wants it. TLS begins after the dialer's proof. The listener's proof is
+// the first data inside TLS (handshaker.h, tls_session.h).
 #pragma once
 
 #include <array>
@@ -42,19 +42,20 @@ enum class Purpose : uint16_t { kStore = 1, kData = 2, kShm = 3 };
 // The name of a connection at both its ends: the dialer's nonce. All zero: no connection.
 using ConnectionId = std::array<uint8_t, 16>;
 
-// A side's wish for the bytes behind the handshake, as its hello states it.
+// What a side wants for the bytes after the handshake. The side's hello says so.
 struct Offer {
   bool tls = false;           // this side refuses a connection without TLS
   bool certificates = false;  // TLS by certificates; otherwise by the pre-shared key
-  bool checksums = false;     // without TLS, frames have checksums (for Purpose::kData)
+  bool checksums = false;     // this side wants checksums in frames if TLS is not used (for
+                              // Purpose::kData)
 };
 
-// Derives a key for one use from the pre-shared key by HKDF-SHA-256: 32 bytes. So a proof is
-// useless in another role or for another purpose, and no text that is sent contains the key itself.
+// Derives a key of 32 bytes for one use from the pre-shared key, by HKDF-SHA-256. Because each use
+// has its own key, a proof is useless in another role or for another purpose.
 absl::StatusOr<std::string> DeriveKey(absl::string_view key, absl::string_view use);
 
 // The state machine of one side. It has no socket: the caller passes in the bytes that arrived, and
-// sends the bytes that it returns.
+// sends the bytes that TakeOutput returns.
 class Handshake {
  public:
   static constexpr size_t kHelloBytes = 64, kProofBytes = 32;
@@ -66,19 +67,19 @@ class Handshake {
   // Returns the number of bytes that the next Consume needs, 0 when done. The caller must not read
   // more bytes than this from the peer.
   size_t wanted() const;
-  // Takes exactly wanted() bytes. After an error there may be output too: the refusal, which tells
-  // the dialer the reason.
+  // Takes exactly wanted() bytes. If the dialer's proof is wrong, the listener has output after the
+  // error: the refusal, which the caller must send to the dialer.
   absl::Status Consume(absl::string_view bytes);
   bool done() const;
-  // Returns the other side's id. Valid once its hello was consumed.
+  // Returns the other side's peer id. Valid once Consume has taken the other side's hello.
   const std::array<uint8_t, 16>& peer() const;
-  // Return this connection, and the earlier connection that the dialer's hello names. Valid once
-  // the other side's hello was consumed.
+  // Return the id of this connection, and the id of the earlier connection that the dialer's hello
+  // names. Valid once Consume has taken the other side's hello.
   ConnectionId connection() const;
   ConnectionId further_to() const;
-  // Return whether TLS is used; whether frames have checksums, which either side may want, and
-  // which are not needed with TLS; and the digest of both hellos, to which TLS is bound. Valid once
-  // the other side's hello was consumed.
+  // tls: returns true if TLS is used. checksums: returns true if frames have checksums, that is, if
+  // a side wants checksums and TLS is not used. digest: returns the SHA-256 of both hellos, to
+  // which TLS is bound. Valid once Consume has taken the other side's hello.
   bool tls() const { return tls_; }
   bool checksums() const { return checksums_ && !tls_; }
   std::string digest() const;

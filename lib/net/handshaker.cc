@@ -85,7 +85,8 @@ absl::StatusOr<bool> Handshaker::Read() {
   while (have_ < wanted) {
     const absl::StatusOr<size_t> got = ReadSome(channel_, input_ + have_, wanted - have_);
     if (!got.ok() && shaken_ && !channel_.tls()->why().empty()) {
-      // The listener refuses the dialer's certificate after the dialer's part is done.
+      // The listener may refuse the dialer's certificate after the dialer's side of the TLS
+      // handshake is done.
       return absl::FailedPreconditionError(absl::StrCat("handshake: TLS: ", channel_.tls()->why()));
     }
     if (!got.ok()) {

@@ -37,16 +37,16 @@ class Handshaker {
              const ConnectionId& further_to = {});
 
   // Continues as far as possible without blocking. Returns true once the handshake is done; an
-  // error is final. `until_proved`: reads nothing more once `proved` is true, so that a later end
-  // of the connection is an error of the caller's next operation.
+  // error is final. With `until_proved`, Progress reads nothing more once `proved` is true. If the
+  // connection ends later, the caller's next operation gets the error.
   absl::StatusOr<bool> Progress(bool until_proved = false);
-  // Returns true if Progress also waits until the socket is writable. It always waits until the
-  // socket is readable.
+  // Returns true if Progress can continue once the socket is writable. Progress can always continue
+  // once the socket is readable.
   bool unsent() const { return !output_.empty() || channel_.unsent(); }
   // Returns true if nothing has been received.
   bool silent() const { return !heard_; }
-  // Returns true if a dialer lacks only the listener's proof. The dialer may then send by
-  // channel(); but without TLS the listener is not yet known.
+  // Returns true if this side is the dialer and only the listener's proof is missing. The dialer
+  // may then send by channel(). Without TLS, it is not yet proven who the listener is.
   bool proved() const;
   const Handshake& handshake() const { return handshake_; }
   int fd() const { return channel_.fd(); }
@@ -76,7 +76,7 @@ class Handshaker {
 
 // Blocks until the handshake is done, or `stop` ends it.
 absl::Status RunHandshake(Handshaker& handshaker, const Stop& stop);
-// Blocks until the dialer may send: `proved`, or done.
+// Blocks until the dialer may send: Handshaker::proved returns true, or the handshake is done.
 absl::Status RunUntilProved(Handshaker& handshaker, const Stop& stop);
 
 }  // namespace entrain

@@ -60,7 +60,8 @@ struct Entry {
   }
 };
 
-// Returns nullopt if the text is not a network, and an error if it is a malformed one.
+// Returns nullopt if the text does not look like a network, and an error if it is a malformed
+// network.
 absl::StatusOr<std::optional<Entry>> ParseNetwork(absl::string_view text) {
   const size_t slash = text.find('/');
   const auto host = Address::FromHost(text.substr(0, slash), 0);
@@ -118,8 +119,9 @@ absl::StatusOr<std::vector<Entry>> ParseFilter(absl::string_view filter) {
   return entries;
 }
 
-// Returns a rank; lower is better. It consists of the place in the filter, whether the address is
-// the store's route, and how far the address reaches. Nullopt: the filter excludes the address.
+// Returns a rank; lower is better. The rank consists of the index of the matching entry in the
+// filter, of whether packets to the store leave from the address, and of the address's scope.
+// Returns nullopt if the filter excludes the address.
 std::optional<std::array<int, 3>> Rank(const std::vector<Entry>& entries,
                                        const Interface& candidate, const Address* route) {
   bool any_family = false, family = false, any_place = false;

@@ -8,9 +8,9 @@
 //   ipv4, ipv6             addresses of that family
 //   ^ENTRY                 nothing that ENTRY matches
 // An address passes if no ^ENTRY matches it, if its family is listed (or no family is), and if a
-// name or network matches it (or none is listed). Among those that pass, the order of the names and
-// networks in the filter decides, then the address that leads to the store, then the scope:
-// routable before link-local before loopback.
+// name or network matches it (or none is listed). Among the addresses that pass, the order of the
+// names and networks in the filter decides. Among equals, the address from which packets to the
+// store leave is better. Then the scope decides: routable before link-local before loopback.
 //
 // Without a filter, the address is the one from which packets to the store's host leave. Without a
 // store's host it is 127.0.0.1.
@@ -36,17 +36,17 @@ struct Interface {
 // each as "eth0 10.0.0.7".
 absl::StatusOr<std::vector<Interface>> ListInterfaces();
 
-// Chooses among `interfaces`; has no side effects. `route` is the address that leads to the store,
-// or null. kInvalidArgument: an entry is malformed. kFailedPrecondition: no address passes. Both
-// errors name the filter and list the existing addresses.
+// Chooses among `interfaces`; has no side effects. `route` is the address from which packets to the
+// store leave, or null. kInvalidArgument: an entry is malformed. kFailedPrecondition: no address
+// passes. Both errors name the filter and list the existing addresses.
 absl::StatusOr<Address> ChooseAddress(absl::string_view filter,
                                       const std::vector<Interface>& interfaces,
                                       const Address* route);
 
 // Returns this process's address, with port 0. `route_to` is the store's host (a name or a number),
-// empty if there is none. If this host's own tables map that name to loopback (as Debian's do with
-// the host's own name), the name means this host. The result is then the address of the default
-// route, since other hosts know the name by another address.
+// empty if there is none. If this host's own tables map that name to loopback, the name means this
+// host. (Debian's tables map the host's own name to loopback.) The result is then the address of
+// the default route, since other hosts resolve the name to another address.
 absl::StatusOr<Address> ChooseLocalAddress(absl::string_view filter, absl::string_view route_to,
                                            const Stop& stop);
 
@@ -56,7 +56,7 @@ absl::StatusOr<Address> RouteTo(const Address& to);
 // Returns true if an interface of this host has the address.
 bool IsLocal(const Address& address);
 
-// Returns true for this host's own name: a name other than "localhost", all of whose addresses are
+// Returns true if `host` is a name of this host: it is not "localhost", and all its addresses are
 // loopback.
 bool IsOwnName(absl::string_view host, const std::vector<Address>& addresses);
 

@@ -19,7 +19,7 @@ constexpr int64_t kMostNs = 3600 * kSecond;
 
 void SetOption(int fd, int level, int option, int64_t value) {
   const int number = static_cast<int>(value);
-  // If the call fails, the kernel's default stays, which is no error.
+  // If the call fails, the kernel's default stays. That is no error.
   (void)setsockopt(fd, level, option, &number, sizeof(number));
 }
 

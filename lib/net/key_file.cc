@@ -35,7 +35,8 @@ absl::StatusOr<std::string> ReadKeyFile(absl::string_view path) {
     return Refuse(
         path, absl::StrFormat("others may use it (mode %03o); make it 600", info.st_mode & 0777));
   }
-  char bytes[kMaxKeyBytes + 2];  // room for a newline, and for one byte too many
+  char bytes[kMaxKeyBytes + 2];  // the longest key, a newline, and one byte more, which shows that
+                                 // the file is too long
   size_t filled = 0;
   while (filled < sizeof(bytes)) {
     const ssize_t got = read(fd.get(), bytes + filled, sizeof(bytes) - filled);

@@ -8,7 +8,8 @@
 
 namespace entrain {
 
-// A shorter key could be guessed; 16 random bytes cannot. `openssl rand -hex 32` writes 64 digits.
+// A shorter key could be guessed; 16 random bytes cannot be guessed. `openssl rand -hex 32` writes
+// 64 digits.
 constexpr size_t kMinKeyBytes = 16, kMaxKeyBytes = 4096;
 
 // The advice to an operator when plain traffic between hosts is refused.
@@ -17,9 +18,9 @@ inline constexpr absl::string_view kHowToSecure =
     "ENTRAIN_KEY_FILE to its path, or set ENTRAIN_TLS_CERT, ENTRAIN_TLS_KEY and ENTRAIN_TLS_CA. "
     "ENTRAIN_INSECURE=1 permits plain traffic";
 
-// Returns the file's bytes, without one newline at the end. Refuses (FAILED_PRECONDITION naming the
-// path) a file that group or others may read or write, that is shorter than kMinKeyBytes or longer
-// than kMaxKeyBytes, or that is no regular file.
+// Returns the file's bytes, without one newline at the end. Returns FAILED_PRECONDITION naming the
+// path for these files: group or others have any permission for the file, it is shorter than
+// kMinKeyBytes or longer than kMaxKeyBytes, or it is not a regular file.
 absl::StatusOr<std::string> ReadKeyFile(absl::string_view path);
 
 }  // namespace entrain

@@ -25,9 +25,9 @@ struct Listener {
 // kFailedPrecondition naming the address and the range.
 absl::StatusOr<Listener> OpenListener(const Address& host, PortRange ports);
 
-// Returns the number of connections that a listener may hold before they have proved to be a
-// peer's. It is an eighth of the descriptors that this process may have (RLIMIT_NOFILE), but at
-// least 1 and at most `most`.
+// Returns the number of strangers that a listener may hold: connections whose other end has not yet
+// proved that it is a peer. The number is an eighth of the descriptors that this process may have
+// (RLIMIT_NOFILE), but at least 1 and at most `most`.
 size_t PlacesForStrangers(size_t most);
 
 }  // namespace entrain

@@ -17,7 +17,7 @@ namespace entrain {
 
 constexpr size_t kMaxLocalName = sizeof(sockaddr_un::sun_path) - 1;
 
-// Uses at most kMaxLocalName bytes of `name`. Sets `bytes` to the length of the address.
+// Uses at most kMaxLocalName bytes of `name`. Sets `*bytes` to the length of the address.
 sockaddr_un AbstractAddress(absl::string_view name, socklen_t* bytes);
 
 absl::StatusOr<Fd> LocalSocket();

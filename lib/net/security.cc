@@ -39,7 +39,7 @@ void Security::UseKey() {
     if (made.ok()) {
       tls = *std::move(made);
     } else {
-      // Connections that want TLS then fail with an error about it.
+      // Connections that want TLS will fail with an error that names the reason.
       ENTRAIN_LOG(kError, "the key cannot be used for TLS: ", made.status().message());
     }
   }

@@ -20,14 +20,14 @@ namespace entrain {
 
 struct Security {
   Security() = default;
-  // Security by a key alone; an empty key: none.
+  // Security by a key alone. An empty key means no security.
   template <typename Text,
             typename = std::enable_if_t<std::is_convertible_v<const Text&, absl::string_view>>>
   Security(const Text& the_key) : key(absl::string_view(the_key)) {  // NOLINT(runtime/explicit)
     UseKey();
   }
 
-  // Returns true if a connection between processes with these two values can be established.
+  // Returns true if all settings for connections are equal, `checksums` excepted.
   friend bool operator==(const Security& a, const Security& b) {
     return a.key == b.key && a.files == b.files && a.within_host == b.within_host &&
            a.insecure == b.insecure;
@@ -41,7 +41,8 @@ struct Security {
 
   std::string key;  // empty: none
   TlsFiles files;   // files of the certificates; empty: none
-  // TLS by certificates if there are any, otherwise by the key. Null: neither.
+  // TLS by certificates if `files` is not empty, otherwise by the key. Null: there are no
+  // certificates and no key.
   std::shared_ptr<const TlsContext> tls;
   bool within_host = false;  // ENTRAIN_TLS=all
   bool insecure = false;     // ENTRAIN_INSECURE=1
@@ -57,9 +58,9 @@ struct SecurityPaths {
   std::string key_file;  // ENTRAIN_KEY_FILE
   TlsFiles tls;          // ENTRAIN_TLS_CERT, ENTRAIN_TLS_KEY, ENTRAIN_TLS_CA
 };
-// Reads the files, and ENTRAIN_TLS, ENTRAIN_INSECURE and ENTRAIN_CRC. kFailedPrecondition names a file that
-// cannot be used; kInvalidArgument names a setting that is malformed, or certificates of which only
-// a part is given.
+// Reads the files, and ENTRAIN_TLS, ENTRAIN_INSECURE and ENTRAIN_CRC. kFailedPrecondition names a
+// file that cannot be used. kInvalidArgument names a malformed setting, or says that only some of
+// the three paths for TLS are given.
 absl::StatusOr<Security> LoadSecurity(const SecurityPaths& given);
 
 }  // namespace entrain

@@ -46,7 +46,7 @@ bool WouldBlock(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-// Returns true for shortages of this process, and false for those of the other side.
+// Returns true if `error` is a shortage of this process.
 bool IsShortage(int error) {
   return error == ENOMEM || error == ENOBUFS;
 }
@@ -127,8 +127,8 @@ absl::Status FinishConnect(int fd, const Address& to) {
   if (error != 0) {
     return ConnectError(error, to);
   }
-  // A client that dials a free port of the ephemeral range may get the same port from the kernel,
-  // and so connect to itself.
+  // If a client dials a free port of the ephemeral range, the kernel may give the client this same
+  // port, and the client connects to itself.
   const auto local = LocalAddress(fd), remote = RemoteAddress(fd);
   if (local.ok() && remote.ok() && local->ToString() == remote->ToString()) {
     return ConnectError(ECONNREFUSED, to);

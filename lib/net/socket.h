@@ -1,11 +1,11 @@
 // Descriptors, addresses and sockets, with absl::Status for errors. Every descriptor is
 // close-on-exec and non-blocking, and no function raises SIGPIPE. Functions that take a Stop block
-// until they are done or the Stop ends them, and look at its flag at least every 20 ms. All other
-// functions return at once.
+// until they are done or the Stop ends them. They look at the Stop's flag at least every 20 ms. All
+// other functions return at once.
 //
 // Codes: kUnavailable for errors of the other side or the network, kDeadlineExceeded and kAborted
-// for an end by the Stop, kInvalidArgument for malformed addresses, kFailedPrecondition for a port
-// in use.
+// if the Stop ended the function, kInvalidArgument for malformed addresses, kFailedPrecondition for
+// a port in use.
 #pragma once
 
 #include <cstdint>
@@ -85,20 +85,20 @@ struct HostPort {
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 
 // Returns all addresses of a host. A numeric host needs no look-up. A look-up that outlives the
-// Stop is left to end by itself. kUnavailable names an unknown host, which may become known later,
-// since DNS lags.
+// Stop is left to end by itself. kUnavailable names a host that is unknown now. The host may become
+// known later, since DNS lags.
 absl::StatusOr<std::vector<Address>> Resolve(const HostPort& where, const Stop& stop);
 
 // Returns a listening socket. kFailedPrecondition names the address and port if the port is in use.
 absl::StatusOr<Fd> Listen(const Address& address, int backlog = 1024);
 // Returns the next connection, with TCP_NODELAY, or an invalid Fd if none waits. An error concerns
-// the listening side (out of descriptors, ...) and may pass.
+// the listening side (out of descriptors, ...). A later call may succeed.
 absl::StatusOr<Fd> Accept(int listener, Address* from = nullptr);
 // Begins a connection, with TCP_NODELAY. Once the descriptor is writable, FinishConnect returns the
 // result.
 absl::StatusOr<Fd> StartConnect(const Address& to);
 absl::Status FinishConnect(int fd, const Address& to);
-// Runs StartConnect and FinishConnect. Sets ProbeWhenIdle from the environment (keep_alive.h),
+// Runs StartConnect and FinishConnect. Calls ProbeWhenIdle with KeepAliveSetting() (keep_alive.h),
 // since the caller waits for answers.
 absl::StatusOr<Fd> Connect(const Address& to, const Stop& stop);
 
@@ -110,9 +110,9 @@ absl::StatusOr<Address> RemoteAddress(int fd);
 absl::StatusOr<size_t> ReadSome(int fd, void* out, size_t bytes);
 absl::StatusOr<size_t> WriteSome(int fd, const void* in, size_t bytes);
 
-// Returns the status for an error of a transfer: kUnavailable, unless this process lacks a
-// resource. EBADMSG comes from a connection with TLS (tls_session.h): bytes were altered on the
-// way.
+// Returns the status for an error of a transfer: kUnavailable, or another code if this process
+// lacks a resource. EBADMSG comes from a connection with TLS (tls_session.h): bytes were altered on
+// the way.
 absl::Status TransferError(int error, absl::string_view what);
 inline constexpr absl::string_view kAltered =
     "a record failed its authentication: its bytes were altered on the way";
@@ -129,9 +129,9 @@ absl::Status CheckStop(const Stop& stop, absl::string_view what);
 // Returns the number of milliseconds that the caller may sleep before it looks at `stop` again:
 // 0..20, rounded up.
 int StopSliceMs(const Stop& stop);
-// Returns a Stop that ends when `stop` does, and after `ns` nanoseconds at the latest.
+// Returns a Stop that ends when `stop` ends, but after `ns` nanoseconds at the latest.
 Stop Sooner(const Stop& stop, int64_t ns);
-// Sleeps between two attempts. Returns false if `stop` ended the sleep.
+// Sleeps for `ms` milliseconds. Returns false if `stop` ended the sleep.
 bool Pause(int ms, const Stop& stop);
 
 }  // namespace entrain

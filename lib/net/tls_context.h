@@ -16,7 +16,7 @@ namespace entrain {
 
 // Paths of PEM files.
 struct TlsFiles {
-  std::string certificate;  // this process's certificate, then those between it and the authority
+  std::string certificate;  // this process's certificate, then intermediate certificates
   std::string key;          // the certificate's private key
   std::string authorities;  // the authorities that sign the certificates of this job
   bool empty() const { return certificate.empty() && key.empty() && authorities.empty(); }
@@ -27,9 +27,9 @@ class TlsContext {
  public:
   // Both sides prove that they hold the pre-shared key.
   static absl::StatusOr<std::shared_ptr<const TlsContext>> ForKey(absl::string_view key);
-  // Both sides prove that they have a certificate of an authority in the file. The name in a
-  // certificate does not matter. kInvalidArgument: a path is missing. kFailedPrecondition names the
-  // file that cannot be used, and OpenSSL's reason.
+  // Both sides prove that they have a certificate of an authority in the file `files.authorities`.
+  // The name in a certificate does not matter. kInvalidArgument: a path is missing.
+  // kFailedPrecondition names a file that cannot be used, and OpenSSL's reason.
   static absl::StatusOr<std::shared_ptr<const TlsContext>> ForCertificates(const TlsFiles& files);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
@@ -47,10 +47,11 @@ class TlsContext {
   std::string psk_;
 };
 
-// The name of the one pre-shared key, and of the sessions that it stands for.
+// The identity of the pre-shared key in the TLS handshake, and the context of its sessions.
 inline constexpr absl::string_view kTlsName = "entrain";
 
-// Returns the reason of OpenSSL's oldest error in this thread, and clears all its errors.
+// Returns the reason of OpenSSL's oldest error in this thread, and clears all errors of this
+// thread.
 std::string TakeTlsReason();
 
 }  // namespace entrain

@@ -97,7 +97,8 @@ struct TlsSession::Basic {
     return what == BIO_CTRL_FLUSH ? 1 : 0;
   }
 
-  // ---- The handshake asks for the key, and for the text to which it is bound.
+  // ---- OpenSSL calls these functions during the handshake, to get the key and the text to which
+  // the handshake is bound.
 
   static int KeyOfDialer(SSL* ssl, const EVP_MD*, const unsigned char** identity, size_t* bytes,
                          SSL_SESSION** session) {
@@ -111,7 +112,7 @@ struct TlsSession::Basic {
                            SSL_SESSION** session) {
     const absl::string_view given(reinterpret_cast<const char*>(identity), bytes);
     *session = given == kTlsName ? SessionOf(ssl, Of(ssl)->context_->psk()) : nullptr;
-    return 1;  // without a session there is no such key, and the handshake fails
+    return 1;  // with a null session the handshake fails, because there is no key of this name
   }
 
   static int ChooseBinding(SSL* ssl, const unsigned char** chosen, unsigned char* chosen_bytes,
@@ -203,8 +204,8 @@ absl::StatusOr<bool> TlsSession::Shake() {
   return true;
 }
 
-// OpenSSL would also complete a handshake by a certificate although a key was offered, and a
-// handshake without ALPN. This refuses both.
+// OpenSSL would also complete a handshake by a certificate if a key was offered, and a handshake
+// without ALPN. This function refuses both kinds.
 absl::Status TlsSession::CheckShaken() const {
   const unsigned char* bound = nullptr;
   unsigned int bytes = 0;
@@ -245,8 +246,8 @@ void TlsSession::Note(int what) {
   ERR_clear_error();
 }
 
-// Reads from the socket into in_, which is empty. Returns the result of recv. Only an error that
-// ends the connection sets read_error_.
+// Reads from the socket into in_, which must be empty. Returns the result of recv. Sets read_error_
+// only if the error ends the connection.
 ssize_t TlsSession::Fill() {
   if (ended_ || read_error_ != 0) {
     return ended_ ? 0 : -1;
@@ -260,7 +261,7 @@ ssize_t TlsSession::Fill() {
   if (got > 0) {
     in_end_ = static_cast<size_t>(got);
   } else if (got == 0 && write_error_ != 0 && write_error_ != EPIPE) {
-    // The kernel reports an error only once, to the first caller.
+    // The kernel has reported this error to the failed send, and reports an error only once.
     read_error_ = errno = write_error_;
     return -1;
   } else if (got == 0) {
