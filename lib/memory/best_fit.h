@@ -7,8 +7,8 @@
 
 namespace entrain {
 
-// Removes from `idle` the smallest block for which `fits` holds, and returns it. Returns nullopt if
-// none fits.
+// Removes from `idle` the smallest block for which `fits` returns true, and returns this block.
+// Returns nullopt if no block fits.
 template <typename Block, typename Fits>
 std::optional<Block> TakeBestFit(std::vector<Block>* idle, const Fits& fits) {
   Block* best = nullptr;

@@ -78,7 +78,8 @@ void BufferPool::Give(OwnedBuffer buffer) {
 }
 
 void BufferPool::Clear() {
-  std::vector<OwnedBuffer> idle;  // destroyed after the lock is released
+  std::vector<OwnedBuffer> idle;  // destroyed after the lock is released, so that other threads do
+                                  // not wait for the freeing
   absl::MutexLock lock(&mutex_);
   idle.swap(idle_);
   idle_bytes_ = 0;

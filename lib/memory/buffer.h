@@ -1,5 +1,4 @@
-// Owned, aligned host memory, and a pool that reuses it. A buffer keeps its kind, so that device
-// memory needs only another allocator, not another class.
+// Owned, aligned host memory, and a pool that reuses such memory.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,8 @@
 
 namespace entrain {
 
-// Owns memory aligned to 64 bytes (4096 from 64 KiB on). Move-only. Contents are not initialised.
+// Owns memory aligned to 64 bytes, or to 4096 bytes if its size is at least 64 KiB. Move-only.
+// Contents are not initialised.
 class OwnedBuffer {
  public:
   OwnedBuffer() = default;

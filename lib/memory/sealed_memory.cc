@@ -35,8 +35,8 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int64_t kHugePage = 2 << 20;
-constexpr int64_t kPiece = 32 << 20;  // memory is replaced in pieces, since each piece exists twice
-                                      // meanwhile
+// Memory is replaced piece by piece: while a piece is replaced, it exists twice.
+constexpr int64_t kPiece = 32 << 20;
 
 // Converts errno of a system call that allocates memory. A shortage becomes RESOURCE_EXHAUSTED.
 absl::Status MemoryStatus(int error, absl::string_view doing, int64_t bytes) {
@@ -47,7 +47,7 @@ absl::Status MemoryStatus(int error, absl::string_view doing, int64_t bytes) {
   return ErrnoStatus(error, what);
 }
 
-// Refuses a reservation of more memory than there is. The kernel would not refuse it, but would end
+// Refuses to reserve more memory than the machine has. The kernel would not refuse, but would kill
 // processes to get the memory.
 absl::Status CheckAgainstMachine(int64_t bytes) {
   struct sysinfo machine {};
@@ -61,9 +61,9 @@ absl::Status CheckAgainstMachine(int64_t bytes) {
                                            : MemoryStatus(ENOMEM, "reserving", bytes);
 }
 
-// If the system gives transparent huge pages on advice only, it gives them at the first touch, not
-// in Reserve. So this touches all pages now. (Before Linux 5.14 it has no way to do that, and
-// Reserve gets usual pages.)
+// Asks for transparent huge pages. If the kernel gives them on advice only, it does so at the first
+// touch of a page, not in Reserve. So this function touches all pages now. (It cannot do that
+// before Linux 5.14, and Reserve then gets usual pages.)
 void AskForHugePages(std::byte* data, int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   if (madvise(data, size, MADV_HUGEPAGE) != 0 ||
@@ -113,7 +113,7 @@ absl::StatusOr<SealedMemory> SealedMemory::Create(int64_t bytes, Pages pages, Ex
   return memory;
 }
 
-// Reserved huge pages are also taken here: later there may be none left.
+// With reserved huge pages, Open also takes the pages: later there may be none left.
 absl::Status SealedMemory::Open(int64_t bytes, unsigned flags) {
   fd_ = memfd_create("entrain", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
   if (fd_ < 0) {
@@ -176,8 +176,8 @@ absl::Status SealedMemory::Map(Access access) {
   return absl::OkStatus();
 }
 
-// A thread that reads there during the call may have to wait in the kernel, but sees no gap,
-// because one mapping replaces the other at once.
+// A thread that reads the range during the call may have to wait in the kernel. It never finds the
+// range unmapped, because one mapping replaces the other in one step.
 absl::StatusOr<SealedMemory> SealedMemory::Replace(std::byte* begin, int64_t bytes) {
   SealedMemory source;  // the same memory at another address
   ENTRAIN_RETURN_IF_ERROR(source.Open(bytes, 0));
@@ -197,7 +197,7 @@ absl::StatusOr<SealedMemory> SealedMemory::Replace(std::byte* begin, int64_t byt
         continue;
       }
       status = MemoryStatus(errno, "replacing", piece);
-      // The former mapping may be gone already.
+      // The failed mmap may already have removed the former mapping.
       if (const absl::Status put = PutPrivate(begin + at, source.data_ + at, piece); !put.ok()) {
         ENTRAIN_LOG(kError, "memory: ", piece,
                     " bytes of this process cannot be put back in place: ", put.message());
@@ -251,8 +251,9 @@ bool SealedMemory::IsPrivate(const std::byte* begin, int64_t bytes) {
   return from >= until;
 }
 
-// Reserves in pieces. On older kernels (6.1 for one) a signal undoes the allocations that a call
-// has made so far. With a timer running (a profiler's, for example), one long call would never end.
+// Reserves piece by piece. On older kernels (such as 6.1) a signal undoes all allocations of the
+// current call. If a timer sends signals (a profiler's, for example), one long call would never
+// end.
 absl::Status SealedMemory::Reserve(int64_t offset, int64_t bytes) const {
   const int64_t end = offset + bytes;
   while (offset < end) {

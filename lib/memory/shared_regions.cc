@@ -17,8 +17,8 @@ uintptr_t Key(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
 
-// Returns true if the error means that the system forbids shared memory, and not that memory is
-// short.
+// Returns true if the error means that the system forbids shared memory. (Other errors mean that
+// memory is short.)
 bool Forbids(int error) {
   return error == EPERM || error == EACCES || error == ENOSYS;
 }
@@ -81,8 +81,8 @@ absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Register(Byte
   return region;
 }
 
-// The relaxed load of the count is sufficient: a thread that knows an address of a region learned
-// it after the region was counted.
+// A relaxed load of the count is sufficient: the region was counted before any thread could learn
+// its address.
 std::shared_ptr<const SharedRegion> SharedRegions::Find(ConstBytes bytes) const {
   if (count_.load(std::memory_order_relaxed) == 0) {
     return nullptr;

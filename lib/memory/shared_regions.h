@@ -1,6 +1,7 @@
 // The memory that a process has allocated for its peers (entrain_mem_alloc) or registered for them
-// (entrain_mem_register). A region is looked up by the address of a buffer. A transport that passes
-// descriptors can then offer the region to the process to which a message goes.
+// (entrain_mem_register). A region is looked up by the address of a buffer. If the buffer of a
+// message lies in a region, a transport that can pass descriptors offers the region to the
+// receiving process.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,7 @@ namespace entrain {
 
 // Immutable. Lives as long as it has a holder.
 struct SharedRegion {
-  uint64_t id = 0;  // never 0, never used again
+  uint64_t id = 0;  // never 0; no other region ever gets the same number
   // The bytes of the region. If a registered range does not begin and end at a page boundary, its
   // first and last bytes lie outside of `memory`.
   ConstBytes whole;
@@ -40,15 +41,17 @@ class SharedRegions {
   // Allocates at least 1 byte, aligned to a page.
   absl::StatusOr<std::shared_ptr<const SharedRegion>> Allocate(int64_t bytes,
                                                                SealedMemory::Pages pages);
-  // Replaces the whole pages of this range, if they are private memory, by memory that peers can
-  // map. No thread may write there during the call. INVALID_ARGUMENT: a part of the range is in a
-  // region. After an error nothing has changed.
+  // Registers the range. If its whole pages are private memory, replaces them by memory that peers
+  // can map (SealedMemory::Replace); otherwise, or if the system forbids shared memory, peers
+  // cannot map the region. No thread may write to the range during the call. INVALID_ARGUMENT: a
+  // part of the range is already in a region. After an error the range is not registered.
   absl::StatusOr<std::shared_ptr<const SharedRegion>> Register(Bytes bytes);
-  // Returns the region that contains all of these bytes and that peers can map, or null.
+  // Returns the region that contains all of these bytes, if peers can map the region; otherwise
+  // null.
   std::shared_ptr<const SharedRegion> Find(ConstBytes bytes) const;
   // Returns the region that begins at `begin`, or null.
   std::shared_ptr<const SharedRegion> At(const void* begin) const;
-  // Removes the region from the list. Its memory is freed with its last holder.
+  // Removes the region from the list. The last holder of the region frees its memory.
   std::shared_ptr<SharedRegion> Remove(const SharedRegion& region);
 
  private:
