@@ -22,10 +22,11 @@ std::string ReadAll(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-// Returns the start time of a running process; empty if it has ended or does not exist.
+// Returns the start time of a running process, or an empty text if the process has ended or does
+// not exist.
 std::string StartOf(absl::string_view pid) {
   const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
-  const size_t name_end = stat.rfind(')');  // a name may hold any character
+  const size_t name_end = stat.rfind(')');  // the process's name may hold any character
   const std::vector<absl::string_view> rest =
       absl::StrSplit(name_end == std::string::npos ? absl::string_view()
                                                    : absl::string_view(stat).substr(name_end + 1),

@@ -1,5 +1,6 @@
-// The value that a rank brings to a meeting whose store is a plain map: its entry, and the name of
-// its process. By this name other processes of the host see whether the process still runs.
+// The value that a rank brings to a meeting whose store is a plain map: the rank's entry and the
+// name of the rank's process. By this name other processes of the same host find out whether the
+// process still runs.
 #pragma once
 
 #include <string>
@@ -11,14 +12,14 @@
 
 namespace entrain {
 
-// The name of a process for other processes: PID namespace, PID, start time.
+// A name that identifies a process to other processes: PID namespace, PID, start time.
 struct ProcessName {
   std::string space, pid, start;
   static ProcessName Own();
-  // Returns true if HasEnded gives an answer, because this process sees the PIDs of the other
-  // process's namespace.
+  // Returns true if the named process is in the PID namespace of the calling process. Only then
+  // HasEnded gives an answer.
   bool IsHere() const;
-  // Reads /proc.
+  // Returns true if the named process does not run any more. Reads /proc.
   bool HasEnded() const;
 };
 

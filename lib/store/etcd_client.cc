@@ -18,8 +18,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A member that has not answered in this time is given up for this request. An election takes one
-// to two seconds with etcd's default settings; the client does not wait for it at one member.
+// If a member has not answered a request after this time, the client tries the next member. An
+// election takes one to two seconds with etcd's default settings. The client does not wait for the
+// election at one member.
 constexpr int64_t kAnswerNs = 2 * kSecond;
 constexpr int kRetryFirstMs = 10, kRetryMostMs = 500;
 constexpr size_t kMaxIdle = 8;
@@ -113,7 +114,8 @@ EtcdReply::Read ReadFrom(const Json& range) {
   return read;
 }
 
-// Returns the error of an answer other than 200. kUnavailable: another member may succeed.
+// Returns the error of an answer whose code is not 200, or whose body is an error. kUnavailable:
+// another member may succeed.
 absl::Status ErrorOf(int http, const std::string& body) {
   const Json json = Json::parse(body, nullptr, false);
   const Json& error = At(json, "error");  // a text, or the error of a stream
@@ -245,7 +247,8 @@ absl::StatusOr<std::string> EtcdClient::AskOne(HttpPost* post, size_t member, co
     resolved_[member].reset();  // the host may have a new address
     return post->status();
   }
-  // An answer that is a stream (for a keep-alive) begins with 200 even if it is an error.
+  // If an answer is a stream (as that of a keep-alive is), its code is 200 even if its body is an
+  // error.
   return post->code() == 200 && !absl::StartsWith(post->answer(), R"({"error":)")
              ? absl::StatusOr<std::string>(std::move(post->answer()))
              : ErrorOf(post->code(), post->answer());

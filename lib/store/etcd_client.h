@@ -1,10 +1,13 @@
-// A client of etcd v3, which uses its JSON gateway. It knows several members and uses one of them.
-// It changes to the next member if this one does not answer or is cut off from the others.
+// A client of etcd v3 by etcd's JSON gateway. The client knows several members of the cluster and
+// uses one of them. It changes to the next member if the member in use does not answer or is cut
+// off from the other members.
 //
-// A request whose answer is lost is sent again, so etcd may execute it twice. The comparisons of a
-// transaction must make a second execution harmless (etcd_store.cc, etcd_meeting.cc).
+// If an answer is lost, the client sends the request again, so etcd may execute a request twice.
+// The comparisons of a transaction must make a second execution harmless (etcd_store.cc,
+// etcd_meeting.cc).
 //
-// Thread safety: any thread may use an EtcdClient. A watch is used by one thread, except for Wake.
+// Thread safety: any thread may use an EtcdClient. An EtcdWatch belongs to one thread; only Wake
+// may be called by any thread.
 #pragma once
 
 #include <atomic>
@@ -26,20 +29,21 @@
 
 namespace entrain {
 
-// A key as etcd holds it. A revision is the number of a transaction, counted over the whole
+// A key and its value in etcd. A revision is the number of a transaction, counted over the whole
 // cluster.
 struct EtcdRow {
   std::string key, value;
   int64_t revision = 0;  // revision of the transaction that wrote the key last
-  int64_t lease = 0;     // the key ends with this lease; 0: none
+  int64_t lease = 0;     // etcd removes the key when this lease ends; 0: none
 };
 
 // One operation of a transaction.
 struct EtcdStep {
   enum class Kind { kPut, kRead, kDelete };
-  enum class Rows { kWhole, kKeys, kCount };  // the contents of a read's result
+  enum class Rows { kWhole, kKeys, kCount };  // what a read returns for each key
   Kind kind = Kind::kRead;
-  std::string key, end;  // kRead: the keys from `key` to before `end`; empty: only `key`
+  std::string key, end;  // kRead: reads the keys from `key` up to, but without `end`; empty: only
+                         // `key`
   std::string value;     // kPut
   int64_t lease = 0;     // kPut
   Rows rows = Rows::kWhole;
@@ -54,8 +58,8 @@ struct EtcdStep {
 struct EtcdTransaction {
   // Keys, each with the revision that it must have; 0: the key must not exist.
   std::vector<std::pair<std::string, int64_t>> compares;
-  std::vector<EtcdStep> then;       // if all keys have these revisions
-  std::vector<EtcdStep> otherwise;  // if not
+  std::vector<EtcdStep> then;       // executed if all keys of `compares` have these revisions
+  std::vector<EtcdStep> otherwise;  // executed otherwise
 };
 
 struct EtcdReply {
@@ -66,7 +70,8 @@ struct EtcdReply {
     const EtcdRow* row() const { return rows.empty() ? nullptr : &rows.front(); }
   };
   bool compared = false;    // `then` was executed
-  int64_t revision = 0;     // revision of this transaction, or of the last one if it wrote nothing
+  int64_t revision = 0;     // revision of this transaction; if it wrote nothing, of the last
+                            // transaction
   std::vector<Read> reads;  // one for each kRead, in order
 };
 
@@ -76,7 +81,8 @@ class EtcdClient;
 class EtcdWatch {
  public:
   enum class News { kNone, kChanged, kEnded };
-  // Begins anew, at the member that the client uses now. Reports changes from `revision` on.
+  // Begins the watch again, at the member that the client uses now. The watch reports changes from
+  // `revision` on.
   void Start(const std::string& key, int64_t revision);
   // Waits up to `ms` milliseconds. kEnded: the member has ended the watch, or the client uses
   // another member; the caller must call Start again.
@@ -102,10 +108,10 @@ class EtcdClient {
 
   // Each function tries one member after the other until a member answers or `stop` ends it. The
   // error is then kDeadlineExceeded or kAborted, with the last error of each member. Other errors
-  // are etcd's own. They do not name the request; the caller does.
+  // are etcd's own. They do not name the request, so the caller must add its name.
   absl::StatusOr<EtcdReply> Run(const EtcdTransaction& transaction, const Stop& stop) const;
   absl::StatusOr<EtcdReply> Read(std::vector<EtcdStep> reads, const Stop& stop) const;
-  // Returns a new lease, which ends `seconds` after it was granted or kept alive.
+  // Returns a new lease, which ends `seconds` after Grant or after the last KeepAlive.
   absl::StatusOr<int64_t> Grant(int64_t seconds, const Stop& stop) const;
   // Returns kNotFound if the lease has ended.
   absl::Status KeepAlive(int64_t lease, const Stop& stop) const;
@@ -123,7 +129,8 @@ class EtcdClient {
                                   const Stop& stop) const;
   absl::StatusOr<std::string> AskOne(HttpPost* post, size_t member, const char* path,
                                      const std::string& body, const Stop& stop) const;
-  // Returns the member's addresses in the form of HttpPost::Start. Empty: its host is a number.
+  // Returns the member's addresses in the form that HttpPost::Start takes, or an empty text if the
+  // member's host is a number.
   absl::StatusOr<std::string> Resolved(size_t member, const Stop& stop) const;
   std::string UrlOf(size_t member, const char* path) const;
   absl::StatusOr<std::unique_ptr<HttpPost>> Take() const;
@@ -134,7 +141,8 @@ class EtcdClient {
   mutable std::atomic<size_t> current_{0};  // the member in use
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<HttpPost>> idle_;
-  mutable std::vector<std::optional<std::string>> resolved_;  // by member; unset: not known now
+  // by member; unset: must be looked up
+  mutable std::vector<std::optional<std::string>> resolved_;
 };
 
 }  // namespace entrain

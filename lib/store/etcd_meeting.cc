@@ -1,14 +1,15 @@
 // Keys of a meeting, whose names begin with ROOT/m/<the escaped key>/:
 //   rank/R    the entry of rank R (brought.h) and a random number; under a lease of this rank. Gone
 //             when the rank has finished
-//   outcome   the table of all entries, written by the rank that came last, under a lease that all
-//             ranks keep alive; or the reason why the meeting has failed, which replaces a table
-//   done/R    rank R has finished; under the table's lease
+//   outcome the table of all entries, written by the rank that came last, under a lease that all
+//             ranks keep alive; or the reason why the meeting has failed, which may replace the
+//             table
+//   done/R exists if rank R has finished; under the table's lease
 // R has eight hexadecimal digits, so that keys are in rank order.
 //
-// Each change is one transaction, which fails if another process has changed the keys before. If a
-// transaction is executed twice, it changes nothing the second time, because its own first
-// execution is such a change. So a request whose answer was lost can be sent again.
+// Each change is one transaction. It fails if another process has changed the keys before. If etcd
+// executes a transaction twice, the second execution changes nothing, because the first execution
+// has already changed the keys. So a request whose answer was lost can be sent again.
 //
 // All leases last for kLeaseS. A lease that its processes do not keep alive ends, and its keys end
 // with it. So a meeting leaves nothing behind, even if all its processes are killed.
@@ -48,8 +49,8 @@ constexpr int64_t kLeaseS = 8;
 constexpr int64_t kKeepNs = 2 * kSecond;            // between two signs of life
 constexpr int64_t kReadNs = kSecond;                // between two looks at the keys
 constexpr int64_t kProcessNs = 200 * kMillisecond;  // between two looks at the next rank's process
-// An election of etcd must not make a rank's last message too late. Without this message the rank's
-// lease ends.
+// The time for a rank's last message. It is long, because an election of etcd may delay the
+// message. After this time the rank's lease ends, and the message is not needed any more.
 constexpr int64_t kLastWordNs = kLeaseS * kSecond;
 constexpr int kStepMs = 20;
 constexpr int64_t kPage = 64;      // entries of at most 64 KiB in one answer
@@ -84,7 +85,7 @@ class EtcdMeeting final : public StoreMeeting {
   absl::Status Join(const Stop& stop) {
     ENTRAIN_ASSIGN_OR_RETURN(lease_, client_->Grant(kLeaseS, stop));
     ENTRAIN_ASSIGN_OR_RETURN(watch_, client_->Watch());
-    // The keys that this rank may replace: the process that left them has ended.
+    // The keys that this rank may replace, because the process that left them has ended.
     Replaced replaced;
     std::optional<Place> place;
     while (!place.has_value()) {
@@ -95,7 +96,8 @@ class EtcdMeeting final : public StoreMeeting {
     joined_ = place->status.ok();
     if (place->refused) {
       Fail(place->status);
-      failure_ = place->status;  // this rank's own error, whatever made the others fail before
+      failure_ = place->status;  // this rank's own error counts here, even if the meeting failed
+                                 // earlier for another reason
       return absl::OkStatus();
     }
     failure_ = place->status;
@@ -143,7 +145,8 @@ class EtcdMeeting final : public StoreMeeting {
     ENTRAIN_RETURN_IF_ERROR(Check());
     std::vector<int> absent;
     std::vector<bool> came(static_cast<size_t>(mine_.entry.size));
-    // From the first rank that has finished to the last that has not.
+    // The range contains the keys done/R of finished ranks and rank/R of the other ranks that have
+    // joined.
     ENTRAIN_ASSIGN_OR_RETURN(const auto rows, List(Key("done/"), Key("rank0"), Rows::kKeys, stop));
     for (const EtcdRow& row : rows) {
       const std::optional<int32_t> rank = RankOf(row);
@@ -165,7 +168,7 @@ class EtcdMeeting final : public StoreMeeting {
   };
   struct Place {
     absl::Status status;   // OK: the rank has its place
-    bool refused = false;  // the status is about this rank, and fails the meeting
+    bool refused = false;  // the store refuses this rank, which fails the meeting
     int64_t ranks = 0;     // number of ranks that have a place
   };
   // The next rank in the meeting.
@@ -177,8 +180,8 @@ class EtcdMeeting final : public StoreMeeting {
   };
 
   int32_t rank() const { return mine_.entry.rank; }
-  // Returns the time limit for all last messages of the caller's thread. The time begins at the
-  // first call.
+  // Returns the time limit for all last messages. The time begins at the first call. For the
+  // caller's thread only.
   Stop LastWord() {
     last_word_ = last_word_.value_or(LastWordBy(by_, kLastWordNs));
     return {*last_word_};
@@ -262,8 +265,8 @@ class EtcdMeeting final : public StoreMeeting {
                                                   const Stop& stop, Replaced* replaced) {
     ENTRAIN_ASSIGN_OR_RETURN(const News news, DecodeNews(outcome.value));
     if (news.kind == NewsKind::kFailed) {
-      // If all ranks of the failed meeting had left before this process came, the failure belongs
-      // to an earlier start of the job.
+      // If no rank of the failed meeting is left, and the meeting failed before this process opened
+      // the store, the failure belongs to an earlier start of the job.
       if (reply.reads[0].count == 0 && outcome.revision <= opened_) {
         replaced->outcome = outcome.revision;
         return std::optional<Place>();
@@ -274,8 +277,8 @@ class EtcdMeeting final : public StoreMeeting {
     }
     const auto size = static_cast<int32_t>(news.table.size());
     if (reply.reads[5].count == size) {
-      // All ranks have finished. The last one is about to remove the remaining keys, or was killed
-      // before.
+      // All ranks have finished. The last rank will remove the remaining keys soon, or was killed
+      // before it could do so.
       ENTRAIN_RETURN_IF_ERROR(client_->Revoke(outcome.lease, stop));
       return std::optional<Place>();
     }
@@ -323,8 +326,8 @@ class EtcdMeeting final : public StoreMeeting {
     }
     const auto came = static_cast<int32_t>(table.size());
     if (came != mine_.entry.size) {
-      // If the answer to the claim was lost, another rank may also have concluded that it is the
-      // last one and published the table, and rank `came` has finished.
+      // The answer to this rank's claim may have been lost. Another rank may then have concluded
+      // that it came last, published the table, and rank `came` may already have finished.
       ENTRAIN_ASSIGN_OR_RETURN(const EtcdReply reply,
                                client_->Read({EtcdStep::Read(Key("outcome"))}, stop));
       if (reply.reads[0].row() != nullptr) {
@@ -358,14 +361,15 @@ class EtcdMeeting final : public StoreMeeting {
 
   // ---- The outcome
 
-  // Takes over the outcome from etcd; null: there is none.
+  // Stores the outcome that was read from etcd; null: there is none.
   void Learn(const EtcdRow* outcome) {
     absl::StatusOr<News> news = absl::NotFoundError("");
     if (outcome != nullptr) {
       news = DecodeNews(outcome->value);
     }
     std::lock_guard<std::mutex> lock(mutex_);
-    // When the last rank has removed the keys, this rank has finished and is stopping.
+    // If the last rank has removed the keys, this rank has finished and is stopping. That is no
+    // failure.
     if (!failure_.ok() || stopping_) {
       return;
     }
@@ -388,7 +392,7 @@ class EtcdMeeting final : public StoreMeeting {
   void FailBy(const Stop& stop, const absl::Status& why) {
     absl::Status agreed = Check();
     if (!agreed.ok()) {
-      return;  // this rank was already told, or is not concerned
+      return;  // the caller already knows the failure, or the rank has no place in the meeting
     }
     agreed = why;
     EtcdTransaction fail;
@@ -396,7 +400,8 @@ class EtcdMeeting final : public StoreMeeting {
     fail.otherwise = {EtcdStep::Read(Key("outcome"))};
     const auto lease = client_->Grant(kLeaseS, stop);
     fail.then = {EtcdStep::Put(Key("outcome"), EncodeFailed(why), lease.value_or(0))};
-    bool told = !lease.ok();  // etcd does not answer; the others notice that, or this rank's end
+    bool told = !lease.ok();  // true: etcd does not answer. The other ranks notice that, or the end
+                              // of this rank
     while (!told) {
       const auto reply = client_->Run(fail, stop);
       told = !reply.ok() || reply->compared;
@@ -421,7 +426,7 @@ class EtcdMeeting final : public StoreMeeting {
       std::lock_guard<std::mutex> lock(mutex_);
       table_lease = table_lease_;
     }
-    if (table_lease == 0) {  // this rank has not waited for the table
+    if (table_lease == 0) {  // this rank has not yet read the table
       ENTRAIN_ASSIGN_OR_RETURN(const EtcdReply reply,
                                client_->Read({EtcdStep::Read(Key("outcome"), Rows::kKeys)}, stop));
       table_lease = reply.reads[0].row() == nullptr ? lease_ : reply.reads[0].row()->lease;
@@ -564,7 +569,8 @@ class EtcdMeeting final : public StoreMeeting {
              RankLeft(watched_.rank, "has ended while the ranks were meeting"));
       client_->Revoke(watched_.lease, {LastWordBy(by_, kLastWordNs), &stopping_}).IgnoreError();
     } else {
-      watched_.is_here = false;  // it has finished, or another process has taken its place
+      watched_.is_here = false;  // the watched rank has finished, or another process has taken its
+                                 // place
     }
   }
 

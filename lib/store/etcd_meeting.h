@@ -11,7 +11,7 @@
 
 namespace entrain {
 
-// `root` is the prefix of the names of all keys of the store. `opened` is etcd's revision when this
+// `root` is the prefix of all keys of the store. `opened` is etcd's revision at the time when this
 // process opened the store.
 absl::StatusOr<std::unique_ptr<StoreMeeting>> JoinOverEtcd(std::shared_ptr<const EtcdClient> client,
                                                            const std::string& root, int64_t opened,

@@ -1,14 +1,12 @@
-// A store in etcd. Names of keys, after ROOT, which is the path of the URL:
-//   ROOT/k/KEY     a value
-//   ROOT/m/...     meetings (etcd_meeting.cc)
-//   ROOT/w/LEASE   the mark of a writer of this process, under that lease: the number of its last
-//                  write
+// A store in etcd. Names of keys, after ROOT, which is the path of the URL: ROOT/k/KEY a value
+//   ROOT/m/... meetings (etcd_meeting.cc) ROOT/w/LEASE the mark of a writer of a process, under the
+//   lease LEASE: the number of the writer's last write
 //
-// A write is one transaction, which compares and advances the mark of its writer. So it takes
+// A write is one transaction, which compares and advances the mark of its writer. So a write takes
 // effect once, even if the client sends it several times because answers were lost. The mark then
-// shows which attempt took effect, and no attempt can take effect later. An add and a
-// compare-and-set also compare the revision of the key. They are tried again if another process has
-// changed the key.
+// shows which attempt took effect. No other attempt can take effect later. An add and a
+// compare-and-set also compare the revision of the key. The store repeats them if another process
+// has changed the key.
 #include <algorithm>
 #include <mutex>
 #include <optional>
@@ -30,7 +28,8 @@ namespace entrain {
 namespace {
 
 constexpr absl::string_view kDefaultRoot = "entrain";
-constexpr int64_t kReadAgainNs = 2 * kSecond;  // a watch that reports nothing is not trusted longer
+constexpr int64_t kReadAgainNs = 2 * kSecond;  // the client reads again after this time, even if
+                                               // its watch reports nothing
 constexpr int64_t kMarkS = 600, kKeepNs = kMarkS / 4 * kSecond;
 constexpr int64_t kCloseNs = kSecond;  // for all marks together
 constexpr int kMostPauseMs = 32;
@@ -163,7 +162,8 @@ class EtcdStore final : public RequestStore {
     if (settled) {
       GiveWriter(writer);
     } else {
-      // An attempt may still be under way. Without the lease it cannot take effect.
+      // An attempt may still be under way. After the end of its lease the attempt cannot take
+      // effect.
       client_->Revoke(writer.lease, Sooner({LastWordBy(stop.deadline)}, kCloseNs)).IgnoreError();
     }
     return answer;
@@ -241,8 +241,8 @@ class EtcdStore final : public RequestStore {
     return read.row() == nullptr ? std::nullopt : std::optional<EtcdRow>(*read.row());
   }
 
-  // Returns the time to wait after this number of attempts. It is random, so that processes that
-  // change one key do not collide again.
+  // Returns the time to wait after this number of attempts. The time is random, so that processes
+  // that change the same key do not collide again.
   static int RandomPauseMs(size_t attempts) {
     thread_local std::minstd_rand random{std::random_device{}()};
     const int most = std::min(kMostPauseMs, 1 << std::min<size_t>(attempts, 16));

@@ -45,7 +45,8 @@ std::string EscapeForFile(absl::string_view key) {
 
 absl::Status FileError(absl::string_view what, absl::string_view path) {
   const int error = errno;
-  // The user can fix an unusable directory. Other errors may be shortages (disk, descriptors).
+  // These errors mean that the directory is unusable, and the user can fix that. Other errors may
+  // be shortages (disk, descriptors).
   if (error == EACCES || error == EPERM || error == ENOENT || error == ENOTDIR || error == EROFS) {
     return absl::FailedPreconditionError(
         absl::StrCat("file store: cannot ", what, " ", path, ": ", std::strerror(error)));
@@ -84,7 +85,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, size_t most) {
 absl::Status ReplaceFile(const std::string& directory, const std::string& path,
                          absl::string_view bytes, Fd* lock) {
   const std::string temporary = absl::StrCat(directory, "/.new");
-  unlink(temporary.c_str());  // a dead writer may have left one
+  unlink(temporary.c_str());  // a writer that died may have left a temporary file
   const auto create = [&] {
     return open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   };

@@ -12,27 +12,28 @@
 
 namespace entrain {
 
-// Returns the key as the rest of a file name: bytes other than letters, digits, '_' and '-' become
-// %XX. If the result is too long, returns its start, '~' and the SHA-256 of the key.
+// Returns the key in a form for the end of a file name: bytes other than letters, digits, '_' and
+// '-' become %XX. If this form is too long, returns its beginning, '~' and the SHA-256 of the key.
 std::string EscapeForFile(absl::string_view key);
 
-// Returns the status for errno, naming the path. kFailedPrecondition: the user can fix the cause.
-// kResourceExhausted: a shortage.
+// Returns the status for errno. The message names the path. kFailedPrecondition: the user can fix
+// the cause. kResourceExhausted: a shortage.
 absl::Status FileError(absl::string_view what, absl::string_view path);
 
 // Returns the whole file, or its first `most` + 1 bytes if it is longer. kNotFound: there is no
 // such file.
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t most);
 
-// Writes a new file and renames it over `path`, so that readers see either the old one or the new
-// one. If `lock` is not null, the new file is locked before the rename and `lock` gets its
-// descriptor. The caller must hold LockDirectory, so that the temporary file has one writer.
+// Writes a new file and renames it over `path`, so that readers see either the whole old file or
+// the whole new file. If `lock` is not null, the new file is locked before the rename and `lock`
+// gets its descriptor. The caller must hold LockDirectory, so that the temporary file has one
+// writer.
 absl::Status ReplaceFile(const std::string& directory, const std::string& path,
                          absl::string_view bytes, Fd* lock = nullptr);
 
-// Excludes the other writers of the directory until the descriptor is closed, also by the writer's
-// death. Opens the lock file on each call, since flock on one descriptor does not exclude threads.
-// `what` is the operation that an error names.
+// Locks the directory: waits for other writers, and excludes them until the returned descriptor is
+// closed. (The kernel closes it when the process dies.) Opens the lock file on each call, since
+// flock on one descriptor does not exclude threads. `what` is the operation that an error names.
 absl::StatusOr<Fd> LockDirectory(const std::string& directory, const Stop& stop,
                                  absl::string_view what);
 

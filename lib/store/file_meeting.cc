@@ -1,12 +1,11 @@
-// Files of a meeting, whose names begin with "m<escaped key>.":
-//   R        the place of rank R: u8 state ('i' in, 'f' finished), u32 claims, then its Entry. Its
-//            process holds a lock (flock) on the file while it lives; the kernel ends the lock with
-//            the process, by kill -9 too
+// Files of a meeting, whose names begin with "m<escaped key>.": R the place of rank R: u8 state
+//   ('i' in, 'f' finished), u32 claims, then its Entry. The rank's process holds a lock (flock) on
+//   the file. The kernel releases the lock when the process ends, even by kill -9
 //   failed   the first failure, an encoded status
-// A file appears by rename, and is locked before that. Each rank watches the next rank, cyclically,
-// that has not finished. If the file of that rank can be locked and does not say finished, the
-// process of the rank has ended. So if several neighbouring ranks have ended, a living rank detects
-// the last one of them, and each rank examines one file per interval.
+// A file gets its name by rename, and is already locked then. Each rank watches the next unfinished
+// rank, cyclically. If the watcher can lock that rank's file and the file does not say finished,
+// the process of the rank has ended. So if several neighbouring ranks have ended, a living rank
+// detects the last one of them, and each rank examines one file per interval.
 #include "lib/store/file_meeting.h"
 
 #include <algorithm>
@@ -97,8 +96,8 @@ class FileMeeting final : public StoreMeeting {
     if (now >= watch_again_ns_) {
       watch_again_ns_ = now + kWatchNs;
       if (const int32_t ended = FindEnded(); ended >= 0) {
-        // Does not wait for the lock: if other processes are writing, the next look detects the
-        // ended rank again.
+        // Does not wait for the directory's lock: if other processes are writing, this rank detects
+        // the ended rank again at its next look.
         FailBy({0}, RankLeft(ended, absl::StrCat("has ended while the ranks were meeting, or in an "
                                                  "earlier run that used ",
                                                  url())));
@@ -112,7 +111,8 @@ class FileMeeting final : public StoreMeeting {
 
   void Finish() override {
     if (lock_.valid()) {
-      // This order ensures that no rank finds the file unlocked and not finished.
+      // The state is written before the lock is released, so no rank finds the file unlocked and
+      // not finished.
       (void)pwrite(lock_.get(), &kFinished, 1, 0);
       lock_.Reset();
     }
@@ -209,7 +209,7 @@ class FileMeeting final : public StoreMeeting {
     return absl::OkStatus();
   }
 
-  // Returns the rank that this one watches if its process has ended, else -1.
+  // If the process of the rank that this rank watches has ended, returns the watched rank, else -1.
   int32_t FindEnded() const {
     for (int32_t step = 1; step < mine_.size; ++step) {
       const int32_t rank = (mine_.rank + step) % mine_.size;

@@ -1,8 +1,7 @@
 // A directory as a store. Each key is a file that is replaced by rename, so readers need no lock.
-// Writers exclude each other by a lock on the file ".lock", which the kernel releases when its
-// holder dies. Names:
-//   k<key>   a value (file_access.h escapes the key); holds text(key) text(value)
-//   m...     meetings (file_meeting.cc)
+// Writers exclude each other by a lock on the file ".lock". The kernel releases the lock when its
+// holder dies. Names: k<key> a value (file_access.h escapes the key); holds text(key) text(value)
+// m... meetings (file_meeting.cc)
 #include <cerrno>
 
 #include <poll.h>
@@ -91,8 +90,8 @@ class FileStore final : public RequestStore {
     }
   }
 
-  // The caller holds the lock, so the temporary file has one writer. A file that a dead writer left
-  // is overwritten.
+  // The caller holds the lock, so the temporary file has one writer. If a writer died and left a
+  // temporary file, this function removes it first.
   absl::StatusOr<std::string> Write(const StoreRequest& request) const {
     const std::string path = Path(FileName(request.key));
     if (request.op == StoreOp::kDelete) {

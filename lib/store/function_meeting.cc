@@ -1,20 +1,16 @@
-// Keys of a meeting, whose names begin with the meeting's key:
-//   /place/R    counter: the number of processes that have come as rank R
-//   /entry/R    the entry of rank R, and the name of its process; gone, or "f": the rank has
-//               finished
-//   /beat/R     changes every second while rank R waits for more than a second
-//   /came       counter, (size << 21) + 1 per rank: how many ranks have come, and whether they
-//               agree on the size
-//   /decided    counter: the rank that makes it 1 writes /outcome
-//   /outcome    the table of all entries, written by the rank that came last; or the reason why the
-//               meeting has failed
-//   /failures   counter: the rank that makes it 1 writes /failed
-//   /failed     the reason why the meeting has failed after /decided
-//   /finished   counter of the ranks that have finished; the last one removes the keys of the
-//               meeting
-// The functions are called only by threads that call the meeting, so a rank beats while it waits or
-// checks. Each rank watches the next rank, cyclically: in /proc if that rank is a process of this
-// host, else by its beat.
+// Keys of a meeting, whose names begin with the meeting's key: /place/R counter: the number of
+//   processes that have come as rank R /entry/R the entry of rank R, and the name of its process.
+//   If the key is removed or its value is "f", the rank has finished /beat/R changes every second
+//   while rank R waits for more than a second /came counter, to which each rank adds (size << 21) +
+//   1: shows how many ranks have come, and whether they agree on the size /decided counter: the
+//   rank that sets it to 1 writes /outcome /outcome the table of all entries, written by the rank
+//   that came last; or the reason why the meeting has failed /failures counter: the rank that sets
+//   it to 1 writes /failed /failed the reason why the meeting has failed, if /outcome already holds
+//   the table /finished counter of the ranks that have finished; the last one removes the keys of
+//   the meeting
+// Only threads that call the meeting call the functions. So a rank changes its /beat only inside
+// Wait and Check. Each rank watches the next rank, cyclically: in /proc if that rank is a process
+// of this host, else by its beat.
 #include "lib/store/function_meeting.h"
 
 #include <algorithm>
@@ -128,12 +124,12 @@ class FunctionMeeting final : public StoreMeeting {
       return;  // this rank was already told, or is not concerned
     }
     failure_ = why;
-    // Only the first failure counts. The other ranks read it instead of the table, or after the
-    // table.
+    // Only the first failure counts. The other ranks read the failure instead of the table, or
+    // after the table.
     for (const auto& [claim, place] : {std::pair("decided", "outcome"), {"failures", "failed"}}) {
       const auto claims = calls_->Add(Key(claim), 1);
       if (!claims.ok()) {
-        return;  // the functions have failed; the other ranks notice that themselves
+        return;  // the functions have failed; the other ranks notice that by their own calls
       }
       if (*claims == 1) {
         calls_->Set(Key(place), EncodeFailed(why)).IgnoreError();
@@ -211,7 +207,7 @@ class FunctionMeeting final : public StoreMeeting {
     return claims == 1 ? calls_->Set(Key("outcome"), EncodeTable(table)) : absl::OkStatus();
   }
 
-  // `sizes` is the sum of the sizes of all ranks that have come.
+  // `sizes` is the sum of the sizes that all ranks have stated so far.
   absl::Status SizesDifferHere(int64_t sizes) const {
     for (int32_t r = 0; r < std::min<int64_t>(sizes, kMaxMeetingSize); ++r) {
       const auto other = r == rank() ? absl::NotFoundError("") : BroughtBy(r);
@@ -225,7 +221,7 @@ class FunctionMeeting final : public StoreMeeting {
     return PlaceTaken(calls_->url(), rank(), 2);
   }
 
-  // Beats, and checks whether the next rank has ended.
+  // Changes this rank's /beat, and checks whether the next rank has ended.
   absl::Status Watch() {
     const int64_t now = Clock::Real().Now();
     if (now < watch_again_ns_ || next_ == rank()) {
@@ -266,7 +262,7 @@ class FunctionMeeting final : public StoreMeeting {
     if (silent || (is_here_ && watched_->HasEnded())) {
       const auto still = BroughtBy(next_);
       if (!still.ok()) {
-        heard_ns_ = now;  // it has finished
+        heard_ns_ = now;  // the next rank has finished
         is_here_ = false;
         return absl::OkStatus();
       }
@@ -285,8 +281,8 @@ class FunctionMeeting final : public StoreMeeting {
   bool has_outcome_ = false, finished_ = false;
   int64_t look_again_ns_ = 0, watch_again_ns_ = 0, beat_again_ns_ = 0;
   int64_t beats_ = 0;
-  // The process of the next rank, once the rank has come; whether it runs on this host; its last
-  // beat, and the time of the last change of the beat.
+  // About the next rank: its process, once the rank has come; whether the process runs on this
+  // host; its last beat; and the time at which the beat last changed.
   std::optional<ProcessName> watched_;
   bool has_looked_ = false, is_here_ = false;
   std::string heard_;

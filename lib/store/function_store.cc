@@ -18,7 +18,8 @@
 namespace entrain {
 namespace {
 
-constexpr size_t kFirstRoom = 4 << 10;  // for a value whose length is not known yet
+constexpr size_t kFirstRoom = 4 << 10;  // first size of the buffer for a value, whose length is not
+                                        // known yet
 constexpr int64_t kSliceNs = 200 * kMillisecond, kFlagSliceNs = 20 * kMillisecond;
 constexpr int kMaxSleepMs = 20;
 
@@ -59,7 +60,7 @@ class FunctionStore final : public RequestStore {
     }
   }
 
-  // A function that does not wait is called again after 1 to 20 ms.
+  // If the user's `get` returns without waiting, calls it again after 1 to 20 ms.
   absl::StatusOr<std::string> Wait(const StoreRequest& request, const Stop& stop) const {
     for (int sleep_ms = 1;; sleep_ms = std::min(2 * sleep_ms, kMaxSleepMs)) {
       auto value = calls_->Get(request.key, GetSliceNs(stop));

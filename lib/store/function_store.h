@@ -1,5 +1,5 @@
-// A store that consists of the user's functions: set, get, add and, optionally, remove. They work
-// on a map that the user keeps.
+// A store that consists of the user's functions: set, get, add and, optionally, remove. The
+// functions work on a map that the user keeps.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,8 @@ class FunctionCalls {
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) const;
   // Returns kUnimplemented if the user gave no such function.
   absl::Status Remove(const std::string& key) const;
-  // Removes a key that does no harm if it stays. Logs a failure.
+  // Removes a key that is not needed any more. Only logs a failure, because the key does no harm if
+  // it stays.
   void Forget(const std::string& key) const;
   bool removes() const { return functions_.remove != nullptr; }
   const std::string& url() const { return url_; }
@@ -60,8 +61,8 @@ class FunctionCalls {
 int64_t GetSliceNs(const Stop& stop);
 
 // `host` is the result of Store::host. The store has no compare-and-set (kUnimplemented), and
-// refuses keys with a zero byte. The functions are called only by threads that call the store or
-// its meetings. The thread that drops the last reference calls `release`.
+// refuses keys that contain a zero byte. Only threads that call the store or its meetings call the
+// functions. The thread that drops the last reference calls `release`.
 std::shared_ptr<Store> MakeFunctionStore(const StoreFunctions& functions, std::string host);
 
 }  // namespace entrain

@@ -15,8 +15,10 @@ namespace {
 
 constexpr absl::string_view kCreating = "creating the communicator: ";
 constexpr size_t kSeatBytes = 128;                  // for bookkeeping
-constexpr size_t kMeetingBytes = 4 << 10;           // for bookkeeping, and room for a failure
-constexpr size_t kMaxTableBytes = size_t{1} << 30;  // size of all parts, written out
+constexpr size_t kMeetingBytes = 4 << 10;           // for bookkeeping, and for the reason of a
+                                                    // failure
+constexpr size_t kMaxTableBytes = size_t{1} << 30;  // size of all parts, also of those that the
+                                                    // encoding omits
 constexpr uint32_t kMaxTold = 4096;                 // number of absent ranks that an answer lists
 
 absl::Status AboutRank(absl::Status status, int32_t rank) {
@@ -159,7 +161,7 @@ absl::Status Gatherings::Join(const std::string& key, const Entry& entry, uint64
   return meeting.failure;
 }
 
-// Drops the entries. The places remain taken.
+// Drops the parts of all ranks. The ranks' places remain taken.
 void Gatherings::Clear(Gathering& gathering) {
   for (auto& [rank, seat] : gathering.seats) {
     bytes_ -= BytesOf(seat.parts) - kSeatBytes;

@@ -1,6 +1,7 @@
 // The meetings of a store (store.h) as a state machine without socket, clock or lock. The mem store
-// and the server keep such an object; a file store keeps the same state on disk. This unit also has
-// the encodings of a meeting on the wire (docs/store.md draws them) and its error messages.
+// and the server each keep an object of class Gatherings; a file store keeps the same state on
+// disk. This unit also has the encodings of a meeting on the wire (docs/store.md draws them) and
+// its error messages.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +20,13 @@ namespace entrain {
 // The data with which a rank joins.
 struct Entry {
   int32_t rank = 0, size = 0;
-  bool serves = false;  // the rank's process serves the store, which ends with the process
+  bool serves = false;  // the store's server runs in the rank's process and ends with it
   Parts parts;
-  absl::Status unable;  // not OK: the rank cannot take part, for this reason
+  absl::Status unable;  // not OK: the reason why the rank cannot take part
 };
 
-// Limits of one entry. The rank must be in [0, size), and the size at most kMaxMeetingSize;
-// otherwise kInvalidArgument.
+// Limits of one entry. CheckEntry returns kInvalidArgument if the entry exceeds a limit, if its
+// size is above kMaxMeetingSize, or if its rank is not in [0, size).
 constexpr size_t kMaxParts = 64, kMaxEntryBytes = 64 << 10;
 constexpr int32_t kMaxMeetingSize = 1 << 20;
 absl::Status CheckEntry(const Entry& entry);
@@ -36,16 +37,16 @@ constexpr size_t kMaxGatheringBytes = size_t{256} << 20;
 // One meeting.
 struct Gathering {
   struct Seat {
-    uint64_t member = 0;  // number of the client that joined, given by the caller
+    uint64_t member = 0;  // the caller's number for the client that joined
     Parts parts;
     int claims = 1;  // number of processes that have joined as this rank
     bool finished = false;
   };
   int32_t size = 0;
-  // The first rank whose process said that it serves the store, until that rank has finished. -1:
-  // unknown or none.
+  // The rank whose process serves the store: the first rank that joined with Entry::serves. -1: no
+  // such rank has joined, or it has finished.
   int32_t server_rank = -1;
-  bool server_known = false;  // some rank has said so
+  bool server_known = false;  // a rank has joined with Entry::serves
   std::map<int32_t, Seat> seats;
   int32_t finished = 0;
   bool over = false;  // every rank has finished; the seats are gone
@@ -57,23 +58,25 @@ struct Gathering {
   std::vector<Parts> Table() const;
 };
 
-// All meetings of a store. Only the first failure of a meeting counts. A failure drops the parts.
+// All meetings of a store. Only the first failure of a meeting counts. When a meeting fails, its
+// parts are dropped.
 class Gatherings {
  public:
-  // Takes the place of entry.rank. Returns an error of `member` itself, or an error of the meeting.
-  // The second kind also fails the meeting. `url` is the store's URL, for the error.
+  // Joins the meeting as entry.rank. Returns an error if the meeting has failed or is over, or
+  // fails by this join. `url` is the store's URL, for the error.
   absl::Status Join(const std::string& key, const Entry& entry, uint64_t member,
                     absl::string_view url);
-  // Leave fails the meeting unless the rank has finished. `gone`: its process has ended; otherwise
-  // the rank gave up. Leave and Fail return true if the meeting has failed by this call.
+  // Leave fails the meeting unless the rank has finished. `gone`: true if the rank's process has
+  // ended, false if the rank gave up. Leave and Fail return true if this call made the meeting
+  // fail.
   bool Leave(const std::string& key, int32_t rank, bool gone);
   bool Fail(const std::string& key, const absl::Status& why);
   void Finish(const std::string& key, int32_t rank);
   // Returns null if no rank has joined.
   const Gathering* Find(const std::string& key) const;
   size_t bytes() const { return bytes_; }
-  // Returns the counter for the bytes of tables that are on their way. The caller keeps the counter
-  // up to date; the bytes count toward the limit.
+  // Returns the counter for the bytes of tables that are not yet sent. The caller keeps the counter
+  // up to date. These bytes count toward kMaxGatheringBytes.
   size_t* tables() { return &table_bytes_; }
 
  private:
@@ -91,7 +94,8 @@ absl::Status UsedBefore(absl::string_view url);
 absl::Status SizesDiffer(int32_t rank, int32_t size, int32_t other_rank, int32_t other_size);
 absl::Status ServerEnded(absl::string_view url, int32_t server_rank);
 
-// Encodings. Malformed input: kInvalidArgument from a client, kDataLoss from the store.
+// Encodings. For malformed input, DecodeEntry returns kInvalidArgument, and DecodeNews returns
+// kDataLoss.
 std::string EncodeEntry(const Entry& entry);
 absl::StatusOr<Entry> DecodeEntry(absl::string_view bytes);
 
@@ -100,10 +104,11 @@ enum class NewsKind : uint8_t {
   kTable = 0x80,   // all ranks have joined
   kFailed = 0x81,  // the meeting has failed
   kAbsent = 0x82,  // the ranks that have not joined; the answer to a kAbsent
-  kServer =
-      0x83,  // the store ends with this rank's process. -1: the store may end, which is no failure
+  // the rank whose process serves the store, and whose end ends the store. -1: from now on the
+  // store may end, and its end is no failure
+  kServer = 0x83,
 };
-// A part that equals the same part of the previous rank is sent only once.
+// Omits a part that equals the part of the previous rank at the same index.
 std::string EncodeTable(const std::vector<Parts>& table);
 std::string EncodeFailed(const absl::Status& why);
 std::string EncodeAbsent(const std::vector<int>& ranks);

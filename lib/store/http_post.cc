@@ -18,7 +18,7 @@ constexpr size_t kMaxAnswer = size_t{64} << 20;
 size_t Take(char* bytes, size_t, size_t count, void* user) {
   auto* const answer = static_cast<std::string*>(user);
   if (answer->size() + count > kMaxAnswer) {
-    return 0;  // fails the transfer
+    return 0;  // libcurl then fails the transfer
   }
   answer->append(bytes, count);
   return count;
@@ -55,8 +55,8 @@ absl::StatusOr<std::unique_ptr<HttpPost>> HttpPost::Open() {
 
 HttpPost::HttpPost(const CurlLibrary& curl, CURLM* multi, CURL* easy)
     : curl_(curl), multi_(multi), easy_(easy), error_(CURL_ERROR_SIZE, '\0') {
-  // "Expect:" switches off a round trip before long bodies. The last header makes a member that is
-  // cut off from the others end a watch.
+  // "Expect:" switches off a round trip before long bodies. Because of the last header, an etcd
+  // member ends a watch if the member is cut off from the other members.
   for (const char* const header :
        {"Content-Type: application/json", "Expect:", "Grpc-Metadata-hasleader: true"}) {
     headers_ = curl_.curl_slist_append(headers_, header);

@@ -1,5 +1,5 @@
 // Sends one HTTP POST after the other with libcurl, without blocking. Connections stay open between
-// them. One thread at a time, except for Wake.
+// two POSTs. Thread safety: one thread at a time, except for Wake.
 #pragma once
 
 #include <memory>
@@ -22,19 +22,20 @@ class HttpPost {
   HttpPost& operator=(const HttpPost&) = delete;
 
   // Begins a POST of `body`, and drops the previous one. `resolved` is empty, or has the addresses
-  // of the URL's host in the form of libcurl's CURLOPT_RESOLVE, so that libcurl looks up no name.
+  // of the URL's host in the form of libcurl's CURLOPT_RESOLVE. libcurl then looks up no name.
   void Start(const std::string& url, const std::string& resolved, std::string body);
   // Moves bytes, and waits up to `ms` milliseconds for bytes to arrive.
   void Step(int ms);
-  // Ends a Step that waits in another thread, or otherwise the next Step. Any thread may call this.
+  // Makes a Step that waits in another thread return. If no Step waits, makes the next Step return
+  // at once. Any thread may call this.
   void Wake();
-  // Ends the POST under way, and its connection with it.
+  // Ends the POST that is under way, and closes its connection.
   void Stop();
 
-  // Returns true if no POST is under way: the whole answer is there, or an error.
+  // Returns true if no POST is under way: the whole answer or an error has come.
   bool done() const { return done_; }
-  // Valid once the POST is done: the connection's error (kUnavailable), else OK. An answer with any
-  // code is OK.
+  // Valid once the POST is done. Returns the connection's error (kUnavailable), or OK if an answer
+  // came, whatever its HTTP code.
   const absl::Status& status() const { return status_; }
   int code() const { return code_; }
   // Returns the bytes of the answer that have arrived so far. The caller may remove bytes.

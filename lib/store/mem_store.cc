@@ -88,7 +88,7 @@ class MemMeeting final : public StoreMeeting {
   template <typename Function>
   void Change(const Function& function) {
     if (!refused_.ok()) {
-      return;  // another process has the place, or there is no meeting
+      return;  // this rank was refused: its place is taken, or there is no meeting
     }
     std::lock_guard<std::mutex> lock(store_->mutex_);
     function(store_->meetings_);
@@ -114,8 +114,8 @@ absl::StatusOr<std::unique_ptr<StoreMeeting>> MemStore::Join(const std::string& 
       std::make_unique<MemMeeting>(shared_from_this(), key, entry.rank, joined));
 }
 
-// The names of this process. When a name's last holder is gone, its store is destroyed and the name
-// is free.
+// The names of the mem stores in this process. When the last holder of a store is gone, the store
+// is destroyed and its name is free.
 struct Names {
   std::mutex mutex;
   std::map<std::string, std::weak_ptr<Store>> stores;

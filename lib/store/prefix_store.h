@@ -1,4 +1,4 @@
-// A part of another store: adds a prefix to every key.
+// A store that is a part of another store: adds a prefix to every key.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace entrain {
 
-// url() and host() are those of the base store. Other processes open the base store and use the
-// same prefix. The prefix counts toward kMaxStoreKey.
+// url() and host() return those of the base store. To reach the same keys, other processes open the
+// base store and use the same prefix. The prefix counts toward kMaxStoreKey.
 std::shared_ptr<Store> WithPrefix(std::shared_ptr<Store> base, absl::string_view prefix);
 
 }  // namespace entrain

@@ -46,16 +46,17 @@ struct StoreRequest {
 // Checks the sizes against the limits in store.h. Errors name the key.
 absl::Status CheckRequest(const StoreRequest& request);
 
-// Returns the value of the key after kSet, kAdd or kCompareAndSet. `old` is the value before; null:
-// absent. kInvalidArgument: kAdd to a value that is not a decimal integer, or a sum beyond int64.
+// Returns the value of the key after kSet, kAdd or kCompareAndSet. `old` is the value before the
+// request; null: the key is absent. kInvalidArgument: kAdd to a value that is not a decimal
+// integer, or a sum beyond int64.
 absl::StatusOr<std::string> ValueAfter(const StoreRequest& request, const std::string* old);
 
-// Returns true for a kCompareAndSet if the value differs from the expected one. Nothing may then be
-// written, not even an absent key.
+// Returns true for a kCompareAndSet if the value differs from the expected value. The caller must
+// then write nothing, and must not create an absent key.
 bool IsRefused(const StoreRequest& request, const std::string* old);
 
-// Limits of a map's size (keys, values, and bookkeeping for each key): for the whole map, and for
-// the keys that one client has set.
+// The limits on the size of a map, and on the size of the keys that one client wrote last. The size
+// counts keys, values, and bookkeeping for each key.
 constexpr size_t kMaxTableBytes = size_t{256} << 20, kMaxClientBytes = size_t{64} << 20;
 
 // The map itself. Never waits. Not thread-safe.
@@ -63,8 +64,9 @@ class StoreTable {
  public:
   // Executes the request. Returns a value, a decimal number, or an empty text for kDelete.
   // kNotFound: kGet or kTryGet of an absent key. kResourceExhausted names the limit that a value
-  // would exceed. `client` is the client that asks; a key's bytes count for the client that wrote
-  // it last. `changed` is set to true if clients that wait for request.key should look again.
+  // would exceed. `client` is the client that makes the request; a key's bytes count for the client
+  // that wrote the key last. Sets `*changed` to true if clients that wait for request.key should
+  // look again.
   absl::StatusOr<std::string> Apply(const StoreRequest& request, absl::string_view client,
                                     bool* changed);
 
@@ -72,12 +74,12 @@ class StoreTable {
   struct Held {
     std::string value, client;
   };
-  // Returns the number of bytes for which a key with a value of `bytes` bytes counts.
+  // Returns the size of a key with a value of `bytes` bytes, as the limits count it.
   static size_t CostOf(const std::string& key, size_t bytes);
-  // Subtracts a key's bytes from the sums.
+  // Subtracts the size of a key from bytes_ and of_client_.
   void Refund(const std::string& key, const Held& old);
-  // Changes the sums as if a value of `bytes` bytes replaced `old`. On an error nothing has
-  // changed.
+  // Changes bytes_ and of_client_ for a value of `bytes` bytes that replaces `old`. If a limit
+  // would be exceeded, returns an error and changes nothing.
   absl::Status Charge(const std::string& key, size_t bytes, absl::string_view client,
                       const Held* old);
 
@@ -124,9 +126,9 @@ class RequestStore : public Store {
   absl::StatusOr<std::string> Checked(const StoreRequest& request, const Stop& stop);
 };
 
-// Returns the deadline for a rank's last message in a meeting that it joined with the deadline
-// `by`: `most_ns` from now, but at most 230 ms after `by`. If this deadline has passed, the rank
-// tries once.
+// Returns the deadline for a rank's last message in a meeting. `by` is the deadline with which the
+// rank joined. The result is `most_ns` from now, but at most 230 ms after `by`. If the result has
+// already passed, the rank tries once.
 Deadline LastWordBy(Deadline by, int64_t most_ns = 2 * kSecond);
 
 // Returns "store URL: get of key "x"", for messages.

@@ -1,5 +1,5 @@
-// A store: meetings of ranks, and a small shared map, by which ranks find each other. Afterwards
-// ranks do not use the store until they look for newcomers (lib/comm/applications.h).
+// A store: meetings of ranks, and a small shared map. Ranks find each other in the store. Later
+// they use the store only when they look for newcomers (lib/comm/applications.h).
 //
 // Thread safety: any thread may use a Store. The Stop of a blocking call ends the call: the
 // deadline with TIMED_OUT naming the key, the cancel flag with ABORTED.
@@ -27,11 +27,11 @@ constexpr size_t kMaxStoreValue = 1 << 20;
 using Parts = std::vector<std::string>;
 
 // A rank's part in a meeting of ranks (Store::Join). Each rank brings its parts and gets those of
-// all ranks. A failure of a meeting is final, and all ranks learn its first reason: two processes
-// claimed one rank, sizes differ, a rank failed the meeting, or a rank's process has ended before
-// its Finish, even by kill -9. The store notices such an end within one second if the rank's host
-// still answers (etcd: if the host is also this rank's), otherwise within ten seconds. One thread
-// at a time. Must not outlive the store.
+// all ranks. A failure of a meeting is final, and all ranks learn the first reason. The reasons
+// are: two processes claimed one rank, sizes differ, a rank called Fail, or a rank's process ended
+// before its Finish, even by kill -9. The store notices such an end within one second if the host
+// of the ended process still answers (with etcd: if the rank that watches it runs on the same
+// host), otherwise within ten seconds. One thread at a time. Must not outlive the store.
 class StoreMeeting {
  public:
   // If Finish was not called, the rank gives up, and the meeting fails.
@@ -45,11 +45,11 @@ class StoreMeeting {
   virtual absl::Status Check() = 0;
   // Fails the meeting for all its ranks.
   virtual void Fail(const absl::Status& why) = 0;
-  // Declares that this rank does not need the other ranks any more: from now on its end is no
-  // failure.
+  // Declares that this rank does not need the other ranks any more. From now on the end of this
+  // rank is no failure of the meeting.
   virtual void Finish() = 0;
-  // Returns the ranks that have not joined, at most the first 4096. A wait for a server's answer
-  // may exceed `stop` by up to two round trips.
+  // Returns the ranks that have not joined, at most the first 4096. May wait for a server's answer
+  // up to two round trips longer than `stop` allows.
   virtual absl::StatusOr<std::vector<int>> Absent(const Stop& stop) = 0;
 };
 
@@ -71,20 +71,20 @@ class Store {
                                                     const Stop& stop) = 0;
   // Removes a key, also a counter. Returns OK if there is no such key.
   virtual absl::Status Delete(absl::string_view key, const Stop& stop) = 0;
-  // Takes the place of `rank` in the meeting `key` of `size` ranks and brings `mine`, in one
-  // request. If `mine` is an error, the rank cannot take part, and the meeting fails at once. Does
-  // not wait for the other ranks.
+  // Joins the meeting `key` of `size` ranks as `rank` and brings `mine`, in one request. If `mine`
+  // is an error, the rank cannot take part, and the meeting fails at once. Does not wait for the
+  // other ranks.
   virtual absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank,
                                                              int size,
                                                              const absl::StatusOr<Parts>& mine,
                                                              const Stop& stop) = 0;
   // Returns the URL by which other processes open this store. A mem: store returns its own URL.
   virtual std::string url() const = 0;
-  // Returns true if the store consists of functions of the caller, which no thread of the library may
-  // call.
+  // Returns true if the store consists of functions of the caller. No thread of the library may
+  // call these functions.
   virtual bool IsOfFunctions() const { return false; }
-  // Returns the server's host. A rank uses it to choose the interface that leads there. Empty:
-  // there is no server.
+  // Returns the server's host. By this host a rank chooses the interface on which it reaches the
+  // server's network. Empty: there is no server.
   virtual std::string host() const { return {}; }
 };
 
@@ -100,9 +100,10 @@ class Store {
 absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, const Security& security,
                                                  const Stop& stop);
 
-// Serves a tcp or local store from this process, on a thread of its own, until the returned store
-// is destroyed. `url` is "local:NAME", or "tcp://HOST:PORT". With port 0 the kernel chooses a port,
-// and url() returns the result. FAILED_PRECONDITION names a port or name that is in use.
+// Serves a tcp or local store from this process until the returned store is destroyed. The server
+// has a thread of its own. `url` is "local:NAME", or "tcp://HOST:PORT". With port 0 the kernel
+// chooses a port, and url() returns the result. FAILED_PRECONDITION names a port or name that is in
+// use.
 absl::StatusOr<std::shared_ptr<Store>> ServeStore(absl::string_view url, const Security& security);
 
 }  // namespace entrain

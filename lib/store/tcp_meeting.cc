@@ -60,8 +60,8 @@ class TcpMeeting final : public StoreMeeting {
     const Stop stop{LastWordBy(by_)};
     Say(StoreOp::kFinish, "", stop);
     if (serves_) {
-      // The server answers when it has told the other ranks that it may end. This process may end
-      // right after that.
+      // The server answers once it has told the other ranks that the server may end. Only then may
+      // this process end.
       ReadUntil(stop, [this] { return told_server_ && server_rank_ < 0; }).IgnoreError();
     }
   }
@@ -76,7 +76,7 @@ class TcpMeeting final : public StoreMeeting {
   }
 
  private:
-  // Best effort: if the server is gone, a read will detect it.
+  // Ignores errors: if the server is gone, a later read detects that.
   void Say(StoreOp op, std::string value, const Stop& stop) {
     StoreRequest request;
     request.op = op;
@@ -103,8 +103,8 @@ class TcpMeeting final : public StoreMeeting {
     return absl::OkStatus();
   }
 
-  // Reads the available bytes and handles the complete messages. `more`: more bytes may be
-  // available at once.
+  // Reads the available bytes and handles the complete messages. Sets `*more` to true if more bytes
+  // may be available now.
   void Receive(bool* more) {
     const size_t had = in_.size();
     in_.resize(had + kReadStep);
@@ -114,7 +114,7 @@ class TcpMeeting final : public StoreMeeting {
     TakeFrames();
     if (!got.ok()) {
       ended_ = true;
-      // A server that belongs to no rank may end once all ranks have joined.
+      // A server that runs in no rank's process may end once all ranks have joined.
       if (over_.ok() && (server_rank_ >= 0 || (!told_server_ && !table_seen_))) {
         over_ = ServerEnded(url_, server_rank_);
       }

@@ -1,5 +1,5 @@
-// A rank's part in a meeting over a server. It owns the connection on which the rank joined. If the
-// connection ends, the server assumes that the rank has ended.
+// A rank's part in a meeting over a server. The object owns the connection on which the rank
+// joined. If the connection ends, the server assumes that the rank has ended.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 namespace entrain {
 
 // The caller has sent a kJoin for `key` on `channel` and received nothing since. `serves`: the
-// server is in this process. `by` is the deadline of the join, from which the deadline of the last
-// message follows (LastWordBy).
+// server is in this process. `by` is the deadline of the join; LastWordBy computes the deadline of
+// the rank's last message from it.
 std::unique_ptr<StoreMeeting> OnConnection(Channel channel, std::string url, std::string key,
                                            bool serves, Deadline by);
 

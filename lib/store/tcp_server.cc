@@ -23,7 +23,7 @@ constexpr uint64_t kListenerId = 0, kStopId = 1;
 constexpr size_t kLengthBytes = sizeof(uint32_t);
 constexpr size_t kReadStep = 64 << 10;
 constexpr int kAcceptsPerTurn = 64;
-constexpr int kSweepMs = 500;  // largest delay in noticing a stranger's time-out
+constexpr int kSweepMs = 500;  // longest time between a stranger's time-out and its detection
 constexpr int64_t kAcceptPauseNs = 100 * kMillisecond;
 
 absl::Status AddToEpoll(int epoll, int fd, uint64_t id, uint32_t events) {
@@ -46,7 +46,7 @@ struct TcpStoreServer::Client {
                                                 self, security)),
         deadline(Deadline::After(kHandshakeNs)) {}
 
-  // Returns the number of further bytes of a request that may be read now.
+  // Returns how many more bytes of the request may be read now.
   size_t Wanted() const {
     if (in.size() < kLengthBytes) {
       return kLengthBytes - in.size();
@@ -65,11 +65,11 @@ struct TcpStoreServer::Client {
   std::array<uint8_t, 16> peer{};          // the client's id, valid after the handshake
   Deadline deadline;                       // deadline of the handshake
   std::string in;
-  bool refused = false;  // there is no room for the request: its rest is read and dropped
+  bool refused = false;  // there is no room for the request, so the rest of it is read and dropped
   size_t skipped = 0;    // number of bytes dropped
   std::deque<Frame> out;
   size_t out_done = 0;   // bytes of out.front() that have been sent
-  bool waiting = false;  // its request is parked under `wanted_key`
+  bool waiting = false;  // the client's request is parked under `wanted_key`
   std::string wanted_key;
   std::string meeting;
   int32_t rank = -1;     // rank in that meeting; -1: none joined
@@ -156,7 +156,8 @@ void TcpStoreServer::AcceptSome() {
     auto fd = Accept(listener_.fd.get(), &from);
     if (!fd.ok()) {
       ENTRAIN_LOG(kWarning, "store server ", name(), ": ", fd.status().message());
-      // There are no descriptors left. The listener would stay readable, and the loop would spin.
+      // There are no descriptors left. Without a pause the listener would stay readable, and the
+      // loop would spin.
       PauseAccepting(Clock::Real().Now() + kAcceptPauseNs);
       return;
     }
@@ -229,8 +230,8 @@ void TcpStoreServer::Serve(uint64_t id, uint32_t events) {
     return;  // dropped earlier in this turn
   }
   Client& client = *found->second;
-  // A client that waits for its answer must not send anything. Data is then a violation. RDHUP
-  // means that the client does not wait any more.
+  // A client that waits for its answer must not send anything, so data from this client breaks the
+  // protocol. RDHUP means that the client does not wait any more.
   const bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0 ||
                     (client.waiting && (events & (EPOLLIN | EPOLLRDHUP)) != 0);
   // A rank that has finished sends a message about it and closes at once. So the request is read
@@ -504,8 +505,8 @@ bool TcpStoreServer::Flush(Client& client) {
 void TcpStoreServer::Watch(uint64_t id, Client& client) {
   const bool unsent = client.handshaker != nullptr ? client.handshaker->unsent()
                                                    : !client.out.empty() || client.channel.unsent();
-  // If bytes wait in TLS, the server also waits until the socket is writable. This is so at once,
-  // and then the server reads these bytes.
+  // If received bytes wait in the TLS session, the server also waits until the socket is writable.
+  // The socket is writable at once, so the server soon reads these bytes.
   const bool look = client.handshaker == nullptr && !client.waiting && client.channel.buffered();
   uint32_t wanted = client.out.empty() ? EPOLLIN | EPOLLRDHUP : uint32_t{0};
   wanted |= unsent || look ? uint32_t{EPOLLOUT} : 0;
@@ -544,7 +545,9 @@ void TcpStoreServer::Farewell() {
   for (const auto& [id, client] : clients_) {
     if (client->waiting || client->meets()) {
       client->out.push_back(client->waiting ? to_waiting : to_ranks);
-      Flush(*client);  // bytes that do not fit now are lost; the client sees the connection end
+      // Bytes that do not fit into the socket now are lost. The client then sees only that the
+      // connection ends.
+      Flush(*client);
     }
   }
   clients_.clear();

@@ -1,23 +1,24 @@
-// The server of a tcp or local store: one thread with epoll, which serves the map of request.h
-// behind the handshake of lib/net.
+// The server of a tcp or local store. One thread with epoll serves the map (request.h) and the
+// meetings (gathering.h), after the handshake of lib/net.
 //
 // Invariants:
-//   1 A stranger is a connection that has not proved itself yet. It costs about one kilobyte, and
-//     with TLS about 50 from its proof on (lib/net/handshaker.h). It lasts at most kHandshakeNs. It
-//     takes one of at most kMaxStrangers places (PlacesForStrangers). If all places are taken, the
-//     oldest stranger is closed, but not before it had kProofNs to prove itself. Until then no
-//     connection is accepted.
-//   2 The server reads at most one request ahead from a connection, and nothing while that request
-//     is parked or its answer is unsent. So a connection costs at most one request and one answer.
-//     Equal answers to many connections share their memory.
+//   1 A stranger is a connection that has not proved itself yet. A stranger costs about one
+//     kilobyte of memory; with TLS, about 50 kilobytes once it has sent its proof
+//     (lib/net/handshaker.h). It lasts at most kHandshakeNs. There are at most kMaxStrangers
+//     strangers (PlacesForStrangers). At this limit the server closes the oldest stranger once that
+//     stranger has had kProofNs to prove itself. Until then the server accepts no connection.
+//   2 The server reads at most one request from a connection. While this request is parked or its
+//     answer is unsent, the server reads nothing more. So a connection costs at most one request
+//     and one answer. Equal answers to many connections share their memory.
 //   3 Memory grows with bytes that arrived, never with lengths that were announced.
-//   4 A connection can end only itself and the meeting that it has joined. If it ends before its
-//     rank has finished, the rank counts as ended. At a limit of 5 the server refuses only the
-//     request that would exceed it; a refused join fails its meeting.
+//   4 A fault of a connection ends only this connection and the meeting that it has joined. If the
+//     connection ends before its rank has finished, the rank counts as ended. At a limit of
+//     invariant 5 the server refuses only the request that would exceed the limit. A refused join
+//     fails its meeting.
 //   5 The map is bounded (request.h), and so are the meetings (gathering.h), including their unsent
-//     tables. Incomplete requests and all other unsent answers together are bounded by
-//     kMaxTransitBytes, plus kSmallBytes per connection, so handshakes and the messages of a rank
-//     in a meeting always have room.
+//     tables. The sum of incomplete requests and all other unsent answers is bounded by
+//     kMaxTransitBytes plus kSmallBytes per connection. So there is always room for handshakes and
+//     for the messages of a rank in a meeting.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,7 @@ class TcpStoreServer {
   static constexpr size_t kMaxTransitBytes = size_t{256} << 20;
   static constexpr size_t kSmallBytes = 4 << 10;
 
-  // Begins to serve at once, on its own thread.
+  // Begins to serve at once, on a thread of the server.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Start(Listener listener,
                                                                const Security& security);
   // Answers waiting clients with kUnavailable, closes all connections, and ends the thread.
@@ -58,7 +59,8 @@ class TcpStoreServer {
   using Clients = std::map<uint64_t, std::unique_ptr<Client>>;
 
   TcpStoreServer(Listener listener, const Security& security);
-  bool local() const;  // an abstract socket, which only processes of this user can use
+  // true: the listener is an abstract socket, which only processes of this user can use
+  bool local() const;
   std::string name() const;
   absl::Status Prepare();
   void Run();
@@ -66,7 +68,7 @@ class TcpStoreServer {
   void AcceptSome();
   void PauseAccepting(int64_t until_ns);
   void ResumeAccepting();
-  int64_t PlaceAt() const;  // the time from which there is a place for one more stranger
+  int64_t PlaceAt() const;  // the time from which the server may take one more stranger
   void DropLateStrangers();
   void Serve(uint64_t id, uint32_t events);
   bool Advance(uint64_t id, Client& client);
@@ -74,17 +76,18 @@ class TcpStoreServer {
   bool AdvanceHandshake(uint64_t id, Client& client);
   bool ConsumeRequest(uint64_t id, Client& client);
   void Answer(uint64_t id, Client& client, const StoreRequest& request);
-  // Handles a request of a client that joins a meeting, or has joined one.
+  // Handles a request of a client that joins a meeting or has joined a meeting.
   void Meet(uint64_t id, Client& client, const StoreRequest& request);
   void Join(uint64_t id, Client& client, const StoreRequest& request);
   // Tells every rank of the meeting if the meeting has just failed or become complete.
   void Announce(const std::string& key);
   void TellServer(const std::string& key, int32_t rank);
   void WakeParked(const std::string& key);
-  // Bytes in their form on the wire. `account` counts them until they have been sent.
+  // Bytes to send, with their length. `*account` counts the bytes until all connections have sent
+  // them.
   using Frame = std::shared_ptr<const std::string>;
   static Frame MakeFrame(std::string bytes, size_t* account);
-  Frame FrameOf(absl::string_view body);  // adds the length
+  Frame FrameOf(absl::string_view body);  // puts the length before the body
   static absl::Status Full();
   bool HasRoom(size_t had, size_t more) const;
   Frame ReplyOf(const absl::StatusOr<std::string>& answer);
@@ -103,8 +106,8 @@ class TcpStoreServer {
   const KeepAlive keep_alive_ = KeepAliveSetting();  // for connections of clients
   uint64_t next_id_ = 2;                             // 0 and 1 are the listener and the stop event
   std::string read_;                                 // the bytes of the last read
-  // The sum of invariant 5. Declared before the members that subtract from it when they are
-  // destroyed.
+  // The bytes that kMaxTransitBytes bounds (invariant 5). Declared before the members that subtract
+  // from it when they are destroyed.
   size_t transit_bytes_ = 0;
   Gatherings meetings_;
   Clients clients_;

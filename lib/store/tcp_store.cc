@@ -1,13 +1,13 @@
 // The client of a tcp store, and the handle of a tcp store that this process serves. A local store
 // differs only in the socket.
 //
-// Each call has a connection of its own, either an idle one from a pool or a new one, so that a
-// waiting Get does not block other calls. A connection whose call was interrupted is closed,
-// because its answer may still be on the way.
+// Each call has a connection of its own, so that a waiting Get does not block other calls. The
+// connection is an idle one from a pool, or a new one. A connection whose call was interrupted is
+// closed, because its answer may still be on the way.
 //
-// The first request of a connection follows this side's part of the handshake at once, which saves
-// a round trip. The server's proof is read and checked before its first answer. So without TLS, a
-// process that has taken the server's address can read one request of each connection, but cannot
+// To save a round trip, a client sends the first request of a connection right after its own part
+// of the handshake. It reads and checks the server's proof before the first answer. So without TLS,
+// a process that has taken the server's address can read one request of each connection, but cannot
 // answer it.
 #include <mutex>
 #include <optional>
@@ -41,7 +41,7 @@ constexpr size_t kMaxIdle = 8;
 
 using Id = std::array<uint8_t, 16>;
 
-// A place to connect to: an address or, if `local` is not empty, that abstract name.
+// Where to connect to: the abstract name `local` if it is not empty, otherwise `address`.
 struct Place {
   Address address;
   std::string local;
@@ -65,7 +65,7 @@ Id NewId() {
   return id;
 }
 
-// Opens a connection. The server distinguishes its clients by `self`.
+// Opens a connection. The server identifies the client by `self`.
 absl::StatusOr<Connection> Dial(const Place& place, const Id& self, const Security& security,
                                 const Stop& stop) {
   ENTRAIN_ASSIGN_OR_RETURN(
@@ -80,7 +80,7 @@ absl::StatusOr<Connection> Dial(const Place& place, const Id& self, const Securi
   return Connection{place, self, server, std::move(handshaker), Channel()};
 }
 
-// A server as the URL names it: host and port, or NAME of local:NAME.
+// A server in the form in which the URL names it: host and port, or the NAME of local:NAME.
 struct Server {
   HostPort host;
   std::string local;
@@ -159,9 +159,9 @@ class TcpStore final : public RequestStore {
   }
 
   // Sends the request and returns the connection on which the answer will come. A server that is
-  // flooded with strangers cuts connections whose proof it has not read yet. This function then
-  // connects again, but only for requests that may be executed twice: the server may have executed
-  // this request although its proof was lost.
+  // flooded with strangers closes connections whose proof it has not read yet. This function then
+  // connects again, but only if the request may be executed twice: the server may have executed the
+  // request even if the server's proof was lost.
   absl::StatusOr<Connection> Ask(const StoreRequest& request, const Stop& stop) {
     const std::string frame = Writer().PutText(EncodeRequest(request)).Take();
     for (int sleep_ms = kRetryFirstMs;; sleep_ms = std::min(2 * sleep_ms, kRetryMostMs)) {
@@ -182,7 +182,8 @@ class TcpStore final : public RequestStore {
   absl::Status Send(Connection* to, absl::string_view frame, const Stop& stop) {
     const absl::Status sent = WriteFull(to->channel(), frame.data(), frame.size(), stop);
     if (to->proving != nullptr) {
-      ENTRAIN_RETURN_IF_ERROR(Prove(to, stop));  // after a failed write too: a refusal says more
+      ENTRAIN_RETURN_IF_ERROR(Prove(to, stop));  // also after a failed write, because a refusal
+                                                 // says more than the write's error
     }
     return sent;
   }
@@ -208,8 +209,8 @@ class TcpStore final : public RequestStore {
     return answer;
   }
 
-  // Returns an idle connection that is still good, or a new one. The server did exist, so a refusal
-  // to connect is final.
+  // Returns an idle connection that is still good, or a new one. The server existed before, so a
+  // refused connection is a final error.
   absl::StatusOr<Connection> Take(const Stop& stop) {
     while (true) {
       std::optional<Connection> idle;
@@ -260,7 +261,7 @@ class TcpStore final : public RequestStore {
   const Security security_;
   std::mutex mutex_;
   std::vector<Connection> idle_;
-  const std::unique_ptr<TcpStoreServer> server_;  // not null if this process serves
+  const std::unique_ptr<TcpStoreServer> server_;  // not null if this process serves the store
 };
 
 // Tries all servers once. `tried` collects the errors, one per address.
@@ -281,7 +282,7 @@ absl::StatusOr<std::pair<Server, Connection>> DialAny(const std::vector<Server>&
         return std::make_pair(server, *std::move(connection));
       }
       tried->emplace_back(connection.status().message());
-      // A server answered and refuses this client: trying again cannot help.
+      // A server answered and refused this client. Trying again cannot help.
       if (absl::IsFailedPrecondition(connection.status())) {
         worst = connection.status();
       }
@@ -304,7 +305,7 @@ absl::StatusOr<std::pair<Server, Connection>> DialUntil(const std::vector<Server
     if (absl::IsFailedPrecondition(found.status())) {
       return absl::FailedPreconditionError(absl::StrCat(what, ": ", absl::StrJoin(tried, "; ")));
     }
-    // A round that the deadline interrupted does not show the reason; the previous round does.
+    // If the deadline interrupted this round, only the previous round shows the reason.
     const absl::Status ended = CheckStop(stop, what);
     if (ended.ok() || last.empty()) {
       last = tried;
@@ -326,8 +327,9 @@ absl::Status BadUrl(absl::string_view where, const absl::Status& why) {
       absl::StrCat("store URL \"tcp://", where, "\": ", why.message()));
 }
 
-// Returns the listener on `where`. A name that has no address of this host (its own name mapped to
-// loopback, or the name of a proxy) can only be served from all addresses of the host.
+// Returns the listener on `where`. If no address of the name belongs to an interface of this host,
+// listens on all addresses of the host. (The name may be this host's own name mapped to loopback,
+// or the name of a proxy.)
 absl::StatusOr<Listener> OpenFor(const HostPort& where) {
   const PortRange port{where.port, where.port};
   ENTRAIN_ASSIGN_OR_RETURN(const auto addresses,
