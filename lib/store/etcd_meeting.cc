@@ -1,18 +1,18 @@
 // Keys of a meeting, whose names begin with ROOT/m/<the escaped key>/:
 //   rank/R    the entry of rank R (brought.h) and a random number; under a lease of this rank. Gone
 //             when the rank has finished
-//   outcome the table of all entries, written by the rank that came last, under a lease that all
+//   outcome   the table of all entries, written by the rank that came last, under a lease that all
 //             ranks keep alive; or the reason why the meeting has failed, which may replace the
 //             table
-//   done/R exists if rank R has finished; under the table's lease
+//   done/R    exists if rank R has finished; under the table's lease
 // R has eight hexadecimal digits, so that keys are in rank order.
 //
 // Each change is one transaction. It fails if another process has changed the keys before. If etcd
 // executes a transaction twice, the second execution changes nothing, because the first execution
 // has already changed the keys. So a request whose answer was lost can be sent again.
 //
-// All leases last for kLeaseS. A lease that its processes do not keep alive ends, and its keys end
-// with it. So a meeting leaves nothing behind, even if all its processes are killed.
+// All leases last for kLeaseS. If no process keeps a lease alive, the lease ends, and etcd removes
+// its keys. So a meeting leaves nothing behind, even if all its processes are killed.
 //
 // A thread of the meeting keeps the leases alive and watches the outcome. It also watches the next
 // rank, cyclically, among the ranks in the meeting: in /proc if that rank is a process of this

@@ -1,6 +1,8 @@
-// A store in etcd. Names of keys, after ROOT, which is the path of the URL: ROOT/k/KEY a value
-//   ROOT/m/... meetings (etcd_meeting.cc) ROOT/w/LEASE the mark of a writer of a process, under the
-//   lease LEASE: the number of the writer's last write
+// A store in etcd. Names of keys, after ROOT, which is the path of the URL:
+//   ROOT/k/KEY     a value
+//   ROOT/m/...     meetings (etcd_meeting.cc)
+//   ROOT/w/LEASE   the mark of a writer of a process, under the lease LEASE: the number of the
+//                  writer's last write
 //
 // A write is one transaction, which compares and advances the mark of its writer. So a write takes
 // effect once, even if the client sends it several times because answers were lost. The mark then

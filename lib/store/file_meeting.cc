@@ -1,6 +1,7 @@
-// Files of a meeting, whose names begin with "m<escaped key>.": R the place of rank R: u8 state
-//   ('i' in, 'f' finished), u32 claims, then its Entry. The rank's process holds a lock (flock) on
-//   the file. The kernel releases the lock when the process ends, even by kill -9
+// Files of a meeting, whose names begin with "m<escaped key>.":
+//   R        the place of rank R: u8 state ('i' in, 'f' finished), u32 claims, then its Entry. The
+//            rank's process holds a lock (flock) on the file. The kernel releases the lock when the
+//            process ends, even by kill -9
 //   failed   the first failure, an encoded status
 // A file gets its name by rename, and is already locked then. Each rank watches the next unfinished
 // rank, cyclically. If the watcher can lock that rank's file and the file does not say finished,

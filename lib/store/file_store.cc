@@ -1,7 +1,8 @@
 // A directory as a store. Each key is a file that is replaced by rename, so readers need no lock.
 // Writers exclude each other by a lock on the file ".lock". The kernel releases the lock when its
-// holder dies. Names: k<key> a value (file_access.h escapes the key); holds text(key) text(value)
-// m... meetings (file_meeting.cc)
+// holder dies. Names:
+//   k<key>   a value (file_access.h escapes the key); holds text(key) text(value)
+//   m...     meetings (file_meeting.cc)
 #include <cerrno>
 
 #include <poll.h>

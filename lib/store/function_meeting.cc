@@ -1,13 +1,17 @@
-// Keys of a meeting, whose names begin with the meeting's key: /place/R counter: the number of
-//   processes that have come as rank R /entry/R the entry of rank R, and the name of its process.
-//   If the key is removed or its value is "f", the rank has finished /beat/R changes every second
-//   while rank R waits for more than a second /came counter, to which each rank adds (size << 21) +
-//   1: shows how many ranks have come, and whether they agree on the size /decided counter: the
-//   rank that sets it to 1 writes /outcome /outcome the table of all entries, written by the rank
-//   that came last; or the reason why the meeting has failed /failures counter: the rank that sets
-//   it to 1 writes /failed /failed the reason why the meeting has failed, if /outcome already holds
-//   the table /finished counter of the ranks that have finished; the last one removes the keys of
-//   the meeting
+// Keys of a meeting, whose names begin with the meeting's key:
+//   /place/R    counter: the number of processes that have come as rank R
+//   /entry/R    the entry of rank R, and the name of its process. If the key is removed or its
+//               value is "f", the rank has finished
+//   /beat/R     changes every second while rank R waits for more than a second
+//   /came       counter, to which each rank adds (size << 21) + 1: shows how many ranks have come,
+//               and whether they agree on the size
+//   /decided    counter: the rank that sets it to 1 writes /outcome
+//   /outcome    the table of all entries, written by the rank that came last; or the reason why the
+//               meeting has failed
+//   /failures   counter: the rank that sets it to 1 writes /failed
+//   /failed     the reason why the meeting has failed, if /outcome already holds the table
+//   /finished   counter of the ranks that have finished; the last one removes the keys of the
+//               meeting
 // Only threads that call the meeting call the functions. So a rank changes its /beat only inside
 // Wait and Check. Each rank watches the next rank, cyclically: in /proc if that rank is a process
 // of this host, else by its beat.
