@@ -12,9 +12,10 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kKeptCapacity =
-    4096;  // a recycled message keeps this much storage, so that small messages allocate nothing
-// The size of the memory that is kept for the next large messages. Fresh memory of this size comes
-// as zeroed pages, which costs more than the copy.
+    4096;  // An Incoming that is reused keeps at most this much storage, so that small messages
+           // allocate nothing.
+// The size of the blocks that are kept for later large messages. New memory of this size would
+// consist of zeroed pages, and the zeroing costs more than the copy of the message.
 constexpr int64_t kSpareBytes = 256 << 10;
 constexpr size_t kSpares = 4;
 constexpr size_t kFirstBuckets = 16, kFirstBlock = 4, kBlock = 32;
@@ -212,8 +213,8 @@ void MatchQueue::Keep(Incoming* incoming) {
 }
 
 void MatchQueue::GiveStorage(Incoming* incoming) {
-  // A message of more than half of kSpareBytes gets kSpareBytes, so that all kept memory has one
-  // size.
+  // A message of more than half of kSpareBytes gets a block of kSpareBytes, so that all kept blocks
+  // have the same size.
   const bool large = incoming->bytes_ > kSpareBytes / 2 && incoming->bytes_ <= kSpareBytes;
   if (large && !spares_.empty()) {
     incoming->storage_ = std::move(spares_.back());
@@ -323,8 +324,8 @@ Incoming* MatchQueue::Unline(Line* line) {
   return incoming;
 }
 
-// Gives an early message to its receive. Copies the bytes that have arrived; the rest goes straight
-// into the receive's buffer.
+// Gives an early message to its receive. Copies the bytes that have arrived. The rest of the
+// message will go straight into the receive's buffer.
 void MatchQueue::Claim(Incoming* incoming, const Posted& receive) {
   // If the message comes in parts, any of its bytes may have arrived.
   const int64_t there = incoming->begun_ > 0 ? incoming->bytes_ : incoming->received_;
@@ -496,7 +497,8 @@ void MatchQueue::Revoke(Context mine, const absl::Status& why, std::vector<uint6
   }
 }
 
-// Removes from the line the messages that cannot arrive any more. Complete messages stay.
+// Removes incomplete messages from the line, because the rest of them cannot arrive any more.
+// Complete messages stay.
 void MatchQueue::ForgetUnfinished(Line* line) {
   Incoming* early = line->first_early;
   line->first_early = line->last_early = nullptr;

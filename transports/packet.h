@@ -1,5 +1,5 @@
-// The packets of tcp and ucx: one header, and one table with the meaning and the rules of each
-// type.
+// The packets of tcp and ucx. All packets have the same header. The table has the meaning and the
+// rules of each type.
 //
 //    0        1        2        3        4                 8
 //   +--------+--------+--------+--------+-----------------+
@@ -30,10 +30,10 @@
 //   HELLO     -                of the payload        -     ucx: a card and the handshake's hello
 //   PROOF     -                of the payload        -     ucx: the handshake's proof
 //
-// `credit`, in every type: the cost of the eager messages that have left the memory for early
-// messages and whose credit this packet returns (rendezvous_sender.h). The cost of a message is its
-// bytes plus 64. `streams` is explained in tcp/frame.h. Anything that is not in the table breaks
-// the protocol and ends the path.
+// `credit`, in every type: the credit that this packet returns, which is the cost of eager messages
+// that have left the memory for early messages (rendezvous_sender.h). The cost of a message is its
+// bytes plus 64. `streams` is explained in tcp/frame.h. A packet that does not follow the table
+// breaks the protocol and ends the path.
 #pragma once
 
 #include <cstddef>
@@ -86,8 +86,8 @@ absl::Status BreachOfProtocol(absl::string_view what);
 // Checks type, version and `bytes` against the table. `most` is the largest payload of EAGER and
 // DATA.
 absl::Status CheckPacket(const PacketHeader& header, PacketUser user, int64_t most);
-// Returns true if `bytes` of this type is the length of a payload. This is so for all types but
-// RTS.
+// Returns true if the field `bytes` of this type is the length of a payload. That is true for all
+// types except RTS.
 bool HasPayload(PacketType type);
 
 }  // namespace entrain

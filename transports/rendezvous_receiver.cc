@@ -20,7 +20,7 @@ void RendezvousReceiver::Post(const Envelope& envelope, Bytes into, Completion* 
   ReturnCredit();
 }
 
-// Clears a message whose receive is posted, and refuses a dropped one.
+// Refuses a dropped message. For any other message, whose receive is posted, sends CTS.
 void RendezvousReceiver::Answer(Incoming* incoming) {
   if (incoming->dropped()) {
     answers_->Refuse(incoming->handle());

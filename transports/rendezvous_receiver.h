@@ -1,11 +1,12 @@
-// The receiver of the rendezvous protocol. It has a MatchQueue for eager messages, and keeps the
-// large messages that wait at the peer until their receives are posted. There is one per endpoint,
-// in tcp and ucx; RendezvousSender is the other side.
+// The receiver of the rendezvous protocol. The object has a MatchQueue, which also takes eager
+// messages. It knows the large messages that wait at the peer until their receives are posted. Each
+// endpoint of tcp and ucx has one RendezvousReceiver. Its counterpart at the peer is
+// RendezvousSender.
 //
 //   RTS --(its receive is posted)--> CTS sent --DATA, ...--> done
 //     \--(no receive may take it)--> refused
 //
-// Thread safety: none; the thread that drives the engine.
+// Thread safety: none; only the driver calls.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +22,22 @@
 
 namespace entrain {
 
-// The interface by which the object tells the peer the fate of the peer's messages.
+// RendezvousReceiver calls this interface to tell the peer what becomes of the peer's messages.
 class Answers {
  public:
   virtual void ClearToSend(uint64_t message) = 0;
   virtual void Refuse(uint64_t message) = 0;
-  // Returns credit for eager messages that have left this side's memory.
+  // Returns credit to the peer, for eager messages that have left this side's memory.
   virtual void ReturnCredit(int64_t bytes) = 0;
 
  protected:
   ~Answers() = default;
 };
 
-// A part of a message's payload that is under way.
+// A part of a message's payload that is arriving.
 struct PayloadPart {
   Incoming* incoming = nullptr;
-  int64_t at = 0, left = 0;  // position of the next byte; missing bytes
+  int64_t at = 0, left = 0;  // position of the next byte in the message; number of missing bytes
 };
 
 class RendezvousReceiver {
@@ -47,25 +48,26 @@ class RendezvousReceiver {
 
   void Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint);
   void Revoke(Context mine, const absl::Status& why);
-  // Must be called when the path has ended. No Incoming may be used afterwards, and nothing is
-  // answered any more.
+  // Must be called when the path has ended. Afterwards the transport must not use any Incoming, and
+  // the object calls Answers no more.
   void FailAll(const absl::Status& why);
-  // Returns true after FailAll, even if an event of one of this object's calls caused it.
+  // Returns true after FailAll. An event during a call of this object may have caused FailAll.
   bool failed() const { return failed_; }
 
-  // ---- Functions for the peer's packets. `message` is the peer's number. An error means that the
-  // peer broke the protocol.
+  // ---- Functions for the peer's packets. `message` is the peer's number of a message. An error
+  // means that the peer broke the protocol.
   absl::Status OnRts(const Envelope& envelope, int64_t bytes, uint64_t message);
   void OnWithdraw(Tag tag, uint64_t message);
-  // Handles RTS and WITHDRAW of the peer's messages, and passes CTS, REFUSE and CREDIT about this
-  // side's messages to `sender`. Other types break the protocol, so the transport must handle its
-  // other types before it calls this function.
+  // Handles RTS and WITHDRAW, which are about the peer's messages. Passes CTS, REFUSE and CREDIT,
+  // which are about this side's messages, to `sender`. Returns an error for all other types, so the
+  // transport must handle them itself.
   absl::Status OnPacket(const PacketHeader& header, RendezvousSender* sender);
-  // Returns the place for the next `bytes` bytes of the message.
+  // Returns where the next `bytes` bytes of the message must be written.
   absl::StatusOr<PayloadPart> OnData(uint64_t message, int64_t bytes);
-  // Calls MatchQueue::Advance for a cleared message, or for a message from Begin.
+  // Calls MatchQueue::Advance for a message whose CTS was sent, or for a message that
+  // MatchQueue::Begin returned.
   void Advance(Incoming* incoming, int64_t bytes);
-  // Returns credit for the messages delivered since the last call.
+  // Returns credit to the peer, for the messages delivered since the last call.
   void ReturnCredit();
 
   // Returns the queue, which also takes eager messages.

@@ -89,7 +89,8 @@ absl::Status RendezvousSender::OnCredit(int64_t bytes) {
 absl::Status RendezvousSender::OnCts(uint64_t message) {
   Outgoing* const send = Find(message);
   if (send == nullptr) {
-    return absl::OkStatus();  // revoked meanwhile; a WITHDRAW is on its way
+    return absl::OkStatus();  // the message was revoked meanwhile; a WITHDRAW is on its way to the
+                              // peer
   }
   if (send->state != State::kRtsSent) {
     return BreachOfProtocol("CTS for a message without RTS");
@@ -110,7 +111,8 @@ absl::Status RendezvousSender::OnRefuse(uint64_t message) {
     return BreachOfProtocol("a refusal of a message without RTS");
   }
   --rts_sent_;
-  Complete(send);  // the buffer is free; the receiver reports the message's fate
+  Complete(send);  // the buffer is free; the receive's completion reports what became of the
+                   // message
   return absl::OkStatus();
 }
 

@@ -1,20 +1,20 @@
 // The sender of the eager and rendezvous protocols. The peer keeps only a bounded number of bytes
-// that it has not asked for. A message is sent eagerly while the peer's credit lasts. Otherwise the
-// peer gets an RTS and answers with a CTS when its receive is posted. There is one RendezvousSender
-// per endpoint of tcp and ucx; the endpoint sends the bytes.
+// that it has not asked for. A small message is sent eagerly while there is credit. For any other
+// message the peer gets an RTS, and answers with a CTS when its receive is posted. Each endpoint of
+// tcp and ucx has one RendezvousSender; the endpoint sends the bytes.
 //
 //   Post --> waiting --(small, credit)--> given away -----------------------> done
 //                   \------(otherwise)--> RTS sent --OnCts--> cleared --> ... --> done
 //
-// Order: first waiting messages in the order posted (invariant 1 of transport.h), then cleared
-// messages, one after another.
+// Order: first the waiting messages, in the order posted (invariant 1 of transport.h), then the
+// cleared messages, one after another.
 //
 // Credit: when eager messages have left the peer's memory for early messages, the peer returns
-// their cost, which is counted as in MatchQueue. The cost that is not returned stays below
-// kEarlyCredit. So if no receives are posted for the messages, only their RTS packets take memory
-// at the peer.
+// their cost, which is counted as in MatchQueue. The cost of eager messages that the peer has not
+// returned is at most kEarlyCredit. Beyond this limit, messages whose receives are not posted take
+// memory at the peer only for their RTS packets.
 //
-// Thread safety: none; the thread that drives the engine.
+// Thread safety: none; only the driver calls.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,11 @@ namespace entrain {
 constexpr int64_t kEarlyCredit = 4 << 20;  // per direction of a pair
 
 // A message from its posting until its memory belongs to the caller again. RendezvousSender makes
-// and owns it.
+// and owns the object.
 struct Outgoing {
-  // kGivenAway: the transport has all its bytes. kSendingRts: the RTS is under way. kDead: revoked
-  // while in a queue, and freed when its turn comes.
+  // kGivenAway: the transport has all bytes of the message. kSendingRts: the transport is sending
+  // the RTS. kDead: the message was revoked while it was in a queue, and is freed when it reaches
+  // the front of the queue.
   enum class State : uint8_t {
     kFree,
     kWaiting,
@@ -49,14 +50,15 @@ struct Outgoing {
   Envelope envelope;
   const std::byte* data = nullptr;
   int64_t bytes = 0;
-  int64_t given = 0, taken = 0;  // bytes of data given to the transport, and taken by it
+  int64_t given = 0, taken = 0;  // number of bytes given to the transport, and of bytes that the
+                                 // transport has sent
   Completion* done = nullptr;
-  uint64_t message = 0;  // never 0; contains a generation, so that an old number is recognised
+  uint64_t message = 0;  // never 0; contains a generation, so that the number of an earlier message
+                         // is recognised
   State state = State::kFree;
-  bool queued = false;  // it is in a queue
+  bool queued = false;  // the message is in a queue
 
-  // Returns true if the peer keeps the RTS or has claimed the message. If such a message ends
-  // early, the peer must be told.
+  // Returns true if the RTS was sent. If the message then ends early, the peer must be told.
   bool known() const { return state == State::kRtsSent || state == State::kCleared; }
 };
 
@@ -67,19 +69,22 @@ class RendezvousSender {
 
   void Post(const Envelope& envelope, ConstBytes bytes, Completion* done);
   bool empty() const { return waiting_.empty() && cleared_.empty(); }
-  // Returns true if a message waits for an answer of the peer.
+  // Returns true if the peer has not yet answered an RTS.
   bool awaiting() const { return rts_sent_ > 0; }
-  // Returns the message whose turn it is, or null. In kWaiting it must be sent eagerly or as an
-  // RTS. In kCleared the next part of its data must be sent.
+  // Returns the next message to send, or null. If its state is kWaiting, the transport must send
+  // the message eagerly or send an RTS. If its state is kCleared, the transport must send the next
+  // part of its data.
   Outgoing* Next();
-  // Removes the message from its queue. Must be called only for the message that Next has returned.
+  // Removes the message from its queue. Must be called only for the message that Next has just
+  // returned.
   void Dequeue(Outgoing* send);
   void RtsSent(Outgoing* send);
   // Returns null if the message of this number is over, or never existed.
   Outgoing* Find(uint64_t message);
   // Completes a message whose bytes have all been taken.
   void Complete(Outgoing* send);
-  // Counts `bytes` bytes of the message's data as taken. The last ones complete the message.
+  // Counts `bytes` bytes of the message's data as sent. Completes the message if these are its last
+  // bytes.
   void Taken(Outgoing* send, int64_t bytes);
 
   // ---- Functions for answers of the peer. An error means that the peer broke the protocol.
@@ -95,8 +100,8 @@ class RendezvousSender {
   bool TakeCredit(int64_t bytes);
   // Gives back the credit of a message that was not sent.
   void PutCreditBack(int64_t bytes) { credit_used_ -= MatchQueue::CostOf(bytes); }
-  // Adds credit to return to the peer. It goes with the next packet, or in a packet of its own if
-  // it is much.
+  // Adds credit to return to the peer. The credit goes with the next packet, or in a packet of its
+  // own if credit_is_due().
   void ReturnCredit(int64_t bytes) { credit_to_return_ += bytes; }
   bool credit_is_due() const { return credit_to_return_ >= kEarlyCredit / 4; }
   // Returns the credit to put into the next packet, and counts it as returned.

@@ -1,5 +1,6 @@
-// The descriptor on which a transport sleeps: an epoll instance over its own descriptors and one
-// timer. epoll serves only for sleeping: Poll tries the descriptors that matter directly.
+// The descriptor on which a transport sleeps: an epoll instance with the transport's descriptors
+// and one timer. epoll serves only for sleeping: Transport::Poll reads from the important
+// descriptors directly.
 //
 // Thread safety: none.
 #pragma once
@@ -21,7 +22,8 @@ class TimedWait {
   TimedWait(const TimedWait&) = delete;
   TimedWait& operator=(const TimedWait&) = delete;
 
-  // Readable if any added descriptor is ready (level-triggered), or if the timer has run out.
+  // Returns a descriptor that is readable if any added descriptor is ready (level-triggered), or if
+  // the timer has run out.
   int fd() const { return epoll_; }
   // Watches `fd` for `events` (EPOLLIN by default; EPOLLERR and EPOLLHUP are always watched).
   absl::Status Add(int fd, uint32_t events = 1);
@@ -37,7 +39,7 @@ class TimedWait {
     }
     return count;
   }
-  // Costs nothing for Never() and for the instant that is already set.
+  // Makes no system call if `at` is the instant that is already set.
   void SetTimer(Deadline at, const Clock& clock);
   void ClearTimer() { SetTimer(Deadline::Never(), Clock::Real()); }
 
