@@ -50,8 +50,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Part(Communicator& world, int colo
   return part;
 }
 
-// Collective. If a value differs, returns an error that names it: kDataLoss on a rank whose values
-// differ from those of rank `member`, and kAborted on the other ranks, which may try again.
+// Collective. If a value differs, returns an error that names the value: kDataLoss on a rank that
+// differs from rank `member`, and kAborted on the other ranks, because they may try again.
 absl::Status CompareValues(Communicator& comm, const std::vector<NamedValue>& group, int member) {
   const absl::Status alike =
       AgreeOn(comm, "the replicas", group, Limited("newcomers: comparing the options"));

@@ -58,7 +58,7 @@ struct AdmissionCounts {
 
 class ChannelAdmission {
  public:
-  // `world`, in which each rank is a replica, and `options` must outlive the object. `give_up` is
+  // `options` and `world` must outlive the object. Each rank of `world` is a replica. `give_up` is
   // as in WorkerThread. It must end the communicators of `world`.
   ChannelAdmission(const ChannelOptions& options, ReplicaWorld& world,
                    absl::AnyInvocable<void(const absl::Status&)> give_up);

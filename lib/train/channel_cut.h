@@ -8,7 +8,7 @@
 //   copy         3      0      1      2
 //   rank 2 lost: 0 3    1 0           3 2      all shards are left; they are cut into three
 //
-// Newcomers get their shards in the same way: the shards are cut for more ranks.
+// To give newcomers shards, all shards are cut for more ranks.
 //
 // Thread safety: one thread at a time, except comm.
 #pragma once

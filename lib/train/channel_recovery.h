@@ -41,8 +41,8 @@ struct ChannelLoss {
 
 class ChannelRecovery {
  public:
-  // `world`, in which each rank is a replica, must outlive the object. `timeout_ns` limits each call;
-  // 0: the communicator's default.
+  // `world` must outlive the object. Each rank of `world` is a replica. `timeout_ns` limits each
+  // call; 0: the communicator's default.
   ChannelRecovery(ReplicaWorld& world, int64_t timeout_ns)
       : world_(world), timeout_ns_(timeout_ns) {}
 

@@ -1,5 +1,5 @@
-// Decides how the ranks of a gradient channel that are left finish the round in which ranks were
-// lost. Pure functions: every rank has the same arguments and makes the same plan.
+// After a loss in a gradient channel, decides how the remaining ranks finish the round under way.
+// Pure functions: every rank has the same arguments and makes the same plan.
 //
 // A commit has two phases. A rank is ready when it has the summed gradients of its own shard and of
 // its left neighbour's shard. Then all ranks vote. When a rank has the votes of all ranks, the

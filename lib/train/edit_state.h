@@ -36,7 +36,7 @@ namespace entrain {
 
 class EditState final : public StateOwner {
  public:
-  // The parts of the object whose state this is. All of them must outlive this object.
+  // The parts of the EDiT object to which the state belongs. All parts must outlive this object.
   struct Parts {
     const Mesh& mesh;
     const LayerShards& shards;

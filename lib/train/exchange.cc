@@ -584,8 +584,9 @@ void Exchange::NoteScales(int layer, const OuterScales& scales) {
   }
 }
 
-// With kRestart, Merge needs the anchor from which this replica continued, to measure how far the
-// replica has moved from it. This anchor overwrites the snapshot, which has been sent by then.
+// With kRestart, this replica has continued from the old anchor. Merge needs that anchor to measure
+// how far the replica has moved. The old anchor overwrites the snapshot, which has been sent by
+// now.
 void Exchange::KeepOldAnchor(int layer) {
   if (overlapped(layer) && options_.overlap_merge == OverlapMerge::kRestart) {
     RoundAnchor(wide_, layer, Taken(layer));

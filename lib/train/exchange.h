@@ -166,7 +166,7 @@ class Exchange final : public LayerExchange {
   void SetRepairs(int64_t repairs) { repairs_ = repairs; }
   // Must be called if this replica is a newcomer. Its weight then grows as newcomer_warmup says.
   void BeginGrowing() { newcomer_rounds_.assign(newcomer_rounds_.size(), 0); }
-  // Returns a layer whose anchor was repaired here and that has had no exchange since; -1: none.
+  // Returns a layer that has had no exchange since its anchor was repaired on this rank; -1: none.
   int distrusted() const;
 
   // ---- After a loss. The worker calls these functions

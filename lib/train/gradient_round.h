@@ -118,8 +118,8 @@ class GradientRound {
   // ---- The parts of Run, one after the other
   // Sums counts and gradients, and exchanges sums with the neighbours.
   absl::Status AddUp(RoundKind kind, const RoundCounts& mine);
-  // With clipping, gathers one number of each rank, from which every rank computes the norm of the
-  // mean gradient with the same bits. In a commit with copies (on_loss finish), gathers the
+  // With clipping, gathers one number of each rank. From these numbers every rank computes the norm
+  // of the mean gradient, with the same bits. In a commit with copies (on_loss finish), gathers the
   // checksums of the shards and compares them.
   absl::Status Vote();
   // Makes the step.
@@ -159,8 +159,9 @@ class GradientRound {
   // Makes the step of the commit that other ranks have decided, unless this rank has made it.
   // `rounds` is the number of rounds before that commit.
   absl::Status Decide(int64_t rounds, const RoundOutcome& outcome);
-  // Collective over `comm`. Receives the shards of a cut for its ranks, whose numbers are
-  // `members`. `holders` has, for each shard of the present cut, the rank that holds it.
+  // Collective over `comm`. Receives the shards of a cut for the ranks of `comm`. `members` has the
+  // numbers of these ranks. `holders` has, for each shard of the present cut, the rank that holds
+  // it.
   absl::Status PrepareCut(std::shared_ptr<Communicator> comm, std::vector<int> members,
                           absl::Span<const int> holders);
   // Replaces the cut by the prepared one, if there is one.

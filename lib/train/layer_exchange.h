@@ -15,9 +15,9 @@ class LayerExchange {
  public:
   virtual ~LayerExchange() = default;
 
-  // Runs the rendezvous of all replicas, to which each replica brings its standing and the norms of
-  // these layers. Returns true if the replicas exchange; then the weights are known. Tokens, flags
-  // and metric in `mine` are those of this rank. Judge combines them over the ranks of the replica.
+  // Runs the rendezvous of all replicas. Each replica brings its standing and the norms of these
+  // layers. Returns true if the replicas exchange; then the weights are known. Tokens, flags and
+  // metric in `mine` are those of this rank. Judge combines them over the ranks of the replica.
   // Judge fills in the checksum. `extra_ns` is added to the time limit for the other replicas.
   virtual absl::StatusOr<bool> Judge(const std::vector<int>& layers, Standing mine,
                                      int64_t extra_ns) = 0;

@@ -66,7 +66,7 @@ class LayerGather {
   absl::Status Release(int layer);
   // Returns the first layer that is not free, or -1.
   int FirstHeld() const;
-  // Returns the first error of any gather. Any thread may call it.
+  // Returns the first error of any gather. May be called from any thread.
   absl::Status status() const;
 
  private:

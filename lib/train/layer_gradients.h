@@ -74,7 +74,7 @@ class LayerGradients {
   // On a device: blocks until everything has been added and the caller's stream has finished its
   // work so far.
   absl::Status ComeToRest(int64_t timeout_ns) { return worker_->ComeToRest(timeout_ns); }
-  // Returns the first error so far. Any thread may call it.
+  // Returns the first error so far. May be called from any thread.
   absl::Status status() const { return worker_->status(); }
 
  private:

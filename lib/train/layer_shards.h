@@ -83,7 +83,7 @@ class LayerShards {
   absl::Status SetStream(StreamHandle stream);
   // Returns null if parameters are on the host, or not bound.
   DeviceRoom* room() const { return room_.get(); }
-  // Returns the error that has ended the object. Any thread may call it.
+  // Returns the error that has ended the object. May be called from any thread.
   absl::Status broken() const;
   // Copies this rank's part of a whole layer of kF32, kF64, kBF16 or kF16 into its parameters. With
   // parameters on a device, `full` may be there or on the host; a copy from the host is waited for.

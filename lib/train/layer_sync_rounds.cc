@@ -124,7 +124,7 @@ void LayerSync::TakeBackMissed() {
   }
 }
 
-// Counts the rounds for which this replica was late as rendezvous.
+// Includes in the number of rendezvous the rounds for which this replica was late.
 void LayerSync::CountMissed() {
   if (closer_ != nullptr) {
     counter_.SetRendezvous(results_.rendezvous());

@@ -23,13 +23,13 @@ struct Weighing {
   // r, in [0, 1]: the share of a weight that is proportional to the replica's training since the
   // last exchange.
   double step_ratio = 0;
-  // As published: the divisor also counts the rejected replicas, and uniform weights are mixed with
-  // the shares of steps before either is normalised.
+  // True: weights are as in the published code. The divisor also counts the rejected replicas.
+  // Uniform weights are mixed with the shares of steps before the weights are normalised.
   bool compat = false;
 };
 
-// A contribution with a larger norm counts as not finite. Then the sum of the accepted
-// contributions, and the square of this sum in an outer optimizer, do not overflow f32.
+// A contribution with a larger norm is treated as if it were not finite. So neither the sum of the
+// accepted contributions nor the square of this sum in an outer optimizer overflows f32.
 constexpr double kLargestNorm = 1e18;
 
 // One replica's contribution to an exchange of one layer.

@@ -1,4 +1,4 @@
-// Decides how the replicas that are left finish a round in which ranks were lost. A pure function:
+// After a loss, decides how the remaining replicas finish the round under way. A pure function:
 // every rank has the same places and makes the same plan.
 //
 // Ranks differ only a little in a round, because a rendezvous, and the sum of a layer's deltas,

@@ -1,4 +1,4 @@
-// A communicator of the ranks of all replicas, for the case that some ranks are lost. A replica is
+// A communicator of the ranks of all replicas, which can go on without lost ranks. A replica is
 // whole or gone: when one of its ranks is lost, its other ranks leave too.
 //
 //              sync ->                place of a rank: its replica, and its slot in the replica

@@ -64,7 +64,8 @@ class RoundCloser {
   absl::Status CheckWait();
   // Returns true if the decision is about this rank's replica.
   bool Includes(const Closing& closing) const { return closing.replicas[row_]; }
-  // Returns the number of rounds for which this replica was late, before the last decision.
+  // Returns the number of rounds for which this replica was late. Does not include the last
+  // decision.
   int64_t missed() const { return missed_; }
   // Returns the number of finished ticks, and the record of this replica.
   int64_t ticks() const { return ticks_; }

@@ -64,7 +64,7 @@ class WorkerThread {
   // Blocks until the job of this number and all jobs before it are done. Returns the first error of
   // any of them. A job may wait for other workers.
   absl::Status Wait(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Blocks in the same way, but at most until the deadline. Returns false if the job is not done by
+  // Blocks as Wait does, but at most until the deadline. Returns false if the job is not done by
   // then.
   absl::StatusOr<bool> WaitUntil(uint64_t number, Deadline until) ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls `then` once, with the first error so far, when the job of this number is done: before
