@@ -88,16 +88,16 @@ int SyncDirectory(const std::string& path) {
   return !fd.valid() || (fsync(fd.get()) != 0 && errno != EINVAL) ? errno : 0;
 }
 
-// The bytes that an unfinished file has in the place of the header: this mark of 8 bytes, and then
-// the number of the save or 0.
+// An unfinished file begins with this mark of 8 bytes in place of the header. The id of the save,
+// or 0, follows.
 constexpr absl::string_view kMark(
     "\x89"
     "ENTR"
     "\x00\x00\x00",
     8);
 
-// Returns the number of the save to which a complete head file belongs; its parts are
-// NAME_RANK_ID.ckpt.
+// Returns the id of the save to which a complete file NAME.ckpt belongs. It is the ID in the names
+// of the listed files, NAME_RANK_ID.ckpt.
 std::optional<uint32_t> NumberOfFiles(const std::string& path) {
   const auto whole = CheckpointReader::Open(path);
   if (!whole.ok() || (*whole)->manifest().files.empty()) {
@@ -117,7 +117,7 @@ std::optional<uint32_t> NumberOfFiles(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<FileTarget>> FileTarget::Create(std::string path) {
   const std::string temporary = path + ".tmp";
-  // Reuses the file of a dead process.
+  // If a dead process has left the file, reuses it.
   Fd fd = OpenClosedOnFork(
       [&] { return open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644); });
   if (!fd.valid()) {
@@ -135,7 +135,7 @@ absl::StatusOr<std::unique_ptr<FileTarget>> FileTarget::Create(std::string path)
     return absl::FailedPreconditionError(absl::StrCat(path, ": somebody else has just written it"));
   }
   const Unfinished found = ReadUnfinished(fd.get(), temporary);
-  // Changes the file in any case, so that its time of change is now.
+  // Changes the file even if it is empty, so that its time of change is now.
   if (ftruncate(fd.get(), 1) != 0 || ftruncate(fd.get(), 0) != 0 || fstat(fd.get(), &opened) != 0) {
     return FileError(errno, path, absl::StrCat("write ", temporary));
   }
@@ -420,7 +420,8 @@ absl::Status CheckpointReader::ReadManifest() {
   return absl::OkStatus();
 }
 
-// Each array must begin where the one before it ends, and the manifest after the last array.
+// Each array must begin where the array before it ends, and the manifest must follow the last
+// array.
 absl::Status CheckpointReader::CheckLayout() const {
   const int64_t end = size_ - manifest_bytes_;
   int64_t at = kFirstArray;

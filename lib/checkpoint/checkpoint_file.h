@@ -10,13 +10,13 @@
 //    128     the arrays, each from a multiple of 64 on; zeros between
 //            the manifest (JSON), from a multiple of 64 on, to the end
 //
-// Every byte is covered: the header by its own hash, the manifest by the header's hash, each array
-// by its hash in the manifest. The bytes between must be zero.
+// Every byte is covered. The header has a hash of itself and of the manifest. The manifest has a
+// hash of each array. The bytes between arrays must be zero.
 //
 // A CheckpointTarget takes these bytes, and a CheckpointSource gives them. The classes here use a
 // file; checkpoint_functions.h uses the caller's functions.
 //
-// Thread safety: one thread at a time. Every message begins with the path.
+// Thread safety: one thread at a time. Every error message begins with the path.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ constexpr uint32_t kCheckpointVersion = 1;
 // The result of examining a file that may be an unfinished checkpoint.
 struct Unfinished {
   bool is = false;  // the file begins with the mark of FileTarget, or lacks only its name
-  std::optional<uint32_t> id;  // if it belongs to a save of several files: the id of the save
+  std::optional<uint32_t> id;  // the id of its save, if the save has several files
 };
 // Examines the open file `fd`, whose path is `path`.
 Unfinished ReadUnfinished(int fd, const std::string& path);
@@ -55,8 +55,8 @@ class CheckpointTarget {
   virtual absl::Status WriteAt(int64_t offset, ConstBytes bytes) = 0;
   // Called when everything has been written. Makes the bytes survive the end of this process.
   virtual absl::Status Flush() = 0;
-  // Makes the checkpoint take effect. Sets *done if it has taken effect, even if this returns an
-  // error.
+  // Makes the checkpoint take effect. Sets *done if the checkpoint has taken effect. This is
+  // possible even if Publish returns an error.
   virtual absl::Status Publish(bool* done) = 0;
 };
 
@@ -77,13 +77,14 @@ class FileTarget final : public CheckpointTarget {
   absl::Status Flush() override;
   absl::Status Publish(bool* done) override;
 
-  // Returns the unfinished file that a dead process had left under the temporary name.
+  // Describes the unfinished file that Create found under the temporary name, left by a dead
+  // process.
   const Unfinished& found() const { return found_; }
   // Returns the time of Create by the clock of the file system.
   int64_t begun_ns() const { return begun_ns_; }
-  // Marks the file with the id of the save that it belongs to, until byte 0 is written. If this
-  // process is killed, other processes can read the mark. 0, as after Create: the file belongs to
-  // no save of several files.
+  // Marks the file with the id of its save, until byte 0 is written. If this process is killed,
+  // other processes can read the mark. The id 0 means that the save has no other files; Create sets
+  // it.
   absl::Status Mark(uint32_t id);
 
  private:
@@ -162,9 +163,9 @@ class CheckpointReader {
   const Digest& manifest_digest() const { return manifest_digest_; }
   const std::string& path() const { return source_->name(); }
 
-  // Reads the whole array, which must be in this file, and compares its digest. The description may
-  // come from this manifest, or from one that refers to this file. Copies `count` elements from
-  // `first` on to `out`. After an error the contents of `out` are undefined.
+  // Reads the whole array, which must be in this file, and compares its digest. `array` may come
+  // from the manifest of this file, or from the manifest of a file that lists this file. Copies
+  // `count` elements from `first` on to `out`. After an error the contents of `out` are undefined.
   absl::Status Read(const SavedArray& array, int64_t first, int64_t count, void* out) const;
   // Checks the array's digest without a copy.
   absl::Status Verify(const SavedArray& array) const { return Read(array, 0, 0, nullptr); }

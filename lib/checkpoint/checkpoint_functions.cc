@@ -17,8 +17,8 @@ const std::string& Name() {
   return *name;
 }
 
-// Calls `function`. Inside it, only the functions of the library that never wait may be called. A
-// result other than 0 is a failure of the caller's function.
+// Calls `function`. `function` may call only those functions of the library that never wait. If it
+// returns a number other than 0, it has failed.
 template <typename Function, typename... Arguments>
 absl::Status Run(absl::string_view name, absl::string_view where, Function function,
                  Arguments... arguments) {

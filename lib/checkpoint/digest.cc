@@ -9,8 +9,8 @@
 namespace entrain {
 namespace {
 
-// Ends the process if libcrypto fails. It then has no memory or no SHA-256, and nothing can
-// continue.
+// Ends the process if libcrypto fails. libcrypto fails only without memory or without SHA-256, and
+// then nothing can continue.
 void Must(int ok) {
   if (ok != 1) {
     std::abort();

@@ -10,7 +10,8 @@
 //                             (FileTarget::Mark); X.ckpt is readable or absent, and does not
 //                             list it
 //
-// So files of other checkpoints, of saves in progress in any process, and of other programs stay.
+// Files of other checkpoints, of other programs, and of saves that are still in progress in any
+// process stay.
 #pragma once
 
 #include <cstdint>

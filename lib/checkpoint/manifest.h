@@ -1,5 +1,5 @@
-// The manifest of a checkpoint: its run, the division of the model into shards, and the place of
-// each array. docs/checkpoint-format.md shows the text.
+// The manifest of a checkpoint describes the run, the division of the model into parts and layers,
+// and where each array lies. docs/checkpoint-format.md shows the text.
 //
 // Plain value types. A manifest that ParseManifest accepts is consistent: names are unique, numbers
 // are in range, pieces lie inside their layers.
@@ -28,13 +28,13 @@ absl::string_view NameOf(CheckpointKind kind);
 // A flat array, or a piece of one.
 struct SavedArray {
   std::string name;    // see IsArrayName
-  int32_t rank = -1;   // the rank of the mesh that owns it; -1: all ranks
+  int32_t rank = -1;   // the rank of the mesh that owns the array; -1: all ranks
   int32_t part = -1;   // the model part whose layer this is; -1: not an array of a layer
   int32_t layer = -1;  // the layer within `part`; -1: not an array of a layer
   int64_t first = 0;   // the piece's first element in the whole array
   int64_t count = 0;   // elements
   DType dtype = DType::kF32;
-  int32_t file = 0;    // the file that holds it: 0 is this file, otherwise files[file - 1]
+  int32_t file = 0;    // 0: the array is in this file; otherwise in files[file - 1]
   int64_t offset = 0;  // bytes from the beginning of that file
   Digest digest{};
 
@@ -52,7 +52,7 @@ struct SavedLayer {
 // Another file of the same checkpoint.
 struct SavedFile {
   std::string name;   // in the same directory
-  Digest manifest{};  // digest of its manifest, which has the digests of its arrays
+  Digest manifest{};  // digest of the file's manifest, which has the digests of its arrays
 };
 
 struct Manifest {

@@ -6,8 +6,9 @@
 //     visitor.Layer("anchor", layer, anchor(layer));
 //   }
 //
-// Saving and loading are both visitors, so they cannot diverge. A new part needs this function and
-// a call to it. Names are those of manifest.h. A rank uses each name once, or once per layer.
+// Saving and loading are both visitors, so they cannot diverge. A new part needs this function, and
+// its owner must call the function. Names are those of manifest.h. A rank uses each name once, or
+// once per layer.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +37,8 @@ class StateVisitor {
   // Visits an array of `count` elements. The memory must stay valid until the visitor is destroyed.
   virtual void Array(absl::string_view name, Holder holder, DType dtype, void* data,
                      int64_t count) = 0;
-  // Visits this rank's shard of a layer that is equal on all replicas. It is saved without padding,
-  // so that any number of ranks can load it.
+  // Visits this rank's shard of a layer that is equal on all replicas. The shard is saved without
+  // padding, so that any number of ranks can load the layer.
   virtual void Layer(absl::string_view name, int layer, void* shard, DType dtype = DType::kF32) = 0;
 
   void Value(absl::string_view name, Holder holder, int64_t* value) {

@@ -29,7 +29,7 @@ struct AnchorVote {
   // The index of the first replica that has the right anchor in memory. -1: no hash was sealed by
   // more than half of the replicas, or no replica has an anchor with that hash in memory.
   int from = -1;
-  std::vector<int> wrong;  // indices of the other replicas, ascending
+  std::vector<int> wrong;  // indices of the replicas that lack it in memory, ascending
 };
 
 // Returns true if all replicas have the same anchor in memory. `hashes` are by replica.

@@ -60,7 +60,8 @@ class AnomalyDetector {
   };
   // Judges the next norm without ingesting it. A norm that is not finite is always an outlier.
   Score Look(double norm) const;
-  // Tell the detector the decision about a norm. One of them must be called once per norm.
+  // Accept and Reject tell the detector the decision about a norm. One of the two must be called
+  // per norm.
   void Accept(double norm);
   void Reject(double norm);
   // Restarts the warm-up.

@@ -62,7 +62,7 @@ class ChannelAdmission {
   // as in WorkerThread. It must end the communicators of `world`.
   ChannelAdmission(const ChannelOptions& options, ReplicaWorld& world,
                    absl::AnyInvocable<void(const absl::Status&)> give_up);
-  // Ends a Grow under way. To do so, ends the communicator in which it runs.
+  // Ends a Grow under way. To do so, ends the communicator in which the Grow runs.
   ~ChannelAdmission();
 
   // Returns this rank's numbers for the counts of a round. Must be called before these counts.

@@ -84,8 +84,8 @@ absl::Status Exchange::FinishLike(int layer, const LayerOutcome& outcome) {
   return FinishWith(layer, &outcome);
 }
 
-// Returns the arrays that a rank sends to another rank so that it can finish the layer too: the
-// anchor and the arrays of its outer state, or the combined delta.
+// Returns the arrays that a rank sends to another rank so that the receiver can finish the layer
+// too: the anchor and the arrays of its outer state, or the combined delta.
 std::vector<float*> Exchange::StateOf(int layer) {
   if (options_.keeps_means()) {
     return {MeanOf(layer)};
