@@ -12,7 +12,7 @@ namespace entrain {
 
 // Returns the number of replicas that may still join.
 int Admission::Room() const {
-  return parts_.exchange.most_replicas() -
+  return parts_.exchange.members().most() -
          static_cast<int>(ReplicasOf(parts_.world.places()).size());
 }
 
@@ -20,7 +20,7 @@ void Admission::Look() {
   if (parts_.world.comm()->rank() != 0 || Room() <= 0) {
     return;
   }
-  parts_.exchange.Announce(applicants_.Count() >= parts_.world.slots() ? kApplied : 0);
+  parts_.exchange.rendezvous().Announce(applicants_.Count() >= parts_.world.slots() ? kApplied : 0);
 }
 
 int64_t Admission::LimitNs(const Communicator& from) const {
@@ -31,7 +31,7 @@ int64_t Admission::LimitNs(const Communicator& from) const {
 // All members have the same table, and so the same answer.
 bool Admission::Wanted() const {
   uint64_t flags = 0;
-  for (const Standing& one : parts_.exchange.table().standings) {
+  for (const Standing& one : parts_.exchange.rendezvous().table().standings) {
     flags |= one.flags;
   }
   return (flags & kApplied) != 0 && (flags & (kLeaving | kWantStop | kInsist)) == 0 && Room() > 0;
@@ -71,18 +71,18 @@ AdmissionCard Admission::MyCard() const {
   const RoundCloser* const closer = parts_.closer;
   const Attended attended = closer == nullptr ? Attended() : closer->attended();
   uint64_t met_step = 0;  // a late replica's standing has the step of an earlier rendezvous
-  for (const Standing& one : parts_.exchange.table().standings) {
+  for (const Standing& one : parts_.exchange.rendezvous().table().standings) {
     met_step = std::max(met_step, one.steps);
   }
   return {.replica = mine.replica,
           .slot = mine.slot,
           .slots = parts_.world.slots(),
-          .most_replicas = parts_.exchange.most_replicas(),
+          .most_replicas = parts_.exchange.members().most(),
           .rendezvous = parts_.results.rendezvous(),
           .syncs = parts_.results.syncs(),
           .met_step = static_cast<int64_t>(met_step),
           .anchor_checksum = parts_.exchange.anchors().checksum(),
-          .repairs = parts_.exchange.repairs(),
+          .repairs = parts_.exchange.rendezvous().repairs(),
           .ticks = closer == nullptr ? 0 : closer->ticks(),
           .arrivals = attended.arrivals,
           .missed = attended.missed};
@@ -128,7 +128,7 @@ void Admission::Adopt(const EnlargedWorld& enlarged) {
   if (parts_.closer != nullptr) {
     parts_.closer->Adopt(enlarged.rounds, enlarged.places);
   }
-  parts_.results.Joined(static_cast<int>(replicas.size()), parts_.exchange.most_replicas());
+  parts_.results.Joined(static_cast<int>(replicas.size()), parts_.exchange.members().most());
 }
 
 }  // namespace entrain

@@ -42,4 +42,9 @@ absl::Status WaitForKernels(Deadline give_up) {
   return WaitForStream({&on.device(), on.stream()}, give_up);
 }
 
+absl::Status StatusOfKernels() {
+  const KernelStream* const on = KernelStream::Current();
+  return on == nullptr ? absl::OkStatus() : on->status();
+}
+
 }  // namespace entrain

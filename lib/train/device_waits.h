@@ -22,5 +22,8 @@ absl::Status WaitForStream(const ArraysAt& at, Deadline give_up,
 // Blocks until the stream that the calling thread has bound (KernelStream) has finished its present
 // work. Returns the stream's first error, or kDeadlineExceeded as WaitForMark does.
 absl::Status WaitForKernels(Deadline give_up);
+// Returns the first error of the work that the calling thread has enqueued on a device. Does not
+// wait. Returns OK on the host.
+absl::Status StatusOfKernels();
 
 }  // namespace entrain

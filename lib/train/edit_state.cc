@@ -67,7 +67,7 @@ absl::Status EditState::CheckNothingBehind() const {
 // its parameters are not those that its next arrival expects.
 absl::Status EditState::CheckOnTime() const {
   const absl::MutexLock lock(&parts_.runner.between_late_rounds());
-  return parts_.exchange.late()
+  return parts_.exchange.snapshots().late()
              ? absl::FailedPreconditionError(
                    "a round was closed without this replica; make a request_sync first, which all "
                    "replicas wait for")
@@ -88,7 +88,7 @@ absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
         "this replica was late for a round; save after a request_sync, which all replicas wait "
         "for");
   }
-  const int repaired = parts_.exchange.distrusted();
+  const int repaired = parts_.exchange.rendezvous().distrusted();
   if (kind == CheckpointKind::kExact && repaired >= 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the anchor of layer ", repaired,
@@ -109,13 +109,13 @@ absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
 // A mesh that has lost replicas is treated as a mesh of the replicas that are left.
 ModelPart EditState::Part() const {
   ModelPart part = PartOf(parts_.mesh, slab());
-  const ExchangeGroups groups = parts_.exchange.groups();
+  const ExchangeGroups groups = parts_.exchange.members().groups();
   part.mesh[static_cast<size_t>(Axis::kSync)] = groups.sync == nullptr ? 1 : groups.sync->size();
   return part;
 }
 
 AllRanks EditState::Everybody(int64_t timeout_ns) const {
-  const ExchangeGroups groups = parts_.exchange.groups();
+  const ExchangeGroups groups = parts_.exchange.members().groups();
   return AllRanks(groups.model, groups.sync, timeout_ns);
 }
 
@@ -233,14 +233,16 @@ absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, int64_t 
 // Makes VisitState able to show the exchanges behind further steps.
 absl::Status EditState::PrepareSnapshots() {
   parts_.behind.Prepare();
-  return parts_.options.overlap_steps > 0 ? parts_.exchange.ReserveSnapshots() : absl::OkStatus();
+  return parts_.options.overlap_steps > 0 ? parts_.exchange.snapshots().Reserve()
+                                          : absl::OkStatus();
 }
 
 void EditState::GoOnFrom(CheckpointKind kind) {
   const bool portable = kind == CheckpointKind::kPortable;  // the replicas have just exchanged
   parts_.exchange.Adopt(/*live=*/portable);
   parts_.counter.GoOn(/*exchanged=*/portable);
-  parts_.behind.GoOn(parts_.schedule.all(), [this](int layer) { parts_.exchange.Resume(layer); });
+  parts_.behind.GoOn(parts_.schedule.all(),
+                     [this](int layer) { parts_.exchange.snapshots().Use({layer}); });
   parts_.trigger.Met();  // an interval begins at the saved rendezvous
   parts_.results.GoOn(parts_.counter.base_step(), parts_.exchange.anchors().checksum(),
                       parts_.counter.rendezvous());

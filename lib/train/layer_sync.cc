@@ -167,7 +167,7 @@ absl::Status LayerSync::CheckMayRepair() const {
   if (room_ != nullptr) {
     return refuse("(repair) does not go with parameters on a device");
   }
-  if (exchange_.groups().held.exist()) {
+  if (exchange_.members().groups().held.exist()) {
     return refuse(
         "(repair) does not go with ranks that hold copies (the context and tensor axes), which are "
         "compared within a replica");
@@ -187,7 +187,7 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
     ENTRAIN_RETURN_IF_ERROR(StartRecovery());
   }
   StartAdmission();
-  base_ = exchange_.bytes_sent();
+  base_ = exchange_.members().bytes_sent();
   ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? StartOnHost() : StartOnDevice());
   runner_.emplace(*worker_, exchange_, results_, error_, recovery_.get(), admission_.get(),
                   closer_.get(), schedule_->all());
@@ -336,7 +336,7 @@ void LayerSync::Refused(const absl::Status& why) const {
   Call call;
   call.kind = CallKind::kAllGather;
   call.options.user_tag = held_back >= 0 ? held_back : shards_->slab().layers();
-  const ExchangeGroups groups = exchange_.groups();
+  const ExchangeGroups groups = exchange_.members().groups();
   for (const auto& comm : {groups.model, groups.sync}) {
     if (comm != nullptr) {
       comm->Refused(call, why);
@@ -352,11 +352,11 @@ EditInfo LayerSync::info() const {
   info.in_warmup = counter_.in_warmup();
   info.exposed_ns = exposed_ns_ + gates_->waited_ns();
   info.sync_ns = runner_->sync_ns();
-  const ExchangeBytes sent = exchange_.bytes_sent();
+  const ExchangeBytes sent = exchange_.members().bytes_sent();
   info.bytes_sent_shard = sent.model - base_.model;
   info.bytes_sent_sync = sent.sync - base_.sync;
   results_.Fill(&info);
-  info.replica = exchange_.replica();
+  info.replica = exchange_.members().me();
   return info;
 }
 
@@ -398,11 +398,11 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   ENTRAIN_RETURN_IF_ERROR(admission_ == nullptr ? worker_->Drain()
                                                 : worker_->Wait(gates_->BegunSoFar(layer)));
   const absl::MutexLock lock(&runner_->between_late_rounds());
-  if (exchange_.report(layer).norms.empty()) {
+  if (exchange_.verdicts().report(layer).norms.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("edit: there was no exchange of layer ", layer, " yet"));
   }
-  return exchange_.report(layer);
+  return exchange_.verdicts().report(layer);
 }
 
 }  // namespace entrain

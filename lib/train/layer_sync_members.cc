@@ -27,7 +27,7 @@ ClosingRule RuleOf(const EditOptions& options) {
 // replicas have one rank and `apart` is false, the communicator may be the exchange's sync group.
 absl::StatusOr<std::unique_ptr<ReplicaWorld>> LayerSync::MakeWorld(absl::string_view option,
                                                                    bool apart) {
-  const ExchangeGroups groups = exchange_.groups();
+  const ExchangeGroups groups = exchange_.members().groups();
   if (room_ != nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat(option, " does not go with parameters on a device"));
@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<ReplicaWorld>> LayerSync::MakeWorld(absl::string_
 // Collective. Makes the object that handles losses, if the options ask for it and there are other
 // replicas.
 absl::Status LayerSync::StartRecovery() {
-  const ExchangeGroups groups = exchange_.groups();
+  const ExchangeGroups groups = exchange_.members().groups();
   if (options_.admit != Admit::kNone && groups.sync == nullptr) {
     return RefuseOption("admit", static_cast<int32_t>(options_.admit),
                         "(exchange) needs a mesh of at least 2 replicas to begin with");
@@ -72,7 +72,7 @@ absl::Status LayerSync::StartRecovery() {
         "most_replicas", options_.most_replicas,
         absl::StrCat("is less than the ", groups.sync->size(), " replicas of the mesh"));
   }
-  exchange_.SetNumbers(groups.sync->rank(), most);
+  exchange_.members().SetNumbers(groups.sync->rank(), most);
   results_.SetMost(most);
   recovery_ = std::make_unique<Recovery>(exchange_, results_, std::move(replicas), closer_.get(),
                                          options_.timeout_ns);
@@ -81,7 +81,7 @@ absl::Status LayerSync::StartRecovery() {
 
 // Collective. Makes the object that closes rounds without late replicas, if the options ask for it.
 absl::Status LayerSync::StartCloser() {
-  const ExchangeGroups groups = exchange_.groups();
+  const ExchangeGroups groups = exchange_.members().groups();
   const int replicas_now = groups.sync == nullptr ? 1 : groups.sync->size();
   if (options_.quorum > std::max(replicas_now, options_.most_replicas)) {
     return RefuseOption("quorum", options_.quorum,
@@ -159,8 +159,8 @@ absl::Status LayerSync::JoinMembers(int64_t wait_ns) {
   const AdmissionCard& member = joined.member();
   const EnlargedWorld& enlarged = joined.enlarged;
   counter_.Join(StepOfNewcomer(member.met_step, joined.step), member.met_step, member.rendezvous);
-  exchange_.SetRepairs(member.repairs);
-  exchange_.BeginGrowing();
+  exchange_.rendezvous().SetRepairs(member.repairs);
+  exchange_.verdicts().BeginGrowing();
   results_.SetRepairs(member.repairs);
   results_.SetSyncs(member.syncs);
   results_.GoOn(member.met_step, exchange_.anchors().checksum(), member.rendezvous);

@@ -135,7 +135,7 @@ absl::Status LayerSync::StartBehind(std::vector<int> layers) {
   // With kRestart, a layer that was gathered before would keep its old parameters.
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
   ENTRAIN_RETURN_IF_ERROR(
-      Annotate(worker_->RunHere([&] { return exchange_.Snapshot(layers); }), "edit"));
+      Annotate(worker_->RunHere([&] { return exchange_.snapshots().Take(layers); }), "edit"));
   const std::shared_ptr<ExchangeRound> round = NewRound(std::move(layers), /*behind=*/true);
   round->Allow(round->last_turn());
   runner_->PostJudge(round, 0);

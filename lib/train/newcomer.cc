@@ -72,8 +72,8 @@ absl::StatusOr<Newcomer::Joined> Newcomer::Attempt(std::shared_ptr<Communicator>
   ENTRAIN_RETURN_IF_ERROR(all);
   ENTRAIN_RETURN_IF_ERROR(Welcome(*world, limit_ns));
   const EnlargedWorld& enlarged = joined.enlarged;
-  parts_.exchange.SetNumbers(enlarged.mine().replica,
-                             static_cast<int>(joined.member().most_replicas));
+  parts_.exchange.members().SetNumbers(enlarged.mine().replica,
+                                       static_cast<int>(joined.member().most_replicas));
   parts_.exchange.Regroup(enlarged.model, enlarged.sync, ReplicasOf(enlarged.places));
   return joined;
 }

@@ -26,7 +26,7 @@ RoundPlace PlaceOf(const ExchangeRound* round, int64_t rendezvous, bool all_fini
 
 // Returns the communicators in which a rank may wait for others. Some may be null.
 std::vector<std::shared_ptr<Communicator>> Recovery::Communicators(bool closing) const {
-  const ExchangeGroups groups = exchange_.groups();
+  const ExchangeGroups groups = exchange_.members().groups();
   return {groups.sync, groups.model, world_->comm(),
           closing && closer_ != nullptr ? closer_->comm() : nullptr};
 }
@@ -42,7 +42,7 @@ absl::Status Recovery::Run(ExchangeRound* round) {
   while (true) {
     ENTRAIN_RETURN_IF_ERROR(Shrink());
     const absl::Status status = GoOn(round);
-    exchange_.DropApplications();
+    exchange_.rendezvous().DropApplications();
     if (status.ok() || Needed().ok() || status.code() == absl::StatusCode::kDataLoss) {
       return status;
     }
@@ -148,7 +148,7 @@ absl::Status Recovery::Broadcast(int root, void* data, int64_t bytes) {
 absl::Status Recovery::SendTable(int from, ExchangeRound* round) {
   const bool sends = world_->comm()->rank() == from;
   const bool lacks = round != nullptr && round->finished() < 0;
-  const NormTable& known = exchange_.table();
+  const NormTable& known = exchange_.rendezvous().table();
   int64_t sizes[] = {static_cast<int64_t>(known.rows()), static_cast<int64_t>(known.layers.size())};
   ENTRAIN_RETURN_IF_ERROR(Broadcast(from, sizes, sizeof(sizes)));
   NormTable table;
@@ -171,22 +171,22 @@ absl::Status Recovery::SendTable(int from, ExchangeRound* round) {
   if (!lacks) {
     return absl::OkStatus();
   }
-  if (table.layers != round->order() || table.RowOf(exchange_.replica()) == table.rows()) {
+  if (table.layers != round->order() || table.RowOf(exchange_.members().me()) == table.rows()) {
     return absl::DataLossError("after a loss: the others have held another rendezvous");
   }
   round->SetJudged(exchange_.TakeUp(std::move(table)));
-  results_.SetRepairs(exchange_.repairs());
-  results_.Met(exchange_.table(), round->standing().round);
+  results_.SetRepairs(exchange_.rendezvous().repairs());
+  results_.Met(exchange_.rendezvous().table(), round->standing().round);
   return absl::OkStatus();
 }
 
 // Collective. All ranks have the table.
 absl::Status Recovery::FinishLayers(const RecoveryPlan& plan, absl::Span<const RoundPlace> places,
                                     ExchangeRound* round) {
-  if (!exchange_.exchanges()) {
+  if (!exchange_.rendezvous().exchanges()) {
     return absl::OkStatus();
   }
-  const std::vector<int> layers = exchange_.table().layers;
+  const std::vector<int> layers = exchange_.rendezvous().table().layers;
   const auto turns = static_cast<int64_t>(layers.size());
   const int64_t all = std::min(plan.all, turns);
   int64_t mine = round == nullptr ? turns : round->finished();

@@ -153,8 +153,8 @@ absl::Status RoundRunner::JudgeOnTime(ExchangeRound& round, int64_t extra_ns) {
     admission_->Look();
   }
   ENTRAIN_RETURN_IF_ERROR(Annotate(round.Judge(exchange_, extra_ns), "rendezvous"));
-  results_.SetRepairs(exchange_.repairs());
-  results_.Met(exchange_.table(), round.standing().round);
+  results_.SetRepairs(exchange_.rendezvous().repairs());
+  results_.Met(exchange_.rendezvous().table(), round.standing().round);
   admission_due_ = admission_ != nullptr && (round.exchanges() || round.behind());
   return absl::OkStatus();
 }
@@ -177,7 +177,7 @@ absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns)
     }
     if (closing.kind == Closing::Kind::kTakeUp) {
       const bool was_late = closer_->missed() > 0;
-      round.SetMissed(/*dropped=*/was_late && !exchange_.CatchUp(closer_->missed()));
+      round.SetMissed(/*dropped=*/was_late && !exchange_.snapshots().CatchUp(closer_->missed()));
     } else {
       round.SetNumber(static_cast<uint64_t>(results_.rendezvous()));
       ENTRAIN_RETURN_IF_ERROR(JudgeOnTime(round, extra_ns));
@@ -219,10 +219,10 @@ absl::Status RoundRunner::CarryOutForOthers(const Closing& closing) {
 absl::Status RoundRunner::RunLate() {
   const absl::MutexLock lock(&late_mutex_);
   if (late_ == nullptr) {
-    const absl::StatusOr<Standing> last = results_.StandingOf(exchange_.replica());
+    const absl::StatusOr<Standing> last = results_.StandingOf(exchange_.members().me());
     const Standing standing = {.round = static_cast<uint64_t>(results_.rendezvous()),
                                .steps = last.ok() ? last->steps : 0};
-    ENTRAIN_RETURN_IF_ERROR(exchange_.BeginLate());
+    ENTRAIN_RETURN_IF_ERROR(exchange_.snapshots().BeginLate());
     late_ = std::make_unique<ExchangeRound>(layers_, standing, /*behind=*/false, /*in_flight=*/1);
     late_->Allow(late_->last_turn());
     results_.Missed();
@@ -242,7 +242,7 @@ absl::Status RoundRunner::RunTurn(ExchangeRound& round) {
   if (layer == ExchangeRound::kNoLayer) {
     return absl::OkStatus();
   }
-  const LayerReport& report = exchange_.report(layer);
+  const LayerReport& report = exchange_.verdicts().report(layer);
   results_.LayerOver(report.accepted, report.rolled_back);
   if (round.arrived()) {
     exchange_.FreeBuffers();
@@ -261,7 +261,7 @@ absl::Status RoundRunner::SealAnchors() {
 void RoundRunner::Fail(const absl::Status& why) {
   // Tells the other ranks of both groups, so that no rank waits for this rank. The ranks must be
   // told before this rank's caller gets the error, because the caller may then exit.
-  const ExchangeGroups groups = exchange_.groups();
+  const ExchangeGroups groups = exchange_.members().groups();
   for (const auto& comm : {groups.model, groups.sync}) {
     if (comm != nullptr) {
       comm->EndWith(why);

@@ -159,11 +159,11 @@ void RepairsIn(int dropped, const Grid& grid, const std::function<void(Rank&)>& 
       }
       for (const int l : kOrder) {
         const bool drops = round == dropped && l == kStruckLayer;
-        EXPECT_EQ(rank.exchange().report(l).weights[1] == 0, drops);
-        EXPECT_EQ(rank.exchange().report(l).accepted, !drops || rank.replica() != 1);
+        EXPECT_EQ(rank.exchange().verdicts().report(l).weights[1] == 0, drops);
+        EXPECT_EQ(rank.exchange().verdicts().report(l).accepted, !drops || rank.replica() != 1);
       }
     }
-    EXPECT_EQ(rank.exchange().repairs(), rank.slot() == grid.shards - 1 ? 1 : 0);
+    EXPECT_EQ(rank.exchange().rendezvous().repairs(), rank.slot() == grid.shards - 1 ? 1 : 0);
     ended[static_cast<size_t>(comm->rank())] = rank.params();
   });
   for (int rank = grid.shards; rank < grid.ranks(); ++rank) {
@@ -260,7 +260,7 @@ TEST(AnchorCheck, OffComparesNothing) {
       rank.FlipAnchor(20);
     }
     rank.Round(1);
-    EXPECT_EQ(rank.exchange().table().standings[1].anchor_checksum, 0u);
+    EXPECT_EQ(rank.exchange().rendezvous().table().standings[1].anchor_checksum, 0u);
     ended[static_cast<size_t>(comm->rank())] = rank.params();
   });
   EXPECT_EQ(ended[0], ended[2]);
@@ -280,10 +280,10 @@ TEST(AnchorCheck, ARepairedLayerIsDistrustedUntilItIsExchanged) {
       EXPECT_THAT(rank.Meet(round, 0), testing::Property(&absl::StatusOr<bool>::value, false));
     }
     rank.Round(3);
-    EXPECT_EQ(rank.exchange().report(kStruckLayer).weights[1], 0);
+    EXPECT_EQ(rank.exchange().verdicts().report(kStruckLayer).weights[1], 0);
     rank.Round(4);
-    EXPECT_THAT(rank.exchange().report(kStruckLayer).weights, Each(Not(0)));
-    EXPECT_EQ(rank.exchange().repairs(), rank.slot() == 0 ? 1 : 0);
+    EXPECT_THAT(rank.exchange().verdicts().report(kStruckLayer).weights, Each(Not(0)));
+    EXPECT_EQ(rank.exchange().rendezvous().repairs(), rank.slot() == 0 ? 1 : 0);
   });
 }
 
@@ -300,7 +300,7 @@ TEST(AnchorCheck, BehindFurtherStepsARepairedLayerBecomesTheAnchor) {
       if (rank.replica() == 1) {
         rank.FlipAnchor(12);
       }
-      ASSERT_EQ(rank.exchange().Snapshot(kOrder), absl::OkStatus());
+      ASSERT_EQ(rank.exchange().snapshots().Take(kOrder), absl::OkStatus());
       rank.exchange().UseSnapshot(kOrder);
       ASSERT_TRUE(rank.Meet(0).ok());
       rank.ExchangeLayers();

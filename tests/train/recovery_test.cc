@@ -255,7 +255,7 @@ void LoseOne(Reaches first, Reaches second, const EditOptions& options) {
     EXPECT_EQ(rank.info().losses, 1);
     EXPECT_EQ(rank.info().short_rounds, meets && counted < kLayersOfModel ? 1 : 0);
     EXPECT_EQ(rank.results().losses()[0].replica, kLost);
-    const LayerReport report = rank.exchange().report(3);
+    const LayerReport report = rank.exchange().verdicts().report(3);
     EXPECT_EQ(report.weights.size(), 3u);
     EXPECT_EQ(report.weights[kLost] > 0, counted == kLayersOfModel);
     EXPECT_NEAR(report.weights[0] + report.weights[1] + report.weights[2], 1, 1e-12);

@@ -111,7 +111,7 @@ TEST(RoundRunner, SealedAnchorsAreShownWhenTheirJobHasRun) {
 
 TEST(RoundRunner, AMergeFollowsTheLastTurnAndPrecedesTheCallersNextWork) {
   Stage stage;
-  ASSERT_EQ(stage.exchange.Snapshot({0, 1}), absl::OkStatus());
+  ASSERT_EQ(stage.exchange.snapshots().Take({0, 1}), absl::OkStatus());
   stage.exchange.UseSnapshot({0, 1});
   stage.params = {2, 3, 4, 5, 6};  // a step since the snapshot
   const auto round = ExchangeRound::Arrived({0, 1}, 3);

@@ -1,0 +1,72 @@
+// The members of a rank's exchanges: the communicators of its model group and its sync group, and
+// the numbers of the replicas. They are replaced after a loss and when newcomers have joined.
+//
+// Thread safety: the worker changes the members. groups and bytes_sent may be called from any
+// thread, the other functions from the thread that runs the exchange.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+
+#include "lib/base/call.h"
+#include "lib/comm/communicator.h"
+#include "lib/train/replica_sums.h"
+
+namespace entrain {
+
+// Bytes that this rank has sent in exchanges.
+struct ExchangeBytes {
+  uint64_t model = 0, sync = 0;
+};
+
+class ExchangeMembers {
+ public:
+  // `timeout_ns` applies to each call; 0: the group's default. The numbers of the replicas are
+  // initially the ranks of the sync group.
+  ExchangeMembers(ExchangeGroups groups, int64_t timeout_ns);
+
+  // Replaces the communicators. `replicas` has the numbers of the replicas, by rank of `sync`.
+  void Replace(std::shared_ptr<Communicator> model, std::shared_ptr<Communicator> sync,
+               const std::vector<int>& replicas) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Sets the number of this replica to `me`. The numbers of all replicas must be below `most`.
+  void SetNumbers(int me, int most);
+
+  ExchangeGroups groups() const ABSL_LOCKS_EXCLUDED(mutex_);
+  ExchangeBytes bytes_sent() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Returns the groups without a copy.
+  const ExchangeGroups& now() const { return groups_; }
+  // Return null if the group has one rank.
+  Communicator* model() const { return groups_.model.get(); }
+  Communicator* sync() const { return groups_.sync.get(); }
+  // Returns the numbers of the replicas, by rank of the sync group.
+  const std::vector<int>& replicas() const { return replicas_; }
+  // Returns the number of this replica.
+  int me() const { return me_; }
+  // The numbers of all replicas are below this.
+  int most() const { return most_; }
+
+  // Returns the options of a call on the host. `extra_ns` is added to the time limit.
+  CallOptions Options(int64_t tag, int64_t extra_ns = 0) const;
+  // Ends this rank's part in a rendezvous with the error `why`. All ranks of all replicas must have
+  // an error and call this function. They leave together, so that each rank reports its own error
+  // and not the abort of another rank. A rank that has passed both barriers knows that the ranks of
+  // every slot have come.
+  absl::Status LeaveTogether(int64_t tag, const absl::Status& why) const;
+
+ private:
+  const int64_t timeout_ns_;
+  mutable absl::Mutex mutex_;
+  ExchangeGroups groups_;  // the worker changes it, with mutex_; other threads read it with mutex_
+  // Bytes sent in communicators that were replaced.
+  ExchangeBytes sent_before_ ABSL_GUARDED_BY(mutex_);
+  int me_, most_;
+  std::vector<int> replicas_;
+};
+
+}  // namespace entrain

@@ -1,0 +1,95 @@
+// Snapshots of the live parameters (theta): for exchanges that run while the caller makes further
+// steps (option overlap_steps), and for rounds that are closed without this replica (option
+// round_quorum). While a snapshot of a layer is in use, an exchange of the layer does not change
+// theta. Afterwards the result is merged into theta.
+//
+// Thread safety: Take, Merge and Drop run on the caller's thread, all other functions on the thread
+// that runs the exchange. While the worker uses the snapshots of some layers, the caller may take
+// and merge those of other layers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "lib/checkpoint/state_visitor.h"
+#include "lib/memory/buffer.h"
+#include "lib/train/anchors.h"
+#include "lib/train/device_room.h"
+#include "lib/train/edit_options.h"
+#include "lib/train/layer_arrays.h"
+#include "lib/train/slab.h"
+#include "lib/train/wide_theta.h"
+
+namespace entrain {
+
+class Snapshots {
+ public:
+  // The arguments must outlive this object. `room` is null on the host. `worker_theta` belongs to
+  // the thread that runs the exchange.
+  Snapshots(const Slab& slab, const LayerArrays& live, const EditOptions& options,
+            const Anchors& anchors, WideTheta* worker_theta, DeviceRoom* room);
+
+  // Allocates the memory that Merge and Drop need for a theta that is not f32.
+  absl::Status ReserveMerge();
+  // Allocates the memory of the snapshots, unless this has been done before.
+  absl::Status Reserve();
+
+  // Copies theta of these layers. With kRestart, theta then continues from the anchor.
+  absl::Status Take(const std::vector<int>& layers);
+  // Marks the snapshots of these layers as in use.
+  void Use(const std::vector<int>& layers);
+  // Computes theta from the new anchor and from this replica's changes since the snapshot, as
+  // overlap_merge says. If a layer was not finite, its parameters become the anchor.
+  void Merge(const std::vector<int>& layers);
+  // Used in place of Merge if nothing was exchanged.
+  void Drop(const std::vector<int>& layers);
+
+  // Returns true if a snapshot of the layer is in use.
+  bool in_use(int layer) const { return in_use_[static_cast<size_t>(layer)] != 0; }
+  // Returns the snapshot of a layer, or null if none is in use.
+  const float* of(int layer) const { return in_use(layer) ? At(layer) : nullptr; }
+  // Records whether this replica's values of the layer were finite.
+  void SetFinite(int layer, bool finite) { finite_[static_cast<size_t>(layer)] = finite ? 1 : 0; }
+  // Must be called before the anchor of a layer changes. With kRestart, Merge needs the anchor from
+  // which this replica continued, to measure how far the replica has moved from it. This anchor
+  // takes the place of the snapshot, which has been sent by then.
+  void KeepOldAnchor(int layer);
+
+  // BeginLate must be called before each round that is closed without this replica
+  // (round_closer.h). Until CatchUp, the standing must report no steps. After `missed` such rounds,
+  // CatchUp sets theta as option `late` says.
+  absl::Status BeginLate();
+  // Returns true if theta keeps the changes that this replica has made in training.
+  bool CatchUp(int64_t missed);
+  // Return true from BeginLate to CatchUp. On the caller's thread, the caller must hold
+  // RoundRunner::between_late_rounds.
+  bool late() const;
+  bool late(int layer) const { return options_.closes_early() && in_use(layer); }
+  // With late `weighted`: returns the number of rounds by which the next pseudo-gradient is late.
+  int64_t rounds_late() const { return rounds_late_; }
+  // Must be called when a pseudo-gradient was exchanged, or belongs to another run.
+  void ForgetLate() { rounds_late_ = 0; }
+
+  void VisitState(StateVisitor& visitor);
+
+ private:
+  float* At(int layer) const { return taken_ + slab_.layer(layer).offset; }
+
+  const Slab& slab_;
+  const LayerArrays& live_;
+  const EditOptions& options_;
+  const Anchors& anchors_;
+  WideTheta& worker_theta_;
+  WideTheta merging_;  // for Merge, Drop and CatchUp
+  DeviceRoom* const room_;
+  OwnedBuffer host_;        // laid out like the slab; exists after the first Reserve
+  float* taken_ = nullptr;  // in host_ or on a device
+  // One integer per layer, so that each integer is written by one thread only. in_use_ is 1 while a
+  // snapshot of the layer is in use. finite_ is 1 if this snapshot was finite.
+  std::vector<int32_t> in_use_, finite_;
+  int64_t rounds_late_ = 0;
+};
+
+}  // namespace entrain

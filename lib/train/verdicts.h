@@ -1,0 +1,89 @@
+// Decides, from the table of a rendezvous, which replicas count in the exchange of a layer, and with
+// which weight (eq. 2). Keeps the state of these decisions from one exchange to the next: the
+// anomaly detectors, the totals, and how far a newcomer's weight has grown.
+//
+// Sends nothing. Ranks that give it the same tables get the same bits.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lib/checkpoint/state_visitor.h"
+#include "lib/train/anomaly.h"
+#include "lib/train/edit_options.h"
+#include "lib/train/penalty.h"
+#include "lib/train/rendezvous.h"
+#include "lib/train/slab.h"
+
+namespace entrain {
+
+// The decisions of an exchange about a layer.
+struct LayerReport {
+  // Indexed by the number of the replica. Weight 0: rejected. Norm and weight 0: lost, or absent.
+  std::vector<double> norms, weights;
+  double clip_factor = 1;        // beta
+  double staleness = 1;          // divisor of the mean, with staleness_penalty
+  bool accepted = true;          // this replica was not rejected
+  AnomalyDetector::Score score;  // score of this replica's norm, with skip_anomaly
+  bool rolled_back = false;      // all replicas were rejected, or the result was not finite
+  // Totals over all exchanges of the layer, including those of a loaded run: the number of replicas
+  // that brought a delta, and how many of these were accepted. The totals are the same on all
+  // ranks.
+  int64_t brought_ever = 0, accepted_ever = 0;
+};
+
+class Verdicts {
+ public:
+  // The arguments must outlive this object.
+  Verdicts(const Slab& slab, const EditOptions& options);
+
+  // Returns true if this replica's detector of the layer rejects a norm of the next exchange.
+  bool Rejects(int layer, double norm);
+  // Returns the number at kNewShift in this replica's standing in an exchange of these layers.
+  uint64_t Growing(const std::vector<int>& layers) const;
+
+  // Judges all layers of `table`, and tells the detectors how this replica's norms were judged.
+  // `me` is the number of this replica; the numbers of all replicas are below `most`.
+  void Judge(const NormTable& table, int me, int most);
+  // Computes the weights of a layer again, without replicas that were lost: `table` has only the
+  // rows of the replicas that are left. With `counts`, changes the layer's report and totals too.
+  void JudgeAgain(const NormTable& table, int layer, int most, bool counts);
+  // Makes the layer's exchange one in which no replica counts.
+  void RejectAll(int layer) { verdicts_[static_cast<size_t>(layer)].accepted = 0; }
+
+  // The weights are by row of the table.
+  const Verdict& of(int layer) const { return verdicts_[static_cast<size_t>(layer)]; }
+  const LayerReport& report(int layer) const { return reports_[static_cast<size_t>(layer)]; }
+  LayerReport& report(int layer) { return reports_[static_cast<size_t>(layer)]; }
+
+  // Must be called if this replica is a newcomer. Its weight then grows as newcomer_warmup says.
+  void BeginGrowing() { newcomer_rounds_.assign(newcomer_rounds_.size(), 0); }
+
+  void VisitDetectors(StateVisitor& visitor);
+  void VisitCounts(StateVisitor& visitor);
+  // Makes the loaded state take effect. `portable`: it comes from a portable checkpoint.
+  void Adopt(bool portable);
+
+ private:
+  std::vector<Candidate> Weigh(const NormTable& table, size_t index, int most, bool counts);
+  void Report(const NormTable& table, size_t index, int most,
+              const std::vector<Candidate>& brought);
+  void Learn(int layer, const Candidate& own);
+
+  const Slab& slab_;
+  const EditOptions& options_;
+  std::vector<AnomalyDetector> detectors_;  // by layer, of this replica; empty without skip_anomaly
+  std::vector<int> empty_rounds_;           // by layer: exchanges in a row that rejected all
+  std::vector<int64_t> brought_, accepted_;  // by layer: brought_ever and accepted_ever of reports
+  // By layer: the number of exchanges in which this replica has counted as a newcomer. At
+  // newcomer_warmup its weight is full, and the number stops.
+  std::vector<int64_t> newcomer_rounds_;
+  std::vector<Verdict> verdicts_;     // by layer
+  std::vector<Verdict> counted_;      // by layer: the verdict that the totals contain
+  std::vector<LayerReport> reports_;  // by layer
+};
+
+}  // namespace entrain

@@ -1,0 +1,58 @@
+// Gives the layers' live parameters (theta) in f32, whatever their own type is.
+//
+// If theta is not f32, its values in f32 lie in memory of this object until the next call. So each
+// thread needs an object of its own.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+#include "lib/memory/buffer.h"
+#include "lib/train/anchors.h"
+#include "lib/train/device_room.h"
+#include "lib/train/layer_arrays.h"
+#include "lib/train/slab.h"
+
+namespace entrain {
+
+class WideTheta {
+ public:
+  // The arguments must outlive this object.
+  WideTheta(const Slab& slab, const LayerArrays& live, const Anchors& anchors)
+      : slab_(slab), live_(live), anchors_(anchors) {}
+
+  // Allocates memory if theta is not f32, in `room` if it is not null. Must be called before all
+  // other functions.
+  absl::Status Reserve(DeviceRoom* room);
+
+  // Returns the values with which a layer is exchanged: those of `snapshot`, or of theta if
+  // `snapshot` is null.
+  //
+  // A theta that is not f32 is taken as a + (theta - rounded a) if there are anchors, that is, as
+  // the anchor with the change that training has made. The pseudo-gradient then contains no
+  // rounding error of the anchor, and the anchor keeps all its bits.
+  const float* Source(int layer, const float* snapshot);
+  // Writes the anchor, rounded to the type of theta.
+  void RoundAnchor(int layer, float* to);
+  // Returns the anchor, rounded to the type of theta.
+  const float* RoundedAnchor(int layer);
+  // Open returns theta for changes, Close writes them back.
+  float* Open(int layer);
+  void Close(int layer, const float* theta) const;
+
+ private:
+  const Slab& slab_;
+  const LayerArrays& live_;
+  const Anchors& anchors_;
+  // For a theta that is not f32: one shard of theta and of the rounded anchor in f32, and of the
+  // rounded anchor in the type of theta.
+  OwnedBuffer host_;
+  float *theta_ = nullptr, *anchor_ = nullptr;
+  std::byte* rounded_ = nullptr;
+};
+
+}  // namespace entrain
