@@ -26,8 +26,8 @@ inline void CpuPause() {
 class Backoff {
  public:
   static constexpr int kSpins = 64;
-  // A rank with a core of its own keeps the core for this time. If it yielded, another process
-  // could take the core for a scheduler's slice of milliseconds. The peer would wait meanwhile and
+  // A rank with a core of its own keeps the core for this time. If the rank yielded, another
+  // process could take the core for a time slice of milliseconds. The peer would wait meanwhile and
   // give up its own core too.
   static constexpr int64_t kKeepNs = 100 * kMicrosecond;
   // A rank yields for this time before it sleeps. Waking a sleeping thread takes up to a hundred
@@ -35,7 +35,7 @@ class Backoff {
   static constexpr int64_t kYieldNs = kMillisecond;
   static constexpr int kExpectedSpins = 16;
 
-  // Begins anew. Must be called when a poll has found something.
+  // Resets the counts. Must be called when a poll has found something.
   void Reset() { *this = Backoff(); }
   // Must be called when the awaited event is near. The next polls then keep the core, even if the
   // host is crowded.

@@ -1,6 +1,6 @@
 // The statuses that have ended communicators of this process and of its peers. A process that has
 // lost a peer may exit because of this loss, with or without a message. Its other peers must not
-// blame it, so the process tells them the cause first.
+// blame this process, so it first tells them the cause.
 //
 // Thread safety: none. Belongs to the engine's driver.
 #pragma once
@@ -23,7 +23,7 @@ class Causes {
  public:
   // For this time, Tell does not replace a cause, because a later failure may be a consequence of
   // the cause. If a call that was started after this time succeeds, the process has survived the
-  // cause, and the peers are told so.
+  // cause. The process then takes the cause back and tells the peers.
   static constexpr int64_t kGoneOnNs = 5 * kSecond;
   // Sends the text to all peers.
   using TellAll = absl::AnyInvocable<void(const std::string& text)>;
@@ -34,7 +34,7 @@ class Causes {
   // Tells all peers the status that has ended a communicator here. Does nothing if an earlier cause
   // was told less than kGoneOnNs ago.
   void Tell(const absl::Status& why);
-  // Returns true if the peers were told a cause that was not taken back since.
+  // Returns true if the peers were told a cause and it was not taken back.
   bool told() const { return !told_.ok(); }
   const absl::Status& cause() const { return told_; }
   // Must be called when a call that was started at `started_ns` has succeeded.
@@ -52,7 +52,7 @@ class Causes {
     }
   }
 
-  // Takes the text that the peer's TellAll has sent. Ignores a text that is no status.
+  // Takes a text that a peer has sent through its TellAll. Ignores the text if it is no status.
   void Hear(const Endpoint* from, absl::string_view text);
   // Returns the cause that the peer has told after `since_ns`, or OK if the peer has told none.
   absl::Status Of(const Endpoint* from, int64_t since_ns) const;

@@ -1,6 +1,6 @@
-// The state of each of the 2^16 context numbers of a process, one byte each. The bytes are in
-// pieces, and a piece is allocated when the first of its numbers is used. Numbers are used in
-// order, so most processes have one piece.
+// The state of each of the 2^16 context numbers of a process, one byte each. The bytes are stored
+// in pieces. A piece is allocated when the first of its numbers is used. Numbers are used in
+// ascending order, so most processes have one piece.
 //
 // Thread safety: any thread. A thread that reads a state also sees the stores that the setter made
 // before Set.

@@ -117,7 +117,7 @@ void DriverSeat::Leave() {
     WakeThread();
   }
   if (!own_thread_) {
-    Kick();  // no other thread would run a job that was submitted after the last look
+    Kick();  // no other thread would run a job that was submitted after this driver's last look
   }
 }
 
@@ -141,7 +141,7 @@ bool DriverSeat::TakeIfQuiet() {
     return false;
   }
   // While objects are armed, peers send a wake-up with every message. A turn disarms the objects.
-  // An occasional turn is also needed to answer questions of peers.
+  // An occasional turn is also needed so that this rank answers the queries of peers.
   if (armed_ || ++quiet_takes_ % kQuietTakesPerTurn == 0) {
     Turn();
   }
@@ -345,7 +345,7 @@ bool DriverSeat::ThreadDrives() {
   }
   thread_sleeps_.store(false, std::memory_order_relaxed);
   if (idle < 2 && !handed_over) {
-    sched_yield();  // a waiter whose work is done has not unregistered yet
+    sched_yield();  // let a waiter run whose work is done, so that it unregisters
   }
   return handed_over;
 }

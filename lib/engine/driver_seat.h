@@ -1,15 +1,15 @@
 // The seat of the driver decides which thread polls, which threads sleep meanwhile, and when each
 // of them is woken.
 //
-// One word tells which thread drives: none, a caller, or the seat's own thread. The thread that
-// takes the word by compare-and-swap is the driver. Everything marked [driver] runs only on the
-// driver. A waiting caller takes the word and polls in its own thread, so a blocking call needs no
-// change of threads. The seat's thread drives when no caller does.
+// The atomic variable driver_ tells which thread drives: none, a caller, or the seat's own thread.
+// A thread takes the seat by compare-and-swap on driver_, and is then the driver. Everything marked
+// [driver] runs only on the driver. A waiting caller takes the seat and polls in its own thread, so
+// a blocking call needs no change of threads. The seat's thread drives when no caller does.
 //
-// Sleeping. The seat's thread never holds the word while it sleeps. It arms the polled objects,
-// gives the word back and sleeps on the watched descriptors for at most
-// SeatOptions::longest_nap_ns, because a caller that polls meanwhile disarms the objects. A caller
-// spins, yields, and then sleeps while it holds the word. Submit wakes it.
+// Sleeping. The seat's thread never holds the seat while it sleeps. It arms the polled objects,
+// gives the seat back and sleeps on the watched descriptors. A caller that polls meanwhile disarms
+// the objects, so the seat's thread sleeps for at most SeatOptions::longest_nap_ns. A caller that
+// drives spins, then yields, and then sleeps while it holds the seat. Submit wakes this caller.
 //
 // Thread safety: any thread, except for functions marked [driver].
 //
@@ -19,10 +19,10 @@
 //     Kick, else on the seat's thread.
 //   3 While a work is open, some thread polls or naps. No wake-up depends on the end of a nap.
 //
-// The words that threads share. Loads and stores are relaxed unless the table names another order.
-// A letter stands for a fence of the list below.
+// The variables that threads share. Loads and stores are relaxed unless the table names another
+// order. The letters A, B and C stand for the fences in the list below.
 //
-//   word              written by                             read by
+//   variable          written by                             read by
 //   driver_           TryTake (compare-and-swap, acquire);   TryTake; SleepAsWaiter after B; Await after B
 //                     Leave, ThreadDrives (release)
 //   jobs_             Submit; the driver pops                SleepAsDriver, ThreadDrives after A; Leave after B; Kick,
@@ -38,8 +38,8 @@
 //                     with waiters_mutex_
 //   open_works_       CountOpenWork                          Leave, Await after B; TakeIfQuiet
 //
-// Full fences. Each fence lies between a store of its own thread and a load of the word that the
-// other side stores, so that at least one of the two threads sees the other's store.
+// Full fences. Each fence lies between a thread's own store and its load of the variable that the
+// other thread stores. So at least one of the two threads sees the other's store.
 //
 //      one side: store | load                                the other side: store | load
 //   A  Submit: the job | who sleeps                          SleepAsDriver, ThreadDrives: I sleep | jobs
@@ -84,7 +84,7 @@ class Polled {
 struct SeatOptions {
   const Clock* clock = &Clock::Real();
   bool own_thread = true;                      // whether Start starts a thread
-  int64_t longest_nap_ns = 50 * kMillisecond;  // for a thread that could drive
+  int64_t longest_nap_ns = 50 * kMillisecond;  // the longest sleep of a thread that could drive
 };
 
 class DriverSeat {
@@ -109,19 +109,19 @@ class DriverSeat {
   void Close();
 
   void Submit(Job* job);
-  // If no thread drives, runs the submitted jobs on the calling thread. The seat's thread does the
-  // rest.
+  // If no thread drives, runs the submitted jobs on the calling thread. The seat's thread then goes
+  // on with the calls that these jobs have started.
   void Kick();
-  // Runs `body` on the driver and blocks until `body` has returned. This takes about one turn at
-  // most.
+  // Runs `body` on the driver and blocks until `body` has returned. Waits for the driver for at
+  // most about one turn.
   void RunInDriver(absl::AnyInvocable<void()> body);
   // See Work::Wait.
   bool Await(const Work& work, Deadline give_up, bool background);
   // Takes one turn, unless another thread drives.
   void PollOnce();
   // Makes the caller the driver and returns true if no thread drives and nothing is under way. The
-  // new driver must not poll, and must soon call Leave or Stay. Called by a thread that moves a
-  // small call's messages itself (inline_call.h).
+  // new driver must not poll, and must soon call Leave or Stay. For threads that move the messages
+  // of a small call themselves (inline_call.h).
   bool TakeIfQuiet();
   // Returns true if a job waits for the driver.
   bool wanted() const { return !jobs_.Empty(); }

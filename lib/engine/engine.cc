@@ -10,7 +10,8 @@
 namespace entrain {
 namespace {
 
-constexpr size_t kMaxPremature = 4096;  // limits the memory that peers can make this process use
+constexpr size_t kMaxPremature = 4096;  // limits the memory that peers can make this process
+                                        // allocate
 // The context of control messages between runtimes. Communicators have other contexts. The text of
 // such a message is a status. OK withdraws the last status.
 constexpr Context kOfRuntimes = 0;

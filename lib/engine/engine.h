@@ -1,13 +1,13 @@
-// The engine polls the transports, runs the calls that are ready, and keeps deadlines. It owns the
-// transports, one endpoint per peer process, and the contexts of this process's communicators.
+// The engine polls the transports, runs the calls that are ready, and watches deadlines. It owns
+// the transports, one endpoint per peer process, and the contexts of this process's communicators.
 //
 // Its DriverSeat (driver_seat.h) decides which thread drives and which threads sleep. Everything
 // marked [driver] runs only on the driver.
 //
 // Invariants:
 //   1 Completions, events and jobs run on the driver, one at a time.
-//   2 Nothing posts to, revokes or closes an endpoint while a transport is polled. A completion
-//     that needs one of these asks for attention (NeedAttention), and the work is done after the
+//   2 While a transport is polled, no code posts to, revokes or closes an endpoint. A completion
+//     that needs to do so calls NeedAttention instead. The owner then does it in Attend, after the
 //     transports have returned.
 #pragma once
 
@@ -39,14 +39,15 @@ namespace entrain {
 class ContextOwner {
  public:
   virtual ~ContextOwner() = default;
-  // Does the work that completions and events have put off.
+  // Does the work that completions and events could not do themselves.
   virtual void Attend() = 0;
   virtual void OnControl(Endpoint& from, absl::string_view message) = 0;
   virtual void OnLost(Endpoint& from, const absl::Status& why) = 0;
   // Returns the first instant at which OnTick must be called.
   virtual Deadline next_tick() const = 0;
   virtual void OnTick(int64_t now_ns) = 0;
-  // Called inside a transport's Poll. May compare, note and ask for attention. Must not post.
+  // Called inside a transport's Poll. May compare calls, take notes and call NeedAttention. Must
+  // not post.
   virtual void OnEarly(Endpoint& from, const Envelope& envelope) = 0;
   // Returns the name of a call under way whose input or output touches these bytes, or an empty
   // string if there is no such call.
@@ -68,24 +69,25 @@ class Engine final : public Events, private Polled {
  public:
   explicit Engine(const SeatOptions& options);
   // Ends every communicator, closes every endpoint and ends the thread. Must be called once, and
-  // not from the engine's thread. The object lives until its last holder releases it. A thread that
-  // returns from a wait can therefore still use it, and finds every work done.
+  // not from the engine's thread. The engine lives until its last holder releases it. So a thread
+  // that returns from a wait can still use the engine, and finds that every work is done.
   void Shutdown();
   // Returns an error if the constructor or AddTransport could not get a descriptor, else OK.
   const absl::Status& status() const { return status_; }
 
-  // Adds a transport. All transports must be added before any other call, the best first.
+  // Adds a transport. All transports must be added before any other function is called, the best
+  // transport first.
   void AddTransport(std::unique_ptr<Transport> transport);
   void Start() { seat_.Start(); }
   const std::vector<std::unique_ptr<Transport>>& transports() const { return transports_; }
   const Clock& clock() const { return clock_; }
 
   // ---- Any thread
-  // The seat gives access to jobs, to waits and to the driver's word.
+  // Through the seat, threads submit jobs, wait for works, and become the driver.
   DriverSeat& seat() { return seat_; }
   CallerFunctions& functions() { return functions_; }
-  // Returns a context number that was never used, or 0 if all numbers are used up. Messages for the
-  // number are kept from now on.
+  // Returns a context number that was never used, or 0 if all numbers are used up. From now on the
+  // engine keeps messages for this number.
   Context ReserveContext();
   // Gives back a number of ReserveContext that will not be used.
   void ReleaseContext(Context context);
@@ -97,9 +99,9 @@ class Engine final : public Events, private Polled {
   // Returns the status with which the endpoint's path ended, or OK while the path works.
   absl::Status PathStatus(const Endpoint* endpoint) const;
   void OpenContext(Context context, std::shared_ptr<ContextOwner> owner);
-  // Drops data for the context from now on. Its owner still gets control messages, lost paths and
-  // ticks, because the ranks of a communicator that has ended may agree on the ranks that go on
-  // (lib/comm/survivors.h).
+  // Drops data for the context from now on. The owner of the context still gets control messages,
+  // lost paths and ticks. It needs them because the ranks may agree on the ranks that go on, even
+  // after their communicator has ended (lib/comm/survivors.h).
   void RevokeContext(Context context);
   // Revokes the context. Releases the owner after the current turn.
   void CloseContext(Context context);
@@ -110,9 +112,9 @@ class Engine final : public Events, private Polled {
   void RetireWhenUnused(std::shared_ptr<const SharedRegion> region);
   // Returns FAILED_PRECONDITION, naming the call, if a call has a buffer in these bytes.
   absl::Status CheckUnused(ConstBytes bytes) const;
-  // Sends the messages that NeedFlush would otherwise send before this driver leaves, as far as the
-  // peers accept them now. Needed if the process may exit as soon as the caller returns. Must not
-  // be called inside a transport's Poll.
+  // Sends now the messages that the driver would otherwise send before it leaves (see NeedFlush).
+  // Sends only as much as the peers accept now. Needed if the process may exit as soon as the
+  // caller returns. Must not be called inside a transport's Poll.
   void Flush();
   // Asks for a call of owner->Attend() after the transports have been polled.
   void NeedAttention(ContextOwner* owner);

@@ -80,8 +80,8 @@ bool Executor::NextLane(LaneRun& run) {
   return true;
 }
 
-// Posts rounds and does operations until the lane has to wait or is over. After its end, continues
-// with the next lane in this window slot.
+// Posts rounds and does operations until the lane has to wait. When the lane is over, continues
+// with the next lane in the same window slot.
 void Executor::StepLane(LaneRun& run) {
   while (!stopped_) {
     const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];

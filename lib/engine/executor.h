@@ -26,8 +26,9 @@
 
 namespace entrain {
 
-// The progress of a call of one lane. `round` is under way, and bit i of `done` is set if its
-// transfer i is done. A transfer in `lent` is sent, but its memory may not be written yet.
+// The progress of a call with one lane. `round` is the round under way. Bit i of `done` is set if
+// transfer i of this round is done. `lent` has the sends whose messages the peers may still read in
+// this rank's memory, so this memory must not be written yet.
 struct Progress {
   struct LentSend {
     uint32_t transfer;  // index in the round
@@ -54,8 +55,8 @@ class Executor {
   // call has such a reduction.
   void CombineBy(UserFunctions functions) { functions_ = std::move(functions); }
   // Posts the first rounds. `from` is the part of the call that the inline path has done. If the
-  // inline path has begun a round, posts only the rest of the round. The call may be over when
-  // Start returns.
+  // inline path has begun a round, Start posts only the rest of this round. The call may be over
+  // when Start returns.
   void Start(const Progress& from = {});
   // Advances every lane that is ready. Returns true when the call is over: all lanes are done, or
   // the call has failed and nothing more will be posted.
@@ -118,7 +119,7 @@ class Executor {
   bool NextLane(LaneRun& run);
   void StepLane(LaneRun& run);
   // Does the operations of the lane's round and returns the loans of its receives. Returns false if
-  // the caller's own function is under way. The rest is done when this function has returned.
+  // the caller's own function is under way. The rest is done after this function has returned.
   bool DoOps(LaneRun& run);
   void Combine(LaneRun& run, uint32_t op);
   void OnCombined(LaneRun& run, uint32_t op, std::byte* result, int32_t returned);
@@ -140,7 +141,7 @@ class Executor {
   absl::InlinedVector<LaneRun, 2> runs_;
   absl::InlinedVector<Pending, 8> slots_;  // one per transfer of the schedule
   int next_lane_ = 0;
-  // Set during Start: the part of the first round that has been done or begun.
+  // Set during Start: the transfers of the first round that the inline path has done or begun.
   const Progress* before_ = nullptr;
   int lanes_left_ = 0;
   int pending_ = 0;

@@ -115,8 +115,8 @@ InlineEnd InlineCall::AwaitTaken(const Round& round, InlineBackoff& backoff) {
 InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
   const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
   // A round that also sends can continue only when all its messages have arrived. If ranks share
-  // cores and one message is missing, polling for the other messages would take the core that a
-  // peer needs to send the missing one.
+  // cores and one message is missing, this rank does not poll for the other messages. Polling would
+  // take the core that a peer needs to send the missing message.
   const bool in_turn = crowded_ && sends_ > 0;
   while (sends_ < round.transfers) {
     int missing = 0;

@@ -1,7 +1,7 @@
-// A small blocking call on the inline path. The calling thread moves all messages itself, at once,
-// and nothing is posted, queued or allocated. An executor would send and receive the same messages,
-// so each rank may take either path. If the inline path cannot finish, an executor continues from
-// progress().
+// A small blocking call on the inline path. The calling thread moves all messages itself, without
+// posting, queueing or allocating anything. An executor would send and receive the same messages.
+// So one rank may use the inline path while another uses an executor. If the inline path cannot
+// finish, an executor continues from progress().
 #pragma once
 
 #include <array>
@@ -65,7 +65,8 @@ class InlineCall {
 
  private:
   InlineEnd RunRound(uint32_t index, InlineBackoff& backoff);
-  // Return kDone when their part of the round is done.
+  // SendAll returns kDone when the round's sends are done or lent, ReceiveAll when its receives are
+  // done.
   InlineEnd SendAll(const Round& round);
   InlineEnd ReceiveAll(const Round& round, InlineBackoff& backoff);
   // Waits until the peers have taken the messages sent by RTS.

@@ -106,7 +106,8 @@ void SetFlags(Plan* plan) {
   plan->apart = PlacesApart(*plan, facts);
 }
 
-// Lanes, and copies for the caller's own function, begin at cache lines.
+// Rounds up to whole cache lines. The scratch of lanes, and the copies for the caller's own
+// function, begin at cache lines.
 int64_t Aligned(int64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }

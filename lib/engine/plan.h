@@ -55,8 +55,8 @@ struct Plan {
   // message then need not be copied to scratch.
   std::vector<bool> read_once;
   // By transfer: true if the message is read_once and the operations do not wait for the round's
-  // sends. The sender may then lend the message. (Two ranks that lent to each other and waited for
-  // their sends first would wait forever.)
+  // sends. The sender may then lend the message. (If two ranks lent to each other and each waited
+  // first for its own send, both would wait forever.)
   std::vector<bool> may_be_lent;
 
   // Returns the bytes of scratch of a window slot, for a call with this reduction.
@@ -68,7 +68,8 @@ struct Plan {
                    const Layout& in, const Layout& out, int64_t element_bytes, int window);
 };
 
-// A place in scratch whose bytes lie at `data` instead (see Loan in transports/transport.h).
+// A message that was not copied to its place. Its bytes are at `data` instead (see Loan in
+// transports/transport.h).
 struct Lent {
   Place place;
   const std::byte* data;
@@ -77,12 +78,13 @@ struct Lent {
 // The paths of a call to its ranks.
 struct Wiring {
   absl::Span<Endpoint* const> endpoints;  // by rank; null for this rank
-  absl::Span<const Context> contexts;     // by rank: its number of this communicator
+  absl::Span<const Context> contexts;     // by rank: the number that the rank uses for this
+                                          // communicator
   Context mine = 0;
   uint32_t user_tag = Tag::kUntagged;
   // The number of the call among the calls with its user tag, from 0. It is the same on all ranks.
   uint64_t sequence = 0;
-  uint32_t call_number = 0;     // the part of the sequence that a tag carries
+  uint32_t call_number = 0;     // the low bits of `sequence`, which a tag carries
   bool point_to_point = false;  // all messages are in the lane of send and recv
   uint8_t LaneOf(int lane) const {
     return point_to_point ? Tag::kPointToPoint : static_cast<uint8_t>(lane);
@@ -119,14 +121,14 @@ class Binding {
   }
   // Returns the place of a transfer's message.
   const Place& PlaceOf(uint32_t transfer) const { return places_.transfers[transfer]; }
-  // Runs the round's operations, beginning with number `op`. Returns the number of the first
-  // operation that needs the caller's own function, which is not run. Returns round.ops if there is
-  // none.
+  // Runs the round's operations, beginning with number `op`. Stops before the first operation that
+  // needs the caller's own function, and returns the number of this operation. Returns round.ops if
+  // there is none.
   uint32_t RunOps(std::byte* scratch, const Round& round, uint32_t op = 0,
                   absl::Span<const Lent> lent = {}) const;
   // Returns the arguments of the caller's own function for operation `op` of the schedule. Copies
-  // the parts that are in the caller's buffers to scratch. The result must then be copied to
-  // Span(scratch, plan.ops[op]).
+  // to scratch the operation's first operand, and the other operands that are in the caller's
+  // buffers. The result must then be copied to Span(scratch, plan.ops[op]).
   Combination SetAside(std::byte* scratch, uint32_t op) const;
 
  private:

@@ -33,8 +33,8 @@ struct Uses {
   bool none() const { return !transferred && !written && operands == 0; }
 };
 
-// `region` belongs to a transfer or an operation of the schedule. The uses by this transfer or
-// operation itself are not counted.
+// Returns the uses of the memory of `region`, which belongs to a transfer or an operation of the
+// schedule. Does not count the uses by this transfer or operation itself.
 Uses UsesIn(const Schedule& schedule, const Round& round, const Region& region, Buffers buffers) {
   Uses uses;
   for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
@@ -59,7 +59,7 @@ Uses UsesIn(const Schedule& schedule, const Round& round, const Region& region, 
   return uses;
 }
 
-// `round` is the index of the transfer's round.
+// Returns the facts about a receive into scratch. `round` is the index of the receive's round.
 TransferFacts FactsOfReceive(const Schedule& schedule, const Lane& lane, uint32_t round,
                              const Region& region, const Uses& uses) {
   TransferFacts facts;

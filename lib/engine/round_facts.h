@@ -14,15 +14,16 @@ struct Plan;
 
 struct RoundFacts {
   uint32_t sends = 0, receives = 0;
-  int64_t longest = 0, longest_received = 0;  // messages, in bytes
+  int64_t longest = 0, longest_received = 0;  // lengths of messages, in bytes
   bool repeats_peer = false;                  // two of the receives are from the same peer
-  // In a call in place, an operation writes to memory that the round sends.
+  // If the call is in place, an operation of the round writes to memory that the round sends.
   bool writes_sent = false;
 };
 
 // A receive into scratch. Other transfers have the initial values.
 struct TransferFacts {
-  // In its round, its memory is used only by operands that lie inside it.
+  // The operations of the round only read the message, and each operand that shares its memory lies
+  // inside it.
   bool only_read = false;
   // No later round of the lane uses the message: nothing touches its memory before a receive that
   // overwrites all of it.
@@ -33,8 +34,8 @@ struct TransferFacts {
 };
 
 struct OpFacts {
-  // The operation combines into kOut, and in a call that is not in place nothing else in the round
-  // uses the memory of the result.
+  // The operation combines into kOut. In a call that is not in place, nothing else in the round
+  // uses the memory of the operation's result.
   bool alone_at_result = false;
 };
 

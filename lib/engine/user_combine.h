@@ -1,6 +1,6 @@
-// One combination by the caller's own function, on the thread of such functions. The function may
-// block without limit, and the call may end meanwhile. So the function works only on the library's
-// memory, and its result is dropped if the call has ended.
+// One combination by the caller's own function. The function runs on the thread of the caller's
+// functions. The function may block without limit, and the call may end meanwhile. So the function
+// works only on the library's memory, and its result is dropped if the call has ended.
 //
 // Thread safety: Call runs on the thread of the caller's functions. All else is [driver]
 // (lib/engine/engine.h).
@@ -40,9 +40,9 @@ class UserCombine final : public Job, public std::enable_shared_from_this<UserCo
   static std::shared_ptr<UserCombine> Post(const UserFunctions& functions, DType dtype,
                                            const Reduction& reduction, Combination combination,
                                            Returned returned);
-  // Must be called when the call ends before the function has returned. Prevents a later start of
-  // the function. A function that is running may still use its operands, which lie in `memory`, so
-  // the combination then keeps `memory`.
+  // Must be called when the call ends before the function has returned. No further call of the
+  // function begins. A running call may still use its operands, which are in `memory`. So the
+  // combination keeps `memory`.
   void Cancel(std::shared_ptr<OwnedBuffer> memory);
   // Returns the time at which the function was called, or 0 if it was not called.
   int64_t since_ns() const { return since_ns_.load(std::memory_order_relaxed); }

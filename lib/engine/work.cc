@@ -88,8 +88,8 @@ absl::StatusOr<int> Work::Descriptor() {
   if (fd < 0) {
     return ErrnoStatus(errno, "eventfd");
   }
-  // The finishing thread uses a descriptor of its own. Before it signals, the handle may be
-  // destroyed, and the caller's descriptor is then closed.
+  // The finishing thread uses a descriptor of its own. The handle may be destroyed before this
+  // thread signals. The caller's descriptor is closed then.
   const int signal = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (signal < 0) {
     const int error = errno;

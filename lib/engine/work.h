@@ -1,4 +1,4 @@
-// One started call: its state, its status, and the threads that wait for it.
+// One started call: its state, its status, and the functions to call when it is over.
 //
 // Thread safety: everything public may be called from any thread. Reference counted: the caller's
 // handle and the engine hold one reference each.
@@ -70,7 +70,7 @@ struct WorkInfo {
   std::string comm;             // the communicator's name; empty: unknown
   absl::string_view operation;  // lives for ever
   int64_t tag = -1;
-  uint64_t sequence = 0;  // as in Blame; 0: not a single call
+  uint64_t sequence = 0;  // as in Blame; 0: the work is not a single call
   int64_t started_ns = 0;
   int source = -1;           // sender of a recv_any, once known
   std::string Name() const;  // as in errors: "all_reduce #2"
@@ -89,13 +89,13 @@ class Work {
   // Acquire: pairs with the release in Finish. If this returns true, the data that the call wrote
   // is visible.
   bool done() const { return done_.load(std::memory_order_acquire) != 0; }
-  // Drives the engine until the work is done (returns true) or `give_up` has passed (returns
-  // false). `background`: sleep at once instead of spinning.
+  // Waits until the work is done or `give_up` has passed. Returns true if the work is done.
+  // `background`: the thread sleeps at once instead of spinning.
   bool Wait(Deadline give_up, bool background = false);
   // Any thread may call this once the work has been started.
   virtual WorkInfo Info() const { return {}; }
-  // Returns the mark of the object that can be taken from the work when the work is over, or 0 if
-  // the work yields only its status.
+  // Some works yield an object that can be taken when the work is over. Returns the mark of this
+  // kind of object, or 0 if the work yields only its status.
   virtual uint64_t yields() const { return 0; }
   // Takes one turn of the engine if no other thread drives it. Returns done().
   bool Test();
@@ -115,7 +115,7 @@ class Work {
   // belongs to the work and is open as long as the work lives.
   absl::StatusOr<int> Descriptor();
 
-  // Returns kMark while this is a work.
+  // Returns kMark while this object is a work that was not destroyed.
   uint64_t mark() const { return mark_.value(); }
 
   void AddRef() { references_.fetch_add(1, std::memory_order_relaxed); }
@@ -132,7 +132,7 @@ class Work {
   // Only the first status counts.
   void Finish(absl::Status status);
 
-  // Lies at an address that can also be read if the handle points to an object of another kind.
+  // Its address can be read even if the caller's handle points to an object of another kind.
   Mark<kMark> mark_;
   Engine* const engine_;
 
@@ -147,7 +147,7 @@ class Work {
   static Node* Closed();
   // Drops continuations that were not called, and closes the descriptor.
   void Discard();
-  // The continuation that was given last comes first. Closed(): Finish has taken them.
+  // A list. The continuation that was given last comes first. Closed(): Finish has taken the list.
   std::atomic<Node*> continuations_{nullptr};
   std::atomic<int> descriptor_{-1};
 };
