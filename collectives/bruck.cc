@@ -43,7 +43,7 @@ void AllToAll(ScheduleBuilder* builder, int lane) {
   const auto block = [&](int rank) { return BlockOf(spec, (rank % n + n) % n, lane); };
   builder->BeginLane();
   builder->BeginRound();
-  // place[j]: the block that must still travel j places, and later the block that has come from j
+  // place[j]: at first the block that must travel j places. Later the block that has come from j
   // places away.
   std::vector<Region> place;
   for (int j = 0; j < n; ++j) {

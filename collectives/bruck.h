@@ -1,7 +1,8 @@
 // Bruck's algorithms: few messages, for small parts, on any number of ranks.
 //
-// all_gather on five ranks. In round k a rank sends the 2^k parts that it has, its own part first,
-// to the rank 2^k places to the left:
+// all_gather on five ranks. Before round k a rank has 2^k parts, beginning with its own. In round k
+// it sends these parts to the rank 2^k places to the left. In the last round it sends only the
+// parts that the receiver lacks:
 //
 //   round   rank 0 sends to 4, 3, 1    and then has
 //     0     {0}                        0 1

@@ -40,8 +40,8 @@ bool FitsComposedEven(const Spec& spec, Hosts hosts) {
   return !spec.uneven && composed::Fits(hosts);
 }
 
-// Builds one lane after the other; `draw` writes each. Blocks that a rank had from the start are
-// copied last.
+// Builds the lanes one after the other. `draw` writes each lane. It must copy last the blocks that
+// the rank had from the start.
 template <typename Draw>
 Schedule BuildLanes(const Spec& spec, const Draw& draw) {
   ScheduleBuilder builder(spec);
@@ -84,7 +84,8 @@ Schedule AllReduceBy(const Spec& spec, Hosts) {
   });
 }
 
-// Completes a reduce: the root of a communicator of one rank has nothing to combine, and copies.
+// Completes a reduce. In a communicator of one rank, the root has nothing to combine, so it copies
+// its input.
 void FinishReduce(Draft* draft) {
   if (draft->spec().rank == draft->spec().root) {
     draft->Settle(AllParts(draft->spec()));
@@ -163,7 +164,7 @@ Schedule ComposedAllToAll(const Spec& spec, Hosts hosts) {
   return builder.Finish();
 }
 
-// Signals have no data to cut into lanes.
+// Builds a schedule of one lane, because signals have no data to cut into lanes.
 template <typename Draw>
 Schedule BuildBarrier(const Spec& spec, const Draw& draw) {
   ScheduleBuilder builder(spec);

@@ -9,21 +9,21 @@
 
 namespace entrain {
 
-// The order in which an algorithm combines contributions. Each value includes the properties of
-// those before it. Algorithms that combine nothing have kAtOnce.
+// The order in which an algorithm combines contributions. Each value has the properties of all
+// values before it. Algorithms that combine nothing have kAtOnce.
 enum class Order : uint8_t {
   kAny,
   // In rank order. Reductions that do not commute need this.
   kByRank,
-  // In rank order, and grouped alike by all algorithms of the kind with this value, so the bits of
-  // a result depend on the contributions alone.
+  // In rank order. All algorithms of one CallKind with this value group the contributions in the
+  // same way. So the bits of a result depend only on the contributions.
   kFixed,
   // Combines each part in one operation whose operands are the ranks' contributions in rank order.
   // Reductions that treat ranks differently (weighted) need this.
   kAtOnce,
 };
 
-// The unit of which the messages of a lane are multiples. It decides how a call is cut into lanes.
+// The messages of a lane are multiples of this unit. The unit decides how a call is cut into lanes.
 enum class Message : uint8_t {
   kPart,  // a rank's part of the lane
   kLane,  // the lane
@@ -31,9 +31,9 @@ enum class Message : uint8_t {
 
 // The number of other ranks with which a rank exchanges messages.
 enum class Partners : uint8_t {
-  kFew,   // fewer than proportional to the ranks; if by_hosts, counts ranks on other hosts only
-  kRoot,  // the root exchanges with all others, in one round; each other rank with few
-  kAll,   // every rank exchanges with all others, in one round
+  kFew,        // grows more slowly than the ranks; if by_hosts, counts only ranks on other hosts
+  kRoot,       // the root exchanges with all others, in one round; each other rank with few
+  kAll,        // every rank exchanges with all others, in one round
   kAllInTurn,  // every rank exchanges with all others, one after the other
 };
 
@@ -44,7 +44,7 @@ struct Algorithm {
   Message message;
   Partners partners;
   // Returns true if the algorithm supports the spec. Reads only the fields that spec.kind uses.
-  // `hosts` as in `build`.
+  // `hosts` is as in `build`.
   bool (*fits)(const Spec& spec, absl::Span<const int> hosts);
   // `hosts[r]` is the host number of rank r. Only composed algorithms use it.
   Schedule (*build)(const Spec& spec, absl::Span<const int> hosts);

@@ -17,16 +17,16 @@ size_t At(int index) {
 // Returns the rank of `host` that holds the partial sum of `part`.
 using Holder = int (*)(const Hosts& hosts, int host, int part);
 
-// all_reduce: gives each rank consecutive parts, as evenly as possible, so that they travel
-// together.
+// For all_reduce. Gives each rank consecutive parts, so that they travel together. Distributes the
+// parts as evenly as possible.
 int HolderByRange(const Hosts& hosts, int host, int part) {
   const int n = static_cast<int>(hosts.host_of.size());
   return hosts.RanksOn(host)[At(part * hosts.SizeOf(host) / n)];
 }
 
-// reduce_scatter, all_gather: returns the rank that has the same place on `host` as the part's own
-// rank has on its host. If `host` has fewer ranks, the place is taken modulo their number. On the
-// host of the part's own rank, returns this rank itself.
+// For reduce_scatter and all_gather. Returns the rank that has the same position on `host` as the
+// part's own rank has on its host. If `host` has too few ranks, takes the position modulo the
+// number of its ranks. If `host` is the host of the part's own rank, this is the own rank itself.
 int HolderByPlace(const Hosts& hosts, int host, int part) {
   return hosts.RanksOn(host)[At(hosts.PlaceOf(part) % hosts.SizeOf(host))];
 }
@@ -171,7 +171,7 @@ void AllGather(Draft* draft, absl::Span<const int> host_numbers) {
       draft->Send(HolderByPlace(hosts, host, me), {me});
     }
   }
-  draft->Settle({me});  // from now on this part is sent together with its neighbours
+  draft->Settle({me});  // from now on this part is sent together with adjacent parts
   direct::AllGather(draft, local, pieces);
 }
 

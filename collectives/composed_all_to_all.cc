@@ -19,9 +19,9 @@ struct Message {
 };
 using Messages = std::vector<Message>;
 
-// The route of each block. Blocks for a rank of another host go through the rank of this host that
-// has the same place on its host. If this host has fewer ranks, the place is taken modulo their
-// number.
+// The route of each block. A block for a rank of another host goes through the rank of this host
+// that has the same position on its host as the destination. If this host has too few ranks, the
+// position is taken modulo the number of its ranks.
 class Routes {
  public:
   Routes(const Hosts& hosts, int me) : hosts_(hosts), me_(me), host_(hosts.HostOf(me)) {}
@@ -60,8 +60,8 @@ class Routes {
   int ServerOn(int host, int rank) const {
     return hosts_.RanksOn(host)[static_cast<size_t>(hosts_.PlaceOf(rank) % hosts_.SizeOf(host))];
   }
-  // Returns the blocks that `from` sends to `to`: those that `to` keeps, and those that `to` sends
-  // to other hosts.
+  // Returns the blocks that `from` sends to `to`: the block that `to` keeps, and the blocks that
+  // `to` sends on to other hosts.
   Blocks Handed(int from, int to) const {
     Blocks blocks;
     for (int rank = 0; rank < static_cast<int>(hosts_.host_of.size()); ++rank) {

@@ -1,7 +1,8 @@
-// all_to_all over hosts, in which blocks for another host travel together.
+// all_to_all for several hosts. Blocks for the same rank of another host travel together.
 //
-// On four ranks, hosts {0 1} and {2 3}; ab is the block of rank a for rank b. Each rank collects
-// its host's blocks for the ranks that have the same place on other hosts as this rank on its own:
+// Example with four ranks on the hosts {0 1} and {2 3}. ab is the block of rank a for rank b. Each
+// rank collects the blocks of its host for those ranks of other hosts that have the same position
+// on their host as this rank has on its own:
 //
 //   round        rank 0         rank 1         rank 2         rank 3
 //     0  inside  01 03 -> 1     10 12 -> 0     23 21 -> 3     32 30 -> 2

@@ -98,8 +98,8 @@ class LaneWalk {
   };
   struct Rank {
     size_t host = 0;
-    uint32_t round = 0, seen = 0;  // transfers of the round
-    std::vector<Message> arrived;  // of the round
+    uint32_t round = 0, seen = 0;  // number of transfers of the round that were handled
+    std::vector<Message> arrived;  // messages of the round
     int64_t clock = 0, work = 0;
     void Work(int64_t ps) {
       clock += ps;
@@ -152,7 +152,8 @@ class LaneWalk {
                      [](const Message& a, const Message& b) { return a.there < b.there; });
     for (const Message& message : rank.arrived) {
       const int64_t work = message.link->message_ps + Picos(message.bytes, message.link->byte_fs);
-      // The receiver takes the message while it arrives, no faster than the wire delivers it.
+      // The receiver processes the message while it arrives, but not faster than the wire delivers
+      // it.
       const int64_t over =
           message.there + std::max(work, Picos(message.bytes, message.link->wire_fs));
       rank.Work(work);
@@ -185,8 +186,8 @@ class LaneWalk {
     return true;
   }
 
-  // Combining reads each operand and writes the result; reduce_fs covers the three accesses of two
-  // operands.
+  // Combining reads each operand and writes the result. reduce_fs covers three accesses: reads of
+  // two operands and one write.
   void Combine(size_t r) {
     const Round& round = RoundOf(r);
     for (uint32_t i = 0; i < round.ops; ++i) {
@@ -203,7 +204,7 @@ class LaneWalk {
   std::vector<Rank> ranks_;
   std::vector<Host> hosts_;
   std::map<std::pair<size_t, size_t>, std::deque<Message>>
-      sent_;  // messages that were not received yet, by sender and receiver
+      sent_;  // messages that are not received yet, by sender and receiver
 };
 
 // Counts hops with a clock that each message advances by one. If across_only, only messages between

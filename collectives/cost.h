@@ -1,4 +1,4 @@
-// Counts the cost of a schedule from the schedule itself (the table in docs/algorithms.md), and
+// Counts the cost of a schedule from the schedule itself (for the table in docs/algorithms.md), and
 // computes the time of a lane on a machine.
 #pragma once
 
@@ -18,13 +18,13 @@ struct Cost {
   // of a call without data. CountWorstCost follows the chain over all ranks. CountCost sees one
   // rank only, and sets `hops` to `rounds`.
   int hops = 0;
-  int hops_across = 0;   // counts only messages between hosts
+  int hops_across = 0;   // like hops, but counts only messages between hosts
   int64_t messages = 0;  // number of messages sent
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   int64_t bytes_sent_across = 0;  // the part of bytes_sent that goes to other hosts
   int64_t bytes_received_across = 0;
-  int64_t reduced_elements = 0;  // combined pairs: an element of n operands counts n - 1
+  int64_t reduced_elements = 0;  // combined pairs: n operands of an element are n - 1 pairs
   int64_t reduced_bytes = 0;
   int64_t scratch_bytes = 0;  // of all lanes together
 };
@@ -56,8 +56,8 @@ struct MachineCost {
 
 // A call of n lanes takes first_ps + (n - 1) * next_ps.
 struct LaneCost {
-  int64_t first_ps =
-      0;  // one lane alone: the longest chain of messages and work that wait for one another
+  // One lane alone: the longest chain of messages and work that wait for one another.
+  int64_t first_ps = 0;
   int64_t next_ps = 0;  // each further lane: the work of the busiest rank, core or wire
 };
 

@@ -9,7 +9,7 @@ size_t At(int index) {
   return static_cast<size_t>(index);
 }
 
-// Returns the positions of the other members. The list begins behind this rank's position, so that
+// Returns the positions of the other members. The list begins after this rank's position, so that
 // not all members send to the same member first.
 std::vector<int> Others(const Group& group) {
   std::vector<int> others;

@@ -1,5 +1,5 @@
-// Every rank exchanges messages with every other rank in one round: the fewest rounds, many
-// messages at once.
+// Every rank exchanges messages with every other rank in one round. This needs the fewest rounds,
+// and sends many messages at once.
 //
 // all_reduce on four ranks, one round. Each rank sends all of D to the three others, and combines
 // the four contributions in rank order, once:
@@ -8,7 +8,7 @@
 //   round   D0 -> all   D1 -> all   D2 -> all   D3 -> all     out = D0 + D1 + D2 + D3 everywhere
 //
 //   n ranks, S bytes of D: 1 round, S (n-1) bytes sent by each rank, scratch for n - 1 copies of D.
-//   The algorithm for low latency.
+//   Use this algorithm for low latency.
 //
 // reduce_scatter on four ranks, one round; p.r is rank r's contribution to part p:
 //
@@ -17,19 +17,21 @@
 //   makes   0.0+0.1+0.2+0.3  1.0+1.1+1.2+1.3  2.0+2.1+2.2+2.3  3.0+3.1+3.2+3.3
 //
 // all_gather: each rank sends its own part to all. reduce_scatter and all_gather take 1 round. In
-// each of them a rank sends S (n-1)/n bytes, the fewest possible, in n - 1 messages. All
-// contributions are combined at once, so a result is rounded once and the memory is read once.
+// each of the two, a rank sends S (n-1)/n bytes, which is the minimum, in n - 1 messages.
+// reduce_scatter combines all contributions at once, so a result is rounded once and the memory is
+// read once.
 //
 // two_step all_reduce: this reduce_scatter, then this all_gather. barrier: every rank signals every
-// other. broadcast, scatter: the root sends to all. reduce, gather: all send to the root. two_step
-// reduce: this reduce_scatter, then this gather.
+// other rank. broadcast, scatter: the root sends to all. reduce, gather: all ranks send to the
+// root. two_step reduce: this reduce_scatter, then this gather.
 #pragma once
 
 #include "collectives/draft.h"
 
 namespace entrain::direct {
 
-// As in ring.h. Combines contributions in the group's order.
+// Do the same as the functions of ring.h. ReduceScatter combines contributions in the group's
+// order.
 void ReduceScatter(Draft* draft, const Group& group, const Pieces& pieces, bool last);
 void AllGather(Draft* draft, const Group& group, const Pieces& pieces);
 // Every member gets the sum of all parts in kOut.

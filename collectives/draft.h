@@ -1,16 +1,17 @@
 // A draft is one lane of one call while an algorithm writes the lane's schedule. Families of
 // algorithms (ring, direct, ...) are fragments: functions that add rounds to a draft for a Group.
-// Fragments speak of *parts*, one for each rank of the communicator. The draft knows the block of
-// the vector D (spec.h) that a part has in this lane. The draft also knows where this rank's
-// current value of the part lies.
+// Fragments speak of *parts*, one for each rank of the communicator. For each part, the draft knows
+// the part's block of the vector D (spec.h) in this lane. It also knows where this rank's current
+// value of the part lies.
 //
-// Because the draft tracks the place of the value, fragments can follow each other. A part starts
-// in kIn, moves to scratch or kOut when contributions are combined into it, and to kOut when it is
-// received whole. Fragments never name slots.
+// Because the draft tracks where each value lies, one fragment can continue where another has
+// ended. The value of a part starts in kIn. It moves to scratch or kOut when contributions are
+// combined into it, or when the complete part is received. Fragments never name slots.
 //
 // Parts that are contiguous in D travel in one message. Every other part travels in a message of
 // its own. (With several lanes, the parts of one lane are not contiguous in reduce_scatter and
-// all_gather.) Sender and receiver cut messages alike, because the cut depends on D only.
+// all_gather.) Sender and receiver cut the parts into the same messages, because the cut depends
+// only on D.
 #pragma once
 
 #include <vector>
@@ -20,7 +21,7 @@
 
 namespace entrain {
 
-// Ranks in ascending order. Each rank stands for its block of this lane.
+// Parts, named by their ranks, in ascending order. A rank stands for its block of this lane.
 using Parts = std::vector<int>;
 // Pieces[position]: the parts that the group's member at that position owns, or will own. Disjoint.
 using Pieces = std::vector<Parts>;
@@ -32,7 +33,7 @@ Parts Join(const Pieces& pieces, int first, int last);
 struct Contribution {
   int order = 0;  // contributions are combined in this order
   Parts parts;
-  int scratch = 0;  // the first block; each part has one block
+  int scratch = 0;  // the first scratch block; each part has one block
 };
 
 class Draft {
@@ -54,15 +55,15 @@ class Draft {
   // Receives a contribution, to be combined in this round or in a later one.
   Contribution RecvContribution(int peer, int order, const Parts& parts);
   // Combines this rank's own values of `parts`, whose order is `my_order`, with the contributions
-  // in `from`. A result for which kOut has no place (partial sums in reduce_scatter) replaces
-  // from[0], which must then have all the parts. `last` is as in LocalOp.
+  // in `from`. If kOut has no place for a result (partial sums in reduce_scatter), the result
+  // replaces from[0]. from[0] must then have all the parts. `last` is as in LocalOp.
   void Combine(const Parts& parts, int my_order, const std::vector<Contribution>& from, bool last);
-  // Gives contiguous places in scratch to `parts`, so that they can be sent on in one message. Most
-  // of these parts are still to be received. In this round, copies the parts that this rank already
-  // has. Must be called at most once per draft.
+  // Gives contiguous places in scratch to `parts`, so that they can be sent on in one message.
+  // Usually most of these parts have not been received yet. Copies the parts that this rank already
+  // has, in this round. Must be called at most once per draft.
   void Assemble(const Parts& parts);
   // Copies the `parts` that are not yet in kOut to kOut. This is the last step for the parts of the
-  // result. An earlier call is allowed only when kIn's values are not sent any more.
+  // result. It may be called earlier only if no value in kIn is sent later.
   void Settle(const Parts& parts);
 
  private:
@@ -71,7 +72,7 @@ class Draft {
     Slot slot = Slot::kIn;
     int index = -1;
   };
-  // Returns true if `next` lies `distance` blocks behind `place`.
+  // Returns true if `next` lies `distance` blocks after `place`.
   static bool Follows(const Place& next, const Place& place, int distance);
   int BlockOfPart(int part) const { return BlockOf(spec(), part, lane_); }
   // Returns the number of parts, from parts[begin] on, that are contiguous in D.

@@ -84,7 +84,8 @@ void AllGather(Draft* draft, const Group& group, const Pieces& pieces) {
         draft->Send(group.ranks[At(cut->single)], mine);
       }
     }
-    draft->Settle(mine);  // has an effect once: later rounds send it with others
+    draft->Settle(mine);  // only the first call has an effect; later rounds send this piece with
+                          // others
   }
   draft->Settle(mine);
 }

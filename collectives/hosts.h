@@ -1,5 +1,6 @@
 // The ranks by host, for hierarchical algorithms (composed.h). Hosts are numbered from 0 in the
-// order of their first rank. The caller's own host numbers only tell which ranks share a host.
+// order of their first rank. The host numbers that the caller passes only tell which ranks share a
+// host.
 #pragma once
 
 #include <cstddef>

@@ -9,8 +9,8 @@
 //     1     <-> 2: {0..3}     <-> 3: {0..3}     <-> 0: {0..3}     <-> 1: {0..3}
 //
 //   It takes log2 n rounds, and each rank sends S log2 n bytes. If n is not a power of two, the
-//   first ranks work in pairs: one sends its value to its neighbour first and gets the result last,
-//   which adds two rounds.
+//   first ranks form pairs. One rank of a pair sends its value to the other before the first round,
+//   and gets the result after the last round. This adds two rounds.
 #pragma once
 
 #include "collectives/draft.h"

@@ -3,7 +3,7 @@
 namespace entrain::ring {
 namespace {
 
-// Returns the piece `behind` places before `position` in the ring.
+// Returns the piece of the member that is `behind` places before `position` in the ring.
 const Parts& Behind(const Pieces& pieces, int position, int behind) {
   const int n = static_cast<int>(pieces.size());
   return pieces[static_cast<size_t>((position - behind + n) % n)];

@@ -1,8 +1,8 @@
 // Ring algorithms: every member exchanges messages with its two neighbours only. The ring needs the
 // fewest bytes and the most rounds.
 //
-// reduce_scatter on four ranks, where part p ends at rank p. A number is a part, whose sum grows on
-// the way:
+// reduce_scatter on four ranks, where part p ends at rank p. Each number names a part. The sum of
+// the part grows on the way:
 //
 //   round   0 -> 1   1 -> 2   2 -> 3   3 -> 0
 //     0       3        0        1        2       the receiver adds its own contribution
@@ -18,18 +18,19 @@
 //
 // n ranks, S bytes of D: n - 1 rounds and S (n-1)/n bytes sent by each rank. all_reduce is
 // reduce_scatter, then all_gather. There is no copy: sums go to kOut or stay in scratch. broadcast
-// is a chain along the ring (tree.h), for data cut into many lanes. Each rank sends S bytes. The
-// first lane takes n - 1 messages one after another, and the other lanes follow close behind.
+// is a chain along the ring (tree.h), for data that is cut into many lanes. Each rank sends S
+// bytes. The first lane takes n - 1 messages, one after another. The other lanes follow with little
+// delay.
 #pragma once
 
 #include "collectives/draft.h"
 
 namespace entrain::ring {
 
-// Before: every member has contributions to all pieces. Afterwards every member owns the sum of its
-// own piece. `last` means that nothing else will be combined into this sum.
+// Before the call, every member has contributions to all pieces. Afterwards every member owns the
+// sum of its own piece. `last` means that nothing else will be combined into this sum.
 void ReduceScatter(Draft* draft, const Group& group, const Pieces& pieces, bool last);
-// Before: every member has its own piece. Afterwards every member has all pieces in kOut.
+// Before the call, every member has its own piece. Afterwards every member has all pieces in kOut.
 void AllGather(Draft* draft, const Group& group, const Pieces& pieces);
 
 }  // namespace entrain::ring

@@ -10,17 +10,17 @@
 //     2     {0}      {0 1}    {0..2}   {0..3}   {0..4}
 //
 //   It takes ceil(log2 n) rounds of S bytes each. exclusive: all values first move one place to the
-//   right. Then the ranks behind 0 run the inclusive scan.
+//   right. Then all ranks but 0 run the inclusive scan.
 //
-// chain: each rank adds its own value to the one from the left and sends the sum on. This takes
-// n - 1 hops, each rank sends S bytes, and lanes follow each other.
+// chain: each rank adds its own value to the one from the left and sends the sum on. There
+// are n - 1 hops, and each rank sends S bytes. Lanes follow each other along the chain.
 #pragma once
 
 #include "collectives/schedule.h"
 
 namespace entrain::scan {
 
-// Each adds one lane. The spec says which kind of scan.
+// Each function adds one lane. The spec says which kind of scan it is.
 void Doubling(ScheduleBuilder* builder, int lane);
 void Chain(ScheduleBuilder* builder, int lane);
 

@@ -1,7 +1,7 @@
 // Collectives as data. A schedule describes the part of one rank in one call, as flat arrays. It
 // holds no addresses and no counts, so it is built once and reused for every call of the same
 // shape. One executor runs every schedule (lib/engine/executor), one simulator proves every
-// schedule (tests/support/simulator), and one printer draws it.
+// schedule (tests/support/simulator), and ToString prints every schedule.
 //
 //   Schedule: lanes, each a straight line of rounds. Lanes write disjoint output and never wait for
 //             each other.
@@ -9,27 +9,28 @@
 //             operations in order.
 //
 // Regions are ranges of blocks (collectives/spec.h) in one of three slots:
-//   kIn, kOut   blocks of D inside the slot's window on it (InputWindow, OutputWindow). The two may
-//               be the same memory (in-place calls, see invariant 4). In an all_to_all this is
-//               so only if the spec says in_place.
+//   kIn, kOut   blocks of D inside the slot's window on it (InputWindow, OutputWindow). kIn and
+//               kOut may be the same memory (in-place calls, see invariant 4). In an all_to_all
+//               they are the same memory only if spec.in_place is set.
 //   kScratch    blocks of this lane's own scratch; block s is as large as D's block
-//               `scratch_like[first_scratch + s]`. The executor lends it for the life of the lane.
+//               `scratch_like[first_scratch + s]`. The executor lends the scratch to the lane while
+//               the lane runs.
 // A region of several blocks is contiguous in memory. A region of no blocks is a message of no
 // bytes.
 //
-// Invariants (Validate checks them):
+// Invariants (Validate checks 1 to 5, the simulator checks 6):
 //   1 Regions lie inside their slots. kIn is never written. Operands are as large as dst, block by
 //     block.
-//   2 Within a round no received or written region overlaps another transfer's region, with kIn and
-//     kOut counted as one memory where calls may be in place.
-//   3 Local operations read only kIn, results of earlier operations, and regions received before.
+//   2 Within a round no received region overlaps the region of another transfer. If a call may be
+//     in place, kIn and kOut count as one memory.
+//   3 Sends and local operations read only kIn, results of earlier operations, and regions received
+//     before.
 //   4 A block of kOut is written only after every read of the same block of kIn by this rank, in
 //     any lane.
 //   5 Lanes write disjoint blocks of kOut. Together they write every block of kOut, with two
 //     exceptions. A broadcast's root writes none, because its kIn and kOut are one buffer. Rank 0
 //     of an exclusive scan writes none, because no rank comes before it.
-//   6 Transfers with one peer in one lane are in the same order on both sides (the simulator checks
-//     it).
+//   6 Transfers with one peer in one lane are in the same order on both sides.
 #pragma once
 
 #include <cstdint>
@@ -65,10 +66,11 @@ enum class LocalKind : uint8_t {
 
 struct LocalOp {
   LocalKind kind = LocalKind::kCopy;
-  // kCombine: the result contains every rank's contribution. avg divides here.
+  // kCombine: the result contains every rank's contribution. If the reduction is an average, this
+  // operation divides.
   bool last = false;
   Region dst;
-  uint32_t first_operand = 0, operands = 0;  // into Schedule::operands; kCombine: at least 2
+  uint32_t first_operand = 0, operands = 0;  // in Schedule::operands; kCombine has at least 2
 };
 
 struct Round {
@@ -78,7 +80,7 @@ struct Round {
 
 struct Lane {
   uint32_t first_round = 0, rounds = 0;
-  uint32_t first_scratch = 0, scratch = 0;  // into Schedule::scratch_like
+  uint32_t first_scratch = 0, scratch = 0;  // in Schedule::scratch_like
 };
 
 struct Schedule {

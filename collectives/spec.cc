@@ -6,8 +6,8 @@
 namespace entrain {
 namespace {
 
-// Returns where part `index` of `parts` begins if `count` elements are cut evenly, with the longer
-// parts first.
+// Cuts `count` elements evenly into `parts` parts, the longer parts first. Returns the first
+// element of part `index`.
 int64_t CutAt(int64_t count, int parts, int index) {
   return count / parts * index + std::min<int64_t>(index, count % parts);
 }

@@ -5,11 +5,11 @@
 // the concatenation of every rank's part, in rank order. all_to_all has two such vectors: one of
 // the parts that go to each rank, and one of the parts that come from each rank. Each slot of a
 // rank holds all of D, the rank's own part, or nothing (InputWindow, OutputWindow). Schedules speak
-// of blocks only. A Layout (block -> first element, elements) is bound when a call starts, so one
-// schedule serves every count. Uneven parts (the v-variants) have another Layout, not another
-// schedule.
+// of blocks only. A Layout gives each block its first element and its number of elements. It is
+// added when a call starts, so one schedule serves every count. Uneven parts (the v-variants) have
+// another Layout, not another schedule.
 //
-//   lanes  independent straight-line pieces of the work; lane l of rank r's part is
+//   lanes  independent straight-line pieces of the work. Rank r's part in lane l is
 //     one buffer       block l * ranks + r     (lane-major: a lane is contiguous in memory)
 //     one part per rank  block r * lanes + l   (rank-major: a rank's part is contiguous in memory)
 #pragma once
@@ -63,15 +63,15 @@ struct Layout {
 };
 
 // Returns the layout of a call with `count` elements (as in Call::count). The elements are cut as
-// evenly as possible, in the same manner for every lane of a part. If HasParts(kind), D has
-// size * count elements, else count.
+// evenly as possible. If HasParts(kind), D has size * count elements, and every part is cut into
+// lanes in the same way. Otherwise D has count elements.
 Layout UniformLayout(const Spec& spec, int64_t count);
 // Returns the layout in which rank r's part has counts[r] elements. Must be called only if
 // HasParts(kind).
 Layout UnevenLayout(const Spec& spec, absl::Span<const int64_t> counts);
 
-// A subset of the ranks in an order of its own, and this rank's position in it. Fragments of
-// schedules speak of group positions; `ranks[position]` is the communicator's rank.
+// A subset of the ranks in any order, and this rank's position in it. Fragments (draft.h) use
+// positions in the group. `ranks[position]` is the rank in the communicator.
 struct Group {
   std::vector<int> ranks;
   int me = 0;

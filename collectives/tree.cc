@@ -6,7 +6,7 @@
 namespace entrain::tree {
 namespace {
 
-// Returns the rank `distance` places behind the root.
+// Returns the rank `distance` places after the root.
 int RankAt(const Group& group, int root, int distance) {
   return group.ranks[static_cast<size_t>((root + distance) % group.size())];
 }

@@ -1,6 +1,6 @@
 // Trees: broadcast, reduce, gather and scatter with any root, and the dissemination barrier.
 //
-// broadcast on four ranks from root 0 (for other roots, ranks count from the root on). The data
+// broadcast on four ranks from root 0 (for other roots, count the ranks from the root on). The data
 // goes down the tree, one child per round, the largest subtree first:
 //
 //          0            first 0 -> 2,
@@ -9,8 +9,9 @@
 //        |
 //        3
 //
-// n ranks, S bytes: a rank takes part in at most ceil(log2 n) rounds, and the longest chain of
-// messages has the same length. The root sends S ceil(log2 n) bytes, all ranks together S (n-1).
+// n ranks, S bytes: a rank takes part in at most ceil(log2 n) rounds, and the longest chain has at
+// most so many messages. The root sends S ceil(log2 n) bytes. All ranks together send S (n-1)
+// bytes.
 //
 // barrier on four ranks; a signal is a message of no bytes:
 //
@@ -18,9 +19,10 @@
 //     0     -> 1  -> 2  -> 3  -> 0        after round k a rank knows that 2^(k+1) ranks have come
 //     1     -> 2  -> 3  -> 0  -> 1        n ranks: ceil(log2 n) rounds
 //
-// reduce: the same tree upwards, once. A rank combines its own value and those of all its children
-// in one operation. gather: the same tree upwards. A rank passes on the parts of its subtree in one
-// message (in two, if the subtree wraps from the last rank to rank 0). scatter: the same downwards.
+// reduce: the same tree upwards. A rank combines its own value and those of all its children in one
+// operation. gather: the same tree upwards. A rank passes on the parts of its subtree in one
+// message (in two, if the subtree wraps from the last rank to rank 0). scatter: the same messages
+// downwards.
 #pragma once
 
 #include <vector>
@@ -34,8 +36,9 @@ struct Branch {
   int parent = -1;            // rank; -1: the root
   std::vector<int> children;  // ranks, in the order they are served
   bool at_once = false;       // all children in one round
-  // A subtree: the number of places behind the root at which it begins, and its number of ranks.
-  // `own` is the subtree of this rank, spans[i] that of child i. Binomial trees only.
+  // A subtree. `begin`: the distance of its first rank from the root. `length`: its number of
+  // ranks. `own` is the subtree of this rank, and spans[i] is the subtree of child i. Only binomial
+  // trees and trees of radix 4 have these values.
   struct Span {
     int begin = 0, length = 0;
   };
@@ -45,11 +48,11 @@ struct Branch {
 
 // Return this rank's branch of a tree. `root` is a position in the group.
 Branch Binomial(const Group& group, int root);
-// A tree of radix 4: a rank has up to three children of each size, and the tree has half as many
-// levels.
+// A tree of radix 4: a rank has up to three children with subtrees of each size, and the tree has
+// half as many levels as the binomial tree.
 Branch Knomial(const Group& group, int root);
 Branch Star(const Group& group, int root);
-// Returns a chain: the root, the rank behind it, and so on around the group.
+// Returns a chain: the root, the rank after it, and so on around the group.
 Branch Chain(const Group& group, int root);
 
 // Sends all parts from the root's kIn to every other rank's kOut.

@@ -1,5 +1,5 @@
-// Checks the invariants of schedule.h on one rank's schedule. A failure is a bug of the library,
-// so it is INTERNAL.
+// Checks the invariants of schedule.h on one rank's schedule. A failure is a bug of the library, so
+// the error is INTERNAL.
 
 #include <algorithm>
 #include <cstdlib>
@@ -78,7 +78,7 @@ class Checker {
   const Spec& spec_;
   const int blocks_;
   std::vector<int> written_by_;                  // by block of kOut: the lane that wrote it
-  std::vector<int> first_reader_, last_reader_;  // by block of kIn: lanes
+  std::vector<int> first_reader_, last_reader_;  // by block of kIn: the lanes that read it
   Lane lane_;
   int lane_number_ = 0;
   std::vector<bool> scratch_written_;  // of the current lane
@@ -176,8 +176,8 @@ absl::Status Checker::Write(const Region& region) {
   return absl::OkStatus();
 }
 
-// Checks invariant 2, then invariants 1 and 3. Checks sends before receives, because a round's
-// transfers run in any order.
+// Checks invariants 1 to 3 for the transfers of a round. Checks sends before receives, because the
+// transfers of a round run in any order.
 absl::Status Checker::CheckTransfers(const Round& round) {
   enum : uint8_t { kFree, kRead, kWritten };
   std::vector<uint8_t> use(2 * At(blocks_) + lane_.scratch, kFree);
@@ -261,7 +261,8 @@ absl::Status Checker::CheckRanges() const {
   return good ? absl::OkStatus() : Broken("an index points outside the schedule");
 }
 
-// Makes the checks that need all lanes: the rest of invariant 4, and that the result is complete.
+// Makes the checks that need all lanes: the rest of invariant 4, and whether the result is complete
+// (invariant 5).
 absl::Status Checker::CheckResult() const {
   for (int block = 0; MayAlias() && block < blocks_; ++block) {
     const int writer = written_by_[At(block)];
