@@ -105,8 +105,8 @@ class Intake {
  public:
   Intake(std::shared_ptr<Store> store, Terms terms, std::string base);
 
-  // Waits until `until` for `min` newcomers, invites up to `max`, and keeps those that answer. With
-  // fewer than `min` applications it invites none. Errors are the store's.
+  // Waits until `until` for `min` newcomers, invites up to `max`, and keeps those that answer. If
+  // there are fewer than `min` applications, invites none. Returns only errors of the store.
   absl::Status Collect(int min, int max, Deadline until, const Stop& stop);
   int size() const { return static_cast<int>(newcomers_.size()); }
   // Publishes the roster of an attempt; fills in roster.tickets.

@@ -102,7 +102,7 @@ class CallWork final : public Work, public Job {
   FlightOpen flight_open() const;
   // Ends the wait of a receive in a line. From then on the receive gets its message from `peer`.
   void Take(Admitted admitted, int peer);
-  // Gives the call's buffers back. No transfer of the call may be under way.
+  // Gives the call's buffers back to the pool. No transfer of the call may be under way.
   void GiveBuffers(BufferPool& pool);
 
   bool started = false;

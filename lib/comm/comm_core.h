@@ -143,7 +143,8 @@ class CommCore final : public ContextOwner,
   BufferPool& pool_;
   const CoreConfig config_;
   const Topology topology_;
-  // By Member::transport. The engine's transports end before this object may.
+  // Indexed by Member::transport. These are copies, because the engine's transports may end before
+  // this object.
   const std::vector<std::string> transport_names_;
   const Peers peers_;
   const FailureWords words_;

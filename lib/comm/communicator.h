@@ -78,8 +78,8 @@ struct GrowOptions {
   int min_newcomers = 0;   // if there are fewer, none is taken in
   int max_newcomers = 0;   // 0: any number
   int64_t wait_ns = 0;     // how long to wait for min_newcomers
-  int64_t timeout_ns = 0;  // limit of everything else; 0: the timeout of the communicator
-  // Limit of one attempt to connect newcomers; 0: a quarter of timeout_ns, at most 30 s.
+  int64_t timeout_ns = 0;  // time limit of everything else; 0: the timeout of the communicator
+  // Time limit of one attempt to connect newcomers; 0: a quarter of timeout_ns, at most 30 s.
   int64_t attempt_ns = 0;
   // Newcomers apply under this name, and the new communicator gets it. Empty: the name of this
   // communicator.
@@ -121,7 +121,7 @@ class Communicator {
   // See InlinePath.
   std::optional<absl::Status> RunAgain(const CallKey& key, const void* in, void* out);
 
-  // Short forms of Run for the library itself. Host memory.
+  // Short forms of Run for the library itself. The buffers must be in host memory.
   absl::Status AllReduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
                          const CallOptions& o = {});
   absl::Status AllGather(const void* in, void* out, int64_t count, DType dtype,
@@ -154,7 +154,7 @@ class Communicator {
   // Waits until the ranks of a communicator take this process in. See entrain_comm_join.
   static absl::StatusOr<std::shared_ptr<Communicator>> Join(const JoinOptions& options);
   // Does the same as Join for the process of this communicator, with this communicator's settings.
-  // `stop` limits the wait.
+  // `wait_ns` limits the wait; 0: this communicator's timeout.
   absl::StatusOr<std::shared_ptr<Communicator>> JoinOther(std::shared_ptr<Store> store,
                                                           const std::string& name, int64_t wait_ns);
   // Returns this rank's knowledge of each rank, in rank order. Local.

@@ -67,8 +67,8 @@ class FlightLog {
   // The driver must not call it. `why`: the reason of the dump.
   std::string Dump(absl::string_view why) ABSL_LOCKS_EXCLUDED(mutex_);
   // Writes a dump to a new file. `path` empty: a file in ENTRAIN_FLIGHT_DIR. Returns the file.
-  // kFailedPrecondition: the file exists, or there is no such directory setting.
-  // kResourceExhausted: kMostFiles have been written there.
+  // kFailedPrecondition: the file exists, or ENTRAIN_FLIGHT_DIR is not set. kResourceExhausted:
+  // this process has written kMostFiles files in ENTRAIN_FLIGHT_DIR, or no file name is free there.
   absl::StatusOr<std::string> DumpTo(const std::string& path, absl::string_view why)
       ABSL_LOCKS_EXCLUDED(mutex_);
 

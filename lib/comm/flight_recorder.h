@@ -62,7 +62,7 @@ class FlightRecorder {
   static constexpr int kDefaultCalls = 64, kMostCalls = 1 << 16;
 
   // Keeps the last `calls` calls of each path, rounded up to a power of two. 0: keeps nothing.
-  // `now_ns`: the times that follow must not be before it, nor more than 200 days after it.
+  // All times that are passed later must lie between `now_ns` and 200 days after `now_ns`.
   FlightRecorder(int calls, int64_t now_ns);
 
   // Must be called when a call is submitted. Returns the mark that stands for the call from now on.

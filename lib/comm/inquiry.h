@@ -68,7 +68,7 @@ class Inquiry {
   void OnLost(int rank, const absl::Status& why);
   // Takes a member's message that its caller could not start a call.
   void OnRefused(int rank, Reader& reader);
-  // Describes a lost path to the member.
+  // Returns the status with which the communicator ends after the path to the member was lost.
   absl::Status Loss(int rank, const absl::Status& path) const;
 
   // ---- Time

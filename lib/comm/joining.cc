@@ -53,7 +53,7 @@ class Joining {
   // Applies once. Null: the application failed because of other processes, and `last_` has the
   // reason.
   Made Apply();
-  // Waits for the member of the application's meeting.
+  // Waits until a member has joined the meeting of the application.
   absl::StatusOr<std::vector<Parts>> AwaitInvitation(StoreMeeting& application, int64_t ticket);
   // Returns null, or the error if it is final.
   Made Again(const absl::Status& why);
@@ -61,7 +61,7 @@ class Joining {
   absl::StatusOr<Preparation> Prepare(const Roster& roster, int rank) const;
   Made Attempt(StoreMeeting& application, const std::string& base, int attempt,
                const Roster& roster, int rank);
-  // Returns the error of a newcomer whose time is up: what was missing.
+  // Returns the error of a newcomer whose time is up. The error says what was missing.
   absl::Status TimeIsUp() const;
 
   const JoinOptions& options_;

@@ -14,7 +14,8 @@
 namespace entrain {
 
 struct Launch {
-  // "torchrun", "Open MPI", "MPICH", "Slurm" or "Kubernetes". If several agree: the first of these.
+  // "torchrun", "Open MPI", "MPICH", "Slurm" or "Kubernetes". If several launchers agree, this is
+  // the first of them in this order.
   std::string launcher;
   int rank = -1, size = 0;
   int local_rank = -1, local_size = 0;  // on this host; -1 and 0: unknown

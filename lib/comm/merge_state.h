@@ -1,5 +1,6 @@
 // The state that a packed reduction (packed_call.h) keeps between calls. The state has two parts:
-//   the number of calls. The random numbers depend on it, so they differ from call to call.
+//   the number of calls. The random numbers depend on this number, so they differ from call to
+//   call.
 //   the remainders of error feedback, by tag and length: the values that earlier calls still owe.
 //
 // Thread safety: any thread.

@@ -43,7 +43,7 @@ class Respondent {
 
   // Sends the answer to `rank`. If this rank waits in another communicator, the first answer says
   // this. A second answer follows when this rank knows what holds up the other communicator. `self`
-  // is this communicator. To keeps it alive until the second answer.
+  // is this communicator. It is kept alive until the second answer.
   void To(const std::shared_ptr<const ContextOwner>& self, int rank, const Query& query);
 
  private:
