@@ -62,7 +62,7 @@ struct LaneCost {
 };
 
 // Computes the time of the first lane from every rank's schedule, in rank order. `hosts` and
-// `layout` are as above.
+// `layout` are as for CountCost.
 LaneCost CountLane(absl::Span<const Schedule> schedules, absl::Span<const int> hosts,
                    const Layout& layout, int64_t element_bytes, const MachineCost& machine);
 

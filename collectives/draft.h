@@ -54,9 +54,9 @@ class Draft {
 
   // Receives a contribution, to be combined in this round or in a later one.
   Contribution RecvContribution(int peer, int order, const Parts& parts);
-  // Combines this rank's own values of `parts`, whose order is `my_order`, with the contributions
-  // in `from`. If kOut has no place for a result (partial sums in reduce_scatter), the result
-  // replaces from[0]. from[0] must then have all the parts. `last` is as in LocalOp.
+  // Combines this rank's own values of `parts` with the contributions in `from`. The own values
+  // have the order `my_order`. If kOut has no place for a result (partial sums in reduce_scatter),
+  // the result replaces from[0]. from[0] must then have all the parts. `last` is as in LocalOp.
   void Combine(const Parts& parts, int my_order, const std::vector<Contribution>& from, bool last);
   // Gives contiguous places in scratch to `parts`, so that they can be sent on in one message.
   // Usually most of these parts have not been received yet. Copies the parts that this rank already

@@ -19,8 +19,8 @@
 //     2    0-1       0: {1}  1: {0}                                 the own part
 //
 // Every member sends each of its contributions to other members' pieces exactly once: S (n-1)/n
-// bytes and ceil(log2 n) rounds. For a power of two both are the optimum. If the halves have
-// different sizes, each member of B receives one more piece in that round.
+// bytes and ceil(log2 n) rounds. If n is a power of two, both numbers are optimal. If the halves
+// have different sizes, each member of B receives one more piece in that round.
 //
 // all_gather runs the same rounds backwards: pairs exchange the pieces of their halves, and the
 // members of B send their own pieces to the member of A that has no partner. all_reduce is

@@ -1,7 +1,7 @@
-// Ends a communicator, once. Every end with an error goes through Conclude. The first error counts
-// (except after EndAsStale). Conclude tells the error to the members and to the peers of the
-// process's other communicators. From then on the engine drops messages of the context, and open
-// calls end with the error.
+// Ends a communicator, once. Every end with an error goes through the function Conclude. The first
+// error counts (except after EndAsStale). Conclude tells the error to the members and to the peers
+// of the process's other communicators. From then on the engine drops messages of the context, and
+// open calls end with the error.
 //
 // Thread safety: any thread, except for functions marked [driver].
 #pragma once

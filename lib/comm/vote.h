@@ -3,8 +3,8 @@
 //
 // If a rank finds that another rank made a different call, it knows two calls, but not which of the
 // two is wrong. So each member tells all others what it called, and every rank counts the same
-// ballots. The call of the most members is right, and the ranks that made another call are guilty.
-// If no call has the most members, the guilty rank cannot be known.
+// ballots. The call that most members made is right, and the ranks that made another call are
+// guilty. If two calls have the same largest number of members, the guilty rank cannot be known.
 //
 // The vote waits until all ballots have come. For members that have not made the call yet, it waits
 // at most kVoteNs.

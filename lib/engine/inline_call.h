@@ -53,8 +53,8 @@ class InlineBackoff {
 
 class InlineCall {
  public:
-  // The call must have no function of the caller. `scratch` has plan.slot_bytes bytes. All
-  // arguments must outlive this object.
+  // The call's reduction must not be a function of the caller. `scratch` has plan.slot_bytes bytes.
+  // All arguments must outlive this object.
   InlineCall(const Plan& plan, const Call& call, const Descriptor& descriptor, const Wiring& wiring,
              const Kernels& kernels, std::byte* scratch);
 

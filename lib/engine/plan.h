@@ -85,7 +85,7 @@ struct Wiring {
   // The number of the call among the calls with its user tag, from 0. It is the same on all ranks.
   uint64_t sequence = 0;
   uint32_t call_number = 0;     // the low bits of `sequence`, which a tag carries
-  bool point_to_point = false;  // all messages are in the lane of send and recv
+  bool point_to_point = false;  // all messages use the tag lane of send and recv
   uint8_t LaneOf(int lane) const {
     return point_to_point ? Tag::kPointToPoint : static_cast<uint8_t>(lane);
   }

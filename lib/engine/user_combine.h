@@ -2,8 +2,8 @@
 // functions. The function may block without limit, and the call may end meanwhile. So the function
 // works only on the library's memory, and its result is dropped if the call has ended.
 //
-// Thread safety: Call runs on the thread of the caller's functions. All else is [driver]
-// (lib/engine/engine.h).
+// Thread safety: Call runs on the thread of the caller's functions. All other functions are
+// [driver] (lib/engine/engine.h).
 #pragma once
 
 #include <atomic>
