@@ -18,7 +18,7 @@
 //   2 A submitted job runs soon: on the driver if there is one, else on a submitter that calls
 //     Kick, else on the seat's thread.
 //   3 While a work is open, some thread polls or naps. (A nap is a sleep of limited length.) No
-//   wake-up depends on the end of a nap.
+//     wake-up depends on the end of a nap.
 //
 // The variables that threads share. Loads and stores are relaxed unless the table names another
 // order. The letters A, B and C stand for the fences in the list below.
