@@ -3,9 +3,9 @@
 //
 // A message and its receive may come in either order:
 //
-//   receive first: Post waits in the queue; then the message comes and goes straight into the
-//   receive's buffer message first: the queue keeps the message as an early message (OnEarly), and
-//   Post claims it
+//   receive first: the receive waits in the queue; then the message comes and goes straight into
+//                  the receive's buffer
+//   message first: the queue keeps the message as an early message (OnEarly), and Post claims it
 //
 // A message arrives in one of three forms. The transport chooses the form by the function that it
 // calls:
@@ -14,7 +14,7 @@
 //   Begin      the header is there; the payload follows in pieces, and the transport writes each
 //              piece to Incoming::writable()
 //   OnRts      the message waits at the sender until the transport asks for it; `handle` is the
-//     transport's number of the message
+//              transport's number of the message
 //
 // Begin and OnRts return an Incoming. By Advance the transport reports progress. By Fail or Abandon
 // it ends the message early.
@@ -22,11 +22,13 @@
 // Thread safety: none; only the driver calls. Completions go with their statuses to a
 // CompletionList, which the transport runs in Poll.
 //
-// Invariants (besides those of transport.h): a For one tag, either receives wait or messages wait,
-//   never both. The first that waits is served first. b An Incoming that the transport holds stays
-//   valid until Advance returns true, or until Fail or Abandon, even if its context is revoked
-//   before. Its dropped() may become true at any time. c A message whose receive is posted needs no
-//   allocation. A small early message needs no allocation once the pools have grown.
+// Invariants (besides those of transport.h):
+//   a For one tag, either receives wait or messages wait, never both. The first that waits is served
+//     first.
+//   b An Incoming that the transport holds stays valid until Advance returns true, or until Fail or
+//     Abandon, even if its context is revoked before. Its dropped() may become true at any time.
+//   c A message whose receive is posted needs no allocation. A small early message needs no
+//     allocation once the pools have grown.
 #pragma once
 
 #include <cstdint>
