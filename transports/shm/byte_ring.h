@@ -15,37 +15,39 @@
 //
 //    state = payload bytes (low 32 bits) | kind (next 8 bits, never 0) | lines taken (24 bits)
 //
-// A record never crosses the end of the memory: if it would, a record of kind kPad fills the rest.
-// There is no tail index. The state word publishes its record, so polling an idle ring reads one
-// line, and a tiny message travels in the line of its header. The writer zeroes the next state
-// before it writes a record, so the reader never takes old bytes for a record.
+// A record never crosses the end of the memory: a record of kind kPad fills the rest if the next
+// record does not fit there. There is no tail index: a record is published by its state word. So a
+// poll of an idle ring reads one line, and a tiny message travels in the same line as its state.
+// Before the writer writes a record, it zeroes the state behind the record, so the reader never
+// mistakes old bytes for a record.
 //
 // A long record may be opened before it is published. Its state then has the bit kOpen and, in
-// place of "lines taken", the number of payload lines that are written. An open record is not a
-// record yet (Peek, HasNext), but a reader that expects it may already copy the written part
-// (PeekOpen).
+// place of "lines taken", the number of payload lines that are written. Peek and HasNext ignore an
+// open record, but a reader that expects the record may already copy the written part (PeekOpen).
 //
-// The writer learns the reader's position in two ways. First, each record says how far its own
-// writer has read the ring in the other direction ("lines taken", modulo 2^24; Publish, Learn). In
-// a conversation this suffices. A writer in a conversation may ask to return to the front of the
-// ring (`again_in_front`), so that both ends use only lines that their first-level caches hold. It
-// returns if it is beyond kHotBytes and the reader has taken the records in front. Second, the word
-// `head`, in a line of the reader's own, holds the position up to which the reader has released
-// lines. The writer reads it when it has used up the room it knows of.
+// The writer learns the reader's position in two ways. First, each record says how far its writer
+// has read the ring in the other direction ("lines taken", modulo 2^24; see Publish and Learn). In
+// a conversation, where records go in both directions all the time, these reports suffice. Second,
+// the word `head`, in a line that only the reader writes, holds the position up to which the reader
+// has released lines. The writer reads `head` when it has used up the room that it knows of.
+//
+// In a conversation, a writer may ask to return to the front of the ring (`again_in_front`), so
+// that both ends use only lines that are in their first-level caches. The writer then returns if it
+// is beyond kHotBytes and the reader has taken the records in front.
 //
 // Thread safety: one thread writes, one reads. Memory orders:
 //   state   writer stores release, reader loads acquire (Peek): the reader sees the payload, and
-//           the zero in the next state; and the writer's own reads of the other ring are over
-//           before its lines are written again (Learn). The full fence behind the store pairs
-//           with HasNext, see "sleeping" in segment.h. For an open record, writer stores release
-//           and reader loads acquire (PeekOpen): the part of the payload that the state announces
-//           is there.
+//           the zero in the next state. Also, the writer's reads of the other ring's lines are over
+//           before those lines are written again (Learn). The full fence after the store pairs with
+//           HasNext; see "Sleeping" in segment.h. For an open record, writer stores release and
+//           reader loads acquire (PeekOpen): the reader sees the part of the payload that the state
+//           announces.
 //   head    reader stores seq_cst (Release), writer loads seq_cst (Reserve): the reader's copies
-//           out of the lines are over before the writer overwrites them. seq_cst instead of
-//           release/acquire for the same reason.
+//           out of the lines are over before the writer overwrites the lines. The order is seq_cst,
+//           not release/acquire, because of "Sleeping" in segment.h.
 //
-// Both ends check every value from the other end before they use it as an index or a length. After
-// the first impossible value broken() is true for ever.
+// Each end checks every value from the other end before it uses the value as an index or a length.
+// After the first impossible value broken() returns true for ever.
 #pragma once
 
 #include <algorithm>
@@ -62,21 +64,21 @@ struct RingFormat {
   static constexpr uint8_t kPad = 1;  // kinds of records begin at 2, below kOpen
   static constexpr uint8_t kOpen = 0x80;
   static constexpr uint64_t kTakenMask = 0xffffff;  // lines; far more than a ring has
-  // A writer may return to the front once it is beyond kHotBytes. So the bytes in use stay in the
-  // first-level cache. kRoomInFront: see MayTurnBack.
+  // A writer may return to the front once it is beyond kHotBytes, so that the bytes in use stay in
+  // the first-level cache. kRoomInFront: see MayTurnBack.
   static constexpr size_t kHotBytes = 4096, kRoomInFront = 2048;
-  // When a record is published, at most this much of the next one is prefetched for writing.
+  // When a record is published, the writer prefetches at most this much memory for the next record.
   static constexpr size_t kTakenAhead = 2048 + kLine;
   static constexpr size_t LinesOf(size_t payload) {
     return (payload + kStateBytes + kLine - 1) & ~(kLine - 1);
   }
-  // The largest payload. It fits an empty ring together with padding and the next state.
+  // Returns the largest payload. Together with padding and the next state, it fits an empty ring.
   static constexpr size_t MaxPayload(size_t ring_bytes) { return ring_bytes / 4; }
 
   static constexpr uint64_t StateOf(uint8_t kind, size_t payload, uint64_t lines) {
     return payload | uint64_t{kind} << 32 | lines << 40;
   }
-  // Returns a state word as an atomic. It lies in its line, and the other process sees it there.
+  // Returns the state word at the beginning of `line` as an atomic.
   static std::atomic_ref<uint64_t> StateAt(std::byte* line) {
     return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(line));
   }
@@ -89,8 +91,8 @@ class RingWriter {
   RingWriter(std::byte* data, size_t bytes, std::atomic<uint64_t>* head)
       : data_(data), bytes_(bytes), head_(head) {}
 
-  // Returns the place for a payload of at most MaxPayload bytes, or null if there is no room (or
-  // the ring is broken). With `again_in_front` the record may begin at the front again although the
+  // Returns where to write a payload of at most MaxPayload bytes, or null if there is no room (or
+  // the ring is broken). With `again_in_front` the record may begin at the front again, even if the
   // writer is not near the end.
   std::byte* Reserve(size_t payload, bool again_in_front = false) {
     const size_t lines = RingFormat::LinesOf(payload);
@@ -107,14 +109,14 @@ class RingWriter {
     ClearNext();
     return data_ + Offset() + RingFormat::kStateBytes;
   }
-  // Returns the end of the record that Reserve would make with these arguments, including the state
-  // of the record behind it, in bytes from the beginning of the memory.
+  // Returns where the record ends that Reserve would make with these arguments, in bytes from the
+  // beginning of the memory. The result includes the line of the next state.
   size_t EndOf(size_t payload, bool again_in_front) const {
     const size_t lines = RingFormat::LinesOf(payload);
     return (PadFor(lines, again_in_front) > 0 ? 0 : Offset()) + lines + RingFormat::kLine;
   }
-  // Opens the record of the last Reserve, of which the first `ready` bytes are filled. May be
-  // called again when more is filled.
+  // Opens the record of the last Reserve. The caller has written the first `ready` bytes of the
+  // payload. May be called again with more bytes.
   void Open(uint8_t kind, size_t ready) {
     RingFormat::StateAt(data_ + Offset())
         .store(RingFormat::StateOf(static_cast<uint8_t>(kind | RingFormat::kOpen), reserved_,
@@ -124,7 +126,7 @@ class RingWriter {
   // Publishes the record of the last Reserve, which the caller has filled. `taken` is
   // RingReader::taken() of the ring in the other direction.
   void Publish(uint8_t kind, uint64_t taken = 0) { Emit(kind, taken); }
-  // Takes the position that the reader has written in a record of the other ring. Ignores
+  // Stores the position that the reader has reported in a record of the other ring. Ignores
   // impossible values.
   void Learn(uint32_t taken) {
     const uint64_t behind = (tail_ / RingFormat::kLine - taken) & RingFormat::kTakenMask;
@@ -140,16 +142,16 @@ class RingWriter {
     return HasRoom(lines > to_end ? to_end + lines : lines);
   }
   bool broken() const { return broken_; }
-  // Sets a length. After each record with a payload of at most this length, the lines of the next
-  // record are prefetched.
+  // Sets a length. After each record with a payload of at most this length, the writer prefetches
+  // the lines of the next record.
   void TakeAheadUpTo(size_t payload) { longest_alike_ = RingFormat::LinesOf(payload); }
 
  private:
   size_t Offset() const { return static_cast<size_t>(tail_) & (bytes_ - 1); }
 
-  // Returns true if the writer may return to the front long before the end, because the reader has
-  // taken the records there. kRoomInFront stays free until the reader has followed, so that records
-  // that end other messages need not wait.
+  // Returns true if the writer may return to the front before it reaches the end, because the
+  // reader has taken the records in front. Of the room in front, kRoomInFront bytes stay free until
+  // the reader has followed, so that short records (such as kDone) need not wait.
   bool MayTurnBack(size_t lines) const {
     return Offset() >= RingFormat::kHotBytes && static_cast<size_t>(tail_ - known_head_) + lines +
                                                         RingFormat::kLine +
@@ -180,18 +182,21 @@ class RingWriter {
 
   static void TakeLine(const std::byte* line) {
 #if defined(__x86_64__)
-    asm volatile("prefetchw %0" : : "m"(*line));  // the builtin does this only with -mprfchw
+    asm volatile("prefetchw %0"
+                 :
+                 : "m"(*line));  // the builtin prefetches for writing only with
+                                 // -mprfchw
 #else
     __builtin_prefetch(line, 1);
 #endif
   }
 
-  // Zeroes the state after the reserved record. Must precede the writing of the payload: the line
-  // may have to come from the reader's core, and there must be no wait between payload and state
+  // Zeroes the state after the reserved record. Must be called before the payload is written: this
+  // line may have to come from the reader's core, and this wait must not delay the publishing
   // (Emit).
   void ClearNext() {
     const size_t next = (Offset() + RingFormat::LinesOf(reserved_)) & (bytes_ - 1);
-    // Relaxed order, because Emit publishes it.
+    // Relaxed order, because Emit publishes this store.
     RingFormat::StateAt(data_ + next).store(0, std::memory_order_relaxed);
   }
 
@@ -199,15 +204,15 @@ class RingWriter {
     taken_ = taken;
     std::byte* line = data_ + Offset();
     tail_ += RingFormat::LinesOf(reserved_);
-    // Pairs with RingReader::Peek (release) and, with the fence, with RingReader::HasNext
-    // (seq_cst). An exchange instead of the fence would have to fetch the line again if a polling
-    // reader has fetched it meanwhile.
+    // The release pairs with RingReader::Peek, the fence with RingReader::HasNext (seq_cst). An
+    // exchange could replace store and fence, but would have to fetch the line again if a polling
+    // reader has fetched the line meanwhile.
     RingFormat::StateAt(line).store(RingFormat::StateOf(kind, reserved_, taken),
                                     std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    // The next record probably resembles this one; its lines and the zero behind it are in the
-    // cache of the reader's core. Prefetching them now, off the critical path, saves the next
-    // record that wait.
+    // The next record is probably as long as this one. The lines that it will fill are now in the
+    // cache of the reader's core. To prefetch them now, off the critical path, saves this wait when
+    // the next record is written.
     const size_t lines = RingFormat::LinesOf(reserved_);
     const size_t ahead = lines <= longest_alike_ ? lines : RingFormat::kLine;
     for (size_t at = RingFormat::kLine; at <= std::min(ahead, RingFormat::kTakenAhead);
@@ -236,7 +241,8 @@ class RingReader {
   RingReader(std::byte* data, size_t bytes, std::atomic<uint64_t>* head)
       : data_(data), bytes_(bytes), head_(head) {}
 
-  // Returns the next record, or false if there is none (or the ring is broken). Pop ends it.
+  // Stores the next record in `*record` and returns true, or returns false if there is none (or the
+  // ring is broken). The record stays until Pop.
   bool Peek(Record* record) {
     uint64_t state = Load(std::memory_order_acquire);  // pairs with RingWriter::Emit
     if (state != 0 && KindOf(state) == RingFormat::kPad) {
@@ -256,8 +262,9 @@ class RingReader {
                {data_ + Offset() + RingFormat::kStateBytes, payload_}};
     return true;
   }
-  // Returns the open record at the place of the next record, with the part of its payload that is
-  // written; false if there is none. Must be called after Peek has returned false.
+  // If the next record is open, returns true and stores it in `*record`, with the part of its
+  // payload that is written; `*payload` is the length of the whole payload. Returns false if it is
+  // not open. Must be called after Peek has returned false.
   bool PeekOpen(Record* record, size_t* payload) {
     const uint64_t state = Load(std::memory_order_acquire);  // pairs with RingWriter::Open
     if (!IsOpen(state) || !Check(state)) {
@@ -270,23 +277,23 @@ class RingReader {
                {data_ + Offset() + RingFormat::kStateBytes, ready}};
     return true;
   }
-  // Moves behind the record of Peek. The writer learns it from Release.
+  // Removes the record of the last Peek. Only Release tells the writer that its lines are free.
   void Pop() { head_at_ += RingFormat::LinesOf(payload_); }
-  // Gives the lines of all popped records back to the writer.
+  // Tells the writer that the lines of all popped records are free.
   void Release() {
     if (released_ != head_at_) {
       released_ = head_at_;
       head_->store(released_, std::memory_order_seq_cst);  // pairs with RingWriter::HasRoom
     }
   }
-  // Returns the lines popped, for RingWriter::Publish.
+  // Returns the number of lines popped, for RingWriter::Publish.
   uint64_t taken() const { return head_at_ / RingFormat::kLine; }
-  // Returns the bytes popped but not released.
+  // Returns the number of bytes popped but not released.
   size_t unreleased() const { return static_cast<size_t>(head_at_ - released_); }
 
   // Returns true if Peek would find a record. Ordered after the caller's last seq_cst store.
   bool HasNext() { return IsRecord(Load(std::memory_order_seq_cst)); }
-  // Does the same without the ordering, for frequent polls.
+  // Does the same as HasNext without the ordering, for frequent polls.
   bool MayHaveNext() { return IsRecord(Load(std::memory_order_relaxed)); }
   bool broken() const { return broken_; }
 

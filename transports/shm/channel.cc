@@ -48,11 +48,11 @@ void Channel::MapTheirRing() {
 }
 
 void Channel::Ring() {
-  // Because of the exchange, only one of several records rings the doorbell. The sleeper sets the
-  // word again before it sleeps again.
+  // Because of the exchange, only the first of several records rings the doorbell. The sleeper sets
+  // the word again before it sleeps again.
   if (theirs_->sleeping.exchange(kAwake, std::memory_order_seq_cst) != kAwake) {
     const uint64_t one = 1;
-    // Fails only if the counter is full; then the peer is being woken already.
+    // The write fails only if the counter is full. The peer is then being woken already.
     [[maybe_unused]] const ssize_t ignored = write(doorbell_.get(), &one, sizeof(one));
   }
 }
@@ -80,7 +80,7 @@ bool Channel::CanRevoke(Context context) {
 
 void Channel::RevokeContext(Context context) {
   if (!CanRevoke(context)) {
-    RevokeAll();  // the path is lost in any case
+    RevokeAll();  // CanRevoke has set shortage_, so the path is lost in any case
     return;
   }
   segment_.revoked(side_, context).fetch_or(BitOf(context), std::memory_order_seq_cst);

@@ -1,5 +1,5 @@
-// An established connection: the two rings of a segment with their doorbells, the words beside
-// them, and the peer's process. It knows nothing of messages.
+// An established connection: the two rings of a segment, the doorbells, the words of both sides
+// (Side in segment.h), and the peer's process. The class knows nothing of messages.
 //
 // Thread safety: none.
 #pragma once
@@ -17,8 +17,8 @@ class Channel {
  public:
   explicit Channel(Acquaintance peer);
 
-  // ---- Writing. Reserve, Open, Publish and TakeAheadUpTo are as in RingWriter. Publish also wakes
-  // the peer if it sleeps.
+  // ---- Writing. Reserve, Open, Publish, TakeAheadUpTo and HasRoomFor work as in RingWriter.
+  // Publish also wakes the peer if the peer sleeps.
   std::byte* Reserve(size_t payload, bool again_in_front = false) {
     return whole_ || writer_.EndOf(payload, again_in_front) <= Segment::kFirstOfRing || Grow()
                ? writer_.Reserve(payload, again_in_front)
@@ -35,8 +35,8 @@ class Channel {
   bool HasRoomFor(size_t payload) { return writer_.HasRoomFor(payload); }
   size_t MaxPayload() const { return RingFormat::MaxPayload(segment_.ring_bytes()); }
 
-  // ---- Reading, as in RingReader. Peek also learns how far the peer has read this side's ring.
-  // Release also wakes the peer if the peer sleeps because it had no room.
+  // ---- Reading: Peek and Release work as in RingReader. Peek also learns how far the peer has
+  // read this side's ring. Release also wakes the peer if the peer sleeps because it had no room.
   RingReader& reader() { return reader_; }
   bool Peek(RingReader::Record* record) {
     if (!reader_.Peek(record)) {
@@ -46,37 +46,40 @@ class Channel {
     return true;
   }
   void Release();
-  // Called when long messages arrive; see Segment::MapRing. Only the first call has an effect.
+  // Calls Segment::MapRing for the ring that the peer writes. Called when long messages arrive.
+  // Only the first call has an effect.
   void MapTheirRing();
 
-  // Must be called before sleeping. Afterwards the caller must check once more for the events for
-  // which it wants to be woken.
+  // Must be called before sleeping. After the call and before it sleeps, the caller must check once
+  // more for the events that shall wake it.
   void Sleep(Sleeping what) { mine_->sleeping.store(what, std::memory_order_seq_cst); }
   void Wake() {
-    mine_->sleeping.store(kAwake, std::memory_order_relaxed);  // a delay costs only a needless ring
+    mine_->sleeping.store(kAwake, std::memory_order_relaxed);  // if the peer sees this late, it
+                                                               // only rings the doorbell needlessly
   }
 
   // Returns true if the peer is awake. Only a hint.
   bool PeerPolls() const { return theirs_->sleeping.load(std::memory_order_relaxed) == kAwake; }
 
-  // The cost of the eager messages that have been taken, as a running sum in each direction.
-  // Relaxed order, because it is only a count.
+  // AddConsumed adds to the cost of all eager messages that this side has taken; TheirConsumed
+  // returns the cost of those that the peer has taken. Relaxed order, because each is only a count.
   void AddConsumed(int64_t cost) {
     consumed_ += static_cast<uint64_t>(cost);
     mine_->consumed.store(consumed_, std::memory_order_relaxed);
   }
   uint64_t TheirConsumed() const { return theirs_->consumed.load(std::memory_order_relaxed); }
 
-  // Returns true if a buffer under this context can be revoked. Must be called before an RTS names
-  // such a buffer. If it returns false, see shortage().
+  // Returns true if a buffer of this context can be revoked. Must be called before an RTS names a
+  // buffer of the context. If the result is false, shortage() has the reason.
   bool CanRevoke(Context context);
-  // After these functions return, the peer no longer uses bytes that it reads from this side's
-  // buffers.
+  // After these functions return, the peer discards whatever it reads from this side's buffers (of
+  // the context, or all).
   void RevokeContext(Context context);
   void RevokeAll();
   bool Revoked(Context context) const;  // true if this side has revoked the context
-  // Return true if the peer has revoked the context, or closed. Must be checked after each copy out
-  // of the peer's memory.
+  // RevokedByPeer: returns true if the peer has revoked the context. ClosedByPeer: returns true if
+  // the peer has called RevokeAll. The caller must check both after each copy out of the peer's
+  // memory.
   bool RevokedByPeer(Context context) const;
   bool ClosedByPeer() const;
 
@@ -85,15 +88,16 @@ class Channel {
   bool can_pull() const { return pull_; }
   // Offers memory of this process to the peer. Returns false if that is not possible now.
   bool Offer(const WireOffer& offer, int memory);
-  // Takes memory that the peer has offered. Returns false if there is none now, or will never be
-  // any again (hung_up). Returns an error if the peer broke the protocol. `memory` stays invalid if
-  // its descriptor could not be received.
+  // Receives one offer of memory from the peer. Returns false if no offer is there now, or if the
+  // connection has ended (hung_up). Returns an error if the peer broke the protocol. `*memory` is
+  // invalid if its descriptor could not be received.
   absl::StatusOr<bool> TakeOffer(WireOffer* offer, Fd* memory);
   // Returns true if TakeOffer has reached the end of the connection.
   bool hung_up() const { return hung_up_; }
   // Stops reading the peer's memory for ever.
   void StopPulling(absl::string_view why);
-  // Closes the connection visibly for the peer. The socket must not be used afterwards.
+  // Closes the socket, by which the peer learns the end of the connection. The socket must not be
+  // used afterwards.
   void Hangup() { socket_.Reset(); }
   bool broken() const { return writer_.broken() || reader_.broken() || !shortage_.ok(); }
   // Returns the reason why nothing more can be written: there is no memory for the rest of the
@@ -114,7 +118,8 @@ class Channel {
   RingReader reader_;
   uint64_t consumed_ = 0;
   const int side_;
-  bool whole_ = false, words_ = false;  // the whole ring exists; the words of all contexts exist
+  bool whole_ = false, words_ = false;  // whole_: the whole ring is allocated. words_: the
+                                        // revocation words of all contexts are allocated
   bool theirs_mapped_ = false;
   absl::Status shortage_;
 };

@@ -21,8 +21,8 @@ namespace {
 
 constexpr uint64_t kCardMagic = 0x33'44'52'41'43'4d'48'53;  // "SHMCARD3"
 
-// The two processes may be different builds and versions, so the card has a fixed size and begins
-// with its version.
+// What a process sends about itself. The two processes may have different builds and versions of
+// the library, so the card has a fixed size and begins with its version.
 struct Card {
   uint64_t magic;
   uint64_t cookie_address;
@@ -36,7 +36,7 @@ absl::Status Closed() {
   return absl::UnavailableError("closed by the peer while connecting");
 }
 
-// Sends one or two kilobytes on a new socket, which always has room for this.
+// Sends one or two kilobytes on a new socket. A new socket always has room for that.
 absl::Status SendAll(int fd, const void* data, size_t bytes, absl::Span<const int> descriptors) {
   const ssize_t sent = SendWith(fd, data, bytes, descriptors);
   if (sent < 0) {
@@ -60,7 +60,7 @@ absl::StatusOr<Fd> ListenAbstract(std::string* name) {
 bool SomebodyListens(absl::string_view name) {
   absl::StatusOr<Fd> fd = LocalSocket();
   if (!fd.ok()) {
-    return true;  // unknown; assumes that the process listens
+    return true;  // cannot find out, so assumes that a process listens
   }
   socklen_t length;
   const sockaddr_un address = AbstractAddress(name, &length);
@@ -131,7 +131,8 @@ absl::StatusOr<bool> Introduction::Dial() {
 }
 
 absl::StatusOr<bool> Introduction::ShakeHands() {
-  if (result_.process.pid() == 0) {  // processes of other users are refused before any exchange
+  if (result_.process.pid() == 0) {  // refuses processes of other users before any bytes are
+                                     // exchanged
     ENTRAIN_ASSIGN_OR_RETURN(result_.process, PeerProcess::Of(socket_.get()));
   }
   absl::Status refused;

@@ -7,12 +7,12 @@
 //                                                                 thrown away
 //   make the segment
 //   card, segment, doorbell            --->   check the card and the segment
-//                                             wait until Connect has been called here for this
-//                                             peer: Admit
+//                                             wait until Connect has been called on this side for
+//                                             the peer: Admit
 //   check the card                    <---    card, doorbell
 //
-// Afterwards the socket stays open, and its end is the end of the connection. Later, memory is
-// offered over this socket (peer_regions.h).
+// Afterwards the socket stays open: when it ends, the connection has ended. The sides also offer
+// memory over this socket (peer_regions.h).
 //
 // Thread safety: none. Never blocks; Step is called from Poll.
 #pragma once
@@ -34,11 +34,12 @@
 
 namespace entrain::shm {
 
-// The data of this process for every introduction. Must outlive all of them.
+// The data of this process that all its introductions use. Must outlive all introductions.
 struct Self {
   PeerId id{};
   std::string key;
-  Cookie cookie{};    // the peer tries to read it in this process's memory, as a proof
+  Cookie cookie{};    // the peer reads the cookie in this process's memory, to prove that it can
+                      // read this memory
   int doorbell = -1;  // eventfd
   size_t ring_bytes = 0;
   bool pull = true;  // false: never reads the peer's memory
@@ -65,20 +66,21 @@ class Introduction {
   Introduction(const Self* self, absl::string_view dial_name);
   Introduction(const Self* self, Fd accepted);
 
-  // Continues as far as possible without blocking. Returns true when the introduction is done; then
-  // Take must be called. An error ends the introduction; later calls return it again.
+  // Continues as far as possible without blocking. Returns true when the introduction is done. The
+  // caller must then call Take. An error ends the introduction; later calls return the same error.
   absl::StatusOr<bool> Step();
   // Allows the listening side to answer. May be called before or after the peer is known.
   void Admit() { admitted_ = true; }
-  // Gives up on the dialling side. The introduction continues until the peer knows this process,
-  // and then ends with an error, so that the peer does not wait.
+  // Gives up on the dialling side. The introduction continues until the peer knows which process
+  // dialled. It then ends with an error, and by the end of the socket the peer learns that it need
+  // not wait.
   void Leave() { leaving_ = true; }
   bool dialer() const { return dialer_; }
   // Returns true if the identity of peer() has been proved.
   bool peer_known() const { return handshake_.done(); }
   const PeerId& peer() const { return handshake_.peer(); }
-  // Returns the socket to watch for input, or -1 if it is not connected yet because the listener is
-  // busy; then the caller must call Step again after some milliseconds.
+  // Returns the socket to watch for input. Returns -1 if the socket is not connected yet because
+  // the listener is busy; the caller must then call Step again after some milliseconds.
   int fd() const { return socket_.get(); }
   Acquaintance Take() { return std::move(result_); }
 
@@ -92,7 +94,7 @@ class Introduction {
   absl::StatusOr<bool> Answer();
   absl::Status SendCard(int with_segment);
   absl::Status CheckCard();
-  // Reads until `inbox_` has `bytes` bytes. Returns false if it does not have them yet.
+  // Reads until `inbox_` has `bytes` bytes. Returns false if fewer bytes have arrived so far.
   absl::StatusOr<bool> Fill(size_t bytes, bool take_descriptors);
 
   const Self* const self_;

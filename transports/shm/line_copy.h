@@ -1,5 +1,6 @@
 // Copies into lines that another core polls, and out of lines that another core has written. The
-// copies cause as few transfers of lines as possible, and let these transfers overlap.
+// functions cause as few transfers of lines between cores as possible, and let these transfers
+// overlap.
 #pragma once
 
 #include <atomic>
@@ -11,8 +12,8 @@
 
 namespace entrain::shm {
 
-// The length up to which these functions are faster than memcpy. It is smaller if processes share a
-// core, because many lines then need no transfer.
+// Returns the length up to which these functions are faster than memcpy. The length is smaller if
+// processes share a core, because many lines then need no transfer.
 constexpr size_t MostByLines(bool spare_cores) {
   return spare_cores ? 4096 : 2048;
 }
@@ -24,8 +25,8 @@ inline void CopyUnit(std::byte* to, const std::byte* from) {
   std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps each move separate and in order
 }
 
-// Copies from the end to the beginning. The reader polls the first line, and fetches it whenever
-// that line is written, so this line must be written last, and once.
+// Copies from the end to the beginning. The reader polls the first line, and fetches it each time
+// that the line is written. So the first line must be written last, and only once.
 inline void CopyIntoLines(std::byte* to, const std::byte* from, size_t bytes) {
   size_t at = bytes & ~(kCopyUnit - 1);
   if (at < bytes) {
@@ -48,8 +49,8 @@ inline void CopyOutOfLines(std::byte* to, const std::byte* from, size_t bytes) {
   }
 }
 
-// Prefetches the lines of a record that is about to be read, except the first, which is already
-// here.
+// Prefetches the lines of a record that is about to be read, except the first line, which this core
+// already has.
 inline void FetchLines(const std::byte* from, size_t bytes) {
   constexpr size_t kLine = RingFormat::kLine;
   for (size_t at = kLine - reinterpret_cast<uintptr_t>(from) % kLine; at < bytes; at += kLine) {

@@ -20,7 +20,7 @@
 namespace entrain::shm {
 namespace {
 
-// Uses the kernel's own handle of the connecting process if there is one, because the process
+// Uses the socket's own pidfd of the peer if the kernel has it (SO_PEERPIDFD), because the process
 // number could meanwhile belong to another process.
 Fd OpenDeathFd(int socket, pid_t pid) {
   int fd = -1;

@@ -1,4 +1,4 @@
-// The process at the other end of a Unix socket: detects its death, and reads its memory.
+// The process at the other end of a Unix socket: the class detects its death and reads its memory.
 #pragma once
 
 #include <array>
@@ -21,9 +21,10 @@ using Cookie = std::array<uint8_t, 16>;
 class PeerProcess {
  public:
   PeerProcess() = default;
-  // Returns the peer process as the kernel knows it; the peer cannot influence this. Returns
-  // UNAVAILABLE for a process of another user. If there are no pidfds (before Linux 5.3, or
-  // forbidden), logs this and continues; then only the end of the socket shows the peer's death.
+  // Returns the peer process. The identity comes from the kernel, so the peer cannot forge it.
+  // Returns UNAVAILABLE for a process of another user. If there are no pidfds (before Linux 5.3, or
+  // if they are forbidden), logs that and continues. Then only the end of the socket shows the
+  // peer's death.
   static absl::StatusOr<PeerProcess> Of(int socket);
 
   pid_t pid() const { return pid_; }
@@ -32,19 +33,19 @@ class PeerProcess {
 
   // The result of one attempt to read the process's memory.
   enum class Read {
-    kSome,        // `*got` bytes
+    kSome,        // `*got` bytes were read
     kForbidden,   // this process may never read the peer's memory
     kUnreadable,  // the memory at this address cannot be read
-    kGone,        // the process is gone, or is another one
+    kGone,        // the process is gone, or its number now belongs to another process
   };
   Read ReadMemory(uint64_t address, Bytes into, size_t* got) const;
-  // Does the same. If all of `into` was read, the same system call has also proved that the bytes
-  // came from the process that holds the cookie. The proof is needed because another process may
-  // have got the process number meanwhile.
+  // Does the same as ReadMemory. If it has read all of `into`, the same system call has also proved
+  // that the bytes come from the process that holds the cookie. The proof is needed because another
+  // process may have got the process number meanwhile.
   Read ReadMemoryProved(uint64_t address, Bytes into, size_t* got) const;
 
   // Sets the address of the cookie in the process. Returns false if the cookie cannot be read
-  // there; then no memory of the process can be read.
+  // there. This process can then read no memory of the peer.
   bool SetCookie(uint64_t address, const Cookie& cookie);
 
  private:

@@ -15,8 +15,8 @@ uint64_t PageSize() {
   return static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Returns true if the mapped part lies in the range, and less than a page of the range lies before
-// and behind it.
+// Returns true if the mapped part lies in the offered range, and less than a page of the range lies
+// before the mapped part, and less than a page after it.
 bool IsPossible(const WireOffer& offer) {
   if (offer.magic != WireOffer::kMagic || offer.bytes > UINT64_MAX - offer.address ||
       offer.mapped_address < offer.address || offer.mapped_bytes > offer.bytes) {

@@ -1,6 +1,6 @@
 // The peer's memory regions that this process has mapped, so that it can read messages in place.
 // The peer offers a region by sending its descriptor over the Unix socket, before the first RTS
-// that names the region. It says through the ring when the region is gone.
+// that names the region. The peer reports through the ring that a region is gone (kRetire).
 //
 // Thread safety: none.
 #pragma once
@@ -18,11 +18,11 @@
 
 namespace entrain::shm {
 
-// A region stays mapped while it is referenced. `memory` is empty if the region could not be mapped
-// here.
+// A region stays mapped as long as the object has an owner. `memory` is empty if this process could
+// not map the region.
 struct PeerRegion {
-  // Addresses in the peer. The mapping has room before and behind it for the parts of [address,
-  // address + bytes) that are not mapped.
+  // Addresses in the peer's address space. The parts of [address, address + bytes) that are not
+  // mapped have room directly before and after the mapping.
   uint64_t address = 0, bytes = 0, mapped_address = 0;
   SealedMemory memory;
 
@@ -33,8 +33,8 @@ struct PeerRegion {
   struct Range {
     uint64_t address, bytes;
   };
-  // Returns the parts of a range that are not mapped, at its beginning and its end. Both have 0
-  // bytes if the whole range is mapped.
+  // Returns the parts at the beginning and at the end of a range that are not mapped. If the whole
+  // range is mapped, both parts have 0 bytes.
   std::array<Range, 2> Unmapped(uint64_t from, uint64_t count) const;
   bool Maps(uint64_t from, uint64_t count) const {
     const auto [head, tail] = Unmapped(from, count);
@@ -47,12 +47,12 @@ class PeerRegions {
   // most regions offered at a time; more break the protocol
   static constexpr size_t kMost = 1 << 16;
 
-  // Returns an error if the peer broke the protocol. `memory` is invalid if no descriptor was
-  // received.
+  // Maps a region that the peer has offered. `memory` is invalid if no descriptor was received.
+  // Returns an error if the peer broke the protocol.
   absl::Status Take(const WireOffer& offer, Fd memory);
   bool Has(uint64_t id) const { return regions_.count(id) != 0; }
-  // Returns the region of an RTS, or null if the region cannot be mapped here. Returns an error if
-  // the region was never offered, or if the bytes are not inside it.
+  // Returns the region that an RTS names, or null if this process could not map the region. Returns
+  // an error if the peer has not offered the region, or if the bytes are not inside the region.
   absl::StatusOr<std::shared_ptr<const PeerRegion>> Find(uint64_t id, uint64_t address,
                                                          uint64_t bytes) const;
   absl::Status Forget(uint64_t id);

@@ -18,7 +18,7 @@ PullTransfer::Step PullTransfer::Copy(const PeerProcess& process, Bytes into, si
   return piece.size() == left ? Step::kWhole : Step::kPiece;
 }
 
-// If the last piece is proved to be from the peer, the earlier pieces are too.
+// Proves only the last piece: if that piece comes from the peer, the earlier pieces do too.
 PullTransfer::Step PullTransfer::Read(const PeerProcess& process, Bytes piece, bool last) {
   size_t got = 0;
   const uint64_t from = address_ + bytes_;

@@ -1,6 +1,6 @@
 // Copies one message out of the sender's memory in pieces: reads the memory of the sender's
-// process, or copies from a mapping of it in this process. The class knows neither receives nor
-// records.
+// process, or copies from a mapping of the sender's region in this process. The class knows neither
+// receives nor records.
 //
 // Thread safety: none.
 #pragma once
@@ -15,17 +15,18 @@ namespace entrain::shm {
 
 class PullTransfer {
  public:
-  // `address` is the message's address in the sender. `mapped` is its address in this process, or
-  // null if the message is not mapped here.
+  // `address` is the message's address in the sender's address space. `mapped` is its address in
+  // this process, or null if the message is not mapped in this process.
   PullTransfer(uint64_t address, const std::byte* mapped) : address_(address), mapped_(mapped) {}
 
-  // The result of one step. kUnreadable, kForbidden and kGone are as in PeerProcess::Read; the
-  // first bytes() bytes have arrived.
+  // The result of one step. kUnreadable, kForbidden and kGone mean the same as in
+  // PeerProcess::Read; the first bytes() bytes of the message have then arrived.
   enum class Step { kPiece, kWhole, kUnreadable, kForbidden, kGone };
-  // Copies the next piece, of at most `most` bytes, to its place in `into`, the buffer of the whole
-  // message. Returns kWhole only if `process` has proved that it is the peer.
+  // Copies the next piece, of at most `most` bytes, to its position in `into`, the buffer of the
+  // whole message. Returns kWhole only if it is proved that the bytes come from `process`
+  // (PeerProcess::ReadMemoryProved).
   Step Copy(const PeerProcess& process, Bytes into, size_t most);
-  // Returns the number of bytes copied so far, counted from the beginning.
+  // Returns the number of bytes copied so far, from the beginning of the message.
   uint64_t bytes() const { return bytes_; }
   bool reads() const { return mapped_ == nullptr; }
 

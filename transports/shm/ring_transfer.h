@@ -1,5 +1,5 @@
-// The part of a message that its sender was asked (by CTS) to send through the ring. It arrives in
-// fragments, in order.
+// The receiving side of a message, or of its last part, that the sender sends through the ring
+// because of a CTS. The fragments arrive in order.
 //
 // Thread safety: none.
 #pragma once
@@ -15,8 +15,8 @@ class RingTransfer {
  public:
   RingTransfer(uint64_t from, uint64_t end) : next_(from), end_(end) {}
 
-  // Copies a fragment to its place in `into`, the buffer of the whole message. Returns false, and
-  // copies nothing, if the fragment is longer than the missing part.
+  // Copies a fragment to its position in `into`, the buffer of the whole message. Returns false,
+  // and copies nothing, if nothing is missing or the fragment is longer than the missing part.
   bool Take(ConstBytes fragment, Bytes into) {
     if (!Fits(fragment)) {
       return false;

@@ -10,7 +10,7 @@
 namespace entrain::shm {
 namespace {
 
-// A longer message is left to Poll, so that its receive may accept a loan.
+// ReadNow leaves longer mapped messages to Poll, so that their receives may accept a loan.
 constexpr size_t kMostMappedNow = 64 << 10;
 // A fragment of this length shows that long messages arrive, so mapping the whole ring pays.
 constexpr size_t kLongFragment = 16 << 10;
@@ -46,7 +46,7 @@ absl::Status RtsReceiver::OnRts(const WireRts& wire) {
   const uint64_t handle = remotes_.Add(std::move(remote));
   ENTRAIN_ASSIGN_OR_RETURN(Incoming* const incoming,
                            queue_->OnRts(envelope, static_cast<int64_t>(wire.bytes), handle));
-  // OnEarly may have closed this endpoint; then nothing may be added.
+  // OnEarly may have closed this endpoint. Nothing may then be added.
   if (incoming != nullptr && !ended_) {
     OnMatched(incoming);
   }
@@ -65,8 +65,8 @@ absl::Status RtsReceiver::TakeOffers() {
   }
 }
 
-// The end parts of several messages may be copied to the same place. Each read writes bytes that no
-// other message uses, or equal bytes.
+// Reads for several messages may write to the same memory beside the mapping. That is harmless:
+// each read writes bytes that no other message uses, or equal bytes.
 bool RtsReceiver::ReadUnmapped(const PeerRegion& region, uint64_t address, uint64_t bytes) const {
   for (const PeerRegion::Range& range : region.Unmapped(address, bytes)) {
     if (range.bytes > 0 && !Read(range.address, Bytes(region.At(range.address), range.bytes))) {
@@ -110,7 +110,8 @@ void RtsReceiver::Lend(Remote* remote, uint64_t handle) {
 
 absl::Status RtsReceiver::Release(Loan* loan) {
   const uint64_t handle = std::exchange(*loan, Loan()).handle;
-  const Remote& remote = *remotes_.Find(handle);  // exists up to here, even after Revoke and Close
+  const Remote& remote = *remotes_.Find(handle);  // a lent message stays in the table until
+                                                  // Release, even after Revoke and Close
   const bool revoked_here = remote.loan == Remote::Loan::kRevoked;
   const bool good =
       !revoked_here && !channel_->ClosedByPeer() && !channel_->RevokedByPeer(remote.tag.context());
@@ -141,7 +142,7 @@ int RtsReceiver::Pull() {
     const uint64_t handle = pulls_.front();
     Remote* const remote = remotes_.Find(handle);
     if (remote == nullptr || !std::holds_alternative<PullTransfer>(remote->transfer)) {
-      pulls_.pop_front();  // the message is over, withdrawn, or now requested through the ring
+      pulls_.pop_front();  // the message is over or withdrawn, or was requested through the ring
     } else if (remote->incoming->dropped()) {
       Drop(remote, handle);
       ++events;
@@ -171,7 +172,7 @@ void RtsReceiver::AskFor(Remote* remote, uint64_t handle, uint64_t from) {
   tx_->Control(kCts, WireCts{.handle = remote->handle, .to = handle, .offset = from});
 }
 
-// Invariant 7: a copy counts only if the sender had not revoked the message by its end.
+// Invariant 7: a copy counts only if the sender had not revoked the message when the copy ended.
 void RtsReceiver::PullPiece(Remote* remote, uint64_t handle) {
   auto& pull = std::get<PullTransfer>(remote->transfer);
   if (pull.reads() && !facts_.can_read) {  // can_read has become false while this message waited
@@ -204,7 +205,7 @@ void RtsReceiver::PullPiece(Remote* remote, uint64_t handle) {
 void RtsReceiver::Complete(Remote* remote, uint64_t handle) {
   queue_->Advance(remote->incoming, remote->incoming->left());
   if (std::holds_alternative<RingTransfer>(remote->transfer)) {
-    remotes_.Remove(handle);  // the sender knows that it has sent all
+    remotes_.Remove(handle);  // needs no kDone: the sender knows that it has sent all bytes
   } else {
     Finish(handle);
   }
@@ -233,7 +234,7 @@ absl::Status RtsReceiver::OnFragment(ConstBytes payload) {
     Drop(remote, head.to);
     return absl::OkStatus();
   }
-  // such a fragment fits only in a whole ring, so the ring exists
+  // A fragment of this length fits only in a whole ring, so the whole ring is allocated.
   if (payload.size() >= kLongFragment) {
     channel_->MapTheirRing();
   }
@@ -252,7 +253,8 @@ bool RtsReceiver::ReadNow(const WireRts& wire, Context context, Bytes into) {
                 {.bytes = wire.bytes, .exchange = tx_->awaiting(), .awake = channel_->PeerPolls()},
                 facts_) == Way::kRead &&
                 Read(wire.address, into);
-  // Invariant 7, as in PullPiece. If there is an error, PullPiece will find it again.
+  // Invariant 7, as in PullPiece. If the copy does not count, Poll receives the message again, and
+  // PullPiece finds the reason.
   return here && !channel_->ClosedByPeer() && !channel_->RevokedByPeer(context) &&
          tx_->DoneNow({wire.handle});
 }
@@ -277,7 +279,7 @@ bool RtsReceiver::CopyMapped(const WireRts& wire, Bytes into) const {
 void RtsReceiver::OnWithdraw(Context context) {
   remotes_.ForEach([&](uint64_t handle, const Remote& remote) {
     if (remote.tag.context() != context || remote.loan != Remote::Loan::kNone) {
-      return;  // Release notices that a loan was taken back
+      return;  // for a loan, Release notices that the sender has taken the memory back
     }
     if (remote.incoming != nullptr) {
       queue_->Fail(remote.incoming, RevokedThere());

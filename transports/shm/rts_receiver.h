@@ -1,11 +1,13 @@
-// Receives the messages for which the peer has sent RTS: copies them out of the sender's memory,
-// asks for them through the ring (CTS), or lends them to their receives in place.
+// Receives the messages for which the peer has sent RTS. It copies a message out of the sender's
+// memory, or asks the sender to send the message through the ring (CTS), or lends the message to
+// its receive in place.
 //
 //   RTS ──────matched──> Choose (ways.h) ──> PullTransfer: copied piece by piece, from Poll ──> kDone
 //                             │                     │ cannot be read
 //                             ├──────────────────> RingTransfer: arrives in fragments
 //                             └──> lent ──Release──> kDone
-//   ReadNow, if the caller waits for the message of the next RTS: reads all of it at once ──> kDone
+//   ReadNow, if the caller waits for the message of the next RTS: reads the whole message at once
+//   ──> kDone
 //
 // Thread safety: none.
 #pragma once
@@ -35,7 +37,7 @@ class RtsReceiver {
   RtsReceiver(MatchQueue* queue, TxQueue* tx, const Limits& limits)
       : queue_(queue), tx_(tx), limits_(limits) {}
   void Attach(Channel* channel);
-  // Returns the facts for messages that this side receives.
+  // Returns the facts (ways.h) for the messages that this side receives.
   const Facts& facts() const { return facts_; }
   void SetSpareCores(bool spare_cores) { facts_.spare_cores = spare_cores; }
 
@@ -45,13 +47,14 @@ class RtsReceiver {
   absl::Status OnFragment(ConstBytes payload);
   absl::Status OnRetire(const WireRetire& wire) { return regions_.Forget(wire.region); }
   void OnWithdraw(Context context);
-  // Takes memory that the peer has offered. Returns an error if the peer broke the protocol.
+  // Receives and maps the memory that the peer has offered. Returns an error if the peer broke the
+  // protocol.
   absl::Status TakeOffers();
 
   // Must be called when a message was matched with its receive, or was dropped.
   void OnMatched(Incoming* incoming);
-  // Copies the whole message now and tells the sender that it is done. Returns false, and does
-  // nothing, if Poll must receive the message.
+  // Copies the whole message now and tells the sender that it was read. Returns false if Poll must
+  // receive the message; `into` may then have been overwritten.
   bool ReadNow(const WireRts& wire, Context context, Bytes into);
 
   // Returns true if Pull has work.
@@ -64,10 +67,10 @@ class RtsReceiver {
   // See Endpoint::Release.
   absl::Status Release(Loan* loan);
 
-  // Tells the sender that a message is over. `handle` is that given to MatchQueue::OnRts.
+  // Tells the sender that a message is over. `handle` is the handle given to MatchQueue::OnRts.
   void Finish(uint64_t handle);
-  // Tells the sender that its loans of this context are over. Their memory stays mapped here until
-  // Release.
+  // Tells the sender that the loans of this context are over. Their memory stays mapped in this
+  // process until Release.
   void RevokeLoans(Context mine);
   void FailAll();
 
@@ -75,9 +78,11 @@ class RtsReceiver {
   struct Remote {
     Tag tag;
     uint64_t bytes = 0, address = 0;
-    uint64_t handle = 0;                         // the peer's handle
-    std::shared_ptr<const PeerRegion> region{};  // region of the message; null: not mapped here
-    Incoming* incoming = nullptr;                // set if matched; held until it is complete
+    uint64_t handle = 0;  // the peer's handle
+    // region that contains the message; null: not mapped in this process
+    std::shared_ptr<const PeerRegion> region{};
+    Incoming* incoming = nullptr;                // not null: the message is matched, and held until
+                                                 // it is complete
     enum class Loan { kNone, kLent, kRevoked };  // kRevoked: the sender has been told
     Loan loan = Loan::kNone;
     std::variant<std::monostate, PullTransfer, RingTransfer> transfer{};
@@ -86,7 +91,7 @@ class RtsReceiver {
   Way WayOf(const Remote& remote) const;
   void Begin(uint64_t handle);
   void Lend(Remote* remote, uint64_t handle);
-  // Asks for the message from byte `from` on.
+  // Asks the sender to send the message through the ring, from byte `from` on.
   void AskFor(Remote* remote, uint64_t handle, uint64_t from);
   void PullPiece(Remote* remote, uint64_t handle);
   // Ends a message that has arrived as a whole.
@@ -94,7 +99,8 @@ class RtsReceiver {
   void Drop(Remote* remote, uint64_t handle);
   bool Read(uint64_t address, Bytes into) const;
   bool CopyMapped(const WireRts& wire, Bytes into) const;
-  // Copies the unmapped parts of the message to their places beside the mapping.
+  // Copies the unmapped parts of the message to the private memory directly before and after the
+  // mapping.
   bool ReadUnmapped(const PeerRegion& region, uint64_t address, uint64_t bytes) const;
 
   MatchQueue* const queue_;
@@ -103,7 +109,7 @@ class RtsReceiver {
   Channel* channel_ = nullptr;
   Facts facts_;
   PeerRegions regions_;
-  HandleTable<Remote> remotes_;    // its numbers are the MatchQueue's handles
+  HandleTable<Remote> remotes_;    // its numbers are the handles that the MatchQueue knows
   std::vector<uint64_t> matched_;  // matched since the last Pull
   std::list<uint64_t> pulls_;      // messages that are being copied
   bool peer_gone_ = false, ended_ = false;

@@ -16,7 +16,7 @@ namespace {
 constexpr int kRecordsPerRead = 64;
 constexpr size_t kMaxFarewell = 1024;
 
-// Takes the head of a message. Returns true if it has this envelope.
+// Removes the head of a message from `payload`. Returns true if the head has this envelope.
 bool IsFor(const Envelope& envelope, ConstBytes* payload) {
   WireEnvelope head;
   return Take(payload, &head) && head.tag == envelope.tag.bits() &&
@@ -132,8 +132,8 @@ Endpoint::Next RxQueue::FindNow(const Envelope& envelope, Bytes into, const std:
 bool RxQueue::PeekPastEnds(RingReader::Record* record) {
   for (int ends = 0; channel_->Peek(record); ++ends) {
     WireDone wire;
-    // Poll must handle a breach, because it ends the connection. Poll must also handle a peer that
-    // writes as fast as this loop reads.
+    // Poll must handle a breach of the protocol, because a breach ends the connection. The limit
+    // ends this loop if the peer writes as fast as the loop reads.
     if (ends == kRecordsPerRead || record->kind != kDone || !TakeAll(record->payload, &wire) ||
         !tx_->OnDone(wire).ok()) {
       return true;
@@ -202,7 +202,7 @@ void RxQueue::ReleaseNowAndThen() {
 }
 
 absl::Status RxQueue::Handle(const RingReader::Record& record) {
-  // Calls `on` with the record if its length is right for its kind.
+  // Calls `on` with the record if the record's length is right for its kind.
   const auto whole = [&record](auto wire, const char* what, auto on) {
     return TakeAll(record.payload, &wire) ? on(wire) : Breach(what);
   };

@@ -1,9 +1,9 @@
-// The receiving half of an endpoint. Takes records out of the ring: gives small messages to the
-// MatchQueue and messages sent by RTS to the RtsReceiver. On the inline path, a caller that waits
-// for the next message gets it directly.
+// The receiving half of an endpoint. Takes records out of the ring. Gives small messages to the
+// MatchQueue, and messages sent by RTS to the RtsReceiver. On the fast path (Endpoint::TryRecv),
+// gives the next message directly to a caller that waits for it.
 //
-// The ring is emptied whether or not receives are posted. Early messages go to the MatchQueue,
-// within the sender's credit.
+// Read empties the ring even if no receives are posted. Early messages go to the MatchQueue, within
+// the sender's credit.
 //
 // Thread safety: none. Read calls Events, which may revoke and close, but must not destroy the
 // object.
@@ -31,7 +31,7 @@ class RxQueue {
   void Attach(Channel* channel);
   // Must be called when Facts::spare_cores may have changed.
   void SetSpareCores(bool spare_cores) { rendezvous_.SetSpareCores(spare_cores); }
-  // Returns the facts for messages that this side receives.
+  // Returns the facts (ways.h) for the messages that this side receives.
   const Facts& facts() const { return rendezvous_.facts(); }
 
   // See Endpoint::PostRecv.
@@ -39,11 +39,12 @@ class RxQueue {
   bool HasEarly(Tag tag) const { return queue_.HasEarly(tag); }
   // See Endpoint::Release.
   absl::Status Release(Loan* loan) { return rendezvous_.Release(loan); }
-  // Takes memory that the peer has offered. Returns an error if the peer broke the protocol.
+  // Receives and maps the memory that the peer has offered. Returns an error if the peer broke the
+  // protocol.
   absl::Status TakeOffers() { return rendezvous_.TakeOffers(); }
 
-  // See Endpoint::TryRecv. If the message stays in the ring, at `*where`, it must be ended by
-  // Settle.
+  // See Endpoint::TryRecv. If the message stays in the ring, at `*where`, the caller must later
+  // remove it by Settle.
   Endpoint::Next TakeNow(const Envelope& envelope, Bytes into, const std::byte** where);
   // See Endpoint::TryTaken.
   Endpoint::Next HearNow(SendRequest request);
@@ -55,11 +56,11 @@ class RxQueue {
 
   // Returns true if Read or Pull has work. Costs one look at the ring's next line.
   bool MayHaveWork() { return rendezvous_.busy() || channel_->reader().MayHaveNext(); }
-  // Does the same, ordered after the caller's last seq_cst store.
+  // Does the same as MayHaveWork, ordered after the caller's last seq_cst store.
   bool HasWork() { return rendezvous_.busy() || channel_->reader().HasNext(); }
   // Takes some records and returns their number. Returns an error if the peer broke the protocol.
   absl::StatusOr<int> Read();
-  // See RtsReceiver.
+  // See RtsReceiver::Pull and RtsReceiver::peer_gone.
   int Pull() { return rendezvous_.Pull(); }
   bool peer_gone() const { return rendezvous_.peer_gone(); }
   // Returns the peer's reason for ending the connection; empty if the peer has not ended it.
@@ -69,16 +70,17 @@ class RxQueue {
   void FailAll(const absl::Status& why);
 
  private:
-  // The copied part of a message whose record is still being written.
+  // The part of a message that was copied while the peer was still writing the message's record.
   class OpenRecord {
    public:
-    // Returns the number of bytes of the record at `at` that are in `into`.
+    // Returns how many bytes of the message in the record at position `at` were already copied to
+    // `into`.
     size_t Copied(uint64_t at, Bytes into) const {
       const bool same = at_ == at && into_.data() == into.data() && into_.size() == into.size();
       return same ? bytes_ : 0;
     }
-    // Copies the bytes of `payload`, the beginning of the message, that are not in `into` yet.
-    // Returns false if there are none.
+    // `payload` is the written part of the message. Copies those of its bytes that are not yet in
+    // `into`. Returns false if there are none.
     bool CopyOn(uint64_t at, ConstBytes payload, Bytes into);
 
    private:
@@ -92,17 +94,18 @@ class RxQueue {
   absl::Status OnWithdraw(ConstBytes payload);
   void ReturnCredit();
   void LetGo();
-  // Takes the message, or returns its place in the ring, where it then stays until Settle.
+  // Finds the next message. kThis: the message is at `*data`: in `into`, or in the ring, where it
+  // stays until Settle.
   Endpoint::Next FindNow(const Envelope& envelope, Bytes into, const std::byte** data);
   Endpoint::Next FindOpen(const Envelope& envelope, Bytes into);
-  // Takes the records that report the end of this side's own messages, up to a limit, and returns
-  // the next other record in `record`. Returns false if there is none.
+  // Handles and removes kDone records, which report the end of this side's own messages, up to a
+  // limit. Stores the next record in `*record`. Returns false if there is none.
   bool PeekPastEnds(RingReader::Record* record);
-  // Reads the whole message whose RTS is the next record, and takes the record. Returns false if
+  // Reads the whole message whose RTS is the next record, and removes the record. Returns false if
   // Poll must receive the message.
   bool ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into);
-  // Releases the ring's lines from time to time, not after every record. A writer does not wait for
-  // the lines that are not released yet, because any record fits the rest of the ring.
+  // Releases the ring's lines from time to time, not after every record. The writer need not wait
+  // for the lines that are not released yet, because any record fits the rest of the ring.
   void ReleaseNowAndThen();
 
   Events* const events_;
@@ -114,8 +117,8 @@ class RxQueue {
   RtsReceiver rendezvous_;
   std::vector<uint64_t> refused_;  // reused by Revoke
   std::string farewell_;
-  int64_t looked_at_ =
-      0;  // the cost of the message that FindNow returned and that is still in the ring
+  // the cost of the message that FindNow has found and that is still in the ring; 0: none
+  int64_t looked_at_ = 0;
   OpenRecord open_;
   bool ended_ = false;
 };

@@ -1,15 +1,17 @@
-// The memory that two processes share. There is one memfd per pair of processes. The side that
-// dials makes it, and both map it.
+// The memory that two processes share. There is one memfd per pair of processes. The dialling side
+// makes the memfd, and both sides map it.
 //
 //   0                 header: magic, version, sizes
 //   128               words of side 0 (dialer)        Side, below
 //   2048              words of side 1 (listener)
-//   4096              revocation words of side 0 for which Side has no room
-//   4096 + 8 KiB      the same of side 1
+//   4096              further revocation words of side 0 (Side has room only for the first
+//                     contexts)
+//   4096 + 8 KiB      further revocation words of side 1
 //   20 KiB            ring written by side 0
 //   ... + ring bytes  ring written by side 1
 //
-// lib/memory/sealed_memory.h describes this memory. Forked children do not have it.
+// lib/memory/sealed_memory.h describes this kind of memory. Forked children do not inherit the
+// mapping.
 //
 // Sleeping. A side that is about to sleep stores the events for which it must be woken in its
 // `sleeping` word, and then checks once more for these events. The other side publishes, and then
@@ -19,15 +21,15 @@
 //               look at the state (or head)    |          look at sleeping: not kAwake? ring the
 //               doorbell
 //
-// All four accesses are seq_cst, or are separated by a full fence (the store of a record's state
-// and the load of `sleeping`). So both sides see one order, and at least one of them sees the
-// other's store: either the sleeper sees the record, or the peer rings.
+// All four accesses are seq_cst, except the store of a record's state: a full fence separates it
+// from the load of `sleeping`. So both sides see the same order, and at least one side sees the
+// other side's store: either the sleeper sees the record, or the peer rings.
 //
 // Revocation. To take back a buffer that an RTS has named, a side sets the bit of the context in
 // its `revoked` words, then passes a full fence, and only then returns the buffer to its owner. A
-// peer that reads the buffer's memory checks the bit after the copy, behind a fence: if it has read
-// any byte that the owner wrote afterwards, it sees the bit. Contexts are never reused, so
-// bits are never cleared. `closed` revokes all contexts at once.
+// peer that reads the buffer's memory passes a fence after the copy and then checks the bit. If the
+// peer has read any byte that the owner wrote after the revocation, the peer sees the bit. Contexts
+// are never reused, so bits are never cleared. `closed` revokes all contexts at once.
 #pragma once
 
 #include <atomic>
@@ -43,9 +45,9 @@ namespace entrain::shm {
 
 enum Sleeping : uint32_t { kAwake = 0, kForData = 1, kForDataOrRoom = 2 };
 
-// The words by which one side informs the other, besides records. The owner writes them and the
-// peer reads them. The peer also sets `sleeping` to kAwake when it rings, so that it rings only
-// once.
+// The words by which one side, the owner, informs its peer without records. The owner writes the
+// words, and the peer reads them. When the peer rings, it also sets `sleeping` to kAwake, so that
+// it rings only once.
 struct Side {
   static constexpr size_t kContexts = 1 << 16, kFirstContexts = 13824;
 
@@ -64,33 +66,34 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free, "a lock would be one p
 class Segment {
  public:
   static constexpr size_t kPage = 4096;
-  // The part of each ring that exists from the beginning: enough for conversations of small
+  // The part of each ring that is allocated from the beginning: enough for conversations of small
   // messages.
   static constexpr size_t kFirstOfRing = 2 * kPage;
   // Bytes of the further revocation words of a side.
   static constexpr size_t kFurtherBytes = 2 * kPage;
   static constexpr size_t kMinRing = 32 << 10, kMaxRing = 64 << 20;
 
-  // Makes a new segment. `ring_bytes` must be a power of two within the limits above. A shortage of
-  // memory is RESOURCE_EXHAUSTED.
+  // Makes a new segment. `ring_bytes` must be a power of two within the limits above.
+  // RESOURCE_EXHAUSTED: memory is short.
   static absl::StatusOr<Segment> Create(size_t ring_bytes);
-  // Takes a segment from a peer. Checks type, size, seals and header before it uses anything else.
+  // Maps a segment that a peer has made. Checks type, size, seals and header before it uses
+  // anything else.
   static absl::StatusOr<Segment> Adopt(Fd memory);
 
   int fd() const { return memory_.fd(); }
   size_t ring_bytes() const { return ring_bytes_; }
-  // Makes the whole ring exist, not only its first bytes. The writer must call this before it
-  // writes beyond the first bytes.
+  // Allocates the whole ring that `writer` writes, not only its first kFirstOfRing bytes. The
+  // writer must call this before it writes beyond these bytes.
   absl::Status ReserveRing(int writer) const;
-  // Enters all pages of a ring that exists as a whole (SealedMemory::Populate). Otherwise the first
-  // copies would take one fault per page, which costs more than the copy. Called by the ring's
-  // writer and by its reader.
+  // Enters all pages of a wholly allocated ring in this process's page tables
+  // (SealedMemory::Populate). Otherwise the first copies would take one fault per page, which costs
+  // more than the copy. Both the ring's writer and its reader call this.
   void MapRing(int writer) const;
-  // Makes the revocation words of all contexts exist, not only of the first Side::kFirstContexts. A
-  // side must call it before it uses a later context.
+  // Allocates the revocation words of all contexts of a side, not only of the first
+  // Side::kFirstContexts. A side must call this before it revokes a later context.
   absl::Status ReserveWords(int number) const;
   Side& side(int number) const;
-  // Returns the word that holds the bit of `context` and those of 63 other contexts.
+  // Returns the word that holds the bit of `context` (and the bits of 63 other contexts).
   std::atomic<uint64_t>& revoked(int number, size_t context) const;
   std::byte* ring(int writer) const;
 
@@ -103,9 +106,9 @@ class Segment {
   size_t ring_bytes_ = 0;
 };
 
-// Must be called between setting a revocation and giving the memory back.
+// Must be called after a revocation was set, and before the memory is given back.
 void FenceAfterRevoking();
-// Must be called between reading a peer's memory and checking for revocation.
+// Must be called after a peer's memory was read, and before the check for a revocation.
 void FenceAfterCopying();
 
 }  // namespace entrain::shm

@@ -47,7 +47,7 @@ void ShmEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
 }
 
 void ShmEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
-  // also called after the end: messages that had arrived are kept
+  // also called after the end, because messages that had arrived before are kept
   rx_.Post(envelope, bytes, done, hint);
 }
 
@@ -66,7 +66,7 @@ Endpoint::Sent ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes,
   if (stage_ != Stage::kUp) {
     return Sent::kNo;
   }
-  rx_.Settle();  // so the record reports this side's read position
+  rx_.Settle();  // so that the record reports the latest read position of this side
   return tx_.SendNow(envelope, bytes, request);
 }
 
@@ -79,7 +79,8 @@ Endpoint::Next ShmEndpoint::TryTaken(SendRequest request) {
 }
 
 void ShmEndpoint::Await(SendRequest request, Completion* done) {
-  tx_.Await(request, done);  // also called after the end, which has returned the buffer
+  tx_.Await(request, done);  // also called after the end; the message is then over, and its buffer
+                             // free
 }
 
 Endpoint::Next ShmEndpoint::TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) {
@@ -119,8 +120,8 @@ std::string ShmEndpoint::Explain() const {
   return stage_ == Stage::kUp ? absl::StrCat("shm, ", Explained(rx_.facts())) : "";
 }
 
-// Releases everything that belongs to the peer except the mapping, because the caller may be using
-// a record.
+// Releases everything that belongs to the peer, except the mapping: the caller may still be using a
+// record.
 void ShmEndpoint::End(const absl::Status& why) {
   if (std::exchange(stage_, Stage::kEnded) == Stage::kUp) {
     CountCores();
@@ -168,7 +169,7 @@ void ShmEndpoint::Watch(int fd, uint32_t events) {
 }
 
 void ShmEndpoint::Unwatch() {
-  // The descriptors are removed explicitly, because closing them is not enough while a forked child
+  // Removes the descriptors from epoll explicitly: to close them is not enough while a forked child
   // holds copies of them.
   for (int fd : watched_) {
     shared_->wait->Remove(fd);
@@ -260,8 +261,8 @@ int ShmEndpoint::Poll() {
     case Stage::kConnecting:
       return Connecting();
     case Stage::kUp:
-      // This is the whole cost of an idle connection: one line of the ring is read, and variables
-      // of this process.
+      // If the connection is idle, this line is its whole cost: it reads one line of the ring, and
+      // variables of this process.
       return rx_.MayHaveWork() || tx_.waiting() || peer_ended_ || channel_->broken() ? Move() : 0;
     case Stage::kEnded:
       return 0;
@@ -271,7 +272,7 @@ int ShmEndpoint::Poll() {
 
 int ShmEndpoint::Move() {
   const absl::StatusOr<int> read = rx_.Read();
-  if (stage_ == Stage::kEnded) {  // closed by an event of a record
+  if (stage_ == Stage::kEnded) {  // an event of a record has closed the endpoint
     return 1;
   }
   if (!read.ok() || channel_->broken()) {

@@ -3,8 +3,8 @@
 //
 //   kConnecting --introduced--> kUp --Close, or lost--> kEnded
 //
-// A peer that closes or dies leaves its last records in the ring. They are read before the loss is
-// reported.
+// A peer that closes or dies leaves its last records in the ring. The endpoint reads these records
+// before it reports the loss.
 #pragma once
 
 #include <cstdint>
@@ -34,14 +34,15 @@ struct Shared {
   CompletionList completions;
   const Clock* clock = nullptr;
   std::vector<class ShmEndpoint*> endpoints;  // null if destroyed, until the next Poll
-  // Introductions of endpoints that were closed while they dialled. Their peers must be told.
+  // Introductions of endpoints that were closed while they dialled. They continue until the peers
+  // are told (Introduction::Leave).
   std::vector<std::unique_ptr<Introduction>> leaving;
 };
 
 class ShmEndpoint final : public Endpoint {
  public:
-  // If `dial`, this side dials. Otherwise it waits for Arrive, and dials `name` only from time to
-  // time, to see whether the peer still exists.
+  // If `dial` is true, this side dials. Otherwise it waits for Arrive, and from time to time only
+  // checks whether a process still listens at `name`.
   ShmEndpoint(Shared* shared, const PeerId& peer, int published_pid, absl::string_view name,
               bool dial, Deadline connect_by);
   ~ShmEndpoint() override;
@@ -61,14 +62,14 @@ class ShmEndpoint final : public Endpoint {
   std::string Explain() const override;
 
   const PeerId& peer() const { return peer_; }
-  // Takes a connection of the peer, whose identity is proved. Returns false if this endpoint does
-  // not wait for a connection.
+  // Takes over a connection from the peer, whose identity is proved. Returns false if this endpoint
+  // does not wait for a connection.
   bool Arrive(std::unique_ptr<Introduction> introduction);
   // See Transport::Retire.
   void Retire(const SharedRegion& region);
   // Makes progress. Returns the number of events.
   int Poll();
-  // See Transport::Arm. Disarm undoes it.
+  // Arm: see Transport::Arm. Disarm undoes Arm.
   bool Arm();
   void Disarm();
   bool connecting() const { return stage_ == Stage::kConnecting; }
@@ -94,7 +95,7 @@ class ShmEndpoint final : public Endpoint {
   const PeerId peer_;
   const std::string name_;
   const Deadline connect_by_;
-  int pid_;  // as published, until the kernel has reported it
+  int pid_;  // as the peer published it, until the kernel has reported it
   std::unique_ptr<Introduction> introduction_;
   int64_t knock_at_ = 0;
   std::optional<Channel> channel_;

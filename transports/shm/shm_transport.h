@@ -1,8 +1,7 @@
 // The transport between processes of one host. Each pair of processes shares a segment with two
 // rings. Small messages are copied through the ring. The receiver reads large messages from the
 // sender's memory; if such reads are forbidden, large messages are sent through the ring in pieces.
-// transports/shm/README.md has the
-// picture and the rules.
+// transports/shm/README.md has a picture of the parts, and the rules.
 #pragma once
 
 #include <memory>
@@ -25,7 +24,7 @@ struct Options {
   bool pull = true;  // false: treats reading the peer's memory as forbidden
   CpuShare cpus = CpuShare::OfThisThread();
 };
-// For tests and measurements. Does the same as CreateShmTransport, with `options`.
+// Does the same as CreateShmTransport, with `options`. For tests and measurements.
 absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const TransportConfig& config,
                                                            Events* events, const Options& options);
 

@@ -12,7 +12,8 @@
 namespace entrain::shm {
 namespace {
 
-// The receiver of a longer message may copy pieces of this size while the next pieces are written.
+// A longer message is written as an open record in pieces of this size: the receiver may copy a
+// piece while this side writes the next piece.
 constexpr size_t kOpenPiece = 4 << 10;
 
 void Append(std::byte** at, const void* from, size_t bytes) {
@@ -26,7 +27,7 @@ void Append(std::byte** at, const void* from, size_t bytes) {
 
 void TxQueue::Attach(Channel* channel) {
   channel_ = channel;
-  // The dialler made the ring, and may have used other limits.
+  // The dialler made the ring, possibly with other limits than this side's.
   const size_t most = channel->MaxPayload() - sizeof(WireEnvelope);
   limits_.fragment_bytes = std::min(limits_.fragment_bytes, most);
   facts_ = {.can_read = channel->can_pull(),
@@ -42,8 +43,8 @@ void TxQueue::Send(const Envelope& envelope, ConstBytes bytes, Completion* done)
 }
 
 bool TxQueue::TrySend(const Waiting& message) {
-  // Without credit even a small message is sent by RTS. Thus it waits on this side, and other
-  // messages can pass it.
+  // Without credit even a small message is sent by RTS. The message then waits on this side, and
+  // other messages can overtake it.
   if (!IsEager(message.bytes)) {
     return TryRts(message);
   }
@@ -83,7 +84,8 @@ bool TxQueue::TryEager(const Envelope& envelope, ConstBytes bytes, bool conversi
   }
   const WireEnvelope head = WireEnvelope::Of(envelope);
   if (bytes.size() <= MostByLines(facts_.spare_cores)) {
-    // The head is written last too, because all of the first line must come last.
+    // The head is written last, because it is part of the first line, and this whole line must be
+    // written last.
     CopyIntoLines(at + sizeof(head), bytes.data(), bytes.size());
     std::memcpy(at, &head, sizeof(head));
   } else {
@@ -138,8 +140,8 @@ Endpoint::Sent TxQueue::SendNow(const Envelope& envelope, ConstBytes bytes, Send
   if (eager && TryEager(envelope, bytes, true)) {
     return Endpoint::Sent::kCopied;
   }
-  // A peer that cannot read this memory would ask for a small message through the ring, which has
-  // no room now.
+  // A peer that cannot read this memory would ask for the small message through the ring, and the
+  // ring has no room now.
   const bool waits = eager && !facts_.can_read;
   return !waits && RtsNow(envelope, bytes, request) ? Endpoint::Sent::kRtsSent
                                                     : Endpoint::Sent::kNo;
@@ -188,7 +190,7 @@ uint64_t TxQueue::Offer(ConstBytes bytes) {
                           .mapped_address = reinterpret_cast<uint64_t>(region->memory.data()),
                           .mapped_bytes = static_cast<uint64_t>(region->memory.size())};
     if (!channel_->Offer(offer, region->memory.fd())) {
-      return 0;  // the socket is full: it is tried again with the next message
+      return 0;  // the socket is full; the next message tries the offer again
     }
     offered_.insert(region->id);
   }

@@ -1,12 +1,12 @@
 // The sending half of an endpoint. Copies small messages into the ring (eager), and sends an RTS
-// for each other message. If the peer answers with CTS, sends the message through the ring. Also
+// for any other message. If the peer answers with CTS, sends the message through the ring. Also
 // writes all other records of this direction.
 //
-// A record that does not fit the ring at once waits in a list, controls before messages. The peer
-// empties its ring whether or not receives are posted, so the lists make progress as long as the
-// peer polls: no message waits for another's receive.
+// If a record does not fit the ring at once, it waits in a list; control records go before
+// messages. The peer empties the ring even if no receives are posted. So the lists make progress as
+// long as the peer polls, and no message waits for the receive of another message.
 //
-// Thread safety: none. Completions go to the CompletionList. The object calls nothing back.
+// Thread safety: none. Completions go to the CompletionList. There are no other callbacks.
 #pragma once
 
 #include <cstdint>
@@ -27,19 +27,20 @@ namespace entrain::shm {
 struct Limits {
   size_t ring_bytes = 512 << 10;
   size_t fragment_bytes = 32 << 10;
-  int64_t credit = 1 << 20;        // cost of eager messages not yet taken by the receiver
-  size_t piece_bytes = 256 << 10;  // copied from the peer's memory in one call of Poll
-  // limit of this copy if a receive waits for just this message
+  int64_t credit = 1 << 20;        // largest cost of eager messages that the receiver has not yet
+                                   // taken
+  size_t piece_bytes = 256 << 10;  // most bytes copied from the peer's memory in one call of Poll
+  // largest message that RxQueue::TakeNow copies from the peer's memory at once
   size_t at_once_bytes = 1 << 20;
   bool quick_reads = ReadsAreQuick();  // Facts::quick_reads
 };
 
 class TxQueue {
  public:
-  // `regions` are the regions of this process, to be offered to the peer. May be null.
+  // `regions` are the regions of this process that the object may offer to the peer. May be null.
   TxQueue(CompletionList* completions, const Limits& limits, const SharedRegions* regions)
       : completions_(completions), regions_(regions), limits_(limits) {}
-  // Must be called when the connection is established. Everything waits until then.
+  // Must be called when the connection is established. Until then all records wait.
   void Attach(Channel* channel);
   // Must be called when Facts::spare_cores may have changed, after Attach.
   void SetSpareCores(bool spare_cores);
@@ -48,11 +49,12 @@ class TxQueue {
   void Send(const Envelope& envelope, ConstBytes bytes, Completion* done);
   // See Endpoint::TrySend.
   Endpoint::Sent SendNow(const Envelope& envelope, ConstBytes bytes, SendRequest* request);
-  // See Endpoint::TryTaken and Endpoint::Await. IsBack returns true if the message has been taken.
+  // For Endpoint::TryTaken and Endpoint::Await. IsBack returns true if the peer has taken the
+  // message.
   bool IsBack(SendRequest request) { return unfetched_.Find(request.number) == nullptr; }
   void Await(SendRequest request, Completion* done);
-  // Tells the peer at once that a message has been read. Returns false, and does nothing, if the
-  // ring has no room.
+  // Tells the peer at once that a message of the peer has been read. Returns false, and does
+  // nothing, if the ring has no room or other records wait.
   bool DoneNow(const WireDone& wire);
   // Sends a record that refers to no buffer. Copies the payload.
   void Control(Kind kind, ConstBytes payload);
@@ -70,16 +72,15 @@ class TxQueue {
   // Returns true if Flush would write a record. Ordered after the caller's last seq_cst store.
   bool CanFlush();
 
-  // ---- Functions for the peer's records about RTS of this side. They return an error if the peer
-  // broke the protocol.
+  // ---- Functions for the peer's records about messages that this side has sent by RTS. They
+  // return an error if the peer broke the protocol.
   absl::Status OnDone(const WireDone& wire);
   absl::Status OnCts(const WireCts& wire);
 
   // See Transport::Retire.
   void Retire(const SharedRegion& region);
 
-  // Fails the sends to this context. If the peer is reading their bytes, it does not use them any
-  // more.
+  // Fails the sends to this context. If the peer is reading their bytes, it will discard them.
   void Revoke(Context theirs, const absl::Status& why);
   void FailAll(const absl::Status& why);
 
@@ -94,7 +95,8 @@ class TxQueue {
     Tag tag;
     ConstBytes bytes;
     Completion* done = nullptr;  // null: the caller polls IsBack
-    bool asked_for = false;      // by kCts; done when all bytes from `next` on are sent
+    bool asked_for = false;      // the peer has sent kCts; the message is done when all bytes from
+                                 // `next` on are sent
     uint64_t to = 0;             // WireFragment::to
     size_t next = 0;
   };
@@ -105,40 +107,42 @@ class TxQueue {
   // Returns false if there is no room.
   bool TrySend(const Waiting& message);
   bool IsEager(ConstBytes bytes);
-  // `conversing`: the sender waits for an answer, so the ring may return to its front.
+  // `conversing`: the caller uses the fast path and probably expects an answer, so the record may
+  // begin at the front of the ring again.
   bool TryEager(const Envelope& envelope, ConstBytes bytes, bool conversing);
   bool TryRts(const Waiting& message);
   bool RtsNow(const Envelope& envelope, ConstBytes bytes, SendRequest* request);
-  // Writes the record to `at`, where there must be room. Returns the handle.
+  // Writes the RTS to `at`, which Reserve has returned. Returns the message's handle.
   uint64_t WriteRts(std::byte* at, const Waiting& message);
-  // Returns the region that contains the bytes, and offers it to the peer if necessary; 0 if there
-  // is none.
+  // Returns the id of the region that contains the bytes, and offers the region to the peer if
+  // necessary. Returns 0 if there is no such region.
   uint64_t Offer(ConstBytes bytes);
   bool TryControl(Kind kind, ConstBytes payload);
-  // Writes fragments of all requested messages in turn, as far as there is room.
+  // Writes fragments of all messages in asked_, in turn, as far as there is room.
   int SendFragments();
-  bool SendFragment(Unfetched* message);  // false: no room
-  // Ends a message that is over for the peer too.
+  bool SendFragment(Unfetched* message);  // returns false if there is no room
+  // Runs the completion of a message, if it has one, and removes the message.
   void Conclude(uint64_t handle, const absl::Status& status, size_t moved);
   int64_t Credit();
 
   CompletionList* const completions_;
   const SharedRegions* const regions_;
   Limits limits_;
-  // The facts for messages that this side sends. can_read is at first whether this side can read
-  // the peer's memory. It becomes false when the peer asks for a small message instead of reading
-  // it.
+  // The facts for the messages that this side sends. This side does not know whether the peer can
+  // read its memory, so can_read is first set to whether this side can read the peer's memory.
+  // can_read becomes false when the peer sends a CTS for a small message instead of reading the
+  // message.
   Facts facts_;
   Channel* channel_ = nullptr;
-  // Lists, because most paths never have a waiting record, and a deque would allocate its first
-  // block at once.
+  // std::list, not std::deque: most paths never have a waiting record, and a deque would allocate
+  // its first block at once.
   std::list<Record> controls_;
   std::list<Waiting> sends_;
   HandleTable<Unfetched> unfetched_;
   std::set<uint64_t> offered_;   // regions that the peer knows
-  std::list<uint64_t> asked_;    // handles of messages requested through the ring
+  std::list<uint64_t> asked_;    // handles of messages for which the peer has sent kCts
   uint64_t eager_cost_ = 0;      // cost of all eager messages ever sent
-  uint64_t known_consumed_ = 0;  // the part of eager_cost_ that the peer is known to have taken
+  uint64_t known_consumed_ = 0;  // the part of eager_cost_ that the peer has reported as taken
 };
 
 }  // namespace entrain::shm

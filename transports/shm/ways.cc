@@ -21,8 +21,8 @@ std::string SizeText(uint64_t bytes) {
   return bytes < 1 << 20 ? absl::StrCat(bytes >> 10, "K") : absl::StrCat(bytes >> 20, "M");
 }
 
-// Returns, for example, "read, ring from 2M": the methods for messages like `ask`, for all sizes above
-// the eager ones.
+// Returns the methods for messages like `ask`, for all sizes above the eager limit. For example:
+// "read, ring from 2M".
 std::string BySize(Ask ask, const Facts& facts) {
   ask.bytes = EagerLimit(facts) + 1;
   Way way = Choose(ask, facts);
@@ -37,7 +37,8 @@ std::string BySize(Ask ask, const Facts& facts) {
   return text;
 }
 
-// Returns the fastest of some runs, in which no other thread had the core.
+// Returns the time of the fastest of several runs. (In this run probably no other thread used the
+// core.)
 double LeastNs(const std::function<bool()>& copy) {
   using Clock = std::chrono::steady_clock;
   constexpr int kTimes = 12;
@@ -52,11 +53,12 @@ double LeastNs(const std::function<bool()>& copy) {
   return least;
 }
 
-// Returns true if a read takes at most kQuick times the time of a copy. The factor allows for the
-// ring, through which a message is copied twice, between the caches of two cores.
+// Returns true if a read takes at most kQuick times the time of a copy. The factor is above 1
+// because the ring also costs more than one copy: it copies a message twice, between the caches of
+// two cores.
 bool Measure() {
   constexpr size_t kBytes = 256 << 10;
-  constexpr double kQuick = 4;  // times a copy within the process
+  constexpr double kQuick = 4;  // largest ratio of a read to a copy within the process
   std::vector<char> into(kBytes, 1), from(kBytes, 1);
   iovec here{into.data(), kBytes}, there{from.data(), kBytes};
   const double read = LeastNs([&] {

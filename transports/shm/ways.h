@@ -1,6 +1,7 @@
-// Chooses the method by which a message travels between two processes (Way), from a table over the
-// message and the facts of the path. docs/shm.md describes the table in words. The sender asks
-// whether a message is eager. The receiver of an RTS asks for the method.
+// Chooses the method by which a message travels between two processes (Way). The choice follows a
+// table and depends on the message and on the facts of the path. docs/shm.md describes the table in
+// words. The sender calls Choose to decide whether a message is eager. The receiver of an RTS calls
+// Choose for the method.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -17,14 +18,14 @@ enum class Way : uint8_t {
   kRead,    // the receiver reads the sender's memory
   kRing,    // the receiver asks (CTS), and the sender copies the message into the ring
   kMapped,  // the receiver copies the message out of the sender's mapped region
-  kLoan,    // the receive reads the message in place, in such a region
+  kLoan,    // the receive reads the message in place, in the sender's mapped region
 };
 
 inline constexpr size_t kMostEager = 32 << 10, kMostEagerBesideQuickReads = 4 << 10;
 inline constexpr uint64_t kRingBesideQuickReads = 2 << 20;
 
-// Facts that hold for all messages of one direction of a path, as long as no connection is
-// established or ended.
+// Facts that hold for all messages in one direction of a path. They change only if a connection is
+// established or ended, or if a side learns that memory cannot be read.
 struct Facts {
   bool spare_cores = false;        // every connected process can have a core of its own
   bool can_read = false;           // the receiver can read the sender's memory
@@ -35,9 +36,9 @@ struct Facts {
 struct Ask {
   uint64_t bytes = 0;
   bool credit = false;    // no RTS was sent yet, and there is credit
-  bool mapped = false;    // the message lies in a region mapped here
+  bool mapped = false;    // the message lies in a region that the receiver has mapped
   bool loan = false;      // the receive accepts a loan
-  bool exchange = false;  // the receiver meanwhile sends messages by RTS too
+  bool exchange = false;  // the receiver has messages of its own under way by RTS
   bool awake = true;      // the sender polls
 };
 
@@ -58,8 +59,8 @@ constexpr Way Choose(const Ask& ask, const Facts& facts) {
   if (!facts.can_read) {
     return Way::kRing;
   }
-  // A small message is sent by RTS only if there is no credit or no room. Asking for it through the
-  // ring would use that room again.
+  // A small message is sent by RTS only if the ring or the credit was used up. To ask for it
+  // through the ring would need room in the ring again.
   if (!ask.awake || ask.bytes <= kMostEager) {
     return Way::kRead;
   }
@@ -69,13 +70,13 @@ constexpr Way Choose(const Ask& ask, const Facts& facts) {
   return !ask.exchange && ask.bytes >= kRingBesideQuickReads ? Way::kRing : Way::kRead;
 }
 
-// Returns one line of text: the facts, and the methods that Choose returns with these facts, each
-// with the smallest size for which Choose returns it.
+// Returns one line of text: the facts, and the methods that Choose returns with these facts. Each
+// method has the smallest size for which Choose returns it.
 std::string Explained(const Facts& facts);
 
-// Returns true if reading another process's memory is about as fast as a copy within a process, so
-// that one read is faster than two copies through the ring. Measured once per process, on its own
-// memory. Returns false if no memory can be read.
+// Returns true if reading another process's memory is about as fast as a copy within a process. One
+// read is then faster than two copies through the ring. The function measures once per process, by
+// reading the process's own memory. Returns false if no memory can be read.
 bool ReadsAreQuick();
 
 }  // namespace entrain::shm

@@ -1,5 +1,6 @@
-// The records in a ring, after their state word (byte_ring.h), and handles. Both processes run on
-// one machine, so records are plain structs. The receiver checks everything in them before use.
+// The payloads of the records in a ring, after the state word (byte_ring.h), and handles. Both
+// processes run on one machine, so records are plain structs. The receiver checks everything in
+// them before use.
 //
 //   kind        payload               from      meaning
 //   kEager      WireEnvelope, bytes   sender    a whole small message; costs credit
@@ -69,7 +70,8 @@ struct WireDone {
 struct WireCts {
   uint64_t handle;  // handle in the kRts
   uint64_t to;      // the receiver's handle, for kFragment
-  // first byte wanted; the message is done when the sender has sent all bytes from here on
+  // the first byte that the receiver wants; when the sender has sent all bytes from this offset on,
+  // the message is done
   uint64_t offset;
 };
 struct WireFragment {
@@ -87,8 +89,9 @@ struct WireOffer {
   uint64_t magic = kMagic;
   uint64_t region;
   uint64_t address, bytes;  // range in the sender's memory in which messages may lie
-  // The range that the descriptor covers. Up to a page before it and up to a page behind it may be
-  // missing; their bytes are read from the sender's memory with each message.
+  // The range that the descriptor covers. At both ends of [address, address + bytes), less than a
+  // page may lie outside of this range. For each message, the receiver reads such bytes from the
+  // sender's memory.
   uint64_t mapped_address, mapped_bytes;
 };
 
@@ -96,9 +99,9 @@ inline absl::Status Breach(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", what));
 }
 
-// Copies the head of a record out of shared memory, because the peer may change that memory after a
-// check. Moves `payload` behind the head. Returns false, and does nothing, if the record is too
-// short.
+// Copies the head of a record out of shared memory, because the peer may change this memory after a
+// check. Then removes the head from `*payload`. Returns false, and does nothing, if the record is
+// too short.
 template <typename Wire>
 bool Take(ConstBytes* payload, Wire* wire) {
   if (payload->size() < sizeof(Wire)) {
@@ -108,14 +111,14 @@ bool Take(ConstBytes* payload, Wire* wire) {
   payload->remove_prefix(sizeof(Wire));
   return true;
 }
-// Does the same for a record that is a head and nothing else.
+// Does the same for a record that consists only of a head.
 template <typename Wire>
 bool TakeAll(ConstBytes payload, Wire* wire) {
   return Take(&payload, wire) && payload.empty();
 }
 
-// A table of objects that the peer knows by number. A number is an index with a generation, so that
-// a late number does not reach the object that now has the index.
+// A table of objects that the peer knows by number. A number is an index with a generation. So the
+// number of a removed object does not reach a new object that has the same index.
 template <typename T>
 class HandleTable {
  public:
@@ -133,8 +136,8 @@ class HandleTable {
     return index | uint64_t{slots_[index].generation} << 32;
   }
   size_t size() const { return slots_.size() - free_.size(); }
-  // Returns true if the index is one that this table has used. If not, the peer has invented the
-  // number.
+  // Returns true if this table has ever used the index of this number. If not, the peer has
+  // invented the number.
   bool Valid(uint64_t handle) const { return (handle & 0xffffffff) < slots_.size(); }
   // Returns null if the object was removed, or never added.
   T* Find(uint64_t handle) {
