@@ -1,7 +1,7 @@
-// Limits the connections accepted from strangers to a burst and a rate, so that a flood of
-// connections costs a bounded part of the engine's time. Further connections wait in the kernel's
-// queue, or are refused there. A connection that proves to be a peer costs nothing. The class reads
-// no clock.
+// A token bucket for the connections accepted from strangers: it limits them to a burst and a rate,
+// so that a flood of connections costs a bounded part of the engine's time. Further connections
+// wait in the kernel's queue, or the kernel refuses them. A connection that proves to be a peer
+// costs no token. The class reads no clock.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@ namespace entrain {
 class AcceptBudget {
  public:
   static constexpr int64_t kBurst = 1024, kPerSecond = 500;
-  // When the budget is spent, no connection is accepted until there are tokens for this many.
+  // When the tokens are used up, the caller accepts no connection until there are this many tokens.
   static constexpr int64_t kBatch = 16;
 
-  // Takes a token for a connection that is about to be accepted. Returns false if the budget is
-  // spent; the caller must then wait until ready_at().
+  // Takes a token for a connection that the caller is about to accept. Returns false if there is no
+  // token; the caller must then wait until ready_at().
   bool Take(int64_t now_ns) {
     if (paid_at_ - now_ns > (kBurst - 1) * kIntervalNs) {
       return false;
@@ -32,7 +32,7 @@ class AcceptBudget {
 
  private:
   static constexpr int64_t kIntervalNs = kSecond / kPerSecond;
-  int64_t paid_at_ = 0;  // time by which all taken tokens are earned
+  int64_t paid_at_ = 0;  // the time at which all taken tokens are back in the bucket
 };
 
 }  // namespace entrain

@@ -12,7 +12,7 @@
 namespace entrain {
 namespace {
 
-// the pause after a failed accept, mostly because descriptors were used up
+// the pause after a failed accept; the usual reason is that there are no descriptors left
 constexpr int64_t kAcceptPause = 50 * kMillisecond;
 // The pause before a connection that was cut is dialled again. It doubles each time.
 constexpr int64_t kFirstPause = 20 * kMillisecond, kLongestPause = kSecond;
@@ -50,7 +50,7 @@ void Acceptor::DialStream(TcpEndpoint* endpoint) {
 void Acceptor::Attempt(Outward* outward) {
   outward->again = Deadline::Never();
   outward->sockets = PathSockets();
-  ConnectionId line;  // only the first connection's id is used
+  ConnectionId line;  // not used: only the first connection's id matters
   absl::Status begun = Attempt(outward, outward->further_to, &outward->sockets.id);
   if (begun.ok() && !outward->further) {
     begun = Attempt(outward, outward->sockets.id, &line);
@@ -69,8 +69,8 @@ absl::Status Acceptor::Attempt(Outward* outward, const ConnectionId& further_to,
 }
 
 // Schedules another attempt for a new path whose connection was cut before its handshake had a
-// result: a listener with many strangers may have evicted this side. A stream gets only one
-// attempt, because its listener may already have it.
+// result. A listener with many strangers may have evicted this side. Not for streams: a stream gets
+// only one attempt, because its listener may already have accepted it.
 void Acceptor::Cut(Outward* outward, const absl::Status& why) {
   DropGuests(outward);
   ++outward->cuts;
@@ -118,7 +118,7 @@ void Acceptor::Expect(TcpEndpoint* endpoint) {
   const auto here = unclaimed_.find(endpoint->target().peer);
   if (here == unclaimed_.end()) {
     expected_[endpoint->target().peer] = endpoint;
-    accept_again_ = {0};  // the peer may be in the queue behind strangers
+    accept_again_ = {0};  // the peer may wait in the kernel's queue behind strangers
     return;
   }
   PathSockets sockets = std::move(here->second.sockets);
@@ -164,8 +164,8 @@ int Acceptor::Accept() {
       return i;
     }
     ++strangers_;
-    // A peer's first bytes have often arrived already, and a stranger has often closed already.
-    // Then the handshake is over without epoll.
+    // Often a peer's first bytes have already arrived, or a stranger has already closed. Greet then
+    // ends the handshake at once, without epoll.
     Greet(AddGuest(std::make_unique<Guest>(
         Guest{PendingHandshake(*std::move(fd), from, config_, {now + kHandshakeTime}), nullptr,
               counted})));
@@ -182,8 +182,8 @@ void Acceptor::StopAccepting(Deadline until) {
   shared_->waiter->Remove(listener_.fd.get());
 }
 
-// The first silent guest of the older half is evicted. A peer that has just arrived is silent too,
-// because its hello is still under way.
+// Evicts the first silent stranger of the older half, or else the oldest stranger. A silent
+// stranger of the newer half may be a peer whose hello is still under way.
 void Acceptor::Evict() {
   const Guest* victim = nullptr;
   size_t older = strangers_ / 2;
@@ -273,7 +273,7 @@ void Acceptor::Greeted(std::unique_ptr<Guest> guest) {
   Channel channel = pending.Take();
   const bool is_first = first == ConnectionId();
   if (!is_first && shared_->OnFurther(peer, first, &channel)) {
-    return;  // a stream
+    return;  // the channel is a stream, and its endpoint has taken it
   }
   const auto name = std::pair(peer, is_first ? pending.connection() : first);
   if (half_.size() >= kMaxUnclaimed && half_.count(name) == 0) {
@@ -336,7 +336,8 @@ int Acceptor::CheckGuests(int64_t now) {
   if (!guests_until_.Passed(now)) {
     return 0;
   }
-  // The end of one guest may end another guest of the same Outward, so each is looked up again.
+  // The end of one guest may end another guest of the same Outward, so the loop searches from the
+  // beginning each time.
   const absl::Status why = absl::UnavailableError("connecting or the handshake took too long");
   int events = 0;
   while (true) {

@@ -1,9 +1,10 @@
-// Handles connections before they carry frames: connections that are dialled, accepted connections,
-// which are strangers until their handshake is done, and peers that arrive before or after Connect
-// was called for them.
+// Handles connections before they carry frames. The connections are dialled or accepted. An
+// accepted connection is a stranger until its handshake is done. A peer may arrive before or after
+// this process calls Connect for it.
 //
-// A path has two connections: its first connection and its control line (control_line.h). They are
-// dialled at once, and the handshake of the second names the first. "Connected" below means both.
+// A path has two connections: its first connection and its control line (control_line.h). The
+// dialer dials both at the same time, and the handshake of the control line names the first
+// connection. "Connected" below means that both are established.
 //
 //   dialled  --handshake, right peer--> its endpoint is connected
 //            --cut before that--------> a new path: dialled again after a pause, until its deadline
@@ -12,11 +13,12 @@
 //                       \-> unclaimed until Expect, if no endpoint expects this peer
 //            --anything else, or 10 s--> dropped, logged, forgotten
 //
-// A stranger costs one descriptor and one fixed record, and work only when epoll reports it. A turn
-// accepts a few connections; while no peer is expected, AcceptBudget limits them. If there are more
-// than kMaxStrangers (PlacesForStrangers), one is closed: the oldest silent stranger if it is in
-// the older half, otherwise the oldest stranger. An endpoint that closes early leaves its reason
-// here, so that the peer gets it when it arrives.
+// A stranger costs one descriptor and one record of fixed size. It costs time only when epoll
+// reports it. A call of OnReady accepts at most kAcceptsPerTurn connections. While no peer is
+// expected, AcceptBudget limits them further. If there are more than kMaxStrangers strangers
+// (PlacesForStrangers), one is closed: the oldest silent stranger if it is in the older half,
+// otherwise the oldest stranger. If an endpoint closes early, it leaves its reason here, and the
+// peer gets the reason when it arrives.
 //
 // Thread safety: none.
 #pragma once
@@ -45,14 +47,16 @@ class Acceptor {
   static constexpr int kAcceptsPerTurn = 16;
   static constexpr int64_t kHandshakeTime = 10 * kSecond;
 
-  // `shared` gets OnConnected. `config` and `shared` must outlive the object.
+  // The object calls OnConnected and OnFurther of `shared`. `config` and `shared` must outlive the
+  // object.
   Acceptor(const TransportConfig& config, TcpShared* shared, Listener listener);
   absl::Status Open();
 
-  // Dial is for an endpoint that dials, Expect for an endpoint that is dialled. The endpoint is
-  // lost if the connection fails or takes too long.
+  // Dial: dials the peer of an endpoint. Expect: waits until the peer of an endpoint dials. The
+  // endpoint is lost if the connection fails or takes too long.
   void Dial(TcpEndpoint* endpoint, const Address& to);
-  // Dials a further connection of a connected endpoint, which gets the result from OnStreamDialled.
+  // Dials a further connection of a connected endpoint. Reports the result by the endpoint's
+  // OnStreamDialled.
   void DialStream(TcpEndpoint* endpoint);
   // Must be called when a connected endpoint ends, because its further connections are not wanted
   // any more.
@@ -61,18 +65,18 @@ class Acceptor {
   // Must be called when an endpoint closes before its connection is established.
   void Leave(TcpEndpoint* endpoint, const absl::Status& why);
 
-  // Called from Poll for each descriptor that epoll reports: the listener, a connection whose
-  // handshake is under way, or another one. Returns the number of events handled.
+  // Called from Poll for each descriptor that epoll reports. Handles the listener and connections
+  // whose handshake is under way; ignores other descriptors. Returns the number of events handled.
   int OnReady(int fd);
-  // Handles everything that is due by the clock. Must be called after OnReady. Returns the number
-  // of events handled.
+  // Handles all time-outs and delayed actions that are due. Must be called after OnReady. Returns
+  // the number of events handled.
   int Progress();
-  // Returns true if connections of peers are under way or expected.
+  // Returns true if this side is dialling, or expects a peer to dial.
   bool meeting() const { return !dials_.empty() || !expected_.empty(); }
   // Returns the time at which Progress must be called even if nothing happens.
   Deadline wake_at() const;
   const Address& address() const { return listener_.address; }
-  // Returns the number of times that connections under handshake have been checked.
+  // Returns how often connections under handshake have been checked.
   int64_t looks() const { return looks_; }
 
  private:
@@ -83,11 +87,11 @@ class Acceptor {
     PeerId peer{};                    // expected peer
     Address to = Address();
     Deadline by = Deadline::Never();
-    bool further = false;       // a stream of an established path
-    ConnectionId further_to{};  // id of that path, for a stream
+    bool further = false;       // true: a stream of an established path
+    ConnectionId further_to{};  // for a stream: id of the path's first connection
     PathSockets sockets{};      // established sockets of a path
     // Used between two attempts: the number of cuts, the time of the next attempt, the pause before
-    // it, and the error of the last cut.
+    // this attempt, and the error of the last cut.
     int cuts = 0;
     Deadline again = Deadline::Never();
     int64_t pause = 0;
@@ -97,7 +101,7 @@ class Acceptor {
   struct Guest {
     PendingHandshake pending;
     Outward* outward = nullptr;  // null: accepted
-    bool counted = false;        // its token was taken from the budget
+    bool counted = false;        // a token of budget_ was taken for this connection
     uint32_t interest = 0;
   };
   // A peer that has dialled.
@@ -120,8 +124,8 @@ class Acceptor {
 
   Guest* AddGuest(std::unique_ptr<Guest> guest);
   absl::Status Watch(Guest* guest);
-  // Reads and writes as much as possible. Returns 1 if the handshake is over or was refused; the
-  // guest is then gone.
+  // Reads and writes as much as possible. Returns 1 if the handshake is done or has failed; the
+  // guest is then destroyed.
   int Greet(Guest* guest);
   std::unique_ptr<Guest> Take(const Guest* guest);
   void Greeted(std::unique_ptr<Guest> guest);
@@ -137,9 +141,9 @@ class Acceptor {
   const Listener listener_;
   std::vector<std::unique_ptr<Guest>> guests_;  // ordered by age
   absl::flat_hash_map<int, Guest*> by_fd_;      // the guests by descriptor
-  Deadline guests_until_ = Deadline::Never();   // no guest is late before this
+  Deadline guests_until_ = Deadline::Never();   // no guest's deadline is earlier
   const size_t places_ = PlacesForStrangers(kMaxStrangers);
-  size_t strangers_ = 0;  // strangers among the guests
+  size_t strangers_ = 0;  // number of guests that are strangers
   int64_t looks_ = 0;
   std::vector<std::unique_ptr<Outward>> dials_;
   std::map<PeerId, TcpEndpoint*> expected_;
@@ -149,7 +153,8 @@ class Acceptor {
   std::map<PeerId, std::string> farewells_;  // reasons for peers that have not dialled yet
   AcceptBudget budget_;
   bool accepting_ = true;
-  Deadline accept_again_;  // used while not accepting
+  // while accepting_ is false: the time at which to accept again
+  Deadline accept_again_;
 };
 
 }  // namespace entrain

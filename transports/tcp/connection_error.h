@@ -1,4 +1,4 @@
-// Translates errors of a socket into statements about the peer, in words for an operator.
+// Translates errors of a socket into statements about the peer that an operator understands.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,8 +8,8 @@ namespace entrain {
 
 // `doing` is, for example, "receiving". Returns kUnavailable, unless this process lacks a resource.
 absl::Status ConnectionError(int error, absl::string_view doing);
-// Returns true if the error means that the connection is over. Returns false if only nothing can be
-// moved now.
+// Returns true if the error means that the connection is over. Returns false if it only means that
+// no bytes can be moved now.
 bool IsFatal(int error);
 
 }  // namespace entrain

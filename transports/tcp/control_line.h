@@ -1,7 +1,7 @@
-// The small second connection of a path. It carries urgent control messages, so that these never
-// wait behind data, and nothing else: its frames are of type CONTROL (frame.h). It sends so few
-// bytes that its window is never full. Therefore missing acknowledgements of the peer's kernel show
-// that the peer's host is gone, no matter how busy, slow or stopped the peer's process is.
+// The small second connection of a path. It carries only urgent control messages, so that they
+// never wait behind data: all its frames have the type CONTROL (frame.h). It sends so few bytes
+// that its window is never full. So if the peer's kernel does not acknowledge bytes, the peer's
+// host is gone. A peer process that is busy, slow or stopped does not matter.
 //
 // Thread safety: none.
 #pragma once
@@ -29,24 +29,24 @@ class ControlLine {
 
   // Sends the text at the next Write.
   void Send(absl::string_view text);
-  // pending: there is something to write. stuck: the last Write ended because the socket takes no
-  // more bytes.
+  // pending: returns true if there are bytes to write. stuck: returns true if the last Write ended
+  // because the socket takes no more bytes.
   bool pending() const { return attached() && (written_ < out_.size() || channel_.unsent()); }
   bool stuck() const { return stuck_; }
-  // Returns true if Read may find a message that epoll does not report.
+  // Returns true if Read may find a message although epoll does not report the socket.
   bool buffered() const { return channel_.buffered(); }
-  // Returns the messages that were not sent as a whole, so that the peer has none of them. Must be
-  // called only when the line is over.
+  // Returns the messages that were not written as a whole. The peer has none of these messages.
+  // Must be called only when the line is over.
   std::vector<std::string> TakeUnsent();
 
-  // The state of the connection after reading or writing. kClosed: the peer has closed this
-  // connection, or it was reset. The path's first connection then continues, or will end soon with
-  // the reason.
+  // The state of the connection after Read or Write. kClosed: the peer has closed this connection,
+  // or the connection was reset. The path's first connection may continue without it. If not, the
+  // first connection will end soon and give the reason.
   enum class State { kGood, kClosed };
-  // Returns an error if the peer's host is gone.
+  // Writes as much as the socket takes. Returns an error if the peer's host is gone.
   absl::StatusOr<State> Write();
-  // Reads at most one message into `text`, which is empty if no message has arrived; the state is
-  // then kGood. Returns an error if the peer's host is gone, or the peer broke the protocol.
+  // Reads at most one message into `*text`. If no whole message has arrived, `*text` is empty.
+  // Returns an error if the peer's host is gone, or if the peer broke the protocol.
   absl::StatusOr<State> Read(std::string* text);
 
  private:
@@ -55,7 +55,7 @@ class ControlLine {
   std::string out_;
   size_t written_ = 0;  // bytes of out_ that are written
   bool stuck_ = false;
-  std::string in_;  // an incomplete frame, after a Read without a message
+  std::string in_;  // the bytes of an incomplete frame
 };
 
 }  // namespace entrain

@@ -1,10 +1,11 @@
-// The wire format of tcp after the handshake: frames, each of a header (transports/packet.h) and a
-// payload of at most 256 KiB.
+// The wire format of tcp after the handshake. A connection carries frames. A frame has a header
+// (transports/packet.h) and a payload of at most 256 KiB.
 //
 // `streams`, in EAGER and DATA: if 0, the payload follows the header. Otherwise the payload is cut
-// into as many slices as there are bits, of nearly equal length; the slice of each set bit i is
-// sent on stream i, in ascending order (tcp_streams.h). CONTROL, WITHDRAW and CLOSE mean that all
-// earlier messages have arrived, so they wait for the streams.
+// into slices of nearly equal length, one for each set bit, in ascending order of the bits; the
+// slice of bit i is sent on stream i (tcp_streams.h). CONTROL, WITHDRAW and CLOSE mean that all
+// earlier messages have arrived. So the receiver handles them only after the streams have delivered
+// the earlier payloads.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ namespace entrain {
 
 constexpr int64_t kFrameBytes = 256 << 10;  // the largest payload
 
-// With checksums (Handshake::checksums), this stands before each header: the CRC32C of the header,
-// and that of the payload that follows the header. Such a path has no streams.
+// The CRC32C of a header, and the CRC32C of the payload that follows the header. With checksums
+// (Handshake::checksums), a FrameSums precedes each header, and the path has no streams.
 struct FrameSums {
   uint32_t header = 0, payload = 0;
   static FrameSums Of(const PacketHeader& header, const void* payload);
@@ -29,9 +30,10 @@ constexpr size_t LeadBytes(bool checksums) {
 // Returns the error for a frame whose bytes do not match its checksum.
 absl::Status WrongChecksum();
 
-// Checks everything about a header that does not depend on earlier frames.
+// Checks a header, except for rules that depend on earlier frames.
 absl::Status CheckFrame(const PacketHeader& header);
-// Returns the bytes that follow a checked header on its connection.
+// Returns the number of payload bytes that follow a checked header on the first connection: 0 if
+// the payload goes on streams.
 int64_t PayloadOf(const PacketHeader& header);
 
 }  // namespace entrain

@@ -1,6 +1,6 @@
-// A connection before it carries frames: first connecting, then in its handshake. Reads exactly the
-// bytes of
-// the handshake, and allocates nothing for a peer that is not proved.
+// A connection before it carries frames: while it is being established, and during its handshake.
+// Reads only the bytes of the handshake, and allocates nothing for a peer before the peer has
+// proved its identity.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,11 @@ class PendingHandshake {
 
   // Continues as far as possible without blocking. Returns true once the handshake is done.
   absl::StatusOr<bool> Progress();
-  // reached: the connection is established. silent: nothing has been received on it.
+  // reached: returns true if the connection is established. silent: returns true if nothing has
+  // been received on it.
   bool reached() const { return !connecting_; }
   bool silent() const { return shake_.silent(); }
-  // These must not be called before Progress has returned true.
+  // These functions must be called only after Progress has returned true.
   const PeerId& peer() const { return shake_.handshake().peer(); }
   ConnectionId connection() const { return shake_.handshake().connection(); }
   bool checksums() const { return shake_.handshake().checksums(); }

@@ -7,11 +7,12 @@
 namespace entrain {
 namespace {
 
-// The kernel counts the time in ticks of 1 to 10 ms, so a measurement must be longer.
+// A measurement must take at least this time, because the kernel counts the time in ticks of 1 to
+// 10 ms.
 constexpr int64_t kLeastTime = 100 * kMillisecond;
 constexpr int64_t kLeastBytes = 2 << 20;
-// Data is acknowledged after a round trip, and windows grow once per round trip. So a measurement
-// must cover several round trips.
+// A measurement must cover several round trips, because data is acknowledged after a round trip,
+// and windows grow once per round trip.
 constexpr int64_t kLeastRoundTrips = 4;
 
 }  // namespace

@@ -1,7 +1,8 @@
 // Chooses the number of streams of a path by measurement. If the network limits each connection
-// (flows in a cloud, long paths with small windows), two connections are twice as fast; if the link
-// is the limit, more connections gain nothing. Therefore, while much is being sent, twice the
-// number of streams is tried, and kept if it gains a tenth. After a while this is repeated.
+// (flows in a cloud, long paths with small windows), two connections are twice as fast. If the link
+// is the limit, more connections gain nothing. Therefore, while much is being sent, the object
+// tries twice the number of streams, and keeps this number if the rate rises by a tenth. It repeats
+// the attempt after some measurements.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@ class StreamChoice {
 
   // Returns the number of streams to use now; 0: payloads use the path's first connection.
   int streams() const { return trying_; }
-  // Reports a measurement of the streams() in use: the bytes acknowledged, and the time during
-  // which bytes were under way. Short measurements are added up until they are significant.
-  // `round_trip_ns` is the round trip of the path without queues.
+  // Reports a measurement with streams() streams: the number of bytes acknowledged, and the time
+  // during which bytes were under way. The object adds up short measurements until they are
+  // significant. `round_trip_ns` is the round trip time of the path without queues.
   void OnMeasured(int64_t bytes, int64_t busy_ns, int64_t round_trip_ns);
 
  private:
@@ -29,7 +30,8 @@ class StreamChoice {
 
   int trying_ = 0, best_ = 0;
   double best_rate_ = 0;  // rate with best_ streams
-  bool skip_ = true;      // the first measurement includes the start of new streams
+  bool skip_ = true;      // true: ignores the next measurement, because it includes the start of
+                          // new streams
   int wait_ = 0, backoff_ = kFirstBackoff;
   int64_t bytes_ = 0, busy_ns_ = 0;
 };

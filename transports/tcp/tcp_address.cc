@@ -12,7 +12,8 @@
 namespace entrain {
 namespace {
 
-// FNV-1a. It is enough that different hosts very probably have different marks.
+// FNV-1a. A weak hash suffices: different hosts only need to have different marks with high
+// probability.
 uint64_t Mix(uint64_t hash, absl::string_view text) {
   for (const char c : text) {
     hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;

@@ -17,11 +17,12 @@ struct TcpAddress {
   std::string mark;  // empty if the address is not loopback
 
   static absl::StatusOr<TcpAddress> Parse(absl::string_view text);
-  // Returns the address of a listener of this host, with this host's mark if it is loopback.
+  // Returns the address of a listener on this host, with the host's mark if the address is
+  // loopback.
   static TcpAddress OfListener(const Address& address);
   std::string ToString() const;
-  // Returns the same answer on both sides. True if both addresses are loopback of one host, or
-  // neither is loopback; and both are of one address family.
+  // Returns true if both addresses are in the same address family, and either both are loopback
+  // addresses of the same host or neither is loopback. The two sides get the same answer.
   bool Reaches(const TcpAddress& other) const;
 };
 

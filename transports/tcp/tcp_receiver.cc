@@ -21,10 +21,11 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kBytesPerRead = 4 << 20;  // keeps one turn of the loop short
-// if more is missing, the following bytes are not read into the buffer
+// If more bytes of a payload are missing, a read gets only a few of the bytes behind the payload.
 constexpr int64_t kLargeRest = 32 << 10;
 // After this many failed polls, arrived bytes are acknowledged. If processes share cores, the first
-// polls fail because the sender has not run, and acknowledging would take time from the sender.
+// polls fail because the sender has not run. An acknowledgement would then only take time from the
+// sender.
 constexpr int kLooks = 3;
 constexpr size_t kBesideLarge = 4 * sizeof(PacketHeader);
 
@@ -81,7 +82,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadStreams(Channel& from) {
   const absl::StatusOr<int64_t> bytes = streams.Read(&queue_);
   queue_.ReturnCredit();
   if (!bytes.ok()) {
-    streams.ForgetExpected();  // nothing more will arrive
+    streams.ForgetExpected();  // a stream has failed, so nothing more will arrive
   }
   if (streams.receiving()) {
     return *bytes;
@@ -91,7 +92,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadStreams(Channel& from) {
     ENTRAIN_RETURN_IF_ERROR(Parse());
   }
   if (!bytes.ok()) {
-    bool drained = false;  // the peer's last message may give the reason
+    bool drained = false;  // the peer's last frame on the first connection may give the reason
     ENTRAIN_RETURN_IF_ERROR(ReadOnce(from, &drained).status());
   }
   return bytes;
@@ -141,7 +142,7 @@ Endpoint::Next TcpReceiver::TryRecv(Channel& from, const Envelope& envelope, Byt
   if (end_ - begin_ < whole) {
     return Next::kNothing;
   }
-  // Read reports a wrong checksum, and a breach of the protocol.
+  // If this check fails, Read will report the error.
   if (!HasSum(buffer_.get() + begin_ + lead, into.size()) ||
       !sender_->outgoing().OnCredit(header.credit).ok()) {
     return Next::kOther;
@@ -158,9 +159,10 @@ Endpoint::Next TcpReceiver::TryRecv(Channel& from, const Envelope& envelope, Byt
   return Next::kThis;
 }
 
-// Normally the next message sent acknowledges the bytes that have arrived. A process that only
-// receives sends nothing. The kernel would then acknowledge only when the next message is read, but
-// the caller waits for that message. (The setting is switched on once, and then off again.)
+// Normally the next message that this side sends also acknowledges the bytes that have arrived. If
+// this process only receives, there is no such message. The kernel would then acknowledge only when
+// the next message is read, but this message has not come yet. (To send one acknowledgement, the
+// setting is switched on and off again.)
 void TcpReceiver::AcknowledgeUnlessSent(int fd) {
   if (written_ == sender_->written_bytes()) {
     for (const int quick : {1, 0}) {
@@ -170,16 +172,18 @@ void TcpReceiver::AcknowledgeUnlessSent(int fd) {
 }
 
 absl::StatusOr<int64_t> TcpReceiver::ReadOnce(Channel& from, bool* drained) {
-  // A dropped payload goes through the buffer like everything else, and is skipped there. (The
-  // buffer is empty while a payload is under way.)
+  // The bytes of a dropped payload are read into the buffer and skipped there. (The buffer is empty
+  // while a payload is under way.)
   const bool under_way = current_.incoming != nullptr;
   const bool direct = under_way && !current_.incoming->dropped();
   const int64_t rest = direct ? current_.left : 0;
   if (end_ == capacity_) {
-    GrowBuffer(capacity_ + 1);  // for a text that is longer than the buffer
+    GrowBuffer(capacity_ + 1);  // the buffer holds the beginning of a text that is longer than the
+                                // buffer
   }
-  // After a large payload few bytes follow, and after a large message another large one is likely.
-  // Then it is faster to read its header alone, and to read its payload directly into its place.
+  // After the rest of a large payload, and before the header of a message that follows a large one,
+  // read only a few bytes into the buffer: the next message is probably large too, and it is faster
+  // to read its payload directly into the receive's buffer.
   const bool at_header = !under_way && end_ < LeadBytes(checksums_);
   const bool large = direct ? rest > kLargeRest : at_header && last_bytes_ > kLargeRest;
   const size_t room = large ? kBesideLarge : capacity_ - end_;
@@ -196,7 +200,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(Channel& from, bool* drained) {
     return ConnectionError(errno, "receiving");
   }
   if (got == 0) {
-    // The kernel reports an error only once, to the first caller.
+    // The kernel reports an error only once, so the error may have gone to an earlier call.
     if (const int error = error_ != 0 ? error_ : sender_->error(); error != 0 && error != EPIPE) {
       return ConnectionError(error, "receiving");
     }
@@ -254,7 +258,7 @@ absl::Status TcpReceiver::Parse() {
   return absl::OkStatus();
 }
 
-// Moves the bytes to the front, so that the next read has room.
+// Moves the unparsed bytes to the beginning of the buffer, so that the next read has room.
 void TcpReceiver::Compact() {
   if (begin_ > 0) {
     std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
@@ -288,7 +292,7 @@ absl::StatusOr<bool> TcpReceiver::ParseFrame() {
   ENTRAIN_RETURN_IF_ERROR(CheckFrame(header));
   const bool text = header.type == PacketType::kControl || header.type == PacketType::kClose;
   if (text && end_ - begin_ - lead < static_cast<size_t>(header.bytes)) {
-    return false;  // texts are delivered as a whole; the buffer grows to hold them
+    return false;  // a text is delivered as a whole; the buffer grows to hold it
   }
   held_back_ = (text || header.type == PacketType::kWithdraw) && keeper_->streams().receiving();
   if (held_back_) {

@@ -20,15 +20,14 @@ constexpr int64_t kBytesPerFlush = 4 << 20;  // keeps one turn of the loop short
 constexpr int64_t kAtOnceBytes = 32 << 10;
 constexpr int64_t kSummedAtOnce = 256 << 10;
 
-// Returns an upper bound of the bytes that a write takes into a send buffer of `bytes` bytes. The
-// kernel counts its own structures too: about 1 KiB per segment, and a segment on Ethernet has 1.4
-// KiB.
+// Returns an upper bound of the room in a send buffer that `bytes` bytes need. The kernel also
+// counts its own structures: about 1 KiB per segment, and a segment on Ethernet holds 1.4 KiB.
 int64_t RoomFor(int64_t bytes) {
   return 2 * (bytes + 1024);
 }
 
-// Returns the room left in the buffer, assuming that all bytes in it must still be cut into
-// segments. Returns 0 if the kernel does not tell the room.
+// Returns a lower bound of the room left in the send buffer, on the assumption that all bytes in
+// the buffer must still be cut into segments. Returns 0 if the kernel does not report the room.
 int64_t RoomIn(int fd) {
   uint32_t memory[SK_MEMINFO_VARS] = {};
   socklen_t bytes = sizeof(memory);
@@ -215,8 +214,8 @@ int64_t TcpSender::WriteFrames(Channel& to, int64_t* asked) {
   iovec parts[3 * kFrames];
   size_t used = 0;
   int64_t skip = first_written_;  // written bytes of the first frame
-  // With checksums, each system call takes only a few frames, so that their bytes are still in a
-  // cache.
+  // With checksums, each system call writes only a few frames, so that their bytes are still in a
+  // cache after the checksums were computed.
   const int64_t most = checksums_ ? kSummedAtOnce : std::numeric_limits<int64_t>::max();
   for (size_t i = 0; i < count_ && *asked < most; ++i) {
     Frame& frame = At(i);
@@ -240,8 +239,8 @@ int64_t TcpSender::WriteFrames(Channel& to, int64_t* asked) {
   return to.Send(parts, used);
 }
 
-// Writes a whole frame. It is cheaper to copy a tiny frame than to describe its parts to the
-// kernel.
+// Writes a whole frame. Copies a tiny frame together first: that is cheaper than to describe the
+// frame's parts to the kernel.
 int64_t TcpSender::WriteFrame(Channel& to, const Frame& frame) {
   constexpr size_t kTiny = 512;
   std::byte tiny[sizeof(PacketHeader) + kTiny];

@@ -1,9 +1,10 @@
-// The sending half of a tcp path: makes frames of the messages to send, and orders them.
-// RendezvousSender decides which messages are sent, and which go eagerly.
+// The sending half of a tcp path: makes frames of the messages to send, and decides the order of
+// the frames. RendezvousSender has the order of the messages and the credit for eager messages.
 //
-// Order on the wire: urgent frames (control, CTS, WITHDRAW) between any two other frames, then the
-// messages whose turn it is. Nothing is copied to a staging buffer: headers and the callers' memory
-// go to the kernel in one gathering write, or to TLS, which encrypts into memory of its own.
+// Order on the wire: all frames without data of a message (control messages, CTS, WITHDRAW and
+// others) are urgent and go first, then come messages in the order of RendezvousSender::Next.
+// Payloads are not copied to a staging buffer: one gathering write passes headers and the callers'
+// memory to the kernel, or to TLS, which encrypts into memory of its own.
 #pragma once
 
 #include <array>
@@ -28,14 +29,16 @@ class TcpSender final : public Answers {
   TcpSender(CompletionList* completions, TcpStreams* streams)
       : outgoing_(completions), streams_(streams) {}
 
-  // Must be called when the connection is established. `checksums`: frames have them (frame.h).
+  // Must be called when the connection is established. `checksums`: true if frames have checksums
+  // (frame.h).
   void Begin(bool checksums) { checksums_ = checksums; }
-  // Returns the messages to send. The caller posts messages there, and reports the peer's answers.
+  // Returns the queue of messages to send. The caller posts messages to the queue, and reports the
+  // peer's answers to it.
   RendezvousSender& outgoing() { return outgoing_; }
   bool awaiting() const { return outgoing_.awaiting(); }
-  // See Endpoint::TrySend. Returns true if the message is copied. Returns false also if the socket
-  // might take only a part, because Flush may not be called for long. If the socket takes a part
-  // nevertheless (the kernel has no memory), the rest is copied for the next Flush.
+  // See Endpoint::TrySend. Returns true if the message was copied. Returns false if the socket
+  // might take only a part of it, because it may be long until the next Flush. If the socket
+  // nevertheless takes only a part (the kernel lacks memory), copies the rest for the next Flush.
   bool TrySend(Channel& to, const Envelope& envelope, ConstBytes bytes);
   void Control(absl::string_view text) { Urgent({.type = PacketType::kControl}, text); }
   void ClearToSend(uint64_t message) override {
@@ -53,33 +56,34 @@ class TcpSender final : public Answers {
     Urgent({.type = PacketType::kStands, .message = static_cast<uint64_t>(stream)}, {});
   }
 
-  // Writes as much as the sockets take, up to a few MiB. Returns the bytes written.
+  // Writes as much as the sockets take, up to a few MiB. Returns the number of bytes written.
   absl::StatusOr<int64_t> Flush(Channel& to);
   // Returns true if there is something to write.
   bool pending() const;
   // Returns true if the last Flush ended because the sockets, including `to`, take no more bytes.
   bool stuck() const { return stuck_; }
-  // Returns the error of a write, or 0. The kernel reports an error once; afterwards it only
-  // reports that the connection is closed.
+  // Returns the error of the last failed write, or 0. The kernel reports an error only once. Later
+  // it only reports that the connection is closed.
   int error() const { return error_; }
   // Returns true if the first connection, `to`, waits until its socket takes more bytes.
   bool framed(const Channel& to) const { return count_ > 0 || to.unsent(); }
-  // Returns true if a completion is due. With TLS, bytes of messages may reach the kernel later
-  // than the write that took them, also when the connection is read.
+  // Returns true if Flush will complete a message. With TLS, the last bytes of a message may reach
+  // the kernel later than in the write that took them, even during a read of the connection.
   bool due(const Channel& to) const { return IsDue(to) || streams_->due(); }
-  // Returns the number of payload bytes, since the path began, in payloads large enough for a
-  // stream.
+  // Returns the sum of the lengths of all payloads, since the path began, that were large enough
+  // for a stream.
   int64_t large_bytes() const { return large_bytes_; }
   // Returns the number of bytes written to the first connection since the path began.
   int64_t written_bytes() const { return written_bytes_; }
 
-  // Fails with `why` the sends that have the peer's context `theirs`. A frame that is half written
-  // is finished from a copy.
+  // Fails the sends to the peer's context `theirs` with `why`. If a frame is half written, the rest
+  // is written from a copy.
   void Revoke(Context theirs, const absl::Status& why);
-  // Fails everything. Only the half-written frame, from a copy, and control messages are still
-  // written.
+  // Fails all messages. Afterwards only the rest of a half-written frame (from a copy) and control
+  // messages are still written.
   void FailAll(const absl::Status& why);
-  // Sends the CLOSE frame after FailAll. Earlier control messages are sent first.
+  // Sends the CLOSE frame, after the control messages that still wait. Must be called after
+  // FailAll.
   void Last(absl::string_view why) {
     Urgent({.type = PacketType::kClose}, why.substr(0, kMaxControlBytes));
   }
@@ -87,22 +91,23 @@ class TcpSender final : public Answers {
  private:
   // A frame that is to be written.
   struct Frame {
-    FrameSums sums;  // with checksums, from the first attempt to write the frame
+    FrameSums sums;  // with checksums: set at the first attempt to write the frame
     bool summed = false;
     PacketHeader header;
-    const std::byte* payload = nullptr;  // the caller's memory, unless owned
+    const std::byte* payload = nullptr;  // the caller's memory; not used if `owned` is not empty
     Outgoing* send = nullptr;            // message of the payload or of the RTS
     std::string owned;
     const void* data() const {
       return owned.empty() ? static_cast<const void*>(payload) : owned.data();
     }
   };
-  // Encrypted bytes of a message that may not have reached the kernel. The message is complete only
-  // when the kernel has all its bytes, because nobody may call Flush after its completion.
+  // With TLS: bytes of a message that are encrypted but may not have reached the kernel. A message
+  // is completed only when the kernel has all its bytes, because after the completion perhaps
+  // nobody calls Flush.
   struct Unsent {
     Outgoing* send;  // null: the message is over
     int64_t bytes;
-    int64_t mark;  // the bytes have reached the kernel when the channel has taken up to this mark
+    int64_t mark;  // the kernel has the bytes once Channel::taken() is at least this mark
   };
   struct UrgentFrame {
     PacketHeader header;
@@ -116,16 +121,16 @@ class TcpSender final : public Answers {
   void Urgent(const PacketHeader& header, absl::string_view payload);
   Frame& NewFrame(const PacketHeader& header, Outgoing* send, const std::byte* payload);
   Frame& At(size_t i) { return frames_[(first_ + i) % kFrames]; }
-  // Makes frames of the waiting messages, until the ring is full or holds a few MiB.
+  // Makes frames of the waiting messages, until frames_ is full or holds a few MiB.
   void Fill();
   // Returns false if nothing can be framed now.
   bool FrameNext();
   bool FrameWaiting(Outgoing* send);
   bool FrameData(Outgoing* send);
-  // Chooses the streams for the payload, if it uses any. Returns false if it must use streams but
-  // none is free yet.
+  // Chooses the streams for a payload that is large enough for streams. Returns false if too few
+  // streams are free now; the payload must then wait.
   bool ChooseStreams(PacketHeader* header);
-  // Makes a frame with a payload of a message.
+  // Makes a frame whose payload is a part of a message, or the whole message.
   void FramePayload(const PacketHeader& header, Outgoing* send, const std::byte* payload);
   int64_t WriteFrames(Channel& to, int64_t* asked);
   int64_t WriteFrame(Channel& to, const Frame& frame);
@@ -137,8 +142,8 @@ class TcpSender final : public Answers {
   // Completes the messages whose bytes have reached the kernel.
   void Settle(const Channel& to);
   void TakeBack(Outgoing* send, const absl::Status& why);
-  // Takes the frames of `send` out of the ring. Returns true if one of them was half written; it is
-  // finished from a copy.
+  // Removes the frames of `send` from frames_. Returns true if one of them was half written, or if
+  // streams were sending a slice; the rest is then sent from a copy.
   bool TakeFrames(Outgoing* send);
 
   RendezvousSender outgoing_;
@@ -147,14 +152,15 @@ class TcpSender final : public Answers {
   std::array<Frame, kFrames> frames_;  // a ring
   size_t first_ = 0, count_ = 0;
   std::deque<Unsent> unsent_;
-  int64_t first_written_ = 0;  // bytes of the first frame that are written, with its header
+  int64_t first_written_ = 0;  // number of bytes of the first frame, including its header, that are
+                               // already written
   int64_t framed_bytes_ = 0;
   bool checksums_ = false;
   bool stuck_ = false;
   int error_ = 0;
   int64_t large_bytes_ = 0, written_bytes_ = 0;
-  // A lower bound of the room in the socket: the room at the last query, less the bytes written
-  // since.
+  // A lower bound of the room in the socket's send buffer: the room at the last query, minus the
+  // bytes written since then.
   int64_t room_ = 0;
 };
 

@@ -53,7 +53,7 @@ uint16_t TcpStreams::For(int64_t payload) const {
   for (int i = 0; i < in_use_; ++i) {
     if (At(i).slice.empty() && At(i).send == nullptr && !At(i).channel.unsent()) {
       int on_its_way = 0;
-      // after a failure, the next write reports the error
+      // if this call fails, the next write reports the error
       (void)ioctl(fd(i), SIOCOUTQ, &on_its_way);
       free[count++] = {on_its_way, i};
     }

@@ -20,9 +20,10 @@ namespace entrain {
 namespace {
 
 constexpr int kDirectReads =
-    4;  // up to this number of sockets are read directly; if there are more, epoll is asked
+    4;  // up to this number of sockets, the sockets are read directly; if there are more, Poll asks
+        // epoll
 constexpr unsigned kScanEvery =
-    32;  // the number of turns after which epoll is asked about the other sockets
+    32;  // in each kScanEvery-th call, Poll asks epoll about all sockets
 
 class TcpTransport final : public Transport, public TcpShared {
  public:
@@ -119,7 +120,7 @@ int TcpTransport::FlushPending() {
   return events;
 }
 
-// Handles bytes that TryRecv has read; epoll does not report them any more.
+// Handles bytes that TryRecv has read and not taken. Epoll does not report these bytes any more.
 int TcpTransport::ReadUnparsed() {
   int events = 0;
   for (size_t i = 0; i < endpoints_.size(); ++i) {
@@ -131,7 +132,7 @@ int TcpTransport::ReadUnparsed() {
 }
 
 // Reads the sockets from which a message is expected. All other events (control, early messages,
-// the peer's end, strangers) may wait for a turn in which epoll is asked.
+// the peer's end, strangers) may wait for a call of Poll that asks epoll.
 int TcpTransport::ReadExpected() {
   TcpEndpoint* direct[kDirectReads];
   int count = 0;
@@ -143,15 +144,16 @@ int TcpTransport::ReadExpected() {
       direct[count++] = endpoint;
     }
   }
-  // After a sleep any socket may have woken the thread. If nothing is expected and epoll were asked
-  // in every turn, a caller that waits on another transport would pay more for epoll than for the
-  // rest of the turn.
+  // Asks epoll after a sleep, because any socket may have woken the thread. Otherwise asks only in
+  // some turns: for a caller that waits for another transport, epoll would cost more than the rest
+  // of the turn.
   if (std::exchange(armed_, false) || acceptor_.meeting() || ++turn_ % kScanEvery == 0) {
     return Scan();
   }
   int events = 0;
   for (int i = 0; i < count; ++i) {
-    events += direct[i]->connected() ? direct[i]->Read() : 0;  // an event of one may close another
+    events += direct[i]->connected() ? direct[i]->Read() : 0;  // an event of one endpoint may close
+                                                               // another
   }
   return events;
 }

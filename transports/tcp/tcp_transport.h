@@ -1,5 +1,5 @@
-// The transport between processes over tcp. Each process has one listening port. Of two processes,
-// the one with the smaller PeerId dials. Between hosts, large payloads may use several connections
+// The transport between processes over tcp. Each process has one listening port. The process with
+// the smaller PeerId dials the other one. Between hosts, large payloads may use several connections
 // at once. frame.h has the wire format; README.md explains the design.
 #pragma once
 
@@ -16,8 +16,8 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTcpTransport(const TransportCon
                                                               Events* events);
 
 // Parses the number of connections for large payloads to each peer: 1 to 16. With 1 there are no
-// further connections. Returns 0 for an empty text: the number is then chosen by measurement, and
-// is 1 on one host.
+// further connections. Returns 0 for an empty text: the number is then chosen by measurement
+// between hosts, and is 1 between processes of one host.
 absl::StatusOr<int> ParseTcpStreams(absl::string_view text);
 
 }  // namespace entrain
