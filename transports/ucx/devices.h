@@ -22,8 +22,10 @@ struct DeviceChoice {
   std::string names;  // value for UCX_NET_DEVICES
   bool net = false;   // processes on other hosts can be reached
 };
-// Returns the interface that tcp would use, if UCX may use `tcp`, and the RDMA ports: all ports, or
-// with a filter those whose interface passes the filter. On loopback there is no RDMA.
+// Returns the devices that UCX may use. If `tcp` is true, they include the interface that the tcp
+// transport would use. They also include all RDMA ports, or with a filter (ENTRAIN_INTERFACE) those
+// whose interface passes the filter. If the chosen interface is loopback, they include no RDMA
+// port.
 absl::StatusOr<DeviceChoice> ChooseDevices(const TransportConfig& config,
                                            const std::vector<RdmaPort>& rdma, bool tcp);
 

@@ -19,14 +19,16 @@ namespace {
 constexpr char kName[] = "libucp.so.0";
 constexpr unsigned kLeastMajor = 1, kLeastMinor = 13;
 
-// When UCX is loaded, only the environment can tell it what it may do to the process. By default
-// UCX rewrites the first instructions of mmap, munmap and others to learn of freed memory, and
-// takes over SIGSEGV and similar signals to print backtraces. A library must do neither.
+// UCX reads these settings from the environment while it is loaded; there is no other way to set
+// them. By default UCX rewrites the first instructions of mmap, munmap and other functions to learn
+// of freed memory, and handles SIGSEGV and similar signals to print backtraces. A library must do
+// neither.
 constexpr const char* kWhileLoading[] = {"UCX_MEM_EVENTS=n", "UCX_HANDLE_ERRORS=none"};
 
 // Adds variables to the environment while the object lives. Variables that are already set keep
-// their values. Other threads may read variables meanwhile, because the array is replaced, not
-// changed. A variable that another thread sets meanwhile is lost.
+// their values. Other threads may read variables meanwhile, because the object replaces the array
+// `environ` and does not change it. If another thread sets a variable meanwhile, the new value is
+// lost.
 class LargerEnvironment {
  public:
   explicit LargerEnvironment(absl::Span<const char* const> variables) : usual_(environ) {
@@ -65,7 +67,7 @@ absl::StatusOr<Library> Load() {
   }
   Library library;
   const char* missing = nullptr;
-  // Also finds symbols of libucs, because libucp is linked with libucs.
+  // dlsym also finds symbols of libucs, because libucp is linked with libucs.
 #define ENTRAIN_UCX_LOOK_UP(name)                                                \
   library.name = reinterpret_cast<decltype(library.name)>(dlsym(handle, #name)); \
   missing = library.name == nullptr ? #name : missing;

@@ -45,9 +45,9 @@ struct Library {
   absl::Status Error(ucs_status_t status, absl::string_view what) const;
 };
 
-// Loads libucp.so.0 at the first call and keeps it loaded, because UCX leaves at least one thread
-// behind, which would outlive the library. Returns kFailedPrecondition, with the loader's message,
-// if the library cannot be loaded or is older than 1.13. Any thread may call this.
+// Loads libucp.so.0 at the first call. Keeps it loaded, because at least one thread of UCX never
+// ends. Returns kFailedPrecondition, with the loader's message, if the library cannot be loaded or
+// is older than 1.13. Any thread may call this.
 absl::StatusOr<const Library*> LoadLibrary();
 
 }  // namespace entrain::ucx

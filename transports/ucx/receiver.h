@@ -1,5 +1,5 @@
-// The receiving half of a ucx path: assigns packets to their messages, and puts payloads into their
-// places.
+// The receiving half of a ucx path: assigns packets to their messages, and copies payloads to the
+// receives' buffers.
 //
 // Thread safety: none.
 #pragma once
@@ -15,7 +15,7 @@ namespace entrain::ucx {
 
 class Receiver {
  public:
-  // `sender`, the other half, gets credit and CTS.
+  // `sender`, the sending half, gets the peer's credit and CTS.
   Receiver(Endpoint* endpoint, Events* events, CompletionList* completions, Sender* sender);
 
   void Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint) {
@@ -25,8 +25,8 @@ class Receiver {
   void Revoke(Context mine, const absl::Status& why) { queue_.Revoke(mine, why); }
   void FailAll(const absl::Status& why) { queue_.FailAll(why); }
 
-  // Handles a checked packet of any type but HELLO, PROOF and CLOSE. Calls Events, which may close
-  // the path. After an error the path must fail.
+  // Handles a checked packet of any type except HELLO, PROOF and CLOSE. Calls Events, which may
+  // close the path. After an error the path must fail.
   absl::Status OnPacket(const PacketHeader& header, ConstBytes payload);
 
  private:

@@ -1,8 +1,9 @@
-// The sending half of a ucx path: makes packets of the messages to send, and orders them.
-// RendezvousSender decides which messages are sent, and which go eagerly.
+// The sending half of a ucx path: makes packets of the messages to send, and decides the order of
+// the packets. RendezvousSender has the order of the messages and the credit for eager messages.
 //
-// Order: urgent packets (proof, control, CTS, WITHDRAW), then the messages whose turn it is. A send
-// is done when UCX has packed its last byte.
+// Order: packets without data of a message (proof, control, CTS, WITHDRAW and others) are urgent
+// and go first, then come messages in the order of RendezvousSender::Next. A send is done when UCX
+// has packed its last byte.
 //
 // Thread safety: none.
 #pragma once
@@ -25,7 +26,8 @@ class Sender final : public Lender, public Answers {
   explicit Sender(CompletionList* completions) : outgoing_(completions) {}
   void Attach(Wire* wire) { wire_ = wire; }
 
-  // Returns the messages to send. The caller posts messages there, and reports the peer's answers.
+  // Returns the queue of messages to send. The caller posts messages to the queue, and reports the
+  // peer's answers to it.
   RendezvousSender& outgoing() { return outgoing_; }
   void Control(absl::string_view text) { Urgent({.type = PacketType::kControl}, text); }
   void ClearToSend(uint64_t message) override {
@@ -42,9 +44,10 @@ class Sender final : public Lender, public Answers {
   // Returns true if there is something to send.
   bool pending() const;
 
-  // Fails with `why` the sends that have the peer's context `theirs`.
+  // Fails the sends to the peer's context `theirs` with `why`.
   void Revoke(Context theirs, const absl::Status& why);
-  // Fails everything, and lets the wire go. Returns the control messages that were not sent.
+  // Fails all messages. Afterwards the object does not use the wire any more. Returns the control
+  // messages that were not sent.
   std::deque<std::string> FailAll(const absl::Status& why);
 
  private:

@@ -11,7 +11,7 @@
 namespace entrain::ucx {
 
 struct UcxAddress {
-  std::string version;  // version of UCX; wire formats differ between releases
+  std::string version;  // version of UCX, because wire formats differ between releases
   int pid = 0;
   std::string name;  // name of the host, for messages
   std::string pids;  // the machine's boot and the PID namespace
@@ -22,7 +22,8 @@ struct UcxAddress {
   static absl::StatusOr<UcxAddress> Parse(absl::string_view text);
   std::string ToString() const;
   std::string process() const;  // "812@node7"
-  // Returns the same answer on both sides.
+  // Returns true if a process with this address and one with `other` can have a path. The two sides
+  // get the same answer.
   bool Reaches(const UcxAddress& other) const;
 };
 

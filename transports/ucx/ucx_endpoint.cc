@@ -47,7 +47,7 @@ void UcxEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
 }
 
 void UcxEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
-  // also called after the end: messages that had arrived are kept
+  // also called after the end, because messages that had arrived before are kept
   receiver_.Post(envelope, bytes, done, hint);
 }
 

@@ -1,10 +1,10 @@
-// A ucx path to one peer. It is being introduced, is up, or has ended.
+// A ucx path to one peer. A path is in its handshake, is up, or has ended.
 //
 //   hello of both ──> proof of both ──> up ──Close, CLOSE of the peer, or failure──> ended
 //
 // Both sides know the peer's worker address from the start, so each makes an endpoint of UCX at
-// once and sends HELLO. Nothing else is believed before the handshake (lib/net/handshake.h) is
-// done.
+// once and sends HELLO. Until the handshake (lib/net/handshake.h) is done, an endpoint trusts no
+// other packet.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class Shared {
   explicit Shared(Events* its_engine) : engine(its_engine) {}
   virtual ~Shared() = default;
   virtual void OnDestroyed(UcxEndpoint* endpoint) = 0;
-  // Returns the time by which the last messages of a path must be sent.
+  // Returns the deadline for the last messages of a path.
   virtual Deadline DepartBy(const Wire& wire) const = 0;
 
   Events* const engine;
@@ -55,7 +55,7 @@ class UcxEndpoint final : public Endpoint {
   void Attach(Wire* wire);
   void OnHello(ConstBytes hello);
   void OnPacket(const PacketHeader& header, ConstBytes payload);
-  void Lose(const absl::Status& why);  // reported as OnLost by the next Report
+  void Lose(const absl::Status& why);  // the next Report calls OnLost
   int Report();
   int Flush() { return up_ && !ended() ? sender_.Flush() : 0; }
   // Returns true if there is something to send, and UCX would take it.
@@ -79,7 +79,7 @@ class UcxEndpoint final : public Endpoint {
   Handshake handshake_;
   bool up_ = false;
   absl::Status end_;     // reason of the end
-  absl::Status failed_;  // the next Report calls OnLost with it
+  absl::Status failed_;  // the error that the next Report passes to OnLost
   Sender sender_;
   Receiver receiver_;
 };

@@ -1,5 +1,5 @@
-// The wire format of ucx: packets. Each is one active message of UCX with a header of 64 bytes and
-// a payload of at most 60 KiB.
+// The wire format of ucx: packets. A packet is one active message of UCX, with a header of 64 bytes
+// and a payload of at most 60 KiB.
 //
 //   +-----------------------------------------------------+
 //   |                       packet                        |  0   transports/packet.h; `streams` is 0
@@ -29,9 +29,9 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64, "the layout on the wire");
 
-// Sender and receiver of a HELLO, and the number that packets of this path to `from` must carry.
-// The number is random: after the handshake only this number distinguishes the peer's packets from
-// a stranger's.
+// Names the sender and the receiver of a HELLO. `path` is the number that packets of this path to
+// `from` must carry. The number is random, because after the handshake only this number
+// distinguishes the peer's packets from a stranger's packets.
 struct Card {
   PeerId from{}, to{};
   uint64_t path = 0;
@@ -40,8 +40,8 @@ static_assert(sizeof(Card) == 40, "the layout on the wire");
 
 constexpr int64_t kMostPayload = 60 << 10;
 
-// Checks everything about a header that does not depend on earlier packets. `payload` is the number
-// of payload bytes that came with the header.
+// Checks a header, except for rules that depend on earlier packets. `payload` is the number of
+// payload bytes that came with the header.
 absl::Status CheckUcxPacket(const PacketHeader& header, size_t payload);
 
 }  // namespace entrain::ucx

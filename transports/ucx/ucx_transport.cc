@@ -27,11 +27,13 @@ namespace ucx {
 namespace {
 
 constexpr int64_t kDepartTime = kSecond;  // limit of the wait for the peer's answer to CLOSE
-// limit for sending the last messages of the whole transport
+// time limit for the last messages when the transport is destroyed
 constexpr int64_t kLastWords = 20 * kMillisecond;
-constexpr int64_t kConnecting = 500 * kMillisecond;  // the same for peers that have not connected
-constexpr int64_t kLookAgain = 500 * kMicrosecond;   // UCX wakes no sleeper when room becomes free
-// interval of looks at processes, when polled and awake
+constexpr int64_t kConnecting = 500 * kMillisecond;  // time limit, when the transport is destroyed,
+                                                     // for peers that have not connected
+constexpr int64_t kLookAgain = 500 * kMicrosecond;   // sleep at most this long, because UCX does
+                                                     // not wake a thread when room becomes free
+// interval between two looks at processes while the transport is polled
 constexpr int64_t kLookEvery = kMillisecond;
 constexpr unsigned kPollsPerClock = 8;
 constexpr size_t kMaxArrivals = 4096;
@@ -111,7 +113,7 @@ absl::Status UcxTransport::Open() {
   return wait_->Add(worker_->event_fd());
 }
 
-// Sends the last messages of endpoints, if that takes only a short time.
+// Sends the last messages of endpoints, within short time limits.
 UcxTransport::~UcxTransport() {
   if (worker_ == nullptr) {
     return;
@@ -123,8 +125,8 @@ UcxTransport::~UcxTransport() {
       worker_->Progress();
     }
   };
-  // UCX 1.13 ends this process if a peer goes while the connection to that peer is being
-  // established. So this process waits for the connection.
+  // Waits until the connections are established: if a peer disappears before, UCX 1.13 ends this
+  // process.
   progress_while([](Wire* wire) { return !wire->Connected(); }, kConnecting);
   progress_while(
       [](Wire* wire) {
@@ -135,7 +137,7 @@ UcxTransport::~UcxTransport() {
   for (const std::unique_ptr<Wire>& wire : wires_) {
     wire->StartClose();
   }
-  // Waits only for local work, and for no peer.
+  // This wait depends only on local work, not on a peer.
   progress_while(
       [](Wire* wire) {
         wire->CheckClose();
@@ -146,7 +148,7 @@ UcxTransport::~UcxTransport() {
     wire->Abandon();
   }
   wait_->Remove(worker_->event_fd());
-  // destroyed before the wires, because it may still call them for cancelled requests
+  // Destroyed before the wires, because the worker may still call them for cancelled requests.
   worker_.reset();
 }
 
@@ -184,8 +186,8 @@ absl::StatusOr<std::unique_ptr<Endpoint>> UcxTransport::Connect(const PeerId& pe
   return endpoint;
 }
 
-// UCX also checks processes. But a dead process counts as alive for UCX until its parent has waited
-// for it.
+// Watches the peer's process by a pidfd. UCX also checks processes, but for UCX a dead process
+// counts as alive until its parent has waited for it.
 void UcxTransport::WatchProcess(Wire* wire, const UcxAddress& peer) {
   if (!address_.pids.empty() && peer.pids == address_.pids) {
     Fd fd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));  // close-on-exec by default
@@ -218,7 +220,7 @@ void UcxTransport::OnDestroyed(UcxEndpoint* endpoint) {
   std::replace(endpoints_.begin(), endpoints_.end(), endpoint, static_cast<UcxEndpoint*>(nullptr));
 }
 
-// A peer that has not sent HELLO cannot be told yet.
+// If the peer has not yet sent HELLO, this side cannot send CLOSE to it, so the deadline is longer.
 Deadline UcxTransport::DepartBy(const Wire& wire) const {
   return Deadline::After(wire.introduced() ? kDepartTime : config_.connect_timeout_ns,
                          *config_.clock);
@@ -232,7 +234,7 @@ void UcxTransport::OnPacket(const Header& header, ConstBytes payload) {
   }
   const auto found = by_path_.find(header.path);
   if (found == by_path_.end()) {
-    return;  // packet of a path that is gone, or from a stranger
+    return;  // the packet belongs to a path that is gone, or comes from a stranger
   }
   Wire* const wire = found->second;
   if (wire->Arrived(header, payload)) {
@@ -313,13 +315,15 @@ bool UcxTransport::Unsettled() const {
   });
 }
 
-// Handles wires that fail, take too long, or depart.
+// Handles wires that have failed, take too long, or are departing.
 int UcxTransport::TendWires() {
   int events = 0;
   const int64_t now = quiet_ ? 0 : config_.clock->Now();
   for (size_t i = 0; i < wires_.size();) {
     Wire* const wire = wires_[i].get();
-    if (wire->dead() && !progressed_) {  // the last packets of the process have been handled
+    // If the worker has nothing more to report, the last packets of the dead process have been
+    // handled.
+    if (wire->dead() && !progressed_) {
       wire->Fail(AsPeerEnded(absl::UnavailableError("its process died")));
     }
     if (UcxEndpoint* const owner = wire->owner()) {

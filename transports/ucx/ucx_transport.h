@@ -13,8 +13,9 @@ namespace entrain {
 
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const TransportConfig& config,
                                                               Events* events);
-// Returns the reason why this process does not use ucx: UCX cannot be loaded; or there is no RDMA
-// device and ucx was not `named`, because tcp and shm are then faster.
+// Returns the reason why this process does not use ucx, or OK. One reason is that UCX cannot be
+// loaded. The other is that there is no RDMA device and the user has not `named` ucx: tcp and shm
+// are then faster.
 absl::Status UcxAbsence(bool named);
 
 }  // namespace entrain

@@ -11,8 +11,8 @@
 namespace entrain::ucx {
 namespace {
 
-// Excludes shared memory, because all senders share one queue into a process: README.md, "UCX's
-// shared memory".
+// Excludes shared memory, because all senders to a process share one queue (README.md, "UCX's
+// shared memory"), and tcp (README.md, "Strangers").
 constexpr char kDefault[] = "^sm,tcp";
 
 bool Names(absl::string_view tls, absl::string_view one) {

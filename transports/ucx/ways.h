@@ -1,5 +1,4 @@
-// The transports of UCX that may connect processes: the variable UCX_TLS, and its meaning in this
-// library.
+// The transports of UCX that may connect processes. The user chooses them by the variable UCX_TLS.
 #pragma once
 
 #include <optional>
@@ -16,9 +15,9 @@ struct Ways {
   bool sm = false;   // UCX's shared memory
 };
 
-// Returns the transports that the environment's UCX_TLS allows; if it is not set, all but shared
-// memory. tcp is allowed only if the text names it; "all" or a list of exclusions does not allow
-// it.
+// Returns the transports that UCX_TLS allows. `asked` is its value. If it is not set, all
+// transports except shared memory and tcp are allowed. tcp is allowed only if the text names it;
+// "all" or a list of exclusions does not allow tcp.
 Ways WaysOf(const std::optional<std::string>& asked);
 
 // Returns true if `tls` allows one of these transports.

@@ -11,8 +11,8 @@ namespace entrain::ucx {
 
 namespace {
 
-// UCX keeps the order of packets on one lane. If it uses several lanes, a packet may be overtaken
-// by at most this number of packets.
+// The most packets that may overtake a packet. (UCX keeps the order of packets only within one
+// lane, and may use several lanes.)
 constexpr size_t kMaxAhead = 4096;
 
 }  // namespace
@@ -120,7 +120,7 @@ void Wire::Done(Packet* packet) {
   packet->busy = false;
   packet->copy.reset();
   free_.push_back(packet);
-  // If a path has failed, the end of its endpoint fails all its messages.
+  // If the path has failed, the endpoint fails all messages when it ends.
   if (packet->message != 0 && failure_.ok()) {
     lender_->OnTaken(packet->message, static_cast<int64_t>(packet->bytes));
   }
@@ -237,7 +237,7 @@ bool Wire::Flushed() {
   return Finished(&flush_request_);
 }
 
-// Forces the close, because the normal close of UCX waits for the peer, and cannot be cancelled.
+// Uses UCX's forced close, because UCX's normal close waits for the peer and cannot be cancelled.
 void Wire::StartClose() {
   if (std::exchange(closing_, true) || endpoint_ == nullptr) {
     return;

@@ -3,10 +3,10 @@
 //
 //   open --Depart--> departing --the peer said CLOSE, failure, or time--> closing --> closed
 //
-// UCX cannot give back memory that it was lent for a send before the send is done. Therefore UCX is
-// never lent the caller's memory. A payload of up to kSmall bytes is copied here. A larger payload
-// is packed in a callback from UCX, out of the caller's memory or, after a recall, out of a
-// copy.
+// UCX keeps the memory that it gets for a send until the send is done; there is no way to take it
+// back. Therefore this class never gives the caller's memory to UCX. It copies a payload of up to
+// kSmall bytes. A larger payload is packed in a callback from UCX: out of the caller's memory or,
+// after Recall, out of a copy.
 //
 // Thread safety: none.
 #pragma once
@@ -36,7 +36,7 @@ class UcxEndpoint;
 constexpr unsigned kPackets = 0;             // id of the library's active message
 extern const ucp_generic_dt_ops_t kPacking;  // callbacks of Worker::packed
 
-// The owner of lent payloads.
+// The owner of payloads that are lent to a Wire.
 class Lender {
  public:
   virtual ~Lender() = default;
@@ -46,7 +46,7 @@ class Lender {
 
 class Wire {
  public:
-  static constexpr size_t kInFlight = 8;  // packets that UCX has not taken yet
+  static constexpr size_t kInFlight = 8;  // most packets that UCX has not yet sent
   static constexpr size_t kSmall = 1024;
 
   Wire(Worker* worker, const PeerId& peer, Lender* lender, UcxEndpoint* owner);
@@ -54,52 +54,54 @@ class Wire {
   absl::Status Open(const std::string& address);
 
   const PeerId& peer() const { return peer_; }
-  uint64_t path() const { return path_; }  // packets to this side must carry it
+  uint64_t path() const { return path_; }  // the number that packets to this side must carry
   UcxEndpoint* owner() const { return owner_; }
   const absl::Status& failure() const { return failure_; }  // error of the connection
-  // process_fd is readable once the peer's process is dead; -1 without pidfds. ProcessDied makes
-  // dead return true.
+  // WatchProcess stores a pidfd of the peer's process. process_fd returns it; it is readable once
+  // the process is dead. -1: there is none. ProcessDied makes dead() return true.
   void WatchProcess(Fd fd) { process_ = std::move(fd); }
   int process_fd() const { return process_.get(); }
   void ProcessDied() { process_.Reset(), dead_ = true; }
   bool dead() const { return dead_; }
   bool ready() const { return failure_.ok() && !free_.empty(); }
   bool pending() const { return pending_ > 0; }
-  // Must be called only while ready(). Returns true if `payload` is not needed any more. Otherwise
-  // `payload` is lent for `message` until OnTaken or Recall.
+  // Sends a packet. Must be called only while ready(). Returns true if the Wire does not need
+  // `payload` any more. Otherwise `payload` is lent for `message` until OnTaken or Recall.
   bool Send(const PacketHeader& packet, ConstBytes payload, uint64_t message);
-  // Takes back the memory lent for this message (0: for all messages). UCX does not touch the
-  // memory any more, and no OnTaken follows. Bytes that were not packed yet are copied.
+  // Takes back the memory lent for this message (0: for all messages). Copies the bytes that are
+  // not yet packed. Afterwards the memory is not touched any more, and no OnTaken follows.
   void Recall(uint64_t message);
 
-  // Reports a received packet. Returns true if it is the next in order. Otherwise the packet was
-  // kept (Next returns it in its turn), or it breaks the protocol and the wire has failed.
+  // Must be called with each received packet. Returns true if the packet is the next in order.
+  // Otherwise the packet was kept until its turn, when Next returns it, or it breaks the protocol
+  // and the wire has failed.
   bool Arrived(const Header& header, ConstBytes payload);
   bool Next(PacketHeader* header, std::string* payload);
   // Sets the peer's number for this path, from its HELLO.
   void Introduce(uint64_t path) { peer_path_ = path; }
   bool introduced() const { return peer_path_ != 0; }
 
-  // Must be called when the owner has gone. Its last control messages and `why` are sent if that is
-  // possible until `by`.
+  // Must be called when the owner has ended. Sends its last control messages and CLOSE with `why`,
+  // if that is possible before `by`.
   void Depart(std::deque<std::string> controls, absl::string_view why, Deadline by);
   bool closing() const { return closing_; }
   Deadline depart_by() const { return depart_by_; }
   void PeerClosed() { peer_closed_ = true; }
   void Fail(const absl::Status& why);
-  // Continues departing and closing. Returns the number of packets sent.
+  // Makes progress with departing and closing. Returns the number of packets sent.
   int Flush(int64_t now);
-  // Returns true if UCX holds nothing of this wire any more.
+  // Returns true if UCX does not use any memory of this wire any more.
   bool closed() const { return closing_ && close_request_ == nullptr && pending_ == 0; }
-  // For the destruction of the transport. Returns true if the peer has connected, or will never
-  // connect.
+  // For the destruction of the transport. Returns true if the connection is established, or will
+  // never be.
   bool Connected() const;
-  // Starts a flush of the last messages if necessary. Returns true if they have been sent as far as
-  // possible.
+  // Starts a flush of UCX's endpoint for the last messages if necessary. Returns true if the
+  // messages have been sent as far as possible.
   bool Flushed();
   void StartClose();
   void CheckClose();
-  // Frees the requests of the wire before its destruction: a flush may last longer than the close.
+  // Frees the UCX requests of the wire. Must be called before the wire is destroyed, because a
+  // flush may last longer than the close.
   void Abandon();
 
  private:

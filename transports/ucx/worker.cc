@@ -27,10 +27,10 @@ constexpr Setting kSettings[] = {
     // The caller's memory is never registered, so UCX need not know when it is freed.
     {"MEMTYPE_CACHE", "MEMTYPE_CACHE", "MEMTYPE_CACHE", "n", nullptr},
     {"RCACHE_ENABLE", "RCACHE_ENABLE", "RCACHE_ENABLE", "n", nullptr},
-    // Without this, UCX has no shared memory for endpoints that report failures.
+    // Without this setting UCX does not use shared memory for endpoints that report failures.
     {"MM_ERROR_HANDLING", "MM_ERROR_HANDLING", "MM_ERROR_HANDLING", "y", kMm},
-    // A packet is one fragment (of less than 64 KiB, because UCX counts in 16 bits). The receive
-    // side of shared memory has 64 fragments, and twice as many in reserve.
+    // A packet is one fragment of less than 64 KiB, because UCX counts in 16 bits. A receiver has
+    // 64 fragments in shared memory, and may add 128 more.
     {"MM_SEG_SIZE", "MM_SEG_SIZE", "MM_SEG_SIZE", "61K", kMm},
     {"MM_RX_BUFS_GROW", "MM_RX_BUFS_GROW", "MM_RX_BUFS_GROW", "128", kMm},
     {"TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "TCP_RX_SEG_SIZE", "62K", "tcp"},
@@ -40,8 +40,8 @@ constexpr Setting kSettings[] = {
 ucs_status_t OnMessage(void* arg, const void* header, size_t header_bytes, void* data, size_t bytes,
                        const ucp_am_recv_param_t* param) {
   Header packet;
-  // Drops messages of other programs, and UCX's own rendezvous messages, because this library sends
-  // only whole messages.
+  // Drops messages of other programs, and messages by UCX's own rendezvous, because this library
+  // sends only whole messages.
   if (header_bytes == sizeof(packet) && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
     std::memcpy(&packet, header, sizeof(packet));
     static_cast<Sink*>(arg)->OnPacket(packet, {static_cast<const std::byte*>(data), bytes});
@@ -116,7 +116,8 @@ absl::Status Worker::Open(const std::string& devices, Sink* sink) {
   }
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // several threads, but only one at a time
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // several threads use the worker, but only one
+                                                    // at a time
   status = library_->ucp_worker_create(context_, &params, &worker_);
   return status == UCS_OK ? Listen(sink) : library_->Error(status, "ucp_worker_create");
 }

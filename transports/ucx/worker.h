@@ -1,7 +1,7 @@
-// The process's part of UCX: one context and one worker, with their settings. A user's own UCX
-// settings (UCX_*) override those of this library.
+// UCX in this process: one context and one worker, with their settings. A user's own UCX settings
+// (UCX_*) override those of this library.
 //
-// Thread safety: none; the thread that drives the engine.
+// Thread safety: none; only the driver calls.
 #pragma once
 
 #include <memory>
@@ -34,15 +34,15 @@ class Worker {
 
   const Library& ucx() const { return *library_; }
   ucp_worker_h handle() const { return worker_; }
-  // Returns the address as UCX publishes it, in bytes.
+  // Returns the worker's address in UCX's binary form.
   const std::string& address() const { return address_; }
   // Returns the type of payloads that UCX packs by callback (wire.cc).
   ucp_datatype_t packed() const { return packed_; }
-  // Returns a descriptor that is readable if something has happened while armed.
+  // Returns a descriptor that is readable if an event has happened since Arm returned true.
   int event_fd() const { return event_fd_; }
-  // Does the pending work, within bounds. Returns false if there was none.
+  // Does pending work of UCX, up to a limit. Returns false if there was none.
   bool Progress();
-  // Returns false if there is already work.
+  // Arms event_fd. Returns false if UCX already has work, so that the caller must not sleep.
   bool Arm() { return library_->ucp_worker_arm(worker_) == UCS_OK; }
 
  private:
