@@ -32,7 +32,8 @@ int FaultLink::HandOver() {
   }
   const int64_t now = clock_.Now();
   int handed = 0;
-  // Because of jitter a later message may be due first, but not before its bytes are sent.
+  // Because of jitter a later message may be due before an earlier one. But no message is due
+  // before its last byte has left and the latency is over.
   for (size_t i = 0; i < frames_.size() && frames_[i].end_ns() + plan_.latency_ns <= now;) {
     if (frames_[i].due_ns > now) {
       ++i;
@@ -73,7 +74,8 @@ void FaultLink::Drop(FaultLane* lane, std::optional<Context> of, const absl::Sta
   if (frames_.size() == before) {
     return;
   }
-  // Messages that have started stay unchanged. The other messages find the link free earlier.
+  // Messages that have started keep their times. For the other messages the link is now free
+  // earlier.
   const int64_t now = clock_.Now();
   free_ns_ = std::min(free_ns_, now);
   for (Frame& frame : frames_) {

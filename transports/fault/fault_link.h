@@ -1,14 +1,14 @@
-// One emulated link and the messages on it. All messages of a process go over it in the order
-// posted, for all transports and peers:
+// One emulated link and the messages on it. All messages that a process sends, by all transports
+// and to all peers, go over the link in the order posted:
 //
 //   posted ......... start ======== end ................... due
 //     waits for the    its bytes at    latency and jitter; other
 //     earlier ones     the rate        messages may use the link
 //
-// When a message is due, it is posted to the transport beneath, which does not know about it
-// before. Its buffer stays lent until that transport has sent it.
+// When a message is due, the link posts it to the transport beneath, which learns of the message
+// only then. The caller must keep the message's buffer until this transport has sent the message.
 //
-// Thread safety: none; only the thread that drives the engine.
+// Thread safety: none; only the driver calls.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,17 @@
 
 namespace entrain {
 
-// An endpoint's share of the link.
+// The link's record of one endpoint.
 struct FaultLane {
-  Endpoint* to;             // the endpoint of the transport beneath
-  int64_t last_due_ns = 0;  // due time of the last message: jitter does not change the order
+  Endpoint* to;  // the endpoint of the transport beneath
+  // due time of the last message; a later message is not due before, so jitter does not change the
+  // order
+  int64_t last_due_ns = 0;
 };
 
 class FaultLink {
  public:
-  // `rank` makes the jitter of different ranks differ.
+  // `rank` is part of the seed, so that different ranks have different jitter.
   FaultLink(const FaultPlan& plan, int rank, const Clock& clock)
       : plan_(plan), clock_(clock), random_(plan.seed * 1'000'003 + static_cast<uint64_t>(rank)) {
     cut_at_ = plan.cut_ns > 0 ? Deadline::After(plan.cut_ns, clock) : Deadline::Never();
@@ -51,8 +53,8 @@ class FaultLink {
   int HandOver();
   // Returns when HandOver must be called next.
   Deadline next() const;
-  // Removes this lane's messages from the link: those of context `of`, or all. Each completes with
-  // `why`, and the messages behind move up.
+  // Removes this lane's messages of context `of`, or all its messages, from the link. Each removed
+  // message completes with `why`. Messages behind them start earlier.
   void Drop(FaultLane* lane, std::optional<Context> of, const absl::Status& why,
             CompletionList* completions);
 
@@ -72,7 +74,8 @@ class FaultLink {
   const Clock& clock_;
   Deadline cut_at_;
   std::mt19937_64 random_;
-  std::deque<Frame> frames_;  // in the order posted, which is the order of start and end
+  std::deque<Frame> frames_;  // in the order posted, which is also the order of start_ns and of
+                              // end_ns()
   int64_t free_ns_ = 0;       // time at which the last message has left
 };
 

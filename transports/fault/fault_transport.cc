@@ -11,7 +11,7 @@
 namespace entrain {
 namespace {
 
-// The state that all endpoints of one transport share. Outlives them.
+// The state that all endpoints of one transport share. Must outlive the endpoints.
 struct FaultShared {
   std::shared_ptr<FaultLink> link;
   CompletionList completions;
@@ -32,7 +32,8 @@ class FaultEndpoint final : public Endpoint {
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override {
     if (ended_) {
-      beneath_->PostSend(envelope, bytes, done);  // the transport beneath reports why it fails
+      beneath_->PostSend(envelope, bytes, done);  // the transport beneath reports why the send
+                                                  // fails
     } else {
       shared_->link->Post(&lane_, envelope, bytes, done);
     }
@@ -58,7 +59,7 @@ class FaultEndpoint final : public Endpoint {
 
   const Endpoint* beneath() const { return beneath_.get(); }
   bool ended() const { return ended_; }
-  // Sends nothing more over the link, and fails the messages on it.
+  // Ends the use of the link: sends nothing more over it, and fails this endpoint's messages on it.
   void End(const absl::Status& why) {
     ended_ = true;
     shared_->link->Drop(&lane_, std::nullopt, why, &shared_->completions);
@@ -106,7 +107,8 @@ class FaultTransport final : public Transport, private Events {
   int wait_fd() const override { return wait_->fd(); }
 
  private:
-  // Events of the transport beneath. Their endpoint is one of that transport.
+  // Events of the transport beneath. The events' endpoint belongs to that transport, so it is
+  // replaced by the endpoint above.
   bool Accepts(Context context) override { return events_->Accepts(context); }
   void OnEarly(Endpoint& from, const Envelope& envelope) override {
     events_->OnEarly(Above(from), envelope);

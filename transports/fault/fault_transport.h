@@ -1,9 +1,9 @@
-// Wraps any transport in a link of a given rate and latency (fault_link.h), or cuts it after a
-// given time.
+// Wraps any transport: sends its messages over a link of a given rate and latency (fault_link.h),
+// or ends its paths after a given time.
 //
-// Only messages that this process sends are delayed, so the peers need not know about it and the
-// wire format does not change. Receives, loans, regions and control messages pass unchanged. The
-// fast path TrySend always refuses, since its messages would have to wait.
+// Only messages that this process sends are delayed. So the peers need not know about the link, and
+// the wire format does not change. Receives, loans, regions and control messages pass unchanged.
+// TrySend always returns kNo, because its messages would have to wait.
 #pragma once
 
 #include <memory>
