@@ -20,7 +20,7 @@ uint64_t RandomWord() {
   return word;
 }
 
-// The process number is read on each call, since a forked child is another process.
+// Reads the process number on each call, since a forked child is another process.
 std::string Token(uint64_t random) {
   return absl::StrCat(getpid(), "-", absl::Hex(random, absl::kZeroPad16), "/");
 }
@@ -29,8 +29,8 @@ std::string Token(uint64_t random) {
 
 Hub& Hub::OfThisProcess() {
   static Hub* const hub =
-      new Hub();  // one per process, since it connects its threads; never destroyed, as threads may
-                  // outlive main
+      new Hub();  // one per process, because it connects the threads of the process; never
+                  // destroyed, because threads may outlive main
   return *hub;
 }
 

@@ -1,5 +1,5 @@
-// The registry of the transport instances of this process, and of links that only one side has
-// opened. Thread safety: any thread.
+// The registry of this process's inproc transports (instances), and of links that only one side has
+// opened so far. Thread safety: any thread.
 #pragma once
 
 #include <atomic>
@@ -18,40 +18,41 @@
 
 namespace entrain {
 
-// A send buffer from which the receiver copies by itself, piece by piece.
+// A send buffer out of which the receiver's thread copies the message, piece by piece.
 //
 //   kIdle --receiver--> kCopying --receiver--> kIdle        (acquire, release)
 //   kIdle --sender----> kRevoked                            (acquire)
 //
-// The receiver reads `data` only in the state kCopying. The sender sets kRevoked only from kIdle,
-// and waits for one piece at most. After that nobody reads `data`.
+// The receiver reads `data` only in the state kCopying. To revoke the message, the sender waits for
+// kIdle, for the time of one piece at most, and sets kRevoked. After that nobody reads `data`.
 struct LentMessage {
   enum State : uint32_t { kIdle, kCopying, kRevoked };
   std::atomic<uint32_t> state{kIdle};
   const std::byte* data = nullptr;
   int64_t bytes = 0;
 
-  // Only for the sender.
+  // Used only by the sender.
   Tag tag;
-  Completion* done = nullptr;  // null once it has run
+  Completion* done = nullptr;  // null once the completion has run
   size_t at = 0;               // its index among the sender's open messages
   bool open = false;
 };
 
-// The two endpoints of a link. Outlives both, so each may hold pointers to the other's messages.
+// The state that the two endpoints of a link share. It outlives both, so each endpoint may keep
+// pointers to messages of the other.
 struct InprocPair {
   struct Side {
     std::shared_ptr<Inbox> inbox;  // null until this side has connected
-    uint32_t slot = 0;             // slot of its endpoint in its transport
+    uint32_t slot = 0;             // slot of this side's endpoint in its transport
     // All records of this side. A record is made only if none is free.
     std::deque<LentMessage> lent;
     std::vector<LentMessage*> free;  // used only by the side's own thread
-    // Cost of the eager messages that the *other* side has taken from this one. The other side
-    // writes it (relaxed, since it is only a count), and this one reads it.
+    // Cost of the eager messages of this side that the other side has taken. The other side writes
+    // it, and this side reads it. Relaxed order, since it is only a count.
     std::atomic<int64_t> consumed{0};
   };
   Side side[2];
-  // reason of the first side for closing before the second came; guarded by the hub
+  // the reason why the first side closed before the second side came; guarded by the hub's mutex
   std::string closed;
 };
 
@@ -59,36 +60,38 @@ class Hub {
  public:
   static Hub& OfThisProcess();
 
-  // Registers a new instance. Its address is "TOKEN/NUMBER".
+  // Registers a new instance and returns its number. Its address is "TOKEN/NUMBER".
   uint64_t Enter();
   void Leave(uint64_t instance);
   std::string AddressOf(uint64_t instance) const;
-  // Returns the number in an address of this process, or 0 for any other text.
+  // Returns the number of the instance with this address, or 0 if the address is not of this
+  // process.
   uint64_t InstanceOf(absl::string_view address) const;
 
   struct Joined {
     std::shared_ptr<InprocPair> link;
     int side = 0;           // this side's index
     bool complete = false;  // the other side has connected already
-    std::string closed;     // ... and its reason, if it has closed
+    std::string closed;     // if the other side has closed already: its reason
   };
-  // Opens the link between `mine` and `other`, or completes it. The link is null if the other
-  // instance does not exist, or not any more.
+  // Opens the link between `mine` and `other`, or completes the link that `other` has opened. The
+  // link is null if the other instance does not exist any more, or never did.
   Joined Join(uint64_t mine, uint64_t other, const std::shared_ptr<Inbox>& inbox, uint32_t slot);
-  // Closes the link with `why` because its first side leaves. Returns false, and does nothing, if
-  // the second side has come.
+  // Closes a link because its first side leaves for the reason `why`. If the second side has
+  // already come, does nothing and returns false.
   bool Abandon(InprocPair* link, absl::string_view why);
 
  private:
   Hub();
 
   const uint64_t random_;
-  std::mutex mutex_;  // guards all members below; std, since sanitizers understand it with any
-                      // build of Abseil
+  // Guards all members below. A std::mutex, because sanitizers understand it with any build of
+  // Abseil.
+  std::mutex mutex_;
   uint64_t next_ = 1;
   std::map<uint64_t, bool> alive_;
-  // Links with one side, by (smaller, larger) instance. `second` of a value is the instance that
-  // opened the link.
+  // Links that only one side has opened. The key holds the smaller and the larger instance number.
+  // `second` of the value is the instance that opened the link.
   std::map<std::pair<uint64_t, uint64_t>, std::pair<std::shared_ptr<InprocPair>, uint64_t>> half_;
 };
 

@@ -12,7 +12,7 @@ namespace entrain {
 namespace {
 
 constexpr size_t kKeptPayload =
-    1 << 20;  // a larger batch, after a flood of notes, frees its memory
+    1 << 20;  // if a flood of notes has made a batch larger than this, Clear frees its memory
 
 }  // namespace
 

@@ -1,9 +1,9 @@
-// The notes that other instances have sent to one transport instance and that this instance has not
-// read yet. Besides the state word of a lent buffer, this is the only place that two ranks of this
-// process share.
+// The notes that other transport instances have sent to one instance, the owner, and that the owner
+// has not read yet. Two ranks of this process share no other data, except LentMessage and the
+// counts in InprocPair.
 //
-// Thread safety: Push from any thread; everything else from the thread that drives the owner. Every
-// instance that may still push keeps the inbox alive.
+// Thread safety: Push from any thread; all other functions only from the driver of the owner's
+// engine. Every instance that may still push keeps the inbox alive.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace entrain {
 
 struct LentMessage;
 
-// One event, addressed to one endpoint of the owner.
+// One event for one endpoint of the owner.
 struct Note {
   enum class Kind : uint8_t {
     kHello,     // the other side has connected
@@ -39,8 +39,8 @@ struct Note {
   LentMessage* lent = nullptr;
 };
 
-// Notes in order, and their payloads one after another. Reused, so that a warm batch allocates
-// nothing.
+// Notes in order, and their payloads one after another. A batch is reused, so that in the long run
+// it allocates nothing.
 struct NoteBatch {
   std::vector<Note> notes;
   std::vector<std::byte> payloads;
@@ -58,7 +58,8 @@ class Inbox {
 
   void Push(const Note& note, ConstBytes payload);
 
-  // Moves the waiting notes into `batch`, which must be clear. Returns false if there are none.
+  // Moves the waiting notes into `*batch`, which must be empty. Returns false if no notes are
+  // waiting.
   bool Take(NoteBatch* batch);
   // Returns false if a note is waiting. If true, the next Push makes fd() readable.
   bool Arm();
@@ -69,12 +70,13 @@ class Inbox {
   explicit Inbox(int fd) : fd_(fd) {}
 
   const int fd_;  // eventfd
-  // True if notes are waiting. Written under the mutex. Take reads it without the mutex, only to
-  // skip the lock: the next Poll sees a note that was missed this way, and Arm looks under the
-  // mutex.
+  // True if notes are waiting. Written under the mutex. Take reads it without the mutex, to avoid
+  // the lock if there are no notes. A note that Take misses in this way is seen by the next Poll.
+  // Arm looks under the mutex, so it misses none.
   std::atomic<bool> any_{false};
-  std::mutex mutex_;  // guards all members below; std, since sanitizers understand it with any
-                      // build of Abseil
+  // Guards all members below. A std::mutex, because sanitizers understand it with any build of
+  // Abseil.
+  std::mutex mutex_;
   NoteBatch waiting_;
   bool armed_ = false;
   bool rung_ = false;

@@ -20,7 +20,7 @@ LentMessage* LentOf(uint64_t handle) {
   return reinterpret_cast<LentMessage*>(handle);
 }
 
-// Revokes a message, so that nobody reads lent->data any more. Waits for one piece at most.
+// Revokes a message: afterwards nobody reads lent->data. Waits for the copy of one piece at most.
 void TakeBack(LentMessage* lent) {
   uint32_t state = LentMessage::kIdle;
   // acquire: pairs with the receiver's release of kIdle, so that the receiver's reads are over.
@@ -87,8 +87,8 @@ void InprocEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Comple
   }
   const auto size = static_cast<int64_t>(bytes.size());
   const int64_t cost = MatchQueue::CostOf(size);
-  // relaxed: it is only a count. A late value only means that a message is sent by RTS although it
-  // could have been sent eagerly.
+  // relaxed: it is only a count. An outdated value only means that a message is sent by RTS
+  // although there is credit to send it eagerly.
   if (size > kEagerBytes ||
       sent_ + cost - mine().consumed.load(std::memory_order_relaxed) > kCredit) {
     SendRts(envelope, bytes, done);
@@ -112,7 +112,7 @@ void InprocEndpoint::SendRts(const Envelope& envelope, ConstBytes bytes, Complet
   lent->done = done;
   lent->at = open_.size();
   lent->open = true;
-  // relaxed: the inbox's mutex publishes it to the receiver.
+  // relaxed: the inbox's mutex publishes this store to the receiver.
   lent->state.store(LentMessage::kIdle, std::memory_order_relaxed);
   open_.push_back(lent);
   Send({.kind = Note::Kind::kRts, .envelope = envelope, .lent = lent}, {});
@@ -135,7 +135,7 @@ void InprocEndpoint::Revoke(LentMessage* lent, const absl::Status& why) {
 
 void InprocEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done,
                               RecvHint hint) {
-  // Also called after the end, since messages that the peer sent before its end are kept.
+  // Also called after the end, because messages that the peer sent before the end are kept.
   if (Incoming* incoming = queue_.Post(envelope, bytes, done, hint)) {
     copying_.push_back(incoming);
   }
@@ -154,9 +154,8 @@ void InprocEndpoint::Revoke(Context mine_context, Context theirs_context, const 
   if (ended()) {
     return;
   }
-  for (size_t i = open_.size();
-       i-- > 0;) {  // backwards, because Finish moves the last element to the place of the element
-                    // that it removes
+  // Goes backwards, because Finish replaces the element that it removes by the last element.
+  for (size_t i = open_.size(); i-- > 0;) {
     LentMessage* lent = open_[i];
     if (lent->tag.context() == theirs_context) {
       Revoke(lent, why);
@@ -263,7 +262,7 @@ void InprocEndpoint::OnWithdraw(const Note& note) {
     queue_.Fail(*copying, why);
     copying_.erase(copying);
   } else if (!queue_.Withdraw(note.envelope.tag, HandleOf(note.lent), why)) {
-    return;  // finished before; the sender has been told
+    return;  // the message was finished before, and the sender has been told
   }
   Send({.kind = Note::Kind::kFinished, .lent = note.lent}, {});
 }
@@ -282,8 +281,8 @@ int InprocEndpoint::Progress() {
   return copying_.empty() ? 0 : CopyPieces();
 }
 
-// Copies pieces of the first message, or finds that the message must not be copied. The messages of
-// one peer are copied one after another, in the order in which they were claimed.
+// Copies pieces of the first message in copying_, or refuses the message if it was dropped.
+// Messages of one peer are copied one after another, in the order in which they were claimed.
 int InprocEndpoint::CopyPieces() {
   int64_t budget = kBytesPerPoll;
   int events = 0;
@@ -295,10 +294,11 @@ int InprocEndpoint::CopyPieces() {
       queue_.Abandon(incoming);
     } else {
       uint32_t idle = LentMessage::kIdle;
-      // acquire: the inbox has published the data, but the reads below must stay behind this.
+      // acquire: keeps the reads below after this exchange. (The inbox has already published the
+      // data.)
       if (!lent->state.compare_exchange_strong(idle, LentMessage::kCopying,
                                                std::memory_order_acquire)) {
-        return events;  // revoked: the note about it is on its way
+        return events;  // the sender has revoked the message, and its kWithdraw note is on its way
       }
       const Bytes into = incoming->writable();
       const size_t piece = std::min<size_t>(into.size(), kPieceBytes);

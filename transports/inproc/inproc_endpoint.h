@@ -13,7 +13,7 @@
 
 namespace entrain {
 
-// The state that all endpoints of one transport share. Outlives them.
+// The state that all endpoints of one transport share. Must outlive the endpoints.
 struct InprocShared {
   Events* events = nullptr;
   const Clock* clock = nullptr;
@@ -24,10 +24,10 @@ struct InprocShared {
 class InprocEndpoint final : public Endpoint {
  public:
   static constexpr int64_t kEagerBytes = 1024;
-  static constexpr int64_t kCredit =
-      1 << 20;  // cost of eager messages that the receiver has not taken yet
-  static constexpr int64_t kPieceBytes =
-      256 << 10;  // a sender that revokes a message waits for one piece at most
+  // largest cost of eager messages that the receiver has not taken yet
+  static constexpr int64_t kCredit = 1 << 20;
+  // most bytes copied at a time; a sender that revokes a message waits for one piece at most
+  static constexpr int64_t kPieceBytes = 256 << 10;
   static constexpr int64_t kBytesPerPoll = 1 << 20;  // bytes copied in one call of Progress
 
   InprocEndpoint(InprocShared* shared, uint32_t slot, std::string address, Deadline connect_by);
@@ -41,13 +41,13 @@ class InprocEndpoint final : public Endpoint {
   void Close(const absl::Status& why) override;
   std::string peer_address() const override { return "inproc " + address_; }
 
-  // Must be called right after construction. A null link means that the peer is gone; the next Poll
-  // reports this.
+  // Must be called right after construction. If the link is null, the peer is gone, and the next
+  // Poll reports the loss.
   void Join(Hub::Joined joined);
   // Called from Poll. Handles one note of the peer, and its payload.
   void OnNote(const Note& note, ConstBytes payload);
-  // Called from Poll. Copies messages that wait to be copied, and gives up a connection that takes
-  // too long. Returns the number of events handled.
+  // Called from Poll. Copies messages that wait to be copied. Ends the endpoint if its connection
+  // takes too long. Returns the number of events handled.
   int Progress();
   // Returns true if Progress has something to copy or to report now.
   bool busy() const { return !copying_.empty() || !failed_.ok(); }
@@ -79,10 +79,11 @@ class InprocEndpoint final : public Endpoint {
   std::shared_ptr<InprocPair> link_;
   int side_ = 0;
   bool connected_ = false;
-  NoteBatch backlog_;               // notes made before the other side has connected
+  NoteBatch backlog_;               // notes for the other side, kept until it has connected
   int64_t sent_ = 0;                // cost of the eager messages sent
   std::vector<LentMessage*> open_;  // messages sent by RTS and not finished
-  std::vector<Incoming*> copying_;  // claimed or dropped RTS, to be copied or refused
+  std::vector<Incoming*> copying_;  // messages sent by RTS that must be copied (if claimed) or
+                                    // refused (if dropped)
   std::vector<uint64_t> refused_;   // reused by Revoke
   absl::Status end_;                // reason of the end
   absl::Status failed_;             // error that the next Progress passes to OnLost

@@ -1,5 +1,5 @@
 // The transport between ranks that are threads of one process. Messages up to 1 KiB are copied into
-// the receiver's inbox while credit lasts. All other messages are sent by RTS, and the receiver
+// the receiver's inbox while there is credit. All other messages are sent by RTS, and the receiver
 // copies them once, in pieces, from the sender's buffer into its own.
 #pragma once
 
