@@ -68,7 +68,7 @@ absl::Status Transports(const Values& values, FaultPlan& plan) {
 
 struct Key {
   absl::string_view name;
-  bool list;    // its value may contain commas
+  bool list;    // the value of this key may contain commas
   bool effect;  // has an effect without other keys
   absl::Status (*take)(const Values& values, FaultPlan& plan);
 };
