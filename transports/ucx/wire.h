@@ -46,7 +46,7 @@ class Lender {
 
 class Wire {
  public:
-  static constexpr size_t kInFlight = 8;  // most packets that UCX has not yet sent
+  static constexpr size_t kInFlight = 8;  // most packets that UCX is sending at the same time
   static constexpr size_t kSmall = 1024;
 
   Wire(Worker* worker, const PeerId& peer, Lender* lender, UcxEndpoint* owner);
