@@ -289,7 +289,8 @@ entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replic
                                       entrain_edit_replica_t* out) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    ENTRAIN_ASSIGN_OR_RETURN(const entrain::Standing one, edit->edit->StandingOf(replica));
+    ENTRAIN_ASSIGN_OR_RETURN(const entrain::Standing one,
+                             edit->edit->results().StandingOf(replica));
     const entrain_edit_replica_t known = {.size = sizeof(known),
                                           .steps = static_cast<int64_t>(one.steps),
                                           .steps_since = static_cast<int64_t>(one.steps_since),
@@ -341,7 +342,7 @@ entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32_t index, in
                                    int64_t* rendezvous, char* text, size_t bytes) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    const std::vector<entrain::ReplicaLoss> all = edit->edit->losses();
+    const std::vector<entrain::ReplicaLoss> all = edit->edit->results().losses();
     if (index < 0 || static_cast<size_t>(index) >= all.size()) {
       return absl::InvalidArgumentError(
           absl::StrCat("index ", index, " is not one of ", all.size(), " losses"));

@@ -108,6 +108,30 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const Edit
   return CheckDensity(options, shards.slab().slots(), counts);
 }
 
+// Returns true if the worker must watch for losses or late replicas while it has no job.
+bool Watches(const EditMembership& membership) {
+  return membership.recovery() != nullptr || membership.closer() != nullptr;
+}
+
+absl::Status CheckMayRepair(const EditOptions& options, const ExchangeGroups& groups,
+                            bool on_device) {
+  if (options.anchor_check != AnchorCheck::kRepair) {
+    return absl::OkStatus();
+  }
+  const auto refuse = [&options](absl::string_view why) {
+    return RefuseOption("anchor_check", static_cast<int32_t>(options.anchor_check), why);
+  };
+  if (on_device) {
+    return refuse("(repair) does not go with parameters on a device");
+  }
+  if (groups.held.exist()) {
+    return refuse(
+        "(repair) does not go with ranks that hold copies (the context and tensor axes), which are "
+        "compared within a replica");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mesh> mesh,
@@ -141,6 +165,23 @@ absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Make(std::shared_ptr<Mesh>
   return edit.ok() ? std::move(edit) : Annotate(edit.status(), "edit");
 }
 
+absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Join(std::shared_ptr<Mesh> mesh,
+                                                           std::shared_ptr<LayerShards> shards,
+                                                           const EditOptions& options,
+                                                           int64_t wait_ns) {
+  absl::Status status;
+  if (wait_ns < 0) {
+    status = RefuseOption("wait_ns", wait_ns, "is negative");
+  } else if (options.admit == Admit::kNone) {
+    status = RefuseOption("admit", 0, "(none) takes nobody in; set exchange, as the members do");
+  } else if (mesh->length(Axis::kSync) > 1) {
+    status = RefuseOption("mesh", mesh->length(Axis::kSync),
+                          "replicas; a mesh that joins has the ranks of one replica");
+  }
+  ENTRAIN_RETURN_IF_ERROR(Annotate(status, "edit"));
+  return Make(std::move(mesh), std::move(shards), options, wait_ns);
+}
+
 LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> shards,
                      const EditOptions& options, ExchangeGroups groups,
                      std::unique_ptr<const FragmentSchedule> schedule,
@@ -155,48 +196,26 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> sh
                shards_->slab().layers(), schedule_->all(), shards_->stages().begun()),
       behind_(shards_->slab().layers()),
       exchange_(shards_->slab(), shards_->live(), options, std::move(groups), room_.get()),
-      results_(mesh_->length(Axis::kSync)) {}
-
-absl::Status LayerSync::CheckMayRepair() const {
-  if (options_.anchor_check != AnchorCheck::kRepair) {
-    return absl::OkStatus();
-  }
-  const auto refuse = [this](absl::string_view why) {
-    return RefuseOption("anchor_check", static_cast<int32_t>(options_.anchor_check), why);
-  };
-  if (room_ != nullptr) {
-    return refuse("(repair) does not go with parameters on a device");
-  }
-  if (exchange_.members().groups().held.exist()) {
-    return refuse(
-        "(repair) does not go with ranks that hold copies (the context and tensor axes), which are "
-        "compared within a replica");
-  }
-  return absl::OkStatus();
-}
+      results_(mesh_->length(Axis::kSync)),
+      membership_({*mesh_, *shards_, options_, *schedule_, room_ != nullptr, *trigger_, counter_,
+                   exchange_, results_}) {}
 
 // With `wait_ns`, this replica joins others.
 absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   const int layers = shards_->slab().layers();
-  ENTRAIN_RETURN_IF_ERROR(CheckMayRepair());
+  ENTRAIN_RETURN_IF_ERROR(CheckMayRepair(options_, exchange_.members().now(), room_ != nullptr));
   ENTRAIN_RETURN_IF_ERROR(exchange_.Reserve());
-  if (wait_ns.has_value()) {
-    ENTRAIN_RETURN_IF_ERROR(JoinMembers(*wait_ns));
-  } else {
-    ENTRAIN_RETURN_IF_ERROR(StartCloser());
-    ENTRAIN_RETURN_IF_ERROR(StartRecovery());
-  }
-  StartAdmission();
+  ENTRAIN_RETURN_IF_ERROR(wait_ns.has_value() ? membership_.Join(*wait_ns) : membership_.Start());
   base_ = exchange_.members().bytes_sent();
   ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? StartOnHost() : StartOnDevice());
-  runner_.emplace(*worker_, exchange_, results_, error_, recovery_.get(), admission_.get(),
-                  closer_.get(), schedule_->all());
+  runner_.emplace(*worker_, exchange_, results_, error_, membership_.recovery(),
+                  membership_.admission(), membership_.closer(), schedule_->all());
   gates_.emplace(*worker_, error_, layers, pace_.prefetch);
   state_.emplace(EditState::Parts{*mesh_, *shards_, options_, *schedule_, *trigger_, exchange_,
                                   counter_, behind_, results_, *gates_, *runner_, error_,
                                   *worker_});
   ENTRAIN_RETURN_IF_ERROR(shards_->SetGate(&*gates_));
-  if (watches()) {  // starts the worker's thread
+  if (Watches(membership_)) {  // starts the worker's thread
     ENTRAIN_RETURN_IF_ERROR(worker_->Post([] { return absl::OkStatus(); }).status());
   }
   return shards_->SetGradients(counter_.in_warmup() ? GradientScope::kGlobal
@@ -215,7 +234,8 @@ absl::Status LayerSync::StartOnHost() {
                                                   mesh_->coordinate(Axis::kSync))));
       },
       [this](absl::string_view name) { mesh_->comm(Axis::kModel)->NoteFunction(this, name); },
-      watches() ? [this] { return runner_->Watch(); } : absl::AnyInvocable<absl::Status()>());
+      Watches(membership_) ? [this] { return runner_->Watch(); }
+                           : absl::AnyInvocable<absl::Status()>());
   return absl::OkStatus();
 }
 
@@ -312,8 +332,8 @@ absl::Status LayerSync::EndStep() {
       Annotate(shards_->stages().CheckReduced(), absl::StrCat("edit: end_step ", counter_.step())));
   shards_->stages().BeginStep();
   counter_.EndStep(shards_->stages().begun());
-  if (admission_ != nullptr) {
-    admission_->NoteStep(counter_.step());
+  if (membership_.admission() != nullptr) {
+    membership_.admission()->NoteStep(counter_.step());
   }
   return absl::OkStatus();
 }
@@ -395,8 +415,9 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
   // On a device no other thread has waited for the exchange. The wait does not include newcomers.
-  ENTRAIN_RETURN_IF_ERROR(admission_ == nullptr ? worker_->Drain()
-                                                : worker_->Wait(gates_->BegunSoFar(layer)));
+  ENTRAIN_RETURN_IF_ERROR(membership_.admission() == nullptr
+                              ? worker_->Drain()
+                              : worker_->Wait(gates_->BegunSoFar(layer)));
   const absl::MutexLock lock(&runner_->between_late_rounds());
   if (exchange_.verdicts().report(layer).norms.empty()) {
     return absl::FailedPreconditionError(

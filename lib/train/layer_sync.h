@@ -11,8 +11,13 @@
 //   SyncTrigger      when to hold a rendezvous                   ExchangeRound    one round: turns and states
 //   LayerGates       which job a layer waits for                 Exchange         arithmetic and traffic
 //   RoundsBehind     rounds behind further steps                 ExchangeResults  their results
-//   EditState        checkpoints                                 Recovery         after a loss
+//   EditState        checkpoints                                 EditMembership   losses, newcomers, late replicas
 //                                                                Worker           host or device
+//
+// An Exchange is made of ExchangeMembers (the communicators and replicas), ReplicaRendezvous (the
+// norms and standings of all replicas), Verdicts (who counts, and how much), Snapshots (copies of
+// theta, and their merge), WideTheta (theta in f32), LayerState (the state that ranks send to each
+// other), Anchors and OuterOptimizer.
 //
 // In A-EDiT replicas hold a rendezvous after an interval of time, not at a step known in advance.
 // Only at the rendezvous do they learn whether there is enough to exchange. Therefore begin_forward
@@ -45,10 +50,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-#include "lib/comm/agree.h"
 #include "lib/comm/mesh.h"
-#include "lib/train/admission.h"
 #include "lib/train/checkpoint.h"
+#include "lib/train/edit_membership.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/edit_state.h"
 #include "lib/train/exchange.h"
@@ -59,8 +63,6 @@
 #include "lib/train/layer_gates.h"
 #include "lib/train/layer_shards.h"
 #include "lib/train/open_state.h"
-#include "lib/train/recovery.h"
-#include "lib/train/round_closer.h"
 #include "lib/train/round_runner.h"
 #include "lib/train/rounds_behind.h"
 #include "lib/train/step_counter.h"
@@ -128,7 +130,7 @@ class LayerSync final {
   }
   absl::Status Load(const CheckpointOptions& options) { return state_->Load(options); }
   absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind) {
-    if (closer_ != nullptr) {  // the worker may run a round while the caller reads
+    if (membership_.closer() != nullptr) {  // the worker may run a round while the caller reads
       return absl::FailedPreconditionError(
           "edit: state: does not go with quorum and round_deadline; use save and load");
     }
@@ -138,10 +140,7 @@ class LayerSync final {
   // Returns the stream of exchanges on a device; null on the host.
   StreamHandle stream() const { return worker_->stream(); }
   EditInfo info() const;
-  // See ExchangeResults.
-  std::vector<Standing> standings() const { return results_.standings(); }
-  absl::StatusOr<Standing> StandingOf(int replica) const { return results_.StandingOf(replica); }
-  std::vector<ReplicaLoss> losses() const { return results_.losses(); }
+  const ExchangeResults& results() const { return results_; }
   // Copies slab().count() elements of the anchor, as kF32, kF64, kBF16 or kF16.
   absl::Status CopyAnchor(void* anchor, DType to = DType::kF32) const;
   // Returns the report of a layer that trains. Returns kFailedPrecondition before the first
@@ -160,22 +159,12 @@ class LayerSync final {
                                                          const EditOptions& options,
                                                          std::optional<int64_t> wait_ns);
   absl::Status Start(std::optional<int64_t> wait_ns);
-  absl::Status CheckMayRepair() const;
-  absl::StatusOr<std::unique_ptr<ReplicaWorld>> MakeWorld(absl::string_view option, bool apart);
-  absl::Status StartRecovery();
-  absl::Status JoinMembers(int64_t wait_ns);
-  void StartAdmission();
-  NamedGroups Alike() const;
-  int64_t StepOfNewcomer(int64_t met, int64_t members) const;
-  absl::Status StartCloser();
   absl::Status StartOnHost();
   absl::Status StartOnDevice();
-  bool watches() const { return recovery_ != nullptr || closer_ != nullptr; }
   bool UnderWay() const { return !behind_.empty() || gates_->FirstPending() >= 0; }
 
   // The functions down to StayForRound are in layer_sync_rounds.cc.
   absl::StatusOr<bool> StartIfDue();
-  absl::Status Failed(const absl::Status& status);
   absl::Status StartFirst();
   std::shared_ptr<ExchangeRound> NewRound(std::vector<int> layers, bool behind);
   absl::Status StartExchange(std::vector<int> layers);
@@ -213,9 +202,7 @@ class LayerSync final {
   Exchange exchange_;
   ExchangeResults results_;
   FirstError error_;
-  std::unique_ptr<Recovery> recovery_;    // null: a loss ends the object
-  std::unique_ptr<Admission> admission_;  // null: no newcomer is taken in
-  std::unique_ptr<RoundCloser> closer_;   // null: rounds need all replicas
+  EditMembership membership_;
   // These exist after Start.
   std::optional<RoundRunner> runner_;
   std::optional<LayerGates> gates_;

@@ -11,8 +11,9 @@ namespace entrain {
 
 absl::StatusOr<bool> LayerSync::StartIfDue() {
   TakeBackMissed();
-  if (closer_ != nullptr && counter_.last_rendezvous_step() >= 0) {  // anchors were made or loaded
-    closer_->SetReady();
+  if (membership_.closer() != nullptr &&
+      counter_.last_rendezvous_step() >= 0) {  // anchors were made or loaded
+    membership_.closer()->SetReady();
   }
   ENTRAIN_RETURN_IF_ERROR(MergeSettled(/*all=*/counter_.requested()));
   if (options_.use_async && !behind_.empty()) {
@@ -20,7 +21,7 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   }
   const absl::StatusOr<bool> due = trigger_->Due(counter_.Moment());
   if (!due.ok()) {
-    return Failed(due.status());
+    return runner_->Meet(due.status());  // another rank may be waiting for this rank
   }
   const bool insists = counter_.TakeRequest();
   if (!*due) {
@@ -33,7 +34,7 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   counter_.Wish(insists ? kInsist : 0);
   std::vector<int> layers =
       insists || options_.use_async ? schedule_->all() : schedule_->Due(counter_.since_warmup());
-  if (closer_ != nullptr && insists) {
+  if (membership_.closer() != nullptr && insists) {
     return MeetEverybody(layers);
   }
   if (options_.overlap_steps > 0 && !insists) {
@@ -50,11 +51,6 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   return true;
 }
 
-// Tells all ranks, because another rank may be waiting for this rank in another call.
-absl::Status LayerSync::Failed(const absl::Status& status) {
-  return runner_->Meet(status);
-}
-
 // Takes the place of the first exchange, when the replicas have equal parameters: at the end of
 // warm-up or at the beginning.
 absl::Status LayerSync::StartFirst() {
@@ -66,8 +62,8 @@ absl::Status LayerSync::StartFirst() {
   trigger_->Met();
   results_.Begin(counter_.step());
   runner_->Seal();
-  if (closer_ != nullptr) {
-    closer_->SetReady();
+  if (membership_.closer() != nullptr) {
+    membership_.closer()->SetReady();
   }
   return absl::OkStatus();
 }
@@ -118,7 +114,7 @@ absl::StatusOr<bool> LayerSync::MeetEverybody(const std::vector<int>& layers) {
 // If the last arrival had no rendezvous, the next rendezvous includes the counts of that arrival.
 // The caller has waited for the layers since.
 void LayerSync::TakeBackMissed() {
-  if (closer_ != nullptr && round_ != nullptr && round_->missed()) {
+  if (membership_.closer() != nullptr && round_ != nullptr && round_->missed()) {
     counter_.TakeBackUnsent(round_->standing(), round_->dropped());
     round_ = nullptr;
   }
@@ -126,7 +122,7 @@ void LayerSync::TakeBackMissed() {
 
 // Includes in the number of rendezvous the rounds for which this replica was late.
 void LayerSync::CountMissed() {
-  if (closer_ != nullptr) {
+  if (membership_.closer() != nullptr) {
     counter_.SetRendezvous(results_.rendezvous());
   }
 }
@@ -156,7 +152,7 @@ absl::Status LayerSync::MergeSettled(bool all) {
                                                                   .last_sync_step = first.begun(),
                                                                   .arrived = first.arrived()});
     if (!settled.ok()) {
-      return Failed(settled.status());
+      return runner_->Meet(settled.status());
     }
     if (!*settled) {
       return absl::OkStatus();
@@ -220,7 +216,7 @@ absl::Status LayerSync::StayForRound(bool* all) {
     ENTRAIN_RETURN_IF_ERROR(gates_->Hold(round_->order().back()));
     ENTRAIN_RETURN_IF_ERROR(worker_->Drain());
   }
-  *all = round_ != nullptr && AllLeave(standings());
+  *all = round_ != nullptr && AllLeave(results_.standings());
   return absl::OkStatus();
 }
 

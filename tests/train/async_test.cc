@@ -78,7 +78,7 @@ TEST(AEdit, ReplicasOfAnySpeedMeetWhenTheirTimeIsUp) {
       const EditInfo info = r.edit().info();
       EXPECT_EQ(info.rendezvous, 3);
       EXPECT_EQ(info.syncs, 3);
-      const std::vector<Standing> standings = r.edit().standings();
+      const std::vector<Standing> standings = r.edit().results().standings();
       EXPECT_EQ(standings[0].steps_since, static_cast<uint64_t>(10 + late));
       EXPECT_EQ(standings[1].steps_since, static_cast<uint64_t>(3 + late));
       EXPECT_EQ(standings[1].steps, static_cast<uint64_t>(3 * (3 + late)));
@@ -208,7 +208,7 @@ TEST(AEdit, TooFewStepsAreNoExchangeAndKeepCounting) {
     EXPECT_EQ(info.rendezvous, 3);
     EXPECT_EQ(info.syncs, 1);
     EXPECT_EQ(info.last_sync_step, 6);
-    for (const Standing& one : r.edit().standings()) {
+    for (const Standing& one : r.edit().results().standings()) {
       EXPECT_EQ(one.steps_since, 6u);
       EXPECT_EQ(one.tokens_since, 5u) << "also what was recorded before";
     }
@@ -266,7 +266,7 @@ TEST(AEdit, AReplicaThatTrainedOnNothingHasNoWeight) {
     StepsUntilExchange(r, clock, 4, r.replica() == 0 ? 1.0f : 100.0f);
     EXPECT_THAT(r.edit().Report(1)->weights, testing::ElementsAre(1, 0));
     EXPECT_EQ(First(r, r.params()),
-              start + static_cast<float>(r.edit().standings()[0].steps_since));
+              start + static_cast<float>(r.edit().results().standings()[0].steps_since));
   });
 }
 
@@ -282,7 +282,7 @@ TEST(AEdit, CompatWeighsByStepsSinceTheBeginning) {
       r.Forward();
       for (const int replica : {0, 1}) {
         StepsUntilExchange(r, clock, r.replica() == replica ? 1 : 4, 1);
-        const std::vector<Standing> all = r.edit().standings();
+        const std::vector<Standing> all = r.edit().results().standings();
         const auto share = [&](uint64_t Standing::*steps) {
           return static_cast<double>(all[0].*steps) /
                  static_cast<double>(all[0].*steps + all[1].*steps);
@@ -327,7 +327,7 @@ TEST(AEdit, AnEarlyFinisherLeavesProperly) {
       r.Forward();
       const float start = First(r, r.params());
       StepsUntilExchange(r, clock, 10, static_cast<float>(r.replica()));
-      const float mean = static_cast<float>(r.edit().standings()[0].steps_since);
+      const float mean = static_cast<float>(r.edit().results().standings()[0].steps_since);
       EXPECT_NEAR(First(r, r.params()), start + mean, 1e-4);
       if (r.replica() > 0) {
         StepsUntilExchange(r, clock, 10, 1);
@@ -336,7 +336,7 @@ TEST(AEdit, AnEarlyFinisherLeavesProperly) {
       EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
       EXPECT_EQ(r.params(), r.Anchor());
       // Both others made the same number of steps. Replica 0 had no weight.
-      const float both = static_cast<float>(2 * r.edit().standings()[1].steps) / 3;
+      const float both = static_cast<float>(2 * r.edit().results().standings()[1].steps) / 3;
       EXPECT_NEAR(First(r, r.params()), start + mean + both, 1e-4);
       EXPECT_EQ(r.edit().info().rejections, 0) << "absence is none";
       EXPECT_THAT(std::string(r.edit().BeginForward(true, true).status().message()),

@@ -59,7 +59,7 @@ std::vector<int> Log(Replica& r, Shown& shown) {
   std::vector<int> processes;
   size_t at = 0;
   for (int replica = 0; replica < info.most_replicas; ++replica) {
-    if (const auto standing = r.edit().StandingOf(replica); standing.ok()) {
+    if (const auto standing = r.edit().results().StandingOf(replica); standing.ok()) {
       row[at++] = {replica, static_cast<int64_t>(standing->steps),
                    static_cast<int64_t>(standing->steps_since)};
       const double process = standing->metric_sum / standing->metric_weight;

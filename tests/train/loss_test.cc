@@ -119,7 +119,7 @@ void Show(Replica& r, Shown& shown) {
   shown.rendezvous = info.rendezvous;
   shown.missed = info.missed;
   shown.replicas = info.replicas;
-  const std::vector<ReplicaLoss> losses = r.edit().losses();
+  const std::vector<ReplicaLoss> losses = r.edit().results().losses();
   for (size_t i = 0; i < losses.size(); ++i) {
     shown.lost[i] = losses[i].replica;
   }

@@ -230,7 +230,7 @@ TEST(Overlap, ByTimeItIsMergedWhenItHasComeAndNobodyWaits) {
       // Each step moves every replica alike, so the position tells the total number of steps.
       EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
       EXPECT_EQ(r.params(), r.Anchor());
-      const std::vector<Standing> all = r.edit().standings();
+      const std::vector<Standing> all = r.edit().results().standings();
       const double mean = static_cast<double>(all[0].steps + all[1].steps) / 2;
       EXPECT_NEAR(Moved(r), mean, mean * 1e-4);
       EXPECT_EQ(all[fast ? 0 : 1].steps, static_cast<uint64_t>(steps));

@@ -1,0 +1,76 @@
+// The membership of an EDiT object: makes the objects that handle losses (option on_loss), close
+// rounds without late replicas (quorum, round_deadline) and take newcomers in (admit), or joins this
+// replica to the members.
+//
+// Thread safety: Start and Join run on the caller's thread, before the worker's thread exists. The
+// pointers do not change afterwards.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/comm/agree.h"
+#include "lib/comm/mesh.h"
+#include "lib/train/admission.h"
+#include "lib/train/edit_options.h"
+#include "lib/train/exchange.h"
+#include "lib/train/exchange_results.h"
+#include "lib/train/fragments.h"
+#include "lib/train/layer_shards.h"
+#include "lib/train/recovery.h"
+#include "lib/train/replica_world.h"
+#include "lib/train/round_closer.h"
+#include "lib/train/step_counter.h"
+#include "lib/train/trigger.h"
+
+namespace entrain {
+
+class EditMembership {
+ public:
+  // The parts of the EDiT object. They must outlive this object.
+  struct Parts {
+    const Mesh& mesh;
+    const LayerShards& shards;
+    const EditOptions& options;
+    const FragmentSchedule& schedule;
+    bool on_device;  // parameters are on a device
+    SyncTrigger& trigger;
+    StepCounter& counter;
+    Exchange& exchange;
+    ExchangeResults& results;
+  };
+  explicit EditMembership(const Parts& parts) : parts_(parts) {}
+
+  // Collective over all replicas. Makes the objects for which the options ask, if there are other
+  // replicas.
+  absl::Status Start();
+  // Used in place of Start by a newcomer. Joins the members, and continues at their last
+  // rendezvous. Blocks at most `wait_ns`; 0: the time limit of calls.
+  absl::Status Join(int64_t wait_ns);
+
+  // Return null if the options do not ask for the object. recovery: a loss ends the EDiT object.
+  // admission: no newcomer is taken in. closer: rounds need all replicas.
+  Recovery* recovery() const { return recovery_.get(); }
+  Admission* admission() const { return admission_.get(); }
+  RoundCloser* closer() const { return closer_.get(); }
+
+ private:
+  absl::Status StartCloser();
+  absl::Status StartRecovery();
+  void StartAdmission();
+  absl::StatusOr<std::unique_ptr<ReplicaWorld>> MakeWorld(absl::string_view option,
+                                                          bool apart) const;
+  NamedGroups Alike() const;
+  int64_t StepOfNewcomer(int64_t met, int64_t members) const;
+
+  const Parts parts_;
+  std::unique_ptr<RoundCloser> closer_;
+  std::unique_ptr<Recovery> recovery_;
+  std::unique_ptr<Admission> admission_;  // uses the other two
+};
+
+}  // namespace entrain
