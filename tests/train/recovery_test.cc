@@ -81,7 +81,7 @@ class Rank {
   void Judge() {
     if (round_->finished() < 0) {
       ASSERT_EQ(round_->Judge(*exchange_, 0), absl::OkStatus());
-      results_.Met(exchange_->table(), round_->standing().round);
+      results_.Met(exchange_->rendezvous().table(), round_->standing().round);
     }
   }
   // Takes part in the calls of the others' Judge, and drops the answers.

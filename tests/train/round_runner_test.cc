@@ -119,9 +119,9 @@ TEST(RoundRunner, AMergeFollowsTheLastTurnAndPrecedesTheCallersNextWork) {
   ASSERT_EQ(stage.runner.Merge(round), absl::OkStatus());
   EXPECT_THAT(stage.worker.started_after, ElementsAre(7));
   EXPECT_THAT(stage.worker.held, ElementsAre(stage.worker.last()));
-  EXPECT_TRUE(stage.exchange.overlapped(0));
+  EXPECT_TRUE(stage.exchange.snapshots().in_use(0));
   ASSERT_EQ(stage.worker.RunNext(), absl::OkStatus());
-  EXPECT_FALSE(stage.exchange.overlapped(0));
+  EXPECT_FALSE(stage.exchange.snapshots().in_use(0));
   EXPECT_EQ(round->state(), ExchangeRound::State::kMerged);
 }
 
