@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Measures the time that a killed replica costs EDiT, and the time until another one takes its place. Run once for each rank, by bench/cluster.sh or a
-launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, with the package entrain in PYTHONPATH:
+"""Measures the time that a killed replica costs, and the time until another one takes its place, with EDiT or with ACCO. Run once for each rank, by
+bench/cluster.sh or a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, with the package entrain in PYTHONPATH:
 
-    bench/cluster.sh --nodes 4 --rate 1gbit --delay 100 --build build/dev build/python/bin/python bench/elastic_times.py
+    bench/cluster.sh --nodes 4 --rate 1gbit --delay 100 --build build/dev build/python/bin/python bench/elastic_times.py [edit|acco]
 
-Each rank is a replica of 5 layers of 30,000 elements that exchanges every 50 ms or so. Rank 1 is killed after round 4, and a new
-process joins. Rank 0 prints the times from the kill to the end of that round, and from the start of the new process (with Python and
-its packages) until it is taken in and until its first counted round is over. All ranks must use the same clock."""
+edit: each rank is a replica of 5 layers of 30,000 elements that exchanges every 50 ms or so. acco: each rank computes for 50 ms, and 150,000 gradients
+cross the network meanwhile, with AdamW. Rank 1 is killed after round 4, and a new process joins. Rank 0 prints the times from the kill to the end of that
+round, and from the start of the new process (with Python and its packages) until it is taken in and until its first counted round is over. All ranks must
+use the same clock."""
 import glob
 import os
 import shutil
@@ -18,6 +19,7 @@ import time
 KILLED_AFTER = 4
 LAYERS = [30000] * 5
 ROUNDS = 400  # at most
+COMPUTES = 0.05  # seconds of a step
 
 
 def note(directory, what):
@@ -29,14 +31,37 @@ def note(directory, what):
         pass
 
 
-def train(rank, directory, joins):
+def join_alone(entrain):
+    """Opens the members' store, and makes a communicator of this process alone in it. The store's address shows which interface leads to their hosts."""
+    store = entrain.Store.open(f"tcp://{os.environ['MASTER_ADDR']}:{int(os.environ['MASTER_PORT']) + 1}")
+    return store, entrain.Comm.create(store, 0, 1, name="alone", timeout=60)
+
+
+class Notes:
+    """Keeps the times of what happens on one rank."""
+
+    def __init__(self, rank, directory, joins):
+        self.rank, self.directory, self.joins, self.rounds_with_it = rank, directory, joins, 0
+
+    def after_round(self, losses, joins, rounds):
+        """Called after each round of this rank. Returns true after the third round with the newcomer: the slowest rank has seen two."""
+        if self.rank == 0 and losses == 1:
+            note(self.directory, "over")
+        if joins > 0:
+            note(self.directory, "counted")
+            self.rounds_with_it += 1
+        if self.rank == 1 and not self.joins and rounds == KILLED_AFTER:
+            note(self.directory, "killed")
+            os.kill(os.getpid(), 9)
+        return self.rounds_with_it == 3
+
+
+def train_edit(notes):
     import numpy as np
     import entrain
     options = dict(outer_optimizer="sgd", on_loss="finish", admit="exchange", local_sgd_sync_interval=1, timeout=60)
-    if joins:
-        # The address of the others' store shows which interface leads to their hosts.
-        store = entrain.Store.open(f"tcp://{os.environ['MASTER_ADDR']}:{int(os.environ['MASTER_PORT']) + 1}")
-        comm = entrain.Comm.create(store, 0, 1, name="alone", timeout=60)
+    if notes.joins:
+        _, comm = join_alone(entrain)
         options["join"] = 60
     else:
         comm = entrain.Comm.from_env(timeout=60)
@@ -45,49 +70,69 @@ def train(rank, directory, joins):
     slab, grads = np.zeros(sum(LAYERS), np.float32), np.zeros(sum(LAYERS), np.float32)
     shard.bind(slab, grads)
     edit = entrain.EDiT(mesh, shard, **options)
-    if joins:
-        note(directory, "taken in")
-    rounds_with_it = 0
+    if notes.joins:
+        note(notes.directory, "taken in")
     for _ in range(ROUNDS):
         began = edit.begin_forward()
         for layer in range(len(LAYERS)):
             edit.wait_layer(layer)
         info = edit.info()
-        if rank == 0 and began and info.losses == 1:
-            note(directory, "over")
-        if began and info.joins > 0:
-            note(directory, "counted")
-            rounds_with_it += 1
-            if rounds_with_it == 3:  # the slowest rank has seen two
-                break
-        time.sleep(0.05)
-        slab += 0.01 * (rank + 1)
-        if rank == 1 and not joins and info.rendezvous == KILLED_AFTER:
-            note(directory, "killed")
-            os.kill(os.getpid(), 9)
+        if began and notes.after_round(info.losses, info.joins, info.rendezvous):
+            return True
+        time.sleep(COMPUTES)
+        slab += 0.01 * (notes.rank + 1)
         edit.end_step()
-    return rounds_with_it == 3
+    return False
+
+
+def train_acco(notes):
+    import numpy as np
+    import entrain
+    options = dict(lr=0.01, on_loss="finish", admit="exchange", admit_name="times", timeout=60)
+    if notes.joins:
+        options["admit_store"], comm = join_alone(entrain)
+        options["join"] = 60
+    else:
+        comm = entrain.Comm.from_env(timeout=60)
+    acco = entrain.ACCO(comm, np.zeros(sum(LAYERS), np.float32), entrain.Optim.adamw(), **options)
+    if notes.joins:
+        note(notes.directory, "taken in")
+    rounds = 0
+    while rounds < ROUNDS:
+        time.sleep(COMPUTES)
+        acco.gradients += 0.01 * (notes.rank + 1)
+        acco.add(1, 1)
+        if acco.poll():
+            acco.install()
+            rounds += 1
+            info = acco.info()
+            if notes.after_round(info.losses, info.joins, rounds):
+                return True
+    return False
 
 
 def main():
     rank = int(os.environ["RANK"])
-    if len(sys.argv) > 1:
-        good = train(rank, sys.argv[1], joins=len(sys.argv) > 2)
+    method, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("edit", [])
+    if method not in ("edit", "acco"):
+        sys.exit(f"elastic_times.py: {method}: expected edit or acco")
+    if rest:
+        good = {"edit": train_edit, "acco": train_acco}[method](Notes(rank, rest[0], joins=len(rest) > 1))
         sys.stdout.flush()
         os._exit(0 if good else 1)  # another rank may still need this rank's library
     directory = os.path.join(tempfile.gettempdir(), f"elastic-times-{os.environ['MASTER_PORT']}")
     os.makedirs(directory, exist_ok=True)
-    code = subprocess.call([sys.executable, __file__, directory])
+    code = subprocess.call([sys.executable, __file__, method, directory])
     if rank == 1:
         note(directory, "started")
-        code = subprocess.call([sys.executable, __file__, directory, "joins"])
+        code = subprocess.call([sys.executable, __file__, method, directory, "joins"])
     if rank == 0:
         at = {}
         for path in glob.glob(os.path.join(directory, "*")):
             with open(path, encoding="utf-8") as file:
                 at[os.path.basename(path)] = float(file.read())
         shutil.rmtree(directory)
-        print(f"{os.environ['WORLD_SIZE']} replicas: killed, the round is over after {1000 * (at['over'] - at['killed']):.0f} ms; "
+        print(f"{method}, {os.environ['WORLD_SIZE']} replicas: killed, the round is over after {1000 * (at['over'] - at['killed']):.0f} ms; "
               f"a new process is taken in after {1000 * (at['taken in'] - at['started']):.0f} ms, and its first counted round is "
               f"over after {1000 * (at['counted'] - at['started']):.0f} ms")
     return code
