@@ -269,8 +269,8 @@ absl::Status SurvivorCalls::Say(absl::StatusCode code, absl::string_view operati
 }
 
 absl::Status SurvivorCalls::TimedOut(int64_t now_ns) const {
-  const std::vector<int> absent = machine_->not_called();
-  const int leader = machine_->leader();
+  const std::vector<int> absent = machine_->knowledge().not_called();
+  const int leader = machine_->knowledge().leader();
   const int guilty = !absent.empty() ? absent[0] : leader == peers_.rank() ? -1 : leader;
   const std::string why =
       !absent.empty() ? absl::StrCat(FailureWords::RankList(absent), " did not make the call")
@@ -315,10 +315,11 @@ absl::Status SurvivorCalls::Wrong(const Survivors::Decision& decision, uint32_t 
 
 absl::Status SurvivorCalls::Stale() const {
   const Survivors& machine = *machine_;
+  const SurvivorKnowledge& knows = machine.knowledge();
   const std::vector<int> others = machine.those_who_went_on().ranks();
   std::vector<int> unreached, reached;
-  for (const int r : machine.base().Without(machine.gone()).ranks()) {
-    (machine.cut().Has(r) ? unreached : reached).push_back(r);
+  for (const int r : knows.base().Without(knows.gone()).ranks()) {
+    (knows.cut().Has(r) ? unreached : reached).push_back(r);
   }
   std::string why;
   switch (machine.end()) {
@@ -329,7 +330,7 @@ absl::Status SurvivorCalls::Stale() const {
       why = absl::StrCat(peers_.NameOf(machine.by()), " takes it for dead");
       break;
     case Survivors::End::kMinority:
-      why = absl::StrCat("it reaches too few ranks to go on (of ", machine.base().count(),
+      why = absl::StrCat("it reaches too few ranks to go on (of ", knows.base().count(),
                          " ranks, it does not reach ", FailureWords::RankList(unreached),
                          ", which may live and go on)");
       break;

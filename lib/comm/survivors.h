@@ -74,10 +74,13 @@
 // With kAny, ranks that do not reach each other may decide differently, even if each of them is in
 // the set of the other.
 //
+// The machine consists of three parts. SurvivorKnowledge (survivor_knowledge.h) has the reports of
+// all ranks, and answers what follows from them. PeerSilence (peer_silence.h) decides which rank is
+// silent. Survivors exchanges the messages (survivor_messages.h) and decides.
+//
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -88,7 +91,10 @@
 
 #include "lib/base/bytes.h"
 #include "lib/base/clock.h"
+#include "lib/comm/peer_silence.h"
 #include "lib/comm/rank_set.h"
+#include "lib/comm/survivor_knowledge.h"
+#include "lib/comm/survivor_messages.h"
 
 namespace entrain {
 
@@ -97,7 +103,9 @@ class Survivors {
   // In a larger communicator, a message of this machine would not fit into a control message.
   static constexpr int kMostRanks = 1500;
 
-  enum class Kind : uint8_t { kAgree = 1, kShrink = 2 };
+  using Kind = SurvivorCallKind;
+  using Decision = SurvivorDecision;
+  using Error = Decision::Error;
   // The contribution of this rank's caller to an agreement.
   struct Wish {
     Kind kind = Kind::kAgree;
@@ -106,23 +114,6 @@ class Survivors {
     // For kShrink: this rank's context number for the new communicator. 0: no number is left.
     uint16_t context = 0;
     std::vector<int> exclude = {};
-  };
-
-  enum class Error : uint8_t {
-    kNone = 0,
-    kKinds = 1,     // `culprit` has made another call than the leader
-    kPolicies = 2,  // `culprit` has another partition policy
-    kContexts = 3,  // `culprit` has no context number left
-  };
-  struct Decision {
-    Kind kind = Kind::kAgree;
-    Error error = Error::kNone;
-    bool any = false;
-    int culprit = -1;
-    uint32_t flag = 0;
-    RankSet members;
-    std::vector<uint16_t> contexts;  // of the members, in rank order
-    friend bool operator==(const Decision&, const Decision&) = default;
   };
 
   // Why this rank has given up.
@@ -160,69 +151,37 @@ class Survivors {
   // next call.
   uint32_t number() const { return number_; }
   // Returns true if the caller has made the call number(), and the call is not decided.
-  bool pending() const { return called_ && end_ == End::kNone; }
-  Kind pending_kind() const { return wish_.kind; }
+  bool pending() const { return knows_.own().called && end_ == End::kNone; }
+  Kind pending_kind() const { return knows_.own().kind; }
   // Returns the decision about the call number() - 1, if it contains this rank.
   const std::optional<Decision>& last() const { return last_; }
   End end() const { return end_; }
   int by() const { return by_; }
   // Returns the ranks that went on without this rank. Empty: this rank does not know them.
   const RankSet& those_who_went_on() const { return went_on_; }
-  const RankSet& base() const { return base_; }
-  const RankSet& gone() const { return gone_; }
-  const RankSet& cut() const { return cut_; }
-  // Returns the ranks that this rank reaches and whose caller has not made the call.
-  std::vector<int> not_called() const;
-  int leader() const { return base_.Without(cut_).lowest(); }
+  // Returns what this rank knows about the call number().
+  const SurvivorKnowledge& knowledge() const { return knows_; }
 
  private:
-  enum class Type : uint8_t { kReport = 1, kProposal = 2, kAcceptance = 3, kDecision = 4 };
-  // Ballots are ordered by leader, and then by attempt.
-  struct Ballot {
-    int32_t leader = -1;  // -1: none
-    uint32_t attempt = 0;
-    friend auto operator<=>(const Ballot&, const Ballot&) = default;
-  };
-  struct Accepted {
-    Ballot ballot;
-    Decision decision;
-  };
-  struct Report {
-    bool called = false, given_up = false, asks = false, any = false;
-    Kind kind = Kind::kAgree;
-    uint32_t flag = 0;
-    uint16_t context = 0;
-    RankSet cut, gone, exclude;
-    Accepted accepted;
-  };
-  struct Proposal {
-    Ballot ballot;
-    Decision decision;
-    RankSet gone, to, accepted_by;
+  // A proposal of this rank, which is a leader.
+  struct Attempt {
+    SurvivorProposal proposal;
+    RankSet to, accepted_by;
   };
 
-  // Begins a new agreement: forgets everything about the one before.
-  void Begin();
-  void NoteTime(int64_t now_ns);
-  // Returns the time at which the rank counts as silent.
-  int64_t SilentAt(int rank) const;
+  // Begins a new agreement of these ranks: forgets everything about the one before.
+  void Begin(RankSet base);
 
   // Messages.
-  void WriteDecision(const Decision& decision, Writer* out) const;
-  bool ReadDecision(Reader* in, Decision* decision) const;
-  std::string ReportText(bool asks) const;
-  bool ReadReport(Reader* in, Report* report) const;
   void Send(int to, std::string text);
-  void SendReport(int to) { Send(to, ReportText(false)); }
-  std::string DecisionText(uint32_t number, const Decision& decision) const;
+  std::string ReportText(bool asks) const;
+  void SendReport(int to) { Send(to, ReportText(/*asks=*/false)); }
   void TellAll(bool asks);
-
-  void OnReport(int from, Report report);
+  void OnReport(int from, SurvivorReport report);
   void OnProposal(int from, Reader* in);
   void OnAcceptance(int from, Reader* in);
   void OnDecision(int from, uint32_t number, Reader* in);
 
-  bool AddGone(int rank);
   bool AddCut(int rank);
   // Must be called when the knowledge of this rank has changed. Sends a new report to all ranks and
   // calls Step.
@@ -230,38 +189,19 @@ class Survivors {
   void GiveUp(End end, int by);
   // [leader]
   void Step();
-  bool AllFollow(const RankSet& reached) const;
   // Returns the value to propose. nullopt: this rank has given up.
-  std::optional<Decision> Choose(const RankSet& reached);
-  Decision Fresh(const RankSet& reached, const RankSet& members) const;
-  // Returns a large set of ranks of `among` that all reach each other. Drops the rank with the most
-  // broken edges, again and again until no edge is broken. If several ranks have the most, drops
-  // the highest of these. Never drops `keep`.
-  RankSet Connected(RankSet among, int keep) const;
-  bool Broken(int a, int b) const;
-  bool IsQuorum(const RankSet& ranks) const;
-  void Propose(const RankSet& reached, Decision decision);
+  std::optional<Decision> Choose();
+  void Propose(Decision decision);
   void CountAcceptances();
   void Decide(const Decision& decision);
 
-  const Report& of(int rank) const { return reports_[static_cast<size_t>(rank)]; }
-
   const int rank_, size_;
   uint32_t number_ = 1;
-  RankSet base_, gone_, cut_, exclude_;
-  bool called_ = false;
-  Wish wish_;
-  std::vector<Report> reports_;  // of the call `number_`, by rank
-  Accepted accepted_;
-  Accepted recovered_;  // the best decision of an earlier leader that this leader has seen
-  std::optional<Proposal> proposal_;
+  SurvivorKnowledge knows_;
+  PeerSilence silence_;
+  AcceptedDecision recovered_;  // the best decision of an earlier leader that this leader has seen
+  std::optional<Attempt> attempt_;
   uint32_t attempts_ = 0;
-
-  int64_t silence_ns_ = 0;
-  int64_t ask_at_ns_ = 0;
-  int64_t awake_since_ns_ = 0;  // since this time the rank has been running without a break
-  int64_t last_event_ns_ = 0;
-  std::vector<int64_t> heard_ns_;  // by rank
 
   std::optional<Decision> last_;
   End end_ = End::kNone;

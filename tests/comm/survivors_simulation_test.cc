@@ -164,9 +164,9 @@ class World {
           if (other == rank(b).decided().end() || !goes_on(a) || !goes_on(b)) {
             continue;
           }
-          const bool apart =
-              any_ && (rank(a).machine().cut().Has(b) || rank(b).machine().cut().Has(a) ||
-                       !decision.members.Has(b) || !other->second.members.Has(a));
+          const bool apart = any_ && (rank(a).machine().knowledge().cut().Has(b) ||
+                                      rank(b).machine().knowledge().cut().Has(a) ||
+                                      !decision.members.Has(b) || !other->second.members.Has(a));
           if (!apart && !(other->second == decision)) {
             say("ranks ", b, ", ", a, " have decided #", number,
                 " differently: ", Text(other->second), " and ", Text(decision));
@@ -176,7 +176,7 @@ class World {
       }
       if (network_.alive(a) && rank(a).waits() && !SomeRankHasNotCalled()) {
         say("rank ", a, " still waits in #", rank(a).machine().number(), " for leader ",
-            rank(a).machine().leader());
+            rank(a).machine().knowledge().leader());
       }
     }
     for (int a = 0; a < size_; ++a) {
@@ -422,8 +422,8 @@ class World {
       absl::StrAppend(&text, "  rank ", r, network_.alive(r) ? "" : " dead",
                       rank(r).left() ? " left" : "", rank(r).called() ? "" : " never called",
                       ", number ", machine.number(), ", end ", static_cast<int>(machine.end()),
-                      ", cut {", absl::StrJoin(machine.cut().ranks(), ","), "} gone {",
-                      absl::StrJoin(machine.gone().ranks(), ","), "}\n");
+                      ", cut {", absl::StrJoin(machine.knowledge().cut().ranks(), ","), "} gone {",
+                      absl::StrJoin(machine.knowledge().gone().ranks(), ","), "}\n");
     }
     return text;
   }

@@ -131,7 +131,7 @@ TEST(Survivors, ARankThatHasNotCalledIsWaitedForAndNamed) {
   ranks.Call(2);
   ranks.DeliverAll();
   EXPECT_TRUE(ranks[0].pending());
-  EXPECT_THAT(ranks[0].not_called(), ElementsAre(1));
+  EXPECT_THAT(ranks[0].knowledge().not_called(), ElementsAre(1));
   // The rank answers, so it is not silent.
   for (int i = 0; i < 20; ++i) {
     ranks.now += kSilence / 4;
@@ -139,7 +139,7 @@ TEST(Survivors, ARankThatHasNotCalledIsWaitedForAndNamed) {
     ranks[2].OnTick(ranks.now);
     ranks.DeliverAll();
   }
-  EXPECT_THAT(ranks[0].cut().ranks(), IsEmpty());
+  EXPECT_THAT(ranks[0].knowledge().cut().ranks(), IsEmpty());
   ranks.Call(1);
   ranks.DeliverAll();
   EXPECT_THAT(MembersOf(ranks[2]), ElementsAre(0, 1, 2));
@@ -274,7 +274,7 @@ TEST(Survivors, ARankThatWasStoppedDoesNotTakeTheOthersForSilent) {
   ranks.DeliverAll();
   ranks.now += 10 * kSilence;
   ranks[0].OnTick(ranks.now);
-  EXPECT_THAT(ranks[0].cut().ranks(), IsEmpty());
+  EXPECT_THAT(ranks[0].knowledge().cut().ranks(), IsEmpty());
   EXPECT_GT(ranks[0].next_tick().at_ns, ranks.now);
   ranks.now += kSilence / 4;
   ranks[0].OnTick(ranks.now);
@@ -282,7 +282,7 @@ TEST(Survivors, ARankThatWasStoppedDoesNotTakeTheOthersForSilent) {
   ranks[0].OnTick(ranks.now);
   ranks.now += kSilence / 2;
   ranks[0].OnTick(ranks.now);
-  EXPECT_THAT(ranks[0].cut().ranks(), ElementsAre(1)) << "it has had time to answer";
+  EXPECT_THAT(ranks[0].knowledge().cut().ranks(), ElementsAre(1)) << "it has had time to answer";
 }
 
 TEST(Survivors, AnExcludedRankGivesUpAndItsExcluderIsKnown) {

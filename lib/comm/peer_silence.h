@@ -1,0 +1,50 @@
+// Knows when a rank was heard last. Decides when a rank that sends nothing counts as silent, and when
+// this rank must ask the others for a sign of life. PeerSilence is a pure state machine without I/O
+// and clock. The agreement on the ranks that go on uses it (survivors.h).
+//
+// A process that was stopped does not hear its peers. So if no event came for half of the allowed
+// silence, the time of this break does not count as silence of the peers.
+//
+// Thread safety: none. Belongs to the communicator's driver.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lib/base/clock.h"
+
+namespace entrain {
+
+class PeerSilence {
+ public:
+  // The ranks are 0 to size - 1.
+  explicit PeerSilence(int size) : heard_ns_(static_cast<size_t>(size), 0) {}
+
+  // Must be called when this rank begins to wait for the others and has just asked them. From now
+  // on a rank that sends nothing for `allowed_ns` counts as silent.
+  void Begin(int64_t now_ns, int64_t allowed_ns);
+  // Must be called at every event, before its other consequences.
+  void OnEvent(int64_t now_ns);
+  // Must be called when a message of the rank has come.
+  void OnHeard(int rank, int64_t now_ns) { heard_ns_[static_cast<size_t>(rank)] = now_ns; }
+  // Returns true if this rank must ask the others now. The next question is then due after a
+  // quarter of the allowed silence.
+  bool TakeQuestion(int64_t now_ns);
+
+  // Returns the time of the next question.
+  Deadline ask_at() const { return {ask_at_ns_}; }
+  // Returns the time at which the rank counts as silent if it sends nothing until then.
+  Deadline SilentAt(int rank) const;
+
+ private:
+  static constexpr int64_t kQuestionsPerSilence = 4;
+
+  int64_t allowed_ns_ = 0;
+  int64_t ask_at_ns_ = 0;
+  int64_t awake_since_ns_ = 0;  // since this time this rank has been running without a break
+  int64_t last_event_ns_ = 0;
+  std::vector<int64_t> heard_ns_;  // by rank
+};
+
+}  // namespace entrain

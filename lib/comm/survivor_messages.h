@@ -1,0 +1,102 @@
+// The messages by which ranks agree on the ranks that go on (survivors.h), and their form on the
+// wire. Every message begins with the number of the call (u32) and the type (u8). The fields of the
+// type follow.
+//
+// Thread safety: the same as for other values.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lib/base/bytes.h"
+#include "lib/comm/rank_set.h"
+
+namespace entrain {
+
+enum class SurvivorMessageType : uint8_t {
+  kReport = 1,
+  kProposal = 2,
+  kAcceptance = 3,
+  kDecision = 4,
+};
+
+enum class SurvivorCallKind : uint8_t { kAgree = 1, kShrink = 2 };
+
+// The result of an agreement.
+struct SurvivorDecision {
+  enum class Error : uint8_t {
+    kNone = 0,
+    kKinds = 1,     // `culprit` has made another call than the leader
+    kPolicies = 2,  // `culprit` has another partition policy
+    kContexts = 3,  // `culprit` has no context number left
+  };
+  SurvivorCallKind kind = SurvivorCallKind::kAgree;
+  Error error = Error::kNone;
+  bool any = false;
+  int culprit = -1;
+  uint32_t flag = 0;
+  RankSet members;
+  std::vector<uint16_t> contexts;  // of the members, in rank order
+  friend bool operator==(const SurvivorDecision&, const SurvivorDecision&) = default;
+
+  // Returns the message that tells the decision.
+  std::string ToText(uint32_t number) const;
+  // The decision is the last field of several messages. Read must be called on an empty decision.
+  // It returns false if the fields are malformed. The caller must check that nothing follows.
+  void WriteTo(Writer* out) const;
+  bool Read(Reader* in, int size);
+};
+
+// Ballots are ordered by leader, and then by attempt.
+struct SurvivorBallot {
+  int32_t leader = -1;  // -1: none
+  uint32_t attempt = 0;
+  friend auto operator<=>(const SurvivorBallot&, const SurvivorBallot&) = default;
+};
+
+// A decision that a rank has accepted, and its ballot.
+struct AcceptedDecision {
+  SurvivorBallot ballot;
+  SurvivorDecision decision;
+};
+
+// What a rank tells of itself: whether its caller has made the call, the caller's wish, the
+// knowledge of other ranks, and the decision that the rank has accepted.
+struct SurvivorReport {
+  bool called = false, given_up = false;
+  bool asks = false;  // the receiver must answer with its own report
+  // The wish (Survivors::Wish).
+  bool any = false;
+  SurvivorCallKind kind = SurvivorCallKind::kAgree;
+  uint32_t flag = ~0u;
+  uint16_t context = 0;
+  RankSet cut, gone, exclude;
+  AcceptedDecision accepted;
+
+  std::string ToText(uint32_t number) const;
+  // Reads the fields after the type, up to the end of the message. Returns false if they are
+  // malformed. The same holds for Read of the types below.
+  bool Read(Reader* in, int size);
+};
+
+// A leader's proposal. The leader is the sender.
+struct SurvivorProposal {
+  uint32_t attempt = 0;
+  RankSet gone;  // the ranks that the leader knows to be gone
+  SurvivorDecision decision;
+
+  std::string ToText(uint32_t number) const;
+  bool Read(Reader* in, int size);
+};
+
+// Tells a leader that its proposal is accepted.
+struct SurvivorAcceptance {
+  uint32_t attempt = 0;
+
+  std::string ToText(uint32_t number) const;
+  bool Read(Reader* in);
+};
+
+}  // namespace entrain
