@@ -18,7 +18,6 @@ constexpr int64_t kKeptCapacity =
 // consist of zeroed pages, and the zeroing costs more than the copy of the message.
 constexpr int64_t kSpareBytes = 256 << 10;
 constexpr size_t kSpares = 4;
-constexpr size_t kFirstBuckets = 16, kFirstBlock = 4, kBlock = 32;
 
 void Copy(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes > 0) {  // an empty span may have null pointers
@@ -53,90 +52,12 @@ absl::Status MismatchError(const Envelope& receive, int64_t receive_bytes, const
 
 MatchQueue::MatchQueue(Endpoint* endpoint, Events* events, CompletionList* completions,
                        int64_t early_limit)
-    : endpoint_(endpoint),
-      events_(events),
-      completions_(completions),
-      early_limit_(early_limit),
-      buckets_(kFirstBuckets, nullptr) {}
+    : endpoint_(endpoint), events_(events), completions_(completions), early_limit_(early_limit) {}
 
 MatchQueue::~MatchQueue() = default;
 
-template <typename T>
-T* MatchQueue::Pool<T>::Take(T* T::*next) {
-  if (free == nullptr) {
-    // Most paths need few nodes.
-    const size_t nodes = blocks.size() < 3 ? kFirstBlock << blocks.size() : kBlock;
-    blocks.push_back(std::make_unique<T[]>(nodes));
-    for (size_t i = 0; i < nodes; ++i) {
-      Give(&blocks.back()[i], next);
-    }
-  }
-  T* node = free;
-  free = node->*next;
-  node->*next = nullptr;
-  return node;
-}
-
-size_t MatchQueue::BucketOf(Tag tag) const {
-  // Tags differ in a few low or middle bits. So the hash multiplies and takes the high half of the
-  // product.
-  return static_cast<size_t>((tag.bits() * 0x9E3779B97F4A7C15u) >> 32) & (buckets_.size() - 1);
-}
-
-MatchQueue::Line* MatchQueue::Find(Tag tag) const {
-  Line* line = buckets_[BucketOf(tag)];
-  while (line != nullptr && line->tag != tag) {
-    line = line->next;
-  }
-  return line;
-}
-
-MatchQueue::Line* MatchQueue::FindOrAdd(Tag tag) {
-  if (Line* line = Find(tag)) {
-    return line;
-  }
-  if (lines_ >= buckets_.size()) {
-    Grow();
-  }
-  Line* line = line_pool_.Take(&Line::next);
-  line->tag = tag;
-  Line*& bucket = buckets_[BucketOf(tag)];
-  line->next = bucket;
-  bucket = line;
-  ++lines_;
-  return line;
-}
-
-void MatchQueue::RemoveIfEmpty(Line* line) {
-  if (!line->empty()) {
-    return;
-  }
-  Line** link = &buckets_[BucketOf(line->tag)];
-  while (*link != line) {
-    link = &(*link)->next;
-  }
-  *link = line->next;
-  *line = Line();
-  line_pool_.Give(line, &Line::next);
-  --lines_;
-}
-
-void MatchQueue::Grow() {
-  std::vector<Line*> old(buckets_.size() * 2, nullptr);
-  old.swap(buckets_);
-  for (Line* line : old) {
-    while (line != nullptr) {
-      Line* next = line->next;
-      Line*& bucket = buckets_[BucketOf(line->tag)];
-      line->next = bucket;
-      bucket = line;
-      line = next;
-    }
-  }
-}
-
 Incoming* MatchQueue::NewIncoming(const Envelope& envelope, int64_t bytes) {
-  Incoming* incoming = incoming_pool_.Take(&Incoming::next_);
+  Incoming* incoming = incoming_pool_.Take();
   incoming->envelope_ = envelope;
   incoming->bytes_ = bytes;
   return incoming;
@@ -153,7 +74,7 @@ void MatchQueue::Recycle(Incoming* incoming) {
   } else if (capacity == kSpareBytes && spares_.size() < kSpares) {
     spares_.push_back(std::move(storage));
   }
-  incoming_pool_.Give(incoming, &Incoming::next_);
+  incoming_pool_.Give(incoming);
 }
 
 void MatchQueue::Release(Incoming* incoming) {
@@ -207,7 +128,7 @@ void MatchQueue::Keep(Incoming* incoming) {
     incoming->target_ = incoming->storage_.get();
   }
   incoming->in_line_ = true;
-  Line* line = FindOrAdd(incoming->envelope_.tag);
+  Line* line = lines_.FindOrAdd(incoming->envelope_.tag);
   (line->last_early == nullptr ? line->first_early : line->last_early->next_) = incoming;
   line->last_early = incoming;
 }
@@ -228,7 +149,7 @@ void MatchQueue::GiveStorage(Incoming* incoming) {
 }
 
 MatchQueue::Match MatchQueue::TakePosted(const Envelope& envelope, int64_t bytes, Posted* taken) {
-  Line* line = Find(envelope.tag);
+  Line* line = lines_.Find(envelope.tag);
   if (line == nullptr || line->first_posted == nullptr) {
     return Match::kNone;
   }
@@ -237,10 +158,10 @@ MatchQueue::Match MatchQueue::TakePosted(const Envelope& envelope, int64_t bytes
   if (line->first_posted == nullptr) {
     line->last_posted = nullptr;
   }
-  RemoveIfEmpty(line);
+  lines_.RemoveIfEmpty(line);
   --posted_;
   *taken = *posted;
-  posted_pool_.Give(posted, &Posted::next);
+  posted_pool_.Give(posted);
   const auto expected = static_cast<int64_t>(taken->into.size());
   if (taken->envelope.descriptor != envelope.descriptor || expected != bytes) {
     completions_->Add(taken->done, MismatchError(taken->envelope, expected, envelope, bytes), 0);
@@ -254,16 +175,16 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
     *hint.loan = Loan();
   }
   if (!end_.ok()) {
-    const Line* kept = Find(envelope.tag);
+    const Line* kept = lines_.Find(envelope.tag);
     if (kept == nullptr || kept->first_early == nullptr) {
       completions_->Add(done, end_, 0);
       return nullptr;
     }
   }
-  Line* line = FindOrAdd(envelope.tag);
+  Line* line = lines_.FindOrAdd(envelope.tag);
   Incoming* incoming = line->first_early;
   if (incoming == nullptr) {
-    Posted* posted = posted_pool_.Take(&Posted::next);
+    Posted* posted = posted_pool_.Take();
     *posted = {envelope, into, done, hint, nullptr};
     (line->last_posted == nullptr ? line->first_posted : line->last_posted->next) = posted;
     line->last_posted = posted;
@@ -297,7 +218,7 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
 }
 
 MatchQueue::Kept MatchQueue::TakeKept(const Envelope& envelope, Bytes into) {
-  Line* line = lines_ == 0 ? nullptr : Find(envelope.tag);
+  Line* line = lines_.empty() ? nullptr : lines_.Find(envelope.tag);
   if (line == nullptr) {
     return Kept::kNothing;
   }
@@ -318,7 +239,7 @@ Incoming* MatchQueue::Unline(Line* line) {
   if (line->first_early == nullptr) {
     line->last_early = nullptr;
   }
-  RemoveIfEmpty(line);
+  lines_.RemoveIfEmpty(line);
   incoming->in_line_ = false;
   incoming->next_ = nullptr;
   return incoming;
@@ -439,7 +360,7 @@ void MatchQueue::DropHeld(Incoming* incoming, const absl::Status& why) {
 }
 
 bool MatchQueue::Withdraw(Tag tag, uint64_t handle, const absl::Status& why) {
-  Line* line = Find(tag);
+  Line* line = lines_.Find(tag);
   for (Incoming* early = line == nullptr ? nullptr : line->first_early; early != nullptr;
        early = early->next_) {
     if (early->by_rts_ && early->handle_ == handle) {
@@ -454,7 +375,7 @@ void MatchQueue::FailPosted(Line* line, const absl::Status& why) {
   while (Posted* posted = line->first_posted) {
     line->first_posted = posted->next;
     completions_->Add(posted->done, why, 0);
-    posted_pool_.Give(posted, &Posted::next);
+    posted_pool_.Give(posted);
     --posted_;
   }
   line->last_posted = nullptr;
@@ -479,17 +400,13 @@ void MatchQueue::ForgetEarly(Line* line, std::vector<uint64_t>* refused) {
 }
 
 void MatchQueue::Revoke(Context mine, const absl::Status& why, std::vector<uint64_t>* refused) {
-  for (Line* line : buckets_) {
-    while (line != nullptr) {
-      Line* next = line->next;
-      if (line->tag.context() == mine) {
-        FailPosted(line, why);
-        ForgetEarly(line, refused);
-        RemoveIfEmpty(line);
-      }
-      line = next;
+  lines_.ForEach([&](Line* line) {
+    if (line->tag.context() == mine) {
+      FailPosted(line, why);
+      ForgetEarly(line, refused);
+      lines_.RemoveIfEmpty(line);
     }
-  }
+  });
   for (Incoming* incoming : held_) {
     if (incoming->envelope_.tag.context() == mine) {
       DropHeld(incoming, why);
@@ -524,15 +441,11 @@ void MatchQueue::FailAll(const absl::Status& why) {
   if (end_.ok()) {
     end_ = why;
   }
-  for (Line* line : buckets_) {
-    while (line != nullptr) {
-      Line* next = line->next;
-      FailPosted(line, why);
-      ForgetUnfinished(line);
-      RemoveIfEmpty(line);
-      line = next;
-    }
-  }
+  lines_.ForEach([&](Line* line) {
+    FailPosted(line, why);
+    ForgetUnfinished(line);
+    lines_.RemoveIfEmpty(line);
+  });
   while (!held_.empty()) {
     Fail(held_.back(), why);
   }

@@ -39,6 +39,8 @@
 #include "absl/status/statusor.h"
 
 #include "lib/base/bytes.h"
+#include "transports/node_pool.h"
+#include "transports/tag_table.h"
 #include "transports/transport.h"
 
 namespace entrain {
@@ -145,7 +147,7 @@ class MatchQueue {
 
   // Implements Endpoint::HasEarly.
   bool HasEarly(Tag tag) const {
-    const Line* line = lines_ == 0 ? nullptr : Find(tag);
+    const Line* line = lines_.empty() ? nullptr : lines_.Find(tag);
     return line != nullptr && line->first_early != nullptr;
   }
 
@@ -203,33 +205,14 @@ class MatchQueue {
     RecvHint hint;
     Posted* next;
   };
-  // The receives or the messages of one tag (invariant a). Removed when empty.
+  // The receives or the messages of one tag (invariant a).
   struct Line {
     Tag tag;
     Posted *first_posted = nullptr, *last_posted = nullptr;
     Incoming *first_early = nullptr, *last_early = nullptr;
-    Line* next = nullptr;  // next line in its bucket, or in the free list
+    Line* next = nullptr;  // for TagTable
     bool empty() const { return first_posted == nullptr && first_early == nullptr; }
   };
-  // Nodes of one type: blocks of nodes, which are freed only with the pool, and a list of the free
-  // nodes.
-  template <typename T>
-  struct Pool {
-    std::vector<std::unique_ptr<T[]>> blocks;
-    T* free = nullptr;
-    T* Take(T* T::*next);
-    void Give(T* node, T* T::*next) {
-      node->*next = free;
-      free = node;
-    }
-  };
-
-  size_t BucketOf(Tag tag) const;
-  Line* Find(Tag tag) const;
-  Line* FindOrAdd(Tag tag);
-  void RemoveIfEmpty(Line* line);
-  void Grow();
-
   // The result of the search for a receive that matches a message's envelope.
   enum class Match { kNone, kTaken, kMismatch };
   // Removes the first receive of the tag, if there is one, and stores it in `*taken`. kMismatch:
@@ -257,11 +240,9 @@ class MatchQueue {
   CompletionList* const completions_;
   const int64_t early_limit_;
 
-  std::vector<Line*> buckets_;  // their number is a power of two
-  size_t lines_ = 0;
-  Pool<Line> line_pool_;
-  Pool<Posted> posted_pool_;
-  Pool<Incoming> incoming_pool_;
+  TagTable<Line> lines_;
+  NodePool<Posted, &Posted::next> posted_pool_;
+  NodePool<Incoming, &Incoming::next_> incoming_pool_;
   std::vector<std::unique_ptr<std::byte[]>> spares_;  // free blocks of kSpareBytes, for larger
                                                       // messages
   std::vector<Incoming*> held_;
