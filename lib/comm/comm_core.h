@@ -1,20 +1,21 @@
-// The core of a communicator: the object that the engine knows. The core connects the parts of the
-// communicator with each other and with the engine's events. The user's handle, the engine and the
-// works share the core. A core may still exist after Engine::Shutdown has destroyed the endpoints.
-// It does not use the endpoints any more then.
+// The core of a communicator. The core owns the parts of the communicator and starts its calls.
+// CommEvents takes the engine's events. The user's handle, the engine and the works share the core.
+// A core may still exist after Engine::Shutdown has destroyed the endpoints. It does not use the
+// endpoints any more then.
 //
 // Thread safety: any thread, except for functions marked [driver] (lib/engine/driver_seat.h).
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/base/status.h"
 #include "lib/comm/call_funnel.h"
 #include "lib/comm/call_runner.h"
+#include "lib/comm/comm_events.h"
 #include "lib/comm/comm_stats.h"
 #include "lib/comm/core_config.h"
 #include "lib/comm/ending.h"
@@ -22,12 +23,8 @@
 #include "lib/comm/flight_dump.h"
 #include "lib/comm/flight_recorder.h"
 #include "lib/comm/inline_path.h"
-#include "lib/comm/inquiry.h"
-#include "lib/comm/member_report.h"
-#include "lib/comm/mismatch.h"
 #include "lib/comm/open_calls.h"
 #include "lib/comm/peers.h"
-#include "lib/comm/respondent.h"
 #include "lib/comm/survivor_calls.h"
 #include "lib/engine/engine.h"
 
@@ -41,13 +38,7 @@ WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t
 // Endpoint::Explain returns.
 absl::StatusOr<std::string> Explain(CommCore& core, CallKind kind, int64_t count, DType dtype);
 
-class CommCore final : public ContextOwner,
-                       private EndingOwner,
-                       private InquiryOwner,
-                       private MismatchOwner,
-                       private RunnerOwner,
-                       private SurvivorCallsOwner,
-                       public std::enable_shared_from_this<CommCore> {
+class CommCore final : private EventsOwner, public std::enable_shared_from_this<CommCore> {
  public:
   CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config);
   // Makes the core. Computes config.paths.cores from the cores of all members. Tells the engine if
@@ -67,16 +58,18 @@ class CommCore final : public ContextOwner,
   InlinePath& inline_path() { return inline_; }
   // Returns the object that gives calls their numbers, their plans and their default timeout.
   CallFunnel& funnel() { return funnel_; }
+  const CallFunnel& funnel() const { return funnel_; }
   // Returns the object that knows whether the communicator has ended, and that can end it.
   Ending& ending() { return ending_; }
+  const Ending& ending() const { return ending_; }
+  // [driver] Returns the object that takes the engine's events.
+  CommEvents& events() { return events_; }
   // SetPaths and SetProbed change the figures by which plans are chosen. Plans made before the call
   // are not used any more.
   void SetPaths(const Paths& paths);
   void SetProbed(const CostModel& model);
   CommStats stats() const;
   const FlightRecorder& flight() const { return flight_; }
-  absl::Status end_status() const { return ending_.status(); }
-  std::vector<CallNumbers::Count> started_counts() const { return funnel_.counts(); }
   // [driver] Returns the part of a flight dump that only the driver can read.
   FlightLook flight_look() const;
   // Returns the name of the transport to a member. "self" for this rank itself.
@@ -99,42 +92,10 @@ class CommCore final : public ContextOwner,
   int rank() const { return config_.rank; }
   int size() const { return static_cast<int>(config_.members.size()); }
 
-  // [driver] Opens the communicator's context in the engine. Must be called once, before any call.
-  void Open();
-  // [driver] Must be called when the user releases the communicator. `what` is a phrase for errors:
-  // "destroyed the communicator".
-  void Leave(absl::string_view what);
-  // [driver] Returns this rank's knowledge of each rank, in rank order.
-  std::vector<MemberReport> Members() const;
-
-  // ContextOwner [driver]
-  void Attend() override;
-  void OnControl(Endpoint& from, absl::string_view message) override;
-  void OnLost(Endpoint& from, const absl::Status& why) override;
-  Deadline next_tick() const override;
-  void OnTick(int64_t now_ns) override;
-  void OnEarly(Endpoint& from, const Envelope& envelope) override;
-  std::string UserOf(ConstBytes bytes) const override;
-  void OnShutdown() override;
-  std::optional<int64_t> waits_since() const override;
-  Deadline FindOut(HeldUpBy then) override;
-
  private:
-  // EndingOwner, InquiryOwner, MismatchOwner, RunnerOwner and SurvivorCallsOwner. All functions but
-  // Keep are [driver].
+  // EventsOwner
   std::shared_ptr<void> Keep() override { return shared_from_this(); }
-  bool left(int rank) const override { return inquiry_.left(rank); }
-  void EndCalls(const absl::Status& why) override;
-  // Returns true if the communicator has ended, and only agreements on the remaining ranks are
-  // left.
-  bool Over() const;
-  absl::Status CauseOf(int rank) const override;
-  bool SaysNothing(int rank) const override;
-  void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override;
-  void NeedFlush() override { engine_.seat().NeedFlush(); }
-  void NeedAttention() override;
-  void Fail(const absl::Status& why) override { ending_.Fail(why); }
-  void EndAsStale(const absl::Status& why) override { ending_.EndAsStale(why); }
+  void OnFailure() override;
   std::shared_ptr<CommCore> MakeNext(const std::string& name,
                                      const std::vector<std::pair<int, Context>>& members) override;
 
@@ -151,18 +112,11 @@ class CommCore final : public ContextOwner,
 
   OpenCalls open_;  // [driver]
   FlightRecorder flight_;
+  CommEvents events_;  // [driver]
   Ending ending_;
   CallRunner runner_;
   CallFunnel funnel_;
   InlinePath inline_;
-
-  // [driver]:
-  Mismatches mismatches_;
-  Inquiry inquiry_;
-  Respondent respondent_;
-  SurvivorCalls survivors_;
-  int64_t opened_ns_ = 0;
-  bool attending_ = false;
 };
 
 }  // namespace entrain

@@ -42,7 +42,7 @@ Communicator::~Communicator() {
     core_->ending().Abort(absl::StrCat("it destroyed the communicator with ", open,
                                        " unfinished calls on device memory"));
   }
-  core_->engine().seat().RunInDriver([this] { core_->Leave("destroyed the communicator"); });
+  core_->engine().seat().RunInDriver([this] { core_->events().Leave("destroyed the communicator"); });
   if (device_calls_ != nullptr) {
     device_calls_->Close();
   }
@@ -51,7 +51,7 @@ Communicator::~Communicator() {
 std::shared_ptr<Communicator> Communicator::Open(std::shared_ptr<Runtime> runtime,
                                                  CoreConfig config) {
   auto core = CommCore::Make(runtime->shared_engine(), runtime->pool(), std::move(config));
-  core->engine().seat().RunInDriver([&] { core->Open(); });
+  core->engine().seat().RunInDriver([&] { core->events().Open(); });
   return std::shared_ptr<Communicator>(new Communicator(std::move(runtime), std::move(core)));
 }
 
@@ -288,7 +288,7 @@ absl::Status Communicator::Agree(uint32_t* flag, int64_t timeout_ns) {
 
 std::vector<MemberReport> Communicator::Members() const {
   std::vector<MemberReport> reports;
-  core_->engine().seat().RunInDriver([&] { reports = core_->Members(); });
+  core_->engine().seat().RunInDriver([&] { reports = core_->events().Members(); });
   return reports;
 }
 
@@ -350,7 +350,7 @@ void Communicator::EndWith(const absl::Status& why) {
 void Communicator::LeaveWith(const absl::Status& why) {
   EndWith(why);
   core_->engine().seat().RunInDriver([this] {
-    core_->Leave("gave up");
+    core_->events().Leave("gave up");
     core_->engine().Flush();
   });
 }

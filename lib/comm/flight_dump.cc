@@ -198,9 +198,9 @@ FlightComm Describe(const CommCore& core, const FlightLook& look) {
   // A process never uses a context number twice, and all members know the context number of the
   // first member.
   comm.id = absl::StrCat(comm.members[0].process, "-", config.members[0].context);
-  comm.ended = core.end_status();
+  comm.ended = core.ending().status();
   comm.driver_answers = look.answered;
-  comm.started = core.started_counts();
+  comm.started = core.funnel().counts();
   comm.submitted = core.flight().submitted();
   comm.inlined = core.flight().inlined();
   for (const FlightEntry& entry : core.flight().Read()) {

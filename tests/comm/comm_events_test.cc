@@ -1,0 +1,182 @@
+// The events of a communicator whose members the test plays.
+#include "lib/comm/comm_events.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "lib/comm/comm_core.h"
+#include "tests/comm/played_comm.h"
+
+namespace entrain {
+namespace {
+
+class CommEventsTest : public PlayedComm {
+ protected:
+  CommEventsTest() {
+    engine = std::make_shared<Engine>(SeatOptions{.clock = &clock, .own_thread = false});
+    config.context = engine->ReserveContext();
+    core = CommCore::Make(engine, pool, config);
+    InDriver([&] { events().Open(); });
+  }
+  void TearDown() override {
+    for (PlayedPeer& endpoint : endpoints) {
+      endpoint.Complete(absl::AbortedError("the test is over"));
+    }
+    InDriver([&] { events().Attend(); });
+    PlayedComm::TearDown();
+  }
+
+  CommEvents& events() { return core->events(); }
+  template <typename F>
+  void InDriver(F job) {
+    engine->seat().RunInDriver(job);
+  }
+  // The member sends a control message.
+  void Tell(int from, ControlKind kind, const std::string& body = "") {
+    Writer message;
+    message.Put(kind).PutRaw(body.data(), body.size());
+    InDriver([&] { events().OnControl(endpoints[static_cast<size_t>(from)], message.text()); });
+  }
+  // Starts a call, which the driver begins at once.
+  RefPtr<Work> Begin(const Call& call) {
+    auto work = core->Start(call, true);
+    engine->seat().PollOnce();
+    return std::move(work).value();
+  }
+  void Tick() {
+    InDriver([&] {
+      if (events().next_tick().Passed(clock.Now())) {
+        events().OnTick(clock.Now());
+      }
+    });
+  }
+  MemberReport::State StateOf(int rank) {
+    std::vector<MemberReport> reports;
+    InDriver([&] { reports = events().Members(); });
+    return reports[static_cast<size_t>(rank)].state;
+  }
+  std::string Message() const { return std::string(core->ending().status().message()); }
+  // Returns the kinds of the messages that the member got.
+  static std::vector<ControlKind> KindsOf(const std::vector<std::string>& messages) {
+    std::vector<ControlKind> kinds;
+    for (const std::string& message : messages) {
+      Reader reader(message);
+      reader.Get<Context>();
+      kinds.push_back(reader.Get<ControlKind>());
+    }
+    return kinds;
+  }
+
+  FakeClock clock;
+  std::shared_ptr<CommCore> core;
+};
+
+TEST_F(CommEventsTest, TheEngineReportsToTheEventsAndKeepsTheCommunicator) {
+  const long users = core.use_count();
+  EXPECT_GT(users, 1) << "the engine is a user";
+  engine->OnControl(endpoints[0], Writer().Put(config.context).Put(ControlKind::kAbort).Take());
+  engine->seat().PollOnce();
+  EXPECT_EQ(Message(), "c: rank 0 (played) ended it");
+}
+
+TEST_F(CommEventsTest, AMembersReasonEndsItAndIsPassedOn) {
+  Tell(0, ControlKind::kAbort, EncodeStatus(absl::UnavailableError("c: lost somebody")));
+  EXPECT_EQ(core->ending().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Message(), "c: lost somebody");
+  EXPECT_EQ(KindsOf(endpoints[2].sent), std::vector{ControlKind::kAbort});
+}
+
+TEST_F(CommEventsTest, MessagesOfStrangersAndOfUnknownKindsDoNothing) {
+  PlayedPeer stranger;
+  InDriver([&] {
+    events().OnControl(stranger, Writer().Put(ControlKind::kAbort).Take());
+    events().OnControl(endpoints[0], "");
+    events().OnControl(endpoints[0], Writer().Put(uint8_t{99}).Take());
+    events().OnLost(stranger, absl::UnavailableError("the peer is gone"));
+  });
+  EXPECT_FALSE(core->ending().ended());
+  EXPECT_EQ(StateOf(0), MemberReport::State::kAlive);
+}
+
+TEST_F(CommEventsTest, AMemberThatHasLeftIsReportedAlsoAfterTheEnd) {
+  Tell(0, ControlKind::kLeave);
+  EXPECT_EQ(StateOf(0), MemberReport::State::kLeft);
+  EXPECT_FALSE(core->ending().ended()) << "leaving is no error";
+  core->ending().Abort("had enough");
+  Tell(2, ControlKind::kLeave);
+  EXPECT_EQ(StateOf(2), MemberReport::State::kLeft);
+  EXPECT_TRUE(endpoints[0].sent.empty()) << "it is told nothing more";
+}
+
+TEST_F(CommEventsTest, ALostPathEndsItAfterAMoment) {
+  InDriver([&] { events().OnLost(endpoints[2], absl::UnavailableError("the path broke")); });
+  Tick();
+  EXPECT_FALSE(core->ending().ended()) << "a better reason may come";
+  clock.Advance(Membership::kGraceNs);
+  Tick();
+  EXPECT_TRUE(core->ending().ended());
+  EXPECT_EQ(BlameOf(core->ending().status()).rank, 2);
+}
+
+TEST_F(CommEventsTest, TheLossOfAMemberThatHasLeftIsNoError) {
+  Tell(2, ControlKind::kLeave);
+  InDriver([&] { events().OnLost(endpoints[2], absl::UnavailableError("the path broke")); });
+  clock.Advance(10 * Membership::kGraceNs);
+  Tick();
+  EXPECT_FALSE(core->ending().ended());
+}
+
+TEST_F(CommEventsTest, MembersAreAskedAboutACallWhoseTimeIsUp) {
+  const RefPtr<Work> work = Begin(AllReduce());
+  EXPECT_EQ(events().waits_since(), clock.Now());
+  EXPECT_EQ(events().next_tick().at_ns, clock.Now() + config.timeout_ns);
+  clock.Advance(config.timeout_ns);
+  Tick();
+  EXPECT_EQ(KindsOf(endpoints[0].urgent), std::vector{ControlKind::kQuery});
+  EXPECT_EQ(KindsOf(endpoints[2].urgent), std::vector{ControlKind::kQuery});
+  EXPECT_FALSE(work->done());
+  clock.Advance(Membership::kAnswerNs);
+  Tick();
+  EXPECT_TRUE(work->done());
+  EXPECT_EQ(BlameOf(core->ending().status()).rank, 0) << "the lowest that did not answer";
+  EXPECT_EQ(events().waits_since(), std::nullopt);
+}
+
+TEST_F(CommEventsTest, AQuestionIsAnsweredUntilTheEnd) {
+  Writer query;
+  const Descriptor none;
+  query.Put(uint32_t{5})
+      .Put(Asked::kCollective)
+      .Put(CallFunnel::kPing.user_tag)
+      .Put(CallFunnel::kPing.number)
+      .PutRaw(&none, sizeof(none));
+  const auto ask = [&] { Tell(0, ControlKind::kQuery, query.text()); };
+  ask();
+  EXPECT_EQ(KindsOf(endpoints[0].urgent), std::vector{ControlKind::kAnswer});
+  core->ending().Abort("had enough");
+  const size_t told = endpoints[0].urgent.size();
+  ask();
+  EXPECT_EQ(endpoints[0].urgent.size(), told);
+}
+
+TEST_F(CommEventsTest, TheUserOfMemoryIsNamed) {
+  const Call call = AllReduce();
+  const ConstBytes bytes(static_cast<const std::byte*>(call.in.data), 8);
+  EXPECT_EQ(events().UserOf(bytes), "");
+  const RefPtr<Work> work = Begin(call);
+  EXPECT_EQ(events().UserOf(bytes), "all_reduce #1 on c");
+}
+
+TEST_F(CommEventsTest, ItLeavesOnceWhenTheUserReleasesIt) {
+  InDriver([&] { events().Leave("destroyed the communicator"); });
+  EXPECT_EQ(KindsOf(endpoints[0].sent), std::vector{ControlKind::kLeave});
+  InDriver([&] { events().OnShutdown(); });
+  EXPECT_EQ(endpoints[0].sent.size(), 1u);
+}
+
+}  // namespace
+}  // namespace entrain
