@@ -35,8 +35,8 @@ entrain_status_t entrain_mem_alloc(entrain_comm_t* comm, size_t bytes, uint32_t 
     }
     const auto pages = (flags & ENTRAIN_MEM_HUGE_PAGES) != 0 ? SealedMemory::Pages::kHuge
                                                              : SealedMemory::Pages::kUsual;
-    ENTRAIN_ASSIGN_OR_RETURN(*memory,
-                             comm->comm->AllocateMemory(static_cast<int64_t>(bytes), pages));
+    ENTRAIN_ASSIGN_OR_RETURN(
+        *memory, comm->comm->runtime().memory().Allocate(static_cast<int64_t>(bytes), pages));
     return absl::OkStatus();
   });
 }
@@ -44,7 +44,7 @@ entrain_status_t entrain_mem_alloc(entrain_comm_t* comm, size_t bytes, uint32_t 
 entrain_status_t entrain_mem_free(entrain_comm_t* comm, void* memory) {
   return Guard(__func__, Reach::kCall, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
-    return memory == nullptr ? absl::OkStatus() : comm->comm->FreeMemory(memory);
+    return memory == nullptr ? absl::OkStatus() : comm->comm->runtime().memory().Free(memory);
   });
 }
 
@@ -58,8 +58,8 @@ entrain_status_t entrain_mem_register(entrain_comm_t* comm, void* memory, size_t
       return absl::InvalidArgumentError(
           absl::StrCat("bytes: ", bytes, " is more than lies behind memory"));
     }
-    ENTRAIN_ASSIGN_OR_RETURN(const int64_t moved,
-                             comm->comm->RegisterMemory({static_cast<std::byte*>(memory), bytes}));
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t moved, comm->comm->runtime().memory().Register(
+                                                      {static_cast<std::byte*>(memory), bytes}));
     if (mapped != nullptr) {
       *mapped = static_cast<size_t>(moved);
     }
@@ -70,7 +70,7 @@ entrain_status_t entrain_mem_register(entrain_comm_t* comm, void* memory, size_t
 entrain_status_t entrain_mem_deregister(entrain_comm_t* comm, void* memory) {
   return Guard(__func__, Reach::kCall, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
-    return memory == nullptr ? absl::OkStatus() : comm->comm->DeregisterMemory(memory);
+    return memory == nullptr ? absl::OkStatus() : comm->comm->runtime().memory().Deregister(memory);
   });
 }
 

@@ -4,7 +4,6 @@
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
@@ -290,55 +289,6 @@ std::vector<MemberReport> Communicator::Members() const {
   std::vector<MemberReport> reports;
   core_->engine().seat().RunInDriver([&] { reports = core_->events().Members(); });
   return reports;
-}
-
-absl::StatusOr<void*> Communicator::AllocateMemory(int64_t bytes, SealedMemory::Pages pages) {
-  ENTRAIN_ASSIGN_OR_RETURN(const auto region, runtime_->regions().Allocate(bytes, pages));
-  return region->memory.data();
-}
-
-absl::Status Communicator::FreeMemory(void* memory) {
-  return TakeBack(memory, false).status();
-}
-
-absl::StatusOr<int64_t> Communicator::RegisterMemory(Bytes memory) {
-  absl::Status unused;
-  runtime_->engine().seat().RunInDriver([&] { unused = runtime_->engine().CheckUnused(memory); });
-  ENTRAIN_RETURN_IF_ERROR(Annotate(unused, absl::StrFormat("memory %p", memory.data())));
-  const auto region = runtime_->regions().Register(memory);
-  ENTRAIN_RETURN_IF_ERROR(Annotate(region.status(), absl::StrFormat("memory %p", memory.data())));
-  return (*region)->memory.size();
-}
-
-absl::Status Communicator::DeregisterMemory(void* memory) {
-  ENTRAIN_ASSIGN_OR_RETURN(const auto region, TakeBack(memory, true));
-  return Annotate(region->memory.GiveBack(), absl::StrFormat("memory %p", memory));
-}
-
-absl::StatusOr<std::shared_ptr<SharedRegion>> Communicator::TakeBack(void* memory,
-                                                                     bool registered) {
-  absl::Status status;
-  std::shared_ptr<SharedRegion> taken;
-  runtime_->engine().seat().RunInDriver([&] {
-    const auto region = runtime_->regions().At(memory);
-    if (region == nullptr || region->registered != registered) {
-      status = absl::InvalidArgumentError(absl::StrFormat(
-          "memory: %p %s", memory,
-          registered ? "is not registered for communicators of this runtime"
-                     : "was not allocated for communicators of this runtime, or has been freed"));
-      return;
-    }
-    if (registered) {
-      status = Annotate(runtime_->engine().Retire(*region), absl::StrFormat("memory %p", memory));
-    } else {
-      runtime_->engine().RetireWhenUnused(region);
-    }
-    if (status.ok()) {
-      taken = runtime_->regions().Remove(*region);
-    }
-  });
-  ENTRAIN_RETURN_IF_ERROR(status);
-  return taken;
 }
 
 void Communicator::Abort(absl::string_view reason) {

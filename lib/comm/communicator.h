@@ -27,7 +27,6 @@
 #include "lib/comm/member_report.h"
 #include "lib/comm/topology.h"
 #include "lib/engine/work.h"
-#include "lib/memory/shared_regions.h"
 
 namespace entrain {
 
@@ -160,17 +159,6 @@ class Communicator {
   // Returns this rank's knowledge of each rank, in rank order. Local.
   std::vector<MemberReport> Members() const;
 
-  // Allocates memory that the other processes of this host may read in place. The memory serves all
-  // communicators of the runtime.
-  absl::StatusOr<void*> AllocateMemory(int64_t bytes, SealedMemory::Pages pages);
-  // Frees memory of AllocateMemory. It stays mapped while a call of any of these communicators uses
-  // it.
-  absl::Status FreeMemory(void* memory);
-  // Lets the other processes of this host read memory of the caller in place. Only whole pages of
-  // private memory can be read in this way. Returns the number of these bytes.
-  absl::StatusOr<int64_t> RegisterMemory(Bytes memory);
-  absl::Status DeregisterMemory(void* memory);
-
   // Ends the communicator on all ranks. Returns at once. Any thread.
   void Abort(absl::string_view reason);
   // Ends the communicator because of an error on another communicator. Calls on this communicator
@@ -234,10 +222,6 @@ class Communicator {
   // Returns the object that makes calls on device memory. The first such call creates it.
   absl::StatusOr<DeviceCalls*> OnDevice() ABSL_LOCKS_EXCLUDED(device_mutex_);
   absl::StatusOr<RefPtr<Work>> Start(const Call& call, bool kick);
-  // Takes back the region that begins at `memory`. If a call uses registered memory, does not take
-  // it back, and returns an error that names the call. If a call uses allocated memory, it stays
-  // mapped until the call is over.
-  absl::StatusOr<std::shared_ptr<SharedRegion>> TakeBack(void* memory, bool registered);
 
   std::shared_ptr<Runtime> runtime_;
   std::shared_ptr<CommCore> core_;  // shared with the engine and with works that still run

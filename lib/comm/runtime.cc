@@ -166,6 +166,7 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
   }
   engine->Start();
   engine_ = std::move(engine);
+  memory_ = std::make_unique<PeerMemory>(*engine_, *regions_);
   return absl::OkStatus();
 }
 

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 
 #include "lib/comm/device_calls.h"
+#include "lib/comm/peer_memory.h"
 #include "lib/engine/engine.h"
 #include "lib/memory/buffer.h"
 #include "lib/memory/shared_regions.h"
@@ -67,11 +68,11 @@ class Runtime {
   const std::string& host_id() const { return host_id_; }
   const Security& security() const { return security_; }
   BufferPool& pool() { return pool_; }
-  // Returns the memory of this process that its peers may map. The runtime frees the regions that
-  // the user has not freed.
-  SharedRegions& regions() { return *regions_; }
   // Valid after EnsureStarted.
   Engine& engine() { return *engine_; }
+  // Returns the memory of this process that its peers may map. The runtime frees the regions that
+  // the user has not freed.
+  PeerMemory& memory() { return *memory_; }
   const std::shared_ptr<Engine>& shared_engine() const { return engine_; }
   // Returns UNIMPLEMENTED with the reason if calls on device memory are refused.
   absl::StatusOr<std::unique_ptr<DeviceCalls>> MakeDeviceCalls(
@@ -102,6 +103,7 @@ class Runtime {
   // Communicators share the engine, because their threads may still be in a wait when the runtime
   // ends.
   std::shared_ptr<Engine> engine_;
+  std::unique_ptr<PeerMemory> memory_;
 };
 
 // Returns a text of the boot id, the network namespace and the IPC namespace. Processes with equal

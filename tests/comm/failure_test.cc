@@ -367,8 +367,8 @@ void Strike(Operation operation, int ranks, int victim, int signal, const std::s
       std::vector<float> own(size == Size::kSmall ? 100 : 4 << 20, 0.0f);
       absl::Span<float> data = absl::MakeSpan(own);
       if (size == Size::kShared) {
-        auto memory = (*comm)->AllocateMemory(static_cast<int64_t>(own.size() * sizeof(float)),
-                                              SealedMemory::Pages::kUsual);
+        auto memory = (*comm)->runtime().memory().Allocate(
+            static_cast<int64_t>(own.size() * sizeof(float)), SealedMemory::Pages::kUsual);
         if (!memory.ok()) {
           _exit(5);
         }
@@ -387,7 +387,7 @@ void Strike(Operation operation, int ranks, int victim, int signal, const std::s
       report.code = static_cast<int>(status.code());
       report.guilty = BlameOf(status).rank;
       std::strncpy(report.text, std::string(status.message()).c_str(), sizeof(report.text) - 1);
-      _exit(size != Size::kShared || (*comm)->FreeMemory(data.data()).ok() ? 0 : 6);
+      _exit(size != Size::kShared || (*comm)->runtime().memory().Free(data.data()).ok() ? 0 : 6);
     }
     children.push_back(pid);
   }
