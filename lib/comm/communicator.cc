@@ -41,17 +41,11 @@ Communicator::~Communicator() {
     core_->ending().Abort(absl::StrCat("it destroyed the communicator with ", open,
                                        " unfinished calls on device memory"));
   }
-  core_->engine().seat().RunInDriver([this] { core_->events().Leave("destroyed the communicator"); });
+  core_->engine().seat().RunInDriver(
+      [this] { core_->events().Leave("destroyed the communicator"); });
   if (device_calls_ != nullptr) {
     device_calls_->Close();
   }
-}
-
-std::shared_ptr<Communicator> Communicator::Open(std::shared_ptr<Runtime> runtime,
-                                                 CoreConfig config) {
-  auto core = CommCore::Make(runtime->shared_engine(), runtime->pool(), std::move(config));
-  core->engine().seat().RunInDriver([&] { core->events().Open(); });
-  return std::shared_ptr<Communicator>(new Communicator(std::move(runtime), std::move(core)));
 }
 
 absl::StatusOr<DeviceCalls*> Communicator::OnDevice() {
@@ -241,7 +235,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::FinishSplit(Work& sp
   if (runtime == nullptr) {
     return absl::AbortedError("the runtime was destroyed before the part was taken");
   }
-  return std::shared_ptr<Communicator>(new Communicator(std::move(runtime), std::move(part)));
+  return std::make_shared<Communicator>(std::move(runtime), std::move(part));
 }
 
 absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int key) {
@@ -269,7 +263,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Shrink(const ShrinkO
       core->StartAgreement(std::move(wish), options.timeout_ns, options.name);
   work->Wait(Deadline::Never());  // the call's deadline ends the wait
   ENTRAIN_RETURN_IF_ERROR(work->status());
-  return std::shared_ptr<Communicator>(new Communicator(runtime, work->TakeNext()));
+  return std::make_shared<Communicator>(runtime, work->TakeNext());
 }
 
 absl::Status Communicator::Agree(uint32_t* flag, int64_t timeout_ns) {

@@ -32,15 +32,8 @@ namespace entrain {
 
 class CommCore;
 class DeviceCalls;
-class StoreMeeting;
 class Runtime;
 class Store;
-struct CoreConfig;
-struct Member;
-struct MeetRecord;
-struct MeetingSeat;
-struct Preparation;
-enum class Link : uint8_t;
 
 struct CommOptions {
   std::shared_ptr<Runtime> runtime;
@@ -96,6 +89,8 @@ class Communicator {
  public:
   // Blocks until all ranks have met and can reach each other, or until the timeout.
   static absl::StatusOr<std::shared_ptr<Communicator>> Create(const CommOptions& options);
+  // Makes the handle of a core whose context is open.
+  Communicator(std::shared_ptr<Runtime> runtime, std::shared_ptr<CommCore> core);
   // Aborts unfinished calls on all ranks. If no call is unfinished, leaves the communicator without
   // an error. Never waits for the network.
   ~Communicator();
@@ -203,22 +198,6 @@ class Communicator {
   Runtime& runtime() const;
 
  private:
-  friend class Growth;   // growth.cc
-  friend class Joining;  // joining.cc
-  Communicator(std::shared_ptr<Runtime> runtime, std::shared_ptr<CommCore> core);
-  static std::shared_ptr<Communicator> Open(std::shared_ptr<Runtime> runtime, CoreConfig config);
-  // Joins a meeting in the store, and makes the communicator of the ranks that meet there. If this
-  // rank fails, or if it was not prepared, the other ranks are told.
-  static absl::StatusOr<std::shared_ptr<Communicator>> MeetIn(Store& store, const MeetingSeat& seat,
-                                                              absl::StatusOr<Preparation> prepared,
-                                                              const Stop& stop);
-  // Does the part of creation that begins with this rank's card. If this part fails, the caller
-  // tells the other ranks.
-  static absl::StatusOr<std::shared_ptr<Communicator>> Meet(Preparation prepared,
-                                                            StoreMeeting& meeting,
-                                                            const Stop& stop);
-  absl::Status MeetAll(const CallOptions& options, StoreMeeting& meeting);
-  MeetRecord OwnLinks() const;
   // Returns the object that makes calls on device memory. The first such call creates it.
   absl::StatusOr<DeviceCalls*> OnDevice() ABSL_LOCKS_EXCLUDED(device_mutex_);
   absl::StatusOr<RefPtr<Work>> Start(const Call& call, bool kick);

@@ -13,6 +13,7 @@
 #include "lib/store/store.h"
 
 namespace entrain {
+namespace {
 
 // The record that each rank sends to all others in MeetAll. `inside` is the rank's slowest link to
 // ranks of its own host, `across` its slowest link to ranks of other hosts.
@@ -23,8 +24,6 @@ struct MeetRecord {
   };
   Side inside, across;
 };
-
-namespace {
 
 constexpr absl::string_view kProbe = "probe", kCreating = "creating the communicator";
 // The time limit within which a rank that has failed tells the others.
@@ -133,26 +132,122 @@ absl::StatusOr<Card> MakeCard(Runtime& runtime, const SharedSettings& settings, 
   return card;
 }
 
-absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOptions& options) {
-  if (options.size < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("world_size: ", options.size, " is not positive"));
+namespace {
+
+// Returns the record of this rank, whose host is `host_id`.
+MeetRecord OwnLinks(CommCore& core, const std::string& host_id) {
+  MeetRecord mine{{static_cast<uint64_t>(Link::kInproc), kFastest},
+                  {static_cast<uint64_t>(Link::kFabricAcross), kFastest}};
+  for (const Member& member : core.config().members) {
+    if (member.endpoint == nullptr) {
+      continue;
+    }
+    const bool apart = member.host_id != host_id;
+    const Traits traits = core.engine().transports()[member.transport]->traits();
+    Worsen({static_cast<uint64_t>(LinkOf(traits.medium, apart)),
+            {static_cast<double>(traits.latency_ns) * 1e-3, traits.bytes_per_second * 1e-9,
+             traits.host_bytes_per_second * 1e-9}},
+           apart ? &mine.across : &mine.inside);
   }
-  if (options.rank < 0 || options.rank >= options.size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank: ", options.rank, " is not in [0, ",
-                                                   options.size, "), the world's size"));
-  }
-  // Count the use before anything can fail on this rank alone, so that a repeated attempt meets the
-  // other ranks' repeated attempts.
-  const std::string key = absl::StrCat(
-      "entrain/", options.name, "#", options.runtime->NextUse(options.store->url(), options.name));
-  const Stop stop{Deadline::After(options.timeout_ns)};
-  return MeetIn(*options.store, {.key = key, .rank = options.rank, .size = options.size},
-                Prepare(options), stop);
+  return mine;
 }
 
-absl::StatusOr<std::shared_ptr<Communicator>> Communicator::MeetIn(
-    Store& store, const MeetingSeat& seat, absl::StatusOr<Preparation> prepared, const Stop& stop) {
+// Every two ranks exchange a message with their links. The core then has the figures of all ranks.
+absl::Status MeetAll(CommCore& core, const std::string& host_id, const CallOptions& options,
+                     StoreMeeting& meeting) {
+  // The planner runs kCreate as an all-gather in which every rank sends to every other rank.
+  MeetRecord mine = OwnLinks(core, host_id);
+  std::vector<MeetRecord> all(static_cast<size_t>(core.size()));
+  Call call;
+  call.kind = CallKind::kCreate;
+  call.in = {&mine, sizeof(mine)};
+  call.out = {all.data(), static_cast<int64_t>(all.size() * sizeof(mine))};
+  call.count = sizeof(mine);
+  call.options = options;
+  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core.Start(call, /*kick=*/true));
+  // No path reports the end of a rank that has not connected yet. So check the meeting during the
+  // wait.
+  while (!work->Wait(Deadline::After(kLookNs))) {
+    absl::Status failed = meeting.Check();
+    if (!failed.ok()) {
+      absl::Status told = failed;
+      if (Blame blame = BlameOf(failed); blame.rank >= 0 && blame.rank < core.size()) {
+        blame.peer_id = core.config().members[static_cast<size_t>(blame.rank)].id;
+        failed = WithBlame(std::move(failed), blame);
+        // EndWith would drop the blame of kFailedPrecondition, because a communicator never ends
+        // with this code. So change the code to kAborted.
+        told = absl::IsFailedPrecondition(failed)
+                   ? WithBlame(absl::AbortedError(failed.message()), blame)
+                   : failed;
+      }
+      core.ending().EndWith(told);
+      work->Wait(Deadline::Never());  // EndWith has ended the call
+      return failed;
+    }
+  }
+  ENTRAIN_RETURN_IF_ERROR(work->status());
+  for (const MeetRecord& one : all) {
+    if (!Known(one.inside, Link::kInproc, Link::kTcpInside) ||
+        !Known(one.across, Link::kFabricAcross, Link::kTcpAcross)) {
+      return absl::DataLossError("a rank tells of paths that this version does not know");
+    }
+    Worsen(one.inside, &mine.inside);
+    Worsen(one.across, &mine.across);
+  }
+  core.SetPaths({.inside = static_cast<Link>(mine.inside.link),
+                 .cores = core.funnel().paths().cores,
+                 .across = static_cast<Link>(mine.across.link),
+                 .inside_speed = mine.inside.speed,
+                 .across_speed = mine.across.speed});
+  return absl::OkStatus();
+}
+
+// Does the part of creation that begins with this rank's card. If this part fails, the caller tells
+// the other ranks.
+absl::StatusOr<std::shared_ptr<Communicator>> Meet(Preparation prepared, StoreMeeting& meeting,
+                                                   const Stop& stop) {
+  const Card& card = prepared.card;
+  const auto cards = ExchangeCards(meeting, stop);
+  auto members = cards.ok() ? MembersFromCards(*prepared.runtime, *cards, card.rank)
+                            : absl::StatusOr<std::vector<Member>>(cards.status());
+  if (!members.ok()) {
+    prepared.runtime->engine().ReleaseContext(card.context);
+    return members.status();
+  }
+  for (int rank = 0; rank < prepared.parents; ++rank) {
+    (*members)[static_cast<size_t>(rank)].parent_rank = rank;
+  }
+  SharedSettings& settings = prepared.settings;
+  const auto core =
+      CommCore::Make(prepared.runtime->shared_engine(), prepared.runtime->pool(),
+                     {prepared.name, card.rank, card.context, *std::move(members),
+                      std::move(settings.overrides), settings.tuning, Paths(), prepared.timeout_ns,
+                      prepared.name, settings.determinism, prepared.generation, settings.probe});
+  core->engine().seat().RunInDriver([&] { core->events().Open(); });
+  auto comm = std::make_shared<Communicator>(prepared.runtime, core);
+  // In MeetAll every two ranks exchange messages. So a rank that returns from MeetAll can reach all
+  // others.
+  CallOptions barrier;
+  barrier.deadline = stop.deadline;
+  barrier.timeout_ns = prepared.limit_ns;
+  if (const absl::Status met = MeetAll(*core, prepared.runtime->host_id(), barrier, meeting);
+      !met.ok()) {
+    return absl::StartsWith(met.message(), kCreating) ? met : Annotate(met, kCreating);
+  }
+  if (settings.probe) {
+    const CallFunnel& funnel = core->funnel();
+    const auto probed = ProbeLinks(*comm, funnel.model(), funnel.paths(), barrier);
+    ENTRAIN_RETURN_IF_ERROR(Annotate(probed.status(), "probing links"));
+    core->SetProbed(*probed);
+  }
+  return comm;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Communicator>> MeetIn(Store& store, const MeetingSeat& seat,
+                                                     absl::StatusOr<Preparation> prepared,
+                                                     const Stop& stop) {
   if (!prepared.ok()) {
     const absl::Status told = ForOthers(prepared.status(), seat.rank);
     const Stop brief{std::min(stop.deadline, Deadline::After(kTellNs))};
@@ -177,105 +272,22 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::MeetIn(
   return comm;
 }
 
-absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Meet(Preparation prepared,
-                                                                 StoreMeeting& meeting,
-                                                                 const Stop& stop) {
-  const Card& card = prepared.card;
-  const auto cards = ExchangeCards(meeting, stop);
-  auto members = cards.ok() ? MembersFromCards(*prepared.runtime, *cards, card.rank)
-                            : absl::StatusOr<std::vector<Member>>(cards.status());
-  if (!members.ok()) {
-    prepared.runtime->engine().ReleaseContext(card.context);
-    return members.status();
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOptions& options) {
+  if (options.size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("world_size: ", options.size, " is not positive"));
   }
-  for (int rank = 0; rank < prepared.parents; ++rank) {
-    (*members)[static_cast<size_t>(rank)].parent_rank = rank;
+  if (options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank: ", options.rank, " is not in [0, ",
+                                                   options.size, "), the world's size"));
   }
-  SharedSettings& settings = prepared.settings;
-  auto comm = Open(prepared.runtime,
-                   {prepared.name, card.rank, card.context, *std::move(members),
-                    std::move(settings.overrides), settings.tuning, Paths(), prepared.timeout_ns,
-                    prepared.name, settings.determinism, prepared.generation, settings.probe});
-  // In MeetAll every two ranks exchange messages. So a rank that returns from MeetAll can reach all
-  // others.
-  CallOptions barrier;
-  barrier.deadline = stop.deadline;
-  barrier.timeout_ns = prepared.limit_ns;
-  if (const absl::Status met = comm->MeetAll(barrier, meeting); !met.ok()) {
-    return absl::StartsWith(met.message(), kCreating) ? met : Annotate(met, kCreating);
-  }
-  if (settings.probe) {
-    const CallFunnel& funnel = comm->core_->funnel();
-    const auto probed = ProbeLinks(*comm, funnel.model(), funnel.paths(), barrier);
-    ENTRAIN_RETURN_IF_ERROR(Annotate(probed.status(), "probing links"));
-    comm->core_->SetProbed(*probed);
-  }
-  return comm;
-}
-
-MeetRecord Communicator::OwnLinks() const {
-  MeetRecord mine{{static_cast<uint64_t>(Link::kInproc), kFastest},
-                  {static_cast<uint64_t>(Link::kFabricAcross), kFastest}};
-  for (const Member& member : core_->config().members) {
-    if (member.endpoint == nullptr) {
-      continue;
-    }
-    const bool apart = member.host_id != runtime_->host_id();
-    const Traits traits = core_->engine().transports()[member.transport]->traits();
-    Worsen({static_cast<uint64_t>(LinkOf(traits.medium, apart)),
-            {static_cast<double>(traits.latency_ns) * 1e-3, traits.bytes_per_second * 1e-9,
-             traits.host_bytes_per_second * 1e-9}},
-           apart ? &mine.across : &mine.inside);
-  }
-  return mine;
-}
-
-absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& meeting) {
-  // The planner runs kCreate as an all-gather in which every rank sends to every other rank.
-  MeetRecord mine = OwnLinks();
-  std::vector<MeetRecord> all(static_cast<size_t>(size()));
-  Call call;
-  call.kind = CallKind::kCreate;
-  call.in = {&mine, sizeof(mine)};
-  call.out = {all.data(), static_cast<int64_t>(all.size() * sizeof(mine))};
-  call.count = sizeof(mine);
-  call.options = options;
-  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core_->Start(call, /*kick=*/true));
-  // No path reports the end of a rank that has not connected yet. So check the meeting during the
-  // wait.
-  while (!work->Wait(Deadline::After(kLookNs))) {
-    absl::Status failed = meeting.Check();
-    if (!failed.ok()) {
-      absl::Status told = failed;
-      if (Blame blame = BlameOf(failed); blame.rank >= 0 && blame.rank < size()) {
-        blame.peer_id = core_->config().members[static_cast<size_t>(blame.rank)].id;
-        failed = WithBlame(std::move(failed), blame);
-        // EndWith would drop the blame of kFailedPrecondition, because a communicator never ends
-        // with this code. So change the code to kAborted.
-        told = absl::IsFailedPrecondition(failed)
-                   ? WithBlame(absl::AbortedError(failed.message()), blame)
-                   : failed;
-      }
-      core_->ending().EndWith(told);
-      work->Wait(Deadline::Never());  // EndWith has ended the call
-      return failed;
-    }
-  }
-  ENTRAIN_RETURN_IF_ERROR(work->status());
-  for (const MeetRecord& one : all) {
-    if (!Known(one.inside, Link::kInproc, Link::kTcpInside) ||
-        !Known(one.across, Link::kFabricAcross, Link::kTcpAcross)) {
-      return absl::DataLossError("a rank tells of paths that this version does not know");
-    }
-    Worsen(one.inside, &mine.inside);
-    Worsen(one.across, &mine.across);
-  }
-  core_->SetPaths({.inside = static_cast<Link>(mine.inside.link),
-                   .cores = core_->funnel().paths().cores,
-                   .across = static_cast<Link>(mine.across.link),
-                   .inside_speed = mine.inside.speed,
-                   .across_speed = mine.across.speed});
-  return absl::OkStatus();
+  // Count the use before anything can fail on this rank alone, so that a repeated attempt meets the
+  // other ranks' repeated attempts.
+  const std::string key = absl::StrCat(
+      "entrain/", options.name, "#", options.runtime->NextUse(options.store->url(), options.name));
+  const Stop stop{Deadline::After(options.timeout_ns)};
+  return MeetIn(*options.store, {.key = key, .rank = options.rank, .size = options.size},
+                Prepare(options), stop);
 }
 
 namespace {

@@ -1,6 +1,7 @@
 // To create a communicator, its ranks meet in a store, compare the settings that must be equal, and
-// connect. Communicator::Create and Grow work in this way. A split needs no store. The private
-// parts of Communicator::Create, Meet and MeetAll are in creation.cc.
+// connect. Communicator::Create, Grow and Join work in this way. A split needs no store.
+//
+// Thread safety: any thread may call the functions.
 #pragma once
 
 #include <cstdint>
@@ -62,6 +63,12 @@ struct MeetingSeat {
 // left.
 absl::StatusOr<Card> MakeCard(Runtime& runtime, const SharedSettings& settings, int rank,
                               const CpuShare& cpus);
+
+// Joins a meeting in the store, and makes the communicator of the ranks that meet there. If this
+// rank fails, or if it was not prepared, the other ranks are told.
+absl::StatusOr<std::shared_ptr<Communicator>> MeetIn(Store& store, const MeetingSeat& seat,
+                                                     absl::StatusOr<Preparation> prepared,
+                                                     const Stop& stop);
 
 // The ranks of a grown communicator agree on whether all of them use it. Without this agreement,
 // members that lose a rank while they compare the results of an attempt could decide differently.

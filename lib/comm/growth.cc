@@ -75,13 +75,14 @@ struct Outcome {
   Text text{};
 };
 
-}  // namespace
-
 class Growth {
  public:
-  Growth(Communicator& comm, const GrowOptions& options)
+  // `config` and `runtime` belong to `comm`.
+  Growth(Communicator& comm, const CoreConfig& config, const std::shared_ptr<Runtime>& runtime,
+         const GrowOptions& options)
       : comm_(comm),
-        config_(comm.core_->config()),
+        config_(config),
+        runtime_(runtime),
         options_(options),
         name_(options.name.empty() ? config_.name : options.name) {}
 
@@ -121,6 +122,7 @@ class Growth {
 
   Communicator& comm_;
   const CoreConfig& config_;
+  const std::shared_ptr<Runtime>& runtime_;
   const GrowOptions& options_;
   const std::string name_;
   int64_t timeout_ns_ = 0;
@@ -235,9 +237,9 @@ Word Growth::Speak(int attempt) {
 absl::StatusOr<Preparation> Growth::Prepare() const {
   SharedSettings settings = SettingsOf(config_);
   ENTRAIN_ASSIGN_OR_RETURN(Card card,
-                           MakeCard(comm_.runtime(), settings, comm_.rank(),
+                           MakeCard(*runtime_, settings, comm_.rank(),
                                     config_.members[static_cast<size_t>(comm_.rank())].cpus));
-  return Preparation{.runtime = comm_.runtime_,
+  return Preparation{.runtime = runtime_,
                      .name = name_,
                      .settings = std::move(settings),
                      .card = std::move(card),
@@ -257,12 +259,12 @@ absl::StatusOr<std::shared_ptr<Communicator>> Growth::Attempt(int attempt, const
     const absl::Status ended = comm_.status();
     return ended.ok() && intake_ != nullptr ? intake_->Check() : ended;
   };
-  return Communicator::MeetIn(*store_,
-                              {.key = GrowKeys::Attempt(base, attempt),
-                               .rank = comm_.rank(),
-                               .size = comm_.size() + word.newcomers,
-                               .watch = watch},
-                              Prepare(), stop);
+  return MeetIn(*store_,
+                {.key = GrowKeys::Attempt(base, attempt),
+                 .rank = comm_.rank(),
+                 .size = comm_.size() + word.newcomers,
+                 .watch = watch},
+                Prepare(), stop);
 }
 
 absl::StatusOr<std::set<int>> Growth::Compare(const absl::Status& made, int newcomers) {
@@ -384,6 +386,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Growth::Run() {
   }
 }
 
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Grow(const GrowOptions& options) {
   for (const auto& [name, value] :
        {std::pair("min_newcomers", int64_t{options.min_newcomers}),
@@ -399,7 +403,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Grow(const GrowOptio
         absl::StrCat("max_newcomers: ", options.max_newcomers,
                      " is less than min_newcomers: ", options.min_newcomers));
   }
-  return Growth(*this, options).Run();
+  return Growth(*this, core_->config(), runtime_, options).Run();
 }
 
 }  // namespace entrain

@@ -34,8 +34,6 @@ absl::Status AboutJoin(const absl::Status& status, Phase phase) {
   return WithBlame(status, blame);
 }
 
-}  // namespace
-
 class Joining {
  public:
   Joining(const JoinOptions& options, SharedSettings settings, const Stop& stop)
@@ -190,13 +188,13 @@ Joining::Made Joining::Attempt(StoreMeeting& application, const std::string& bas
   const Stop stop{hurries ? stop_.deadline : limit, stop_.cancelled};
   // Rank 0 may die before it comes to the meeting.
   const auto watch = [&application] { return application.Check(); };
-  ENTRAIN_ASSIGN_OR_RETURN(auto comm, Communicator::MeetIn(store_,
-                                                           {.key = GrowKeys::Attempt(base, attempt),
-                                                            .rank = rank,
-                                                            .size = roster.size(),
-                                                            .watch = watch,
-                                                            .hurries = hurries},
-                                                           Prepare(roster, rank), stop));
+  ENTRAIN_ASSIGN_OR_RETURN(auto comm, MeetIn(store_,
+                                             {.key = GrowKeys::Attempt(base, attempt),
+                                              .rank = rank,
+                                              .size = roster.size(),
+                                              .watch = watch,
+                                              .hurries = hurries},
+                                             Prepare(roster, rank), stop));
   // The members compare the results of the attempt. Then all ranks agree to use the communicator,
   // or the members end it.
   Confirmation confirmation{.members = roster.members, .timeout_ns = roster.limit_ns};
@@ -233,6 +231,8 @@ absl::Status Joining::TimeIsUp() const {
                              blame),
                    Phase::kBootstrap);
 }
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Join(const JoinOptions& options) {
   if (options.wait_ns < 0) {
