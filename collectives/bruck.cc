@@ -43,8 +43,8 @@ void AllToAll(ScheduleBuilder* builder, int lane) {
   const auto block = [&](int rank) { return BlockOf(spec, (rank % n + n) % n, lane); };
   builder->BeginLane();
   builder->BeginRound();
-  // place[j]: at first the block that must travel j places. Later the block that has come from j
-  // places away.
+  // At first place[j] is the block that must travel j ranks onwards. At the end place[j] is the
+  // block that has come from the rank j ranks before this one.
   std::vector<Region> place;
   for (int j = 0; j < n; ++j) {
     place.push_back({Slot::kIn, block(spec.rank + j), 1});

@@ -1,7 +1,7 @@
 // Hierarchical algorithms, for hosts of any sizes. Data moves inside hosts, then across hosts, then
 // inside hosts again, so each byte crosses between two hosts as rarely as possible. Inside a host
-// the ranks use direct (direct.h). The algorithms consist of the same fragments as the algorithms
-// without hosts. The fragments work on groups of ranks.
+// the ranks use the algorithm `direct` (direct.h). The hierarchical algorithms are built from the
+// fragments of the other algorithms, because a fragment works on any group of ranks.
 //
 // all_reduce on four ranks, hosts {0 1} and {2 3}. Every host distributes all parts among its
 // ranks, so each part has one holder per host. The holder on host (part mod h) completes the part:
@@ -12,15 +12,16 @@
 //     2  across  0 -> rank 2  2 -> rank 3  1 -> rank 0  3 -> rank 1  the completed parts
 //     3  inside  all          all          all          all          direct all_gather
 //
-//   n ranks on h hosts, S bytes of D: 4 rounds. A host sends 2 S (h-1)/h bytes to other hosts, and
+//   n ranks on h hosts, S bytes of data (D, spec.h): 4 rounds. A host sends 2 S (h-1)/h bytes to
+//   other hosts, and
 //   its m ranks share this work. Inside a host, each rank sends S (m-1)/m bytes twice. If hosts
 //   have different sizes, only the distribution of the parts differs, and the four rounds are the
 //   same.
 //
 // reduce_scatter: rounds 0 and 1, where each rank completes its own part. all_gather: each part
-// goes once to each other host. Then a direct all_gather runs inside each host. broadcast: a
-// binomial tree over the first ranks of the hosts (on the root's host: the root), and inside each
-// host one tree below that rank.
+// goes once to each other host. Then a direct all_gather runs inside each host. broadcast: the
+// leader of a host is its first rank, but on the root's host the root. A binomial tree connects the
+// leaders, and inside each host a binomial tree begins at the leader.
 //
 // barrier: each rank signals the first rank of its host. The first ranks run a dissemination
 // barrier, and then signal back to the ranks of their hosts.
