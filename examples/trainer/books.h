@@ -35,7 +35,7 @@ class Books {
   // Continues a run that has made `steps` steps, of `tokens` tokens.
   void Resume(int64_t steps, int64_t tokens) { progress_.Resume(steps, tokens); }
 
-  // Returns the values of the meter, with the time since the books were opened.
+  // Returns the values of the meter, and the time since this object was created.
   Traffic Now() const;
   // Runs `work` and counts it as training.
   Traffic Measure(const std::function<void()>& work);

@@ -108,8 +108,9 @@ void ChannelRun::Join() {
   std::fflush(stdout);
 }
 
-// Makes the channel's present ranks the members of the collectives over all ranks. Must be called
-// before these collectives. Collective over the channel's ranks.
+// Updates the session's communicator of all ranks: adds the newcomers that the channel has
+// admitted. Must be called before the session's collectives over all ranks. Collective over the
+// channel's ranks.
 void ChannelRun::GetTogether() {
   const int64_t joins = channel_.info().joins;
   if (session_->joins()) {

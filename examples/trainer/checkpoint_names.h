@@ -8,7 +8,7 @@
 
 namespace trainer {
 
-// Returns the settings without the names.
+// Returns the settings of checkpoints that `options` give. Sets neither the directory nor the name.
 entrain_checkpoint_config_t CheckpointConfig(const Options& options);
 
 // Splits a user's path, DIR/NAME.ckpt, for the library.

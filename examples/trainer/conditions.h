@@ -23,7 +23,7 @@ class Conditions {
   std::optional<int> Late(int64_t step) const;
   // Returns the seconds that `replica` must still sleep in a step. The step has taken `own_s`
   // seconds so far, without the time spent waiting for other replicas. If `parts` > 1, the step has
-  // this number of parts, and `own_s` and the result are about one part.
+  // this number of parts, and `own_s` and the result refer to one part.
   double Rest(int64_t step, int replica, double own_s, int64_t parts = 1) const;
 
   // Returns true if `replica` learns from shuffled labels in interval `interval` (0: warm-up).

@@ -51,7 +51,7 @@ struct GpuGreater {
   TRAINER_ANYWHERE static double Of(double a, double b) { return a > b ? a : b; }
 };
 
-// Combines the results of of(thread) for all threads as a tree. Leaves the result in
+// Calls of(thread) for all threads, combines the results in a tree, and leaves the total in
 // shared[kGpuThreads].
 template <typename Combine, typename Block, typename F>
 TRAINER_ANYWHERE void CombineThreads(const Block& block, F of) {

@@ -1,5 +1,5 @@
 // The sharpness of the minimum that training has found: the rise of the loss after a step of length
-// rho along the gradient. One thread.
+// rho along the gradient. Thread safety: one thread at a time.
 #pragma once
 
 #include <functional>

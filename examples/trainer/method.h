@@ -1,8 +1,9 @@
 // The method by which replicas stay together. With ddp, gradients are averaged over all ranks at
 // every step, and there is nothing else to do. With all other methods, entrain_edit_* exchanges
-// pseudo-gradients (post-local-sgd: parameters) every H steps; a-edit exchanges by time.
+// data between replicas: every H steps, or with a-edit at intervals of time. The data are
+// pseudo-gradients, or with post-local-sgd parameters.
 //
-// No other unit uses the EDiT calls. One thread.
+// No other unit uses the EDiT calls. Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -118,8 +118,8 @@ DescribedOptions OptionsOfEdit();
 DescribedOptions OptionsOfChannel();
 // Writes the given options to the config that `described` describes.
 void SetGiven(const GivenOptions& given, const DescribedOptions& described, void* config);
-// Returns the options of EDiT for a model of this number of layers, without those of the shard.
-// Throws Error for a value out of range.
+// Returns the options of EDiT for a model with `layers` layers. Does not set the options of the
+// shard. Throws Error for a value out of range.
 entrain_edit_config_t ConfigOf(const Options& options, int layers);
 
 }  // namespace trainer
