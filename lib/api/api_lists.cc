@@ -1,6 +1,6 @@
-// collectives.h: calls whose parts lie apart in memory. Each list call becomes a call of
-// collectives.h on contiguous memory: the caller's own memory if the parts are contiguous, else a
-// temporary copy.
+// Implements the list calls of collectives.h, whose parts may lie apart in memory. A list call
+// becomes the corresponding call on contiguous memory: on the caller's own memory if the parts are
+// contiguous, else on a temporary copy.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

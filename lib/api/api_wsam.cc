@@ -1,4 +1,4 @@
-// optim.h: WSAM around an optimizer.
+// Implements the functions of optim.h for WSAM, which wraps an optimizer.
 #include <cmath>
 #include <utility>
 
