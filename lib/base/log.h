@@ -25,7 +25,7 @@ bool LogEnabled(LogLevel level);
 void SetLogRank(int rank);
 // Sends lines to `sink` instead of standard error; null restores standard error. Lines logged
 // earlier go to the earlier sink, if it accepts them within a second. The library calls the sink on
-// one thread, where most calls of the library are refused (CallbackScope).
+// one thread. On this thread most functions of the library return an error (CallbackScope).
 void SetLogSink(void (*sink)(int32_t level, const char* line, void* user), void* user);
 void LogLine(LogLevel level, absl::string_view text);
 // Blocks until the sink has handled all lines logged so far. Returns false if `timeout_ns` is over

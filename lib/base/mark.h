@@ -1,8 +1,9 @@
 // Mark: a number that an object holds while it lives. The mark tells whether an opaque handle
 // refers to a live object of the right kind.
 //
-// Thread safety: any thread. If the caller passes a wrong handle, the library reads memory that is
-// not such an object. A mark detects most such mistakes, but not all.
+// Thread safety: any thread. If the caller passes a wrong handle, the library reads a mark from
+// memory that holds no live object of the right kind. The mark detects most of these mistakes, but
+// not all.
 #pragma once
 
 #include <cstdint>
