@@ -80,8 +80,8 @@ class Inquiry {
   void OnTick(int64_t now_ns);
 
  private:
-  // Returns true if an inquiry is under way only for callers of FindOut: the call that it asks
-  // about has not expired.
+  // Returns true if an inquiry is under way and only callers of FindOut need it, because the
+  // deadline of the call in question has not passed.
   bool AsksForOthers() const;
   // Asks the members about the call. Returns false if an inquiry about another call is under way.
   bool Ask(CallWork* work, int64_t now_ns, int64_t answer_ns);

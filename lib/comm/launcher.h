@@ -21,8 +21,8 @@ struct Launch {
   int local_rank = -1, local_size = 0;  // on this host; -1 and 0: unknown
   std::string store_url;                // for OpenStore, or for ServeStore when `serve`
   bool serve = false;  // this rank must serve the store at store_url; the other ranks open it
-  // For messages: the rank that serves the store and the reason for its address. Empty: the address
-  // is that of ENTRAIN_STORE.
+  // A text for messages. It says which rank serves the store, and where store_url comes from.
+  // Empty: store_url is the value of ENTRAIN_STORE.
   std::string store_origin;
   std::string incarnation;  // changes when the job is started again; empty: unknown
 };

@@ -12,9 +12,9 @@
 //   driver   unpacks all results, also its own, so that every rank has the same bits; only
 //            all_reduce
 //
-// Thread safety: none, because only one thread at a time uses the object. First, this is the thread
-// that starts the call. After each part, it is the thread that finishes the part, usually the
-// engine's driver.
+// Thread safety: none, because only one thread at a time uses the object: at first the thread that
+// starts the call, and after each part the thread that finishes the part, usually the engine's
+// driver.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,8 @@ struct Member {
   Context context = 0;   // the rank's number for this communicator
   int world_rank = 0;    // its rank in the communicator at the root of all splits
   int parent_rank = -1;  // its rank in the communicator from which this one was made; -1: none
-  // The transport to the rank, as an index in the engine's transports. Unused for this rank.
+  // The transport to the rank, as an index in the engine's transports. Unused if the member is this
+  // process's own rank.
   size_t transport = 0;
   std::string address;           // the rank's address on that transport
   Endpoint* endpoint = nullptr;  // null for this rank

@@ -315,7 +315,7 @@ void Survivors::OnDecision(int from, uint32_t number, Reader* in) {
   const bool cut = knows_.cut().Has(from);
   if (cut && (decision.any || (number == number_ && decision.members.Has(rank_)))) {
     // With kAny, a cut rank may be on another side, and then its decision does not hold here.
-    // Without kAny, a rank that this rank reaches also sends the decision.
+    // Without kAny, this rank gets the same decision also from a rank that is not cut.
     return;
   }
   if (number == number_ && knows_.own().called && !cut) {

@@ -146,8 +146,9 @@ void Complete(const Tuning& own, Tuning* tuning) {
   take(own.choices, &tuning->choices);
 }
 
-// Estimates the figures of a link without a line. Latencies and rates come from the transport: the
-// latency of a small message, and the rate of a large one. The other figures are guesses.
+// Estimates the figures of a link for which the tuning has no line. Latencies and rates come from
+// the transport: the latency of a small message, and the rate of a large one. The other figures are
+// guesses.
 LinkFigures Estimated(const TunedFor& where, const LinkSpeed& speed) {
   LinkFigures figures;
   figures.where = where;

@@ -33,7 +33,7 @@ constexpr int kLinks = 6;
 // "inproc", "shm", "fabric_inside", "tcp_inside", "fabric_across", "tcp_across"
 absl::string_view NameOf(Link link);
 
-// The speed of links, as a transport reports it: the values of Traits in the units of a tuning.
+// The speed of links, as a transport reports it in Traits, but in the units of LinkFigures.
 struct LinkSpeed {
   double latency_us = 10, gbs = 1, host_gbs = 1;
   // Takes the worse value of each figure.
