@@ -153,9 +153,9 @@ int64_t DirectScratch(const Call& call);  // returns bytes
 std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call);
 constexpr size_t kDirectParts = 4;
 constexpr size_t kDirectPartsBeforeStaging = 2;  // parts used before a call turns staged
-// In its first step the way gives the call to the library, behind the earlier work of the call's
-// stream. When the library has begun the call, the way makes the stream wait for the end of the
-// call, unless must_hold() is false.
+// The first step of this DeviceWay gives the call to the library, behind the earlier work of the
+// caller's stream. When the library has begun the call, and must_hold() is true, the caller's
+// stream is made to wait for the end of the call.
 std::unique_ptr<DeviceWay> MakeOffloadWay(DeviceCall& call, DeviceOffload& to);
 // Takes all memory that the staged way needs.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);

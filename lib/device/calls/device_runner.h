@@ -1,10 +1,11 @@
-// The calls on device memory of one communicator. When a call is started, it takes a range of
-// sequence numbers: as many numbers as it may need. Every rank takes the same range. The hosts
-// exchange data for it in parts, which are ordinary calls on host memory under these numbers (as in
-// packed_call.h). There are four ways to do a call, chosen from values that are equal on all ranks:
+// One communicator's calls on device memory. When a call is started, it takes a range of sequence
+// numbers: as many numbers as it may need. Every rank takes the same range. The hosts exchange the
+// data of the call in parts. Each part is an ordinary call on host memory with one of these numbers
+// (as in packed_call.h). There are four methods for a call. The choice depends on values that are
+// equal on all ranks:
 //
-//   offloaded     a library does the whole collective (NCCL); it is enqueued and then polled
-//                 (offload_way.cc)
+//   offloaded     a library (NCCL) does the whole collective; the runner enqueues the collective
+//                 and then polls it (offload_way.cc)
 //   node groups   the library inside each host, the hosts' transports between them
 //                 (node_groups_way.cc)
 //   direct        the ranks share a host: each opens the others' memory and reads it with kernels
@@ -16,10 +17,10 @@
 // which of the first three ways are possible on all of them. Tagged calls, send and recv are always
 // staged.
 //
-// Streams. A call begins when the device has reached the point at which the stream was at the start
-// of the call. Later work on the stream waits until the call is over, also if the call failed. The
-// host does not wait for either event. A blocking call makes the host wait, so that no work on the
-// stream needs to wait.
+// Streams. A call begins when the device has finished the work that was on the caller's stream when
+// the call was started. Later work on the stream waits until the call is over, also if the call
+// failed. The host waits neither for the beginning nor for the end of the call. Only a blocking
+// call makes the host wait for the end, so that no work on the stream needs to wait.
 //
 // Threads. Each communicator with calls on device memory has one thread, the runner. The runner
 // polls all calls under way and never blocks on one of them. If there are no calls, it sleeps.

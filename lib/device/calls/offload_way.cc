@@ -53,8 +53,8 @@ class OffloadWay final : public DeviceWay {
     given_ = true;
     return to_.offload->Enqueue(call_.call(), stream, call_.scratch());
   }
-  // Checks whether the call is on the library's stream. If it is, makes the caller's stream wait
-  // for the call, unless must_hold() is false.
+  // Checks whether the call is on the library's stream. If it is, and must_hold() is true, makes
+  // the caller's stream wait for the call.
   absl::Status Begin() {
     {
       absl::MutexLock lock(&to_.mutex);

@@ -1,4 +1,4 @@
-// The list of kernels: name, arguments, and the loop of loops.h.
+// The list of kernels. Each entry has a name, a struct of arguments, and a loop defined in loops.h.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The kernels: each thread runs a loop of loops.h.
+// The kernels. Each thread runs one of the loops that loops.h defines.
 #include <cstdint>
 
 #include "lib/device/cuda/kernel_list.h"

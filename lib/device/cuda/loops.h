@@ -1,8 +1,8 @@
 // The loops of the kernels, for one thread of a grid. nvcc compiles them into kernels (kernels.cu).
-// For tests, the host's compiler makes functions of them that run all threads of a grid one after
-// the other. For each element the loops do the same operations in the same order as the loops of
-// lib/kernels, so that the bits are equal: no contraction, no flush of subnormal numbers, rounded
-// division and square root.
+// For tests, the host's compiler compiles the loops into functions. Each of these functions runs
+// all threads of a grid one after the other. For each element the loops do the same operations in
+// the same order as the loops of lib/kernels, so that the bits are equal: no contraction, no flush
+// of subnormal numbers, rounded division and square root.
 //
 // A loop is a struct with Run(args, block). `block` is the thread's view of its block:
 //   index, blocks   the block's number, and the number of blocks in the grid
