@@ -25,7 +25,7 @@ class CallerFunctions {
   // The clock must outlive this object.
   explicit CallerFunctions(const Clock& clock) : clock_(clock) {}
 
-  // Returns the thread of done(). The first call creates it.
+  // Returns the thread on which the caller's done() functions run. The first call creates it.
   absl::StatusOr<std::shared_ptr<CallbackThread>> Thread() ABSL_LOCKS_EXCLUDED(mutex_);
   // Notes that `who` has entered the function `name`. If `name` is empty, notes that `who` has
   // returned from its function. `who` is in one function at a time.

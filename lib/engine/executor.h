@@ -123,7 +123,8 @@ class Executor {
   bool DoOps(LaneRun& run);
   void Combine(LaneRun& run, uint32_t op);
   void OnCombined(LaneRun& run, uint32_t op, std::byte* result, int32_t returned);
-  // Returns whether the last transfer that the round's operations wait for has completed.
+  // Returns true if a transfer that has just completed, in direction `completed`, was the last one
+  // for which the round's operations waited while its sends go on.
   bool ReadyForOps(const LaneRun& run, Direction completed) const;
   void ReleaseLoans();
 
