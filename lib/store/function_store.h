@@ -15,8 +15,8 @@
 
 namespace entrain {
 
-// entrain_store_functions_t (include/entrain/store.h states the rules). Each function returns an
-// entrain_status_t.
+// The C++ form of entrain_store_functions_t; include/entrain/store.h states the rules. `set`,
+// `get`, `add` and `remove` return an entrain_status_t.
 struct StoreFunctions {
   void* user = nullptr;
   int32_t (*set)(void* user, const char* key, const void* value, size_t bytes) = nullptr;

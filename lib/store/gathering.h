@@ -54,7 +54,8 @@ struct Gathering {
 
   bool complete() const { return over || seats.size() == static_cast<size_t>(size); }
   std::vector<int> Absent() const;
-  // Returns all parts, by rank. The meeting must be complete and not over.
+  // Returns all parts, by rank. Must be called only if all ranks have joined and the seats still
+  // exist: complete() && !over.
   std::vector<Parts> Table() const;
 };
 
