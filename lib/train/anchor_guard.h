@@ -22,8 +22,8 @@ class AnchorGuard {
   AnchorGuard(const Slab& slab, const Anchors& anchors, AnchorCheck check);
 
   // Returns the sum of squares of Delta = a - theta over this rank's shard, and notes the hash of
-  // a. In plain averaging there is no anchor, and the result is the sum of squares of theta, which
-  // shows whether theta is finite.
+  // the anchor a. In plain averaging there is no anchor, and the result is the sum of squares of
+  // theta, which shows whether theta is finite.
   double Measure(int layer, const float* theta);
   // Returns a checksum of the hashes that Measure has noted for these layers. If the replicas do
   // not compare anchors, returns the checksum of the hashes that Anchors::Seal has stored.

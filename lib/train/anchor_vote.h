@@ -2,7 +2,7 @@
 // rank of a sync group has the same hashes and reaches the same decision.
 //
 //              sealed   in memory
-//   replica 0  A        A          A is right: the majority has sealed it, and replica 0 has it
+//   replica 0  A        A          A is right: the majority has sealed A; replica 0 has A in memory
 //   replica 1  A        B          its memory has changed since its last exchange
 //   replica 2  C        C          its last outer step had another result
 //

@@ -62,9 +62,9 @@ double AnomalyDetector::Deviation() const {
 }
 
 // Returns s, which widens the limit because mu and sigma are estimates. The distance of the next
-// norm from mu has 1 + q times the variance. This distance divided by sigma has Student's t
-// distribution. The quantile of that distribution is the normal quantile times 1 + (kappa^2 + 1) /
-// (4 nu) + ...
+// norm from mu has 1 + q times the variance of a norm. This distance, divided by its estimated
+// standard deviation sigma sqrt(1 + q), has Student's t distribution. The quantile of that
+// distribution is the normal quantile times 1 + (kappa^2 + 1) / (4 nu) + ...
 double AnomalyDetector::Widening() const {
   if (options_.as_published) {
     return 1;

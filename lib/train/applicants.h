@@ -1,7 +1,7 @@
 // Newcomers that want to join a run leave their applications in a store (option admit). The members
 // count the applications and connect the newcomers. A newcomer applies until the members take it
-// in. EDiT (admission, newcomer) and gradient channels (channel_admission, channel_newcomer) use
-// these functions.
+// in. Used by EDiT (admission.h, newcomer.h) and by gradient channels (channel_admission.h,
+// channel_newcomer.h).
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,8 @@ struct CheckpointOptions {
   // stand for one whole checkpoint.
   std::optional<CheckpointFunctions> functions = std::nullopt;
 
-  // Returns the name of the checkpoint in messages.
+  // Returns the name by which messages name the checkpoint: the path of its file, or a fixed name
+  // if `functions` replace the file.
   std::string path() const;
 };
 // Returns kInvalidArgument, naming the option, if one is wrong.

@@ -122,9 +122,9 @@ class Exchange final : public LayerExchange {
   void WeighAgain(int layer, bool counts);
   // Returns the outcome of the last exchange of a layer. Valid after Finish of the layer.
   const LayerOutcome& outcome(int layer) const { return outcomes_[static_cast<size_t>(layer)]; }
-  // Finishes this rank's shard of a layer if no rank of the sync group has finished this shard, but
-  // ranks of other sync groups have finished theirs. Uses the scales in `outcome`, which comes from
-  // these ranks.
+  // Finishes this rank's shard of a layer. Used when ranks of other sync groups have finished their
+  // shards of the layer, but no rank of this sync group has finished this shard. Uses the scales in
+  // `outcome`, which comes from a rank that has finished.
   absl::Status FinishLike(int layer, const LayerOutcome& outcome);
   // Collective over the sync group. Rank `root`, which has finished the layer, sends the result to
   // the ranks that have not finished it. `finished` is true if this rank has finished it.

@@ -119,8 +119,9 @@ class GradientRound {
   // Sums counts and gradients, and exchanges sums with the neighbours.
   absl::Status AddUp(RoundKind kind, const RoundCounts& mine);
   // With clipping, gathers one number of each rank. From these numbers every rank computes the norm
-  // of the mean gradient, with the same bits. In a commit with copies (on_loss finish), gathers the
-  // checksums of the shards and compares them.
+  // of the mean gradient; all ranks get the same bits. With on_loss = finish, each shard has a copy
+  // on another rank. A commit then also gathers the checksums of the shards and of their copies,
+  // and compares them.
   absl::Status Vote();
   // Makes the step.
   absl::Status Apply();

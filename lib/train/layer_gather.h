@@ -60,9 +60,11 @@ class LayerGather {
   // is called when the layer has arrived.
   void WhenGathered(int layer, WorkerThread::Continuation then);
   // Starts the gather if necessary and blocks. Returns the padded layer in `dtype`, valid until
-  // Release. Adds the time spent to *wait_ns, without the time at the gate.
+  // Release. Adds to *wait_ns the time that this call blocked, not counting the wait for the gate.
+  // On a device, adds nothing.
   absl::StatusOr<void*> Wait(int layer, uint64_t* wait_ns);
-  // Returns kFailedPrecondition if the layer is free. Waits for a gather that is travelling.
+  // Returns kFailedPrecondition if the layer is free. If the gather has been started but not waited
+  // for, waits for its end first.
   absl::Status Release(int layer);
   // Returns the first layer that is not free, or -1.
   int FirstHeld() const;

@@ -363,8 +363,8 @@ absl::Status LayerShards::Broadcast() {
   }
   CallOptions options = TimedCall(config_.timeout_ns, room_ == nullptr ? kMostLayers : -1, false);
   if (room_ != nullptr) {
-    // The reductions of gradients must be over first, because their calls between replicas have no
-    // tags either.
+    // The reductions of gradients must be over first: neither their calls between replicas nor the
+    // calls below have tags.
     absl::Status rest = gradients_.ComeToRest(0);
     rest.Update(broken());
     ENTRAIN_RETURN_IF_ERROR(Annotate(rest, "shard: broadcast"));

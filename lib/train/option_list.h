@@ -111,7 +111,8 @@ constexpr OptionType TypeOfOption() {
                                        : OptionType::kF64;
 }
 
-// The part of a row that does not depend on the struct.
+// The members of a row of an option table whose types do not depend on the options struct. Option
+// adds the others.
 struct OptionRow {
   const char* name;
   OptionType type;

@@ -20,8 +20,8 @@ enum class Weighting {
 struct Weighing {
   Weighting kind = Weighting::kUniform;
   double temperature = 1;  // T > 0, for kSoftmax
-  // r, in [0, 1]: the share of a weight that is proportional to the replica's training since the
-  // last exchange.
+  // r, in [0, 1]. The weight of a replica is (1 - r) times its weight by `kind` plus r times its
+  // share of the training since the last exchange.
   double step_ratio = 0;
   // True: weights are as in the published code. The divisor also counts the rejected replicas.
   // Uniform weights are mixed with the shares of steps before the weights are normalised.

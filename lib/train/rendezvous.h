@@ -54,7 +54,7 @@ struct NormTable {
   }
   // Returns the row of a replica; rows() if it did not take part.
   size_t RowOf(int replica) const;
-  // Returns the table without the rows of other replicas.
+  // Returns a table with only the rows of `replicas`.
   NormTable Of(absl::Span<const int> replicas) const;
 };
 

@@ -77,8 +77,8 @@ class ReplicaWorld {
   bool IsSyncGroup() const;
   // Returns the places by rank of comm().
   const std::vector<ReplicaPlace>& places() const { return places_; }
-  // Returns the payload bytes that this rank sent in the communicators before comm(). May be called
-  // from any thread.
+  // Returns the payload bytes that this rank sent in the earlier communicators, which comm() has
+  // replaced. May be called from any thread.
   uint64_t bytes_before() const { return bytes_before_.load(std::memory_order_relaxed); }
 
  private:

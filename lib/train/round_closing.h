@@ -1,9 +1,9 @@
 // Decides when a round is closed, and which replicas take part (options quorum and round_deadline).
 // A pure function: every rank has the same table and reaches the same decision.
 //
-//   arrival      the callers of all ranks of a replica have come to a rendezvous
-//   close        a round of the replicas that have arrived begins; the others are late for it
-//   take up      a replica that has been late for rounds arrives, and takes up their results
+//   arrival      a replica has arrived when every rank's caller has come to a rendezvous
+//   close        the round begins with the replicas that have arrived; the other replicas are late
+//   take up      a late replica arrives, and takes up the results of the rounds that it has missed
 //
 //                round 1          round 2
 //   replica 0    arrives, in      arrives, in

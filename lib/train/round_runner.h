@@ -54,8 +54,8 @@ class RoundRunner {
   uint64_t PostJudge(std::shared_ptr<ExchangeRound> round, int64_t extra_ns);
   // Must be called once for each turn of the round.
   uint64_t PostTurn(std::shared_ptr<ExchangeRound> round);
-  // Posts the job that takes newcomers in, after the last turn of a round. The round does not wait
-  // for this job.
+  // Posts the job that admits newcomers. Must be called after the last PostTurn of a round. The
+  // round does not wait for this job.
   void PostAdmission();
   // Posts the sealing of anchors that have just been created.
   void Seal();

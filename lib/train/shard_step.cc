@@ -34,8 +34,8 @@ absl::Status ShardStep::Predict(const GradientSum& g, const StepTime& t) {
   });
 }
 
-// Gradients and parameters share com. If their elements differ in size, the order of the pieces
-// ensures that no gradient is overwritten before it is read.
+// The gradients and the parameters lie in the same buffer, `com`. If their elements differ in size,
+// the order of the pieces ensures that no gradient is overwritten before it is read.
 absl::Status ShardStep::ForEachPiece(const GradientSum& sum,
                                      absl::FunctionRef<Made(const Piece&)> step) {
   const Kernels& kernels = CurrentKernels();

@@ -29,12 +29,12 @@ class WideTheta {
   // other functions.
   absl::Status Reserve(DeviceRoom* room);
 
-  // Returns the values with which a layer is exchanged: those of `snapshot`, or of theta if
-  // `snapshot` is null.
+  // Returns the values from which the pseudo-gradient of a layer is computed: those of `snapshot`,
+  // or of theta if `snapshot` is null.
   //
-  // A theta that is not f32 is taken as a + (theta - rounded a) if there are anchors, that is, as
-  // the anchor with the change that training has made. The pseudo-gradient then contains no
-  // rounding error of the anchor, and the anchor keeps all its bits.
+  // If there are anchors, a theta that is not f32 is replaced by a + (theta - rounded a): the
+  // anchor plus the change that training has made. The pseudo-gradient then contains no rounding
+  // error of the anchor, and the anchor keeps all its bits.
   const float* Source(int layer, const float* snapshot);
   // Writes the anchor, rounded to the type of theta.
   void RoundAnchor(int layer, float* to);

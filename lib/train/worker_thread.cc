@@ -126,7 +126,8 @@ absl::StatusOr<bool> WorkerThread::WaitUntil(uint64_t number, Deadline until) {
       late = CheckUnderWay();
       if (current != nullptr) {
         // This thread runs a job of another worker, and that job waits for a job of this worker.
-        // The limit of the waiting job must not expire first, so it begins again.
+        // The limit of the waiting job must not expire before the limit of the awaited job, so the
+        // limit of the waiting job begins again now.
         absl::MutexLock own(&current->mutex_);
         current->begun_ns_ = Clock::Real().Now();
       }

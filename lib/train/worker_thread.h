@@ -41,12 +41,12 @@ class WorkerThread {
 
   static constexpr int64_t kReportNs = kSecond;
 
-  // The first job starts the thread. `give_up` is called once or more, without a lock, by a thread
-  // that has waited too long; it must make the running job and the calls of other ranks fail.
-  // `inside` is called by any thread. Its argument is the name of a function of the caller that a
-  // job enters, or "" when the function has returned or is abandoned. `watch`, if not null, is
-  // called by the worker's thread every 50 ms while no job runs. It may use Doing. If it returns an
-  // error, the work ends.
+  // The first job starts the thread. `give_up` must make the running job and the calls of other
+  // ranks fail. A thread that has waited too long calls `give_up`, without a lock, once or more.
+  // `inside` may be called on any thread. When a job enters a function of the caller, the argument
+  // of `inside` is the function's name. When the function has returned or is abandoned, the
+  // argument is "". `watch`, if not null, is called by the worker's thread every 50 ms while no job
+  // runs. `watch` may use Doing. If `watch` returns an error, the work ends.
   WorkerThread(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up,
                absl::AnyInvocable<void(absl::string_view)> inside = nullptr,
                absl::AnyInvocable<absl::Status()> watch = nullptr)
