@@ -256,7 +256,7 @@ bool Job::Restart(size_t rank) {
   return true;
 }
 
-// Returns true if the last process of the rank has got a communicator.
+// Returns true if the process that now runs as this rank has got a communicator.
 bool Job::IsMember(size_t rank) const {
   const int number = static_cast<int>(rank);
   const auto said = store_->TryGet(MemberKey(number), {Deadline::After(kAskStoreNs)});

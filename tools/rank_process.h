@@ -26,9 +26,9 @@ struct RankProcess {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// Starts `program` (searched in PATH) with these variables added to the environment, an empty
-// standard input and no blocked signals. The kernel kills it when the calling thread dies.
-// kFailedPrecondition gives the reason if it cannot be run.
+// Starts `program` (searched in PATH) with an empty standard input and no blocked signals, and adds
+// `variables` to its environment. The kernel kills the process when the calling thread dies.
+// kFailedPrecondition: the program cannot be run; the message has the reason.
 absl::StatusOr<RankProcess> StartRank(const std::vector<std::string>& program,
                                       const Variables& variables);
 

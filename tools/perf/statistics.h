@@ -18,7 +18,8 @@ class Sample {
   double least() const { return values_.front(); }
   double most() const { return values_.back(); }
   double median() const { return values_[values_.size() / 2]; }
-  // At least `percent` (0 to 100) percent of the values are not above the result.
+  // Returns the percentile: at least `percent` % (0 to 100) of the values are less than or equal to
+  // it.
   double percentile(size_t percent) const {
     return values_[std::min(values_.size() - 1, values_.size() * percent / 100)];
   }
