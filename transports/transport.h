@@ -187,7 +187,7 @@ class Endpoint {
   virtual void SendControl(absl::string_view message) = 0;
   // Sends a control message that overtakes everything sent before, so that it never waits behind
   // data. Urgent messages do not overtake each other. Returns false, and does nothing, if this path
-  // cannot send an urgent message now or cannot send any.
+  // cannot send the message now, or never sends urgent messages.
   virtual bool SendUrgent(absl::string_view) { return false; }
   // Ends one communicator on this path: fails receives posted with context `mine` and sends posted
   // with context `theirs` with `why`, and drops early messages for `mine`. Other communicators

@@ -1,6 +1,5 @@
-// The notes that other transport instances have sent to one instance, the owner, and that the owner
-// has not read yet. Two ranks of this process share no other data, except LentMessage and the
-// counts in InprocPair.
+// The unread notes of one transport instance, the owner. Other instances have sent them. Two ranks
+// of this process share no other data, except LentMessage and the counts in InprocPair.
 //
 // Thread safety: Push from any thread; all other functions only from the driver of the owner's
 // engine. Every instance that may still push keeps the inbox alive.

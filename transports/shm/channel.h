@@ -50,8 +50,8 @@ class Channel {
   // Only the first call has an effect.
   void MapTheirRing();
 
-  // Must be called before sleeping. After the call and before it sleeps, the caller must check once
-  // more for the events that shall wake it.
+  // Must be called before the caller sleeps. Between this call and its sleep, the caller must check
+  // once more for the events that it wants to be woken by.
   void Sleep(Sleeping what) { mine_->sleeping.store(what, std::memory_order_seq_cst); }
   void Wake() {
     mine_->sleeping.store(kAwake, std::memory_order_relaxed);  // if the peer sees this late, it

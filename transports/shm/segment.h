@@ -69,7 +69,7 @@ class Segment {
   // The part of each ring that is allocated from the beginning: enough for conversations of small
   // messages.
   static constexpr size_t kFirstOfRing = 2 * kPage;
-  // Bytes of the further revocation words of a side.
+  // Bytes of the revocation words of a side that do not fit in Side.
   static constexpr size_t kFurtherBytes = 2 * kPage;
   static constexpr size_t kMinRing = 32 << 10, kMaxRing = 64 << 20;
 

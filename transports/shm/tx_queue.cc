@@ -140,8 +140,8 @@ Endpoint::Sent TxQueue::SendNow(const Envelope& envelope, ConstBytes bytes, Send
   if (eager && TryEager(envelope, bytes, true)) {
     return Endpoint::Sent::kCopied;
   }
-  // A peer that cannot read this memory would ask for the small message through the ring, and the
-  // ring has no room now.
+  // If the peer cannot read this memory, it would answer the RTS with a CTS, and the small message
+  // would need the ring, which has no room now.
   const bool waits = eager && !facts_.can_read;
   return !waits && RtsNow(envelope, bytes, request) ? Endpoint::Sent::kRtsSent
                                                     : Endpoint::Sent::kNo;

@@ -21,7 +21,8 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kBytesPerRead = 4 << 20;  // keeps one turn of the loop short
-// If more bytes of a payload are missing, a read gets only a few of the bytes behind the payload.
+// If more than this number of bytes of a payload are missing, a read takes only a few of the bytes
+// that follow the payload.
 constexpr int64_t kLargeRest = 32 << 10;
 // After this many failed polls, arrived bytes are acknowledged. If processes share cores, the first
 // polls fail because the sender has not run. An acknowledgement would then only take time from the

@@ -26,8 +26,8 @@ class TcpSockets {
   TcpSockets(const TcpSockets&) = delete;
   TcpSockets& operator=(const TcpSockets&) = delete;
 
-  // Must be called once, when the handshakes are done. Watches both connections for input. If this
-  // fails, the sockets are open all the same.
+  // Must be called once, when the handshakes are done. Watches both connections for input. The
+  // sockets are open even if this call returns an error.
   absl::Status Open(PathSockets sockets, const KeepAlive& keep_alive);
   // Closes all sockets.
   void Close();

@@ -23,9 +23,9 @@ struct DeviceChoice {
   bool net = false;   // processes on other hosts can be reached
 };
 // Returns the devices that UCX may use. If `tcp` is true, they include the interface that the tcp
-// transport would use. They also include all RDMA ports, or with a filter (ENTRAIN_INTERFACE) those
-// whose interface passes the filter. If the chosen interface is loopback, they include no RDMA
-// port.
+// transport would use. They also include the RDMA ports: all of them, or, if ENTRAIN_INTERFACE is
+// set, those with an interface that passes this filter. If the chosen interface is loopback, they
+// include no RDMA port.
 absl::StatusOr<DeviceChoice> ChooseDevices(const TransportConfig& config,
                                            const std::vector<RdmaPort>& rdma, bool tcp);
 
