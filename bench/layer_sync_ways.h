@@ -1,5 +1,6 @@
 // The methods that layer_sync_bench compares: all_reduces alone, the arithmetic of an exchange
-// written by hand, and EDiT itself through the C API. Collective over the ranks; one thread.
+// written by hand, and EDiT itself through the C API. All functions are collective over the ranks.
+// Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
