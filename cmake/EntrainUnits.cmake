@@ -60,7 +60,7 @@ if(ENTRAIN_SANITIZE MATCHES "thread")
 endif()
 
 # Precompiled headers, of the system only: the headers that most files include, and that cost most of their time. One set for each
-# set of options that the compiler wants alike. A file includes what it uses all the same: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON must
+# set of options that the compiler wants alike. A file must still include what it uses: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON must
 # build. A source with options of its own (-O3, -mavx2) sets SKIP_PRECOMPILE_HEADERS.
 set(entrain_common_headers
   <algorithm> <array> <atomic> <chrono> <cmath> <cstddef> <cstdint> <cstdio> <cstdlib> <cstring> <deque> <fstream> <functional>
