@@ -11,8 +11,8 @@
 //
 //   It takes ceil(log2 n) rounds, and each rank sends n - 1 parts.
 //
-// all_to_all on four ranks. A block that must travel j places travels 2^k places in round k if j
-// has bit k. All such blocks of a rank go in one message:
+// all_to_all on four ranks. A block that must move j ranks onwards moves 2^k ranks onwards in each
+// round k for which j has bit k. In a round, all blocks that a rank must move go in one message:
 //
 //   round   rank 0 sends
 //     0     to 1: the blocks for 1 and 3   (1 = 1, 3 = 1 + 2 places)

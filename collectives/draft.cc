@@ -73,8 +73,8 @@ void Draft::Recv(int peer, const Parts& parts) {
   }
 }
 
-// Returns the place where a run of parts is received. It is in kOut, unless kOut lacks one of the
-// parts.
+// Returns the place where a run of parts is received. If kOut has all of the parts, that place is
+// in kOut, else in scratch.
 Draft::Place Draft::HomeOf(const Parts& parts, int begin, int length) {
   const BlockRange output = OutputWindow(spec());
   const int block = BlockOfPart(parts[At(begin)]);
