@@ -1,5 +1,5 @@
-// The accounts of a run, for all methods: the time, waiting and bytes of training, the step log,
-// the summary, and the output on the terminal. One thread.
+// Keeps the records of a run, for all methods: the time, waiting and bytes of training, the step
+// log, the summary, and the output on the terminal. Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A gradient channel: acco, dpu, wp or zero1. No other unit uses the entrain_acco_* calls. One
-// thread.
+// A gradient channel: acco, dpu, wp or zero1. No other unit uses the entrain_acco_* calls. Thread
+// safety: one thread at a time.
 #pragma once
 
 #include <cstdint>

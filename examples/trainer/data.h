@@ -15,7 +15,7 @@ class Text {
  public:
   // Throws Error naming the path and the reason.
   static Text Load(const std::string& path);
-  // The last 5 % are for validation. `name` is the text's name in messages.
+  // The last 5 % are for validation. Messages call the text `name`.
   Text(std::vector<uint8_t> bytes, const std::string& name);
 
   int64_t size() const { return static_cast<int64_t>(bytes_.size()); }

@@ -46,7 +46,7 @@ struct ConditionOptions {
 };
 
 struct Options {
-  std::string method = "edit";  // a row of kPresets (presets.h)
+  std::string method = "edit";  // the name of a preset of kPresets (presets.h)
   std::string task = "text";    // "text", "digits"
   std::string data;
   int64_t steps = 0, tokens = 0;  // at most one of them is set; both 0: 1000 steps

@@ -1,4 +1,5 @@
-// The methods, one row each, and the options of EDiT that follow from a method and a command line.
+// The table of methods (kPresets), and the options of EDiT that follow from a method and a command
+// line.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace trainer {
 
-// How gradients and parameters travel.
+// The part of the library that exchanges gradients and parameters.
 enum class Engine {
   kEveryStep,  // gradients are averaged over all ranks at every step
   kReplicas,   // EDiT: entrain_edit_*

@@ -351,7 +351,7 @@ StepRecord ReplicaRun::Step(int64_t step) {
   return record;
 }
 
-// The first replica that is left prints a line for each lost replica.
+// The first remaining replica prints a line for each lost replica.
 void ReplicaRun::SayLosses(int64_t step) {
   const std::vector<int> lost =
       method_.goes_on_after_losses() ? method_.Lost() : std::vector<int>();

@@ -1,5 +1,5 @@
 // The participants: the communicator of all ranks, the mesh of shard and sync groups, and the few
-// scalars that the trainer itself exchanges. One thread.
+// scalars that the trainer itself exchanges. Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,10 @@ class Session {
   // Divides the world into replicas. Collective.
   void MakeMesh();
 
-  // After this call the collectives over all ranks below survive the loss of ranks. The ranks that
-  // are left agree on the loss, make a smaller communicator, and repeat the call.
+  // After this call the collectives over all ranks below survive the loss of ranks. The remaining
+  // ranks agree on the loss, make a smaller communicator, and repeat the call.
   void GoOnAfterLosses() { goes_on_ = true; }
-  // Finds out which ranks are left. Collective.
+  // Finds out which ranks remain. Collective.
   void LookAround();
 
   bool joins() const { return joins_; }
@@ -61,7 +61,7 @@ class Session {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
-  // Returns the number of ranks that are left, and this rank's number among them, as of the last
+  // Returns the number of remaining ranks, and this rank's number among them, as of the last
   // collective over all ranks.
   int ranks_left() const;
   int rank_left() const;
@@ -81,7 +81,7 @@ class Session {
 
   const int shard_size_;
   bool goes_on_ = false, joins_ = false;
-  CommHandle world_;        // communicator of the ranks that are left
+  CommHandle world_;        // communicator of the remaining ranks
   CommHandle own_replica_;  // not the mesh's, so that its traffic is counted separately
   MeshHandle mesh_;
   int rank_ = 0, ranks_ = 1, shard_ = 0, replica_ = 0, replicas_ = 1;

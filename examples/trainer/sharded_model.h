@@ -1,6 +1,6 @@
 // The model's parameters, spread over the ranks of a replica by entrain_shard_*. A layer is
 // gathered just before its use and released afterwards. A layer's gradients are sent as soon as
-// they are complete. No other unit uses the sharding calls. One thread.
+// they are complete. No other unit uses the sharding calls. Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>

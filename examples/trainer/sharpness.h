@@ -1,6 +1,6 @@
 // Sharpness-aware steps: the library's WSAM around the inner optimizer. Each step uses its batches
 // twice, the second time at w + e, which lies a distance of rho along the first gradient. No other
-// unit uses the entrain_wsam_* calls. One thread.
+// unit uses the entrain_wsam_* calls. Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>

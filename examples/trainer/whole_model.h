@@ -1,5 +1,5 @@
 // The model's parameters, whole on this rank, as a gradient channel needs them: one flat vector,
-// layer after layer. One thread.
+// layer after layer. Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
