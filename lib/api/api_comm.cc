@@ -96,7 +96,7 @@ const char* entrain_last_error(void) {
   return LastError().text;
 }
 
-// Does not change the last error unless this function itself fails.
+// Changes the last error only if this function itself fails.
 entrain_status_t entrain_last_error_record(entrain_error_t* error) {
   return Guard(__func__, [&] { return WriteError(LastError(), error); });
 }
