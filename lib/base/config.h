@@ -55,7 +55,8 @@ absl::StatusOr<int64_t> ParseDuration(absl::string_view text);
 // Copies a caller's size-first struct over `known`, which holds the defaults. Copies the first
 // min(size, known_size) bytes. Accepts a longer struct only if its unknown tail is zero. Refuses
 // null and size 0 (the caller did not initialise the struct). Refuses sizes that are not a multiple
-// of 8: no struct of the ABI has such a size, so a field would be cut. `name` is used in messages.
+// of 8: no struct of the ABI has such a size, so a field would be cut. Messages name the struct by
+// `name`.
 absl::Status CopyStruct(const void* from, void* known, size_t known_size, const char* name);
 
 }  // namespace entrain

@@ -1,8 +1,8 @@
 // Merging: how a weighted mean or a task-arithmetic reduction (gta) combines the ranks'
-// contributions, and how contributions travel. Let x_r = weight_r * contribution_r. Without
-// consensus the result is the sum of all x_r. With consensus it is the sum of those x_r that have
-// the elected sign. If `normalize` is set, the sum is divided by the sum of the weights of its
-// terms.
+// contributions, and in which format contributions are sent. Let x_r = weight_r * contribution_r.
+// Without consensus the result is the sum of all x_r. With consensus it is the sum of those x_r
+// that have the elected sign. If `normalize` is set, the sum is divided by the sum of the weights
+// of its terms.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ enum class Consensus : int32_t {
   kCount = 2,  // one vote per rank
 };
 
-// The elements of a contribution that travel. The other elements count as zero.
+// The elements of a contribution that are sent. The other elements count as zero.
 enum class Sparsification : int32_t {
   kNone = 0,  // everything
   // the floor(density * n) largest elements, where n is the length of the rank's whole vector, or
   // of a chunk. Of equal elements the first count as larger.
   kMagnitude = 1,
-  kRandom = 2,          // each element travels with probability `density`
+  kRandom = 2,          // each element is sent with probability `density`
   kRescaledRandom = 3,  // like kRandom, and divided by `density`
 };
 
@@ -37,7 +37,7 @@ enum class WireFormat : int32_t {
   kInt8 = 2,  // -127 .. 127 times an f32 scale per block
   kInt4 = 3,  // -7 .. 7 times an f32 scale per block
   // -3, -1, 1 or 3 thirds of an f32 scale per block. The format has no zero, so only sparsified
-  // contributions may use it. Results travel as bf16.
+  // contributions may use it. Results are sent as bf16.
   kInt2 = 4,
 };
 enum class WireRounding : int32_t {
@@ -76,7 +76,7 @@ struct Merging {
   bool error_feedback = false;
   double error_decay = 1;  // error_feedback: factor of the part that is added
 
-  // Returns true if contributions travel packed (lib/comm/packed_call.h).
+  // Returns true if contributions are sent packed (lib/comm/packed_call.h).
   bool Packs() const {
     return sparsification != Sparsification::kNone || wire_format != WireFormat::kFull;
   }
