@@ -84,7 +84,7 @@ class CallNumbers {
   static Count CountOf(Series series, uint64_t used);
   uint64_t TakeTagged(Series series) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the counter of an untagged series. Element 0 belongs to the collectives. The other
-  // elements belong to the messages, in the order of `way`.
+  // elements belong to the messages, in the order of Series::way.
   const std::atomic<uint64_t>& Untagged(Series series) const {
     return untagged_[static_cast<size_t>(series.way + 1)];
   }

@@ -133,9 +133,9 @@ class Communicator {
   // kInvalidArgument: the work was not started by StartSplit.
   static absl::StatusOr<std::shared_ptr<Communicator>> FinishSplit(Work& split);
 
-  // Makes a communicator of the ranks that are left. All of these ranks must call Shrink. They may
-  // call it after this communicator has ended. See entrain_comm_shrink. kOutOfRange: the others
-  // have gone on without this rank.
+  // Makes a communicator of the remaining ranks. All of these ranks must call Shrink. They may call
+  // it after this communicator has ended. See entrain_comm_shrink. kOutOfRange: the others have
+  // gone on without this rank.
   absl::StatusOr<std::shared_ptr<Communicator>> Shrink(const ShrinkOptions& options = {});
   // Sets *flag to the bitwise AND of the flags of all ranks that took part. The result is equal on
   // all of these ranks. May be called after the communicator has ended. See entrain_comm_agree.

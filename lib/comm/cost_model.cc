@@ -13,7 +13,7 @@ namespace {
 // longer messages are faster.
 constexpr int64_t kPieceBytes = 256 << 10, kExchangedPieceBytes = 1 << 20;
 // If one rank receives and the others only send, messages of at least this size are not cut into
-// lanes. The transport itself transfers such a message in pieces, and finds the fastest way.
+// lanes. The transport itself transfers such a message in pieces, and finds the fastest method.
 constexpr int64_t kWholeBytes = 1 << 20;
 // If receivers read messages from the sender's memory at once (lib/engine/inline_call.h), messages
 // of at most these sizes are not cut either. kScatteredBytes is for a scatter. kPairBytes is for a
@@ -23,8 +23,8 @@ constexpr int kMaxLanes = 128;
 constexpr int64_t kElementBytes = 4;
 
 // Returns the size of the shortest message between two ranks if the call has one lane. For an
-// all_reduce, assumes that a message is the part of one rank, whatever the algorithm is. The ranges
-// of the tuning were measured with lanes cut in this way.
+// all_reduce, assumes that a message is the part of one rank, whatever the algorithm is. When the
+// ranges of sizes in the built-in tuning were measured, lanes were cut by the same assumption.
 int64_t MessageBytes(const Algorithm& algorithm, int ranks, int64_t bytes) {
   const bool parts = algorithm.message == Message::kPart || algorithm.kind == CallKind::kAllReduce;
   return bytes / (parts ? ranks : 1);

@@ -19,7 +19,7 @@ namespace entrain {
 
 class CommCore;
 
-// The calls on device memory of one communicator.
+// One communicator's calls on device memory.
 //
 // Thread safety: any thread. Close and the destructor are called once, in this order.
 class DeviceCalls {

@@ -89,8 +89,8 @@ class InlinePath {
 
   // Runs a call without options that the cache holds, with new addresses. Returns nullopt without
   // any effect if this is not possible now: for example, the cache does not hold the call, an
-  // address is invalid, or the engine is busy. The caller must then check the call and start it in
-  // the ordinary way.
+  // address is invalid, or the engine is busy. The caller must then check the call and start it as
+  // a call without this cache.
   std::optional<absl::Status> RunAgain(const CallKey& key, const void* in, void* out);
   // Runs a checked call. Returns nullopt without any effect if the call does not fit the inline
   // path, or if the engine is busy. The caller must then start the call (CommCore::Start).

@@ -41,7 +41,7 @@ Packing PackingOf(const Call& call) {
           merging.wire_rounding};
 }
 
-// Returns the wire format of results. A result never travels as kInt2, because kInt2 cannot express
+// Returns the wire format of results. A result is never sent as kInt2, because kInt2 cannot express
 // zero and a result may contain zeros. Also, error feedback does not make up for the losses of a
 // result.
 Packing ResultPackingOf(const Call& call) {

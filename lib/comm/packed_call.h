@@ -1,4 +1,4 @@
-// An all_reduce or reduce_scatter whose contributions travel packed (lib/kernels/packing.h):
+// An all_reduce or reduce_scatter whose contributions are sent packed (lib/kernels/packing.h):
 // sparsified, or in a type of fewer bits. A packed call is a chain of ordinary calls, its parts.
 // Every part carries the descriptor of the packed call. Each rank owns one slice of the vector:
 //
@@ -39,7 +39,7 @@ class CommCore;
 
 class PackedCall final : public Work {
  public:
-  // Returns whether the call's contributions travel packed.
+  // Returns true if the call's contributions are sent packed.
   static bool Is(const Call& call);
   // Makes a packed call and packs this rank's contribution. Afterwards the call does not read its
   // input any more. Returns Check's error if the arguments are invalid.
