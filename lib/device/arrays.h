@@ -1,7 +1,7 @@
-// Arrays in host or device memory, for objects that work on either. ArraysAt says where the
-// caller's arrays lie. PlacedArray is memory that an object owns, on the same device or on the
-// host. ComputeAt runs code on arrays in either memory. This code uses CurrentKernels, CopyArray
-// and ZeroArray of device.h, so it is written only once.
+// Arrays in host or device memory, for objects that work on both kinds of memory. ArraysAt says
+// where the caller's arrays lie. PlacedArray is memory that an object owns, on the same device or
+// on the host. ComputeAt runs code on arrays in host or device memory. This code uses
+// CurrentKernels, CopyArray and ZeroArray of device.h, so it is written only once.
 //
 // Thread safety: one thread at a time.
 #pragma once

@@ -38,9 +38,9 @@ class DeviceWay {
   // Returns the cause of the wait, for the error at the deadline. Returns null if the call waits
   // for a part, which has a deadline of its own.
   virtual const char* WaitsFor() const = 0;
-  // Returns true if the next calls may choose their way and begin. From then on this call enqueues
-  // nothing more on streams and libraries that the calls share. On these the order of calls must be
-  // the same on all ranks.
+  // Returns true if the next calls may choose their methods and begin. From then on this call
+  // enqueues nothing more on streams and libraries that the calls share. On these the order of
+  // calls must be the same on all ranks.
   virtual bool settled() const { return true; }
 };
 
@@ -53,8 +53,8 @@ class DeviceCall final : public Work {
   ~DeviceCall() override { GiveBack(); }
   WorkInfo Info() const override;
 
-  // Returns true for untagged collectives. Once the meeting is over, these may use another way than
-  // the staged one.
+  // Returns true for untagged collectives. Once the meeting is over, these may use another method
+  // than the staged one.
   static bool MayChoose(const Call& call);
   static size_t NumbersFor(const Call& call, int size, bool with_meeting);
 
@@ -74,13 +74,13 @@ class DeviceCall final : public Work {
   // Does the steps that are possible now. Returns true when the call is over, successful or not,
   // and Finish is under way.
   bool Step(int64_t now_ns, bool* moved);
-  // Returns true if later calls may choose their way and begin. Any thread may call this.
+  // Returns true if later calls may choose their methods and begin. Any thread may call this.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
   // Returns true once the end of the call has begun. Its stream may not have continued yet, and its
   // work may not be done yet.
   bool over() const { return over_.load(std::memory_order_acquire); }
 
-  // ---- Called by the call's ways
+  // ---- Called by the call's DeviceWay objects
   const Call& call() const { return *call_; }
   CommCore& core() const { return *core_; }
   DeviceSide& side() const { return side_; }
@@ -90,17 +90,17 @@ class DeviceCall final : public Work {
   EventHandle input_ready() const { return input_.event(); }
   // Returns true if the stream must still be made to wait for the call.
   bool must_hold() const { return must_hold_; }
-  // Returns device memory for results that must not be written to the output yet. The memory has
-  // the size that the way has asked for.
+  // Returns device memory for results that must not be written to the output yet. The memory is
+  // large enough for every method that the call may choose.
   std::byte* scratch() const { return scratch_.data; }
-  // Skips the numbers of `parts` parts. Called when a way has used these numbers and is then
-  // replaced by another way.
+  // Skips the numbers of `parts` parts. Called when a DeviceWay has used these numbers and is then
+  // replaced by another one.
   void LeaveBehind(size_t parts) { first_number_ += parts; }
-  // Returns the staged way, for a direct call that has to be staged.
+  // Returns the StagedWay, for a direct call that has to be staged.
   std::unique_ptr<DeviceWay> TakeStaged() { return std::move(staged_); }
-  // Starts part `number`, counted from 0, of the meeting or of the way. The part has the options
-  // and the descriptor of the whole call. `among` is the group of ranks that exchange the part;
-  // null: all ranks.
+  // Starts part `number`, counted from 0, of the meeting or of the DeviceWay. The part has the
+  // options and the descriptor of the whole call. `among` is the group of ranks that exchange the
+  // part; null: all ranks.
   absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part, PartGroup* among = nullptr);
   // Starts all parts of a reduction with packed contributions, on staged data.
   absl::StatusOr<RefPtr<Work>> LaunchPacked(const Call& staged);
@@ -110,10 +110,10 @@ class DeviceCall final : public Work {
   void GiveBack();
   absl::StatusOr<bool> Advance(bool* moved);
   enum class Way { kStaged, kOffloaded, kNodeGroups, kDirect };
-  // Returns the way of the call, once the meeting is over. The choice depends only on values that
-  // are equal on all ranks.
+  // Returns the call's method, once the meeting is over. The choice depends only on values that are
+  // equal on all ranks.
   Way WayOnceMet() const;
-  // Returns true if the call uses this way, or may still choose it.
+  // Returns true if the call uses this method, or may still choose it.
   bool MayGo(Way way) const { return (MayChoose(*call_) && !side_.met()) || WayOnceMet() == way; }
   // Blocks for at most kBeginLimitNs.
   absl::Status GiveToLibrary();
@@ -127,7 +127,7 @@ class DeviceCall final : public Work {
   const std::shared_ptr<const Call> call_;
   const int64_t started_ns_;
   std::vector<Wiring> numbers_;
-  size_t first_number_ = 0;  // first number of the meeting, then of the way
+  size_t first_number_ = 0;  // first number of the meeting, then of way_
   DeviceMark input_;
   bool input_is_ready_ = false;
   uint32_t* word_ = nullptr;  // later work on the stream waits until this word grows
@@ -135,7 +135,7 @@ class DeviceCall final : public Work {
   bool holds_ = false;        // the stream waits for the word
   BlockPool::Block scratch_;
   std::unique_ptr<DeviceWay> meeting_, way_;
-  // The ways that the call may choose, with their memory.
+  // The objects of the methods that the call may choose, with their memory.
   std::unique_ptr<DeviceWay> staged_, node_groups_;
   std::atomic<bool> settled_;
   std::atomic<bool> over_{false};
@@ -144,10 +144,11 @@ class DeviceCall final : public Work {
 
 std::unique_ptr<DeviceWay> MakeMeeting(DeviceCall& call);
 constexpr size_t kMeetingParts = 2;
-// Below this size the messages between hosts dominate the time of a call, and the staged way has
+// Below this size the messages between hosts dominate the time of a call, and the staged method has
 // the fewest messages. The value is a guess, not measured.
 constexpr int64_t kLeastDeviceBytes = 128 << 10;
-// Returns true if the direct way can do the call. Follows from values that are equal on all ranks.
+// Returns true if the direct method can do the call. Follows from values that are equal on all
+// ranks.
 bool DirectServes(const Call& call, int size, const Device& device);
 int64_t DirectScratch(const Call& call);  // returns bytes
 std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call);
@@ -157,15 +158,15 @@ constexpr size_t kDirectPartsBeforeStaging = 2;  // parts used before a call tur
 // caller's stream. When the library has begun the call, and must_hold() is true, the caller's
 // stream is made to wait for the end of the call.
 std::unique_ptr<DeviceWay> MakeOffloadWay(DeviceCall& call, DeviceOffload& to);
-// Takes all memory that the staged way needs.
+// Takes all memory that the StagedWay needs.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);
 size_t StagedParts(const Call& call, int size);
-// Returns true if the way of node groups can do the call. The node group's library must be asked
+// Returns true if the method of node groups can do the call. The node group's library must be asked
 // separately.
 bool NodeGroupsServe(const Call& call, const NodeGroups& node_groups);
 int64_t NodeGroupsScratch(const Call& call, const NodeGroups& node_groups);
-// Takes all page-locked memory that the way needs. `node_groups` must outlive the way. The way has
-// at most as many parts as the staged way.
+// Takes all page-locked memory that the NodeGroupsWay needs. `node_groups` must outlive the
+// NodeGroupsWay, which has at most as many parts as the StagedWay.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeNodeGroupsWay(DeviceCall& call,
                                                              const NodeGroups& node_groups);
 

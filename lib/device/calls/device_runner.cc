@@ -15,7 +15,7 @@
 namespace entrain {
 namespace {
 
-// Returns the ways that the names of transports allow, besides the staged way.
+// Returns the methods that the names of transports allow. The staged method is always allowed.
 DeviceWays WaysOf(absl::Span<const std::string> transports) {
   const auto may = [&](absl::string_view name) {
     return std::find(transports.begin(), transports.end(), name) != transports.end();
@@ -181,7 +181,7 @@ bool DeviceRunner::Look() {
   }
   const int64_t now = core_->engine().clock().Now();
   bool moved = false;
-  // true if the present call may choose its way; this depends on the calls before it
+  // true if the present call may choose its method; this depends on the calls before it
   bool turn = true;
   for (const auto& call : calls) {
     if (!call->settled() && !turn && core_->ending().status().ok() &&

@@ -14,8 +14,8 @@
 //                 serves every call (staged_way.cc)
 //
 // The first untagged collective begins with a meeting (meeting.cc), in which the ranks determine
-// which of the first three ways are possible on all of them. Tagged calls, send and recv are always
-// staged.
+// which of the first three methods are possible on all of them. Tagged calls, send and recv are
+// always staged.
 //
 // Streams. A call begins when the device has finished the work that was on the caller's stream when
 // the call was started. Later work on the stream waits until the call is over, also if the call

@@ -23,11 +23,11 @@ namespace entrain {
 
 struct PartGroup;
 
-// The ways that this process may offer, besides the staged one.
+// The methods that this process may offer besides the staged method.
 struct DeviceWays {
   bool direct = true;
   OffloadLibrary* library = nullptr;      // null: none
-  bool whole = true, node_groups = true;  // the ways that may use the library
+  bool whole = true, node_groups = true;  // the methods that may use the library
 };
 
 // A communicator of the library. A thread must hold the mutex when it calls any function but Abort.

@@ -1,4 +1,4 @@
-// The direct way: every rank opens the memory of other ranks that it needs, and reads it with
+// The direct method: every rank opens the memory of other ranks that it needs, and reads it with
 // kernels and copies of its own.
 //
 //  part 0   all_gather of the places of each rank's buffers   then all inputs are ready

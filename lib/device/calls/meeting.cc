@@ -1,7 +1,7 @@
-// The meeting, in which the ranks of a communicator determine which ways, besides the staged way,
-// are possible on all of them. The first untagged collective on device memory begins with it. It
-// consists of two all_gathers: one of each rank's description, and one of each rank's success with
-// the memory of the others.
+// The meeting, in which the ranks of a communicator determine which methods, besides the staged
+// method, are possible on all of them. The first untagged collective on device memory begins with
+// it. It consists of two all_gathers: one of each rank's description, and one of each rank's
+// success with the memory of the others.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -37,7 +37,7 @@ struct Offer {
   std::array<uint8_t, 16> device;
   DeviceExport sample;  // memory that other ranks try to open
   uint8_t direct;
-  uint8_t whole, node_groups;    // the ways for which the rank would use the library
+  uint8_t whole, node_groups;    // the methods for which the rank would use the library
   std::array<char, 32> version;  // version of the library; equal on all ranks that join
   LibraryId id;                  // from rank 0, and from the first rank of a node group
 };

@@ -1,6 +1,6 @@
-// The way of node groups: a library (NCCL) works inside each node group, and the hosts' transports
-// work between the node groups. Ranks with the same place (index in their node group) exchange one
-// slice with each other:
+// The method of node groups: a library (NCCL) works inside each node group, and the hosts'
+// transports work between the node groups. Ranks with the same place (index in their node group)
+// exchange one slice with each other:
 //
 //                    inside, on the device      between equal places       inside, on the device
 //   all_reduce       reduce_scatter             all_reduce of the slice    all_gather

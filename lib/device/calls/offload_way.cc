@@ -1,6 +1,6 @@
-// The offloaded way: a library does the whole collective. The library takes no other call until it
-// has put the present call on the stream. For this it may have to wait until the other ranks make
-// the call too.
+// The offloaded method: a library does the whole collective. The library takes no other call until
+// it has put the present call on the stream. For this it may have to wait until the other ranks
+// make the call too.
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
 #include "lib/device/calls/device_call.h"

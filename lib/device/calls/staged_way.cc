@@ -1,4 +1,4 @@
-// The staged way: a call runs piece by piece through page-locked memory. A piece is a range of
+// The staged method: a call runs piece by piece through page-locked memory. A piece is a range of
 // elements of every part, so it is a call of the same kind. Two kinds of calls cannot be cut and
 // are one piece: calls with uneven parts (not all ranks know all counts), and calls with packed
 // contributions (the choice of elements depends on the whole vector). If the buffers of a call are
