@@ -18,7 +18,7 @@
 
 namespace entrain {
 
-// The ways in which an inline call ends. After any value but kDone an executor must continue.
+// The outcomes of an inline call. After any value but kDone an executor must continue.
 enum class InlineEnd : uint8_t { kDone, kNoFit, kNoRoom, kOtherFirst, kWaitedLong, kEngineWanted };
 inline constexpr std::array<absl::string_view, 6> kInlineEnds = {
     "the call is over",
