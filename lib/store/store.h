@@ -31,7 +31,8 @@ using Parts = std::vector<std::string>;
 // are: two processes claimed one rank, sizes differ, a rank called Fail, or a rank's process ended
 // before its Finish, even by kill -9. The store notices such an end within one second if the host
 // of the ended process still answers (with etcd: if the rank that watches it runs on the same
-// host), otherwise within ten seconds. One thread at a time. Must not outlive the store.
+// host), otherwise within ten seconds. Must not outlive the store. Thread safety: one thread at a
+// time.
 class StoreMeeting {
  public:
   // If Finish was not called, the rank gives up, and the meeting fails.
