@@ -231,7 +231,7 @@ absl::StatusOr<bool> AgreeToTakeIn(absl::string_view object, Communicator& from,
     return false;
   }
   if (agreed.code() != absl::StatusCode::kOutOfRange) {
-    // The other members will agree on the ranks that are left. This rank must take part.
+    // The other members will agree on the remaining ranks. This rank must take part.
     from.EndWith(absl::UnavailableError(agreed.message()));
   }
   return agreed;

@@ -25,8 +25,8 @@ using OpenStoreFn = std::function<absl::StatusOr<std::shared_ptr<Store>>(const S
 // a worker.
 class Applicants {
  public:
-  // `object` is the word for the training object in messages. `open` and `name` are the options
-  // admit_store and admit_name.
+  // `object` is the word by which messages name the training object. `open` and `name` are the
+  // options admit_store and admit_name.
   Applicants(std::string object, OpenStoreFn open, std::string name)
       : object_(std::move(object)), open_(std::move(open)), name_(std::move(name)) {}
 

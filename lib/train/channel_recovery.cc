@@ -122,7 +122,7 @@ absl::Status ChannelRecovery::Decide(const CommitPlan& plan, GradientRound& roun
   return round.Decide(plan.rounds, outcome);
 }
 
-// Collective. Cuts the shards for the ranks that are left.
+// Collective. Cuts the shards for the remaining ranks.
 absl::Status ChannelRecovery::CutAnew(GradientRound& round) {
   const std::vector<int> left = ReplicasOf(world_.places());
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<int> holders, HoldersOf(round.cut().members(), left));

@@ -1,10 +1,10 @@
-// Finishes a gradient channel's round after a loss (option on_loss), on the ranks that are left:
+// Finishes a gradient channel's round after a loss (option on_loss), on the remaining ranks:
 //
 //   1  the communicators end, so that no rank waits in them
-//   2  Shrink finds the ranks that are left                                replica_world
+//   2  Shrink finds the remaining ranks                                    replica_world
 //   3  all ranks send their progress, and make the same plan               commit_plan
 //   4  if a rank has decided the commit, all ranks make the commit's step
-//   5  the shards are cut anew for the ranks that are left                 channel_cut
+//   5  the shards are cut anew for the remaining ranks                     channel_cut
 //   6  if a rank has finished the round, it sends the parameters. Otherwise, if the commit was
 //      decided, the parameters are gathered from the masters. Otherwise the round must be repeated
 //

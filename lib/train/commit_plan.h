@@ -16,8 +16,8 @@
 // a rank has finished the round, it sends the others its parameters. Estimates have no vote,
 // because they change nothing.
 //
-// Afterwards the shards are cut anew for the ranks that are left. This too has two phases: a rank
-// is prepared when it has all of its new shards. Then all ranks vote, and take the new cut.
+// Afterwards the shards are cut anew for the remaining ranks. This too has two phases: a rank is
+// prepared when it has all of its new shards. Then all ranks vote, and take the new cut.
 #pragma once
 
 #include <cstdint>
@@ -62,9 +62,9 @@ struct CommitPlan {
 absl::StatusOr<CommitPlan> PlanCommit(absl::Span<const ChannelPlace> places);
 
 // Shard i of a cut is held by rank i of that cut and, as a copy, by its right neighbour. `members`
-// are the numbers of the cut's ranks, and `left` the numbers of the ranks that are left; both
-// ascend. Returns, for each shard, the rank that sends it, as an index into `left`. Returns
-// kDataLoss, naming both ranks, if a rank was lost together with its right neighbour.
+// are the numbers of the cut's ranks, and `left` the numbers of the remaining ranks; both ascend.
+// Returns, for each shard, the rank that sends it, as an index into `left`. Returns kDataLoss,
+// naming both ranks, if a rank was lost together with its right neighbour.
 absl::StatusOr<std::vector<int>> HoldersOf(absl::Span<const int> members,
                                            absl::Span<const int> left);
 

@@ -1,6 +1,6 @@
 // Memory and streams of a training object on a device. Memory and streams are kept until the object
-// is destroyed. Freeing either would wait for all streams of the device, and the caller's streams
-// may wait for the library.
+// is destroyed. To free memory or a stream would wait for all streams of the device, and the
+// caller's streams may wait for the library.
 //
 // Thread safety: any thread.
 #pragma once

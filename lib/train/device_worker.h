@@ -1,7 +1,7 @@
 // A worker for jobs on arrays of a device. The caller orders its own work on these arrays by a
 // stream. When a job is posted, a mark is recorded on the caller's stream. The job begins when the
 // device has reached this mark. Later work on the caller's stream can be made to wait for a job.
-// The caller's thread does not block for either of these waits.
+// The caller's thread blocks neither until the job begins nor until it ends.
 //
 //   caller's stream   ... | mark   more work ...            | word >= 1   work that needs the job
 //   worker                posts |~~~~ job 1, on a stream of its own ~~~~| word = 1

@@ -106,7 +106,7 @@ absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
       "); save after a begin_forward that exchanges, when all layers are waited for"));
 }
 
-// A mesh that has lost replicas is treated as a mesh of the replicas that are left.
+// A mesh that has lost replicas is treated as a mesh of the remaining replicas.
 ModelPart EditState::Part() const {
   ModelPart part = PartOf(parts_.mesh, slab());
   const ExchangeGroups groups = parts_.exchange.members().groups();

@@ -131,8 +131,9 @@ absl::Status Exchange::ReserveOnDevice() {
 }
 
 // On a device all ranks handle deltas in the same order, so the calls for deltas need no tags and
-// may use every path. The worker itself waits before such a call and after it, so the call needs no
-// stream. Packed calls have tags, because they use one path only and their debts are kept by tag.
+// may use every path. The worker itself waits before and after a call for a delta, so the call
+// needs no stream. Packed calls have tags, because they use one path only and their debts are kept
+// by tag.
 CallOptions Exchange::OptionsOfDelta(int layer) const {
   CallOptions options =
       members_.Options(room_ == nullptr || options_.merging().Packs() ? layer : -1);
@@ -323,8 +324,8 @@ absl::Status Exchange::StepOuter(int layer, float* mean, const OuterScales& scal
   return absl::OkStatus();
 }
 
-// Returns, for the whole layer and with the same bits on all ranks, ||mean||² and, if the outer
-// step needs them, ||b||² and ||b - mean||².
+// Returns ||mean||² of the whole layer and, if the outer step needs them, ||b||² and ||b - mean||².
+// All ranks get the same bits.
 absl::StatusOr<std::vector<double>> Exchange::OuterSquares(int layer, const float* mean) const {
   const int64_t count = slab_.layer(layer).valid;
   const Kernels& kernels = CurrentKernels();

@@ -5,8 +5,8 @@
 //   Begin(l)   Delta ← w_n (a - theta); its all-reduce starts                               (eq. 3)
 //   Finish(l)  beta ← min(1, phi / (||mean|| + eps)); a ← outer(a, beta mean); theta ← a    (eq. 4)
 //
-// When a rank is lost, Recovery (recovery.h) replaces the communicators, and the replicas that are
-// left finish the exchange under way.
+// When a rank is lost, Recovery (recovery.h) replaces the communicators, and the remaining replicas
+// finish the exchange under way.
 //
 // Only layers that train take part, and of these only the layers given to Judge. On the host,
 // collectives carry tags, so ranks may interleave Begin and Finish differently. The tag is the
@@ -111,7 +111,7 @@ class Exchange final : public LayerExchange {
 
   // ---- After a loss. The worker calls these functions
   // Drops the deltas under way, and replaces the communicators, which have ended. `replicas` has
-  // the numbers of the replicas that are left, by rank of `sync`.
+  // the numbers of the remaining replicas, by rank of `sync`.
   void Regroup(std::shared_ptr<Communicator> model, std::shared_ptr<Communicator> sync,
                const std::vector<int>& replicas);
   // Takes the place of a Judge that has failed on this rank. `table` comes from another rank, on

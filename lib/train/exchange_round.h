@@ -3,8 +3,9 @@
 //   kBegun --Judge--> kJudged --RunTurn--> kUnderWay --the last RunTurn--> kArrived --Merge--> kMerged
 //                        └── nothing to exchange: RunTurn ─────────────────────┘     (behind further steps only)
 //
-// Each layer of the round has a turn, in ascending order of layers. The delta of a layer travels
-// while the layer before is finished. The caller limits the turns that may begin.
+// Each layer of the round has a turn, in ascending order of layers. The delta of a layer is reduced
+// over the replicas while the previous layer is finished. The caller limits the turns that may
+// begin.
 //
 // Thread safety: Judge, RunTurn and Merge, and after a loss SetJudged and Restart, run on one
 // thread at a time. A thread that calls one of these functions must have waited for the last such

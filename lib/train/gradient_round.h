@@ -104,7 +104,7 @@ class GradientRound {
   bool on_device() const { return options_.at.device != nullptr; }
   std::byte* com() const { return com_.data(); }
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  // Returns the communicator of the ranks that are left, and of newcomers.
+  // Returns the communicator of the remaining ranks and the newcomers.
   std::shared_ptr<Communicator> comm() const;
   uint64_t bytes_sent() const;
   // End and Abort end the communicator as the functions of Communicator do. They also end a

@@ -78,7 +78,7 @@ class LayerGather {
     OwnedBuffer buffer;
     BlockPool::Block block;  // used instead of `buffer` on a device
     uint64_t job = 0;        // on a device; 0: none
-    RefPtr<Work> work;       // null: nothing travels
+    RefPtr<Work> work;       // null: no call was started
     void* params = nullptr;
     absl::Status status;
     std::vector<WorkerThread::Continuation> then;  // used while gated

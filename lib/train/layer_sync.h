@@ -185,7 +185,7 @@ class LayerSync final {
   const std::unique_ptr<DeviceRoom> room_;  // null: on the host
 
   // prefetch: number of layers by which the worker may be ahead of the caller. in_flight: number of
-  // layers that may travel at a time.
+  // layers whose deltas may be reduced at the same time.
   struct Pace {
     int prefetch = 0, in_flight = 1;
   };

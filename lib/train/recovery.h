@@ -2,7 +2,7 @@
 // communicators, and finish the round that was under way.
 //
 //   1  the communicators end, so that no rank waits in them
-//   2  Shrink finds the ranks that are left; new model and sync groups    replica_world
+//   2  Shrink finds the remaining ranks; new model and sync groups        replica_world
 //      with quorum or round_deadline all ranks learn the last decision    round_closer
 //   3  all ranks send their progress, and make the same plan              recovery_plan
 //   4  the table of the rendezvous goes to ranks that lack it; if no rank has it, the rendezvous

@@ -1,5 +1,5 @@
 // Combines the deltas of all replicas into one. A reduction has two halves, so that the next layer
-// can begin while the delta of one layer travels.
+// can begin while the delta of a layer is sent.
 //
 // Thread safety: all functions are const, and may be called from any thread.
 #pragma once

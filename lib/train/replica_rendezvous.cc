@@ -54,8 +54,8 @@ absl::StatusOr<NormTable> ReplicaRendezvous::Meet(const std::vector<int>& layers
   return ShareNorms(layers, mine, norms, extra_ns);
 }
 
-// Computes, with one gather, the replica's standing and the norms of whole layers, with the same
-// bits on all ranks of the replica. A norm is negative if the replica's own detector rejects it.
+// Computes, with one gather, the replica's standing and the norms of whole layers. All ranks of the
+// replica get the same bits. A norm is negative if the replica's own detector rejects it.
 absl::Status ReplicaRendezvous::GatherReplica(const std::vector<int>& layers, Standing* mine,
                                               std::vector<double>* norms) {
   std::vector<double> values;

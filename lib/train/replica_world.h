@@ -51,8 +51,8 @@ class ReplicaWorld {
                                           int64_t timeout_ns, std::vector<ReplicaPlace> places);
 
   // Replaces the communicator by a new communicator that contains only ranks of whole replicas.
-  // Collective over the ranks that are left. `causes` are the errors after which Shrink is called.
-  // A rank that one of them blames is left out, even if it lives. Returns kOutOfRange if the others
+  // Collective over the remaining ranks. `causes` are the errors after which Shrink is called. A
+  // rank that one of them blames is left out, even if it lives. Returns kOutOfRange if the others
   // have gone on without this rank, and kUnavailable if this rank's own replica is not whole. After
   // an error this rank cannot go on.
   absl::Status Shrink(absl::Span<const absl::Status> causes);

@@ -10,8 +10,8 @@
 // Between sessions nothing is sent. Each rank has a receive under way for the next ring.
 //
 // After a loss some ranks may have finished a tick that others have not. They differ by one tick at
-// most, because a tick needs all ranks. GoOn brings all ranks that are left to the last finished
-// tick, so all carry out the same decisions.
+// most, because a tick needs all ranks. GoOn brings all remaining ranks to the last finished tick,
+// so all carry out the same decisions.
 //
 // Thread safety: Arrive, SetReady and End may be called by any thread. The worker calls the others.
 #pragma once
@@ -78,9 +78,9 @@ class RoundCloser {
   // Called when all ranks have finished their last exchange. Ends the receive on each rank, so that
   // the communicator can be destroyed without an error on the others.
   void Close();
-  // Used after a loss. Collective over the ranks of `left`, which are left after the loss. Replaces
-  // the communicator, and brings all ranks to the last finished tick. If this rank had not finished
-  // that tick, the decision of the tick is then pending.
+  // Used after a loss. Collective over the remaining ranks, `left`. Replaces the communicator, and
+  // brings all ranks to the last finished tick. If this rank had not finished that tick, the
+  // decision of the tick is then pending.
   absl::Status GoOn(const ReplicaWorld& left);
 
  private:

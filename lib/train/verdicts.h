@@ -49,7 +49,7 @@ class Verdicts {
   // `me` is the number of this replica; the numbers of all replicas are below `most`.
   void Judge(const NormTable& table, int me, int most);
   // Computes the weights of a layer again, without replicas that were lost: `table` has only the
-  // rows of the replicas that are left. With `counts`, changes the layer's report and totals too.
+  // rows of the remaining replicas. With `counts`, changes the layer's report and totals too.
   void JudgeAgain(const NormTable& table, int layer, int most, bool counts);
   // Makes the layer's exchange one in which no replica counts.
   void RejectAll(int layer) { verdicts_[static_cast<size_t>(layer)].accepted = 0; }
