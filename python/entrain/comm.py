@@ -205,8 +205,8 @@ class Comm(Collectives):
 
     def shrink(self, *, exclude: Sequence[int] = (), partition: str = "majority", timeout: Optional[float] = None,
                name: Optional[str] = None) -> "Comm":
-        """Makes a communicator of the ranks that are left, in the order of their ranks. A collective of these ranks; it
-        also works after this communicator has ended. docs/elastic.md says which ranks are left.
+        """Makes a communicator of the remaining ranks, in the order of their ranks. A collective of these ranks; it also
+        works after this communicator has ended. docs/elastic.md says which ranks remain.
 
         exclude    ranks to leave out although they live. A rank is left out if any caller lists it
         partition  "majority": at most one side goes on if ranks do not reach each other; "any": each side
@@ -230,8 +230,8 @@ class Comm(Collectives):
         return Comm(interruptible(call, drop))
 
     def agree(self, flag: int) -> int:
-        """Returns the bitwise AND of the flags (32 bits) of all ranks that are left, equal on all of them. A collective
-        of these ranks; it also works after the communicator has ended."""
+        """Returns the bitwise AND of the flags (32 bits) of all remaining ranks, equal on all of them. A collective of
+        these ranks; it also works after the communicator has ended."""
         value = ffi.new("uint32_t*", flag)
         interruptible(lambda: self._call(lib.entrain_comm_agree, value))
         return int(value[0])
@@ -441,7 +441,7 @@ def _comm_config(name: Optional[str], timeout: Optional[float], algorithms: Opti
 class Batch(Handle):
     """Several calls on one communicator that start together. Pass the batch as `batch=` to calls, then call `start`.
     The batch can be started again once the last start is done. It keeps the arrays, and uses the contents that they
-    have at the start. One thread at a time."""
+    have at the start. Thread safety: one thread at a time."""
 
     _what = "batch"
 

@@ -18,9 +18,9 @@ from .works import orphan, wait_for, work_error
 
 
 class Trained(Handle):
-    """An object of entrain/train.h. One thread at a time. Ctrl-C is noticed in every call that waits for other ranks.
-    A wait for a layer, for gradients or for a round of ACCO may then be repeated. Any other call continues by itself,
-    and the object must only be closed."""
+    """An object of entrain/train.h. Thread safety: one thread at a time. Ctrl-C is noticed in every call that waits
+    for other ranks. A wait for a layer, for gradients or for a round of ACCO may then be repeated. Any other call
+    continues by itself, and the object must only be closed."""
 
     def __init__(self, life: Life, callbacks: Sequence[Callback] = ()) -> None:
         super().__init__(life)

@@ -69,8 +69,8 @@ class EDiT:
     gather_ahead  the number of layers that the model's sharding gathers ahead of use: the number of modules that
                   set_modules_to_forward_prefetch names. 0: none
 
-    One thread at a time. The forward pass raises failures of other ranks as entrain.Error. Code that rewrites
-    parameters must write into them (`param.copy_`, load_state_dict without assign); .to() and .data after
+    Thread safety: one thread at a time. The forward pass raises failures of other ranks as entrain.Error. Code that
+    rewrites parameters must write into them (`param.copy_`, load_state_dict without assign); .to() and .data after
     construction are an error at the next exchange. Buffers, such as the statistics of a batch norm, are not
     exchanged."""
 
