@@ -25,11 +25,12 @@
 // place of "lines taken", the number of payload lines that are written. Peek and HasNext ignore an
 // open record, but a reader that expects the record may already copy the written part (PeekOpen).
 //
-// The writer learns the reader's position in two ways. First, each record says how far its writer
-// has read the ring in the other direction ("lines taken", modulo 2^24; see Publish and Learn). In
-// a conversation, where records go in both directions all the time, these reports suffice. Second,
-// the word `head`, in a line that only the reader writes, holds the position up to which the reader
-// has released lines. The writer reads `head` when it has used up the room that it knows of.
+// The writer learns the reader's position by two methods. First, each record says how far its
+// writer has read the ring in the other direction ("lines taken", modulo 2^24; see Publish and
+// Learn). In a conversation, where records go in both directions all the time, these reports
+// suffice. Second, the word `head`, in a line that only the reader writes, holds the position up to
+// which the reader has released lines. The writer reads `head` when it has used up the room that it
+// knows of.
 //
 // In a conversation, a writer may ask to return to the front of the ring (`again_in_front`), so
 // that both ends use only lines that are in their first-level caches. The writer then returns if it
