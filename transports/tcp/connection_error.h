@@ -6,7 +6,8 @@
 
 namespace entrain {
 
-// `doing` is, for example, "receiving". Returns kUnavailable, unless this process lacks a resource.
+// `doing` is, for example, "receiving". Returns kUnavailable if the connection is broken,
+// kResourceExhausted if this process lacks a resource, otherwise kInternal.
 absl::Status ConnectionError(int error, absl::string_view doing);
 // Returns true if the error means that the connection is over. Returns false if it only means that
 // no bytes can be moved now.

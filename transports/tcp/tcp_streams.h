@@ -59,7 +59,8 @@ class TcpStreams {
   // sent from the copy. Returns true if there was such a rest.
   bool Disown(const Outgoing* send);
 
-  // ---- Receiving Must be called when the payload `part` will arrive on these streams.
+  // ---- Receiving
+  // Must be called when the payload `part` will arrive on these streams.
   void Expect(uint16_t streams, const PayloadPart& part);
   // Returns true if a slice is still to arrive on a stream.
   bool receiving() const { return expected_ > 0; }
@@ -79,8 +80,8 @@ class TcpStreams {
 
   // Measures the first `streams` streams, or the connection `first` if `streams` is 0. bytes: the
   // sum of the bytes acknowledged since the connections began. busy_ns: the time during which a
-  // connection had bytes under way; the longest of the connections' times. The values never shrink,
-  // unless connections have ended.
+  // connection had bytes under way; the longest of the connections' times. A value shrinks only if
+  // a connection has ended.
   struct Progress {
     int64_t bytes = 0, busy_ns = 0;
     int64_t round_trip_ns = 0;  // longest of the connections' shortest round trips
