@@ -47,8 +47,8 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
 // communicator grows.
 //
 // The members already reach each other. So if a newcomer cannot reach a member, the newcomer is to
-// blame. A newcomer may blame another newcomer. It may also blame a member that did not come to the
-// meeting, unless `hurries` is true. `hurries`: the newcomer's own time limit is earlier than that
+// blame. A newcomer may blame another newcomer. If `hurries` is false, it may also blame a member
+// that did not come to the meeting. `hurries`: the newcomer's own time limit is earlier than that
 // of the other ranks.
 absl::Status ForOthers(const absl::Status& why, int rank, int members = 0, bool hurries = false);
 

@@ -1,6 +1,6 @@
 // Every call passes the funnel before it starts. The funnel gives the call its deadline, its plan,
-// its scratch and its number. A receive whose number is not known yet gets a place in a line
-// instead.
+// its scratch and its number. A receive whose number is not known yet gets a place in a line (a
+// queue of receives) instead.
 //
 // All ranks give a call the same number, because each rank numbers its calls in program order
 // (call_numbers.h). A receive from any peer has no number until its sender is known. Until then the

@@ -112,8 +112,8 @@ class CommEvents final : public ContextOwner,
     return owner_.MakeNext(name, members);
   }
 
-  // Returns true if the communicator has ended, and only agreements on the remaining ranks are
-  // left.
+  // Returns true if the communicator has ended, and only agreements on the remaining ranks still
+  // run.
   bool Over() const;
 
   EventsOwner& owner_;

@@ -82,8 +82,8 @@ namespace {
 // A work that is over when all its parts are over.
 class BatchWork final : public Work {
  public:
-  // Makes a work with two references. One is for the caller. The work itself releases the other
-  // when the last part is over.
+  // Makes a work with two references. One reference is for the caller. The work itself releases the
+  // other reference when the last part is over.
   BatchWork(Engine* engine, std::string comm, int64_t now_ns, size_t parts)
       : Work(engine),
         comm_(std::move(comm)),

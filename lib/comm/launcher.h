@@ -29,9 +29,9 @@ struct Launch {
 
 // For jobs of entrain-run --elastic. The launcher sets the variable kRestarts of each rank to the
 // number of times that it has restarted the rank. If the number is not 0, the process joins the
-// communicator of the others. A process that has got a communicator sets MemberKey(RANK) in the
-// store to its number of restarts. So the launcher knows whether a rank is left that can take
-// newcomers in.
+// communicator of the other ranks. A process that has got a communicator sets MemberKey(RANK) in
+// the store to its number of restarts. So the launcher knows whether there still is a rank that can
+// take newcomers in.
 inline constexpr char kRestarts[] = "ENTRAIN_RESTARTS";
 std::string MemberKey(int rank);
 

@@ -28,9 +28,9 @@ class Mesh {
   // one rank, and once for all groups of one rank together. Collective.
   static absl::StatusOr<std::shared_ptr<Mesh>> Create(std::shared_ptr<Communicator> comm,
                                                       const MeshConfig& config);
-  // Makes a mesh of two existing communicators. Collective over both. All ranks must agree on both
-  // sizes. All ranks of `sync` must have the same rank in `shard`, and all ranks of `shard` must
-  // have the same rank in `sync`.
+  // Makes a mesh of two existing communicators. Collective over both communicators. All ranks must
+  // agree on the sizes of both. All ranks of `sync` must have the same rank in `shard`, and all
+  // ranks of `shard` must have the same rank in `sync`.
   static absl::StatusOr<std::shared_ptr<Mesh>> CreateFrom(std::shared_ptr<Communicator> shard,
                                                           std::shared_ptr<Communicator> sync);
   // Returns the communicator that Create has split. Returns null if it does not exist any more, or

@@ -45,8 +45,9 @@ class PackedCall final : public Work {
   // input any more. Returns Check's error if the arguments are invalid.
   static absl::StatusOr<RefPtr<PackedCall>> Make(std::shared_ptr<CommCore> core, const Call& call,
                                                  int64_t now_ns);
-  // Checks the arguments of the call, but not the input's values. Returns INVALID_ARGUMENT if a
-  // call of this kind, type or length cannot travel packed. `size`: the number of ranks.
+  // Checks the arguments of the call, but not the input's values. Returns INVALID_ARGUMENT if the
+  // contributions of a call of this kind, type or length cannot be sent packed. `size`: the number
+  // of ranks.
   static absl::Status Check(const Call& call, int size);
   // Returns the number of parts. It is the same on all ranks.
   static size_t PartsOf(const Call& call);
