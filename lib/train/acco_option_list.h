@@ -1,5 +1,6 @@
-// The options of ACCO that are one number each. Each row belongs to the field of the same name in
-// entrain_acco_config_t. option_list.h explains the columns and the code made from the rows.
+// The options of ACCO whose values are single numbers. Each row describes the field of the same
+// name in entrain_acco_config_t. option_list.h explains the columns and the code made from the
+// rows.
 //
 // Options that are pointers or arrays, and rules between several options, are in
 // gradient_channel_options.h and gradient_channel_options.cc.

@@ -172,7 +172,7 @@ absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
   for (const std::vector<NamedValue>& group : alike) {
     ENTRAIN_RETURN_IF_ERROR(CompareValues(*enlarged.sync, group, enlarged.parties.donors[0]));
   }
-  if (rounds) {  // the options, which decide about it, are equal on all ranks of this sync group
+  if (rounds) {  // `rounds` follows from options, which are equal on all ranks of this sync group
     ENTRAIN_ASSIGN_OR_RETURN(enlarged.rounds, Part(*enlarged.world, 0, enlarged.world->rank()));
   }
   return enlarged;

@@ -54,7 +54,8 @@ absl::Status AllRanks::Min(int64_t* value) {
 absl::StatusOr<int64_t> AllRanks::FirstDifference(const std::vector<int64_t>& values,
                                                   bool in_replica, bool across_replicas) {
   const auto count = static_cast<int64_t>(values.size());
-  // The values, then ~value for each. The minimum of the latter is ~ of the largest value.
+  // The values, then their complements. The minimum of the complements of a value is the complement
+  // of the largest value.
   std::vector<int64_t> least = values;
   std::transform(values.begin(), values.end(), std::back_inserter(least),
                  [](int64_t value) { return ~value; });

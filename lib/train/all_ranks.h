@@ -80,8 +80,8 @@ class AllRanks {
   absl::Status Move(Communicator& comm, CallKind kind, int peer, void* data, int64_t bytes);
   absl::Status Min(int64_t* value);
   absl::Status Spread(int root, void* data, int64_t bytes);
-  // Out returns the communicator in which this rank sends its messages. In returns the
-  // communicator, and PeerOf the peer, from which rank 0 receives the messages of `from`.
+  // Out returns the communicator in which this rank sends its messages. Rank 0 receives the
+  // messages of rank `from` in the communicator In(from), from the peer PeerOf(from).
   Communicator& Out() const { return place_ == 0 || replica_ > 0 ? *sync_ : *model_; }
   Communicator& In(int from) const { return from % places_ == 0 ? *sync_ : *model_; }
   int PeerOf(int from) const { return from % places_ == 0 ? from / places_ : from % places_; }

@@ -1,7 +1,7 @@
 // A rank's record for the comparison of anchors between replicas (option anchor_check): the hashes
 // of this rank's anchors in memory, and the layers whose anchors were repaired.
 //
-// Thread safety: one thread at a time, the thread of Exchange::Judge.
+// Thread safety: one thread at a time, the thread that runs Exchange::Judge.
 #pragma once
 
 #include <cstdint>

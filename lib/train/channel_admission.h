@@ -48,8 +48,8 @@ namespace entrain {
 
 class GradientRound;
 
-// The numbers about newcomers that travel with the counts of a round: one rank's, or their sums
-// over all ranks.
+// The numbers about newcomers that ranks send with the counts of a round. An object holds one
+// rank's numbers, or their sums over all ranks.
 struct AdmissionCounts {
   int64_t applied = 0;  // 1 on rank 0 if processes have applied; 0 on other ranks
   int64_t met = 0;      // 1: this rank has connected newcomers

@@ -53,7 +53,7 @@ class ChannelCut {
   const SlabLayer& layer() const { return slab_.layer(0); }
   ShardStep& own() { return own_; }
   const ShardStep& own() const { return own_; }
-  // Returns true if the rank has a copy: with on_loss finish, unless it is the only rank.
+  // Returns true if the rank has a copy: on_loss is finish, and there are other ranks.
   bool has_copy() const { return copy_ != nullptr; }
   int64_t bytes() const;
 

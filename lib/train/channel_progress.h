@@ -12,7 +12,8 @@
 
 namespace entrain {
 
-// The counts that travel with a round's gradients: one rank's, or their sums over all ranks.
+// The counts that ranks send with a round's gradients. An object holds one rank's counts, or their
+// sums over all ranks.
 struct RoundCounts {
   int64_t microbatches = 0, tokens = 0, stops = 0;
 };

@@ -53,8 +53,8 @@ struct CommitPlan {
   // The lowest rank that has finished the round of the plan, or has decided its commit. The other
   // ranks then make the same step. -1: none.
   int decided = -1;
-  // The highest number of saves that a rank has finished. A rank that finishes a save knows that
-  // the others have written their parts.
+  // The highest number of saves that a rank has finished. A rank that has finished a save knows
+  // that the other ranks have written their parts of it.
   int64_t saves = 0;
 };
 

@@ -71,9 +71,9 @@ class DeviceRoom {
 };
 
 // A number in page-locked memory (a word) for which streams wait. It only grows, modulo 2^32. The
-// device driver does not know which thread will set the word. Therefore the thread that sets the
-// word must neither free nor allocate device memory before. No stream of the library waits for a
-// word, so the library's streams always drain.
+// device driver does not know which thread will set the word. Therefore the thread that will set
+// the word must neither free nor allocate device memory until it has set the word. No stream of the
+// library waits for a word, so the library's streams always drain.
 class StreamWord {
  public:
   explicit StreamWord(uint32_t* word) : word_(word) {}  // page-locked

@@ -76,9 +76,9 @@ struct EditOptions {
   bool scales_outer() const {
     return clip_pseudo_grad > 0 || staleness_penalty || outer_momentum_clip > 0;
   }
-  // Returns the largest number of deltas in flight on a device. Two deltas keep the link busy while
-  // one is finished. Calls that draw random numbers allow only one delta in flight, because they
-  // draw in the order in which data is copied to the host.
+  // Returns the largest number of deltas in flight on a device. With two deltas, one keeps the link
+  // busy while the other is finished. Calls that draw random numbers allow only one delta in
+  // flight, because they draw in the order in which data is copied to the host.
   int in_flight() const {
     const bool draws = sparsification_method == Sparsification::kRandom ||
                        sparsification_method == Sparsification::kRescaledRandom ||

@@ -63,8 +63,8 @@ absl::Status EditState::CheckNothingBehind() const {
                    "the layers wait for");
 }
 
-// Checks that no round was closed without this replica since its last arrival. While it is late,
-// its parameters are not those that its next arrival expects.
+// Checks that no round was closed without this replica since its last arrival. While this replica
+// is late, its parameters are not those that its next arrival expects.
 absl::Status EditState::CheckOnTime() const {
   const absl::MutexLock lock(&parts_.runner.between_late_rounds());
   return parts_.exchange.snapshots().late()

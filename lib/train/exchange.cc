@@ -313,8 +313,9 @@ absl::Status Exchange::Combine(int layer, float* mean, const LayerOutcome* known
 absl::Status Exchange::StepOuter(int layer, float* mean, const OuterScales& scales) {
   const int64_t count = slab_.layer(layer).valid;
   state_.KeepMean(layer, mean);
-  // In an exchange behind further steps the published result is not needed. A result that must be
-  // rounded is written later. In both cases the outer step writes its result over the mean.
+  // The outer step writes the new parameters directly to theta in only one case: theta is f32, and
+  // no snapshot is in use. Otherwise it writes them over the mean. They are then rounded into theta
+  // below, or not needed in an exchange behind further steps.
   const bool straight = !snapshots_.in_use(layer) && live_.f32(layer) != nullptr;
   ENTRAIN_RETURN_IF_ERROR(
       outer_.Step(layer, mean, scales, &anchors_, straight ? live_.f32(layer) : mean));

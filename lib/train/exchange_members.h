@@ -55,8 +55,9 @@ class ExchangeMembers {
   CallOptions Options(int64_t tag, int64_t extra_ns = 0) const;
   // Ends this rank's part in a rendezvous with the error `why`. All ranks of all replicas must have
   // an error and call this function. They leave together, so that each rank reports its own error
-  // and not the abort of another rank. A rank that has passed both barriers knows that the ranks of
-  // every slot have come.
+  // and not the abort of another rank. The function waits in a barrier of the sync group and in one
+  // of the model group. So a rank that has passed both knows that the ranks of every slot have
+  // come.
   absl::Status LeaveTogether(int64_t tag, const absl::Status& why) const;
 
  private:

@@ -84,9 +84,9 @@ class ExchangeRound {
   void SetJudged(bool exchanges);
   // Continues at turn `finished`: the turns before it are finished, and no other layer has begun.
   void Restart(int finished) { next_begin_ = next_finish_ = finished; }
-  // Begins the layers ahead that are allowed to begin, and finishes the layer whose turn it is.
-  // Must be called once per turn, and again after an error if the round continues. Returns the
-  // layer, or kNoLayer if there is nothing to exchange.
+  // Begins further layers as far as Allow and in_flight permit, and finishes the layer whose turn
+  // it is. Must be called once per turn, and again after an error if the round continues. Returns
+  // the layer, or kNoLayer if there is nothing to exchange.
   absl::StatusOr<int> RunTurn(LayerExchange& exchange);
   // Merges the exchanged layers into the live parameters, or drops the snapshot if nothing was
   // exchanged.

@@ -97,7 +97,7 @@ class GradientChannel final : public StateOwner {
   absl::Status WhenReady(WorkerThread::Continuation then);
   // Asks all ranks to end. They end at the first commit whose counts include the request.
   absl::Status Stop();
-  // Makes the running call of another thread fail, and the round under way too. May be called from
+  // Makes a call that runs on another thread fail, and the round under way too. May be called from
   // any thread.
   void Abandon();
   // Tells the ranks that wait for this rank that a call on this rank has failed, and that its

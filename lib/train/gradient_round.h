@@ -151,7 +151,7 @@ class GradientRound {
   // ---- After a loss
   // Returns null if a loss is an error.
   ChannelRecovery* recovery() const { return recovery_.get(); }
-  // Returns true if the recovery handles a call that has failed with `status`.
+  // Returns true if the recovery can handle the failure of a call with `status`.
   bool Answers(const absl::Status& status) const;
   ChannelPlace place() const;
   // Returns the number of the round, counted from 1.

@@ -3,9 +3,9 @@
 //
 //   free --Start--> gated --(gate opens)--> travelling --Wait--> held --Release--> free
 //
-// A group of one rank gathers nothing: it lends the bound parameters themselves, if they have the
-// type that gather delivers and the caller has not given a buffer. A layer without elements is
-// never gathered.
+// In state "travelling" the all-gather runs. A group of one rank gathers nothing: it lends the
+// bound parameters themselves, if they have the type that gather delivers and the caller has not
+// given a buffer. A layer without elements is never gathered.
 //
 // On device memory a worker does the work after Start, one layer after the other, and Wait only
 // makes the caller's stream wait. A slot is never gated there.
@@ -86,7 +86,7 @@ class LayerGather {
 
   // Returns FAILED_PRECONDITION if Wait would have to wait where waiting is not allowed.
   absl::Status CheckMayWait(int layer) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Starts the gather behind the gate, on the thread that opened it.
+  // Starts the gather that has waited at the gate. Runs on the thread that opened the gate.
   void Begin(int layer, const absl::Status& gate);
   absl::Status Send(int layer, Slot* slot);
   // Must not be called while the layer is gated.
@@ -114,7 +114,7 @@ class LayerGather {
   std::vector<std::byte*> given_;  // by layer
   DeviceRoom* room_ = nullptr;     // null: on the host
   LayerGate* gate_ = nullptr;
-  // On a device: held by the worker while it waits at the gate, and by SetGate.
+  // On a device: the worker holds this mutex while it waits at the gate, and SetGate holds it.
   absl::Mutex gate_mutex_;
 
   mutable absl::Mutex mutex_;

@@ -289,7 +289,8 @@ absl::Status LayerGradients::AddToBound(const Flight& flight, const std::byte* o
   return absl::OkStatus();
 }
 
-// Returns `on_device`, or on the host memory that it allocates in `buffer`.
+// Returns `on_device` on a device. On the host, allocates memory in `buffer` and returns this
+// memory.
 absl::StatusOr<float*> LayerGradients::RoomForFloats(float* on_device, int64_t count,
                                                      OwnedBuffer* buffer) {
   if (room_ != nullptr) {

@@ -78,7 +78,7 @@ class LayerGradients {
   absl::Status status() const { return worker_->status(); }
 
  private:
-  // A buffer for gradients: the caller's, the pool's, or a device's.
+  // A buffer for gradients: memory of the caller, of the pool, or of a device.
   struct Lending {
     std::byte* data = nullptr;  // null: not lent
     OwnedBuffer buffer;

@@ -218,7 +218,7 @@ LayerShards::LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, 
       comms_(std::move(comms)),
       stages_(slab_.layers(), slab_.training()),
       // The pool keeps as much idle memory as a pass uses at once for gathered layers and
-      // gradients. No type of these is wider than f32.
+      // gradients. The types of gathered layers and gradients are at most as wide as f32.
       pool_((config.prefetch + 4) * slab_.largest_padded() * static_cast<int64_t>(sizeof(float))),
       gather_(slab_, pool_, comms_.gather, config.param_dtype, config.timeout_ns),
       gradients_(slab_, pool_, {comms_.scatter, comms_.context, comms_.sync}, config.grad_dtype,

@@ -88,10 +88,11 @@ class LayerShards {
   // Copies this rank's part of a whole layer of kF32, kF64, kBF16 or kF16 into its parameters. With
   // parameters on a device, `full` may be there or on the host; a copy from the host is waited for.
   absl::Status Load(int layer, const void* full, DType from = DType::kF32);
-  // Collective; blocks. Copies replica 0's parameters to all replicas and, in each replica, those
-  // of the first rank along the context axis to the others.
+  // Collective; blocks. Copies replica 0's parameters to all replicas. In each replica, copies the
+  // parameters of the first rank along the context axis to the other ranks of this axis.
   absl::Status Broadcast();
-  // Makes the Broadcast or GradientNorm of another thread fail. May be called from any thread.
+  // Makes a Broadcast or GradientNorm that runs on another thread fail. May be called from any
+  // thread.
   void Abandon();
 
   // Wait, Release, Gradients and FinishGradients return FAILED_PRECONDITION if they would have to

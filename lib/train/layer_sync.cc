@@ -16,7 +16,7 @@
 namespace entrain {
 namespace {
 
-// On the host. With two layers in flight, the link stays busy while one of the two is finished.
+// On the host. With two layers in flight, one keeps the link busy while the other is finished.
 constexpr int kInFlightOnHost = 2;
 
 // Ranks of a replica must take part in the same exchanges, even if they hold different layers.

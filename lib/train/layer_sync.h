@@ -110,7 +110,7 @@ class LayerSync final {
   // training is allowed afterwards.
   absl::Status Leave();
 
-  // Makes the running call of another thread fail, and all work under way too. May be called from
+  // Makes a call that runs on another thread fail, and all work under way too. May be called from
   // any thread.
   void Abandon();
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }

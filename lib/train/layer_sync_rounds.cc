@@ -112,7 +112,7 @@ absl::StatusOr<bool> LayerSync::MeetEverybody(const std::vector<int>& layers) {
 }
 
 // If the last arrival had no rendezvous, the next rendezvous includes the counts of that arrival.
-// The caller has waited for the layers since.
+// Since that arrival, the caller has waited for the layers.
 void LayerSync::TakeBackMissed() {
   if (membership_.closer() != nullptr && round_ != nullptr && round_->missed()) {
     counter_.TakeBackUnsent(round_->standing(), round_->dropped());
@@ -120,7 +120,7 @@ void LayerSync::TakeBackMissed() {
   }
 }
 
-// Includes in the number of rendezvous the rounds for which this replica was late.
+// Adds the rounds for which this replica was late to the number of rendezvous.
 void LayerSync::CountMissed() {
   if (membership_.closer() != nullptr) {
     counter_.SetRendezvous(results_.rendezvous());
@@ -205,8 +205,8 @@ absl::Status LayerSync::Leave() {
   return runner_->AwaitOthers();
 }
 
-// Takes part in one more rendezvous with the replicas that still train. These replicas come only
-// when their own interval is over.
+// Takes part in one more rendezvous with the replicas that still train. Each of these replicas
+// comes only when its own interval is over.
 absl::Status LayerSync::StayForRound(bool* all) {
   ENTRAIN_RETURN_IF_ERROR(MergeSettled(/*all=*/true));
   ENTRAIN_RETURN_IF_ERROR(StartExchange(counter_.LeftOver()));

@@ -111,8 +111,8 @@ constexpr OptionType TypeOfOption() {
                                        : OptionType::kF64;
 }
 
-// The members of a row of an option table whose types do not depend on the options struct. Option
-// adds the others.
+// The members of an option's row whose types are the same for all options structs. Option adds the
+// other members.
 struct OptionRow {
   const char* name;
   OptionType type;

@@ -83,8 +83,8 @@ std::vector<double> WeightsOf(const Weighing& how, absl::Span<const Candidate> b
   return weights;
 }
 
-// Implements Weighing::compat. Rejected replicas are counted first, and lose their weights
-// afterwards.
+// Implements Weighing::compat. First computes weights in which rejected replicas count too. Weigh
+// then sets the weights of rejected replicas to zero.
 std::vector<double> AsPublished(const Weighing& how, absl::Span<const Candidate> brought) {
   std::vector<double> weights = how.kind == Weighting::kSoftmax
                                     ? SoftmaxWeights(how.temperature, brought)

@@ -49,8 +49,8 @@ absl::Status Recovery::Run(ExchangeRound* round) {
   }
 }
 
-// A rank that has returned from the barrier does not come to another barrier. But it takes part in
-// recoveries, and there tells the others that all ranks have finished.
+// A rank that has returned from the barrier does not come to another barrier. But the rank takes
+// part in recoveries, and there tells the other ranks that all ranks have finished.
 absl::Status Recovery::AwaitOthers() {
   if (!all_finished_) {
     const CallOptions options = TimedCall(timeout_ns_, -1, true);

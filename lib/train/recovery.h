@@ -57,7 +57,7 @@ class Recovery {
   // on.
   absl::Status Run(ExchangeRound* round);
   // Blocks until all ranks have called AwaitOthers, or until this rank learns in a recovery that
-  // all ranks have. Collective over the ranks that have not returned from AwaitOthers.
+  // all ranks have called it. Collective over the ranks that have not returned from AwaitOthers.
   absl::Status AwaitOthers();
   // Ends the communicator of all ranks with the error, so that no rank waits in it for this rank.
   void End(const absl::Status& why) { world_->End(why); }

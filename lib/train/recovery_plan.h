@@ -33,7 +33,8 @@ struct RoundPlace {
 
 struct RecoveryPlan {
   int64_t round = 0;  // rounds that are over on all ranks
-  // The rank that sends the table of the round's rendezvous; -1: all have it, or no rank has it.
+  // The rank that sends the table of the round's rendezvous; -1: all ranks have the table, or no
+  // rank has it.
   int table_from = -1;
   // False: no rank has the table, so there is nothing to finish.
   bool met = false;

@@ -17,9 +17,10 @@ constexpr uint64_t kLeaving = 4;    // this replica has finished training and wa
 constexpr uint64_t kInsist = 8;     // asks for an exchange even if little was trained
 constexpr uint64_t kCounted = 16;   // the caller counts tokens, so tokens_since is valid even if 0
 constexpr uint64_t kApplied = 256;  // rank 0: processes have applied to become replicas
-// Numbers in Standing::flags. Within a replica flags travel as a double, which holds 53 bits. The
-// bits from kNewShift up to kLateShift are for a newcomer whose weight grows. They hold the number
-// of exchanges in which the newcomer has counted, including this one; for other replicas they are
+// Numbers in Standing::flags. The ranks of a replica send flags as a double, which holds 53 bits.
+// The bits from kNewShift up to kLateShift are for a newcomer whose weight grows. They hold the
+// number of exchanges in which the newcomer has counted, including this one; for other replicas
+// they are
 // 0. The bits from kLateShift up hold the number of rounds by which a carried pseudo-gradient is
 // late, if this number changes its weight.
 constexpr int kNewShift = 16, kNewBits = 10, kLateShift = kNewShift + kNewBits;

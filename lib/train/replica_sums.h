@@ -39,7 +39,7 @@ class ReplicaSums {
   // Returns the values of each rank of the replica, in rank order. `tag` is the layer, or for the
   // rendezvous the number of layers.
   absl::StatusOr<std::vector<double>> Gather(int64_t tag, const std::vector<double>& values) const;
-  // `all` is the result of a Gather. Each rank's values in it begin with the squares of these
+  // `all` is the result of a Gather. In `all`, each rank's values begin with the squares of these
   // layers and end with a checksum of its anchors. Returns kDataLoss on all ranks of the replica if
   // ranks that hold copies differ.
   absl::Status CheckCopies(const std::vector<int>& layers, const std::vector<double>& all) const;

@@ -52,9 +52,9 @@ class ReplicaWorld {
 
   // Replaces the communicator by a new communicator that contains only ranks of whole replicas.
   // Collective over the remaining ranks. `causes` are the errors after which Shrink is called. A
-  // rank that one of them blames is left out, even if it lives. Returns kOutOfRange if the others
-  // have gone on without this rank, and kUnavailable if this rank's own replica is not whole. After
-  // an error this rank cannot go on.
+  // rank that one of these errors blames is left out, even if the rank lives. Returns kOutOfRange
+  // if the others have gone on without this rank, and kUnavailable if this rank's own replica is
+  // not whole. After an error this rank cannot go on.
   absl::Status Shrink(absl::Span<const absl::Status> causes);
 
   // Replaces the communicator by `other`, which contains newcomers or lacks lost ranks. `places`
@@ -99,8 +99,8 @@ class ReplicaWorld {
   std::atomic<uint64_t> bytes_before_{0};
   mutable absl::Mutex mutex_;
   std::shared_ptr<Communicator> comm_ ABSL_GUARDED_BY(mutex_);
-  // The communicator before Adopt. It is kept, because another rank may still be asking in it how
-  // the admission has ended.
+  // The communicator before Adopt. Kept, because another rank may still ask, in this communicator,
+  // how the admission has ended.
   std::shared_ptr<Communicator> former_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Communicator> considered_ ABSL_GUARDED_BY(mutex_);
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);  // End was called

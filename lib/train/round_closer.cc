@@ -115,7 +115,8 @@ void RoundCloser::Listen() {
   if (closed_ || world_->comm()->size() == 1) {
     return;  // no other rank rings
   }
-  // Test makes the calls progress. If the engine has no thread, nothing else does so here.
+  // Test makes the calls progress. If the engine has no thread, nothing else makes them progress
+  // here.
   while (!calls_.listening || (calls_.listening->Test() && calls_.listening->status().ok())) {
     heard_ = calls_.listening ? std::max(heard_, calls_.numbers->received) : heard_;
     absl::StatusOr<RefPtr<Work>> work =
@@ -219,7 +220,7 @@ void RoundCloser::SetRows(const std::vector<int>& replicas) {
   row_ = RowOf(world_->mine().replica);
 }
 
-// Begins to use a new communicator. A rank whose arrival still waits will ring again.
+// Begins to use a new communicator. A rank whose arrival has not been answered will ring again.
 void RoundCloser::BeginSessions() {
   calls_.comm = world_->comm();
   told_.assign(world_->places().size(), Attendance());

@@ -7,7 +7,7 @@
 //             every 50 ms
 //   tick      in a session, an all_gather of the ranks' arrivals; round_closing decides
 //
-// Between sessions nothing is sent. Each rank has a receive under way for the next ring.
+// Between sessions nothing is sent. Each rank has posted a receive for the next ring.
 //
 // After a loss some ranks may have finished a tick that others have not. They differ by one tick at
 // most, because a tick needs all ranks. GoOn brings all remaining ranks to the last finished tick,
@@ -70,13 +70,13 @@ class RoundCloser {
   // Returns the number of finished ticks, and the record of this replica.
   int64_t ticks() const { return ticks_; }
   const Attended& attended() const { return replicas_[row_]; }
-  // Replaces the communicator by one with newcomers, which have not arrived yet. `places` has the
-  // place of each rank of `larger`.
+  // Replaces the communicator by `larger`, which contains newcomers. The newcomers have not arrived
+  // yet. `places` has the place of each rank of `larger`.
   void Adopt(std::shared_ptr<Communicator> larger, const std::vector<ReplicaPlace>& places);
   // For a newcomer: sets the members' records, by number of the replica, and their number of ticks.
   void Join(int64_t ticks, const std::map<int, Attended>& members);
-  // Called when all ranks have finished their last exchange. Ends the receive on each rank, so that
-  // the communicator can be destroyed without an error on the others.
+  // Called when all ranks have finished their last exchange. Ends each rank's receive for a ring,
+  // so that the communicator can be destroyed without an error on other ranks.
   void Close();
   // Used after a loss. Collective over the remaining ranks, `left`. Replaces the communicator, and
   // brings all ranks to the last finished tick. If this rank had not finished that tick, the
@@ -120,8 +120,8 @@ class RoundCloser {
   int64_t ticks_ = 0;     // number of finished ticks
   Closing last_;          // decision of the last tick
   bool pending_ = false;  // last_ is other than kWait and has not been carried out
-  // The end of the last recovery. A wait counts only from this time on. If a recovery begins
-  // because this rank has waited too long (impatient_), the time stays as it was.
+  // The end of the last recovery. An arrival's time of waiting counts only from this time on. If a
+  // recovery begins because this rank has waited too long (impatient_), the time stays as it was.
   int64_t patient_since_ns_ = 0;
   bool impatient_ = false;
   bool in_session_ = false;
@@ -132,8 +132,8 @@ class RoundCloser {
   // rank.
   bool closed_ = false;
   Calls calls_, former_;  // former_: on the communicator before Adopt
-  // The caller's thread writes these. It writes `since_ns_` and `flags_` before `arrivals_`, with
-  // release order, so a tick that counts an arrival sees its time and flags.
+  // The caller's thread writes these three. It writes `since_ns_` and `flags_` before `arrivals_`,
+  // with release order. So a tick that counts an arrival sees the arrival's time and flags.
   std::atomic<int64_t> since_ns_{0}, flags_{0}, arrivals_{0};
   std::atomic<bool> ready_{false};
 };

@@ -75,8 +75,8 @@ Closing CloseRound(const ClosingRule& rule, absl::Span<const Attendance> all,
   }
   std::vector<bool> present, late;
   for (size_t row = 0; row < told.size(); ++row) {
-    // A replica that has not insisted yet must not take part. It would insist after this round, and
-    // then come alone.
+    // A replica that has not insisted yet must not take part. Otherwise it would insist after this
+    // round, and would then come alone.
     const bool too_early = insists && !has(row, kInsist) && !has(row, kLeaving);
     late.push_back(waits(row) && (replicas[row].missed > 0 || too_early));
     present.push_back(waits(row) && !late.back());

@@ -36,7 +36,7 @@ struct Attendance {
 // The count of a replica's arrivals, which all ranks keep.
 struct Attended {
   int64_t arrivals = 0;  // number of arrivals that a round or a take-up has answered
-  int64_t missed = 0;    // rounds, since the last of these arrivals, for which it was late
+  int64_t missed = 0;    // rounds since the last of these arrivals for which the replica was late
 };
 
 struct Closing {

@@ -76,7 +76,7 @@ absl::Status RoundRunner::Meet(const absl::Status& why) {
   return error_.Or(why);
 }
 
-// Returns the number of the posted job; if there is none, the number of the last job.
+// Returns the number of the posted job. If it posts no job, returns the number of the last job.
 uint64_t RoundRunner::Numbered(const absl::StatusOr<uint64_t>& posted) {
   if (!posted.ok() && error_.status().ok()) {  // the stream could not be marked
     Fail(Annotate(posted.status(), "edit"));

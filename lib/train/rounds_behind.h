@@ -31,7 +31,7 @@ class RoundsBehind {
   void Prepare();
   void VisitState(StateVisitor& visitor);
   // After loading: restores the saved rounds, all of which have arrived. Calls `resume` for each
-  // layer of these rounds. `layers` lists all layers that may belong to one.
+  // layer of these rounds. `layers` lists all layers that may belong to such a round.
   void GoOn(const std::vector<int>& layers, absl::FunctionRef<void(int layer)> resume);
 
  private:

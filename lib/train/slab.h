@@ -53,9 +53,9 @@ class Slab {
   // Makes the slab for slot `slot` of `slots`. `frozen` holds, by layer, a nonzero value if nothing
   // in the layer trains; empty: all train. `replicated` holds such values for layers that are equal
   // along the tensor axis; empty: none. A layer may have no elements, but the model must have some.
-  // `segments` lists, by layer, the tensors of which the layer is made: a shard is then their
-  // chunks one after the other, each padded to ceil(rows / M) rows. If `segments` is empty, each
-  // layer is cut as a whole.
+  // `segments` lists, by layer, the tensors of which the layer is made. A shard then consists of
+  // one chunk of each tensor, one after the other, each padded to ceil(rows / M) rows. If
+  // `segments` is empty, each layer is cut as a whole.
   static absl::StatusOr<Slab> Make(absl::Span<const int64_t> layer_counts, int slots, int slot,
                                    absl::Span<const uint8_t> frozen = {},
                                    absl::Span<const uint8_t> replicated = {},

@@ -1,7 +1,7 @@
 // Snapshots of the live parameters (theta): for exchanges that run while the caller makes further
-// steps (option overlap_steps), and for rounds that are closed without this replica (option
-// round_quorum). While a snapshot of a layer is in use, an exchange of the layer does not change
-// theta. Afterwards the result is merged into theta.
+// steps (option overlap_steps), and for rounds that are closed without this replica (options quorum
+// and round_deadline). While a snapshot of a layer is in use, an exchange of the layer does not
+// change theta. Afterwards the result is merged into theta.
 //
 // Thread safety: Take, Merge and Drop run on the caller's thread, all other functions on the thread
 // that runs the exchange. While the worker uses the snapshots of some layers, the caller may take
@@ -53,8 +53,8 @@ class Snapshots {
   // Records whether this replica's values of the layer were finite.
   void SetFinite(int layer, bool finite) { finite_[static_cast<size_t>(layer)] = finite ? 1 : 0; }
   // Must be called before the anchor of a layer changes. With kRestart, Merge needs the anchor from
-  // which this replica continued, to measure how far the replica has moved from it. This anchor
-  // takes the place of the snapshot, which has been sent by then.
+  // which this replica continued, to measure how far the replica has moved from it. This anchor is
+  // stored over the snapshot, because the snapshot has been sent by then.
   void KeepOldAnchor(int layer);
 
   // BeginLate must be called before each round that is closed without this replica

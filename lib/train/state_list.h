@@ -40,8 +40,8 @@ struct StateItem {
 
 class StateList final : public StateVisitor {
  public:
-  // `at` describes the object to which the state belongs. With a device, each array may be on it or
-  // on the host; the driver tells where.
+  // `at` describes the object to which the state belongs. If `at` is a device, each array may be on
+  // the device or on the host; the driver tells where.
   StateList(const Slab& slab, CheckpointKind kind, const ArraysAt& at = {})
       : slab_(slab), kind_(kind), at_(at) {}
 
@@ -65,7 +65,7 @@ class StateList final : public StateVisitor {
 
   // Allocates memory for all items.
   absl::Status Allocate();
-  // Returns an integer that was loaded, or 0 if there is none of that name.
+  // Returns the loaded integer of this name, or 0 if no integer of this name was loaded.
   int64_t Loaded(absl::string_view name) const;
   // Copies the loaded values to the live state, and waits for the copies. Only a device can cause
   // an error; then some values are missing.

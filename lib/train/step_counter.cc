@@ -72,8 +72,8 @@ bool StepCounter::TakeRequest() {
 
 absl::Status StepCounter::CheckMayBegin() const {
   if (step_ != warmup_steps_) {
-    // Replicas that have trained alone differ. Anchors made from their parameters would differ for
-    // ever.
+    // Replicas that have trained alone have different parameters. Anchors made from these
+    // parameters would differ for ever.
     return absl::FailedPreconditionError(
         absl::StrCat("the anchors must be made before the first step after warm-up, step ",
                      warmup_steps_, ", and this is step ", step_,

@@ -26,7 +26,7 @@ TimeTrigger::TimeTrigger(int64_t warmup_steps, int64_t interval_ns, const Clock*
       timeout_ns_(timeout_ns) {}
 
 TimeTrigger::~TimeTrigger() {
-  // The other ranks may still need this rank's part of the call. These ranks are at most one step
+  // The other ranks may still need this rank's contribution to the call. They are at most one step
   // behind.
   if (asked_ && !asked_->Wait(Deadline::After(kGraceNs))) {
     replica_->Abort("destroyed during a step");

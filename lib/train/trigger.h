@@ -66,8 +66,8 @@ class StepTrigger final : public SyncTrigger {
   StepTrigger(int64_t warmup_steps, const FragmentSchedule* schedule, int64_t overlap_steps = 0)
       : SyncTrigger(warmup_steps), schedule_(schedule), overlap_steps_(overlap_steps) {}
 
-  // An exchange is merged overlap_steps steps after it began, whether it has arrived or must be
-  // waited for.
+  // An exchange is merged overlap_steps steps after it began. If it has not arrived by then, the
+  // merge waits for it.
   absl::StatusOr<bool> Settled(const StepInfo& info) override {
     return info.step >= info.last_sync_step + overlap_steps_;
   }
@@ -98,8 +98,8 @@ class TimeTrigger final : public SyncTrigger {
   // finally do nothing but wait.
   void Met() override;
   void GiveUp(const absl::Status& why) override;
-  // Returns true when the exchange has arrived on all ranks of the replica. The ranks learn this
-  // one step later.
+  // Returns true one step after the exchange has arrived on all ranks of the replica, because the
+  // ranks learn this with a delay of one step.
   absl::StatusOr<bool> Settled(const StepInfo& info) override { return Agree(info.arrived); }
 
  protected:

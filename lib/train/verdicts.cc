@@ -81,7 +81,7 @@ void Verdicts::JudgeAgain(const NormTable& table, int layer, int most, bool coun
 }
 
 // Returns the number at kNewShift in this replica's standing. If this replica has counted in
-// different numbers of exchanges for the layers, this is the smallest number.
+// different numbers of exchanges for different layers, returns the smallest of these numbers.
 uint64_t Verdicts::Growing(const std::vector<int>& layers) const {
   int64_t least = options_.newcomer_warmup;
   for (const int layer : layers) {

@@ -51,7 +51,7 @@ class Verdicts {
   // Computes the weights of a layer again, without replicas that were lost: `table` has only the
   // rows of the remaining replicas. With `counts`, changes the layer's report and totals too.
   void JudgeAgain(const NormTable& table, int layer, int most, bool counts);
-  // Makes the layer's exchange one in which no replica counts.
+  // Rejects all replicas in the exchange of this layer.
   void RejectAll(int layer) { verdicts_[static_cast<size_t>(layer)].accepted = 0; }
 
   // The weights are by row of the table.

@@ -48,8 +48,8 @@ class WideTheta {
   const Slab& slab_;
   const LayerArrays& live_;
   const Anchors& anchors_;
-  // For a theta that is not f32: one shard of theta and of the rounded anchor in f32, and of the
-  // rounded anchor in the type of theta.
+  // For a theta that is not f32: one shard of theta in f32, one shard of the rounded anchor in f32,
+  // and one shard of the rounded anchor in the type of theta.
   OwnedBuffer host_;
   float *theta_ = nullptr, *anchor_ = nullptr;
   std::byte* rounded_ = nullptr;

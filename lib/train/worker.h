@@ -41,8 +41,8 @@ class Worker {
 
   // Appends a job and returns its number, counted from 1.
   absl::StatusOr<uint64_t> Post(Job job) { return PostThen(std::move(job), {}); }
-  // Like Post. If the job succeeds, calls `then` after it. No wait for the job ends before `then`
-  // has returned.
+  // Like Post. If the job succeeds, calls `then` after it. Whoever waits for the job waits until
+  // `then` has returned.
   virtual absl::StatusOr<uint64_t> PostThen(Job job, absl::AnyInvocable<void()> then) = 0;
   // Holds back jobs with a higher number until a later call allows them. kNoLimit holds back none.
   virtual void Limit(uint64_t number) = 0;

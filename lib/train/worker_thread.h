@@ -81,9 +81,9 @@ class WorkerThread {
   // Called in a job. Names the next step of the job, and sets the step's time limit; 0: the
   // worker's limit. Has no effect outside a job.
   static void Doing(absl::string_view what, int64_t limit_ns = 0);
-  // Called in a job. Calls a function of the caller. While the function runs, it may not make most
-  // calls of the library (CallbackScope). Returns kAborted if the worker was stopped before or
-  // during the call. The job must not touch the caller's memory afterwards.
+  // Called in a job. Calls a function of the caller. While the function runs, most calls of the
+  // library return an error in it (CallbackScope). Returns kAborted if the worker was stopped
+  // before or during the call. The job must not touch the caller's memory afterwards.
   static absl::Status CallersFunction(absl::string_view name, absl::FunctionRef<void()> call);
   // Returns true if the job of this number is done. Does not wait.
   bool IsDone(uint64_t number) const ABSL_LOCKS_EXCLUDED(mutex_);
