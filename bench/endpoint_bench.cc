@@ -77,7 +77,7 @@ struct Transfer final : Completion {
   absl::Status status;
 };
 
-// One of the two sides. The line is a socket between them outside the transport.
+// One of the two sides. `line` is a socket between the sides that does not belong to the transport.
 class Side final : public Events {
  public:
   Side(int me, int line) : me_(me), line_(line) {}
