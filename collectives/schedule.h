@@ -9,7 +9,7 @@
 //             operations in order.
 //
 // Regions are ranges of blocks (collectives/spec.h) in one of three slots:
-//   kIn, kOut   blocks of D inside the slot's window on it (InputWindow, OutputWindow). kIn and
+//   kIn, kOut   blocks of D inside the slot's window of D (InputWindow, OutputWindow). kIn and
 //               kOut may be the same memory (in-place calls, see invariant 4). In an all_to_all
 //               they are the same memory only if spec.in_place is set.
 //   kScratch    blocks of this lane's own scratch; block s is as large as D's block

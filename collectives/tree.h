@@ -10,7 +10,7 @@
 //        3
 //
 // n ranks, S bytes: a rank takes part in at most ceil(log2 n) rounds, and the longest chain has at
-// most so many messages. The root sends S ceil(log2 n) bytes. All ranks together send S (n-1)
+// most as many messages. The root sends S ceil(log2 n) bytes. All ranks together send S (n-1)
 // bytes.
 //
 // barrier on four ranks; a signal is a message of no bytes:
