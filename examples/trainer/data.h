@@ -22,7 +22,8 @@ class Text {
   int64_t training_size() const { return training_; }
   int64_t validation_size() const { return size() - training_; }
 
-  // Throws Error if a sequence of `length` tokens does not fit into either part.
+  // Throws Error if the validation part, which is the smaller one, cannot hold a sequence of
+  // `length` tokens and the token after it.
   void CheckLength(int length) const;
 
   // Makes batch `draw` of `rank`: `rows` windows at random places of the training part. Inputs are

@@ -1,7 +1,8 @@
-// The loops of the kernels, for a thread of a grid. nvcc makes kernels of them (gpu_kernels.cu).
-// For tests, the host's compiler makes functions of them that run all threads one after the other.
-// The loops compute the same functions as kernels.cc. The order of their sums differs from that of
-// kernels.cc but depends on sizes alone, so a run has the same bits each time.
+// The loops of the kernels, for a thread of a grid. nvcc compiles them into kernels
+// (gpu_kernels.cu). For tests, the host's compiler compiles them into functions. Each of these
+// functions runs all threads one after the other. The loops compute the same functions as
+// kernels.cc. The order of their sums differs from that of kernels.cc but depends on sizes alone,
+// so a run has the same bits each time.
 //
 // A loop is a struct with Run(args, block). `block` is the thread's view of its block:
 //   index, blocks    the block's number, and the number of blocks of the grid

@@ -1,8 +1,8 @@
 // The arithmetic of the model: dense products through BLAS, and the loops between them. All are
 // pure functions over row-major f32 arrays, and know nothing about layers or parameters. Backward
 // functions add to the gradients of weights and gains (+=). They overwrite the gradients of
-// activations unless their comment says otherwise. Thread safety: any thread, because there is no
-// state.
+// activations, except if their comment says otherwise. Thread safety: any thread, because there is
+// no state.
 #pragma once
 
 #include <cstdint>

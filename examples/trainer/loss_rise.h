@@ -22,8 +22,8 @@ struct Computing {
   Pass* pass = nullptr;
 };
 
-// Returns L(w + rho g / |g|) - L(w) for each rho. w is the vector of all `layers`. L, with its
-// gradient g, is the mean loss over training batches, of which there are as many as validation
+// Returns L(w + rho g / |g|) - L(w) for each rho. w is the vector of all `layers`. L is the mean
+// loss over training batches, and g its gradient. There are as many of these batches as validation
 // batches. The batches are equal for all runs of a seed, and the results are equal on every rank.
 // `layers` are in host memory. The function needs memory for one more model on the host and for two
 // on the device. Collective.

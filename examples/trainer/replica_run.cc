@@ -150,9 +150,9 @@ void ReplicaRun::NoteReplicas() {
   present_ = now;
 }
 
-// Makes the ranks of all replicas that took part in the last rendezvous the members of the
-// collectives over all ranks. Collective over these ranks. Returns false, and does nothing, on a
-// replica that has had no rendezvous with the others yet.
+// Updates the session's communicator of all ranks: adds the ranks of newcomers that took part in
+// the last rendezvous. Collective over the ranks that took part. Returns false, and does nothing,
+// on a replica that has had no rendezvous with the others yet.
 bool ReplicaRun::GetTogether() {
   if (session_->joins() && present_.empty()) {
     return false;

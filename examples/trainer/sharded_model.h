@@ -26,7 +26,8 @@ class ShardedModel {
   // Waits until all started reductions have been added to gradients().
   void FinishGradients();
 
-  // Makes later passes those of sharpness-aware steps. `sharpness` must outlive the object.
+  // Makes later passes use `sharpness`, for sharpness-aware steps. `sharpness` must outlive the
+  // object.
   void SetSharpness(Sharpness* sharpness) { sharpness_ = sharpness; }
 
   // Returns the whole model in host memory, every layer as f32. Collective over the replica.
