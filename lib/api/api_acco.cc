@@ -1,4 +1,4 @@
-// train.h: ACCO.
+// Implements the functions of train.h for ACCO.
 #include <cstdint>
 #include <memory>
 #include <tuple>

@@ -1,4 +1,4 @@
-// train.h: checkpoints.
+// Implements the functions of train.h for checkpoints.
 #include <cstdint>
 #include <utility>
 

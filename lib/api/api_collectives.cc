@@ -1,4 +1,5 @@
-// collectives.h: the collectives, send and recv. Each call becomes one entrain::Call (request.h).
+// Implements the collectives, send and recv of collectives.h. Each call becomes one entrain::Call
+// (request.h).
 #include <cstdint>
 #include <utility>
 

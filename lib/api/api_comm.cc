@@ -1,4 +1,4 @@
-// comm.h: versions, error records, runtimes, communicators.
+// Implements the functions of comm.h for versions, error records, runtimes and communicators.
 #include <algorithm>
 #include <cstring>
 #include <memory>

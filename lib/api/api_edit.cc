@@ -1,4 +1,4 @@
-// train.h: EDiT.
+// Implements the functions of train.h for EDiT.
 #include <algorithm>
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,4 @@
-// comm.h: growing a communicator, and joining one.
+// Implements the functions of comm.h that grow a communicator and join one.
 #include <memory>
 #include <utility>
 

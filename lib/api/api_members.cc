@@ -1,4 +1,4 @@
-// comm.h: the membership of a communicator: members, agree, shrink.
+// Implements the functions of comm.h for a communicator's membership: members, agree, shrink.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>

@@ -1,4 +1,4 @@
-// memory.h: memory that peers map.
+// Implements memory.h: memory that peers map.
 #include <cstdint>
 #include <limits>
 

@@ -1,4 +1,4 @@
-// optim.h: optimizers over flat arrays.
+// Implements the functions of optim.h for optimizers over flat arrays.
 #include <utility>
 
 #include "include/entrain/optim.h"

@@ -1,4 +1,4 @@
-// collectives.h: reductions as objects.
+// Implements the reduction objects of collectives.h.
 #include <atomic>
 #include <cmath>
 #include <cstdint>

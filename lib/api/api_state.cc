@@ -1,4 +1,5 @@
-// train.h: the state of a training object, array by array.
+// Implements the functions of train.h that give access to a training object's state, array by
+// array.
 #include <cstdint>
 #include <memory>
 #include <utility>

@@ -1,4 +1,4 @@
-// store.h: rendezvous stores.
+// Implements store.h: rendezvous stores.
 #include <algorithm>
 #include <atomic>
 #include <cstring>

@@ -1,4 +1,4 @@
-// train.h: the mesh and the layer-wise sharding of a model.
+// Implements the functions of train.h for the mesh and for the layer-wise sharding of a model.
 #include <algorithm>
 #include <cstdint>
 #include <functional>

@@ -1,4 +1,4 @@
-// collectives.h: batches, and calls that were started.
+// Implements the functions of collectives.h for batches, and for calls that were started.
 #include <cstddef>
 #include <cstdint>
 #include <utility>

@@ -37,8 +37,8 @@ absl::Status CheckRank(const char* name, int32_t rank, int size);
 // a negative number that was converted to size_t, too.
 absl::StatusOr<int64_t> CheckCount(size_t count, DType dtype, int64_t parts);
 
-// Checks a buffer of `bytes` bytes: not NULL (unless empty), aligned to its element type, not
-// beyond the end of the address space.
+// Checks a buffer of `bytes` bytes. It must be aligned to its element type and lie within the
+// address space. It may be NULL only if it is empty.
 absl::Status CheckBuffer(const char* name, const void* buffer, int64_t bytes, DType dtype);
 
 // Returns true if the two ranges share a byte.

@@ -73,8 +73,9 @@ void WriteDefaults(const Struct& defaults, Struct* to, size_t bytes) {
   WriteDefaults(&defaults, sizeof(defaults), to, bytes);
 }
 
-// Runs `body`, which returns absl::Status, unless the thread is inside a callback that forbids this
-// kind of function. `reach` is read after the body, which may change it.
+// Runs `body`, which returns absl::Status. Refuses instead if the process is a forked child, or if
+// the thread is inside a callback that forbids this kind of function. `reach` is read after the
+// body, because the body may change it.
 template <typename Body>
 entrain_status_t Guard(const char* function, const Reach& reach, Does does, const Body& body) {
   absl::Status status = CheckProcess();

@@ -48,7 +48,7 @@ namespace entrain::api {
 static_assert(ENTRAIN_OPTION_SWITCH == static_cast<int32_t>(OptionType::kSwitch));
 static_assert(ENTRAIN_OPTION_F64 == static_cast<int32_t>(OptionType::kF64));
 
-// Returns an error unless every bool and enumerator of the C++ struct can hold the value of the C
+// Returns an error if a value of the C struct does not fit the bool or the enumeration of the C++
 // struct.
 template <typename Rows>
 absl::Status CheckCopyable(const typename Rows::Config& config) {
