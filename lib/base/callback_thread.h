@@ -1,8 +1,9 @@
-// A thread that calls the caller's functions. Such a function may block, for example on a lock that
-// another thread holds during a call of the library. Each engine has one thread for done() of
-// entrain_work_notify, each communicator has one for reductions, and the process has one for the
-// log function. A thread is made at its first use. Nobody joins the thread, and nobody waits for it
-// without a deadline: the function that runs on it may need a lock that the waiter holds.
+// A thread that calls the caller's functions. A function of the caller may block, for example on a
+// lock that another thread holds during a call of the library. Each engine has one thread for
+// done() of entrain_work_notify, each communicator has one for reductions, and the process has one
+// for the log function. A thread is made at its first use. Nobody joins the thread, and nobody
+// waits for it without a deadline: the function that runs on it may need a lock that the waiter
+// holds.
 //
 // Thread safety: any thread.
 #pragma once

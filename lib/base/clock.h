@@ -1,5 +1,5 @@
 // A monotonic clock, real or fake, and deadlines, which are absolute instants of that clock. Each
-// layer passes the instant to the layer below, not the time that is left, so that no time is lost
+// layer passes the instant to the layer below, and not the remaining time, so that no time is lost
 // between layers.
 #pragma once
 

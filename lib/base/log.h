@@ -28,9 +28,9 @@ void SetLogRank(int rank);
 // one thread. On this thread most functions of the library return an error (CallbackScope).
 void SetLogSink(void (*sink)(int32_t level, const char* line, void* user), void* user);
 void LogLine(LogLevel level, absl::string_view text);
-// Blocks until the sink has handled all lines logged so far. Returns false if `timeout_ns` is over
-// before. Called inside the sink, returns at once. At the exit of the process, the library calls
-// FlushLog with one second.
+// Blocks until the sink has handled all lines logged so far. Returns false if `timeout_ns` passes
+// before that. Called inside the sink, returns at once. At the exit of the process, the library
+// calls FlushLog with one second.
 bool FlushLog(int64_t timeout_ns);
 
 }  // namespace entrain
