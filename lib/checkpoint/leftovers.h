@@ -6,7 +6,7 @@
 //
 //   X.ckpt.tmp                begins like an unfinished checkpoint, its writer's lock is gone, and
 //                             it is old enough
-//   X_RANK_ID.ckpt, and .tmp  belongs to the save in such an X.ckpt.tmp
+//   X_RANK_ID.ckpt, and .tmp  belongs to a save whose X.ckpt.tmp fulfils the conditions above
 //                             (FileTarget::Mark); X.ckpt is readable or absent, and does not
 //                             list it
 //
