@@ -32,10 +32,10 @@ class CallNotes {
     Descriptor descriptor;
   };
 
-  // Must be called when a peer has started a call that is not open here. Notes the peer's
-  // descriptor, unless this rank's call of that number is over. If this rank's call is over, is
-  // still remembered and has another descriptor, returns this rank's call. Otherwise returns null.
-  // The result is valid until the next Over.
+  // Must be called when a peer has started a call that is not open here. If this rank's call of
+  // that number is not over, notes the peer's descriptor. If this rank's call is over, is still
+  // remembered and has another descriptor, returns this rank's call. Otherwise returns null. The
+  // result is valid until the next Over.
   const OwnCall* Hear(const Endpoint& from, CallId call, const Descriptor& theirs);
   // Must be called when a call of this rank starts, or when it is over without ever having been
   // open. If a peer's note for this call has another descriptor, returns that note. Removes the

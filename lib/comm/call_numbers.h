@@ -65,9 +65,10 @@ class CallNumbers {
 
   // The count of numbers that one series has used up.
   struct Count {
-    int64_t tag = -1;    // -1: untagged
-    int peer = -1;       // the peer of messages; -1: collectives
-    bool sends = false;  // true: messages to the peer; false: from the peer, or collectives
+    int64_t tag = -1;  // -1: untagged
+    int peer = -1;     // the peer of messages; -1: collectives
+    bool sends =
+        false;  // true: messages to the peer; false: messages from the peer, or collectives
     uint64_t used = 0;
   };
   // Returns every series that has used up a number, sorted by tag, peer and direction.
