@@ -177,7 +177,7 @@ class Devices {
   virtual int count() const = 0;
   // The device lives as long as this object. Returns INVALID_ARGUMENT outside [0, count).
   virtual absl::StatusOr<Device*> At(int ordinal) = 0;
-  // The kind of a memory and, unless it is kHost, its device.
+  // The kind of a memory, and its device if the kind is not kHost.
   struct Place {
     MemoryKind kind = MemoryKind::kHost;
     Device* device = nullptr;

@@ -76,8 +76,8 @@ class DeviceCall final : public Work {
   bool Step(int64_t now_ns, bool* moved);
   // Returns true if later calls may choose their methods and begin. Any thread may call this.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
-  // Returns true once the end of the call has begun. Its stream may not have continued yet, and its
-  // work may not be done yet.
+  // Returns true once the end of the call has begun. The caller's stream may not have continued
+  // yet, and this Work may not be done yet.
   bool over() const { return over_.load(std::memory_order_acquire); }
 
   // ---- Called by the call's DeviceWay objects

@@ -76,8 +76,8 @@ class DeviceRunner final : public DeviceCalls {
   const std::shared_ptr<CommCore> core_;
   Devices& devices_;
   const DeviceWays ways_;
-  // A thread that starts a call may have to wait for the device, and therefore for earlier calls.
-  // Therefore the runner never takes this mutex.
+  // A thread that starts a call holds this mutex, and may have to wait for the device, that is, for
+  // earlier calls. So the runner, which finishes the earlier calls, never takes this mutex.
   absl::Mutex starting_;
   std::unique_ptr<DeviceSide> side_ ABSL_GUARDED_BY(starting_);
   bool meeting_ordered_ ABSL_GUARDED_BY(starting_) = false;

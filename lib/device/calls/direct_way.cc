@@ -175,8 +175,8 @@ class DirectWay final : public DeviceWay {
   }
 
   // Determines the addresses of all buffers. Returns true if it succeeds for all buffers. After an
-  // error it continues with the other buffers, so that it also detects stale mappings that occupy
-  // their addresses.
+  // error it continues with the other buffers, so that it also detects stale mappings at the
+  // addresses of these buffers.
   bool FindBuffers() {
     absl::Status status;
     for (int r = 0; r < size_; ++r) {

@@ -1,7 +1,7 @@
 // The meeting, in which the ranks of a communicator determine which methods, besides the staged
 // method, are possible on all of them. The first untagged collective on device memory begins with
-// it. It consists of two all_gathers: one of each rank's description, and one of each rank's
-// success with the memory of the others.
+// it. It consists of two all_gathers: in the first each rank describes itself, and in the second
+// each rank says whether it could open the memory of the other ranks.
 #include <algorithm>
 #include <array>
 #include <cstring>

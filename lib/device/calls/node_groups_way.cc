@@ -9,12 +9,12 @@
 //   reduce_scatter   one for each node group        reduce_scatter             -
 //   all_gather       of the own node group          all_gather                 one for each other node group
 //
-// Slices travel between node groups in pieces, as in pieces.h. The first three calls are cut into
-// chunks of one piece per place. All calls of the first step are put on the stream before any of
-// the last, so that the library gets the same calls in the same order on all ranks of a node group,
-// while pieces arrive in any order. With m ranks per node group, I node groups and S bytes, a rank
-// sends 2 S (I - 1) / (I m) bytes between node groups for an all_reduce, if the algorithm sends the
-// least possible.
+// Slices travel between node groups in pieces, as in pieces.h. all_reduce, reduce and broadcast are
+// cut into chunks of one piece per place. All calls of the first step are put on the stream before
+// any call of the last step, so that the library gets the same calls in the same order on all ranks
+// of a node group, while pieces arrive in any order. With m ranks per node group, I node groups and
+// S bytes, a rank sends 2 S (I - 1) / (I m) bytes between node groups for an all_reduce, if the
+// algorithm sends the least possible.
 //
 // An average is an average of averages: the library averages inside each node group, then the node
 // groups, which have equal sizes, are averaged.

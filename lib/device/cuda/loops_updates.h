@@ -84,7 +84,7 @@ struct AddSharpness {
   }
 };
 
-// ---- Sums: each thread adds its elements, then the block adds its threads' sums as a tree. The
+// ---- Sums: each thread adds its elements, then the block adds its threads' sums in a tree. The
 // elements of a thread and their order depend only on the number of elements.
 
 template <typename Block, typename OfThread>

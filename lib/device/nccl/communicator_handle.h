@@ -37,8 +37,8 @@ class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandl
   // Must be called after Abort. Returns true if the communicator has ended. Also returns true if
   // the communicator has had enough time to end its work on streams and now only frees memory.
   bool Gone();
-  // Must be the last call. Returns at once. Data already sent is still delivered, unless the
-  // communicator was aborted.
+  // Must be the last call. Returns at once. If the communicator was not aborted, data already sent
+  // is still delivered.
   void Close();
 
   // Blocks until all aborted or closed communicators have ended. Returns false at the deadline.
