@@ -123,8 +123,8 @@ class Executor {
   bool DoOps(LaneRun& run);
   void Combine(LaneRun& run, uint32_t op);
   void OnCombined(LaneRun& run, uint32_t op, std::byte* result, int32_t returned);
-  // Returns true if a transfer that has just completed, in direction `completed`, was the last one
-  // for which the round's operations waited while its sends go on.
+  // Returns true if the transfer that has just completed (`completed`: its direction) was the
+  // round's last receive, and the round's operations need not wait for the round's sends.
   bool ReadyForOps(const LaneRun& run, Direction completed) const;
   void ReleaseLoans();
 

@@ -42,8 +42,8 @@ void UserCombine::Call() {
       break;
     }
   }
-  // Submit under the lock, because Cancel must not come in between: a cancelled combination must
-  // not be submitted, because the engine may have ended.
+  // Submit under the lock, so that Cancel cannot come between the check and the submission. A
+  // cancelled combination must not be submitted, because the engine may have ended.
   absl::MutexLock lock(&mutex_);
   if (!cancelled_) {
     self_ = shared_from_this();

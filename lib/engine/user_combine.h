@@ -34,8 +34,8 @@ struct UserFunctions {
 
 class UserCombine final : public Job, public std::enable_shared_from_this<UserCombine> {
  public:
-  // `returned` runs on the driver with the function's return value, unless the combination was
-  // cancelled.
+  // `returned` runs on the driver with the function's return value. If the combination was
+  // cancelled, `returned` does not run.
   using Returned = absl::AnyInvocable<void(int32_t) &&>;
   static std::shared_ptr<UserCombine> Post(const UserFunctions& functions, DType dtype,
                                            const Reduction& reduction, Combination combination,
