@@ -119,9 +119,9 @@ absl::StatusOr<std::vector<Entry>> ParseFilter(absl::string_view filter) {
   return entries;
 }
 
-// Returns a rank; lower is better. The rank consists of the index of the matching entry in the
-// filter, of whether packets to the store leave from the address, and of the address's scope.
-// Returns nullopt if the filter excludes the address.
+// Returns the preference of an address, as three numbers; lower is better. They are the index of
+// the matching entry in the filter, whether packets to the store leave from the address, and the
+// address's scope. Returns nullopt if the filter excludes the address.
 std::optional<std::array<int, 3>> Rank(const std::vector<Entry>& entries,
                                        const Interface& candidate, const Address* route) {
   bool any_family = false, family = false, any_place = false;

@@ -1,8 +1,9 @@
 // How a process protects its connections: the pre-shared key, TLS, and where each is used.
 //
-// Connections between hosts use TLS if the process has a key or certificates, and are refused
-// otherwise unless `insecure`. Connections within a host stay in the kernel's memory; they use TLS
-// only if `within_host`. A key also guards every connection's handshake (handshake.h).
+// Connections between hosts use TLS if the process has a key or certificates. Without both they are
+// refused, or plain if `insecure` is true. Connections within a host stay in the kernel's memory;
+// they use TLS only if `within_host` is true. A key also guards every connection's handshake
+// (handshake.h).
 #pragma once
 
 #include <memory>
