@@ -9,7 +9,7 @@
 namespace entrain {
 
 // b ← μ b + (g + λ p), but b ← g + λ p in the first step;  p ← p − η b, or with Nesterov's
-// look-ahead p ← p − η ((g + λ p) + μ b). State: b, unless μ = 0.
+// look-ahead p ← p − η ((g + λ p) + μ b). State: b; none if μ = 0.
 std::unique_ptr<Optimizer> MakeSgd(const OptimizerConfig& config);
 
 // p ← (1 − η λ) p;  m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;
