@@ -63,12 +63,12 @@ struct Gathering {
 // parts are dropped.
 class Gatherings {
  public:
-  // Joins the meeting as entry.rank. Returns an error if the meeting has failed or is over, or
-  // fails by this join. `url` is the store's URL, for the error.
+  // Joins the meeting as entry.rank. Returns an error if the meeting has failed or is over, or if
+  // this join makes the meeting fail. `url` is the store's URL, for the error.
   absl::Status Join(const std::string& key, const Entry& entry, uint64_t member,
                     absl::string_view url);
-  // Leave fails the meeting unless the rank has finished. `gone`: true if the rank's process has
-  // ended, false if the rank gave up. Leave and Fail return true if this call made the meeting
+  // If the rank has not finished, Leave makes the meeting fail. `gone`: true if the rank's process
+  // has ended, false if the rank gave up. Leave and Fail return true if this call made the meeting
   // fail.
   bool Leave(const std::string& key, int32_t rank, bool gone);
   bool Fail(const std::string& key, const absl::Status& why);

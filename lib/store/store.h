@@ -23,7 +23,7 @@ constexpr size_t kMaxStoreKey = 512;
 constexpr size_t kMaxStoreValue = 1 << 20;
 
 // The texts that a rank brings to a meeting: at most 64 texts, and 64 KiB in all. If many ranks
-// have the same text at the same index, this text travels once.
+// have the same text at the same index, this text is sent only once.
 using Parts = std::vector<std::string>;
 
 // A rank's part in a meeting of ranks (Store::Join). Each rank brings its parts and gets those of
