@@ -157,7 +157,7 @@ class GradientRound {
   // Returns the number of the round, counted from 1.
   int64_t number() const;
   const RoundOutcome& outcome() const { return outcome_; }
-  // Makes the step of the commit that other ranks have decided, unless this rank has made it.
+  // If this rank has not made the step of the commit that other ranks have decided, makes it.
   // `rounds` is the number of rounds before that commit.
   absl::Status Decide(int64_t rounds, const RoundOutcome& outcome);
   // Collective over `comm`. Receives the shards of a cut for the ranks of `comm`. `members` has the

@@ -53,7 +53,7 @@ class LayerGather {
   // memory of the pool. Must be called only while the layer is free.
   void SetBuffer(int layer, std::byte* buffer) { given_[static_cast<size_t>(layer)] = buffer; }
   bool IsFree(int layer) const;
-  // Starts the gather, unless it was started since the last Release. Never blocks.
+  // Starts the gather if it was not started since the last Release. Never blocks.
   absl::Status Start(int layer);
   // Starts the gather if necessary. Calls `then` once when Wait would not block, with the status of
   // Wait: before returning, or from another thread, where `then` must not block. On a device `then`

@@ -107,7 +107,7 @@ void RoundRunner::PostAdmission() {
   }));
 }
 
-// Takes newcomers in after the last round, unless this has been done already.
+// Takes newcomers in after the last round, if this has not been done already.
 absl::Status RoundRunner::Admit() {
   if (admission_due_) {
     ENTRAIN_RETURN_IF_ERROR(admission_->Run());
