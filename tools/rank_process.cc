@@ -93,12 +93,13 @@ std::string SignalName(int signal) {
   return absl::StrCat("SIG", name, " (", text, ")");
 }
 
-// Reads group numbers until the writer is gone. A negative number removes the group of its absolute
-// value. Then kills the groups.
+// Reads numbers of process groups from the pipe `line` until the pipe's writer is gone, and keeps a
+// list of the groups. A negative number removes the group of its absolute value from the list. Then
+// kills the groups in the list.
 [[noreturn]] void BecomeGuardian(int line) {
   setsid();  // so that signals to a terminal's foreground group do not reach it
-  // Closes all other descriptors. Only the parent may hold the line's other end, and readers of the
-  // output must not have to wait for the guardian to close it.
+  // Closes all other descriptors. Only the parent may hold the pipe's other end. Readers of the
+  // output must not have to wait until the guardian closes the output.
   if (line > 0) {
     close_range(0, static_cast<unsigned>(line) - 1, 0);
   }

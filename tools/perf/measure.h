@@ -41,7 +41,7 @@ class Buffers {
   Buffers(void* in, void* out, std::function<void()> release)
       : in_(in), out_(out), host_in_(in), host_out_(out), release_(std::move(release)) {}
   // For buffers that the loop cannot read or write itself: the loop fills and checks the host
-  // buffers, and `copy` copies them in either direction.
+  // buffers, and `copy` copies from the host buffers to the buffers, or back.
   using Copier = std::function<absl::Status(bool to_buffers)>;
   Buffers SeenAs(void* host_in, void* host_out, Copier copy) && {
     host_in_ = host_in;

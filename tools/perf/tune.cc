@@ -79,8 +79,8 @@ LinkFigures Measured(const Times& times, const TunedFor& where, int cores,
   const double one = std::clamp(hop, small / 10, small);  // one message, without the cost of the
                                                           // call
   Set(small - one, &figures.call_us);
-  // The time of one more message to the same rank. Two ranks do not show it, so it is assumed to be
-  // a quarter of a hop.
+  // The time of one more message to the same rank. With two ranks this time cannot be measured, so
+  // it is assumed to be a quarter of a hop.
   const double more =
       n > 2 ? (times.Small(CallKind::kGather, "direct") - small) / (n - 2) : one / 4;
   Set(std::clamp(more, one / 20, one / 4), &figures.message_us);
@@ -111,7 +111,8 @@ int64_t Middle(int64_t a, int64_t b) {
   return std::llround(std::sqrt(static_cast<double>(a) * static_cast<double>(b)));
 }
 
-// Appends a range, or extends the last one if that ends where this begins.
+// Appends `range`. If the last range has the same algorithm and ends where `range` begins, extends
+// the last range instead.
 void Add(const MeasuredChoice& range, std::vector<MeasuredChoice>* ranges) {
   const Override& choice = range.choice;
   if (!ranges->empty()) {
@@ -187,8 +188,8 @@ TuneResult Tune(const std::vector<Observation>& observations, const TunedFor& wh
   result.where = where;
   result.figures = Measured(Times(observations), where, cores, from);
   FindRanges(observations, cores, &result);
-  // The line of a link names the number of ranks per host. If the link is between hosts, that is
-  // one.
+  // A `link` line of a tuning file names the number of ranks per host. For a link between hosts,
+  // this number is 1.
   result.figures.where.ranks = where.link >= Link::kFabricAcross ? 1 : where.ranks;
   return result;
 }
