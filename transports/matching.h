@@ -223,10 +223,11 @@ class MatchQueue {
   void Release(Incoming* incoming);
   void Hold(Incoming* incoming);
   void EndHold(Incoming* incoming);
-  // Appends the message to its tag's line, with memory for its payload unless it came by RTS.
+  // Appends the message to its tag's Line. Allocates memory for its payload if it did not come by
+  // RTS.
   void Keep(Incoming* incoming);
   void GiveStorage(Incoming* incoming);
-  // Removes the first kept message from its line and returns it.
+  // Removes the first kept message from its tag's Line and returns it.
   Incoming* Unline(Line* line);
   void Claim(Incoming* incoming, const Posted& receive);
   absl::Status Reserve(int64_t bytes);

@@ -98,8 +98,8 @@ class RxQueue {
   // stays until Settle.
   Endpoint::Next FindNow(const Envelope& envelope, Bytes into, const std::byte** data);
   Endpoint::Next FindOpen(const Envelope& envelope, Bytes into);
-  // Handles and removes kDone records, which report the end of this side's own messages, up to a
-  // limit. Stores the next record in `*record`. Returns false if there is none.
+  // Handles and removes kDone records, up to a limit. These records report the end of this side's
+  // own messages. Stores the next record in `*record`. Returns false if there is none.
   bool PeekPastEnds(RingReader::Record* record);
   // Reads the whole message whose RTS is the next record, and removes the record. Returns false if
   // Poll must receive the message.

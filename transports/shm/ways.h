@@ -48,7 +48,7 @@ constexpr size_t EagerLimit(const Facts& facts) {
              : facts.most_eager;
 }
 
-// The first row that matches decides.
+// The first condition that holds decides.
 constexpr Way Choose(const Ask& ask, const Facts& facts) {
   if (ask.credit && ask.bytes <= EagerLimit(facts)) {
     return Way::kEager;
@@ -59,8 +59,8 @@ constexpr Way Choose(const Ask& ask, const Facts& facts) {
   if (!facts.can_read) {
     return Way::kRing;
   }
-  // A small message is sent by RTS only if the ring or the credit was used up. To ask for it
-  // through the ring would need room in the ring again.
+  // A small message is sent by RTS only if the ring or the credit was used up. If the receiver
+  // asked for it by a CTS, the message would need room in the ring again.
   if (!ask.awake || ask.bytes <= kMostEager) {
     return Way::kRead;
   }

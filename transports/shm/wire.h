@@ -9,8 +9,8 @@
 //   kCts        WireCts               receiver  clear to send: send the rest through the ring
 //   kFragment   WireFragment, bytes   sender    the next bytes of a message for which kCts was sent
 //   kWithdraw   WireWithdraw          sender    all messages of one context sent by RTS are void
-//   kControl    text                  either
-//   kBye        text                  either    the reason of the connection's end; the last record
+//   kControl    text                  both
+//   kBye        text                  both      the reason of the connection's end; the last record
 //   kRetire     WireRetire            sender    a region that was offered is gone
 //
 // A region (lib/memory/shared_regions.h) is offered over the Unix socket: a WireOffer is sent with
@@ -90,8 +90,8 @@ struct WireOffer {
   uint64_t region;
   uint64_t address, bytes;  // range in the sender's memory in which messages may lie
   // The range that the descriptor covers. At both ends of [address, address + bytes), less than a
-  // page may lie outside of this range. For each message, the receiver reads such bytes from the
-  // sender's memory.
+  // page may lie outside of this range. The receiver reads the bytes of a message that lie outside
+  // from the sender's memory.
   uint64_t mapped_address, mapped_bytes;
 };
 
