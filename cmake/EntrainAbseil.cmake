@@ -1,6 +1,6 @@
-# Abseil: the system's, or compiled from source into what is built. The system's is right for development. A library that is to
-# run on other machines has Abseil inside: Debian's archives are not position-independent, so that takes the source
-# (`tools/setup.sh abseil` gets it).
+# Finds Abseil: the system's libraries, or source that is compiled into the library. The system's libraries are right for
+# development. A library that shall run on other machines has Abseil inside. That takes the source, because Debian's archives
+# are not position-independent (`tools/setup.sh abseil` gets the source).
 include_guard()
 
 set(ENTRAIN_ABSEIL_SOURCE "" CACHE PATH "Folder of Abseil's source, to be linked in; empty: the system's Abseil")

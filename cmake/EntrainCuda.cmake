@@ -1,5 +1,6 @@
-# ENTRAIN_DEVICE: AUTO takes the device side where nvcc is, ON insists on it. Only the toolkit is needed to build, no driver and no device; nothing
-# is linked. Sets entrain_nvcc (empty: none), entrain_cuda_include, and cuda_state for the summary.
+# ENTRAIN_DEVICE: AUTO builds the code for devices if nvcc is installed; ON requires nvcc. The build needs only the toolkit, no
+# driver and no device; nothing is linked. Sets entrain_nvcc (empty: none), entrain_cuda_include, and cuda_state for the
+# summary.
 include_guard()
 
 set(entrain_nvcc "")
@@ -50,9 +51,10 @@ endforeach()
 list(GET ENTRAIN_CUDA_ARCHITECTURES -1 latest)
 list(APPEND entrain_gencode -gencode arch=compute_${latest},code=compute_${latest})
 
-# entrain_cuda_image(IMAGE SOURCE HEADERS...): all kernels of SOURCE in one file for all architectures, and PTX for later ones;
-# a program or library has it as data. Products are rounded before they are added, as everywhere; what else keeps the bits
-# (rounded quotients and roots, subnormal numbers) is nvcc's default.
+# entrain_cuda_image(IMAGE SOURCE HEADERS...): compiles all kernels of SOURCE into one file for all architectures, with PTX for
+# later architectures. A program or library contains this file as data. As in all code of the library, products are rounded
+# before they are added. The other settings that keep the bits equal (rounded quotients and roots, subnormal numbers) are
+# nvcc's defaults.
 function(entrain_cuda_image image source)
   add_custom_command(
     OUTPUT ${image}

@@ -1,12 +1,12 @@
-# The target gpu-folder: programs, and the libraries they need but for glibc and the driver, in one folder that can be carried
-# to a machine with a GPU and run there (tests/gpu.sh), whatever its distribution.
+# The target gpu-folder: one folder with programs and the libraries that they need, except glibc and the driver. The folder can
+# be copied to a machine with a GPU, whatever its distribution, and the programs run there (tests/gpu.sh).
 include_guard()
 
-# entrain_for_gpu(TARGET [COMMAND arguments...]): the program goes into the folder, and gpu.sh runs it with these
-# arguments; without COMMAND it is only there. What the program needs is found beside it.
+# entrain_for_gpu(TARGET [COMMAND arguments...]): puts the program into the folder. With COMMAND, gpu.sh runs the program with
+# these arguments. The program finds its libraries in the folder.
 function(entrain_for_gpu target)
   cmake_parse_arguments(ARG "" "" "COMMAND" ${ARGN})
-  # RPATH and not RUNPATH: it holds for what the libraries need, too.
+  # RPATH and not RUNPATH, because RPATH also applies to the libraries that a library needs.
   set_target_properties(${target} PROPERTIES BUILD_RPATH "$ORIGIN/../lib")
   target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
   set_property(GLOBAL APPEND PROPERTY ENTRAIN_GPU_PROGRAMS ${target})
@@ -16,7 +16,7 @@ function(entrain_for_gpu target)
   endif()
 endfunction()
 
-# Once all programs are known.
+# Must be called once, after all calls of entrain_for_gpu.
 function(entrain_add_gpu_folder)
   get_property(programs GLOBAL PROPERTY ENTRAIN_GPU_PROGRAMS)
   get_property(commands GLOBAL PROPERTY ENTRAIN_GPU_COMMANDS)

@@ -1,9 +1,10 @@
-# Implementations of MPI: peers to measure against, and what 03_mpi_launch.c is compiled with. The library knows none of them.
-# Each has an option: AUTO takes it where the packages are, ON insists on it. Of each one found, NAME is in ENTRAIN_MPIS, its
-# headers and libraries are PkgConfig::NAME, and ENTRAIN_MPIRUN_NAME starts its programs.
+# Finds implementations of MPI, with which bench/ compares the library, and with which 03_mpi_launch.c is compiled. The library
+# itself does not depend on MPI. Each implementation has an option: AUTO uses the implementation if its packages are installed;
+# ON requires them. If the implementation NAME is found, ENTRAIN_MPIS contains NAME, PkgConfig::NAME has its headers and
+# libraries, and ENTRAIN_MPIRUN_NAME starts its programs.
 find_package(PkgConfig QUIET)
 set(ENTRAIN_MPIS "")
-# MODULE: what pkg-config calls it; PACKAGES: Debian's; then names of its mpirun.
+# `module`: its name in pkg-config. `packages`: its packages in Debian. The other arguments are the names of its mpirun.
 function(entrain_find_mpi option name module packages)
   if(${option} STREQUAL "OFF")
     return()

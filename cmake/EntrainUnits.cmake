@@ -8,28 +8,29 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_C_STANDARD 99)
 set(CMAKE_C_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-# Installed programs find the library beside them, wherever the prefix is moved to.
+# Installed programs find the library relative to their own path, so that an installed tree can be moved.
 file(RELATIVE_PATH bin_to_lib /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
 set(CMAKE_INSTALL_RPATH $ORIGIN/${bin_to_lib})
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 
-# Warnings, sanitizers, arithmetic and the include root, for every target of ours.
+# The warnings, sanitizers, rules of arithmetic and include root of all targets of this project.
 add_library(entrain_flags INTERFACE)
 target_include_directories(entrain_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(entrain_flags INTERFACE -Wall -Wextra -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>
                        $<$<BOOL:${ENTRAIN_WERROR}>:-Werror>)
-# A product is rounded before it is added, on every machine: where it is one instruction to do both, as on Arm, compilers take that.
+# A product is rounded before it is added, on every machine. Without this option, compilers use fused instructions if the machine
+# has them, as Arm does.
 target_compile_options(entrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 # Lets ccache see which precompiled headers a file was compiled with.
 target_compile_options(entrain_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
 if(ENTRAIN_SANITIZE)
-  # vptr looks into type information, which the units are compiled without.
+  # The check vptr needs type information, but the units are compiled without it (-fno-rtti).
   target_compile_options(entrain_flags INTERFACE -fsanitize=${ENTRAIN_SANITIZE} -fno-sanitize=vptr
                          -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(entrain_flags INTERFACE -fsanitize=${ENTRAIN_SANITIZE})
-  # GCC finds faults that are none in what the sanitizers add; the other presets are compiled with these warnings.
+  # In code that the sanitizers add, GCC gives these warnings without a reason. The other presets are compiled with the warnings.
   target_compile_options(entrain_flags INTERFACE
                          "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds;-Wno-maybe-uninitialized;-Wno-stringop-overflow>")
 endif()
@@ -37,9 +38,10 @@ if(ENTRAIN_FUZZ)
   target_compile_options(entrain_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 if(ENTRAIN_SANITIZE MATCHES "thread")
-  # GCC warns that the sanitizer does not see fences. Ours order wake-ups only; data is handed over by acquire and release.
+  # GCC warns that the sanitizer does not see fences. The library's fences only order wake-ups. Data is passed between threads by
+  # acquire and release, which the sanitizer sees.
   target_compile_options(entrain_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-tsan>)
-  # Abseil's locks and counts, made visible to the sanitizer: see tsan_abseil.cc.
+  # Makes Abseil's locks and reference counts visible to the sanitizer: see tsan_abseil.cc.
   find_package(absl REQUIRED)
   add_library(entrain_tsan_abseil STATIC ${CMAKE_CURRENT_LIST_DIR}/tsan_abseil.cc)
   target_link_libraries(entrain_tsan_abseil PUBLIC absl::status absl::synchronization)
@@ -55,13 +57,14 @@ if(ENTRAIN_SANITIZE MATCHES "thread")
           _ZN4absl7debian36Status15UnrefNonInlinedEm)
     target_link_options(entrain_flags INTERFACE LINKER:--wrap=${symbol})
   endforeach()
-  # Also where only Abseil's own libraries lock.
+  # Links tsan_abseil.cc also into programs in which only Abseil's own libraries use locks.
   target_link_options(entrain_flags INTERFACE LINKER:--undefined=__wrap_${mutex}4LockEv)
 endif()
 
-# Precompiled headers, of the system only: the headers that most files include, and that cost most of their time. One set for each
-# set of options that the compiler wants alike. A file must still include what it uses: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON must
-# build. A source with options of its own (-O3, -mavx2) sets SKIP_PRECOMPILE_HEADERS.
+# Precompiled headers: the headers of the system that most files include, and that take most of the time to compile. Files that
+# share precompiled headers must have equal compiler options, so there is one set of headers for units and one for tests. A file
+# must still include what it uses, so that the build works with CMAKE_DISABLE_PRECOMPILE_HEADERS=ON. A source with options of its
+# own (-O3, -mavx2) sets SKIP_PRECOMPILE_HEADERS.
 set(entrain_common_headers
   <algorithm> <array> <atomic> <chrono> <cmath> <cstddef> <cstdint> <cstdio> <cstdlib> <cstring> <deque> <fstream> <functional>
   <limits> <map> <memory> <mutex> <numeric> <optional> <random> <set> <string> <thread> <tuple> <utility> <vector>
@@ -94,13 +97,14 @@ endfunction()
 function(entrain_test_options target)
   find_package(GTest REQUIRED)
   target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest)
-  # Programs as their libraries, so that both can use the same precompiled headers. Tests themselves need not be quick.
+  # Test programs have the options of test libraries (-fPIC), so that both can use the same precompiled headers. -O1 is enough,
+  # because the code of tests need not be fast.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC $<$<NOT:$<CONFIG:Debug>>:-O1>>)
 endfunction()
 
 # entrain_unit(NAME SOURCES a.cc ... DEPS entrain_base ... absl::status ...)
-# One folder of the library: a static archive of position-independent objects. libentrain.so is made of all of them,
-# tests link the ones they need.
+# One folder of the library: a static archive of position-independent objects. libentrain.so consists of all archives; a test
+# links the archives that it needs.
 function(entrain_unit name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(entrain_${name} STATIC ${ARG_SOURCES})
@@ -112,8 +116,8 @@ function(entrain_unit name)
 endfunction()
 
 # entrain_test(NAME SOURCES x_test.cc ... DEPS entrain_base ... LABELS unit|multi|slow|gpu TIMEOUT seconds [SERIAL])
-# One GoogleTest program, run as one CTest test. Labels default to unit, the timeout to 60 s. SERIAL: it asserts times, or
-# its threads yield in loops, so nothing else runs beside it.
+# One GoogleTest program, which runs as one CTest test. Labels default to unit, the timeout to 60 s. SERIAL: no other test runs at
+# the same time, because this test checks times, or its threads yield in loops.
 function(entrain_test name)
   cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)
@@ -130,11 +134,11 @@ function(entrain_test name)
   entrain_test_options(${name})
   entrain_precompile(${name} test)
   add_test(NAME ${name} COMMAND ${name})
-  # CTest begins with what costs most, so that no long test is left running alone at the end.
+  # CTest begins with the tests of the highest cost, so that no long test runs alone at the end.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT} RUN_SERIAL ${ARG_SERIAL})
 endfunction()
 
-# entrain_test_library(NAME SOURCES a.cc ... DEPS entrain_comm ...): what several tests share.
+# entrain_test_library(NAME SOURCES a.cc ... DEPS entrain_comm ...): code that several tests share.
 function(entrain_test_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})

@@ -1,16 +1,18 @@
-// Only in builds with the thread sanitizer. The system's Abseil is not built with it, so the
-// sanitizer does not see that its mutexes order anything, and reports every guarded member as a
-// race. The linker sends our calls to the functions here (--wrap, see EntrainUnits.cmake), which
-// tell it.
+// Used only in builds with the thread sanitizer. The system's Abseil is not built with the
+// sanitizer. So the sanitizer does not see that Abseil's mutexes order accesses, and would report
+// every guarded member as a race. The linker replaces calls of these mutexes by the functions here
+// (--wrap, see EntrainUnits.cmake), which tell the sanitizer what is locked.
 //
-// Its search for cycles of locks, which Debian's build has on, is switched off: the sanitizer sees
-// its tables changed and not the spin lock that guards them, and looks for such cycles itself.
+// Abseil's own search for cycles of locks, which Debian's build enables, is switched off. The
+// sanitizer would see the changes of Abseil's tables, but not the spin lock that guards the tables.
+// The sanitizer itself also looks for cycles of locks.
 //
-// The same for the count of references to the text of a Status, which is shared by its copies: whoever drops the last one has
-// seen all that the others did with it.
+// Copies of a Status share its text and count the references to it. The functions here also tell
+// the sanitizer that the thread that drops the last reference sees what all other threads did with
+// the text.
 //
-// Await is done in place, since Abseil runs the waiter's condition where the sanitizer does not see
-// the lock held.
+// Await polls here instead of calling Abseil: Abseil may evaluate the condition at a place where
+// the sanitizer does not see that the lock is held.
 #include <cstdint>
 
 #include <unistd.h>
