@@ -97,7 +97,7 @@ static ENTRAIN_INLINE void entrain_mesh_config_init(entrain_mesh_config_t* confi
 }
 
 /* Creates a mesh: splits `comm` into the groups of the mesh. Collective over `comm`; blocks. Returns INVALID_ARGUMENT,
- * naming the axes and their sizes, unless the product of the axes is the size of `comm`. */
+ * naming the axes and their sizes, if the product of the axes is not the size of `comm`. */
 ENTRAIN_API entrain_status_t entrain_mesh_create(entrain_comm_t* comm, const entrain_mesh_config_t* config,
                                                  entrain_mesh_t** mesh);
 /* Creates a mesh from two existing communicators: `shard_comm` has the ranks of this rank's replica, `sync_comm` the
@@ -298,7 +298,7 @@ ENTRAIN_API entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, i
  * the context axis, and for replicated layers along the tensor axis), only the first rank counts it. Frozen layers and
  * padding do not count. All ranks of a replica get the same bits. If gradients are global
  * (entrain_shard_reduce_gradients), all replicas get the same bits. The norm is not finite if a gradient is not finite.
- * Returns FAILED_PRECONDITION unless gradients are bound, and reduced as entrain_edit_end_step requires. Collective
+ * Returns FAILED_PRECONDITION if gradients are not bound, or not reduced as entrain_edit_end_step requires. Collective
  * over the replica; blocks. Each rank sends one number. On device memory the host also waits for the stream. */
 ENTRAIN_API entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm);
 /* Starts entrain_shard_gradient_norm. `norm` is lent until the work is over, and written only on success. */
@@ -775,7 +775,7 @@ ENTRAIN_API entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit);
  * of a replica. If several ranks work on the same tokens, only one of them records the tokens. A replica whose ranks
  * all record 0 tokens (for example because each step was skipped) has trained on no tokens, and has no share with
  * use_step_weight. Steps count instead of tokens only if a replica that made steps recorded nothing, or if no replica
- * recorded a token. The record travels with the next rendezvous. So metrics need no traffic of their own, and the
+ * recorded a token. The ranks send the record at the next rendezvous. So metrics need no traffic of their own, and the
  * replicas do not wait for each other between two rendezvous. Local. */
 ENTRAIN_API entrain_status_t entrain_edit_record(entrain_edit_t* edit, int64_t tokens, double metric, double weight);
 
