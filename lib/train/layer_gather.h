@@ -114,7 +114,8 @@ class LayerGather {
   std::vector<std::byte*> given_;  // by layer
   DeviceRoom* room_ = nullptr;     // null: on the host
   LayerGate* gate_ = nullptr;
-  // On a device: the worker holds this mutex while it waits at the gate, and SetGate holds it.
+  // Used on a device. The worker holds this mutex while it waits at the gate. SetGate locks it too,
+  // so that it waits for the worker.
   absl::Mutex gate_mutex_;
 
   mutable absl::Mutex mutex_;

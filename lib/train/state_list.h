@@ -40,8 +40,8 @@ struct StateItem {
 
 class StateList final : public StateVisitor {
  public:
-  // `at` describes the object to which the state belongs. If `at` is a device, each array may be on
-  // the device or on the host; the driver tells where.
+  // `at` describes the object to which the state belongs. If the object is on a device, each array
+  // may be on the device or on the host; the driver tells where.
   StateList(const Slab& slab, CheckpointKind kind, const ArraysAt& at = {})
       : slab_(slab), kind_(kind), at_(at) {}
 
