@@ -205,8 +205,8 @@ class Comm(Collectives):
 
     def shrink(self, *, exclude: Sequence[int] = (), partition: str = "majority", timeout: Optional[float] = None,
                name: Optional[str] = None) -> "Comm":
-        """Makes a communicator of the remaining ranks, in the order of their ranks. A collective of these ranks; it also
-        works after this communicator has ended. docs/elastic.md says which ranks remain.
+        """Makes a communicator of the remaining ranks, in the order of their ranks. A collective of these ranks; it
+        also works after this communicator has ended. docs/elastic.md says which ranks remain.
 
         exclude    ranks to leave out although they live. A rank is left out if any caller lists it
         partition  "majority": at most one side goes on if ranks do not reach each other; "any": each side
