@@ -167,8 +167,8 @@ static ENTRAIN_INLINE void entrain_gta_config_init(entrain_gta_config_t* config)
  * which sends as many bytes as one all-reduce. The config must be the same on all ranks (MISMATCH otherwise). A rank of
  * weight 0 contributes nothing, even if its data contain NaN. Allowed in all_reduce, reduce and reduce_scatter.
  *
- * With sparsification or a wire format: allowed only in all_reduce and reduce_scatter. The selected elements travel as
- * values with indices or with a bitmap, whichever is smaller. The library packs the contribution before the call
+ * With sparsification or a wire format: allowed only in all_reduce and reduce_scatter. The selected elements are sent
+ * as values with indices or with a bitmap, whichever is smaller. The library packs the contribution before the call
  * returns, and does not read `in` afterwards. The result of an all_reduce is rounded to the wire format and has the
  * same bits on all ranks; the result of a reduce_scatter is not rounded to the wire format. Returns INVALID_ARGUMENT,
  * with advice, for settings that have no effect. */
@@ -358,7 +358,7 @@ ENTRAIN_API entrain_status_t entrain_recv_any(entrain_comm_t* comm, void* out, s
  * another. So this order must be the same on all ranks. The calls run concurrently. A batch may be started again when
  * all calls of its last start are complete; the calls then use the current contents of the buffers. The batch keeps the
  * communicator alive. If a call of the batch has a reduction function of the caller, the object that the function's
- * `user` points to must live as long as the batch. One thread at a time. */
+ * `user` points to must live as long as the batch. Thread safety: one thread at a time. */
 ENTRAIN_API entrain_status_t entrain_batch_create(entrain_comm_t* comm, entrain_batch_t** batch);
 /* Starts the calls. The work is complete when all calls are complete. Its status is that of the first call, in the
  * order of the batch, that failed. */

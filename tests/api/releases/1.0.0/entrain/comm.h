@@ -391,7 +391,7 @@ ENTRAIN_API entrain_status_t entrain_comm_members(const entrain_comm_t* comm, en
                                                   int32_t* count);
 
 /* Agrees on a flag. *flag becomes the bitwise AND of the flags of all ranks that took part, and is equal on all of
- * them. A collective of the ranks that are left. It also works after the communicator has ended. It does not wait for a
+ * them. A collective of the remaining ranks. It also works after the communicator has ended. It does not wait for a
  * rank whose process has ended, a rank that has destroyed the communicator, or a rank that does not answer. Blocks
  * until the ranks agree, at most for the communicator's default timeout. Any thread; on each rank one agree or shrink
  * of a communicator at a time. All ranks must make their calls of agree and shrink on a communicator in one order.
@@ -426,14 +426,13 @@ ENTRAIN_API void entrain_shrink_config_init_sized(entrain_shrink_config_t* confi
 static ENTRAIN_INLINE void entrain_shrink_config_init(entrain_shrink_config_t* config) {
   entrain_shrink_config_init_sized(config, sizeof(*config));
 }
-/* Makes a communicator of the ranks that are left of `comm`, in the order of their ranks, over the connections that
- * exist. Its generation is that of `comm` plus 1. `config` may be NULL (defaults). A collective of the ranks that are
- * left, as entrain_comm_agree is; call it when a call on `comm` has failed. `comm` stays as it is: the caller destroys
- * it. *next belongs to the caller. Every rank that lives, calls in time and is reached by all others is a member. If a
- * rank dies too late to be left out, the first call on the new communicator returns PEER_LOST. Then shrink the new
- * communicator. A rank is left out if another rank has received nothing from it for a quarter of timeout_ns (at least
- * 0.5 s, at most 5 s); with ENTRAIN_PROGRESS_CALLER a rank answers only inside calls. Errors: those of
- * entrain_comm_agree, and
+/* Makes a communicator of the remaining ranks of `comm`, in the order of their ranks, over the connections that exist.
+ * Its generation is that of `comm` plus 1. `config` may be NULL (defaults). A collective of the remaining ranks, as
+ * entrain_comm_agree is; call it when a call on `comm` has failed. `comm` stays as it is: the caller destroys it. *next
+ * belongs to the caller. Every rank that lives, calls in time and is reached by all others is a member. If a rank dies
+ * too late to be left out, the first call on the new communicator returns PEER_LOST. Then shrink the new communicator.
+ * A rank is left out if another rank has received nothing from it for a quarter of timeout_ns (at least 0.5 s, at most
+ * 5 s); with ENTRAIN_PROGRESS_CALLER a rank answers only inside calls. Errors: those of entrain_comm_agree, and
  * - INVALID_ARGUMENT, on this rank only, naming the argument and its value.
  * - RESOURCE_EXHAUSTED, on all ranks, if one of them has created 65,535 communicators.
  * A rank that is left out gets STALE_GENERATION from every call on `comm` from then on; the text names the ranks that went

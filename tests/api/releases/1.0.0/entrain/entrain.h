@@ -38,11 +38,11 @@
  *    not made the call, and may still make it while the other ranks wait. If the rank exits or destroys its
  *    communicator instead, the waiting ranks receive the error of its failed call. PEER_LOST, TIMED_OUT, MISMATCH and
  *    ABORTED end the communicator: every later call on it returns the first such error. To recover, make a communicator
- *    of the ranks that are left (entrain_comm_shrink), or create a new one; a communicator cannot be repaired.
+ *    of the remaining ranks (entrain_comm_shrink), or create a new one; a communicator cannot be repaired.
  *    STALE_GENERATION says that the others have gone on without this rank.
  *  8 Counts are numbers of elements, 64 bits wide; 0 is legal. A buffer must be aligned for its element type. The
  *    comment of a call says which buffers make it an in-place call. The library refuses all other overlaps.
- *  9 The library throws no exception, does not return errors in errno, and installs no signal handler unless
+ *  9 The library throws no exception, does not return errors in errno, and installs a signal handler only if
  *    ENTRAIN_FLIGHT_SIGNAL asks for one. After fork() the child cannot use the library: its calls return
  *    FAILED_PRECONDITION. The child may continue without exec, as data loaders do. A fork handler of the library closes
  *    the library's sockets in the child, so that peers notice the death of the parent even if children survive.

@@ -160,7 +160,7 @@ ENTRAIN_API entrain_status_t entrain_wsam_ascent_sum(const entrain_wsam_t* wsam,
                                                      const void* grads, size_t count,
                                                      entrain_dtype_t dtype, double* sum);
 /* Copies `params` to `saved`, then moves `params` to w + e. `sum` is that of the whole vector. Returns INVALID_ARGUMENT
- * unless `sum` is finite and >= 0. So the function refuses a gradient with an infinity or a NaN. */
+ * if `sum` is negative or not finite. So the function refuses a gradient with an infinity or a NaN. */
 ENTRAIN_API entrain_status_t entrain_wsam_ascend(const entrain_wsam_t* wsam, void* params,
                                                  void* saved, const void* grads, size_t count,
                                                  entrain_dtype_t dtype, double sum);

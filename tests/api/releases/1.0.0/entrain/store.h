@@ -5,9 +5,9 @@
  * key in the file that ENTRAIN_KEY_FILE names, or no key if the variable is not set, and the certificates of
  * ENTRAIN_TLS_CERT. entrain_comm_create_from_env uses the key and the certificates of its runtime
  * (entrain_runtime_config_t) for the store that it opens or serves. A tcp store on another host uses TLS. If there is
- * neither a key nor a certificate, the library refuses such a store (FAILED_PRECONDITION) unless ENTRAIN_INSECURE=1
- * (SECURITY.md). A server and its clients need the same key. If only one side has a key, entrain_store_open returns
- * FAILED_PRECONDITION; if the keys differ, the first operation returns this error. */
+ * neither a key nor a certificate, the library refuses such a store (FAILED_PRECONDITION), except with
+ * ENTRAIN_INSECURE=1 (SECURITY.md). A server and its clients need the same key. If only one side has a key,
+ * entrain_store_open returns FAILED_PRECONDITION; if the keys differ, the first operation returns this error. */
 #ifndef ENTRAIN_STORE_H_
 #define ENTRAIN_STORE_H_
 

@@ -97,7 +97,7 @@ static ENTRAIN_INLINE void entrain_mesh_config_init(entrain_mesh_config_t* confi
 }
 
 /* Creates a mesh: splits `comm` into the groups of the mesh. Collective over `comm`; blocks. Returns INVALID_ARGUMENT,
- * naming the axes and their sizes, unless the product of the axes is the size of `comm`. */
+ * naming the axes and their sizes, if the product of the axes is not the size of `comm`. */
 ENTRAIN_API entrain_status_t entrain_mesh_create(entrain_comm_t* comm, const entrain_mesh_config_t* config,
                                                  entrain_mesh_t** mesh);
 /* Creates a mesh from two existing communicators: `shard_comm` has the ranks of this rank's replica, `sync_comm` the
@@ -298,7 +298,7 @@ ENTRAIN_API entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, i
  * the context axis, and for replicated layers along the tensor axis), only the first rank counts it. Frozen layers and
  * padding do not count. All ranks of a replica get the same bits. If gradients are global
  * (entrain_shard_reduce_gradients), all replicas get the same bits. The norm is not finite if a gradient is not finite.
- * Returns FAILED_PRECONDITION unless gradients are bound, and reduced as entrain_edit_end_step requires. Collective
+ * Returns FAILED_PRECONDITION if gradients are not bound, or not reduced as entrain_edit_end_step requires. Collective
  * over the replica; blocks. Each rank sends one number. On device memory the host also waits for the stream. */
 ENTRAIN_API entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm);
 /* Starts entrain_shard_gradient_norm. `norm` is lent until the work is over, and written only on success. */
@@ -383,8 +383,8 @@ enum { /* fragment_pattern */
 enum { /* on_loss: what happens when a rank is lost, that is, when its process dies or cannot be reached, or does not come
           to an exchange within timeout_ns */
   ENTRAIN_ON_LOSS_FAIL = 0,  /* the next call on every rank returns the error */
-  ENTRAIN_ON_LOSS_FINISH = 1 /* EDiT: the replicas that have lost no rank finish the exchange and go on. ACCO: the ranks
-                                that are left finish the round and go on. See "After a loss" in each section */
+  ENTRAIN_ON_LOSS_FINISH = 1 /* EDiT: the replicas that have lost no rank finish the exchange and go on. ACCO: the
+                                remaining ranks finish the round and go on. See "After a loss" in each section */
 };
 enum { /* admit: when newcomers become replicas */
   ENTRAIN_ADMIT_NONE = 0,    /* never */
@@ -663,9 +663,9 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
 
 /* After a loss, with ENTRAIN_ON_LOSS_FINISH. A replica is whole or gone: if one of its ranks is lost, its other ranks get
  * an error (PEER_LOST), which names the replica and the rank and says that the replica has left. No call returns an
- * error on the other ranks. They agree on the ranks that are left (entrain_comm_shrink), in a thread of the library,
- * also while the callers compute (with ENTRAIN_PROGRESS_CALLER only while some call of the library waits). If a replica
- * is lost between exchanges, the others make the next exchange. If it is lost during an exchange, the others finish the
+ * error on the other ranks. They agree on the remaining ranks (entrain_comm_shrink), in a thread of the library, also
+ * while the callers compute (with ENTRAIN_PROGRESS_CALLER only while some call of the library waits). If a replica is
+ * lost between exchanges, the others make the next exchange. If it is lost during an exchange, the others finish the
  * exchange. If any of them has finished a layer with the lost replica's pseudo-gradient, all of them count it in this
  * layer. The other layers have weights and divisors as if the lost replica had not come. All replicas then have the
  * same bits. (With several ranks in a replica, this holds for each shard of a layer.) If ranks are cut off from each
@@ -716,9 +716,9 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * them; a late replica takes up its missed rounds first. Replicas that have left take part in all rounds, and do not
  * count for the quorum. If a round is not closed within timeout_ns, the exchange fails with TIMED_OUT, which names the
  * replicas that have not come; with ENTRAIN_ON_LOSS_FINISH these replicas are lost. Checkpoints can be saved after a
- * requested exchange; entrain_edit_open_state is refused. With ENTRAIN_ON_LOSS_FINISH the replicas that are left carry
- * out the last decision about a round, even if only one of them knew this decision. A lost replica does not count for
- * the quorum. If fewer replicas are left than the quorum, a round needs all of them.
+ * requested exchange; entrain_edit_open_state is refused. With ENTRAIN_ON_LOSS_FINISH the remaining replicas carry out
+ * the last decision about a round, even if only one of them knew this decision. A lost replica does not count for the
+ * quorum. If fewer replicas remain than the quorum, a round needs all of them.
  *
  * The options are refused in plain averaging, with use_async, overlap_steps, fragments, error_feedback, compat, and on
  * device memory; CARRY and WEIGHTED also with ENTRAIN_ANCHOR_CHECK_REPAIR. If replicas have several ranks, these
@@ -775,7 +775,7 @@ ENTRAIN_API entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit);
  * of a replica. If several ranks work on the same tokens, only one of them records the tokens. A replica whose ranks
  * all record 0 tokens (for example because each step was skipped) has trained on no tokens, and has no share with
  * use_step_weight. Steps count instead of tokens only if a replica that made steps recorded nothing, or if no replica
- * recorded a token. The record travels with the next rendezvous. So metrics need no traffic of their own, and the
+ * recorded a token. The ranks send the record at the next rendezvous. So metrics need no traffic of their own, and the
  * replicas do not wait for each other between two rendezvous. Local. */
 ENTRAIN_API entrain_status_t entrain_edit_record(entrain_edit_t* edit, int64_t tokens, double metric, double weight);
 
@@ -830,7 +830,7 @@ typedef struct entrain_edit_info_t {
   int64_t rejections;        /* layers of this replica that were rejected, over all exchanges */
   int64_t rollbacks;         /* layers for which all replicas were rejected: theta returned to the anchor, and the
                                 anchor did not move */
-  int32_t replicas;          /* number of replicas that are left, newcomers included, as far as this rank knows */
+  int32_t replicas;          /* number of remaining replicas, newcomers included, as far as this rank knows */
   int32_t losses;            /* number of replicas that were lost: entrain_edit_loss describes them */
   int64_t short_rounds;      /* number of exchanges in which some layers were finished without a replica that had taken
                                 part in the rendezvous */
@@ -1127,11 +1127,11 @@ ENTRAIN_API entrain_status_t entrain_state_commit_start(entrain_state_t* state, 
 /* After a loss, with ENTRAIN_ON_LOSS_FINISH. Each rank keeps a copy of the shard (masters and optimizer state) of the rank
  * before it; rank 0 keeps a copy of the last rank's shard. A thread of the library applies each commit to the shard and
  * to the copy. So a commit sends L / W more elements of wire_dtype, and makes two steps. When ranks are lost, no call
- * returns an error on the other ranks. They agree on the ranks that are left (entrain_comm_shrink) and finish the
- * round. If all ranks had voted for the commit, it counts the lost ranks' gradients on all ranks that are left.
- * Otherwise the round is repeated without these gradients, and its divisor counts only the micro-batches of the ranks
- * that are left; the gradients that they have added stay. Then the shards are cut anew for the ranks that are left.
- * After the same number of installs, all of them have the same parameters, bit for bit.
+ * returns an error on the other ranks. They agree on the remaining ranks (entrain_comm_shrink) and finish the round. If
+ * all ranks had voted for the commit, it counts the lost ranks' gradients on all remaining ranks. Otherwise the round
+ * is repeated without these gradients, and its divisor counts only the micro-batches of the remaining ranks; the
+ * gradients that they have added stay. Then the shards are cut anew for the remaining ranks. After the same number of
+ * installs, all of them have the same parameters, bit for bit.
  *
  * The accumulator and `params` stay where they are. A rank whose caller computes takes part in its next install. If a
  * rank and the next rank, which keeps the copy of its shard, are both lost before the shards have been cut anew, a
