@@ -93,7 +93,7 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
   int size() const { return static_cast<int>(config_.members.size()); }
 
  private:
-  // EventsOwner
+  // EventsOwner. All functions but Keep are [driver].
   std::shared_ptr<void> Keep() override { return shared_from_this(); }
   void OnFailure() override;
   std::shared_ptr<CommCore> MakeNext(const std::string& name,

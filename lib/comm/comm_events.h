@@ -1,7 +1,8 @@
 // The events of a communicator, as the engine reports them: control messages and early messages of
 // the members, lost paths, time. CommEvents passes each event to the part that handles it: the
 // calls under way, the inquiry, the vote, the agreements on the ranks that go on, and the end. It
-// also connects these parts with each other, and owns those that only events concern.
+// also connects these parts with each other, and owns the inquiry, the vote, the answers to other
+// ranks and the agreements.
 //
 // Thread safety: none. Belongs to the communicator's driver (lib/engine/driver_seat.h). Only Keep
 // may be called on any thread.
@@ -34,7 +35,7 @@
 
 namespace entrain {
 
-// The interface of CommEvents to its communicator.
+// The interface of CommEvents to its communicator. Functions run on the driver, except Keep.
 class EventsOwner {
  public:
   virtual ~EventsOwner() = default;
@@ -55,7 +56,8 @@ class CommEvents final : public ContextOwner,
                          private SurvivorCallsOwner {
  public:
   // The other parts of the communicator. All must exist at every event. `ending`, `runner` and
-  // `funnel` may be made after this object, because the constructor does not use them.
+  // `funnel` are made after this object and destroyed before it. So neither the constructor nor a
+  // destructor of a part of this object may use these three.
   struct Parts {
     Engine& engine;
     const CoreConfig& config;

@@ -40,7 +40,7 @@ class Inquiry {
   // See ContextOwner::FindOut.
   using HeldUpBy = absl::AnyInvocable<void(const absl::Status& why)>;
 
-  // All arguments must outlive this object.
+  // All arguments must exist at every call. The destructor does not use them.
   Inquiry(InquiryOwner& owner, const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
           const FailureWords& words, const Clock& clock);
 

@@ -21,8 +21,7 @@ class PeerSilence {
   // The ranks are 0 to size - 1.
   explicit PeerSilence(int size) : heard_ns_(static_cast<size_t>(size), 0) {}
 
-  // Must be called when this rank begins to wait for the others and has just asked them. From now
-  // on a rank that sends nothing for `allowed_ns` counts as silent.
+  // Must be called when this rank asks the others and begins to wait for them. From now on a rank that sends nothing for `allowed_ns` counts as silent.
   void Begin(int64_t now_ns, int64_t allowed_ns);
   // Must be called at every event, before its other consequences.
   void OnEvent(int64_t now_ns);

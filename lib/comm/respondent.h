@@ -36,7 +36,7 @@ struct Query {
 
 class Respondent {
  public:
-  // All arguments must outlive this object.
+  // All arguments must exist at every call. The destructor does not use them.
   Respondent(Engine& engine, const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
              const FailureWords& words)
       : engine_(engine), peers_(peers), funnel_(funnel), open_(open), words_(words) {}

@@ -70,7 +70,7 @@ class Runtime {
   BufferPool& pool() { return pool_; }
   // Valid after EnsureStarted.
   Engine& engine() { return *engine_; }
-  // Returns the memory of this process that its peers may map. The runtime frees the regions that
+  // Valid after EnsureStarted. Returns the memory of this process that its peers may map. The runtime frees the regions that
   // the user has not freed.
   PeerMemory& memory() { return *memory_; }
   const std::shared_ptr<Engine>& shared_engine() const { return engine_; }

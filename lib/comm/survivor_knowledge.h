@@ -21,7 +21,8 @@ class SurvivorKnowledge {
   SurvivorKnowledge(int rank, int size);
 
   // Begins the agreement of these ranks. Forgets everything about the agreement before, except
-  // which ranks are cut and gone.
+  // which ranks are cut and gone, and this rank's last call, which its reports repeat until the next
+  // call.
   void Begin(RankSet base);
 
   // ---- What this rank knows
@@ -58,7 +59,8 @@ class SurvivorKnowledge {
   // the highest of these. Never drops `keep`.
   RankSet Connected(RankSet among, int keep) const;
   // Returns the decision that these ranks go on, with their contexts and the AND of their flags.
-  // If the reached ranks have not made the same call, the decision is an error.
+  // If the reached ranks have not made the same call, or a member has no context number left, the
+  // decision is an error.
   SurvivorDecision DecisionFor(const RankSet& members) const;
 
  private:

@@ -1,7 +1,6 @@
 #include "lib/train/edit_membership.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <utility>
 

@@ -1,6 +1,6 @@
 // The membership of an EDiT object: makes the objects that handle losses (option on_loss), close
-// rounds without late replicas (quorum, round_deadline) and take newcomers in (admit), or joins this
-// replica to the members.
+// rounds without late replicas (quorum, round_deadline) and take newcomers in (admit). A newcomer
+// joins the members first.
 //
 // Thread safety: Start and Join run on the caller's thread, before the worker's thread exists. The
 // pointers do not change afterwards.
@@ -52,7 +52,8 @@ class EditMembership {
   // rendezvous. Blocks at most `wait_ns`; 0: the time limit of calls.
   absl::Status Join(int64_t wait_ns);
 
-  // Return null if the options do not ask for the object. recovery: a loss ends the EDiT object.
+  // Return null if the options do not ask for the object, or if the members began as one replica.
+  // recovery: a loss ends the EDiT object.
   // admission: no newcomer is taken in. closer: rounds need all replicas.
   Recovery* recovery() const { return recovery_.get(); }
   Admission* admission() const { return admission_.get(); }

@@ -5,10 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
+#include "lib/memory/buffer.h"
 #include "lib/train/device_waits.h"
 #include "lib/train/worker_thread.h"
 

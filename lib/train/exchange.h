@@ -18,7 +18,7 @@
 // other layers.
 //
 // On device memory the calling thread must have bound the device's kernels (KernelStream). The
-// caller's thread binds them to the caller's stream, for CreateAnchors, Snapshot and Adopt. The
+// caller's thread binds them to the caller's stream, for CreateAnchors, Snapshots::Take and Adopt. The
 // worker binds them to a stream of its own, for the other functions. The enqueued work may still
 // run when a function returns.
 #pragma once
@@ -31,7 +31,6 @@
 #include "absl/status/statusor.h"
 
 #include "lib/comm/communicator.h"
-#include "lib/memory/buffer.h"
 #include "lib/train/anchors.h"
 #include "lib/train/delta_buffers.h"
 #include "lib/train/device_room.h"
@@ -103,9 +102,7 @@ class Exchange final : public LayerExchange {
   ExchangeMembers& members() { return members_; }
   const ExchangeMembers& members() const { return members_; }
   ReplicaRendezvous& rendezvous() { return rendezvous_; }
-  const ReplicaRendezvous& rendezvous() const { return rendezvous_; }
   Snapshots& snapshots() { return snapshots_; }
-  const Snapshots& snapshots() const { return snapshots_; }
   Verdicts& verdicts() { return verdicts_; }
   const Verdicts& verdicts() const { return verdicts_; }
 

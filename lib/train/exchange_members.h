@@ -1,8 +1,10 @@
 // The members of a rank's exchanges: the communicators of its model group and its sync group, and
 // the numbers of the replicas. They are replaced after a loss and when newcomers have joined.
 //
-// Thread safety: the worker changes the members. groups and bytes_sent may be called from any
-// thread, the other functions from the thread that runs the exchange.
+// Thread safety: groups and bytes_sent may be called from any thread. Replace runs on the worker, or
+// on the caller's thread before the worker exists. SetNumbers runs only before the worker exists, so
+// any thread may read me and most afterwards. All other functions belong to the thread that runs
+// the exchange.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@
 // waits for Judge, which waits for the last replica.
 //
 // With overlap_steps an exchange runs behind the following steps, on a copy of the parameters from
-// its beginning (Snapshot), and the gate stays open. A later begin_forward merges the result with
+// its beginning (Snapshots::Take), and the gate stays open. A later begin_forward merges the result with
 // the changes that this replica has made since. With fragments that are exchanged at steps of their
 // own, several exchanges may be pending; the worker runs them one after the other.
 //
@@ -197,8 +197,8 @@ class LayerSync final {
   uint64_t exposed_ns_ = 0;
   ExchangeBytes base_;  // bytes sent during Create
 
-  // Used by the caller's thread while nothing is under way, otherwise by the worker. exchange.h
-  // lists the functions that the caller may call meanwhile.
+  // Used by the caller's thread while nothing is under way, otherwise by the worker. The
+  // headers of its parts list the functions that the caller may call meanwhile.
   Exchange exchange_;
   ExchangeResults results_;
   FirstError error_;

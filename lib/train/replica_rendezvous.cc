@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
@@ -92,6 +93,7 @@ absl::Status ReplicaRendezvous::GatherReplica(const std::vector<int>& layers, St
   }
   return absl::OkStatus();
 }
+
 // Gathers one record per replica: its standing, and the norms of all layers that train.
 absl::StatusOr<NormTable> ReplicaRendezvous::ShareNorms(const std::vector<int>& layers,
                                                         const Standing& mine,

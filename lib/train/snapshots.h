@@ -3,9 +3,13 @@
 // and round_deadline). While a snapshot of a layer is in use, an exchange of the layer does not
 // change theta. Afterwards the result is merged into theta.
 //
-// Thread safety: Take, Merge and Drop run on the caller's thread, all other functions on the thread
-// that runs the exchange. While the worker uses the snapshots of some layers, the caller may take
-// and merge those of other layers.
+// For a round that is closed without this replica, the snapshot holds the anchor from which the
+// replica trains, rounded to the type of theta. With late `drop` there is no such copy: the layer is
+// only marked as in use.
+//
+// Thread safety: one thread at a time for each layer: the caller's thread while nothing is under
+// way, otherwise the worker. While the worker uses the snapshots of some layers, the caller may take
+// and merge those of other layers. On a device the worker merges.
 #pragma once
 
 #include <cstdint>
@@ -41,14 +45,16 @@ class Snapshots {
   // Marks the snapshots of these layers as in use.
   void Use(const std::vector<int>& layers);
   // Computes theta from the new anchor and from this replica's changes since the snapshot, as
-  // overlap_merge says. If a layer was not finite, its parameters become the anchor.
+  // overlap_merge says. If a layer was not finite, theta becomes the anchor; with kRestart, theta has
+  // been finite since the snapshot.
   void Merge(const std::vector<int>& layers);
   // Used in place of Merge if nothing was exchanged.
   void Drop(const std::vector<int>& layers);
 
   // Returns true if a snapshot of the layer is in use.
   bool in_use(int layer) const { return in_use_[static_cast<size_t>(layer)] != 0; }
-  // Returns the snapshot of a layer, or null if none is in use.
+  // Returns the snapshot of a layer, or null if none is in use. Must not be called for a late
+  // replica, which brings nothing to an exchange.
   const float* of(int layer) const { return in_use(layer) ? At(layer) : nullptr; }
   // Records whether this replica's values of the layer were finite.
   void SetFinite(int layer, bool finite) { finite_[static_cast<size_t>(layer)] = finite ? 1 : 0; }

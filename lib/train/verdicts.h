@@ -2,7 +2,8 @@
 // which weight (eq. 2). Keeps the state of these decisions from one exchange to the next: the
 // anomaly detectors, the totals, and how far a newcomer's weight has grown.
 //
-// Sends nothing. Ranks that give it the same tables get the same bits.
+// Sends nothing. Ranks with the same tables get the same bits for weights and totals. Detectors, and
+// what a report says about this replica, belong to the replica.
 //
 // Thread safety: one thread at a time.
 #pragma once
