@@ -168,7 +168,7 @@ absl::Status ChannelAdmission::TakeIn(const std::shared_ptr<Communicator>& grown
     ENTRAIN_ASSIGN_OR_RETURN(*enlarged, MeetNewcomers(grown, mine, alike_));
     ChannelTotals totals = round.totals();
     ENTRAIN_ASSIGN_OR_RETURN(
-        *cut, ShareChannel(*enlarged, options_, &round.cut(), round.params(), &totals));
+        *cut, ShareChannel(*enlarged, options_, &round.cut(), round.buffers().params(), &totals));
     return absl::OkStatus();
   };
   const absl::Status mine = take_in();

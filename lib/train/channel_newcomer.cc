@@ -29,8 +29,8 @@ absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world
   ChannelTotals totals;
   const auto take_part = [&]() -> absl::Status {
     ENTRAIN_ASSIGN_OR_RETURN(enlarged, MeetNewcomers(world, {.group = group}, alike_));
-    ENTRAIN_ASSIGN_OR_RETURN(cut,
-                             ShareChannel(enlarged, options_, nullptr, round_.params(), &totals));
+    ENTRAIN_ASSIGN_OR_RETURN(
+        cut, ShareChannel(enlarged, options_, nullptr, round_.buffers().params(), &totals));
     return absl::OkStatus();
   };
   const absl::Status status = take_part();

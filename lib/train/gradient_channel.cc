@@ -107,9 +107,9 @@ absl::Status GradientChannel::Allocate() {
       PlacedArray::Allocate(options_.at.device, options_.count * SizeOf(options_.grads_dtype)));
   ENTRAIN_RETURN_IF_ERROR(round_.Allocate());
   base_bytes_ = round_.bytes_sent();
-  ENTRAIN_RETURN_IF_ERROR(
-      ComputeAt(round_.own().at(), [&] { ZeroArray(accumulator_.data(), accumulator_.size()); }));
-  return round_.own().Lead();
+  ENTRAIN_RETURN_IF_ERROR(ComputeAt(round_.buffers().own().at(),
+                                    [&] { ZeroArray(accumulator_.data(), accumulator_.size()); }));
+  return round_.buffers().own().Lead();
 }
 
 // Joins, and continues at the commit that the members have just finished.
@@ -154,11 +154,11 @@ absl::Status GradientChannel::CheckRound() const {
 }
 
 absl::Status GradientChannel::SetStream(StreamHandle stream) {
-  if (!round_.on_device()) {
+  if (!round_.buffers().on_device()) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "acco: stream %p: the channel was made for host memory, which has no stream", stream));
   }
-  return Annotate(round_.own().SetCallers(stream), "acco");
+  return Annotate(round_.buffers().own().SetCallers(stream), "acco");
 }
 
 absl::Status GradientChannel::Add(int64_t microbatches, int64_t tokens) {
@@ -230,7 +230,7 @@ absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
     return true;
   }
   absl::StatusOr<bool> over = worker_.WaitUntil(job_, until);
-  if (over.ok() && *over && round_.on_device() && round_.EndsRun()) {
+  if (over.ok() && *over && round_.buffers().on_device() && round_.EndsRun()) {
     over = worker_.WaitUntil(job_ + 1, until);  // as Land does
   }
   if (!over.ok()) {
@@ -246,7 +246,7 @@ absl::Status GradientChannel::WhenReady(WorkerThread::Continuation then) {
     return absl::OkStatus();
   }
   worker_.WhenDone(job_, [this, then = std::move(then)](const absl::Status& status) mutable {
-    if (status.ok() && round_.on_device() && round_.EndsRun()) {
+    if (status.ok() && round_.buffers().on_device() && round_.EndsRun()) {
       worker_.WhenDone(job_ + 1, std::move(then));  // as Land does
     } else {
       then(status);
@@ -293,15 +293,15 @@ absl::Status GradientChannel::Land() {
   landed_ = round_.result();
   landed_ns_ = round_ns_.load(std::memory_order_relaxed);
   finished_ = round_.EndsRun();
-  return FailAll(Annotate(round_.Publish(), "acco: install"));
+  return FailAll(Annotate(round_.buffers().Publish(), "acco: install"));
 }
 
 // Hands over the gradients added so far. Gradients that are half A also stay in the accumulator, so
 // that the next round takes A + B.
 absl::Status GradientChannel::HandOver() {
   const RoundKind kind = rule_.Next(quota_.rounds());
-  ENTRAIN_RETURN_IF_ERROR(
-      FailAll(Annotate(round_.Take(accumulator_, Commits(kind)), "acco: install")));
+  ENTRAIN_RETURN_IF_ERROR(FailAll(Annotate(
+      round_.buffers().Take(accumulator_, Commits(kind), round_.cut().layer()), "acco: install")));
   RoundCounts mine = held_;
   mine.stops = stop_ ? 1 : 0;
   if (Commits(kind)) {
@@ -334,8 +334,8 @@ void GradientChannel::PostRound(RoundKind kind, const RoundCounts& mine) {
       return status;
     });
   };
-  job_ = post(!round_.on_device(), [this, kind, mine] { return round_.Run(kind, mine); });
-  if (round_.on_device()) {
+  job_ = post(!round_.buffers().on_device(), [this, kind, mine] { return round_.Run(kind, mine); });
+  if (round_.buffers().on_device()) {
     post(true, [this] { return round_.Settle(); });
   }
 }

@@ -80,7 +80,7 @@ class GradientChannel final : public StateOwner {
   // Returns the accumulator: options.count elements of grads_dtype.
   void* gradients() { return accumulator_.data(); }
   // Returns the stream of rounds, for the caller's step function; null on the host.
-  StreamHandle stream() const { return round_.own().at().stream; }
+  StreamHandle stream() const { return round_.buffers().own().at().stream; }
   // On a device: makes later calls use this stream, which waits for the work on the previous one.
   absl::Status SetStream(StreamHandle stream);
   // Counts micro-batches and tokens that were added to the accumulator since the last call.

@@ -66,6 +66,8 @@ struct ChannelOptions {
 
   // Returns the type of the shard on which the optimizer works.
   DType master_dtype() const { return params_dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+  // Returns true if ranks may be lost without an error, or may join.
+  bool ranks_change() const { return on_loss == OnLoss::kFinish || admit == Admit::kExchange; }
 };
 
 // Returns the options in the order of acco_option_list.h.

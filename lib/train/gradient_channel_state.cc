@@ -43,7 +43,8 @@ void GradientChannel::VisitState(StateVisitor& visitor) {
     visitor.Array("held/gradients", Holder::kRank, options_.grads_dtype, accumulator_.data(),
                   options_.count);
     visitor.Array("params", Holder::kAll, options_.params_dtype, options_.params, options_.count);
-    visitor.Array("made", Holder::kAll, options_.params_dtype, round_.com(), options_.count);
+    visitor.Array("made", Holder::kAll, options_.params_dtype, round_.buffers().com(),
+                  options_.count);
   }
   callers_.VisitState(visitor);
 }
@@ -109,7 +110,7 @@ absl::Status GradientChannel::SaveOnce(const CheckpointOptions& options) {
   const auto save = [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(Prepare(all, options.kind, CheckOptions(options)));
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
-    StateList state(slab(), options.kind, round_.own().callers());
+    StateList state(slab(), options.kind, round_.buffers().own().callers());
     VisitState(state);
     return SaveState(all, PartOf(slab()), options, round_.progress().commits(), state);
   };
@@ -124,7 +125,7 @@ absl::StatusOr<std::unique_ptr<OpenState>> GradientChannel::Open(CheckpointKind 
     round_.AwaitNewcomers();
     ENTRAIN_RETURN_IF_ERROR(CheckKind(options_, kind));
     ENTRAIN_RETURN_IF_ERROR(CheckSavable(kind));
-    auto list = std::make_unique<StateList>(slab(), kind, round_.own().callers());
+    auto list = std::make_unique<StateList>(slab(), kind, round_.buffers().own().callers());
     VisitState(*list);
     return OpenState::Make(this, AllRanks(round_.comm(), nullptr, 0), PartOf(slab()),
                            std::move(list), options_.at.limit_ns);
@@ -137,7 +138,7 @@ absl::Status GradientChannel::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   Quieten();
   AllRanks all(round_.comm(), nullptr, options.timeout_ns);
-  StateList state(slab(), options.kind, round_.own().callers());
+  StateList state(slab(), options.kind, round_.buffers().own().callers());
   return Restore(all, "load", CheckOptions(options), &state, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
     return LoadState(all, PartOf(slab()), options, &state);
@@ -148,7 +149,7 @@ absl::Status GradientChannel::TakeUp(OpenState& state, int64_t timeout_ns) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   Quieten();
   AllRanks all(round_.comm(), nullptr, timeout_ns);
-  StateList live(slab(), state.kind(), round_.own().callers());
+  StateList live(slab(), state.kind(), round_.buffers().own().callers());
   const absl::Status status =
       Restore(all, "commit", absl::OkStatus(), &live, [&] { return state.GiveTo(all, &live); });
   state.TakeBack(&live);
@@ -201,8 +202,8 @@ absl::Status GradientChannel::GoOnFromMasters(const AllRanks& all) {
   held_ = {};
   round_.progress().ForgetStops();
   finished_ = round_.progress().Done();
-  absl::Status went_on =
-      ComputeAt(round_.own().at(), [&] { ZeroArray(accumulator_.data(), accumulator_.size()); });
+  absl::Status went_on = ComputeAt(round_.buffers().own().at(),
+                                   [&] { ZeroArray(accumulator_.data(), accumulator_.size()); });
   if (went_on.ok()) {
     went_on = round_.PublishMasters();
   }

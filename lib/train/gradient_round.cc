@@ -21,6 +21,7 @@ namespace entrain {
 GradientRound::GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options)
     : first_comm_(std::move(comm)),
       options_(options),
+      buffers_(options),
       progress_(options.limit_unit, options.limit) {}
 
 GradientRound::~GradientRound() {
@@ -104,7 +105,7 @@ absl::Status GradientRound::AddUp(RoundKind kind, const RoundCounts& mine) {
   ENTRAIN_RETURN_IF_ERROR(SetRate(&now.result));
   if (Votes()) {
     Doing("copies");
-    ENTRAIN_RETURN_IF_ERROR(cut_->ExchangeSums(com_.data()));
+    ENTRAIN_RETURN_IF_ERROR(cut_->ExchangeSums(buffers_.com()));
     phase_ = RoundPhase::kReady;
   }
   outcome_ = now;
@@ -121,12 +122,12 @@ absl::Status GradientRound::Apply() {
   Doing("step");
   absl::Status stepped;
   ENTRAIN_RETURN_IF_ERROR(
-      ComputeAt(own_->at(), [&] { stepped = Step(Sum(), outcome_.result.lr); }));
+      ComputeAt(buffers_.own().at(), [&] { stepped = Step(Sum(), outcome_.result.lr); }));
   return stepped;
 }
 
 GradientSum GradientRound::Sum() const {
-  return {com_.data(), outcome_.result.microbatches, outcome_.result.clip_factor};
+  return {buffers_.com(), outcome_.result.microbatches, outcome_.result.clip_factor};
 }
 
 // The sum is A in an estimate, and A + B in the commit that follows the estimate.
@@ -149,7 +150,7 @@ absl::Status GradientRound::Step(const GradientSum& sum, double lr) {
 // Makes the left neighbour's step on the copy of its shard.
 absl::Status GradientRound::StepCopy() {
   absl::Status stepped;
-  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] {
+  ENTRAIN_RETURN_IF_ERROR(ComputeAt(buffers_.own().at(), [&] {
     stepped = cut_->CommitCopy(Sum(), {progress_.commits(), outcome_.result.lr});
   }));
   return stepped;
@@ -225,7 +226,7 @@ absl::Status GradientRound::Vote() {
   if (clips) {
     double square = 0;
     ENTRAIN_RETURN_IF_ERROR(
-        ComputeAt(own_->at(), [&] { square = shard().SumOfSquares(com_.data()); }));
+        ComputeAt(buffers_.own().at(), [&] { square = shard().SumOfSquares(buffers_.com()); }));
     mine.push_back(std::bit_cast<uint64_t>(square));
   }
   if (Votes()) {
@@ -277,8 +278,8 @@ Call GradientRound::GradientsCall() const {
   scatter.kind = CallKind::kReduceScatter;
   scatter.dtype = options_.wire_dtype;
   scatter.count = layer().shard;
-  scatter.in = {taken().data(), layer().padded * element};
-  scatter.out = {com_.data() + layer().first * element, layer().shard * element};
+  scatter.in = {buffers_.taken(), layer().padded * element};
+  scatter.out = {buffers_.com() + layer().first * element, layer().shard * element};
   return scatter;
 }
 
@@ -289,15 +290,15 @@ Call GradientRound::ParametersCall() const {
   gather.kind = CallKind::kAllGather;
   gather.dtype = options_.params_dtype;
   gather.count = layer().shard;
-  gather.in = {com_.data() + layer().first * element, layer().shard * element};
-  gather.out = {com_.data(), layer().padded * element};
+  gather.in = {buffers_.com() + layer().first * element, layer().shard * element};
+  gather.out = {buffers_.com(), layer().padded * element};
   return gather;
 }
 
 // Runs the call. On a device the call is only enqueued on the object's stream; Settle waits for it.
 absl::Status GradientRound::Carry(const char* what, Call call) {
   call.options = Options();
-  if (!on_device()) {
+  if (!buffers_.on_device()) {
     return Annotate(cut_->comm()->Run(call), what);
   }
   auto work = cut_->comm()->Start(call);
@@ -345,17 +346,17 @@ void GradientRound::Doing(const char* what) const {
 // Returns the options of the calls that carry a round's data. On a device these have no tag, so
 // that they may use every path for device memory (lib/comm/device_calls.h).
 CallOptions GradientRound::Options(bool on_stream) const {
-  CallOptions options = TimedCall(options_.timeout_ns, on_device() ? -1 : kDataTag, true);
-  options.device = on_device();
-  options.on_stream = on_device() && on_stream;
-  options.stream = options.on_stream ? own_->at().stream : nullptr;
+  CallOptions options = TimedCall(options_.timeout_ns, buffers_.on_device() ? -1 : kDataTag, true);
+  options.device = buffers_.on_device();
+  options.on_stream = buffers_.on_device() && on_stream;
+  options.stream = options.on_stream ? buffers_.own().at().stream : nullptr;
   return options;
 }
 
 absl::Status GradientRound::Allocate() {
   const int ranks = first_comm_->size();
-  ENTRAIN_RETURN_IF_ERROR(AllocateBuffers(ranks));
-  if (changes()) {
+  ENTRAIN_RETURN_IF_ERROR(buffers_.Allocate(ranks));
+  if (options_.ranks_change()) {
     ENTRAIN_ASSIGN_OR_RETURN(
         world_, ReplicaWorld::Make(first_comm_, {.replica = first_comm_->rank(), .slot = 0}, 1,
                                    options_.timeout_ns));
@@ -375,29 +376,12 @@ absl::Status GradientRound::Allocate() {
   if (world_ != nullptr) {
     first_comm_ = nullptr;  // world_ has it, and may replace it
   }
-  return ComputeAt(own_->at(),
+  return ComputeAt(buffers_.own().at(),
                    [&] { cut_->Start(static_cast<const std::byte*>(options_.params)); });
 }
 
 absl::Status GradientRound::AllocateForNewcomer() {
-  return AllocateBuffers(kMostChannelRanks);
-}
-
-// Allocates the arrays of all parameters. The padding of parameters depends on the number of ranks,
-// which may change.
-absl::Status GradientRound::AllocateBuffers(int ranks) {
-  Device* const device = options_.at.device;
-  const DType params = options_.params_dtype, wire = options_.wire_dtype;
-  ENTRAIN_ASSIGN_OR_RETURN(own_, OwnStream::Make(options_.at));
-  const int most_ranks = options_.admit == Admit::kExchange ? kMostChannelRanks : ranks;
-  const int64_t most =
-      changes() ? options_.count + most_ranks - 1 : (options_.count + ranks - 1) / ranks * ranks;
-  if (options_.on_loss == OnLoss::kFinish) {
-    ENTRAIN_ASSIGN_OR_RETURN(kept_, PlacedArray::Allocate(device, most * SizeOf(wire)));
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(
-      com_, PlacedArray::Allocate(device, most * std::max(SizeOf(params), SizeOf(wire))));
-  return absl::OkStatus();
+  return buffers_.Allocate(kMostChannelRanks);
 }
 
 // Makes the objects that need world_.
@@ -412,14 +396,15 @@ void GradientRound::StartMembership() {
 }
 
 void GradientRound::CountBytes() {
-  bytes_.store(com_.size() + kept_.size() + cut_->bytes(), std::memory_order_relaxed);
+  bytes_.store(buffers_.bytes() + cut_->bytes(), std::memory_order_relaxed);
 }
 
 // Calls, and kernels that return a number, allocate their memory when they start or run for the
 // first time. No thread should have to allocate while a stream waits for a call. Therefore all
 // calls of a round are run once here, on arbitrary data, while no stream waits.
 absl::Status GradientRound::WarmUp() {
-  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [this] { shard().SumOfSquares(com_.data()); }));
+  ENTRAIN_RETURN_IF_ERROR(
+      ComputeAt(buffers_.own().at(), [this] { shard().SumOfSquares(buffers_.com()); }));
   for (Call call : {GradientsCall(), ParametersCall()}) {
     call.options = Options(/*on_stream=*/false);
     ENTRAIN_RETURN_IF_ERROR(Annotate(first_comm_->Run(call), "warm-up call"));
@@ -432,29 +417,9 @@ absl::Status GradientRound::WarmUp() {
   return first_comm_->Reserve(wider, 2);
 }
 
-absl::Status GradientRound::Take(const PlacedArray& accumulator, bool spent) {
-  const int64_t element = SizeOf(options_.wire_dtype), bytes = options_.count * element;
-  const int64_t padded = recovery_ == nullptr ? layer().padded * element : kept_.size();
-  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->callers(), [&] {
-    CurrentKernels().cast(taken().data(), options_.wire_dtype, accumulator.data(),
-                          options_.grads_dtype, options_.count);
-    ZeroArray(taken().data() + bytes, padded - bytes);
-    if (spent) {
-      ZeroArray(accumulator.data(), accumulator.size());
-    }
-  }));
-  return own_->Follow();
-}
-
-absl::Status GradientRound::Publish() {
-  ENTRAIN_RETURN_IF_ERROR(own_->Lead());
-  return ComputeAt(own_->callers(), [&] {
-    CopyArray(options_.params, com_.data(), options_.count * SizeOf(options_.params_dtype));
-  });
-}
-
 absl::Status GradientRound::MastersToCom() {
-  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] { shard().WriteTheta(com_.data()); }));
+  ENTRAIN_RETURN_IF_ERROR(
+      ComputeAt(buffers_.own().at(), [&] { shard().WriteTheta(buffers_.com()); }));
   Call gather = ParametersCall();
   gather.options = Options();
   return cut_->comm()->Run(gather);
@@ -462,10 +427,7 @@ absl::Status GradientRound::MastersToCom() {
 
 absl::Status GradientRound::PublishMasters() {
   ENTRAIN_RETURN_IF_ERROR(MastersToCom());
-  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] {
-    CopyArray(options_.params, com_.data(), options_.count * SizeOf(options_.params_dtype));
-  }));
-  return own_->Lead();
+  return buffers_.PublishOnOwn();
 }
 
 // ---- Newcomers ---------------------------------------------------------------------------------
@@ -512,8 +474,7 @@ void GradientRound::Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<Chann
   world_->Adopt(enlarged.world, enlarged.places);
   Adopt(enlarged, std::move(cut), cuts_, joins_);
   // The gradients were taken for the old cut, which has another padding.
-  const int64_t element = SizeOf(options_.wire_dtype), bytes = options_.count * element;
-  ZeroArray(taken().data() + bytes, layer().padded * element - bytes);
+  buffers_.ClearPadding(layer());
 }
 
 void GradientRound::Become(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
@@ -592,7 +553,7 @@ absl::Status GradientRound::ShareParameters(int root, int64_t rounds) {
   const bool lacks = progress_.rounds() == rounds;
   // A rank that is in the next round has installed the parameters.
   const bool installed = cut_->comm()->rank() == root && phase_ != RoundPhase::kFinished;
-  void* const params = installed ? options_.params : com_.data();
+  void* const params = installed ? options_.params : buffers_.com();
   ENTRAIN_RETURN_IF_ERROR(cut_->comm()->Broadcast(params, options_.count, options_.params_dtype,
                                                   root, TimedCall(options_.timeout_ns, -1, true)));
   if (lacks) {

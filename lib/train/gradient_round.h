@@ -30,8 +30,8 @@
 
 #include "lib/base/call.h"
 #include "lib/comm/communicator.h"
-#include "lib/device/arrays.h"
 #include "lib/train/channel_admission.h"
+#include "lib/train/channel_buffers.h"
 #include "lib/train/channel_cut.h"
 #include "lib/train/channel_progress.h"
 #include "lib/train/channel_recovery.h"
@@ -39,7 +39,6 @@
 #include "lib/train/commit_plan.h"
 #include "lib/train/delay_rule.h"
 #include "lib/train/gradient_channel_options.h"
-#include "lib/train/own_stream.h"
 #include "lib/train/replica_world.h"
 #include "lib/train/shard_step.h"
 #include "lib/train/slab.h"
@@ -79,14 +78,10 @@ class GradientRound {
   absl::Status Allocate();
   // Allocates the memory of a newcomer, which has no shard before Become. Local.
   absl::Status AllocateForNewcomer();
-  // Copies gradients to com on the caller's stream, and clears the accumulator if they are spent.
-  absl::Status Take(const PlacedArray& accumulator, bool spent);
   // Runs a round on the gradients that were taken, with the counts of this rank.
   absl::Status Run(RoundKind kind, const RoundCounts& mine);
   // Waits for the work that Run has enqueued.
   absl::Status Settle();
-  // Copies com to the caller's parameters, in the order of the caller's stream.
-  absl::Status Publish();
   // Collective. Sets the parameters to the masters of all ranks, in com and in the caller's memory.
   absl::Status PublishMasters();
 
@@ -100,9 +95,8 @@ class GradientRound {
   const ChannelCut& cut() const { return *cut_; }
   const ShardStep& shard() const { return cut_->own(); }
   ShardStep& shard() { return cut_->own(); }
-  OwnStream& own() const { return *own_; }
-  bool on_device() const { return options_.at.device != nullptr; }
-  std::byte* com() const { return com_.data(); }
+  ChannelBuffers& buffers() { return buffers_; }
+  const ChannelBuffers& buffers() const { return buffers_; }
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   // Returns the communicator of the remaining ranks and the newcomers.
   std::shared_ptr<Communicator> comm() const;
@@ -137,11 +131,6 @@ class GradientRound {
   int64_t joins() const { return joins_; }  // newcomers in the whole run
   // Returns the number that the next newcomer gets. No number is used twice.
   int next_number() const { return next_number_; }
-  // Returns the caller's parameters.
-  Bytes params() const {
-    return {static_cast<std::byte*>(options_.params),
-            static_cast<size_t>(options_.count * SizeOf(options_.params_dtype))};
-  }
   // Replaces the members' communicator and cut by the larger communicator and its cut.
   void Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut);
   // Makes this newcomer a rank of `enlarged`. The members have just finished the round of `totals`.
@@ -179,7 +168,6 @@ class GradientRound {
     RefPtr<Work> work;
   };
 
-  absl::Status AllocateBuffers(int ranks);
   void Adopt(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut, int64_t cuts,
              int64_t joins);
   void StartMembership();
@@ -204,18 +192,10 @@ class GradientRound {
   // Returns true if the round is a commit that ranks also make on their copies.
   bool Votes() const { return recovery_ != nullptr && Commits(kind_); }
   const SlabLayer& layer() const { return cut_->layer(); }
-  // Returns the gradients that were taken.
-  const PlacedArray& taken() const { return recovery_ == nullptr ? com_ : kept_; }
-
-  bool changes() const {
-    return options_.on_loss == OnLoss::kFinish || options_.admit == Admit::kExchange;
-  }
 
   std::shared_ptr<Communicator> first_comm_;  // null if world_ is set, which then has it
   const ChannelOptions& options_;
-  std::unique_ptr<OwnStream> own_;
-  PlacedArray com_;
-  PlacedArray kept_;                             // with a recovery: the gradients that were taken
+  ChannelBuffers buffers_;
   std::unique_ptr<ReplicaWorld> world_;          // null: the ranks do not change
   std::unique_ptr<ChannelRecovery> recovery_;    // null: a loss is an error
   std::unique_ptr<ChannelAdmission> admission_;  // null: no newcomer is taken in

@@ -714,7 +714,7 @@ void TakeIn(GradientRound& round, const ChannelOptions& options, int rank, Enlar
   ASSERT_TRUE(met.ok()) << met.status();
   *enlarged = *std::move(met);
   ChannelTotals totals = round.totals();
-  auto shared = ShareChannel(*enlarged, options, &round.cut(), round.params(), &totals);
+  auto shared = ShareChannel(*enlarged, options, &round.cut(), round.buffers().params(), &totals);
   ASSERT_TRUE(shared.ok()) << shared.status();
   *cut = *std::move(shared);
   int64_t step = 0;
@@ -725,9 +725,9 @@ void TakeIn(GradientRound& round, const ChannelOptions& options, int rank, Enlar
 void CommitOnes(GradientRound& round) {
   auto ones = *PlacedArray::Allocate(nullptr, kCount * static_cast<int64_t>(sizeof(float)));
   std::fill_n(reinterpret_cast<float*>(ones.data()), kCount, 1.0f);
-  ASSERT_EQ(round.Take(ones, true), absl::OkStatus());
+  ASSERT_EQ(round.buffers().Take(ones, true, round.cut().layer()), absl::OkStatus());
   ASSERT_EQ(round.Run(RoundKind::kCommit, {1, 1, 0}), absl::OkStatus());
-  ASSERT_EQ(round.Publish(), absl::OkStatus());
+  ASSERT_EQ(round.buffers().Publish(), absl::OkStatus());
 }
 
 // Ranks 0 and 1 train, and take rank 2 in. When all have agreed that the transfer has succeeded,

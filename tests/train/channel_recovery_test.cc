@@ -63,7 +63,7 @@ class Rank {
     for (int64_t i = 0; i < kCount; ++i) {
       reinterpret_cast<float*>(accumulator_.data())[i] = static_cast<float>(number_) + more;
     }
-    ASSERT_EQ(round_->Take(accumulator_, true), absl::OkStatus());
+    ASSERT_EQ(round_->buffers().Take(accumulator_, true, round_->cut().layer()), absl::OkStatus());
   }
   // Makes the round as far as `to`, and takes part in the calls of the others, which go on to
   // `furthest`. The parameters will be `params`.
@@ -90,14 +90,15 @@ class Rank {
                 absl::OkStatus());
     }
     if (to == Place::kNext) {
-      ASSERT_EQ(round_->Publish(), absl::OkStatus());
+      ASSERT_EQ(round_->buffers().Publish(), absl::OkStatus());
     }
   }
   // Begins the next round, in which it learns of the loss.
   void FailInTheNext(float more) {
     Take(more);
     EXPECT_FALSE(round_->AddUp(RoundKind::kCommit, {1, 0, 0}).ok());
-    std::fill_n(reinterpret_cast<float*>(round_->com()), kCount, -1.0f);  // the sums of this round
+    std::fill_n(reinterpret_cast<float*>(round_->buffers().com()), kCount,
+                -1.0f);  // the sums of this round
   }
   void Whole(RoundKind kind) { EXPECT_EQ(round_->Run(kind, {1, 0, 0}), absl::OkStatus()); }
   void GiveUp() { round_->Abort("gives up"); }
@@ -107,7 +108,7 @@ class Rank {
     }
   }
   const std::vector<float>& Published() {
-    EXPECT_EQ(round_->Publish(), absl::OkStatus());
+    EXPECT_EQ(round_->buffers().Publish(), absl::OkStatus());
     return params_;
   }
   const ChannelOptions& options() const { return options_; }

@@ -1,0 +1,94 @@
+// What the buffers of a round contain after Take, and what the caller's arrays contain.
+#include "lib/train/channel_buffers.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace entrain {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+
+constexpr int64_t kCount = 5;
+
+class ChannelBuffersTest : public testing::Test {
+ protected:
+  ChannelBuffersTest() {
+    options_.count = kCount;
+    options_.params = params_.data();
+    accumulator_ = *PlacedArray::Allocate(nullptr, kCount * static_cast<int64_t>(sizeof(float)));
+    std::fill_n(sums(), kCount, 3.0f);
+  }
+  float* sums() { return reinterpret_cast<float*>(accumulator_.data()); }
+  static std::vector<float> Values(const std::byte* array, int64_t count) {
+    const auto* const values = reinterpret_cast<const float*>(array);
+    return {values, values + count};
+  }
+  // Returns the layer of rank 0 of `ranks`.
+  static Slab Cut(int ranks) { return *Slab::Make(std::vector<int64_t>{kCount}, ranks, 0); }
+
+  std::vector<float> params_ = std::vector<float>(kCount, 8);
+  ChannelOptions options_;
+  PlacedArray accumulator_;
+};
+
+TEST_F(ChannelBuffersTest, TakesGradientsWithZerosAsPadding) {
+  ChannelBuffers buffers(options_);
+  ASSERT_EQ(buffers.Allocate(4), absl::OkStatus());
+  EXPECT_EQ(buffers.bytes(), 8 * 4);
+  EXPECT_EQ(buffers.taken(), buffers.com());
+  std::fill_n(reinterpret_cast<float*>(buffers.com()), 8, -1.0f);
+  ASSERT_EQ(buffers.Take(accumulator_, false, Cut(4).layer(0)), absl::OkStatus());
+  EXPECT_THAT(Values(buffers.com(), 8), ElementsAre(3, 3, 3, 3, 3, 0, 0, 0));
+  EXPECT_THAT(Values(accumulator_.data(), kCount), Each(3.0f));
+}
+
+TEST_F(ChannelBuffersTest, ClearsAnAccumulatorThatIsSpent) {
+  ChannelBuffers buffers(options_);
+  ASSERT_EQ(buffers.Allocate(1), absl::OkStatus());
+  ASSERT_EQ(buffers.Take(accumulator_, true, Cut(1).layer(0)), absl::OkStatus());
+  EXPECT_THAT(Values(buffers.com(), kCount), Each(3.0f));
+  EXPECT_THAT(Values(accumulator_.data(), kCount), Each(0.0f));
+}
+
+// com is left to the sums and the parameters.
+TEST_F(ChannelBuffersTest, KeepsGradientsIfTheRoundMayBeRepeated) {
+  options_.on_loss = OnLoss::kFinish;
+  ChannelBuffers buffers(options_);
+  ASSERT_EQ(buffers.Allocate(4), absl::OkStatus());
+  EXPECT_EQ(buffers.bytes(), 2 * (kCount + 3) * 4);
+  ASSERT_NE(buffers.taken(), buffers.com());
+  ASSERT_EQ(buffers.Take(accumulator_, true, Cut(4).layer(0)), absl::OkStatus());
+  EXPECT_THAT(Values(buffers.taken(), 8), ElementsAre(3, 3, 3, 3, 3, 0, 0, 0));
+}
+
+TEST_F(ChannelBuffersTest, ClearsThePaddingOfANewCut) {
+  options_.admit = Admit::kExchange;
+  ChannelBuffers buffers(options_);
+  ASSERT_EQ(buffers.Allocate(1), absl::OkStatus());
+  EXPECT_EQ(buffers.bytes(), (kCount + kMostChannelRanks - 1) * 4);
+  ASSERT_EQ(buffers.Take(accumulator_, true, Cut(1).layer(0)), absl::OkStatus());
+  std::fill_n(reinterpret_cast<float*>(buffers.com()) + kCount, 2, -1.0f);
+  buffers.ClearPadding(Cut(2).layer(0));
+  EXPECT_THAT(Values(buffers.com(), 7), ElementsAre(3, 3, 3, 3, 3, 0, -1));
+}
+
+TEST_F(ChannelBuffersTest, PublishesOnlyTheParameters) {
+  ChannelBuffers buffers(options_);
+  ASSERT_EQ(buffers.Allocate(2), absl::OkStatus());
+  for (int round = 0; round < 2; ++round) {
+    std::fill_n(reinterpret_cast<float*>(buffers.com()), 6, static_cast<float>(round));
+    ASSERT_EQ(round == 0 ? buffers.Publish() : buffers.PublishOnOwn(), absl::OkStatus());
+    EXPECT_THAT(params_, Each(static_cast<float>(round)));
+  }
+  EXPECT_EQ(buffers.params().data(), reinterpret_cast<std::byte*>(params_.data()));
+  EXPECT_EQ(buffers.params().size(), kCount * sizeof(float));
+}
+
+}  // namespace
+}  // namespace entrain
