@@ -141,7 +141,7 @@ absl::Status ChannelAdmission::Attend(GradientRound& round) {
     Drop("it was not connected to all of them");
     return absl::OkStatus();
   }
-  if (!round.result().committed) {
+  if (!round.state().result().committed) {
     return absl::OkStatus();
   }
   heard_ = {};

@@ -14,7 +14,8 @@
 #include "lib/checkpoint/state_visitor.h"
 #include "lib/train/channel_progress.h"
 #include "lib/train/delay_rule.h"
-#include "lib/train/gradient_round.h"
+#include "lib/train/gradient_channel_options.h"
+#include "lib/train/round_state.h"
 #include "lib/train/state_list.h"
 
 namespace entrain {

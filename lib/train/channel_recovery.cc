@@ -73,7 +73,7 @@ absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
   for (const int rank : before) {
     if (!std::binary_search(left.begin(), left.end(), rank)) {
       losses_.push_back({.rank = rank,
-                         .round = round.number(),
+                         .round = round.state().number(),
                          .why = causes.empty() ? "" : std::string(causes[0].message())});
     }
   }
@@ -115,7 +115,7 @@ absl::StatusOr<std::vector<ChannelPlace>> ChannelRecovery::GatherPlaces(const Ch
 absl::Status ChannelRecovery::Decide(const CommitPlan& plan, GradientRound& round) {
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
   WorkerThread::Doing("after a loss: the votes", options.timeout_ns);
-  RoundOutcome outcome = round.outcome();
+  RoundOutcome outcome = round.state().outcome();
   static_assert(std::is_trivially_copyable_v<RoundOutcome>);
   ENTRAIN_RETURN_IF_ERROR(
       world_.comm()->Broadcast(&outcome, sizeof(outcome), DType::kU8, plan.decided, options));

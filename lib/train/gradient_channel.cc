@@ -123,9 +123,9 @@ absl::Status GradientChannel::JoinMembers(Communicator& own, int64_t wait_ns) {
   base_bytes_ = round_.bytes_sent();
   ranks_ = newcomer.ranks();
   joins_before_ = round_.joins();
-  quota_.GoOn(round_.progress().rounds());
+  quota_.GoOn(round_.state().progress().rounds());
   over_.store(quota_.rounds(), std::memory_order_release);
-  landed_ = round_.result();
+  landed_ = round_.state().result();
   return absl::OkStatus();
 }
 
@@ -230,7 +230,7 @@ absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
     return true;
   }
   absl::StatusOr<bool> over = worker_.WaitUntil(job_, until);
-  if (over.ok() && *over && round_.buffers().on_device() && round_.EndsRun()) {
+  if (over.ok() && *over && round_.buffers().on_device() && round_.state().EndsRun()) {
     over = worker_.WaitUntil(job_ + 1, until);  // as Land does
   }
   if (!over.ok()) {
@@ -246,7 +246,7 @@ absl::Status GradientChannel::WhenReady(WorkerThread::Continuation then) {
     return absl::OkStatus();
   }
   worker_.WhenDone(job_, [this, then = std::move(then)](const absl::Status& status) mutable {
-    if (status.ok() && round_.buffers().on_device() && round_.EndsRun()) {
+    if (status.ok() && round_.buffers().on_device() && round_.state().EndsRun()) {
       worker_.WhenDone(job_ + 1, std::move(then));  // as Land does
     } else {
       then(status);
@@ -282,7 +282,7 @@ absl::Status GradientChannel::Land() {
   }
   if (job_ != 0) {  // otherwise the round was over when it was loaded
     absl::Status status = worker_.Wait(job_);
-    if (status.ok() && round_.EndsRun()) {
+    if (status.ok() && round_.state().EndsRun()) {
       status = worker_.Drain();  // no later call would return the second job's error
     }
     if (!status.ok()) {
@@ -290,9 +290,9 @@ absl::Status GradientChannel::Land() {
     }
   }
   in_flight_ = false;
-  landed_ = round_.result();
+  landed_ = round_.state().result();
   landed_ns_ = round_ns_.load(std::memory_order_relaxed);
-  finished_ = round_.EndsRun();
+  finished_ = round_.state().EndsRun();
   return FailAll(Annotate(round_.buffers().Publish(), "acco: install"));
 }
 

@@ -30,14 +30,14 @@ ModelPart PartOf(const Slab& slab) {
 // the counts. An exact checkpoint also holds the half batch that has been added, and the round that
 // is over but not yet taken.
 void GradientChannel::VisitState(StateVisitor& visitor) {
-  record_.Fill({in_flight_, rule_.kind(), finished_, landed_, round_.result()});
-  round_.progress().VisitState(visitor);
+  record_.Fill({in_flight_, rule_.kind(), finished_, landed_, round_.state().result()});
+  round_.state().progress().VisitState(visitor);
   quota_.VisitState(visitor);
   round_.shard().VisitState(visitor);
   record_.VisitGroups(visitor);
   if (visitor.kind() == CheckpointKind::kExact) {
     record_.VisitRounds(visitor);
-    round_.progress().VisitStops(visitor);
+    round_.state().progress().VisitStops(visitor);
     visitor.Value("held/microbatches", Holder::kRank, &held_.microbatches);
     visitor.Value("held/tokens", Holder::kRank, &held_.tokens);
     visitor.Array("held/gradients", Holder::kRank, options_.grads_dtype, accumulator_.data(),
@@ -112,7 +112,7 @@ absl::Status GradientChannel::SaveOnce(const CheckpointOptions& options) {
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
     StateList state(slab(), options.kind, round_.buffers().own().callers());
     VisitState(state);
-    return SaveState(all, PartOf(slab()), options, round_.progress().commits(), state);
+    return SaveState(all, PartOf(slab()), options, round_.state().progress().commits(), state);
   };
   const absl::Status status = save();
   return round_.Answers(status) ? status : End(all, status, "save");
@@ -176,20 +176,20 @@ absl::Status GradientChannel::Restore(AllRanks& all, absl::string_view doing, ab
       !applied.ok()) {
     return Fail(applied);
   }
-  const ChannelRecord::Rounds rounds = record_.Read(state->kind(), round_.progress());
+  const ChannelRecord::Rounds rounds = record_.Read(state->kind(), round_.state().progress());
   in_flight_ = rounds.in_flight;
   rule_.Restore(rounds.kind == RoundKind::kEstimate);
   if (rounds.finished) {  // a loaded run continues even if its end was saved
-    round_.progress().ForgetStops();
+    round_.state().progress().ForgetStops();
   }
-  finished_ = rounds.finished && round_.progress().Done();
+  finished_ = rounds.finished && round_.state().progress().Done();
   job_ = 0;
   over_.store(quota_.rounds(), std::memory_order_release);
   RoundResult made = rounds.made;
   landed_ = rounds.landed;
   made.ranks = landed_.ranks = round_.comm()->size();
   made.joins = landed_.joins = round_.joins();
-  round_.Restore(made);
+  round_.state().Restore(made);
   landed_ns_ = 0;
   if (const absl::Status copied = End(all, round_.RenewCopies(), doing); !copied.ok()) {
     return FailAll(copied);
@@ -200,8 +200,8 @@ absl::Status GradientChannel::Restore(AllRanks& all, absl::string_view doing, ab
 // Makes the masters the parameters, and empties the accumulator.
 absl::Status GradientChannel::GoOnFromMasters(const AllRanks& all) {
   held_ = {};
-  round_.progress().ForgetStops();
-  finished_ = round_.progress().Done();
+  round_.state().progress().ForgetStops();
+  finished_ = round_.state().progress().Done();
   absl::Status went_on = ComputeAt(round_.buffers().own().at(),
                                    [&] { ZeroArray(accumulator_.data(), accumulator_.size()); });
   if (went_on.ok()) {

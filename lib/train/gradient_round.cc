@@ -19,10 +19,7 @@
 namespace entrain {
 
 GradientRound::GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options)
-    : first_comm_(std::move(comm)),
-      options_(options),
-      buffers_(options),
-      progress_(options.limit_unit, options.limit) {}
+    : first_comm_(std::move(comm)), options_(options), buffers_(options), state_(options) {}
 
 GradientRound::~GradientRound() {
   Settle().IgnoreError();
@@ -58,19 +55,19 @@ void GradientRound::Abort(absl::string_view reason) {
 }
 
 absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
-  const int64_t before = progress_.rounds();
+  const int64_t before = state_.progress().rounds();
   absl::Status status = MakeWhole(kind, mine);
   while (Answers(status)) {
     status = recovery_->Run(*this);
     if (!status.ok()) {
       break;
     }
-    status = progress_.rounds() > before ? Close() : MakeWhole(kind, mine);
+    status = state_.progress().rounds() > before ? Close() : MakeWhole(kind, mine);
   }
-  if (recovery_ != nullptr && phase_ == RoundPhase::kFinished && EndsRun()) {
+  if (recovery_ != nullptr && state_.phase() == RoundPhase::kFinished && state_.EndsRun()) {
     return absl::OkStatus();  // the other ranks may have left
   }
-  return Annotate(status, absl::StrCat("acco: round ", number()));
+  return Annotate(status, absl::StrCat("acco: round ", state_.number()));
 }
 
 // Handles newcomers, which may take part in this round, and runs the round.
@@ -94,11 +91,10 @@ absl::Status GradientRound::Make(RoundKind kind, const RoundCounts& mine) {
 }
 
 absl::Status GradientRound::AddUp(RoundKind kind, const RoundCounts& mine) {
-  kind_ = kind;
-  phase_ = RoundPhase::kBegun;
+  state_.Begin(kind);
   RoundOutcome now;
   ENTRAIN_RETURN_IF_ERROR(ShareCounts(mine, &now.counts));
-  now.result = {.committed = Commits(kind_),
+  now.result = {.committed = Commits(state_.kind()),
                 .microbatches = now.counts.microbatches,
                 .ranks = cut_->comm()->size(),
                 .joins = joins_};
@@ -106,41 +102,40 @@ absl::Status GradientRound::AddUp(RoundKind kind, const RoundCounts& mine) {
   if (Votes()) {
     Doing("copies");
     ENTRAIN_RETURN_IF_ERROR(cut_->ExchangeSums(buffers_.com()));
-    phase_ = RoundPhase::kReady;
+    state_.Reach(RoundPhase::kReady);
   }
-  outcome_ = now;
+  state_.SetOutcome(now);
   return absl::OkStatus();
 }
 
 absl::Status GradientRound::Apply() {
   if (Votes()) {
-    phase_ = RoundPhase::kDecided;
+    state_.Reach(RoundPhase::kDecided);
   }
-  if (Commits(kind_)) {
-    progress_.Commit(outcome_.counts);
-  }
+  state_.Commit();
   Doing("step");
   absl::Status stepped;
   ENTRAIN_RETURN_IF_ERROR(
-      ComputeAt(buffers_.own().at(), [&] { stepped = Step(Sum(), outcome_.result.lr); }));
+      ComputeAt(buffers_.own().at(), [&] { stepped = Step(Sum(), state_.outcome().result.lr); }));
   return stepped;
 }
 
 GradientSum GradientRound::Sum() const {
-  return {buffers_.com(), outcome_.result.microbatches, outcome_.result.clip_factor};
+  const RoundResult& now = state_.outcome().result;
+  return {buffers_.com(), now.microbatches, now.clip_factor};
 }
 
 // The sum is A in an estimate, and A + B in the commit that follows the estimate.
 absl::Status GradientRound::Step(const GradientSum& sum, double lr) {
-  const int64_t commits = progress_.commits();
+  const int64_t commits = state_.progress().commits();
   ShardStep& shard = cut_->own();
-  switch (kind_) {
+  switch (state_.kind()) {
     case RoundKind::kEstimate:
       return shard.Estimate(sum, {commits + 1, lr});
     case RoundKind::kPredict:
       // At the end of the run all ranks get the parameters themselves, not a prediction.
-      return progress_.Done() ? shard.Commit(sum, {commits, lr})
-                              : shard.Predict(sum, {commits, lr});
+      return state_.progress().Done() ? shard.Commit(sum, {commits, lr})
+                                      : shard.Predict(sum, {commits, lr});
     case RoundKind::kCommit:
       break;
   }
@@ -151,30 +146,19 @@ absl::Status GradientRound::Step(const GradientSum& sum, double lr) {
 absl::Status GradientRound::StepCopy() {
   absl::Status stepped;
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(buffers_.own().at(), [&] {
-    stepped = cut_->CommitCopy(Sum(), {progress_.commits(), outcome_.result.lr});
+    stepped = cut_->CommitCopy(Sum(), {state_.progress().commits(), state_.outcome().result.lr});
   }));
   return stepped;
-}
-
-void GradientRound::Finish() {
-  progress_.EndRound();
-  RoundResult& now = outcome_.result;
-  now.rounds = progress_.rounds();
-  now.commits = progress_.commits();
-  now.gradients = progress_.gradients();
-  now.tokens = progress_.tokens();
-  result_ = now;
-  phase_ = RoundPhase::kFinished;
 }
 
 // At the end of the run no rank leaves before all ranks have finished the last round, because a
 // rank that has not finished the round may need the others.
 absl::Status GradientRound::Close() {
-  if (admission_ != nullptr && EndsRun()) {
+  if (admission_ != nullptr && state_.EndsRun()) {
     admission_->Await();
     admission_->Drop("the run is over");
   }
-  if (recovery_ == nullptr || !EndsRun()) {
+  if (recovery_ == nullptr || !state_.EndsRun()) {
     return absl::OkStatus();
   }
   Doing("end");
@@ -211,7 +195,7 @@ absl::Status GradientRound::ShareCounts(const RoundCounts& mine, RoundCounts* al
 }
 
 absl::Status GradientRound::SetRate(RoundResult* now) const {
-  const int64_t progress = progress_.In(options_.schedule_unit);
+  const int64_t progress = state_.progress().In(options_.schedule_unit);
   ENTRAIN_RETURN_IF_ERROR(WorkerThread::CallersFunction(
       "the schedule of rates", [&] { now->lr = RateAt(options_, progress); }));
   return now->lr >= 0 && std::isfinite(now->lr)
@@ -252,9 +236,9 @@ absl::Status GradientRound::Vote() {
     }
   }
   if (clips) {
-    RoundResult& now = outcome_.result;
-    now.grad_norm = std::sqrt(square) * (1 / static_cast<double>(now.microbatches));
-    now.clip_factor = ClipFactor(now.grad_norm, options_.clip_norm);
+    const double norm =
+        std::sqrt(square) * (1 / static_cast<double>(state_.outcome().result.microbatches));
+    state_.Clip(norm, ClipFactor(norm, options_.clip_norm));
   }
   return Votes() ? CheckCopies(sums) : absl::OkStatus();
 }
@@ -265,7 +249,7 @@ absl::Status GradientRound::CheckCopies(absl::Span<const ShardSums> sums) const 
     if (sums[right].copy != sums[rank].own) {
       return absl::DataLossError(absl::StrCat("the copy of rank ", rank, "'s shard on rank ", right,
                                               " differs from it after commit ",
-                                              progress_.commits()));
+                                              state_.progress().commits()));
     }
   }
   return absl::OkStatus();
@@ -324,7 +308,7 @@ absl::Status GradientRound::GatherParameters() {
     status = Carry("parameters", ParametersCall());
   }
   if (status.ok()) {
-    Finish();
+    state_.Finish();
   }
   return status;
 }
@@ -332,15 +316,15 @@ absl::Status GradientRound::GatherParameters() {
 absl::Status GradientRound::Settle() {
   absl::Status status;
   for (const Carried& one : std::exchange(carried_, {})) {
-    WorkerThread::Doing(absl::StrCat("round ", progress_.rounds(), ": ", one.what));
+    WorkerThread::Doing(absl::StrCat("round ", state_.progress().rounds(), ": ", one.what));
     one.work->Wait(Deadline::Never(), true);  // the call has a deadline of its own
     status.Update(Annotate(one.work->status(), one.what));
   }
-  return Annotate(status, absl::StrCat("acco: round ", progress_.rounds()));
+  return Annotate(status, absl::StrCat("acco: round ", state_.progress().rounds()));
 }
 
 void GradientRound::Doing(const char* what) const {
-  WorkerThread::Doing(absl::StrCat("round ", progress_.rounds() + 1, ": ", what));
+  WorkerThread::Doing(absl::StrCat("round ", state_.progress().rounds() + 1, ": ", what));
 }
 
 // Returns the options of the calls that carry a round's data. On a device these have no tag, so
@@ -445,18 +429,11 @@ void GradientRound::DropNewcomers() {
 }
 
 ChannelTotals GradientRound::totals() const {
-  return {.rounds = result_.rounds,
-          .commits = result_.commits,
-          .gradients = result_.gradients,
-          .tokens = result_.tokens,
-          .microbatches = result_.microbatches,
-          .ranks = result_.ranks,
-          .lr = result_.lr,
-          .grad_norm = result_.grad_norm,
-          .clip_factor = result_.clip_factor,
-          .joins = joins_,
-          .cuts = cuts_,
-          .saves = recovery_ == nullptr ? 0 : recovery_->saves()};
+  ChannelTotals all = state_.Totals();
+  all.joins = joins_;
+  all.cuts = cuts_;
+  all.saves = recovery_ == nullptr ? 0 : recovery_->saves();
+  return all;
 }
 
 // Replaces the present cut by the cut of members and newcomers.
@@ -488,19 +465,7 @@ void GradientRound::Become(const EnlargedWorld& enlarged, std::unique_ptr<Channe
     recovery_->Saved(totals.saves);
   }
   Adopt(enlarged, std::move(cut), totals.cuts, totals.joins);
-  progress_.GoOn(totals.rounds, totals.commits,
-                 {.microbatches = totals.gradients, .tokens = totals.tokens});
-  result_ = {.rounds = totals.rounds,
-             .commits = totals.commits,
-             .gradients = totals.gradients,
-             .tokens = totals.tokens,
-             .committed = true,
-             .microbatches = totals.microbatches,
-             .lr = totals.lr,
-             .grad_norm = totals.grad_norm,
-             .clip_factor = totals.clip_factor,
-             .ranks = totals.ranks,
-             .joins = totals.joins};
+  state_.GoOn(totals);
 }
 
 // ---- After a loss ------------------------------------------------------------------------------
@@ -509,22 +474,18 @@ ChannelPlace GradientRound::place() const {
   return {
       .cuts = cuts_,
       .prepared = prepared_ == nullptr ? 0 : static_cast<int64_t>(prepared_->comm()->generation()),
-      .rounds = progress_.rounds(),
-      .commits = Commits(kind_) ? 1 : 0,
-      .phase = phase_,
+      .rounds = state_.progress().rounds(),
+      .commits = Commits(state_.kind()) ? 1 : 0,
+      .phase = state_.phase(),
       .saves = recovery_->saves()};
 }
 
-int64_t GradientRound::number() const {
-  return progress_.rounds() + (phase_ == RoundPhase::kFinished ? 0 : 1);
-}
-
 absl::Status GradientRound::Decide(int64_t rounds, const RoundOutcome& outcome) {
-  if (progress_.rounds() > rounds || phase_ == RoundPhase::kDecided) {
+  if (state_.progress().rounds() > rounds || state_.phase() == RoundPhase::kDecided) {
     return absl::OkStatus();
   }
-  outcome_ = outcome;
-  if (!Commits(kind_)) {
+  state_.SetOutcome(outcome);
+  if (!Commits(state_.kind())) {
     return absl::OkStatus();  // an estimate changes nothing but the parameters
   }
   ENTRAIN_RETURN_IF_ERROR(Apply());
@@ -550,21 +511,21 @@ void GradientRound::TakeCut() {
 }
 
 absl::Status GradientRound::ShareParameters(int root, int64_t rounds) {
-  const bool lacks = progress_.rounds() == rounds;
+  const bool lacks = state_.progress().rounds() == rounds;
   // A rank that is in the next round has installed the parameters.
-  const bool installed = cut_->comm()->rank() == root && phase_ != RoundPhase::kFinished;
+  const bool installed = cut_->comm()->rank() == root && state_.phase() != RoundPhase::kFinished;
   void* const params = installed ? options_.params : buffers_.com();
   ENTRAIN_RETURN_IF_ERROR(cut_->comm()->Broadcast(params, options_.count, options_.params_dtype,
                                                   root, TimedCall(options_.timeout_ns, -1, true)));
   if (lacks) {
-    Finish();
+    state_.Finish();
   }
   return absl::OkStatus();
 }
 
 absl::Status GradientRound::GatherMasters() {
   ENTRAIN_RETURN_IF_ERROR(MastersToCom());
-  Finish();
+  state_.Finish();
   return absl::OkStatus();
 }
 

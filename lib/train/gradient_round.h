@@ -21,7 +21,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <vector>
 
@@ -33,37 +32,16 @@
 #include "lib/train/channel_admission.h"
 #include "lib/train/channel_buffers.h"
 #include "lib/train/channel_cut.h"
-#include "lib/train/channel_progress.h"
 #include "lib/train/channel_recovery.h"
 #include "lib/train/channel_transfer.h"
 #include "lib/train/commit_plan.h"
-#include "lib/train/delay_rule.h"
 #include "lib/train/gradient_channel_options.h"
 #include "lib/train/replica_world.h"
+#include "lib/train/round_state.h"
 #include "lib/train/shard_step.h"
 #include "lib/train/slab.h"
 
 namespace entrain {
-
-// The results of a round. They are the same on all ranks.
-struct RoundResult {
-  int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;  // totals; the last two count commits
-  bool committed = false;
-  int64_t microbatches = 0;  // micro-batches of all ranks in this round
-  double lr = 0;
-  double grad_norm =
-      std::numeric_limits<double>::quiet_NaN();  // norm of the mean; NaN: without clip_norm
-  double clip_factor = 1;
-  int64_t ranks = 0;  // number of ranks whose micro-batches are in this round
-  int64_t joins = 0;  // newcomers in the whole run, up to this round
-};
-
-// The results of a round's counts and votes. After a loss, ranks send this struct as it is in
-// memory.
-struct RoundOutcome {
-  RoundCounts counts;  // sums over all ranks
-  RoundResult result;
-};
 
 class GradientRound {
  public:
@@ -85,13 +63,8 @@ class GradientRound {
   // Collective. Sets the parameters to the masters of all ranks, in com and in the caller's memory.
   absl::Status PublishMasters();
 
-  // Returns the results of the last round that is finished or enqueued.
-  const RoundResult& result() const { return result_; }
-  // Returns true if the run ends with the round of result().
-  bool EndsRun() const { return result_.committed && progress_.Done(); }
-  void Restore(const RoundResult& result) { result_ = result; }
-  const ChannelProgress& progress() const { return progress_; }
-  ChannelProgress& progress() { return progress_; }
+  const RoundState& state() const { return state_; }
+  RoundState& state() { return state_; }
   const ChannelCut& cut() const { return *cut_; }
   const ShardStep& shard() const { return cut_->own(); }
   ShardStep& shard() { return cut_->own(); }
@@ -143,10 +116,7 @@ class GradientRound {
   // Returns true if the recovery can handle the failure of a call with `status`.
   bool Answers(const absl::Status& status) const;
   ChannelPlace place() const;
-  // Returns the number of the round, counted from 1.
-  int64_t number() const;
-  const RoundOutcome& outcome() const { return outcome_; }
-  // If this rank has not made the step of the commit that other ranks have decided, makes it.
+  // Makes the step of the commit that other ranks have decided, unless this rank has made it.
   // `rounds` is the number of rounds before that commit.
   absl::Status Decide(int64_t rounds, const RoundOutcome& outcome);
   // Collective over `comm`. Receives the shards of a cut for the ranks of `comm`. `members` has the
@@ -179,7 +149,6 @@ class GradientRound {
   absl::Status CheckCopies(absl::Span<const ShardSums> sums) const;
   absl::Status Step(const GradientSum& sum, double lr);
   absl::Status StepCopy();
-  void Finish();
   absl::Status Close();
   absl::Status MastersToCom();
   absl::Status Carry(const char* what, Call call);
@@ -190,7 +159,7 @@ class GradientRound {
   void CountBytes();
   GradientSum Sum() const;
   // Returns true if the round is a commit that ranks also make on their copies.
-  bool Votes() const { return recovery_ != nullptr && Commits(kind_); }
+  bool Votes() const { return recovery_ != nullptr && Commits(state_.kind()); }
   const SlabLayer& layer() const { return cut_->layer(); }
 
   std::shared_ptr<Communicator> first_comm_;  // null if world_ is set, which then has it
@@ -203,11 +172,7 @@ class GradientRound {
   int64_t cuts_ = 0;   // how often the shards were cut anew
   int64_t joins_ = 0;  // newcomers in the whole run
   int next_number_ = 0;
-  ChannelProgress progress_;
-  RoundKind kind_ = RoundKind::kCommit;  // kind of the round under way
-  RoundPhase phase_ = RoundPhase::kFinished;
-  RoundOutcome outcome_;
-  RoundResult result_;
+  RoundState state_;
   std::vector<Carried> carried_;  // calls under way
   std::atomic<int64_t> bytes_{0};
 };

@@ -81,7 +81,8 @@ class Rank {
       ASSERT_EQ(round_->Apply(), absl::OkStatus());
       ASSERT_EQ(round_->GatherParameters(), absl::OkStatus());
     } else if (commit && to == Place::kVoted) {
-      ASSERT_EQ(round_->Decide(round_->place().rounds, round_->outcome()), absl::OkStatus());
+      ASSERT_EQ(round_->Decide(round_->place().rounds, round_->state().outcome()),
+                absl::OkStatus());
     }
     if (to < Place::kFinished && furthest >= Place::kFinished) {
       const std::vector<float> shard(3, params);
@@ -167,8 +168,8 @@ void Recover(RoundKind kind, const std::vector<Place>& places) {
       EXPECT_EQ(rank.round().place().phase == RoundPhase::kFinished, false);
       rank.Whole(kind);  // again
     }
-    EXPECT_EQ(rank.round().result().ranks, counted ? 4 : 3);
-    EXPECT_EQ(rank.round().result().microbatches, counted ? 4 : 3);
+    EXPECT_EQ(rank.round().state().result().ranks, counted ? 4 : 3);
+    EXPECT_EQ(rank.round().state().result().microbatches, counted ? 4 : 3);
     const float params = counted ? all.theta : rest.theta;
     if (mine != Place::kNext) {
       EXPECT_THAT(rank.Published(), Each(params));

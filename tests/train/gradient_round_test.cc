@@ -66,7 +66,7 @@ TEST(GradientRound, AnEstimateTakesAAndItsCommitAAndB) {
     rank.Add(comm->rank() == 0 ? 1 : 3);  // A: 4 of 2 micro-batches
     EXPECT_EQ(rank.Make(RoundKind::kEstimate, {1, 10, 0}), 8 - kRate * 2);
     EXPECT_EQ(rank.sums()[0], comm->rank() == 0 ? 1 : 3);
-    const RoundResult& result = rank.round->result();
+    const RoundResult& result = rank.round->state().result();
     EXPECT_FALSE(result.committed);
     EXPECT_EQ(result.rounds, 1);
     EXPECT_EQ(result.commits, 0);
@@ -80,7 +80,7 @@ TEST(GradientRound, AnEstimateTakesAAndItsCommitAAndB) {
     EXPECT_EQ(result.commits, 1);
     EXPECT_EQ(result.gradients, 4);
     EXPECT_EQ(result.tokens, 40);
-    EXPECT_FALSE(rank.round->EndsRun());
+    EXPECT_FALSE(rank.round->state().EndsRun());
   });
 }
 
@@ -91,10 +91,10 @@ TEST(GradientRound, APredictionIsNotMadeAtTheEnd) {
     Rank rank(comm, options);
     rank.Add(1);
     EXPECT_EQ(rank.Make(RoundKind::kPredict, {1, 0, 0}), 8 - 2 * kRate);
-    EXPECT_FALSE(rank.round->EndsRun());
+    EXPECT_FALSE(rank.round->state().EndsRun());
     rank.Add(1);
     EXPECT_EQ(rank.Make(RoundKind::kPredict, {1, 0, 0}), 8 - 2 * kRate);
-    EXPECT_TRUE(rank.round->EndsRun());
+    EXPECT_TRUE(rank.round->state().EndsRun());
   });
 }
 
@@ -102,9 +102,9 @@ TEST(GradientRound, OneRanksStopIsTheEndForAll) {
   RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
     Rank rank(comm);
     rank.Make(RoundKind::kEstimate, {1, 0, comm->rank()});
-    EXPECT_FALSE(rank.round->EndsRun());
+    EXPECT_FALSE(rank.round->state().EndsRun());
     rank.Make(RoundKind::kCommit, {1, 0, comm->rank()});
-    EXPECT_TRUE(rank.round->EndsRun());
+    EXPECT_TRUE(rank.round->state().EndsRun());
   });
 }
 
@@ -115,7 +115,7 @@ TEST(GradientRound, ClipsByTheNormOfTheMean) {
     Rank rank(comm, options);
     rank.Add(2);
     const float after = rank.Make(RoundKind::kCommit, {1, 0, 0});
-    const RoundResult& result = rank.round->result();
+    const RoundResult& result = rank.round->state().result();
     EXPECT_DOUBLE_EQ(result.grad_norm, std::sqrt(double{kCount} * 4));
     EXPECT_DOUBLE_EQ(result.clip_factor, 0.5 / (result.grad_norm + 1e-6));
     EXPECT_FLOAT_EQ(after, static_cast<float>(8 - kRate * 2 * result.clip_factor));

@@ -1,0 +1,62 @@
+#include "lib/train/round_state.h"
+
+#include "lib/train/channel_transfer.h"
+
+namespace entrain {
+
+void RoundState::Begin(RoundKind kind) {
+  kind_ = kind;
+  phase_ = RoundPhase::kBegun;
+}
+
+void RoundState::Clip(double norm, double factor) {
+  outcome_.result.grad_norm = norm;
+  outcome_.result.clip_factor = factor;
+}
+
+void RoundState::Commit() {
+  if (Commits(kind_)) {
+    progress_.Commit(outcome_.counts);
+  }
+}
+
+void RoundState::Finish() {
+  progress_.EndRound();
+  RoundResult& now = outcome_.result;
+  now.rounds = progress_.rounds();
+  now.commits = progress_.commits();
+  now.gradients = progress_.gradients();
+  now.tokens = progress_.tokens();
+  result_ = now;
+  phase_ = RoundPhase::kFinished;
+}
+
+ChannelTotals RoundState::Totals() const {
+  return {.rounds = result_.rounds,
+          .commits = result_.commits,
+          .gradients = result_.gradients,
+          .tokens = result_.tokens,
+          .microbatches = result_.microbatches,
+          .ranks = result_.ranks,
+          .lr = result_.lr,
+          .grad_norm = result_.grad_norm,
+          .clip_factor = result_.clip_factor};
+}
+
+void RoundState::GoOn(const ChannelTotals& totals) {
+  progress_.GoOn(totals.rounds, totals.commits,
+                 {.microbatches = totals.gradients, .tokens = totals.tokens});
+  result_ = {.rounds = totals.rounds,
+             .commits = totals.commits,
+             .gradients = totals.gradients,
+             .tokens = totals.tokens,
+             .committed = true,
+             .microbatches = totals.microbatches,
+             .lr = totals.lr,
+             .grad_norm = totals.grad_norm,
+             .clip_factor = totals.clip_factor,
+             .ranks = totals.ranks,
+             .joins = totals.joins};
+}
+
+}  // namespace entrain

@@ -1,0 +1,88 @@
+// The state of a gradient channel's rounds on this rank: the kind and the phase of the round under
+// way, what all ranks together have found in this round, and the results of the last round that is
+// finished. A round goes through these functions:
+//
+//   Begin -> SetOutcome -> Clip, if a norm limits the step -> Commit, unless an estimate -> Finish
+//
+// A rank that is told the outcome by another rank goes on from SetOutcome (channel_recovery.h).
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "lib/train/channel_progress.h"
+#include "lib/train/commit_plan.h"
+#include "lib/train/delay_rule.h"
+#include "lib/train/gradient_channel_options.h"
+
+namespace entrain {
+
+struct ChannelTotals;
+
+// The results of a round. They are the same on all ranks.
+struct RoundResult {
+  int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;  // totals; the last two count commits
+  bool committed = false;
+  int64_t microbatches = 0;  // micro-batches of all ranks in this round
+  double lr = 0;
+  double grad_norm =
+      std::numeric_limits<double>::quiet_NaN();  // norm of the mean; NaN: without clip_norm
+  double clip_factor = 1;
+  int64_t ranks = 0;  // number of ranks whose micro-batches are in this round
+  int64_t joins = 0;  // newcomers in the whole run, up to this round
+};
+
+// The results of a round's counts and votes. After a loss, ranks send this struct as it is in
+// memory.
+struct RoundOutcome {
+  RoundCounts counts;  // sums over all ranks
+  RoundResult result;
+};
+
+class RoundState {
+ public:
+  explicit RoundState(const ChannelOptions& options)
+      : progress_(options.limit_unit, options.limit) {}
+
+  // ---- The round under way
+  void Begin(RoundKind kind);
+  // Moves the round on to this phase.
+  void Reach(RoundPhase phase) { phase_ = phase; }
+  void SetOutcome(const RoundOutcome& outcome) { outcome_ = outcome; }
+  // Sets the norm of the mean gradient, and the factor by which the mean is clipped.
+  void Clip(double norm, double factor);
+  // Adds the counts of the outcome to the progress, unless the round is an estimate.
+  void Commit();
+  // Counts the round, and makes the outcome the results of the last round.
+  void Finish();
+  RoundKind kind() const { return kind_; }
+  RoundPhase phase() const { return phase_; }
+  const RoundOutcome& outcome() const { return outcome_; }
+  // Returns the number of the round, counted from 1.
+  int64_t number() const { return progress_.rounds() + (phase_ == RoundPhase::kFinished ? 0 : 1); }
+
+  // ---- The run
+  // Returns the results of the last round that is finished or enqueued.
+  const RoundResult& result() const { return result_; }
+  // Returns true if the run ends with the round of result().
+  bool EndsRun() const { return result_.committed && progress_.Done(); }
+  const ChannelProgress& progress() const { return progress_; }
+  ChannelProgress& progress() { return progress_; }
+  // Replaces the results of the last round by loaded ones.
+  void Restore(const RoundResult& result) { result_ = result; }
+  // Returns the numbers for newcomers that are in result().
+  ChannelTotals Totals() const;
+  // Continues from the commit that the members have just finished.
+  void GoOn(const ChannelTotals& totals);
+
+ private:
+  ChannelProgress progress_;
+  RoundKind kind_ = RoundKind::kCommit;
+  RoundPhase phase_ = RoundPhase::kFinished;
+  RoundOutcome outcome_;
+  RoundResult result_;
+};
+
+}  // namespace entrain
