@@ -164,11 +164,11 @@ absl::Status ChannelAdmission::TakeIn(const std::shared_ptr<Communicator>& grown
     ENTRAIN_RETURN_IF_ERROR(CallIn(*grown, kAdmissionNs));
     const AdmissionCard mine = {.replica = world_.mine().replica,
                                 .most_replicas = std::numeric_limits<int32_t>::max(),
-                                .first_number = round.next_number()};
+                                .first_number = round.ranks().next_number()};
     ENTRAIN_ASSIGN_OR_RETURN(*enlarged, MeetNewcomers(grown, mine, alike_));
     ChannelTotals totals = round.totals();
-    ENTRAIN_ASSIGN_OR_RETURN(
-        *cut, ShareChannel(*enlarged, options_, &round.cut(), round.buffers().params(), &totals));
+    ENTRAIN_ASSIGN_OR_RETURN(*cut, ShareChannel(*enlarged, options_, &round.ranks().cut(),
+                                                round.buffers().params(), &totals));
     return absl::OkStatus();
   };
   const absl::Status mine = take_in();

@@ -45,7 +45,7 @@ absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world
   ranks_ = world->size();
   round_.Become(enlarged, std::move(cut), totals);
   const absl::Status told = all.ok() ? Welcome(*world, options_.at.limit_ns) : all;
-  return told.ok() || round_.recovery() == nullptr ? told : GoOnWithoutLost(members);
+  return told.ok() || round_.ranks().recovery() == nullptr ? told : GoOnWithoutLost(members);
 }
 
 // Used if a rank was lost after this rank has received everything. This rank does not know whether
@@ -54,14 +54,14 @@ absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world
 // they go on with it, because they need its shard. If the members have not, they have left the
 // communicator, and this function fails at once.
 absl::Status ChannelNewcomer::GoOnWithoutLost(int members) {
-  const int first_newcomer = round_.cut().members()[static_cast<size_t>(members)];
-  const absl::Status status = round_.recovery()->Run(round_);
-  if (status.ok() && round_.cut().members()[0] < first_newcomer) {
+  const int first_newcomer = round_.ranks().cut().members()[static_cast<size_t>(members)];
+  const absl::Status status = round_.ranks().recovery()->Run(round_);
+  if (status.ok() && round_.ranks().cut().members()[0] < first_newcomer) {
     return absl::OkStatus();
   }
   const absl::Status why = absl::AbortedError(absl::StrCat(
       "no member went on with this rank after a loss", status.ok() ? "" : ": ", status.message()));
-  round_.End(why);
+  round_.ranks().End(why);
   return why;
 }
 

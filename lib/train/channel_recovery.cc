@@ -18,25 +18,25 @@ std::vector<ChannelLoss> ChannelRecovery::losses() const {
 
 // An error that only this rank has met is not answered, because a smaller communicator would not
 // help.
-bool ChannelRecovery::Answers(const absl::Status& status, const GradientRound& round) const {
+bool ChannelRecovery::Answers(const absl::Status& status, const ChannelRanks& ranks) const {
   const bool aborted_by_another =
       status.code() == absl::StatusCode::kAborted && BlameOf(status).rank >= 0;
   return (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || aborted_by_another) &&
-         !Needed(round).ok() && !stopped_.load();
+         !Needed(ranks).ok() && !stopped_.load();
 }
 
 // Returns the loss with which one of the two communicators has ended; OK if there is none.
-absl::Status ChannelRecovery::Needed(const GradientRound& round) const {
-  ENTRAIN_RETURN_IF_ERROR(LossOf(round.cut().comm().get()));
+absl::Status ChannelRecovery::Needed(const ChannelRanks& ranks) const {
+  ENTRAIN_RETURN_IF_ERROR(LossOf(ranks.cut().comm().get()));
   return LossOf(world_.comm().get());
 }
 
 absl::Status ChannelRecovery::Run(GradientRound& round) {
-  round.DropNewcomers();
+  round.ranks().DropNewcomers("a member was lost");
   while (true) {
     ENTRAIN_RETURN_IF_ERROR(Shrink(round));
     const absl::Status status = GoOn(round);
-    if (status.ok() || Needed(round).ok() || status.code() == absl::StatusCode::kDataLoss) {
+    if (status.ok() || Needed(round.ranks()).ok() || status.code() == absl::StatusCode::kDataLoss) {
       return status;
     }
   }
@@ -44,7 +44,7 @@ absl::Status ChannelRecovery::Run(GradientRound& round) {
 
 // Ends the communicators, and replaces the communicator of all ranks.
 absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
-  const std::shared_ptr<Communicator> world = world_.comm(), cut = round.cut().comm();
+  const std::shared_ptr<Communicator> world = world_.comm(), cut = round.ranks().cut().comm();
   std::vector<absl::Status> causes;
   for (const auto& one : {cut, world}) {
     if (const absl::Status loss = LossOf(one.get()); !loss.ok()) {
@@ -85,7 +85,7 @@ absl::Status ChannelRecovery::GoOn(GradientRound& round) {
   ENTRAIN_ASSIGN_OR_RETURN(const CommitPlan plan, PlanCommit(places));
   saves_ = plan.saves;
   if (plan.take_cut) {
-    round.TakeCut();
+    round.ranks().TakeCut();
   }
   if (plan.decided >= 0) {
     ENTRAIN_RETURN_IF_ERROR(Decide(plan, round));
@@ -125,12 +125,13 @@ absl::Status ChannelRecovery::Decide(const CommitPlan& plan, GradientRound& roun
 // Collective. Cuts the shards for the remaining ranks.
 absl::Status ChannelRecovery::CutAnew(GradientRound& round) {
   const std::vector<int> left = ReplicasOf(world_.places());
-  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<int> holders, HoldersOf(round.cut().members(), left));
-  ENTRAIN_RETURN_IF_ERROR(round.PrepareCut(world_.comm(), left, holders));
+  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<int> holders,
+                           HoldersOf(round.ranks().cut().members(), left));
+  ENTRAIN_RETURN_IF_ERROR(round.ranks().PrepareCut(world_.comm(), left, holders));
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
   WorkerThread::Doing("after a loss: the votes for the new cut", options.timeout_ns);
   ENTRAIN_RETURN_IF_ERROR(world_.comm()->Barrier(options));
-  round.TakeCut();
+  round.ranks().TakeCut();
   return absl::OkStatus();
 }
 

@@ -30,6 +30,7 @@
 
 namespace entrain {
 
+class ChannelRanks;
 class GradientRound;
 
 // The loss of a rank.
@@ -46,9 +47,9 @@ class ChannelRecovery {
   ChannelRecovery(ReplicaWorld& world, int64_t timeout_ns)
       : world_(world), timeout_ns_(timeout_ns) {}
 
-  // Returns true if the round has failed with `status` because a rank is lost.
-  bool Answers(const absl::Status& status, const GradientRound& round) const;
-  // Collective over the remaining ranks. A rank may call Run during a round or between rounds.
+  // Returns true if a call of `ranks` has failed with `status` because a rank is lost.
+  bool Answers(const absl::Status& status, const ChannelRanks& ranks) const;
+  // Collective over the ranks that are left. A rank may call Run during a round or between rounds.
   // Returns OK if the round is finished, if it can be repeated, or if the next round can begin.
   // After an error this rank cannot go on.
   absl::Status Run(GradientRound& round);
@@ -61,7 +62,7 @@ class ChannelRecovery {
   std::vector<ChannelLoss> losses() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  absl::Status Needed(const GradientRound& round) const;
+  absl::Status Needed(const ChannelRanks& ranks) const;
   absl::Status Shrink(const GradientRound& round);
   absl::Status GoOn(GradientRound& round);
   absl::StatusOr<std::vector<ChannelPlace>> GatherPlaces(const ChannelPlace& mine);

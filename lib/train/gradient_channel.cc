@@ -83,14 +83,14 @@ GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const Chann
       worker_(
           options_.at.limit_ns,
           [this, rank = comm->rank()](const absl::Status& why) {
-            round_.End(Annotate(why, absl::StrCat("acco: rank ", rank)));
+            round_.ranks().End(Annotate(why, absl::StrCat("acco: rank ", rank)));
           },
-          [this](absl::string_view name) { round_.comm()->NoteFunction(this, name); }) {}
+          [this](absl::string_view name) { round_.ranks().comm()->NoteFunction(this, name); }) {}
 
 void GradientChannel::Free(GradientChannel* channel) {
   const int64_t over = channel->over_.load(std::memory_order_acquire);
   if (channel->in_flight_ && over < channel->quota_.rounds()) {
-    channel->round_.Abort("acco: destroyed during a round");
+    channel->round_.ranks().Abort("acco: destroyed during a round");
   } else {
     channel->worker_.Drain().IgnoreError();
   }
@@ -106,7 +106,7 @@ absl::Status GradientChannel::Allocate() {
       accumulator_,
       PlacedArray::Allocate(options_.at.device, options_.count * SizeOf(options_.grads_dtype)));
   ENTRAIN_RETURN_IF_ERROR(round_.Allocate());
-  base_bytes_ = round_.bytes_sent();
+  base_bytes_ = round_.ranks().bytes_sent();
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(round_.buffers().own().at(),
                                     [&] { ZeroArray(accumulator_.data(), accumulator_.size()); }));
   return round_.buffers().own().Lead();
@@ -120,9 +120,9 @@ absl::Status GradientChannel::JoinMembers(Communicator& own, int64_t wait_ns) {
   ENTRAIN_RETURN_IF_ERROR(round_.AllocateForNewcomer());
   ChannelNewcomer newcomer(options_, round_, own);
   ENTRAIN_RETURN_IF_ERROR(newcomer.Join(wait_ns));
-  base_bytes_ = round_.bytes_sent();
+  base_bytes_ = round_.ranks().bytes_sent();
   ranks_ = newcomer.ranks();
-  joins_before_ = round_.joins();
+  joins_before_ = round_.ranks().joins();
   quota_.GoOn(round_.state().progress().rounds());
   over_.store(quota_.rounds(), std::memory_order_release);
   landed_ = round_.state().result();
@@ -138,7 +138,7 @@ absl::Status GradientChannel::Fail(const absl::Status& why) {
 // noticed.
 absl::Status GradientChannel::FailAll(const absl::Status& why) {
   if (!why.ok()) {
-    round_.End(why);
+    round_.ranks().End(why);
   }
   return Fail(why);
 }
@@ -189,7 +189,7 @@ absl::Status GradientChannel::Stop() {
 }
 
 void GradientChannel::Abandon() {
-  round_.End(absl::AbortedError("acco: destroyed during a call"));
+  round_.ranks().End(absl::AbortedError("acco: destroyed during a call"));
 }
 
 // Ends the calls of other ranks, which wait for the counts of the next round.
@@ -197,7 +197,7 @@ void GradientChannel::Refused(const absl::Status& why) const {
   Call call;
   call.kind = CallKind::kAllReduce;
   call.options.user_tag = GradientRound::kCountsTag;
-  round_.comm()->Refused(call, why);
+  round_.ranks().comm()->Refused(call, why);
 }
 
 absl::Status GradientChannel::CheckEnough() const {
@@ -300,8 +300,9 @@ absl::Status GradientChannel::Land() {
 // that the next round takes A + B.
 absl::Status GradientChannel::HandOver() {
   const RoundKind kind = rule_.Next(quota_.rounds());
-  ENTRAIN_RETURN_IF_ERROR(FailAll(Annotate(
-      round_.buffers().Take(accumulator_, Commits(kind), round_.cut().layer()), "acco: install")));
+  ENTRAIN_RETURN_IF_ERROR(FailAll(
+      Annotate(round_.buffers().Take(accumulator_, Commits(kind), round_.ranks().cut().layer()),
+               "acco: install")));
   RoundCounts mine = held_;
   mine.stops = stop_ ? 1 : 0;
   if (Commits(kind)) {
@@ -326,7 +327,7 @@ void GradientChannel::PostRound(RoundKind kind, const RoundCounts& mine) {
       }
       round_ns_.fetch_add(spent, std::memory_order_relaxed);
       if (!status.ok()) {
-        round_.End(status);  // so that no rank waits for this rank
+        round_.ranks().End(status);  // so that no rank waits for this rank
       }
       if (last || !status.ok()) {
         over_.fetch_add(1, std::memory_order_release);
@@ -350,13 +351,13 @@ ChannelInfo GradientChannel::info() const {
   info.finished = finished_;
   info.exposed_ns = exposed_ns_;
   info.round_ns = landed_ns_;
-  info.bytes_sent = round_.bytes_sent() - base_bytes_;
-  info.bytes_held = accumulator_.size() + round_.bytes();
+  info.bytes_sent = round_.ranks().bytes_sent() - base_bytes_;
+  info.bytes_held = accumulator_.size() + round_.buffers().bytes() + round_.ranks().cut_bytes();
   return info;
 }
 
 std::vector<ChannelLoss> GradientChannel::losses() const {
-  const ChannelRecovery* const recovery = round_.recovery();
+  const ChannelRecovery* const recovery = round_.ranks().recovery();
   return recovery == nullptr ? std::vector<ChannelLoss>() : recovery->losses();
 }
 

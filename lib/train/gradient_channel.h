@@ -122,9 +122,9 @@ class GradientChannel final : public StateOwner {
   std::vector<ChannelLoss> losses() const;
   // Returns the cut of which this rank has a shard. A round may cut the shards anew, so with
   // on_loss finish or admit this must not be called while a round is under way.
-  const Slab& slab() const { return round_.cut().slab(); }
+  const Slab& slab() const { return round_.ranks().cut().slab(); }
   // Returns this rank's shard: slab().layer(0).valid elements of master_dtype.
-  const void* master() const { return round_.shard().theta(); }
+  const void* master() const { return round_.ranks().cut().own().theta(); }
 
  private:
   GradientChannel(std::shared_ptr<Communicator> comm, const ChannelOptions& options);

@@ -33,7 +33,7 @@ void GradientChannel::VisitState(StateVisitor& visitor) {
   record_.Fill({in_flight_, rule_.kind(), finished_, landed_, round_.state().result()});
   round_.state().progress().VisitState(visitor);
   quota_.VisitState(visitor);
-  round_.shard().VisitState(visitor);
+  round_.ranks().cut().own().VisitState(visitor);
   record_.VisitGroups(visitor);
   if (visitor.kind() == CheckpointKind::kExact) {
     record_.VisitRounds(visitor);
@@ -54,7 +54,7 @@ void GradientChannel::VisitState(StateVisitor& visitor) {
 // because the calls that connect newcomers are untagged too.
 void GradientChannel::Quieten() {
   worker_.Drain().IgnoreError();  // the next use of the worker returns its error
-  round_.AwaitNewcomers();
+  round_.ranks().AwaitNewcomers();
 }
 
 absl::Status GradientChannel::AddState(absl::string_view name, Holder holder, DType dtype,
@@ -88,10 +88,10 @@ absl::Status GradientChannel::Prepare(AllRanks& all, CheckpointKind kind, absl::
 absl::Status GradientChannel::Save(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   Quieten();
-  ChannelRecovery* const recovery = round_.recovery();
+  ChannelRecovery* const recovery = round_.ranks().recovery();
   const int64_t saves = recovery == nullptr ? 0 : recovery->saves();
   absl::Status status = SaveOnce(options);
-  while (round_.Answers(status)) {
+  while (round_.ranks().Answers(status)) {
     status = worker_.Wait(worker_.Post([this, recovery] { return recovery->Run(round_); }));
     if (!status.ok()) {
       return Fail(Annotate(status, "acco: save"));
@@ -106,7 +106,7 @@ absl::Status GradientChannel::Save(const CheckpointOptions& options) {
 
 absl::Status GradientChannel::SaveOnce(const CheckpointOptions& options) {
   Quieten();
-  AllRanks all(round_.comm(), nullptr, options.timeout_ns);
+  AllRanks all(round_.ranks().comm(), nullptr, options.timeout_ns);
   const auto save = [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(Prepare(all, options.kind, CheckOptions(options)));
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
@@ -115,19 +115,19 @@ absl::Status GradientChannel::SaveOnce(const CheckpointOptions& options) {
     return SaveState(all, PartOf(slab()), options, round_.state().progress().commits(), state);
   };
   const absl::Status status = save();
-  return round_.Answers(status) ? status : End(all, status, "save");
+  return round_.ranks().Answers(status) ? status : End(all, status, "save");
 }
 
 absl::StatusOr<std::unique_ptr<OpenState>> GradientChannel::Open(CheckpointKind kind) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   const auto open = [&]() -> absl::StatusOr<std::unique_ptr<OpenState>> {
     ENTRAIN_RETURN_IF_ERROR(worker_.Drain());
-    round_.AwaitNewcomers();
+    round_.ranks().AwaitNewcomers();
     ENTRAIN_RETURN_IF_ERROR(CheckKind(options_, kind));
     ENTRAIN_RETURN_IF_ERROR(CheckSavable(kind));
     auto list = std::make_unique<StateList>(slab(), kind, round_.buffers().own().callers());
     VisitState(*list);
-    return OpenState::Make(this, AllRanks(round_.comm(), nullptr, 0), PartOf(slab()),
+    return OpenState::Make(this, AllRanks(round_.ranks().comm(), nullptr, 0), PartOf(slab()),
                            std::move(list), options_.at.limit_ns);
   };
   auto opened = open();
@@ -137,7 +137,7 @@ absl::StatusOr<std::unique_ptr<OpenState>> GradientChannel::Open(CheckpointKind 
 absl::Status GradientChannel::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   Quieten();
-  AllRanks all(round_.comm(), nullptr, options.timeout_ns);
+  AllRanks all(round_.ranks().comm(), nullptr, options.timeout_ns);
   StateList state(slab(), options.kind, round_.buffers().own().callers());
   return Restore(all, "load", CheckOptions(options), &state, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
@@ -148,7 +148,7 @@ absl::Status GradientChannel::Load(const CheckpointOptions& options) {
 absl::Status GradientChannel::TakeUp(OpenState& state, int64_t timeout_ns) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   Quieten();
-  AllRanks all(round_.comm(), nullptr, timeout_ns);
+  AllRanks all(round_.ranks().comm(), nullptr, timeout_ns);
   StateList live(slab(), state.kind(), round_.buffers().own().callers());
   const absl::Status status =
       Restore(all, "commit", absl::OkStatus(), &live, [&] { return state.GiveTo(all, &live); });
@@ -187,11 +187,11 @@ absl::Status GradientChannel::Restore(AllRanks& all, absl::string_view doing, ab
   over_.store(quota_.rounds(), std::memory_order_release);
   RoundResult made = rounds.made;
   landed_ = rounds.landed;
-  made.ranks = landed_.ranks = round_.comm()->size();
-  made.joins = landed_.joins = round_.joins();
+  made.ranks = landed_.ranks = round_.ranks().comm()->size();
+  made.joins = landed_.joins = round_.ranks().joins();
   round_.state().Restore(made);
   landed_ns_ = 0;
-  if (const absl::Status copied = End(all, round_.RenewCopies(), doing); !copied.ok()) {
+  if (const absl::Status copied = End(all, round_.ranks().cut().RenewCopy(), doing); !copied.ok()) {
     return FailAll(copied);
   }
   return state->kind() == CheckpointKind::kPortable ? GoOnFromMasters(all) : absl::OkStatus();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,52 +18,23 @@
 namespace entrain {
 
 GradientRound::GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options)
-    : first_comm_(std::move(comm)), options_(options), buffers_(options), state_(options) {}
+    : options_(options), buffers_(options), ranks_(std::move(comm), options), state_(options) {}
 
 GradientRound::~GradientRound() {
   Settle().IgnoreError();
 }
 
-std::shared_ptr<Communicator> GradientRound::comm() const {
-  return world_ == nullptr ? first_comm_ : world_->comm();
-}
-
-uint64_t GradientRound::bytes_sent() const {
-  return comm()->stats().bytes_sent + (world_ == nullptr ? 0 : world_->bytes_before());
-}
-
-void GradientRound::End(const absl::Status& why) {
-  if (recovery_ != nullptr) {
-    recovery_->Stop();
-  }
-  if (world_ != nullptr) {
-    world_->End(why);
-  } else {
-    first_comm_->EndWith(why);
-  }
-}
-
-void GradientRound::Abort(absl::string_view reason) {
-  if (recovery_ != nullptr) {
-    recovery_->Stop();
-  }
-  comm()->Abort(reason);
-  if (world_ != nullptr) {
-    world_->End(absl::AbortedError(reason));  // also ends the communicator of newcomers
-  }
-}
-
 absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
   const int64_t before = state_.progress().rounds();
   absl::Status status = MakeWhole(kind, mine);
-  while (Answers(status)) {
-    status = recovery_->Run(*this);
+  while (ranks_.Answers(status)) {
+    status = ranks_.recovery()->Run(*this);
     if (!status.ok()) {
       break;
     }
     status = state_.progress().rounds() > before ? Close() : MakeWhole(kind, mine);
   }
-  if (recovery_ != nullptr && state_.phase() == RoundPhase::kFinished && state_.EndsRun()) {
+  if (ranks_.recovery() != nullptr && state_.phase() == RoundPhase::kFinished && state_.EndsRun()) {
     return absl::OkStatus();  // the other ranks may have left
   }
   return Annotate(status, absl::StrCat("acco: round ", state_.number()));
@@ -72,14 +42,10 @@ absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
 
 // Handles newcomers, which may take part in this round, and runs the round.
 absl::Status GradientRound::MakeWhole(RoundKind kind, const RoundCounts& mine) {
-  if (admission_ != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(admission_->Attend(*this));
+  if (ChannelAdmission* const admission = ranks_.admission(); admission != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(admission->Attend(*this));
   }
   return Make(kind, mine);
-}
-
-bool GradientRound::Answers(const absl::Status& status) const {
-  return recovery_ != nullptr && recovery_->Answers(status, *this);
 }
 
 absl::Status GradientRound::Make(RoundKind kind, const RoundCounts& mine) {
@@ -96,12 +62,12 @@ absl::Status GradientRound::AddUp(RoundKind kind, const RoundCounts& mine) {
   ENTRAIN_RETURN_IF_ERROR(ShareCounts(mine, &now.counts));
   now.result = {.committed = Commits(state_.kind()),
                 .microbatches = now.counts.microbatches,
-                .ranks = cut_->comm()->size(),
-                .joins = joins_};
+                .ranks = ranks_.cut().comm()->size(),
+                .joins = ranks_.joins()};
   ENTRAIN_RETURN_IF_ERROR(SetRate(&now.result));
   if (Votes()) {
     Doing("copies");
-    ENTRAIN_RETURN_IF_ERROR(cut_->ExchangeSums(buffers_.com()));
+    ENTRAIN_RETURN_IF_ERROR(ranks_.cut().ExchangeSums(buffers_.com()));
     state_.Reach(RoundPhase::kReady);
   }
   state_.SetOutcome(now);
@@ -128,7 +94,7 @@ GradientSum GradientRound::Sum() const {
 // The sum is A in an estimate, and A + B in the commit that follows the estimate.
 absl::Status GradientRound::Step(const GradientSum& sum, double lr) {
   const int64_t commits = state_.progress().commits();
-  ShardStep& shard = cut_->own();
+  ShardStep& shard = ranks_.cut().own();
   switch (state_.kind()) {
     case RoundKind::kEstimate:
       return shard.Estimate(sum, {commits + 1, lr});
@@ -146,7 +112,8 @@ absl::Status GradientRound::Step(const GradientSum& sum, double lr) {
 absl::Status GradientRound::StepCopy() {
   absl::Status stepped;
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(buffers_.own().at(), [&] {
-    stepped = cut_->CommitCopy(Sum(), {state_.progress().commits(), state_.outcome().result.lr});
+    stepped =
+        ranks_.cut().CommitCopy(Sum(), {state_.progress().commits(), state_.outcome().result.lr});
   }));
   return stepped;
 }
@@ -154,15 +121,16 @@ absl::Status GradientRound::StepCopy() {
 // At the end of the run no rank leaves before all ranks have finished the last round, because a
 // rank that has not finished the round may need the others.
 absl::Status GradientRound::Close() {
-  if (admission_ != nullptr && state_.EndsRun()) {
-    admission_->Await();
-    admission_->Drop("the run is over");
+  if (!state_.EndsRun()) {
+    return absl::OkStatus();
   }
-  if (recovery_ == nullptr || !state_.EndsRun()) {
+  ranks_.AwaitNewcomers();
+  ranks_.DropNewcomers("the run is over");
+  if (ranks_.recovery() == nullptr) {
     return absl::OkStatus();
   }
   Doing("end");
-  return Annotate(cut_->comm()->Barrier(TimedCall(options_.timeout_ns, -1, true)), "end");
+  return Annotate(ranks_.cut().comm()->Barrier(TimedCall(options_.timeout_ns, -1, true)), "end");
 }
 
 // Sums the counts while the gradients are summed.
@@ -172,24 +140,25 @@ absl::Status GradientRound::ShareCounts(const RoundCounts& mine, RoundCounts* al
     AdmissionCounts newcomers;
   };
   static_assert(sizeof(Numbers) == 6 * sizeof(int64_t));
-  Numbers own{mine, admission_ == nullptr ? AdmissionCounts() : admission_->Tell()}, sums;
+  ChannelAdmission* const admission = ranks_.admission();
+  Numbers own{mine, admission == nullptr ? AdmissionCounts() : admission->Tell()}, sums;
   Call counts;
   counts.kind = CallKind::kAllReduce;
   counts.dtype = DType::kI64;
-  counts.count = admission_ == nullptr ? 3 : 6;
+  counts.count = admission == nullptr ? 3 : 6;
   const int64_t bytes = counts.count * static_cast<int64_t>(sizeof(int64_t));
   counts.in = {&own, bytes};
   counts.out = {&sums, bytes};
   counts.options = TimedCall(options_.timeout_ns, kCountsTag, true);
   Doing("counts and gradients");
-  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> shared, cut_->comm()->Start(counts));
+  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> shared, ranks_.cut().comm()->Start(counts));
   const absl::Status status = Carry("gradients", GradientsCall());
   shared->Wait(Deadline::Never(), true);  // the call has a deadline of its own
   ENTRAIN_RETURN_IF_ERROR(status);
   ENTRAIN_RETURN_IF_ERROR(Annotate(shared->status(), "counts"));
   *all = sums.counts;
-  if (admission_ != nullptr) {
-    admission_->Hear(sums.newcomers);
+  if (admission != nullptr) {
+    admission->Hear(sums.newcomers);
   }
   return absl::OkStatus();
 }
@@ -209,24 +178,24 @@ absl::Status GradientRound::Vote() {
   std::vector<uint64_t> mine;
   if (clips) {
     double square = 0;
-    ENTRAIN_RETURN_IF_ERROR(
-        ComputeAt(buffers_.own().at(), [&] { square = shard().SumOfSquares(buffers_.com()); }));
+    ENTRAIN_RETURN_IF_ERROR(ComputeAt(
+        buffers_.own().at(), [&] { square = ranks_.cut().own().SumOfSquares(buffers_.com()); }));
     mine.push_back(std::bit_cast<uint64_t>(square));
   }
   if (Votes()) {
-    mine.insert(mine.end(), {cut_->sums().own, cut_->sums().copy});
+    mine.insert(mine.end(), {ranks_.cut().sums().own, ranks_.cut().sums().copy});
   }
   if (mine.empty()) {
     return absl::OkStatus();
   }
-  const size_t words = mine.size(), ranks = static_cast<size_t>(cut_->comm()->size());
+  const size_t words = mine.size(), ranks = static_cast<size_t>(ranks_.cut().comm()->size());
   std::vector<uint64_t> all(words * ranks);
   const char* const what = clips ? "norm" : "votes";
   Doing(what);
-  ENTRAIN_RETURN_IF_ERROR(
-      Annotate(cut_->comm()->AllGather(mine.data(), all.data(), static_cast<int64_t>(words),
-                                       DType::kI64, TimedCall(options_.timeout_ns, kDataTag, true)),
-               what));
+  ENTRAIN_RETURN_IF_ERROR(Annotate(
+      ranks_.cut().comm()->AllGather(mine.data(), all.data(), static_cast<int64_t>(words),
+                                     DType::kI64, TimedCall(options_.timeout_ns, kDataTag, true)),
+      what));
   double square = 0;
   std::vector<ShardSums> sums;
   for (size_t at = 0; at < all.size(); at += words) {
@@ -244,7 +213,7 @@ absl::Status GradientRound::Vote() {
 }
 
 absl::Status GradientRound::CheckCopies(absl::Span<const ShardSums> sums) const {
-  for (size_t rank = 0; cut_->has_copy() && rank < sums.size(); ++rank) {
+  for (size_t rank = 0; ranks_.cut().has_copy() && rank < sums.size(); ++rank) {
     const size_t right = (rank + 1) % sums.size();
     if (sums[right].copy != sums[rank].own) {
       return absl::DataLossError(absl::StrCat("the copy of rank ", rank, "'s shard on rank ", right,
@@ -283,9 +252,9 @@ Call GradientRound::ParametersCall() const {
 absl::Status GradientRound::Carry(const char* what, Call call) {
   call.options = Options();
   if (!buffers_.on_device()) {
-    return Annotate(cut_->comm()->Run(call), what);
+    return Annotate(ranks_.cut().comm()->Run(call), what);
   }
-  auto work = cut_->comm()->Start(call);
+  auto work = ranks_.cut().comm()->Start(call);
   if (work.ok()) {
     carried_.push_back({what, *std::move(work)});
   }
@@ -295,10 +264,10 @@ absl::Status GradientRound::Carry(const char* what, Call call) {
 absl::Status GradientRound::GatherParameters() {
   Doing("parameters");
   absl::Status status;
-  if (Votes() && cut_->has_copy()) {
+  if (Votes() && ranks_.cut().has_copy()) {
     Call gather = ParametersCall();
     gather.options = Options();
-    const auto work = cut_->comm()->Start(gather);
+    const auto work = ranks_.cut().comm()->Start(gather);
     status = StepCopy();  // also if the call has failed: the commit is decided
     if (work.ok()) {
       (*work)->Wait(Deadline::Never(), true);  // the call has a deadline of its own
@@ -338,49 +307,21 @@ CallOptions GradientRound::Options(bool on_stream) const {
 }
 
 absl::Status GradientRound::Allocate() {
-  const int ranks = first_comm_->size();
-  ENTRAIN_RETURN_IF_ERROR(buffers_.Allocate(ranks));
-  if (options_.ranks_change()) {
-    ENTRAIN_ASSIGN_OR_RETURN(
-        world_, ReplicaWorld::Make(first_comm_, {.replica = first_comm_->rank(), .slot = 0}, 1,
-                                   options_.timeout_ns));
-    StartMembership();
-  }
-  next_number_ = ranks;
-  std::vector<int> members(static_cast<size_t>(ranks));
-  std::iota(members.begin(), members.end(), 0);
-  ENTRAIN_ASSIGN_OR_RETURN(cut_, ChannelCut::Make(first_comm_, options_, std::move(members)));
-  CountBytes();
+  const std::shared_ptr<Communicator> comm = ranks_.comm();
+  ENTRAIN_RETURN_IF_ERROR(buffers_.Allocate(comm->size()));
+  ENTRAIN_RETURN_IF_ERROR(ranks_.Start());
   ENTRAIN_RETURN_IF_ERROR(WaitForStream(options_.at, Deadline::After(options_.at.limit_ns)));
-  ENTRAIN_RETURN_IF_ERROR(first_comm_->Broadcast(
-      options_.params, options_.count, options_.params_dtype, 0, Options(/*on_stream=*/false)));
+  ENTRAIN_RETURN_IF_ERROR(comm->Broadcast(options_.params, options_.count, options_.params_dtype, 0,
+                                          Options(/*on_stream=*/false)));
   if (options_.at.device != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(WarmUp());
   }
-  if (world_ != nullptr) {
-    first_comm_ = nullptr;  // world_ has it, and may replace it
-  }
   return ComputeAt(buffers_.own().at(),
-                   [&] { cut_->Start(static_cast<const std::byte*>(options_.params)); });
+                   [&] { ranks_.cut().Start(static_cast<const std::byte*>(options_.params)); });
 }
 
 absl::Status GradientRound::AllocateForNewcomer() {
   return buffers_.Allocate(kMostChannelRanks);
-}
-
-// Makes the objects that need world_.
-void GradientRound::StartMembership() {
-  if (options_.on_loss == OnLoss::kFinish) {
-    recovery_ = std::make_unique<ChannelRecovery>(*world_, options_.timeout_ns);
-  }
-  if (options_.admit == Admit::kExchange) {
-    admission_ = std::make_unique<ChannelAdmission>(options_, *world_,
-                                                    [this](const absl::Status& why) { End(why); });
-  }
-}
-
-void GradientRound::CountBytes() {
-  bytes_.store(buffers_.bytes() + cut_->bytes(), std::memory_order_relaxed);
 }
 
 // Calls, and kernels that return a number, allocate their memory when they start or run for the
@@ -388,25 +329,25 @@ void GradientRound::CountBytes() {
 // calls of a round are run once here, on arbitrary data, while no stream waits.
 absl::Status GradientRound::WarmUp() {
   ENTRAIN_RETURN_IF_ERROR(
-      ComputeAt(buffers_.own().at(), [this] { shard().SumOfSquares(buffers_.com()); }));
+      ComputeAt(buffers_.own().at(), [this] { ranks_.cut().own().SumOfSquares(buffers_.com()); }));
   for (Call call : {GradientsCall(), ParametersCall()}) {
     call.options = Options(/*on_stream=*/false);
-    ENTRAIN_RETURN_IF_ERROR(Annotate(first_comm_->Run(call), "warm-up call"));
+    ENTRAIN_RETURN_IF_ERROR(Annotate(ranks_.comm()->Run(call), "warm-up call"));
   }
   // Two calls may be under way, because one begins before the other is over. Their elements may
   // differ in size.
   Call wider = SizeOf(options_.params_dtype) >= SizeOf(options_.wire_dtype) ? ParametersCall()
                                                                             : GradientsCall();
   wider.options = Options();
-  return first_comm_->Reserve(wider, 2);
+  return ranks_.comm()->Reserve(wider, 2);
 }
 
 absl::Status GradientRound::MastersToCom() {
   ENTRAIN_RETURN_IF_ERROR(
-      ComputeAt(buffers_.own().at(), [&] { shard().WriteTheta(buffers_.com()); }));
+      ComputeAt(buffers_.own().at(), [&] { ranks_.cut().own().WriteTheta(buffers_.com()); }));
   Call gather = ParametersCall();
   gather.options = Options();
-  return cut_->comm()->Run(gather);
+  return ranks_.cut().comm()->Run(gather);
 }
 
 absl::Status GradientRound::PublishMasters() {
@@ -416,68 +357,35 @@ absl::Status GradientRound::PublishMasters() {
 
 // ---- Newcomers ---------------------------------------------------------------------------------
 
-void GradientRound::AwaitNewcomers() {
-  if (admission_ != nullptr) {
-    admission_->Await();
-  }
-}
-
-void GradientRound::DropNewcomers() {
-  if (admission_ != nullptr) {
-    admission_->Drop("a member was lost");
-  }
-}
-
 ChannelTotals GradientRound::totals() const {
   ChannelTotals all = state_.Totals();
-  all.joins = joins_;
-  all.cuts = cuts_;
-  all.saves = recovery_ == nullptr ? 0 : recovery_->saves();
+  all.joins = ranks_.joins();
+  all.cuts = ranks_.cuts();
+  all.saves = ranks_.saves();
   return all;
 }
 
-// Replaces the present cut by the cut of members and newcomers.
-void GradientRound::Adopt(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
-                          int64_t cuts, int64_t joins) {
-  cut_ = std::move(cut);
-  prepared_ = nullptr;
-  cuts_ = cuts + 1;
-  joins_ = joins + static_cast<int64_t>(enlarged.parties.newcomers.size());
-  next_number_ = enlarged.places.back().replica + 1;  // newcomers are the last ranks
-  CountBytes();
-}
-
 void GradientRound::Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut) {
-  world_->Adopt(enlarged.world, enlarged.places);
-  Adopt(enlarged, std::move(cut), cuts_, joins_);
+  ranks_.Enlarge(enlarged, std::move(cut));
   // The gradients were taken for the old cut, which has another padding.
   buffers_.ClearPadding(layer());
 }
 
 void GradientRound::Become(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
                            const ChannelTotals& totals) {
-  admission_ = nullptr;
-  recovery_ = nullptr;
-  world_ = ReplicaWorld::Of(enlarged.world, 1, options_.timeout_ns, enlarged.places);
-  first_comm_ = nullptr;
-  StartMembership();
-  if (recovery_ != nullptr) {
-    recovery_->Saved(totals.saves);
-  }
-  Adopt(enlarged, std::move(cut), totals.cuts, totals.joins);
+  ranks_.Become(enlarged, std::move(cut), totals);
   state_.GoOn(totals);
 }
 
 // ---- After a loss ------------------------------------------------------------------------------
 
 ChannelPlace GradientRound::place() const {
-  return {
-      .cuts = cuts_,
-      .prepared = prepared_ == nullptr ? 0 : static_cast<int64_t>(prepared_->comm()->generation()),
-      .rounds = state_.progress().rounds(),
-      .commits = Commits(state_.kind()) ? 1 : 0,
-      .phase = state_.phase(),
-      .saves = recovery_->saves()};
+  return {.cuts = ranks_.cuts(),
+          .prepared = ranks_.prepared(),
+          .rounds = state_.progress().rounds(),
+          .commits = Commits(state_.kind()) ? 1 : 0,
+          .phase = state_.phase(),
+          .saves = ranks_.saves()};
 }
 
 absl::Status GradientRound::Decide(int64_t rounds, const RoundOutcome& outcome) {
@@ -489,34 +397,18 @@ absl::Status GradientRound::Decide(int64_t rounds, const RoundOutcome& outcome) 
     return absl::OkStatus();  // an estimate changes nothing but the parameters
   }
   ENTRAIN_RETURN_IF_ERROR(Apply());
-  return cut_->has_copy() ? StepCopy() : absl::OkStatus();
-}
-
-absl::Status GradientRound::PrepareCut(std::shared_ptr<Communicator> comm, std::vector<int> members,
-                                       absl::Span<const int> holders) {
-  prepared_ = nullptr;
-  ENTRAIN_ASSIGN_OR_RETURN(auto cut,
-                           ChannelCut::Make(std::move(comm), options_, std::move(members)));
-  ENTRAIN_RETURN_IF_ERROR(cut->TakeFrom(cut_.get(), holders));
-  prepared_ = std::move(cut);
-  return absl::OkStatus();
-}
-
-void GradientRound::TakeCut() {
-  if (prepared_ != nullptr) {
-    cut_ = std::exchange(prepared_, nullptr);
-    ++cuts_;
-    CountBytes();
-  }
+  return ranks_.cut().has_copy() ? StepCopy() : absl::OkStatus();
 }
 
 absl::Status GradientRound::ShareParameters(int root, int64_t rounds) {
   const bool lacks = state_.progress().rounds() == rounds;
   // A rank that is in the next round has installed the parameters.
-  const bool installed = cut_->comm()->rank() == root && state_.phase() != RoundPhase::kFinished;
+  const bool installed =
+      ranks_.cut().comm()->rank() == root && state_.phase() != RoundPhase::kFinished;
   void* const params = installed ? options_.params : buffers_.com();
-  ENTRAIN_RETURN_IF_ERROR(cut_->comm()->Broadcast(params, options_.count, options_.params_dtype,
-                                                  root, TimedCall(options_.timeout_ns, -1, true)));
+  ENTRAIN_RETURN_IF_ERROR(ranks_.cut().comm()->Broadcast(params, options_.count,
+                                                         options_.params_dtype, root,
+                                                         TimedCall(options_.timeout_ns, -1, true)));
   if (lacks) {
     state_.Finish();
   }

@@ -15,10 +15,9 @@
 // newcomers (channel_admission.h).
 //
 // Thread safety: one thread at a time: the worker between Take and Publish, otherwise the caller's
-// thread. comm, bytes, bytes_sent, End and Abort may be called from any thread.
+// thread. ranks() has functions that may be called from any thread.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,14 +28,12 @@
 
 #include "lib/base/call.h"
 #include "lib/comm/communicator.h"
-#include "lib/train/channel_admission.h"
 #include "lib/train/channel_buffers.h"
 #include "lib/train/channel_cut.h"
-#include "lib/train/channel_recovery.h"
+#include "lib/train/channel_ranks.h"
 #include "lib/train/channel_transfer.h"
 #include "lib/train/commit_plan.h"
 #include "lib/train/gradient_channel_options.h"
-#include "lib/train/replica_world.h"
 #include "lib/train/round_state.h"
 #include "lib/train/shard_step.h"
 #include "lib/train/slab.h"
@@ -65,22 +62,10 @@ class GradientRound {
 
   const RoundState& state() const { return state_; }
   RoundState& state() { return state_; }
-  const ChannelCut& cut() const { return *cut_; }
-  const ShardStep& shard() const { return cut_->own(); }
-  ShardStep& shard() { return cut_->own(); }
+  const ChannelRanks& ranks() const { return ranks_; }
+  ChannelRanks& ranks() { return ranks_; }
   ChannelBuffers& buffers() { return buffers_; }
   const ChannelBuffers& buffers() const { return buffers_; }
-  int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  // Returns the communicator of the remaining ranks and the newcomers.
-  std::shared_ptr<Communicator> comm() const;
-  uint64_t bytes_sent() const;
-  // End and Abort end the communicator as the functions of Communicator do. They also end a
-  // recovery under way.
-  void End(const absl::Status& why);
-  void Abort(absl::string_view reason);
-  // Collective. Renews the neighbours' copies of the masters and of the state, which have changed
-  // outside a round.
-  absl::Status RenewCopies() { return cut_->RenewCopy(); }
 
   // ---- The parts of Run, one after the other
   // Sums counts and gradients, and exchanges sums with the neighbours.
@@ -96,14 +81,8 @@ class GradientRound {
   absl::Status GatherParameters();
 
   // ---- Newcomers
-  // Blocks until no newcomers are being connected. Must be called before untagged calls on comm().
-  void AwaitNewcomers();
-  // Turns away newcomers that are being connected. Must be called on all ranks.
-  void DropNewcomers();
+  // Returns the numbers that members send to newcomers.
   ChannelTotals totals() const;
-  int64_t joins() const { return joins_; }  // newcomers in the whole run
-  // Returns the number that the next newcomer gets. No number is used twice.
-  int next_number() const { return next_number_; }
   // Replaces the members' communicator and cut by the larger communicator and its cut.
   void Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut);
   // Makes this newcomer a rank of `enlarged`. The members have just finished the round of `totals`.
@@ -111,21 +90,11 @@ class GradientRound {
               const ChannelTotals& totals);
 
   // ---- After a loss
-  // Returns null if a loss is an error.
-  ChannelRecovery* recovery() const { return recovery_.get(); }
-  // Returns true if the recovery can handle the failure of a call with `status`.
-  bool Answers(const absl::Status& status) const;
+  // Returns how far this rank has come.
   ChannelPlace place() const;
   // Makes the step of the commit that other ranks have decided, unless this rank has made it.
   // `rounds` is the number of rounds before that commit.
   absl::Status Decide(int64_t rounds, const RoundOutcome& outcome);
-  // Collective over `comm`. Receives the shards of a cut for the ranks of `comm`. `members` has the
-  // numbers of these ranks. `holders` has, for each shard of the present cut, the rank that holds
-  // it.
-  absl::Status PrepareCut(std::shared_ptr<Communicator> comm, std::vector<int> members,
-                          absl::Span<const int> holders);
-  // Replaces the cut by the prepared one, if there is one.
-  void TakeCut();
   // Collective. Rank `root` has finished the round that follows `rounds` rounds. A rank that has
   // not finished this round receives the parameters from `root`, and finishes it with them.
   absl::Status ShareParameters(int root, int64_t rounds);
@@ -138,9 +107,6 @@ class GradientRound {
     RefPtr<Work> work;
   };
 
-  void Adopt(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut, int64_t cuts,
-             int64_t joins);
-  void StartMembership();
   absl::Status WarmUp();
   absl::Status Make(RoundKind kind, const RoundCounts& mine);
   absl::Status MakeWhole(RoundKind kind, const RoundCounts& mine);
@@ -156,25 +122,16 @@ class GradientRound {
   Call ParametersCall() const;
   CallOptions Options(bool on_stream = true) const;
   void Doing(const char* what) const;
-  void CountBytes();
   GradientSum Sum() const;
   // Returns true if the round is a commit that ranks also make on their copies.
-  bool Votes() const { return recovery_ != nullptr && Commits(state_.kind()); }
-  const SlabLayer& layer() const { return cut_->layer(); }
+  bool Votes() const { return ranks_.recovery() != nullptr && Commits(state_.kind()); }
+  const SlabLayer& layer() const { return ranks_.cut().layer(); }
 
-  std::shared_ptr<Communicator> first_comm_;  // null if world_ is set, which then has it
   const ChannelOptions& options_;
   ChannelBuffers buffers_;
-  std::unique_ptr<ReplicaWorld> world_;          // null: the ranks do not change
-  std::unique_ptr<ChannelRecovery> recovery_;    // null: a loss is an error
-  std::unique_ptr<ChannelAdmission> admission_;  // null: no newcomer is taken in
-  std::unique_ptr<ChannelCut> cut_, prepared_;
-  int64_t cuts_ = 0;   // how often the shards were cut anew
-  int64_t joins_ = 0;  // newcomers in the whole run
-  int next_number_ = 0;
+  ChannelRanks ranks_;
   RoundState state_;
   std::vector<Carried> carried_;  // calls under way
-  std::atomic<int64_t> bytes_{0};
 };
 
 }  // namespace entrain

@@ -705,7 +705,7 @@ TEST(ChannelJoin, ANewcomerThatComesWithOneThatLeaves) {
 void TakeIn(GradientRound& round, const ChannelOptions& options, int rank, EnlargedWorld* enlarged,
             std::unique_ptr<ChannelCut>* cut) {
   Applicants applicants("acco", options.admit_store, "acco");
-  const auto grown = applicants.Grow(*round.comm(), 1, 1, options.timeout_ns);
+  const auto grown = applicants.Grow(*round.ranks().comm(), 1, 1, options.timeout_ns);
   ASSERT_TRUE(grown.ok()) << grown.status();
   ASSERT_NE(*grown, nullptr);
   ASSERT_EQ(CallIn(**grown, options.timeout_ns), absl::OkStatus());
@@ -714,7 +714,8 @@ void TakeIn(GradientRound& round, const ChannelOptions& options, int rank, Enlar
   ASSERT_TRUE(met.ok()) << met.status();
   *enlarged = *std::move(met);
   ChannelTotals totals = round.totals();
-  auto shared = ShareChannel(*enlarged, options, &round.cut(), round.buffers().params(), &totals);
+  auto shared =
+      ShareChannel(*enlarged, options, &round.ranks().cut(), round.buffers().params(), &totals);
   ASSERT_TRUE(shared.ok()) << shared.status();
   *cut = *std::move(shared);
   int64_t step = 0;
@@ -725,7 +726,7 @@ void TakeIn(GradientRound& round, const ChannelOptions& options, int rank, Enlar
 void CommitOnes(GradientRound& round) {
   auto ones = *PlacedArray::Allocate(nullptr, kCount * static_cast<int64_t>(sizeof(float)));
   std::fill_n(reinterpret_cast<float*>(ones.data()), kCount, 1.0f);
-  ASSERT_EQ(round.buffers().Take(ones, true, round.cut().layer()), absl::OkStatus());
+  ASSERT_EQ(round.buffers().Take(ones, true, round.ranks().cut().layer()), absl::OkStatus());
   ASSERT_EQ(round.Run(RoundKind::kCommit, {1, 1, 0}), absl::OkStatus());
   ASSERT_EQ(round.buffers().Publish(), absl::OkStatus());
 }

@@ -63,7 +63,8 @@ class Rank {
     for (int64_t i = 0; i < kCount; ++i) {
       reinterpret_cast<float*>(accumulator_.data())[i] = static_cast<float>(number_) + more;
     }
-    ASSERT_EQ(round_->buffers().Take(accumulator_, true, round_->cut().layer()), absl::OkStatus());
+    ASSERT_EQ(round_->buffers().Take(accumulator_, true, round_->ranks().cut().layer()),
+              absl::OkStatus());
   }
   // Makes the round as far as `to`, and takes part in the calls of the others, which go on to
   // `furthest`. The parameters will be `params`.
@@ -73,7 +74,7 @@ class Rank {
     if (commit && to >= Place::kVoted) {
       ASSERT_EQ(round_->Vote(), absl::OkStatus());
     } else if (commit && furthest >= Place::kVoted) {
-      const ShardSums mine = round_->cut().sums();
+      const ShardSums mine = round_->ranks().cut().sums();
       std::vector<ShardSums> all(kRanks);
       ASSERT_EQ(comm_->AllGather(&mine, all.data(), 2, DType::kI64, Tagged()), absl::OkStatus());
     }
@@ -102,7 +103,7 @@ class Rank {
                 -1.0f);  // the sums of this round
   }
   void Whole(RoundKind kind) { EXPECT_EQ(round_->Run(kind, {1, 0, 0}), absl::OkStatus()); }
-  void GiveUp() { round_->Abort("gives up"); }
+  void GiveUp() { round_->ranks().Abort("gives up"); }
   void AwaitTheEnd() const {
     while (comm_->status().ok()) {
       std::this_thread::yield();
@@ -114,7 +115,7 @@ class Rank {
   }
   const ChannelOptions& options() const { return options_; }
   GradientRound& round() { return *round_; }
-  ChannelRecovery& recovery() { return *round_->recovery(); }
+  ChannelRecovery& recovery() { return *round_->ranks().recovery(); }
 
  private:
   static CallOptions Tagged() {
@@ -163,7 +164,7 @@ void Recover(RoundKind kind, const std::vector<Place>& places) {
       rank.FailInTheNext(3);
     }
     ASSERT_EQ(rank.recovery().Run(rank.round()), absl::OkStatus());
-    EXPECT_THAT(rank.round().cut().members(), ElementsAre(0, 1, 2));
+    EXPECT_THAT(rank.round().ranks().cut().members(), ElementsAre(0, 1, 2));
     if (!counted) {
       EXPECT_EQ(rank.round().place().phase == RoundPhase::kFinished, false);
       rank.Whole(kind);  // again
@@ -243,12 +244,12 @@ void RecoverFromCuts(const std::vector<NewCut>& cuts) {
     const std::vector<int> left = {0, 1, 2}, holders = {0, 1, 2, 0};
     if (mine == NewCut::kNone) {
       const auto dropped = *ChannelCut::Make(smaller, rank.options(), left);
-      ASSERT_EQ(dropped->TakeFrom(&rank.round().cut(), holders), absl::OkStatus());
+      ASSERT_EQ(dropped->TakeFrom(&rank.round().ranks().cut(), holders), absl::OkStatus());
     } else {
-      ASSERT_EQ(rank.round().PrepareCut(smaller, left, holders), absl::OkStatus());
+      ASSERT_EQ(rank.round().ranks().PrepareCut(smaller, left, holders), absl::OkStatus());
     }
     if (mine == NewCut::kTaken) {
-      rank.round().TakeCut();
+      rank.round().ranks().TakeCut();
     }
     prepared.arrive_and_wait();
     ASSERT_EQ(rank.recovery().Run(rank.round()), absl::OkStatus());

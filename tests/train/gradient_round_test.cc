@@ -45,7 +45,7 @@ struct Rank {
   float* sums() { return reinterpret_cast<float*>(accumulator.data()); }
   // Returns the parameters after a round of this kind.
   float Make(RoundKind kind, const RoundCounts& mine) {
-    EXPECT_EQ(round->buffers().Take(accumulator, Commits(kind), round->cut().layer()),
+    EXPECT_EQ(round->buffers().Take(accumulator, Commits(kind), round->ranks().cut().layer()),
               absl::OkStatus());
     EXPECT_EQ(round->Run(kind, mine), absl::OkStatus());
     EXPECT_EQ(round->Settle(), absl::OkStatus());
@@ -137,7 +137,7 @@ TEST(GradientRound, ARateThatIsNoRateEndsTheRoundWithItsProgress) {
     ChannelOptions options;
     options.schedule = [](void*, int64_t) { return -1.0; };
     Rank rank(comm, options);
-    EXPECT_EQ(rank.round->buffers().Take(rank.accumulator, true, rank.round->cut().layer()),
+    EXPECT_EQ(rank.round->buffers().Take(rank.accumulator, true, rank.round->ranks().cut().layer()),
               absl::OkStatus());
     EXPECT_EQ(rank.round->Run(RoundKind::kCommit, {1, 0, 0}).message(),
               "acco: round 1: the schedule of rates returned -1 at progress 0");
