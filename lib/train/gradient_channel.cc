@@ -196,7 +196,7 @@ void GradientChannel::Abandon() {
 void GradientChannel::Refused(const absl::Status& why) const {
   Call call;
   call.kind = CallKind::kAllReduce;
-  call.options.user_tag = GradientRound::kCountsTag;
+  call.options.user_tag = ChannelCalls::kCountsTag;
   round_.ranks().comm()->Refused(call, why);
 }
 
@@ -337,7 +337,7 @@ void GradientChannel::PostRound(RoundKind kind, const RoundCounts& mine) {
   };
   job_ = post(!round_.buffers().on_device(), [this, kind, mine] { return round_.Run(kind, mine); });
   if (round_.buffers().on_device()) {
-    post(true, [this] { return round_.Settle(); });
+    post(true, [this] { return round_.calls().Settle(); });
   }
 }
 

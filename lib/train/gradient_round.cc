@@ -18,10 +18,14 @@
 namespace entrain {
 
 GradientRound::GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options)
-    : options_(options), buffers_(options), ranks_(std::move(comm), options), state_(options) {}
+    : options_(options),
+      buffers_(options),
+      ranks_(std::move(comm), options),
+      state_(options),
+      calls_(options, buffers_, state_.progress()) {}
 
 GradientRound::~GradientRound() {
-  Settle().IgnoreError();
+  calls_.Settle().IgnoreError();
 }
 
 absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
@@ -66,7 +70,7 @@ absl::Status GradientRound::AddUp(RoundKind kind, const RoundCounts& mine) {
                 .joins = ranks_.joins()};
   ENTRAIN_RETURN_IF_ERROR(SetRate(&now.result));
   if (Votes()) {
-    Doing("copies");
+    calls_.Doing("copies");
     ENTRAIN_RETURN_IF_ERROR(ranks_.cut().ExchangeSums(buffers_.com()));
     state_.Reach(RoundPhase::kReady);
   }
@@ -79,7 +83,7 @@ absl::Status GradientRound::Apply() {
     state_.Reach(RoundPhase::kDecided);
   }
   state_.Commit();
-  Doing("step");
+  calls_.Doing("step");
   absl::Status stepped;
   ENTRAIN_RETURN_IF_ERROR(
       ComputeAt(buffers_.own().at(), [&] { stepped = Step(Sum(), state_.outcome().result.lr); }));
@@ -129,7 +133,7 @@ absl::Status GradientRound::Close() {
   if (ranks_.recovery() == nullptr) {
     return absl::OkStatus();
   }
-  Doing("end");
+  calls_.Doing("end");
   return Annotate(ranks_.cut().comm()->Barrier(TimedCall(options_.timeout_ns, -1, true)), "end");
 }
 
@@ -149,10 +153,11 @@ absl::Status GradientRound::ShareCounts(const RoundCounts& mine, RoundCounts* al
   const int64_t bytes = counts.count * static_cast<int64_t>(sizeof(int64_t));
   counts.in = {&own, bytes};
   counts.out = {&sums, bytes};
-  counts.options = TimedCall(options_.timeout_ns, kCountsTag, true);
-  Doing("counts and gradients");
+  counts.options = TimedCall(options_.timeout_ns, ChannelCalls::kCountsTag, true);
+  calls_.Doing("counts and gradients");
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> shared, ranks_.cut().comm()->Start(counts));
-  const absl::Status status = Carry("gradients", GradientsCall());
+  const absl::Status status =
+      calls_.Run("gradients", *ranks_.cut().comm(), calls_.Gradients(layer()));
   shared->Wait(Deadline::Never(), true);  // the call has a deadline of its own
   ENTRAIN_RETURN_IF_ERROR(status);
   ENTRAIN_RETURN_IF_ERROR(Annotate(shared->status(), "counts"));
@@ -191,10 +196,11 @@ absl::Status GradientRound::Vote() {
   const size_t words = mine.size(), ranks = static_cast<size_t>(ranks_.cut().comm()->size());
   std::vector<uint64_t> all(words * ranks);
   const char* const what = clips ? "norm" : "votes";
-  Doing(what);
+  calls_.Doing(what);
   ENTRAIN_RETURN_IF_ERROR(Annotate(
       ranks_.cut().comm()->AllGather(mine.data(), all.data(), static_cast<int64_t>(words),
-                                     DType::kI64, TimedCall(options_.timeout_ns, kDataTag, true)),
+                                     DType::kI64,
+                                     TimedCall(options_.timeout_ns, ChannelCalls::kDataTag, true)),
       what));
   double square = 0;
   std::vector<ShardSums> sums;
@@ -224,49 +230,12 @@ absl::Status GradientRound::CheckCopies(absl::Span<const ShardSums> sums) const 
   return absl::OkStatus();
 }
 
-// Returns the call that sums the gradients and leaves each rank its shard of the sum.
-Call GradientRound::GradientsCall() const {
-  const int64_t element = SizeOf(options_.wire_dtype);
-  Call scatter;
-  scatter.kind = CallKind::kReduceScatter;
-  scatter.dtype = options_.wire_dtype;
-  scatter.count = layer().shard;
-  scatter.in = {buffers_.taken(), layer().padded * element};
-  scatter.out = {buffers_.com() + layer().first * element, layer().shard * element};
-  return scatter;
-}
-
-// Returns the call that gathers the parameters in place.
-Call GradientRound::ParametersCall() const {
-  const int64_t element = SizeOf(options_.params_dtype);
-  Call gather;
-  gather.kind = CallKind::kAllGather;
-  gather.dtype = options_.params_dtype;
-  gather.count = layer().shard;
-  gather.in = {buffers_.com() + layer().first * element, layer().shard * element};
-  gather.out = {buffers_.com(), layer().padded * element};
-  return gather;
-}
-
-// Runs the call. On a device the call is only enqueued on the object's stream; Settle waits for it.
-absl::Status GradientRound::Carry(const char* what, Call call) {
-  call.options = Options();
-  if (!buffers_.on_device()) {
-    return Annotate(ranks_.cut().comm()->Run(call), what);
-  }
-  auto work = ranks_.cut().comm()->Start(call);
-  if (work.ok()) {
-    carried_.push_back({what, *std::move(work)});
-  }
-  return Annotate(work.status(), what);
-}
-
 absl::Status GradientRound::GatherParameters() {
-  Doing("parameters");
+  calls_.Doing("parameters");
   absl::Status status;
   if (Votes() && ranks_.cut().has_copy()) {
-    Call gather = ParametersCall();
-    gather.options = Options();
+    Call gather = calls_.Parameters(layer());
+    gather.options = calls_.Options();
     const auto work = ranks_.cut().comm()->Start(gather);
     status = StepCopy();  // also if the call has failed: the commit is decided
     if (work.ok()) {
@@ -274,36 +243,12 @@ absl::Status GradientRound::GatherParameters() {
     }
     status.Update(Annotate(work.ok() ? (*work)->status() : work.status(), "parameters"));
   } else {
-    status = Carry("parameters", ParametersCall());
+    status = calls_.Run("parameters", *ranks_.cut().comm(), calls_.Parameters(layer()));
   }
   if (status.ok()) {
     state_.Finish();
   }
   return status;
-}
-
-absl::Status GradientRound::Settle() {
-  absl::Status status;
-  for (const Carried& one : std::exchange(carried_, {})) {
-    WorkerThread::Doing(absl::StrCat("round ", state_.progress().rounds(), ": ", one.what));
-    one.work->Wait(Deadline::Never(), true);  // the call has a deadline of its own
-    status.Update(Annotate(one.work->status(), one.what));
-  }
-  return Annotate(status, absl::StrCat("acco: round ", state_.progress().rounds()));
-}
-
-void GradientRound::Doing(const char* what) const {
-  WorkerThread::Doing(absl::StrCat("round ", state_.progress().rounds() + 1, ": ", what));
-}
-
-// Returns the options of the calls that carry a round's data. On a device these have no tag, so
-// that they may use every path for device memory (lib/comm/device_calls.h).
-CallOptions GradientRound::Options(bool on_stream) const {
-  CallOptions options = TimedCall(options_.timeout_ns, buffers_.on_device() ? -1 : kDataTag, true);
-  options.device = buffers_.on_device();
-  options.on_stream = buffers_.on_device() && on_stream;
-  options.stream = options.on_stream ? buffers_.own().at().stream : nullptr;
-  return options;
 }
 
 absl::Status GradientRound::Allocate() {
@@ -312,9 +257,12 @@ absl::Status GradientRound::Allocate() {
   ENTRAIN_RETURN_IF_ERROR(ranks_.Start());
   ENTRAIN_RETURN_IF_ERROR(WaitForStream(options_.at, Deadline::After(options_.at.limit_ns)));
   ENTRAIN_RETURN_IF_ERROR(comm->Broadcast(options_.params, options_.count, options_.params_dtype, 0,
-                                          Options(/*on_stream=*/false)));
+                                          calls_.Options(/*on_stream=*/false)));
   if (options_.at.device != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(WarmUp());
+    // A kernel that returns a number allocates too, like a call that runs for the first time.
+    ENTRAIN_RETURN_IF_ERROR(ComputeAt(buffers_.own().at(),
+                                      [this] { ranks_.cut().own().SumOfSquares(buffers_.com()); }));
+    ENTRAIN_RETURN_IF_ERROR(calls_.WarmUp(*comm, layer()));
   }
   return ComputeAt(buffers_.own().at(),
                    [&] { ranks_.cut().Start(static_cast<const std::byte*>(options_.params)); });
@@ -324,29 +272,11 @@ absl::Status GradientRound::AllocateForNewcomer() {
   return buffers_.Allocate(kMostChannelRanks);
 }
 
-// Calls, and kernels that return a number, allocate their memory when they start or run for the
-// first time. No thread should have to allocate while a stream waits for a call. Therefore all
-// calls of a round are run once here, on arbitrary data, while no stream waits.
-absl::Status GradientRound::WarmUp() {
-  ENTRAIN_RETURN_IF_ERROR(
-      ComputeAt(buffers_.own().at(), [this] { ranks_.cut().own().SumOfSquares(buffers_.com()); }));
-  for (Call call : {GradientsCall(), ParametersCall()}) {
-    call.options = Options(/*on_stream=*/false);
-    ENTRAIN_RETURN_IF_ERROR(Annotate(ranks_.comm()->Run(call), "warm-up call"));
-  }
-  // Two calls may be under way, because one begins before the other is over. Their elements may
-  // differ in size.
-  Call wider = SizeOf(options_.params_dtype) >= SizeOf(options_.wire_dtype) ? ParametersCall()
-                                                                            : GradientsCall();
-  wider.options = Options();
-  return ranks_.comm()->Reserve(wider, 2);
-}
-
 absl::Status GradientRound::MastersToCom() {
   ENTRAIN_RETURN_IF_ERROR(
       ComputeAt(buffers_.own().at(), [&] { ranks_.cut().own().WriteTheta(buffers_.com()); }));
-  Call gather = ParametersCall();
-  gather.options = Options();
+  Call gather = calls_.Parameters(layer());
+  gather.options = calls_.Options();
   return ranks_.cut().comm()->Run(gather);
 }
 

@@ -26,9 +26,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#include "lib/base/call.h"
 #include "lib/comm/communicator.h"
 #include "lib/train/channel_buffers.h"
+#include "lib/train/channel_calls.h"
 #include "lib/train/channel_cut.h"
 #include "lib/train/channel_ranks.h"
 #include "lib/train/channel_transfer.h"
@@ -42,9 +42,6 @@ namespace entrain {
 
 class GradientRound {
  public:
-  // Tags of those collectives of a round that may be under way at the same time.
-  static constexpr int64_t kCountsTag = 0, kDataTag = 1;
-
   // `options` have been checked and must outlive the object. Nothing else may use `comm`.
   GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options);
   ~GradientRound();  // waits for enqueued work, which uses the arrays
@@ -53,10 +50,9 @@ class GradientRound {
   absl::Status Allocate();
   // Allocates the memory of a newcomer, which has no shard before Become. Local.
   absl::Status AllocateForNewcomer();
-  // Runs a round on the gradients that were taken, with the counts of this rank.
+  // Runs a round on the gradients that were taken, with the counts of this rank. On a device the
+  // work is only enqueued; ChannelCalls::Settle waits for it.
   absl::Status Run(RoundKind kind, const RoundCounts& mine);
-  // Waits for the work that Run has enqueued.
-  absl::Status Settle();
   // Collective. Sets the parameters to the masters of all ranks, in com and in the caller's memory.
   absl::Status PublishMasters();
 
@@ -66,6 +62,7 @@ class GradientRound {
   ChannelRanks& ranks() { return ranks_; }
   ChannelBuffers& buffers() { return buffers_; }
   const ChannelBuffers& buffers() const { return buffers_; }
+  ChannelCalls& calls() { return calls_; }
 
   // ---- The parts of Run, one after the other
   // Sums counts and gradients, and exchanges sums with the neighbours.
@@ -102,12 +99,6 @@ class GradientRound {
   absl::Status GatherMasters();
 
  private:
-  struct Carried {
-    const char* what;
-    RefPtr<Work> work;
-  };
-
-  absl::Status WarmUp();
   absl::Status Make(RoundKind kind, const RoundCounts& mine);
   absl::Status MakeWhole(RoundKind kind, const RoundCounts& mine);
   absl::Status ShareCounts(const RoundCounts& mine, RoundCounts* all);
@@ -117,11 +108,6 @@ class GradientRound {
   absl::Status StepCopy();
   absl::Status Close();
   absl::Status MastersToCom();
-  absl::Status Carry(const char* what, Call call);
-  Call GradientsCall() const;
-  Call ParametersCall() const;
-  CallOptions Options(bool on_stream = true) const;
-  void Doing(const char* what) const;
   GradientSum Sum() const;
   // Returns true if the round is a commit that ranks also make on their copies.
   bool Votes() const { return ranks_.recovery() != nullptr && Commits(state_.kind()); }
@@ -131,7 +117,7 @@ class GradientRound {
   ChannelBuffers buffers_;
   ChannelRanks ranks_;
   RoundState state_;
-  std::vector<Carried> carried_;  // calls under way
+  ChannelCalls calls_;
 };
 
 }  // namespace entrain

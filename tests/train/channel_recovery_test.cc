@@ -120,7 +120,7 @@ class Rank {
  private:
   static CallOptions Tagged() {
     CallOptions options;
-    options.user_tag = GradientRound::kDataTag;
+    options.user_tag = ChannelCalls::kDataTag;
     return options;
   }
   const int number_;

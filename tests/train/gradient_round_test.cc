@@ -48,7 +48,7 @@ struct Rank {
     EXPECT_EQ(round->buffers().Take(accumulator, Commits(kind), round->ranks().cut().layer()),
               absl::OkStatus());
     EXPECT_EQ(round->Run(kind, mine), absl::OkStatus());
-    EXPECT_EQ(round->Settle(), absl::OkStatus());
+    EXPECT_EQ(round->calls().Settle(), absl::OkStatus());
     EXPECT_EQ(round->buffers().Publish(), absl::OkStatus());
     EXPECT_THAT(params, Each(params[0]));
     return params[0];
