@@ -1,21 +1,35 @@
 #include "lib/train/gradient_round.h"
 
-#include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
-#include "lib/device/device.h"
-#include "lib/kernels/kernels.h"
 #include "lib/train/device_waits.h"
 #include "lib/train/penalty.h"
+#include "lib/train/round_votes.h"
 #include "lib/train/timed_call.h"
 #include "lib/train/worker_thread.h"
 
 namespace entrain {
+namespace {
+
+// Returns the learning rate of the round that follows `progress`. Calls the caller's schedule.
+absl::StatusOr<double> RateOfRound(const ChannelOptions& options, const ChannelProgress& progress) {
+  const int64_t at = progress.In(options.schedule_unit);
+  double lr = 0;
+  ENTRAIN_RETURN_IF_ERROR(
+      WorkerThread::CallersFunction("the schedule of rates", [&] { lr = RateAt(options, at); }));
+  if (!(lr >= 0 && std::isfinite(lr))) {
+    return absl::AbortedError(
+        absl::StrCat("the schedule of rates returned ", lr, " at progress ", at));
+  }
+  return lr;
+}
+
+}  // namespace
 
 GradientRound::GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options)
     : options_(options),
@@ -68,7 +82,7 @@ absl::Status GradientRound::AddUp(RoundKind kind, const RoundCounts& mine) {
                 .microbatches = now.counts.microbatches,
                 .ranks = ranks_.cut().comm()->size(),
                 .joins = ranks_.joins()};
-  ENTRAIN_RETURN_IF_ERROR(SetRate(&now.result));
+  ENTRAIN_ASSIGN_OR_RETURN(now.result.lr, RateOfRound(options_, state_.progress()));
   if (Votes()) {
     calls_.Doing("copies");
     ENTRAIN_RETURN_IF_ERROR(ranks_.cut().ExchangeSums(buffers_.com()));
@@ -168,66 +182,31 @@ absl::Status GradientRound::ShareCounts(const RoundCounts& mine, RoundCounts* al
   return absl::OkStatus();
 }
 
-absl::Status GradientRound::SetRate(RoundResult* now) const {
-  const int64_t progress = state_.progress().In(options_.schedule_unit);
-  ENTRAIN_RETURN_IF_ERROR(WorkerThread::CallersFunction(
-      "the schedule of rates", [&] { now->lr = RateAt(options_, progress); }));
-  return now->lr >= 0 && std::isfinite(now->lr)
-             ? absl::OkStatus()
-             : absl::AbortedError(absl::StrCat("the schedule of rates returned ", now->lr,
-                                               " at progress ", progress));
-}
-
 absl::Status GradientRound::Vote() {
+  ChannelCut& cut = ranks_.cut();
   const bool clips = options_.clip_norm > 0;
-  std::vector<uint64_t> mine;
-  if (clips) {
-    double square = 0;
-    ENTRAIN_RETURN_IF_ERROR(ComputeAt(
-        buffers_.own().at(), [&] { square = ranks_.cut().own().SumOfSquares(buffers_.com()); }));
-    mine.push_back(std::bit_cast<uint64_t>(square));
-  }
-  if (Votes()) {
-    mine.insert(mine.end(), {ranks_.cut().sums().own, ranks_.cut().sums().copy});
-  }
-  if (mine.empty()) {
+  const RoundVotes votes(clips, Votes());
+  if (!votes.any()) {
     return absl::OkStatus();
   }
-  const size_t words = mine.size(), ranks = static_cast<size_t>(ranks_.cut().comm()->size());
-  std::vector<uint64_t> all(words * ranks);
-  const char* const what = clips ? "norm" : "votes";
-  calls_.Doing(what);
-  ENTRAIN_RETURN_IF_ERROR(Annotate(
-      ranks_.cut().comm()->AllGather(mine.data(), all.data(), static_cast<int64_t>(words),
-                                     DType::kI64,
-                                     TimedCall(options_.timeout_ns, ChannelCalls::kDataTag, true)),
-      what));
   double square = 0;
-  std::vector<ShardSums> sums;
-  for (size_t at = 0; at < all.size(); at += words) {
-    square += clips ? std::bit_cast<double>(all[at]) : 0;
-    if (Votes()) {
-      sums.push_back({.own = all[at + words - 2], .copy = all[at + words - 1]});
-    }
-  }
   if (clips) {
-    const double norm =
-        std::sqrt(square) * (1 / static_cast<double>(state_.outcome().result.microbatches));
+    ENTRAIN_RETURN_IF_ERROR(
+        ComputeAt(buffers_.own().at(), [&] { square = cut.own().SumOfSquares(buffers_.com()); }));
+  }
+  const std::vector<uint64_t> mine = votes.Words(square, cut.sums());
+  std::vector<uint64_t> all(mine.size() * static_cast<size_t>(cut.comm()->size()));
+  calls_.Doing(votes.name());
+  ENTRAIN_RETURN_IF_ERROR(Annotate(
+      cut.comm()->AllGather(mine.data(), all.data(), static_cast<int64_t>(mine.size()), DType::kI64,
+                            TimedCall(options_.timeout_ns, ChannelCalls::kDataTag, true)),
+      votes.name()));
+  if (clips) {
+    const double norm = votes.Norm(all, state_.outcome().result.microbatches);
     state_.Clip(norm, ClipFactor(norm, options_.clip_norm));
   }
-  return Votes() ? CheckCopies(sums) : absl::OkStatus();
-}
-
-absl::Status GradientRound::CheckCopies(absl::Span<const ShardSums> sums) const {
-  for (size_t rank = 0; ranks_.cut().has_copy() && rank < sums.size(); ++rank) {
-    const size_t right = (rank + 1) % sums.size();
-    if (sums[right].copy != sums[rank].own) {
-      return absl::DataLossError(absl::StrCat("the copy of rank ", rank, "'s shard on rank ", right,
-                                              " differs from it after commit ",
-                                              state_.progress().commits()));
-    }
-  }
-  return absl::OkStatus();
+  return Votes() && cut.has_copy() ? votes.CheckCopies(all, state_.progress().commits())
+                                   : absl::OkStatus();
 }
 
 absl::Status GradientRound::GatherParameters() {

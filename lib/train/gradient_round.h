@@ -9,22 +9,26 @@
 //
 // With on_loss finish the reduce-scatter reads the gradients from a separate array, where they
 // stay. So the round can be repeated without the lost ranks (channel_recovery.h). A commit then has
-// two more messages: the neighbours' sums, and the votes (commit_plan.h).
+// two more messages: the neighbours' sums, and the votes (commit_plan.h, round_votes.h).
 //
 // With admit, the counts contain three more numbers, and a round may begin with the admission of
 // newcomers (channel_admission.h).
+//
+// The object is made of these parts:
+//
+//   ChannelBuffers   com and the gradients that were taken, and the stream
+//   ChannelRanks     the communicator, the cut of the shards, and what changes both
+//   RoundState       how far the round under way has come, and the last results
+//   ChannelCalls     the calls on the buffers
 //
 // Thread safety: one thread at a time: the worker between Take and Publish, otherwise the caller's
 // thread. ranks() has functions that may be called from any thread.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 
 #include "lib/comm/communicator.h"
 #include "lib/train/channel_buffers.h"
@@ -102,8 +106,6 @@ class GradientRound {
   absl::Status Make(RoundKind kind, const RoundCounts& mine);
   absl::Status MakeWhole(RoundKind kind, const RoundCounts& mine);
   absl::Status ShareCounts(const RoundCounts& mine, RoundCounts* all);
-  absl::Status SetRate(RoundResult* now) const;
-  absl::Status CheckCopies(absl::Span<const ShardSums> sums) const;
   absl::Status Step(const GradientSum& sum, double lr);
   absl::Status StepCopy();
   absl::Status Close();
