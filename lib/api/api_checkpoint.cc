@@ -99,10 +99,10 @@ absl::Status Load(entrain_edit_t* edit, const CheckpointOptions& options) {
   return edit->edit->Load(options);
 }
 absl::Status Save(entrain_acco_t* acco, const CheckpointOptions& options) {
-  return acco->channel->Save(options);
+  return acco->channel->state().Save(options);
 }
 absl::Status Load(entrain_acco_t* acco, const CheckpointOptions& options) {
-  return acco->channel->Load(options);
+  return acco->channel->state().Load(options);
 }
 template <typename Handle>
 using Action = absl::Status (*)(Handle*, const CheckpointOptions&);
@@ -209,7 +209,7 @@ entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, 
                                         size_t count, entrain_dtype_t dtype, int32_t holder) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
-    return AddState(*acco->channel, name, data, count, dtype, holder);
+    return AddState(acco->channel->state(), name, data, count, dtype, holder);
   });
 }
 

@@ -23,13 +23,15 @@ using entrain::StateEntry;
 
 namespace {
 
-template <typename Owner>
-absl::Status Open(const std::shared_ptr<Owner>& owner, const std::shared_ptr<StartedCalls>& calls,
-                  int32_t kind, entrain_state_t** state) {
+// Opens the state `of` an object, which is `owner` or a part of it.
+template <typename Of>
+absl::Status Open(Of& of, const std::shared_ptr<const void>& owner,
+                  const std::shared_ptr<StartedCalls>& calls, int32_t kind,
+                  entrain_state_t** state) {
   ENTRAIN_RETURN_IF_ERROR(
       CheckChoice("kind", kind, ENTRAIN_CHECKPOINT_EXACT, "ENTRAIN_CHECKPOINT_*"));
   ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(state), "state"));
-  ENTRAIN_ASSIGN_OR_RETURN(auto opened, owner->Open(CheckpointKind{kind}));
+  ENTRAIN_ASSIGN_OR_RETURN(auto opened, of.Open(CheckpointKind{kind}));
   *state = new entrain_state{.state = std::move(opened), .owner = owner, .calls = calls};
   return absl::OkStatus();
 }
@@ -79,7 +81,7 @@ entrain_status_t entrain_edit_open_state(entrain_edit_t* edit, int32_t kind,
                                          entrain_state_t** state) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    return Open(edit->edit, edit->calls, kind, state);
+    return Open(*edit->edit, edit->edit, edit->calls, kind, state);
   });
 }
 
@@ -87,8 +89,9 @@ entrain_status_t entrain_edit_open_state_start(entrain_edit_t* edit, int32_t kin
                                                entrain_state_t** state, entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(state), "state"));
-    return StartOn(edit, "edit", "edit_open_state", work,
-                   [edit, kind, state] { return Open(edit->edit, edit->calls, kind, state); });
+    return StartOn(edit, "edit", "edit_open_state", work, [edit, kind, state] {
+      return Open(*edit->edit, edit->edit, edit->calls, kind, state);
+    });
   });
 }
 
@@ -96,7 +99,7 @@ entrain_status_t entrain_acco_open_state(entrain_acco_t* acco, int32_t kind,
                                          entrain_state_t** state) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
-    return Open(acco->channel, acco->calls, kind, state);
+    return Open(acco->channel->state(), acco->channel, acco->calls, kind, state);
   });
 }
 
@@ -104,8 +107,9 @@ entrain_status_t entrain_acco_open_state_start(entrain_acco_t* acco, int32_t kin
                                                entrain_state_t** state, entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(state), "state"));
-    return StartOn(acco, "acco", "acco_open_state", work,
-                   [acco, kind, state] { return Open(acco->channel, acco->calls, kind, state); });
+    return StartOn(acco, "acco", "acco_open_state", work, [acco, kind, state] {
+      return Open(acco->channel->state(), acco->channel, acco->calls, kind, state);
+    });
   });
 }
 

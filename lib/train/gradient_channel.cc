@@ -51,7 +51,7 @@ absl::StatusOr<std::shared_ptr<GradientChannel>> GradientChannel::Create(
     }
     const ChannelOptions known = WithLimit(options, *own);
     std::shared_ptr<GradientChannel> channel(new GradientChannel(std::move(own), known), Free);
-    ENTRAIN_RETURN_IF_ERROR(channel->FailAll(channel->Allocate()));
+    ENTRAIN_RETURN_IF_ERROR(channel->failure_.NoteForAll(channel->Allocate()));
     return channel;
   };
   auto channel = create();
@@ -79,25 +79,26 @@ GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const Chann
       round_(comm, options_),
       rule_(options.method, options.warmup_rounds),
       quota_(options),
-      record_(options),
-      worker_(
-          options_.at.limit_ns,
+      failure_(round_.ranks()),
+      state_({options_, accumulator_, held_, quota_, rule_, round_, jobs_, landed_, failure_}),
+      jobs_(
+          round_, options_.at.limit_ns,
           [this, rank = comm->rank()](const absl::Status& why) {
             round_.ranks().End(Annotate(why, absl::StrCat("acco: rank ", rank)));
           },
           [this](absl::string_view name) { round_.ranks().comm()->NoteFunction(this, name); }) {}
 
 void GradientChannel::Free(GradientChannel* channel) {
-  const int64_t over = channel->over_.load(std::memory_order_acquire);
-  if (channel->in_flight_ && over < channel->quota_.rounds()) {
+  WorkerThread& worker = channel->jobs_.worker();
+  if (channel->jobs_.IsUnderWay()) {
     channel->round_.ranks().Abort("acco: destroyed during a round");
   } else {
-    channel->worker_.Drain().IgnoreError();
+    worker.Drain().IgnoreError();
   }
-  if (channel->worker_.StopSoon()) {
+  if (worker.StopSoon()) {
     delete channel;
   } else {
-    channel->worker_.Leave([channel] { delete channel; });
+    worker.Leave([channel] { delete channel; });
   }
 }
 
@@ -124,30 +125,15 @@ absl::Status GradientChannel::JoinMembers(Communicator& own, int64_t wait_ns) {
   ranks_ = newcomer.ranks();
   joins_before_ = round_.ranks().joins();
   quota_.GoOn(round_.state().progress().rounds());
-  over_.store(quota_.rounds(), std::memory_order_release);
-  landed_ = round_.state().result();
+  landed_.result = round_.state().result();
   return absl::OkStatus();
-}
-
-absl::Status GradientChannel::Fail(const absl::Status& why) {
-  status_.Update(why);
-  return why;
-}
-
-// Returns `why`. If `why` is an error, tells all ranks. Used for errors that only this rank has
-// noticed.
-absl::Status GradientChannel::FailAll(const absl::Status& why) {
-  if (!why.ok()) {
-    round_.ranks().End(why);
-  }
-  return Fail(why);
 }
 
 // ---- Called by the caller's thread -------------------------------------------------------------
 
 absl::Status GradientChannel::CheckRound() const {
-  ENTRAIN_RETURN_IF_ERROR(status_);
-  if (finished_) {
+  ENTRAIN_RETURN_IF_ERROR(failure_.status());
+  if (landed_.finished) {
     return absl::FailedPreconditionError("acco: the run has ended");
   }
   return quota_.CheckRound();
@@ -162,20 +148,19 @@ absl::Status GradientChannel::SetStream(StreamHandle stream) {
 }
 
 absl::Status GradientChannel::Add(int64_t microbatches, int64_t tokens) {
-  ENTRAIN_RETURN_IF_ERROR(CheckNotStarted());
+  ENTRAIN_RETURN_IF_ERROR(jobs_.CheckNotStarted());
   ENTRAIN_RETURN_IF_ERROR(CheckRound());
   ENTRAIN_RETURN_IF_ERROR(quota_.Add(microbatches, tokens));
-  ++moves_;
+  state_.Move();
   held_.microbatches += microbatches;
   held_.tokens += tokens;
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> GradientChannel::Poll() const {
-  const bool over = !in_flight_ || over_.load(std::memory_order_acquire) >= quota_.rounds() ||
-                    !worker_.status().ok();
-  if (started_) {
-    ENTRAIN_RETURN_IF_ERROR(status_);
+  const bool over = !jobs_.IsUnderWay() || !jobs_.worker().status().ok();
+  if (jobs_.started()) {
+    ENTRAIN_RETURN_IF_ERROR(failure_.status());
     return over;
   }
   ENTRAIN_RETURN_IF_ERROR(CheckRound());
@@ -183,7 +168,7 @@ absl::StatusOr<bool> GradientChannel::Poll() const {
 }
 
 absl::Status GradientChannel::Stop() {
-  ENTRAIN_RETURN_IF_ERROR(status_);
+  ENTRAIN_RETURN_IF_ERROR(failure_.status());
   stop_ = true;
   return absl::OkStatus();
 }
@@ -205,20 +190,14 @@ absl::Status GradientChannel::CheckEnough() const {
   return quota_.CheckEnough();
 }
 
-absl::Status GradientChannel::CheckNotStarted() const {
-  return started_ ? absl::FailedPreconditionError(
-                        "acco: wait has started a synchronous round; install first")
-                  : absl::OkStatus();
-}
-
 // Must be called before a wait, because Install would otherwise wait for the round that it starts
 // itself.
 absl::Status GradientChannel::StartSynchronous() {
-  ++moves_;
-  ENTRAIN_RETURN_IF_ERROR(started_ ? status_ : CheckEnough());
-  if (!started_ && !in_flight_ && rule_.Synchronous(quota_.rounds())) {
+  state_.Move();
+  ENTRAIN_RETURN_IF_ERROR(jobs_.started() ? failure_.status() : CheckEnough());
+  if (!jobs_.started() && !jobs_.in_flight() && rule_.Synchronous(quota_.rounds())) {
     ENTRAIN_RETURN_IF_ERROR(HandOver());
-    started_ = true;
+    jobs_.SetStarted(true);
   }
   return absl::OkStatus();
 }
@@ -226,46 +205,30 @@ absl::Status GradientChannel::StartSynchronous() {
 absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
   const AddTime waiting(&exposed_ns_);
   ENTRAIN_RETURN_IF_ERROR(StartSynchronous());
-  if (!in_flight_ || job_ == 0) {
-    return true;
-  }
-  absl::StatusOr<bool> over = worker_.WaitUntil(job_, until);
-  if (over.ok() && *over && round_.buffers().on_device() && round_.state().EndsRun()) {
-    over = worker_.WaitUntil(job_ + 1, until);  // as Land does
-  }
+  absl::StatusOr<bool> over = jobs_.AwaitUntil(until);
   if (!over.ok()) {
-    return Fail(over.status());
+    return failure_.Note(over.status());
   }
   return over;
 }
 
 absl::Status GradientChannel::WhenReady(WorkerThread::Continuation then) {
   ENTRAIN_RETURN_IF_ERROR(StartSynchronous());
-  if (!in_flight_ || job_ == 0) {
-    then(absl::OkStatus());
-    return absl::OkStatus();
-  }
-  worker_.WhenDone(job_, [this, then = std::move(then)](const absl::Status& status) mutable {
-    if (status.ok() && round_.buffers().on_device() && round_.state().EndsRun()) {
-      worker_.WhenDone(job_ + 1, std::move(then));  // as Land does
-    } else {
-      then(status);
-    }
-  });
+  jobs_.WhenOver(std::move(then));
   return absl::OkStatus();
 }
 
 absl::Status GradientChannel::Install() {
   const AddTime waiting(&exposed_ns_);
-  ++moves_;
-  if (started_) {
-    ENTRAIN_RETURN_IF_ERROR(status_);
-    started_ = false;
+  state_.Move();
+  if (jobs_.started()) {
+    ENTRAIN_RETURN_IF_ERROR(failure_.status());
+    jobs_.SetStarted(false);
     return Land();
   }
   ENTRAIN_RETURN_IF_ERROR(CheckEnough());
   ENTRAIN_RETURN_IF_ERROR(Land());
-  if (finished_) {
+  if (landed_.finished) {
     dropped_ = held_.microbatches;
     quota_.Drop();
     return absl::OkStatus();
@@ -277,30 +240,24 @@ absl::Status GradientChannel::Install() {
 
 // Takes the results of the round under way.
 absl::Status GradientChannel::Land() {
-  if (!in_flight_) {
+  if (!jobs_.in_flight()) {
     return absl::OkStatus();
   }
-  if (job_ != 0) {  // otherwise the round was over when it was loaded
-    absl::Status status = worker_.Wait(job_);
-    if (status.ok() && round_.state().EndsRun()) {
-      status = worker_.Drain();  // no later call would return the second job's error
-    }
-    if (!status.ok()) {
-      return Fail(status);
-    }
+  if (const absl::Status status = jobs_.Await(); !status.ok()) {
+    return failure_.Note(status);
   }
-  in_flight_ = false;
-  landed_ = round_.state().result();
-  landed_ns_ = round_ns_.load(std::memory_order_relaxed);
-  finished_ = round_.state().EndsRun();
-  return FailAll(Annotate(round_.buffers().Publish(), "acco: install"));
+  jobs_.Take();
+  landed_ = {.result = round_.state().result(),
+             .round_ns = jobs_.round_ns(),
+             .finished = round_.state().EndsRun()};
+  return failure_.NoteForAll(Annotate(round_.buffers().Publish(), "acco: install"));
 }
 
 // Hands over the gradients added so far. Gradients that are half A also stay in the accumulator, so
 // that the next round takes A + B.
 absl::Status GradientChannel::HandOver() {
   const RoundKind kind = rule_.Next(quota_.rounds());
-  ENTRAIN_RETURN_IF_ERROR(FailAll(
+  ENTRAIN_RETURN_IF_ERROR(failure_.NoteForAll(
       Annotate(round_.buffers().Take(accumulator_, Commits(kind), round_.ranks().cut().layer()),
                "acco: install")));
   RoundCounts mine = held_;
@@ -309,48 +266,21 @@ absl::Status GradientChannel::HandOver() {
     held_ = {};
   }
   quota_.EndRound();
-  in_flight_ = true;
-  PostRound(kind, mine);
+  jobs_.Post(kind, mine);
   return absl::OkStatus();
 }
 
-// Posts one job. On a device, also posts a second job, which waits for the work that the first has
-// enqueued.
-void GradientChannel::PostRound(RoundKind kind, const RoundCounts& mine) {
-  const auto post = [this](bool last, auto run) {
-    return worker_.Post([this, last, run] {
-      uint64_t spent = 0;
-      absl::Status status;
-      {
-        const AddTime working(&spent);
-        status = run();
-      }
-      round_ns_.fetch_add(spent, std::memory_order_relaxed);
-      if (!status.ok()) {
-        round_.ranks().End(status);  // so that no rank waits for this rank
-      }
-      if (last || !status.ok()) {
-        over_.fetch_add(1, std::memory_order_release);
-      }
-      return status;
-    });
-  };
-  job_ = post(!round_.buffers().on_device(), [this, kind, mine] { return round_.Run(kind, mine); });
-  if (round_.buffers().on_device()) {
-    post(true, [this] { return round_.calls().Settle(); });
-  }
-}
-
 ChannelInfo GradientChannel::info() const {
-  ChannelInfo info{landed_};
-  info.ranks = landed_.rounds > 0 ? landed_.ranks : ranks_;
+  const RoundResult& landed = landed_.result;
+  ChannelInfo info{landed};
+  info.ranks = landed.rounds > 0 ? landed.ranks : ranks_;
   // A newcomer may have the result of an earlier round. Ranks of that round may have been lost
   // before the newcomer came.
-  info.losses = std::max<int64_t>(ranks_ + landed_.joins - joins_before_ - info.ranks, 0);
+  info.losses = std::max<int64_t>(ranks_ + landed.joins - joins_before_ - info.ranks, 0);
   info.dropped = dropped_;
-  info.finished = finished_;
+  info.finished = landed_.finished;
   info.exposed_ns = exposed_ns_;
-  info.round_ns = landed_ns_;
+  info.round_ns = landed_.round_ns;
   info.bytes_sent = round_.ranks().bytes_sent() - base_bytes_;
   info.bytes_held = accumulator_.size() + round_.buffers().bytes() + round_.ranks().cut_bytes();
   return info;

@@ -8,8 +8,9 @@
 //
 // install waits for the round under way, takes its parameters, hands over the gradients added so
 // far and starts the next round. delay_rule.h has the table of methods. The caller's thread uses
-// DelayRule, MicrobatchQuota (how many micro-batches this rank adds to a round) and the rest of
-// this class. The worker uses GradientRound, with ShardStep and ChannelProgress.
+// DelayRule, MicrobatchQuota (how many micro-batches this rank adds to a round), ChannelState
+// (checkpoints) and ChannelJobs, which hands rounds over to the worker. The worker uses
+// GradientRound and its parts.
 //
 // On a device the worker enqueues a round on a stream of its own as soon as it knows the counts.
 // install waits only until the round is enqueued. It enqueues its copies on the caller's stream,
@@ -24,28 +25,22 @@
 // Thread safety: one thread at a time.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 
-#include "lib/base/dtype.h"
-#include "lib/checkpoint/state_visitor.h"
 #include "lib/comm/communicator.h"
 #include "lib/device/arrays.h"
-#include "lib/train/callers_arrays.h"
-#include "lib/train/channel_record.h"
-#include "lib/train/checkpoint.h"
+#include "lib/train/channel_failure.h"
+#include "lib/train/channel_jobs.h"
+#include "lib/train/channel_state.h"
 #include "lib/train/delay_rule.h"
 #include "lib/train/gradient_channel_options.h"
 #include "lib/train/gradient_round.h"
 #include "lib/train/microbatch_quota.h"
-#include "lib/train/open_state.h"
 #include "lib/train/slab.h"
 #include "lib/train/worker_thread.h"
 
@@ -64,7 +59,7 @@ struct ChannelInfo : RoundResult {
   int64_t bytes_held = 0;  // memory of this rank, without params and the caller's arrays
 };
 
-class GradientChannel final : public StateOwner {
+class GradientChannel {
  public:
   // Collective. Rank 0's parameters become the parameters of all ranks. Releasing the channel ends
   // a round under way on all ranks. On a device the release also waits for the round that was taken
@@ -104,18 +99,9 @@ class GradientChannel final : public StateOwner {
   // process may therefore end.
   void Refused(const absl::Status& why) const;
 
-  absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
-                        int64_t count);
-  // Collective. Must be called between Install and the next Add.
-  absl::Status Save(const CheckpointOptions& options);
-  absl::Status Load(const CheckpointOptions& options);
-  // Gives the state to the caller. Not collective. Waits for the round under way.
-  absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind);
-
-  // StateOwner
-  int64_t moves() const override { return moves_; }
-  absl::Status CheckSavable(CheckpointKind kind) const override;
-  absl::Status TakeUp(OpenState& state, int64_t timeout_ns) override;
+  // Returns the run's state, for checkpoints and for the caller. Save and Load must be called
+  // between Install and the next Add.
+  ChannelState& state() { return state_; }
 
   ChannelInfo info() const;
   // Returns the losses that this rank knows of, in the order in which it learned of them.
@@ -134,22 +120,9 @@ class GradientChannel final : public StateOwner {
   absl::Status JoinMembers(Communicator& own, int64_t wait_ns);
   absl::Status CheckRound() const;
   absl::Status CheckEnough() const;
-  absl::Status CheckNotStarted() const;
   absl::Status StartSynchronous();
   absl::Status Land();
   absl::Status HandOver();
-  void PostRound(RoundKind kind, const RoundCounts& mine);
-  absl::Status Fail(const absl::Status& why);
-  absl::Status FailAll(const absl::Status& why);
-  void Quieten();
-  // The functions down to End are in gradient_channel_state.cc.
-  void VisitState(StateVisitor& visitor);
-  absl::Status SaveOnce(const CheckpointOptions& options);
-  absl::Status Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine);
-  absl::Status Restore(AllRanks& all, absl::string_view doing, absl::Status mine, StateList* state,
-                       absl::FunctionRef<absl::Status()> fill);
-  absl::Status GoOnFromMasters(const AllRanks& all);
-  absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
 
   int ranks_;                 // number of ranks at Create, or after this rank has joined
   int64_t joins_before_ = 0;  // number of newcomers up to that time
@@ -158,24 +131,16 @@ class GradientChannel final : public StateOwner {
   GradientRound round_;  // used by the worker while a round is under way, otherwise by the caller
   DelayRule rule_;
   MicrobatchQuota quota_;
-  RoundCounts held_;        // counts of the gradients in the accumulator
-  int64_t moves_ = 0;       // calls that changed the state
-  bool started_ = false;    // Wait has started a synchronous round, which Install takes
-  bool in_flight_ = false;  // a round is under way, or over but not taken
-  bool stop_ = false, finished_ = false;
+  RoundCounts held_;  // counts of the gradients in the accumulator
+  bool stop_ = false;
   int64_t dropped_ = 0;
   uint64_t exposed_ns_ = 0;
   uint64_t base_bytes_ = 0;  // bytes sent during Create
-  uint64_t job_ = 0;
-  RoundResult landed_;      // results taken by the last install
-  uint64_t landed_ns_ = 0;  // value of round_ns_ at that time
-  CallersArrays callers_;
-  ChannelRecord record_;
-  absl::Status status_;
-  std::atomic<uint64_t> round_ns_{0};
-  std::atomic<int64_t> over_{0};  // number of rounds handed over that are finished
+  LandedRound landed_;
+  ChannelFailure failure_;
+  ChannelState state_;
 
-  WorkerThread worker_;  // last member: its jobs use the others
+  ChannelJobs jobs_;  // last member: the worker's jobs use the others
 };
 
 }  // namespace entrain

@@ -114,9 +114,9 @@ TEST(ChannelCopies, AreRenewedByALoad) {
       Rank saved(*comm, Finishing());
       ASSERT_EQ(saved.Install(), absl::OkStatus());
       ASSERT_EQ(saved.Install(), absl::OkStatus());
-      ASSERT_EQ(saved.channel->Save(To(directory, kind)), absl::OkStatus());
+      ASSERT_EQ(saved.channel->state().Save(To(directory, kind)), absl::OkStatus());
       Rank loaded(*comm, Finishing());
-      ASSERT_EQ(loaded.channel->Load(To(directory, kind)), absl::OkStatus());
+      ASSERT_EQ(loaded.channel->state().Load(To(directory, kind)), absl::OkStatus());
       for (int round = 0; round < 2; ++round) {
         ASSERT_EQ(saved.Install(), absl::OkStatus());
         ASSERT_EQ(loaded.Install(), absl::OkStatus());

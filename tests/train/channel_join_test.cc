@@ -148,7 +148,7 @@ class Runner {
         }
       }
       if (status.ok() && job_.saves != nullptr && round > 2) {
-        status.Update(channel_->Save(
+        status.Update(channel_->state().Save(
             To(*job_.saves, CheckpointKind::kPortable, kOneFile, absl::StrCat(round % 4))));
       }
       if (give_up.Passed(Clock::Real().Now()) || round + 2 >= kMostRounds) {
@@ -408,7 +408,7 @@ TEST(ChannelJoin, ACheckpointContinuesWithTheSameBits) {
       options.optimizer = MakeRule(job.numbers.kind, 0.1);
       auto channel = GradientChannel::Create(*comm, options);
       ASSERT_TRUE(channel.ok()) << channel.status();
-      EXPECT_EQ((*channel)->Load(To(directory, CheckpointKind::kPortable, kOneFile, name)),
+      EXPECT_EQ((*channel)->state().Load(To(directory, CheckpointKind::kPortable, kOneFile, name)),
                 absl::OkStatus());
     });
     EXPECT_EQ(std::memcmp(shared[0].params, loaded[0].params, sizeof(shared[0].params)), 0);

@@ -185,7 +185,7 @@ class Runner {
       }
       if (status.ok() && job_.saves) {
         Pass(installs_, Point::kSave);
-        status.Update(channel_->Save(
+        status.Update(channel_->state().Save(
             To(*job_.saves, CheckpointKind::kPortable, kOneFile, absl::StrCat(installs_))));
       }
     }
@@ -572,7 +572,7 @@ void Load(const Job& job, const CheckpointOptions& checkpoint, const SharedMemor
     options.optimizer = MakeRule(job.kind, 0.1);
     auto channel = GradientChannel::Create(*comm, options);
     ASSERT_TRUE(channel.ok()) << channel.status();
-    EXPECT_EQ((*channel)->Load(checkpoint), absl::OkStatus());
+    EXPECT_EQ((*channel)->state().Load(checkpoint), absl::OkStatus());
     EXPECT_EQ((*channel)->info().commits, job.commits);
     EXPECT_EQ((*channel)->info().ranks, 1);
   });

@@ -564,7 +564,7 @@ TEST_P(Channel, CheckpointsGoOnWithTheSameGroupsOnly) {
         auto channel = GradientChannel::Create(*comm, floats.options);
         ASSERT_TRUE(channel.ok()) << channel.status();
         if (run > 0) {
-          const absl::Status loaded = (*channel)->Load(checkpoint);
+          const absl::Status loaded = (*channel)->state().Load(checkpoint);
           if (runs[run].refused != nullptr) {
             EXPECT_TRUE(absl::IsFailedPrecondition(loaded)) << run << ": " << loaded;
             EXPECT_THAT(std::string(loaded.message()), HasSubstr(runs[run].refused));
@@ -577,7 +577,7 @@ TEST_P(Channel, CheckpointsGoOnWithTheSameGroupsOnly) {
           AddTo(floats, **channel, comm->rank(), j);
           ASSERT_EQ((*channel)->Install(), absl::OkStatus());
           if (j == 1) {
-            ASSERT_EQ((*channel)->Save(checkpoint), absl::OkStatus());
+            ASSERT_EQ((*channel)->state().Save(checkpoint), absl::OkStatus());
           }
         }
         const std::vector<float> end = floats.params();
@@ -604,9 +604,10 @@ std::vector<float> RunOf(Communicator& comm, bool on_device, DelayMethod method,
   auto channel = GradientChannel::Create(comm, floats.options);
   EXPECT_TRUE(channel.ok()) << channel.status();
   int64_t j = 0;  // the caller's cursor
-  EXPECT_EQ((*channel)->AddState("cursor", Holder::kRank, DType::kI64, &j, 1), absl::OkStatus());
+  EXPECT_EQ((*channel)->state().AddState("cursor", Holder::kRank, DType::kI64, &j, 1),
+            absl::OkStatus());
   if (resumes) {
-    EXPECT_EQ((*channel)->Load(checkpoint), absl::OkStatus());
+    EXPECT_EQ((*channel)->state().Load(checkpoint), absl::OkStatus());
   }
   for (int i = resumes ? saved : 0; i < installs; ++i) {
     for (int32_t n = 0; n < floats.options.scripted[static_cast<size_t>(i)]; ++n) {
@@ -617,12 +618,12 @@ std::vector<float> RunOf(Communicator& comm, bool on_device, DelayMethod method,
       ++j;
     }
     if (!resumes && i + 1 == saved) {
-      const absl::Status early = (*channel)->Save(checkpoint);
+      const absl::Status early = (*channel)->state().Save(checkpoint);
       EXPECT_THAT(std::string(early.message()), HasSubstr("since the last install"));
     }
     EXPECT_EQ((*channel)->Install(), absl::OkStatus());
     if (!resumes && i + 1 == saved) {
-      EXPECT_EQ((*channel)->Save(checkpoint), absl::OkStatus());
+      EXPECT_EQ((*channel)->state().Save(checkpoint), absl::OkStatus());
     }
   }
   std::vector<float> params = floats.params();  // when the device has written them
@@ -664,8 +665,8 @@ TEST_P(Channel, AnExactCheckpointOfAnotherMethodIsRefusedAndAPortableOneIsNot) {
     const std::vector<float> before = other.params();
     for (const CheckpointKind kind : {CheckpointKind::kExact, CheckpointKind::kPortable}) {
       const CheckpointOptions checkpoint = To(directory, kind);
-      ASSERT_EQ((*zero1)->Save(checkpoint), absl::OkStatus());
-      const absl::Status loaded = (*dpu)->Load(checkpoint);
+      ASSERT_EQ((*zero1)->state().Save(checkpoint), absl::OkStatus());
+      const absl::Status loaded = (*dpu)->state().Load(checkpoint);
       if (kind == CheckpointKind::kExact) {
         EXPECT_TRUE(absl::IsFailedPrecondition(loaded)) << loaded;
         EXPECT_THAT(std::string(loaded.message()), HasSubstr("of method 3, and here it is 1"));
@@ -691,7 +692,7 @@ TEST_P(Channel, PortableResumeOnAnotherNumberOfRanksIsAtTheLastCommit) {
       auto channel = GradientChannel::Create(*comm, floats.options);
       ASSERT_TRUE(channel.ok());
       if (loads) {
-        ASSERT_EQ((*channel)->Load(checkpoint), absl::OkStatus());
+        ASSERT_EQ((*channel)->state().Load(checkpoint), absl::OkStatus());
         EXPECT_EQ((*channel)->info().commits, 3);
         EXPECT_TRUE((*channel)->info().finished);
       }
@@ -700,7 +701,7 @@ TEST_P(Channel, PortableResumeOnAnotherNumberOfRanksIsAtTheLastCommit) {
         ASSERT_EQ((*channel)->Install(), absl::OkStatus());
       }
       if (!loads) {
-        ASSERT_EQ((*channel)->Save(checkpoint), absl::OkStatus());
+        ASSERT_EQ((*channel)->state().Save(checkpoint), absl::OkStatus());
       }
       const std::lock_guard<std::mutex> lock(mutex);
       params = floats.params();

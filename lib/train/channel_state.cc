@@ -1,0 +1,226 @@
+#include "lib/train/channel_state.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/device/device.h"
+
+namespace entrain {
+namespace {
+
+absl::Status CheckKind(const ChannelOptions& options, CheckpointKind kind) {
+  return kind == CheckpointKind::kPortable && options.master_dtype() == DType::kF64
+             ? absl::UnimplementedError("kind: portable checkpoints are for f32 masters")
+             : absl::OkStatus();
+}
+
+ModelPart PartOf(const Slab& slab) {
+  ModelPart part;
+  part.mesh[static_cast<size_t>(Axis::kShard)] = slab.slots();
+  part.layers.push_back({slab.layer(0).full, false});
+  return part;
+}
+
+}  // namespace
+
+// A portable checkpoint holds the state after a commit: the masters, the optimizer's arrays, and
+// the counts. An exact checkpoint also holds the half batch that has been added, and the round that
+// is over but not yet taken.
+void ChannelState::VisitState(StateVisitor& visitor) {
+  record_.Fill({parts_.jobs.in_flight(), parts_.rule.kind(), parts_.landed.finished,
+                parts_.landed.result, parts_.round.state().result()});
+  parts_.round.state().progress().VisitState(visitor);
+  parts_.quota.VisitState(visitor);
+  ranks().cut().own().VisitState(visitor);
+  record_.VisitGroups(visitor);
+  if (visitor.kind() == CheckpointKind::kExact) {
+    record_.VisitRounds(visitor);
+    parts_.round.state().progress().VisitStops(visitor);
+    visitor.Value("held/microbatches", Holder::kRank, &parts_.held.microbatches);
+    visitor.Value("held/tokens", Holder::kRank, &parts_.held.tokens);
+    visitor.Array("held/gradients", Holder::kRank, parts_.options.grads_dtype,
+                  parts_.accumulator.data(), parts_.options.count);
+    visitor.Array("params", Holder::kAll, parts_.options.params_dtype, parts_.options.params,
+                  parts_.options.count);
+    visitor.Array("made", Holder::kAll, parts_.options.params_dtype, parts_.round.buffers().com(),
+                  parts_.options.count);
+  }
+  callers_.VisitState(visitor);
+}
+
+// Must be called before an untagged call over all ranks. Waits for the round under way, which may
+// replace the communicator and the shards. Also waits until no newcomers are being connected,
+// because their calls have no tags either.
+void ChannelState::Quieten() {
+  parts_.jobs.worker().Drain().IgnoreError();  // the next use of the worker returns its error
+  ranks().AwaitNewcomers();
+}
+
+absl::Status ChannelState::AddState(absl::string_view name, Holder holder, DType dtype, void* data,
+                                    int64_t count) {
+  ENTRAIN_RETURN_IF_ERROR(parts_.failure.status());
+  return Annotate(callers_.Add(name, holder, dtype, data, count), "acco");
+}
+
+absl::Status ChannelState::CheckSavable(CheckpointKind) const {
+  ENTRAIN_RETURN_IF_ERROR(parts_.jobs.CheckNotStarted());
+  return parts_.quota.added() == 0
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError(
+                   absl::StrCat(parts_.quota.added(),
+                                " micro-batches have been added since the last install, and what "
+                                "is computed in between is not part of a checkpoint"));
+}
+
+// Drains the worker, then checks that all ranks may go on. Saving and loading begin with Prepare.
+// The worker must be drained first, because on a device the calls of jobs and of checkpoints have
+// no tags.
+absl::Status ChannelState::Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine) {
+  ENTRAIN_RETURN_IF_ERROR(parts_.jobs.worker().Drain());
+  mine.Update(CheckKind(parts_.options, kind));
+  mine.Update(CheckSavable(kind));
+  return all.Agree(mine);
+}
+
+// After a loss either all ranks save again or no rank does, even if the save has failed on some
+// ranks only.
+absl::Status ChannelState::Save(const CheckpointOptions& options) {
+  ENTRAIN_RETURN_IF_ERROR(parts_.failure.status());
+  Quieten();
+  ChannelRecovery* const recovery = ranks().recovery();
+  const int64_t saves = recovery == nullptr ? 0 : recovery->saves();
+  absl::Status status = SaveOnce(options);
+  while (ranks().Answers(status)) {
+    status = parts_.jobs.worker().Wait(
+        parts_.jobs.worker().Post([this, recovery] { return recovery->Run(parts_.round); }));
+    if (!status.ok()) {
+      return parts_.failure.Note(Annotate(status, "acco: save"));
+    }
+    status = recovery->saves() > saves ? absl::OkStatus() : SaveOnce(options);
+  }
+  if (status.ok() && recovery != nullptr) {
+    recovery->Saved(saves + 1);
+  }
+  return status;
+}
+
+absl::Status ChannelState::SaveOnce(const CheckpointOptions& options) {
+  Quieten();
+  AllRanks all(ranks().comm(), nullptr, options.timeout_ns);
+  const auto save = [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(Prepare(all, options.kind, CheckOptions(options)));
+    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+    StateList state(slab(), options.kind, parts_.round.buffers().own().callers());
+    VisitState(state);
+    return SaveState(all, PartOf(slab()), options, parts_.round.state().progress().commits(),
+                     state);
+  };
+  const absl::Status status = save();
+  return ranks().Answers(status) ? status : End(all, status, "save");
+}
+
+absl::StatusOr<std::unique_ptr<OpenState>> ChannelState::Open(CheckpointKind kind) {
+  ENTRAIN_RETURN_IF_ERROR(parts_.failure.status());
+  const auto open = [&]() -> absl::StatusOr<std::unique_ptr<OpenState>> {
+    ENTRAIN_RETURN_IF_ERROR(parts_.jobs.worker().Drain());
+    ranks().AwaitNewcomers();
+    ENTRAIN_RETURN_IF_ERROR(CheckKind(parts_.options, kind));
+    ENTRAIN_RETURN_IF_ERROR(CheckSavable(kind));
+    auto list = std::make_unique<StateList>(slab(), kind, parts_.round.buffers().own().callers());
+    VisitState(*list);
+    return OpenState::Make(this, AllRanks(ranks().comm(), nullptr, 0), PartOf(slab()),
+                           std::move(list), parts_.options.at.limit_ns);
+  };
+  auto opened = open();
+  return opened.ok() ? std::move(opened) : Annotate(opened.status(), "acco: state");
+}
+
+absl::Status ChannelState::Load(const CheckpointOptions& options) {
+  ENTRAIN_RETURN_IF_ERROR(parts_.failure.status());
+  Quieten();
+  AllRanks all(ranks().comm(), nullptr, options.timeout_ns);
+  StateList state(slab(), options.kind, parts_.round.buffers().own().callers());
+  return Restore(all, "load", CheckOptions(options), &state, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+    return LoadState(all, PartOf(slab()), options, &state);
+  });
+}
+
+absl::Status ChannelState::TakeUp(OpenState& state, int64_t timeout_ns) {
+  ENTRAIN_RETURN_IF_ERROR(parts_.failure.status());
+  Quieten();
+  AllRanks all(ranks().comm(), nullptr, timeout_ns);
+  StateList live(slab(), state.kind(), parts_.round.buffers().own().callers());
+  const absl::Status status =
+      Restore(all, "commit", absl::OkStatus(), &live, [&] { return state.GiveTo(all, &live); });
+  state.TakeBack(&live);
+  return status;
+}
+
+// Continues from the values that `fill` loads into the list. After an error the state is unchanged.
+absl::Status ChannelState::Restore(AllRanks& all, absl::string_view doing, absl::Status mine,
+                                   StateList* state, absl::FunctionRef<absl::Status()> fill) {
+  const auto restore = [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(Prepare(all, state->kind(), std::move(mine)));
+    VisitState(*state);
+    ENTRAIN_RETURN_IF_ERROR(fill());
+    return record_.CheckLoaded(*state);
+  };
+  const absl::Status status = End(all, restore(), doing);
+  if (!status.ok()) {
+    return status;
+  }
+  ++moves_;
+  record_.Clear();
+  if (const absl::Status applied =
+          Annotate(state->Apply(all.deadline()), absl::StrCat("acco: ", doing));
+      !applied.ok()) {
+    return parts_.failure.Note(applied);
+  }
+  RoundState& round = parts_.round.state();
+  const ChannelRecord::Rounds rounds = record_.Read(state->kind(), round.progress());
+  parts_.rule.Restore(rounds.kind == RoundKind::kEstimate);
+  if (rounds.finished) {  // a loaded run continues even if its end was saved
+    round.progress().ForgetStops();
+  }
+  parts_.jobs.Restore(rounds.in_flight);
+  RoundResult made = rounds.made;
+  parts_.landed = {.result = rounds.landed, .finished = rounds.finished && round.progress().Done()};
+  made.ranks = parts_.landed.result.ranks = ranks().comm()->size();
+  made.joins = parts_.landed.result.joins = ranks().joins();
+  round.Restore(made);
+  if (const absl::Status copied = End(all, ranks().cut().RenewCopy(), doing); !copied.ok()) {
+    return parts_.failure.NoteForAll(copied);
+  }
+  return state->kind() == CheckpointKind::kPortable ? GoOnFromMasters(all) : absl::OkStatus();
+}
+
+// Makes the masters the parameters, and empties the accumulator.
+absl::Status ChannelState::GoOnFromMasters(const AllRanks& all) {
+  parts_.held = {};
+  parts_.round.state().progress().ForgetStops();
+  parts_.landed.finished = parts_.round.state().progress().Done();
+  absl::Status went_on = ComputeAt(parts_.round.buffers().own().at(), [&] {
+    ZeroArray(parts_.accumulator.data(), parts_.accumulator.size());
+  });
+  if (went_on.ok()) {
+    went_on = parts_.round.PublishMasters();
+  }
+  const absl::Status status = End(all, went_on, "load");
+  return status.ok() ? status : parts_.failure.NoteForAll(status);
+}
+
+// Returns the error as the caller sees it. If the group has ended with the error, this object ends
+// too.
+absl::Status ChannelState::End(const AllRanks& all, absl::Status status, absl::string_view doing) {
+  status = Annotate(status, absl::StrCat("acco: ", doing));
+  if (all.broken()) {
+    return parts_.failure.Note(status);
+  }
+  return status;
+}
+
+}  // namespace entrain

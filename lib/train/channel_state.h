@@ -1,0 +1,91 @@
+// A gradient channel's state: the arrays and numbers of a run, when they may be saved, and how a
+// run continues from them. checkpoint.h writes them to disk.
+//
+// Thread safety: one thread at a time, the caller's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/base/dtype.h"
+#include "lib/checkpoint/state_visitor.h"
+#include "lib/device/arrays.h"
+#include "lib/train/all_ranks.h"
+#include "lib/train/callers_arrays.h"
+#include "lib/train/channel_failure.h"
+#include "lib/train/channel_jobs.h"
+#include "lib/train/channel_record.h"
+#include "lib/train/checkpoint.h"
+#include "lib/train/delay_rule.h"
+#include "lib/train/gradient_channel_options.h"
+#include "lib/train/gradient_round.h"
+#include "lib/train/microbatch_quota.h"
+#include "lib/train/open_state.h"
+#include "lib/train/state_list.h"
+
+namespace entrain {
+
+// The round that the last install has taken.
+struct LandedRound {
+  RoundResult result;
+  uint64_t round_ns = 0;  // time that rounds had taken by then
+  bool finished = false;  // the run has ended
+};
+
+class ChannelState final : public StateOwner {
+ public:
+  // The parts of the object whose state this is. All of them must outlive this object.
+  struct Parts {
+    const ChannelOptions& options;
+    const PlacedArray& accumulator;
+    RoundCounts& held;
+    MicrobatchQuota& quota;
+    DelayRule& rule;
+    GradientRound& round;
+    ChannelJobs& jobs;
+    LandedRound& landed;
+    ChannelFailure& failure;
+  };
+  explicit ChannelState(const Parts& parts) : parts_(parts), record_(parts.options) {}
+
+  // Counts a call that changes the state.
+  void Move() { ++moves_; }
+  // Adds an array of the caller to the run's state. The array is lent until this object is
+  // destroyed.
+  absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
+                        int64_t count);
+  // Collective. Must be called between an install and the next micro-batch.
+  absl::Status Save(const CheckpointOptions& options);
+  absl::Status Load(const CheckpointOptions& options);
+  // Gives the state to the caller. Not collective. Waits for the round under way.
+  absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind);
+
+  // StateOwner
+  int64_t moves() const override { return moves_; }
+  absl::Status CheckSavable(CheckpointKind kind) const override;
+  absl::Status TakeUp(OpenState& state, int64_t timeout_ns) override;
+
+ private:
+  ChannelRanks& ranks() const { return parts_.round.ranks(); }
+  const Slab& slab() const { return ranks().cut().slab(); }
+  void VisitState(StateVisitor& visitor);
+  void Quieten();
+  absl::Status SaveOnce(const CheckpointOptions& options);
+  absl::Status Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine);
+  absl::Status Restore(AllRanks& all, absl::string_view doing, absl::Status mine, StateList* state,
+                       absl::FunctionRef<absl::Status()> fill);
+  absl::Status GoOnFromMasters(const AllRanks& all);
+  absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
+
+  const Parts parts_;
+  CallersArrays callers_;
+  ChannelRecord record_;
+  int64_t moves_ = 0;  // calls that changed the state
+};
+
+}  // namespace entrain
