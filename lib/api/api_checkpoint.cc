@@ -93,10 +93,10 @@ absl::Status AddState(Trained& trained, const char* name, void* data, size_t cou
 
 // The four operations on a checkpoint: saving and loading, for the two kinds of objects.
 absl::Status Save(entrain_edit_t* edit, const CheckpointOptions& options) {
-  return edit->edit->Save(options);
+  return edit->edit->state().Save(options);
 }
 absl::Status Load(entrain_edit_t* edit, const CheckpointOptions& options) {
-  return edit->edit->Load(options);
+  return edit->edit->state().Load(options);
 }
 absl::Status Save(entrain_acco_t* acco, const CheckpointOptions& options) {
   return acco->channel->state().Save(options);
@@ -151,7 +151,7 @@ entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, 
                                         size_t count, entrain_dtype_t dtype, int32_t holder) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    return AddState(*edit->edit, name, data, count, dtype, holder);
+    return AddState(edit->edit->state(), name, data, count, dtype, holder);
   });
 }
 

@@ -81,7 +81,7 @@ entrain_status_t entrain_edit_open_state(entrain_edit_t* edit, int32_t kind,
                                          entrain_state_t** state) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    return Open(*edit->edit, edit->edit, edit->calls, kind, state);
+    return Open(edit->edit->state(), edit->edit, edit->calls, kind, state);
   });
 }
 
@@ -90,7 +90,7 @@ entrain_status_t entrain_edit_open_state_start(entrain_edit_t* edit, int32_t kin
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(state), "state"));
     return StartOn(edit, "edit", "edit_open_state", work, [edit, kind, state] {
-      return Open(*edit->edit, edit->edit, edit->calls, kind, state);
+      return Open(edit->edit->state(), edit->edit, edit->calls, kind, state);
     });
   });
 }

@@ -29,11 +29,12 @@ class ChannelBuffers {
   // `options` have been checked and must outlive the object.
   explicit ChannelBuffers(const ChannelOptions& options) : options_(options) {}
 
-  // Allocates the arrays of all parameters, and their padding for `ranks` ranks. If the ranks may
-  // change, there is room for the padding of any number of ranks.
+  // Allocates the arrays of all parameters, and their padding for `ranks` ranks. With on_loss finish
+  // there is room for the padding of fewer ranks, with admit for any number of ranks.
   absl::Status Allocate(int ranks);
   // Copies gradients to taken() on the caller's stream, and clears the accumulator if they are
-  // spent. `layer` tells the padding that the gradients get.
+  // spent. Clears the padding that follows the gradients: that of `layer`, or with on_loss finish the
+  // whole rest of the array.
   absl::Status Take(const PlacedArray& accumulator, bool spent, const SlabLayer& layer);
   // Clears the padding of the gradients that were taken. Used if `layer` is of a new cut.
   void ClearPadding(const SlabLayer& layer) const;

@@ -33,9 +33,9 @@ class ChannelCalls {
                const ChannelProgress& progress)
       : options_(options), buffers_(buffers), progress_(progress) {}
 
-  // Collective, on a device only. Runs all calls of a round once, on arbitrary data. Calls allocate their memory when
-  // they run for the first time, and no thread should have to allocate while a stream waits for a
-  // call. Must be called while no stream waits.
+  // Collective, on a device only. Runs the calls that carry a round's data once, on arbitrary data.
+  // Calls allocate their memory when they run for the first time, and no thread should have to
+  // allocate while a stream waits for a call. Must be called while no stream waits.
   absl::Status WarmUp(Communicator& comm, const SlabLayer& layer) const;
 
   // Returns the call that sums the gradients and leaves each rank its shard of the sum.

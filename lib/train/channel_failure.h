@@ -1,4 +1,4 @@
-// The first error of a gradient channel. After it, all calls of the channel return it.
+// The first error of a gradient channel. Later rounds, installs, saves and loads return it.
 //
 // Thread safety: one thread at a time, the caller's.
 #pragma once

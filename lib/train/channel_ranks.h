@@ -2,7 +2,7 @@
 // that change both. A recovery removes lost ranks (channel_recovery.h). An admission adds newcomers
 // (channel_admission.h). The cut changes with the ranks:
 //
-//   after a loss   PrepareCut, on all ranks that are left -> TakeCut
+//   after a loss   PrepareCut, on all remaining ranks -> TakeCut
 //   newcomers      Enlarge on members, Become on newcomers, with a cut that has been made before
 //
 // Thread safety: one thread at a time: the worker while a round is under way, otherwise the
@@ -39,7 +39,7 @@ class ChannelRanks {
   // instead.
   absl::Status Start();
 
-  // Returns the communicator of the ranks that are left, and of newcomers.
+  // Returns the communicator of the remaining ranks and of newcomers.
   std::shared_ptr<Communicator> comm() const;
   // Returns the payload bytes that this rank has sent, also in earlier communicators.
   uint64_t bytes_sent() const;
@@ -57,7 +57,7 @@ class ChannelRanks {
   // ---- After a loss
   // Returns null if a loss is an error.
   ChannelRecovery* recovery() const { return recovery_.get(); }
-  // Returns true if the recovery handles a call that has failed with `status`.
+  // Returns true if the recovery can handle the failure of a call with `status`.
   bool Answers(const absl::Status& status) const;
   // Returns the number of finished saves; 0 without a recovery.
   int64_t saves() const { return recovery_ == nullptr ? 0 : recovery_->saves(); }

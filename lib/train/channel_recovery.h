@@ -49,7 +49,7 @@ class ChannelRecovery {
 
   // Returns true if a call of `ranks` has failed with `status` because a rank is lost.
   bool Answers(const absl::Status& status, const ChannelRanks& ranks) const;
-  // Collective over the ranks that are left. A rank may call Run during a round or between rounds.
+  // Collective over the remaining ranks. A rank may call Run during a round or between rounds.
   // Returns OK if the round is finished, if it can be repeated, or if the next round can begin.
   // After an error this rank cannot go on.
   absl::Status Run(GradientRound& round);

@@ -53,7 +53,7 @@ void ChannelState::VisitState(StateVisitor& visitor) {
 
 // Must be called before an untagged call over all ranks. Waits for the round under way, which may
 // replace the communicator and the shards. Also waits until no newcomers are being connected,
-// because their calls have no tags either.
+// because the calls that connect newcomers are untagged too.
 void ChannelState::Quieten() {
   parts_.jobs.worker().Drain().IgnoreError();  // the next use of the worker returns its error
   ranks().AwaitNewcomers();

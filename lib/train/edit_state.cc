@@ -39,8 +39,8 @@ void EditState::VisitState(StateVisitor& visitor) {
   callers_.VisitState(visitor);
 }
 
-absl::Status EditState::Add(absl::string_view name, Holder holder, DType dtype, void* data,
-                            int64_t count) {
+absl::Status EditState::AddState(absl::string_view name, Holder holder, DType dtype, void* data,
+                                 int64_t count) {
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
   return Annotate(callers_.Add(name, holder, dtype, data, count), "edit");
 }
@@ -120,6 +120,9 @@ AllRanks EditState::Everybody(int64_t timeout_ns) const {
 }
 
 absl::Status EditState::Save(const CheckpointOptions& options) {
+  if (parts_.closer != nullptr) {  // counts the rounds for which this replica was late
+    parts_.counter.SetRendezvous(parts_.results.rendezvous());
+  }
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
   AllRanks all = Everybody(options.timeout_ns);
   const auto save = [&]() -> absl::Status {
@@ -159,6 +162,10 @@ absl::Status EditState::TakeUp(OpenState& state, int64_t timeout_ns) {
 }
 
 absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) {
+  if (parts_.closer != nullptr) {  // the worker may run a round while the caller reads
+    return absl::FailedPreconditionError(
+        "edit: state: does not go with quorum and round_deadline; use save and load");
+  }
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
   // Without anchors, CreateAnchors makes arrays for the list. OpenState::Commit sets their values
   // later.

@@ -25,6 +25,7 @@
 #include "lib/train/layer_gates.h"
 #include "lib/train/layer_shards.h"
 #include "lib/train/open_state.h"
+#include "lib/train/round_closer.h"
 #include "lib/train/round_runner.h"
 #include "lib/train/rounds_behind.h"
 #include "lib/train/state_list.h"
@@ -51,6 +52,7 @@ class EditState final : public StateOwner {
     RoundRunner& runner;
     const FirstError& error;
     Worker& worker;
+    const RoundCloser* closer;  // null: rounds need all replicas
   };
   explicit EditState(const Parts& parts) : parts_(parts) {}
 
@@ -58,7 +60,8 @@ class EditState final : public StateOwner {
   void Move() { ++moves_; }
   // Adds an array of the caller to the run's state. The array is lent until this object is
   // destroyed.
-  absl::Status Add(absl::string_view name, Holder holder, DType dtype, void* data, int64_t count);
+  absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
+                        int64_t count);
   // Collective. Allowed only between the end of an exchange and the next reduction of gradients. An
   // exact checkpoint may also be saved after a rendezvous without an exchange. Otherwise returns
   // kFailedPrecondition.
@@ -66,7 +69,7 @@ class EditState final : public StateOwner {
   // Collective. Returns kFailedPrecondition while an exchange is under way or a layer is gathered.
   absl::Status Load(const CheckpointOptions& options);
   // Gives the state to the caller. Not collective. Returns kFailedPrecondition while an exchange is
-  // under way.
+  // under way, and with quorum or round_deadline.
   absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind);
 
   // StateOwner

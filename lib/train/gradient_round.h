@@ -93,7 +93,7 @@ class GradientRound {
   // ---- After a loss
   // Returns how far this rank has come.
   ChannelPlace place() const;
-  // Makes the step of the commit that other ranks have decided, unless this rank has made it.
+  // If this rank has not made the step of the commit that other ranks have decided, makes it.
   // `rounds` is the number of rounds before that commit.
   absl::Status Decide(int64_t rounds, const RoundOutcome& outcome);
   // Collective. Rank `root` has finished the round that follows `rounds` rounds. A rank that has

@@ -212,8 +212,8 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
                   membership_.admission(), membership_.closer(), schedule_->all());
   gates_.emplace(*worker_, error_, layers, pace_.prefetch);
   state_.emplace(EditState::Parts{*mesh_, *shards_, options_, *schedule_, *trigger_, exchange_,
-                                  counter_, behind_, results_, *gates_, *runner_, error_,
-                                  *worker_});
+                                  counter_, behind_, results_, *gates_, *runner_, error_, *worker_,
+                                  membership_.closer()});
   ENTRAIN_RETURN_IF_ERROR(shards_->SetGate(&*gates_));
   if (Watches(membership_)) {  // starts the worker's thread
     ENTRAIN_RETURN_IF_ERROR(worker_->Post([] { return absl::OkStatus(); }).status());

@@ -119,23 +119,8 @@ class LayerSync final {
   // process may therefore end.
   void Refused(const absl::Status& why) const;
 
-  // Checkpoints; see EditState.
-  absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
-                        int64_t count) {
-    return state_->Add(name, holder, dtype, data, count);
-  }
-  absl::Status Save(const CheckpointOptions& options) {
-    CountMissed();
-    return state_->Save(options);
-  }
-  absl::Status Load(const CheckpointOptions& options) { return state_->Load(options); }
-  absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind) {
-    if (membership_.closer() != nullptr) {  // the worker may run a round while the caller reads
-      return absl::FailedPreconditionError(
-          "edit: state: does not go with quorum and round_deadline; use save and load");
-    }
-    return state_->Open(kind);
-  }
+  // Returns the object for checkpoints.
+  EditState& state() { return *state_; }
 
   // Returns the stream of exchanges on a device; null on the host.
   StreamHandle stream() const { return worker_->stream(); }

@@ -72,7 +72,8 @@ class RoundState {
   ChannelProgress& progress() { return progress_; }
   // Replaces the results of the last round by loaded ones.
   void Restore(const RoundResult& result) { result_ = result; }
-  // Returns the numbers for newcomers that are in result().
+  // Returns the numbers for newcomers that are in result(). The fields joins, cuts and saves are left
+  // 0.
   ChannelTotals Totals() const;
   // Continues from the commit that the members have just finished.
   void GoOn(const ChannelTotals& totals);

@@ -36,8 +36,10 @@ TEST(Replacing, LeavesOneCheckpoint) {
     for (int step = 0; step < 4; ++step) {
       trainee.Step([&] {
         const Way way = {step == 3, false};
-        EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact, way)), absl::OkStatus());
-        EXPECT_EQ(r.edit().Load(To(directory, CheckpointKind::kExact, way)), absl::OkStatus());
+        EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kExact, way)),
+                  absl::OkStatus());
+        EXPECT_EQ(r.edit().state().Load(To(directory, CheckpointKind::kExact, way)),
+                  absl::OkStatus());
         EXPECT_FALSE(r.Forward());  // the step begins again; its exchange is done
         r.MeetAll();
         if (r.replica() == 0 && r.slot() == 0) {
@@ -72,19 +74,19 @@ TEST(Replacing, ClearsWhatKilledSavesHaveLeft) {
         LeaveHalfASave(directory);
       }
       r.MeetAll();
-      EXPECT_EQ(r.edit().Save(options), absl::OkStatus());
+      EXPECT_EQ(r.edit().state().Save(options), absl::OkStatus());
       if (first) {
         EXPECT_THAT(directory.Files(), ::testing::ElementsAre("run.ckpt"));
         LeaveHalfASave(directory);  // later than the loaded one
       }
-      EXPECT_EQ(r.edit().Load(options), absl::OkStatus());
+      EXPECT_EQ(r.edit().state().Load(options), absl::OkStatus());
       if (first) {
         EXPECT_EQ(directory.Files().size(), 3u);
         std::filesystem::rename(directory.File("run.ckpt"), directory.File("run2.ckpt"));
         std::filesystem::rename(directory.File("run2.ckpt"), directory.File("run.ckpt"));
       }
       r.MeetAll();
-      EXPECT_EQ(r.edit().Load(options), absl::OkStatus());
+      EXPECT_EQ(r.edit().state().Load(options), absl::OkStatus());
       if (first) {
         EXPECT_THAT(directory.Files(), ::testing::ElementsAre("run.ckpt"));
       }
@@ -104,7 +106,7 @@ TEST(Replacing, LosesNothingToACopyOfTheHead) {
     trainee.Step();
     trainee.Step([&] {
       const auto options = To(directory, CheckpointKind::kExact, {false, false});
-      EXPECT_EQ(r.edit().Save(options), absl::OkStatus());
+      EXPECT_EQ(r.edit().state().Save(options), absl::OkStatus());
       rlimit limit{};
       if (r.replica() == 0 && r.slot() == 0) {
         std::filesystem::copy_file(directory.File("run.ckpt"), directory.File("run.ckpt.tmp"));
@@ -113,13 +115,13 @@ TEST(Replacing, LosesNothingToACopyOfTheHead) {
         EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
       }
       r.MeetAll();
-      EXPECT_FALSE(r.edit().Save(options).ok());
+      EXPECT_FALSE(r.edit().state().Save(options).ok());
       r.MeetAll();
       if (r.replica() == 0 && r.slot() == 0) {
         EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
       }
       r.MeetAll();
-      EXPECT_EQ(r.edit().Load(options), absl::OkStatus());
+      EXPECT_EQ(r.edit().state().Load(options), absl::OkStatus());
       EXPECT_FALSE(r.Forward());  // the step begins again; its exchange is done
       r.MeetAll();
     });
@@ -136,7 +138,7 @@ TEST(Replacing, DoesNotHappenWhenTheDiskIsFull) {
       trainee.Step();
       trainee.Step([&] {
         const bool first = r.replica() == 0 && r.slot() == 0;
-        EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact)), absl::OkStatus());
+        EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kExact)), absl::OkStatus());
         rlimit limit{};
         if (first) {
           old = Bytes(directory.File("run.ckpt"));
@@ -145,7 +147,8 @@ TEST(Replacing, DoesNotHappenWhenTheDiskIsFull) {
           EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
         }
         r.MeetAll();
-        const absl::Status status = r.edit().Save(To(directory, CheckpointKind::kExact, way));
+        const absl::Status status =
+            r.edit().state().Save(To(directory, CheckpointKind::kExact, way));
         EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
         EXPECT_THAT(std::string(status.message()),
                     AllOf(HasSubstr("edit: save: rank "), HasSubstr("File too large")));
@@ -156,7 +159,7 @@ TEST(Replacing, DoesNotHappenWhenTheDiskIsFull) {
           EXPECT_EQ(Bytes(directory.File("run.ckpt")), old);
         }
         r.MeetAll();
-        EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact, way, "later")),
+        EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kExact, way, "later")),
                   absl::OkStatus());  // a refused call ends no communicator
       });
     });
@@ -185,7 +188,8 @@ struct Refusal {
     RunReplicas(from, Layers(), [&](Replica& r) {
       Trainee trainee(r, options);
       trainee.Step();
-      trainee.Step([&] { EXPECT_EQ(r.edit().Save(To(directory, saved, way)), absl::OkStatus()); });
+      trainee.Step(
+          [&] { EXPECT_EQ(r.edit().state().Save(To(directory, saved, way)), absl::OkStatus()); });
     });
     spoil(directory);
     std::mutex mutex;
@@ -193,13 +197,13 @@ struct Refusal {
     RunReplicas(to, layers, [&](Replica& r) {
       Trainee trainee(r, other);
       const Seen before = Look(r, trainee);
-      const absl::Status status = r.edit().Load(To(directory, asked, way));
+      const absl::Status status = r.edit().state().Load(To(directory, asked, way));
       EXPECT_FALSE(status.ok());
       EXPECT_EQ(Look(r, trainee), before);
       EXPECT_FALSE(trainee.Step());  // makes the anchors, as in a new run
       EXPECT_TRUE(trainee.Step());
       const Seen running = Look(r, trainee);
-      EXPECT_FALSE(r.edit().Load(To(directory, asked, way)).ok());
+      EXPECT_FALSE(r.edit().state().Load(To(directory, asked, way)).ok());
       EXPECT_EQ(Look(r, trainee), running);
       const std::lock_guard<std::mutex> lock(mutex);
       messages.push_back(std::string(status.message()));
@@ -298,18 +302,20 @@ TEST(Loading, RefusesWhatDoesNotFit) {
   RunReplicas({1, 1}, Layers(), [&](Replica& r) {
     Trainee trainee(r, Judged());
     r.Forward();
-    EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact)), absl::OkStatus());
+    EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kExact)), absl::OkStatus());
   });
   RunReplicas({1, 1}, Layers(), [&](Replica& r) {
     Trainee trainee(r, other.other);
-    EXPECT_THAT(std::string(r.edit().Load(To(directory, CheckpointKind::kExact)).message()),
+    EXPECT_THAT(std::string(r.edit().state().Load(To(directory, CheckpointKind::kExact)).message()),
                 HasSubstr("local_sgd_warmup_steps is 5"));
     CheckpointOptions wrong = To(directory, CheckpointKind::kExact);
     wrong.name = "../run";
-    EXPECT_THAT(std::string(r.edit().Load(wrong).message()), HasSubstr("ckpt_name: \"../run\""));
+    EXPECT_THAT(std::string(r.edit().state().Load(wrong).message()),
+                HasSubstr("ckpt_name: \"../run\""));
     wrong.name = "run";
     wrong.directory = "";
-    EXPECT_THAT(std::string(r.edit().Load(wrong).message()), HasSubstr("save_dir: is empty"));
+    EXPECT_THAT(std::string(r.edit().state().Load(wrong).message()),
+                HasSubstr("save_dir: is empty"));
   });
 }
 
@@ -329,17 +335,17 @@ TEST(Saving, RefusesWhatRanksGiveDifferently) {
     r.Forward();
     const bool odd = r.replica() == 1 && r.slot() == 0;
     CheckpointOptions to = To(directory, CheckpointKind::kExact, {!odd, true});
-    EXPECT_THAT(std::string(r.edit().Save(to).message()),
+    EXPECT_THAT(std::string(r.edit().state().Save(to).message()),
                 HasSubstr("rank 2: full_state_dict: 0 here, and 1 on rank 0"));
     to = To(directory, odd ? CheckpointKind::kExact : CheckpointKind::kPortable);
-    EXPECT_THAT(std::string(r.edit().Load(to).message()),
+    EXPECT_THAT(std::string(r.edit().state().Load(to).message()),
                 HasSubstr("rank 2: kind: exact here, and portable on rank 0"));
     to.kind = CheckpointKind::kExact;
     to.name = odd ? "other" : "run";
-    EXPECT_THAT(std::string(r.edit().Save(to).message()),
+    EXPECT_THAT(std::string(r.edit().state().Save(to).message()),
                 HasSubstr("rank 2: ckpt_name: other here, and run on rank 0"));
     to.name = "run";
-    EXPECT_EQ(r.edit().Save(to), absl::OkStatus());
+    EXPECT_EQ(r.edit().state().Save(to), absl::OkStatus());
   });
 }
 
@@ -353,7 +359,8 @@ TEST(Checkpoints, AreRefusedDuringAnExchangeWhichGoesOn) {
       r.DriftFromAnchor([&](int l, int64_t i) { return Noise(r.replica(), round, l, i); });
       r.EndStep();
       ASSERT_TRUE(*r.edit().BeginForward(true, true));
-      for (const absl::Status& status : {r.edit().Save(exact), r.edit().Load(exact)}) {
+      for (const absl::Status& status :
+           {r.edit().state().Save(exact), r.edit().state().Load(exact)}) {
         EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
         EXPECT_THAT(std::string(status.message()),
                     HasSubstr("is under way; wait for all layers first"));
@@ -365,7 +372,7 @@ TEST(Checkpoints, AreRefusedDuringAnExchangeWhichGoesOn) {
       EXPECT_EQ(r.edit().info().syncs, round);
       ASSERT_EQ(r.params(), r.Anchor());
     }
-    EXPECT_EQ(r.edit().Save(exact), absl::OkStatus());
+    EXPECT_EQ(r.edit().state().Save(exact), absl::OkStatus());
   });
 }
 
@@ -376,14 +383,17 @@ TEST(Loading, RefusesTheCallersArrayOfAnotherSize) {
     RunReplicas({1, 1}, Layers(), [&](Replica& r) {
       std::vector<double> mine(8);
       LayerSync& edit = r.Edit(Judged());
-      EXPECT_EQ(edit.AddState("mine", Holder::kRank, dtype, mine.data(), count), absl::OkStatus());
-      EXPECT_THAT(std::string(edit.AddState("mine", Holder::kAll, dtype, mine.data(), 1).message()),
-                  HasSubstr("there is an array \"mine\" already"));
-      EXPECT_THAT(std::string(edit.AddState("a b", Holder::kAll, dtype, nullptr, 0).message()),
-                  HasSubstr("edit: name: \"a b\" is not"));
+      EXPECT_EQ(edit.state().AddState("mine", Holder::kRank, dtype, mine.data(), count),
+                absl::OkStatus());
+      EXPECT_THAT(
+          std::string(edit.state().AddState("mine", Holder::kAll, dtype, mine.data(), 1).message()),
+          HasSubstr("there is an array \"mine\" already"));
+      EXPECT_THAT(
+          std::string(edit.state().AddState("a b", Holder::kAll, dtype, nullptr, 0).message()),
+          HasSubstr("edit: name: \"a b\" is not"));
       r.Forward();
       const CheckpointOptions at = To(directory, CheckpointKind::kExact);
-      message = std::string((save ? edit.Save(at) : edit.Load(at)).message());
+      message = std::string((save ? edit.state().Save(at) : edit.state().Load(at)).message());
     });
     return message;
   };

@@ -64,7 +64,7 @@ TEST_P(ExactResume, IsBitEqual) {
     for (int step = 0; step < kSteps; ++step) {
       trainee.Step([&] {
         if (step == 6) {
-          EXPECT_EQ(r.edit().Save(checkpoint), absl::OkStatus());
+          EXPECT_EQ(r.edit().state().Save(checkpoint), absl::OkStatus());
           saved.Put(r, Look(r, trainee));
         }
       });
@@ -75,7 +75,7 @@ TEST_P(ExactResume, IsBitEqual) {
   EXPECT_EQ(straight.seen(), untouched.seen());  // saving changes nothing
   RunReplicas(grid, Layers(), [&](Replica& r) {
     Trainee trainee(r, options);
-    const absl::Status loaded = r.edit().Load(checkpoint);
+    const absl::Status loaded = r.edit().state().Load(checkpoint);
     ASSERT_EQ(loaded, absl::OkStatus());
     EXPECT_EQ(Look(r, trainee), saved.seen().at({r.replica(), r.slot()}));
     for (int step = 6; step < kSteps; ++step) {
@@ -124,15 +124,15 @@ TEST_P(ExactResumeBehind, BitEqual) {
     RunReplicas({2, 2}, Layers(), [&](Replica& r) {
       Trainee trainee(r, options);
       if (kind == Kind::kResumed) {
-        ASSERT_EQ(r.edit().Load(checkpoint), absl::OkStatus());
+        ASSERT_EQ(r.edit().state().Load(checkpoint), absl::OkStatus());
       }
       for (int step = kind == Kind::kResumed ? kSave : 0; step < kSteps; ++step) {
         trainee.Step([&] {
           if (kind == Kind::kSaved && step == kSave) {
             CheckpointOptions portable = To(directory, CheckpointKind::kPortable, way, "portable");
-            const absl::Status early = r.edit().Save(portable);
+            const absl::Status early = r.edit().state().Save(portable);
             EXPECT_THAT(std::string(early.message()), HasSubstr("runs behind these steps"));
-            EXPECT_EQ(r.edit().Save(checkpoint), absl::OkStatus());
+            EXPECT_EQ(r.edit().state().Save(checkpoint), absl::OkStatus());
           }
         });
       }
@@ -173,14 +173,14 @@ TEST(ExactResume, WhoLeavesRightAwaySharesWhatIsLeft) {
         trainee.Step();
       }
       EXPECT_TRUE(r.Forward());
-      EXPECT_EQ(r.edit().Save(checkpoint), absl::OkStatus());
+      EXPECT_EQ(r.edit().state().Save(checkpoint), absl::OkStatus());
       EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
       EXPECT_EQ(r.params(), r.Anchor());
       straight.Put(r, Look(r, trainee));
     });
     RunReplicas({2, 2}, Layers(), [&](Replica& r) {
       Trainee trainee(r, options);
-      ASSERT_EQ(r.edit().Load(checkpoint), absl::OkStatus());
+      ASSERT_EQ(r.edit().state().Load(checkpoint), absl::OkStatus());
       EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
       resumed.Put(r, Look(r, trainee));
     });
@@ -218,12 +218,12 @@ TEST(PortableResume, WhoLeavesRightAwayHasNothingToShare) {
     while (r.edit().info().steps < 6) {
       trainee.Step([&] {
         if (r.edit().info().steps == 4) {
-          EXPECT_EQ(r.edit().Save(checkpoint), absl::OkStatus());
+          EXPECT_EQ(r.edit().state().Save(checkpoint), absl::OkStatus());
         }
       });
     }
     EXPECT_TRUE(r.Forward());
-    ASSERT_EQ(r.edit().Load(checkpoint), absl::OkStatus());
+    ASSERT_EQ(r.edit().state().Load(checkpoint), absl::OkStatus());
     const std::vector<float> loaded = r.Anchor();
     EXPECT_EQ(r.params(), loaded);
     EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
@@ -243,10 +243,11 @@ TEST_P(PortableResume, NToNPrimeAndMToMPrime) {
       for (int step = 0; step < 4; ++step) {
         trainee.Step([&] {
           if (step == 3) {
-            EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, way)),
+            EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kPortable, way)),
                       absl::OkStatus());
-            EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "before")),
-                      absl::OkStatus());
+            EXPECT_EQ(
+                r.edit().state().Save(To(directory, CheckpointKind::kPortable, kOneFile, "before")),
+                absl::OkStatus());
           }
         });
       }
@@ -254,14 +255,15 @@ TEST_P(PortableResume, NToNPrimeAndMToMPrime) {
     All after;
     RunReplicas(to, Layers(), [&](Replica& r) {
       Trainee trainee(r, options);
-      ASSERT_EQ(r.edit().Load(To(directory, CheckpointKind::kPortable, way)), absl::OkStatus());
+      ASSERT_EQ(r.edit().state().Load(To(directory, CheckpointKind::kPortable, way)),
+                absl::OkStatus());
       EXPECT_EQ(r.edit().info().steps, 3);
       EXPECT_EQ(r.edit().info().syncs, 3);
       EXPECT_EQ(trainee.tokens(), 15);
       if (r.edit().info().anchor_checksum != 0) {
         EXPECT_EQ(r.params(), r.Anchor());
       }
-      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "after")),
+      EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kPortable, kOneFile, "after")),
                 absl::OkStatus());
       for (int step = 3; step < 6; ++step) {
         EXPECT_EQ(trainee.Step(), step > 3);
@@ -314,14 +316,14 @@ TEST(PortableResume, OfLayersThatAreMadeOfSegments) {
         absl::MutexLock lock(&mutex);
         whole[{l, i}] = value;
       });
-      EXPECT_EQ(r.edit().Save(to), absl::OkStatus());
+      EXPECT_EQ(r.edit().state().Save(to), absl::OkStatus());
     });
     EXPECT_EQ(whole.size(), 53u);
     for (const int slots : {1, 2, 3, 4}) {
       size_t seen = 0;
       RunReplicas({slots, 1}, config, [&](Replica& r) {
         r.Edit(Averaging());
-        ASSERT_EQ(r.edit().Load(to), absl::OkStatus());
+        ASSERT_EQ(r.edit().state().Load(to), absl::OkStatus());
         r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
           absl::MutexLock lock(&mutex);
           ASSERT_EQ(value, (whole[{l, i}])) << slots << " ranks, layer " << l << " element " << i;
@@ -380,13 +382,13 @@ TEST(PortableResume, KeepsEachLayersShareOfTheAccepted) {
       exchange(r, round > 0 && r.replica() == 1);
     }
     expect(r, 6, 2);
-    EXPECT_EQ(r.edit().Save(checkpoint), absl::OkStatus());
+    EXPECT_EQ(r.edit().state().Save(checkpoint), absl::OkStatus());
   });
   EXPECT_THAT(Contents(directory.File("run.ckpt")).at({"layers/accepted", -1, -1}),
               HasSubstr("5 i64"));
   RunReplicas({1, 3}, Layers(), [&](Replica& r) {
     r.Edit(Weighed());
-    ASSERT_EQ(r.edit().Load(checkpoint), absl::OkStatus());
+    ASSERT_EQ(r.edit().state().Load(checkpoint), absl::OkStatus());
     r.Forward();
     exchange(r, r.replica() == 2);
     expect(r, 9, 3);
@@ -399,16 +401,17 @@ TEST(PortableResume, AlsoFromAnExactCheckpoint) {
     Trainee trainee(r, Judged());
     trainee.Step();
     trainee.Step([&] {
-      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact, {false, false})),
+      EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kExact, {false, false})),
                 absl::OkStatus());
-      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "portable")),
-                absl::OkStatus());
+      EXPECT_EQ(
+          r.edit().state().Save(To(directory, CheckpointKind::kPortable, kOneFile, "portable")),
+          absl::OkStatus());
     });
   });
   RunReplicas({1, 1}, Layers(), [&](Replica& r) {
     Trainee trainee(r, Judged());
-    ASSERT_EQ(r.edit().Load(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
-    EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "again")),
+    ASSERT_EQ(r.edit().state().Load(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
+    EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kPortable, kOneFile, "again")),
               absl::OkStatus());
   });
   EXPECT_EQ(Contents(directory.File("again.ckpt")), Contents(directory.File("portable.ckpt")));
@@ -438,20 +441,20 @@ TEST(PortableResume, OfAModelInParts) {
     Trainee trainee(r, Judged());
     trainee.Step();
     trainee.Step([&] {
-      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
+      EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
     });
   });
   for (const Way way : kWays) {
     RunParts(1, 2, 1, [&](Replica& r) {
       Trainee trainee(r, Judged());
-      ASSERT_EQ(r.edit().Load(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
-      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact, way, "exact")),
+      ASSERT_EQ(r.edit().state().Load(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
+      EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kExact, way, "exact")),
                 absl::OkStatus());
-      ASSERT_EQ(r.edit().Load(To(directory, CheckpointKind::kExact, way, "exact")),
+      ASSERT_EQ(r.edit().state().Load(To(directory, CheckpointKind::kExact, way, "exact")),
                 absl::OkStatus());
-      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, way, "again")),
+      EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kPortable, way, "again")),
                 absl::OkStatus());
-      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "whole")),
+      EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kPortable, kOneFile, "whole")),
                 absl::OkStatus());
     });
     EXPECT_EQ(Contents(directory.File("whole.ckpt")), Contents(directory.File("run.ckpt")));
@@ -470,14 +473,14 @@ TEST(Saving, IsForRendezvousOnly) {
     const CheckpointOptions to = To(directory, CheckpointKind::kExact);
     Trainee trainee(r, Judged());
     const auto refusal = [&] {
-      const absl::Status status = r.edit().Save(to);
+      const absl::Status status = r.edit().state().Save(to);
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
       return std::string(status.message());
     };
     EXPECT_THAT(refusal(), AllOf(HasSubstr("edit: save: rank 0: step 0 has had no exchange"),
                                  HasSubstr("there was none yet")));
     EXPECT_FALSE(r.Forward());
-    EXPECT_EQ(r.edit().Save(to), absl::OkStatus());  // all replicas are equal: an anchor
+    EXPECT_EQ(r.edit().state().Save(to), absl::OkStatus());  // all replicas are equal: an anchor
     r.EndStep();
     EXPECT_THAT(refusal(), HasSubstr("step 1 has had no exchange (the last was at step 0)"));
 
@@ -487,7 +490,7 @@ TEST(Saving, IsForRendezvousOnly) {
     for (int l = 0; l < static_cast<int>(kLayers.size()); ++l) {
       EXPECT_EQ(r.edit().WaitLayer(l), absl::OkStatus());
     }
-    EXPECT_EQ(r.edit().Save(to), absl::OkStatus());
+    EXPECT_EQ(r.edit().state().Save(to), absl::OkStatus());
     for (const int l : r.shards().slab().training()) {
       EXPECT_TRUE(r.shards().Gradients(l).ok());
       EXPECT_EQ(r.shards().ReduceGradients(l), absl::OkStatus());
@@ -496,7 +499,7 @@ TEST(Saving, IsForRendezvousOnly) {
     EXPECT_THAT(refusal(), HasSubstr("gradients of step 1 have been reduced already"));
     r.EndStep();
     EXPECT_TRUE(r.Forward());
-    EXPECT_EQ(r.edit().Save(to), absl::OkStatus());
+    EXPECT_EQ(r.edit().state().Save(to), absl::OkStatus());
   });
 }
 
@@ -509,7 +512,7 @@ TEST(Saving, EndsInTimeWhenARankDoesNotTakePart) {
     to.timeout_ns = 200 * kMillisecond;
     if (r.replica() == 0) {
       const int64_t start = Clock::Real().Now();
-      const absl::Status status = r.edit().Save(to);
+      const absl::Status status = r.edit().state().Save(to);
       EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
       EXPECT_LT(Clock::Real().Now() - start, 5 * kSecond);
       // The group has ended and reports the reason.

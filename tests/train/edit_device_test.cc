@@ -361,12 +361,12 @@ TEST(EditOnDevice, ARunGoesOnFromACheckpointWithTheSameBitsHereAndThere) {
       RunReplicas(grid, Layers(), [&](Replica& r) {
         Trainee trainee(r, options);
         if (load) {
-          ASSERT_EQ(r.edit().Load(exact), absl::OkStatus());
+          ASSERT_EQ(r.edit().state().Load(exact), absl::OkStatus());
           EXPECT_EQ(r.edit().info().steps, 4);
         }
         GoOn(
             r, trainee, 9, load ? std::function<void()>() : [&] {
-              EXPECT_EQ(r.edit().Save(exact), absl::OkStatus());
+              EXPECT_EQ(r.edit().state().Save(exact), absl::OkStatus());
             });
         Seen seen = Look(r, trainee);
         seen.checksum = 0;  // bits differ on a device
@@ -403,7 +403,7 @@ TEST(EditOnDevice, NoCheckpointIsMadeOfWhatNeverCame) {
     r.EndStep();
     r.MeetAll();
     EXPECT_FALSE(*r.edit().BeginForward(true, true));  // makes anchors of the present parameters
-    const absl::Status status = r.edit().Save(To(directory, CheckpointKind::kExact));
+    const absl::Status status = r.edit().state().Save(To(directory, CheckpointKind::kExact));
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()), HasSubstr("layer 0 gradients"));
     EXPECT_THAT(directory.Files(), testing::IsEmpty());

@@ -138,7 +138,7 @@ TEST(Edit, OneRejectedEqualsTheRunOfTheOthers) {
     History got(kRounds, Collected(with.grid)), want(kRounds, Collected(without.grid));
     with.Run([&](Replica& r, int round) {
       if (round == kLearn - 1) {
-        ASSERT_EQ(r.edit().Save(checkpoint), absl::OkStatus());
+        ASSERT_EQ(r.edit().state().Save(checkpoint), absl::OkStatus());
       }
       for (int l = 0; l < 4; ++l) {
         const LayerReport report = *r.edit().Report(l);
@@ -149,7 +149,7 @@ TEST(Edit, OneRejectedEqualsTheRunOfTheOthers) {
     });
     RunReplicas(without.grid, FourLayers(), [&](Replica& r) {
       r.Edit(without.options);
-      ASSERT_EQ(r.edit().Load(checkpoint), absl::OkStatus());
+      ASSERT_EQ(r.edit().state().Load(checkpoint), absl::OkStatus());
       EXPECT_FALSE(r.Forward());
       for (int round = kLearn; round < kRounds; ++round) {
         without.Step(r, round);

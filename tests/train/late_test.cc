@@ -342,16 +342,16 @@ TEST(Late, ARunGoesOnFromACheckpointThatAllHaveMet) {
         AwaitRounds(r, 1);
       }
       r.Forward();
-      EXPECT_THAT(std::string(r.edit().Save(To(directory, kind)).message()),
+      EXPECT_THAT(std::string(r.edit().state().Save(To(directory, kind)).message()),
                   HasSubstr("edit: save: rank 2: this replica was late for a round"));
       Train(r, 1);
       Sync(r);
-      ASSERT_EQ(r.edit().Save(To(directory, kind)), absl::OkStatus());
+      ASSERT_EQ(r.edit().state().Save(To(directory, kind)), absl::OkStatus());
       last(r, want);
     });
     RunReplicas(grid, FourLayers(), [&](Replica& r) {
       r.Edit(Quorum(2, Late::kCarry));
-      ASSERT_EQ(r.edit().Load(To(directory, kind)), absl::OkStatus());
+      ASSERT_EQ(r.edit().state().Load(To(directory, kind)), absl::OkStatus());
       r.Forward();
       last(r, got);
     });
@@ -371,7 +371,7 @@ TEST(Late, NobodyLoadsOrSavesWhileAReplicaIsLate) {
     Train(r, 0);
     Sync(r);
     const CheckpointOptions to = To(directory, CheckpointKind::kExact);
-    ASSERT_EQ(r.edit().Save(to), absl::OkStatus());
+    ASSERT_EQ(r.edit().state().Save(to), absl::OkStatus());
     const std::vector<float> saved = r.params();
     r.MeetAll();
     if (r.replica() == kLateReplica) {
@@ -380,13 +380,13 @@ TEST(Late, NobodyLoadsOrSavesWhileAReplicaIsLate) {
       Train(r, 1);
       r.Forward();
     }
-    for (const absl::Status& status : {r.edit().Load(to), r.edit().Save(to)}) {
+    for (const absl::Status& status : {r.edit().state().Load(to), r.edit().state().Save(to)}) {
       EXPECT_THAT(std::string(status.message()),
                   HasSubstr("rank 2: a round was closed without this replica"));
     }
     Train(r, 2);
     Sync(r);
-    ASSERT_EQ(r.edit().Load(to), absl::OkStatus());
+    ASSERT_EQ(r.edit().state().Load(to), absl::OkStatus());
     EXPECT_EQ(r.params(), saved);
     r.MeetAll();
   });
@@ -446,7 +446,7 @@ TEST(Late, AnchorsAndReportsCanBeReadBesideLateRounds) {
         ASSERT_TRUE(r.edit().Report(1).ok());
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
-      EXPECT_THAT(std::string(r.edit().Open(CheckpointKind::kExact).status().message()),
+      EXPECT_THAT(std::string(r.edit().state().Open(CheckpointKind::kExact).status().message()),
                   HasSubstr("does not go with quorum"));
     }
     r.MeetAll();

@@ -462,11 +462,11 @@ TEST(LayerArrays, ARunGoesOnExactlyFromWhatWasBoundByLayer) {
     Arranged<uint16_t> r(mesh, Way::kByLayer, {});
     r.Edit(Weighed());
     train(r, 0, 4);
-    ASSERT_EQ(r.edit().Save(options), absl::OkStatus());
+    ASSERT_EQ(r.edit().state().Save(options), absl::OkStatus());
     train(r, 4, 8);
     Arranged<uint16_t> other(mesh, Way::kSlab, {});
     other.Edit(Weighed());
-    ASSERT_EQ(other.edit().Load(options), absl::OkStatus());
+    ASSERT_EQ(other.edit().state().Load(options), absl::OkStatus());
     other.Forward();
     train(other, 4, 8);
     EXPECT_EQ(other.Anchor(), r.Anchor());

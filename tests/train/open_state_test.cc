@@ -73,7 +73,7 @@ class Arrays {
 };
 
 absl::Status SetAll(Replica& r, CheckpointKind kind, Arrays* arrays) {
-  auto state = r.edit().Open(kind);
+  auto state = r.edit().state().Open(kind);
   if (!state.ok()) {
     return state.status();
   }
@@ -125,7 +125,7 @@ TEST_P(ExactState, GoesOnBitEqual) {
     for (int step = 0; step < kSteps; ++step) {
       trainee.Step([&] {
         if (step == kSave) {
-          const auto state = r.edit().Open(CheckpointKind::kExact);
+          const auto state = r.edit().state().Open(CheckpointKind::kExact);
           ASSERT_TRUE(state.ok()) << state.status();
           arrays.Take(**state);
         }
@@ -179,7 +179,7 @@ TEST(ExactState, KeepsHowFarTheWeightOfANewcomerHasGrown) {
     expect_weight(r, 1);
     r.Forward();
     {
-      const auto state = r.edit().Open(CheckpointKind::kExact);
+      const auto state = r.edit().state().Open(CheckpointKind::kExact);
       ASSERT_TRUE(state.ok()) << state.status();
       arrays.Take(**state);
       r.MeetAll();
@@ -197,7 +197,7 @@ TEST(ExactState, KeepsHowFarTheWeightOfANewcomerHasGrown) {
       r.Forward();
       expect_weight(r, grown);
     }
-    const auto state = r.edit().Open(CheckpointKind::kExact);
+    const auto state = r.edit().state().Open(CheckpointKind::kExact);
     ASSERT_TRUE(state.ok()) << state.status();
     arrays.Take(**state);
   });
@@ -242,9 +242,9 @@ TEST(PortableState, GoesOnWithAnyNumberOfReplicasAndRanks) {
         r.EndStep();
       }
       EXPECT_TRUE(r.Forward());
-      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "before")),
+      EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kPortable, kOneFile, "before")),
                 absl::OkStatus());
-      const auto state = r.edit().Open(CheckpointKind::kPortable);
+      const auto state = r.edit().state().Open(CheckpointKind::kPortable);
       ASSERT_TRUE(state.ok()) << state.status();
       arrays.Take(**state);
     });
@@ -253,8 +253,9 @@ TEST(PortableState, GoesOnWithAnyNumberOfReplicasAndRanks) {
         r.Edit(options);
         ASSERT_EQ(SetAll(r, CheckpointKind::kPortable, &arrays), absl::OkStatus());
         EXPECT_EQ(r.params(), r.Anchor());
-        EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "after")),
-                  absl::OkStatus());
+        EXPECT_EQ(
+            r.edit().state().Save(To(directory, CheckpointKind::kPortable, kOneFile, "after")),
+            absl::OkStatus());
       });
       EXPECT_EQ(Contents(directory.File("after.ckpt")), Contents(directory.File("before.ckpt")));
     }
@@ -271,7 +272,7 @@ TEST(SettingState, RefusesWhatIsNotWholeOrNotAlikeAndChangesNothing) {
       trainee.Step();
     }
     const auto before = Look(r, trainee);
-    auto early = r.edit().Open(CheckpointKind::kExact);
+    auto early = r.edit().state().Open(CheckpointKind::kExact);
     ASSERT_TRUE(early.ok()) << early.status();
     int64_t steps = 0;
     const auto place = (*early)->Find("steps", -1);
@@ -281,7 +282,7 @@ TEST(SettingState, RefusesWhatIsNotWholeOrNotAlikeAndChangesNothing) {
     r.Forward();
     EXPECT_THAT(std::string((*early)->Get(*place, &steps, 1, DType::kI64).message()),
                 HasSubstr("the run has gone on since the state was opened"));
-    auto state = r.edit().Open(CheckpointKind::kExact);
+    auto state = r.edit().state().Open(CheckpointKind::kExact);
     ASSERT_TRUE(state.ok()) << state.status();
     arrays.Take(**state, /*all=*/true);
     r.MeetAll();
@@ -417,8 +418,8 @@ TEST(Functions, WriteAndReadTheBytesOfTheFile) {
         trainee.Step();
       }
       r.Forward();
-      EXPECT_EQ(r.edit().Save(To(directory, kind)), absl::OkStatus());
-      EXPECT_EQ(r.edit().Save(Through(kind, first ? &memory : nullptr)), absl::OkStatus());
+      EXPECT_EQ(r.edit().state().Save(To(directory, kind)), absl::OkStatus());
+      EXPECT_EQ(r.edit().state().Save(Through(kind, first ? &memory : nullptr)), absl::OkStatus());
     });
     EXPECT_EQ(memory.bytes, Bytes(directory.File("run.ckpt")));
     EXPECT_TRUE(memory.in_order);
@@ -430,10 +431,10 @@ TEST(Functions, WriteAndReadTheBytesOfTheFile) {
         Trainee trainee(r, Judged());
         CheckpointOptions from = Through(kind, first || !rank0_only ? &own : nullptr);
         from.rank0_only = rank0_only;
-        ASSERT_EQ(r.edit().Load(from), absl::OkStatus());
+        ASSERT_EQ(r.edit().state().Load(from), absl::OkStatus());
         EXPECT_EQ(r.edit().info().steps, 3);
         EXPECT_TRUE(own.in_order);
-        EXPECT_EQ(r.edit().Save(To(directory, kind, kOneFile, "again")), absl::OkStatus());
+        EXPECT_EQ(r.edit().state().Save(To(directory, kind, kOneFile, "again")), absl::OkStatus());
       });
       EXPECT_EQ(Bytes(directory.File("again.ckpt")), memory.bytes);
     }
@@ -452,7 +453,7 @@ TEST(Functions, ThatFailFailTheCallOnAllRanks) {
     }
     r.Forward();
     const auto save = [&](Memory memory, const std::string& says) {
-      const absl::Status status = r.edit().Save(Through(kind, first ? &memory : nullptr));
+      const absl::Status status = r.edit().state().Save(Through(kind, first ? &memory : nullptr));
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr(says));
       return memory.finished;
@@ -464,7 +465,7 @@ TEST(Functions, ThatFailFailTheCallOnAllRanks) {
     EXPECT_EQ(save({.fail_at = 7}, "write_at returned 5 at byte "), 0);
     EXPECT_EQ(save({.fail_at = -2}, "finish returned -7"), first ? 1 : 0);
     // The very last write is that of the header.
-    const absl::Status saved = r.edit().Save(Through(kind, first ? &whole : nullptr));
+    const absl::Status saved = r.edit().state().Save(Through(kind, first ? &whole : nullptr));
     ASSERT_EQ(saved, absl::OkStatus());
     r.MeetAll();
     EXPECT_EQ(save({.fail_at = whole.calls - 1}, "returned 5 at byte 0"), 0);
@@ -472,25 +473,27 @@ TEST(Functions, ThatFailFailTheCallOnAllRanks) {
     // Several files; missing functions; functions on some ranks only.
     CheckpointOptions wrong = Through(kind, first ? &whole : nullptr);
     wrong.full = false;
-    EXPECT_THAT(std::string(r.edit().Save(wrong).message()), HasSubstr("full_state_dict: is 0"));
+    EXPECT_THAT(std::string(r.edit().state().Save(wrong).message()),
+                HasSubstr("full_state_dict: is 0"));
     wrong = Through(kind, nullptr);
-    EXPECT_THAT(std::string(r.edit().Save(wrong).message()),
+    EXPECT_THAT(std::string(r.edit().state().Save(wrong).message()),
                 HasSubstr("rank 0: functions: write_at is NULL"));
     wrong.functions->write_at = Memory::Write;
-    EXPECT_THAT(std::string(r.edit().Save(wrong).message()),
+    EXPECT_THAT(std::string(r.edit().state().Save(wrong).message()),
                 HasSubstr("rank 0: functions: finish is NULL"));
-    EXPECT_THAT(std::string(r.edit().Load(wrong).message()),
+    EXPECT_THAT(std::string(r.edit().state().Load(wrong).message()),
                 HasSubstr("rank 0: functions: read_at is NULL"));
     wrong.functions->read_at = Memory::Read;
     wrong.functions->bytes = -1;
-    EXPECT_THAT(std::string(r.edit().Load(wrong).message()), HasSubstr("bytes: -1 is negative"));
+    EXPECT_THAT(std::string(r.edit().state().Load(wrong).message()),
+                HasSubstr("bytes: -1 is negative"));
     wrong = first ? Through(kind, &whole) : To(directory, kind);
-    EXPECT_THAT(std::string(r.edit().Save(wrong).message()),
+    EXPECT_THAT(std::string(r.edit().state().Save(wrong).message()),
                 HasSubstr("functions: 0 here, and 1 on rank 0"));
 
     // Loading fails for functions that fail, for damaged bytes, and for another length.
     const auto load = [&](Memory memory, absl::StatusCode code, const std::string& says) {
-      const absl::Status status = r.edit().Load(Through(kind, first ? &memory : nullptr));
+      const absl::Status status = r.edit().state().Load(Through(kind, first ? &memory : nullptr));
       EXPECT_EQ(status.code(), code) << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr(says));
     };
@@ -504,7 +507,7 @@ TEST(Functions, ThatFailFailTheCallOnAllRanks) {
     load({.bytes = whole.bytes + " "}, absl::StatusCode::kInvalidArgument,
          "has something appended");
     load({}, absl::StatusCode::kInvalidArgument, "is not a checkpoint");
-    EXPECT_EQ(r.edit().Save(To(directory, kind, {false, true}, "many")), absl::OkStatus());
+    EXPECT_EQ(r.edit().state().Save(To(directory, kind, {false, true}, "many")), absl::OkStatus());
     r.MeetAll();
     load({.bytes = Bytes(directory.File("many.ckpt"))}, absl::StatusCode::kFailedPrecondition,
          "refers to");

@@ -55,10 +55,11 @@ CheckpointOptions To(const Directory& directory, CheckpointKind kind, Way way,
 Trainee::Trainee(Replica& replica, const EditOptions& options)
     : r_(replica), inner_(replica.params().size()) {
   LayerSync& edit = r_.Edit(options);
-  EXPECT_EQ(edit.AddState("inner", Holder::kRank, DType::kF32, inner_.data(),
-                          static_cast<int64_t>(inner_.size())),
+  EXPECT_EQ(edit.state().AddState("inner", Holder::kRank, DType::kF32, inner_.data(),
+                                  static_cast<int64_t>(inner_.size())),
             absl::OkStatus());
-  EXPECT_EQ(edit.AddState("tokens", Holder::kAll, DType::kI64, &tokens_, 1), absl::OkStatus());
+  EXPECT_EQ(edit.state().AddState("tokens", Holder::kAll, DType::kI64, &tokens_, 1),
+            absl::OkStatus());
 }
 
 bool Trainee::Step(const std::function<void()>& when_exchanged) {
