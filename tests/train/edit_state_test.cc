@@ -88,7 +88,7 @@ struct Parts {
   RoundRunner runner{worker, exchange, results, error, nullptr};
   LayerGates gates{worker, error, slab.layers(), 0};
   EditState state{{*r.mesh(), r.shards(), options, schedule, trigger, exchange, counter, behind,
-                   results, gates, runner, error, worker}};
+                   results, gates, runner, error, worker, nullptr}};
 };
 
 void WithParts(const EditOptions& options, const std::function<void(Parts&)>& body) {
@@ -192,8 +192,8 @@ TEST(EditState, HoldsArraysOfTheCaller) {
   WithParts(Averaging(), [](Parts& parts) {
     parts.Begin();
     int64_t mine[2] = {1, 2};
-    ASSERT_EQ(parts.state.Add("mine", Holder::kRank, DType::kI64, mine, 2), absl::OkStatus());
-    EXPECT_FALSE(parts.state.Add("mine", Holder::kRank, DType::kI64, mine, 2).ok());
+    ASSERT_EQ(parts.state.AddState("mine", Holder::kRank, DType::kI64, mine, 2), absl::OkStatus());
+    EXPECT_FALSE(parts.state.AddState("mine", Holder::kRank, DType::kI64, mine, 2).ok());
     const auto open = parts.state.Open(CheckpointKind::kExact);
     ASSERT_TRUE(open.ok()) << open.status();
     const auto names = parts.Names(CheckpointKind::kExact);
@@ -293,7 +293,7 @@ TEST(EditState, AfterTheFirstErrorEveryCallReturnsIt) {
     const absl::Status why = absl::InternalError("edit: broken");
     parts.error.Note(why);
     int64_t mine = 1;
-    EXPECT_EQ(parts.state.Add("mine", Holder::kRank, DType::kI64, &mine, 1), why);
+    EXPECT_EQ(parts.state.AddState("mine", Holder::kRank, DType::kI64, &mine, 1), why);
     EXPECT_EQ(parts.state.Save(To(directory, CheckpointKind::kExact)), why);
     EXPECT_EQ(parts.state.Load(To(directory, CheckpointKind::kExact)), why);
     EXPECT_EQ(parts.state.Open(CheckpointKind::kExact).status(), why);
