@@ -8,6 +8,7 @@
 
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
+#include "lib/comm/failure_words.h"
 #include "lib/comm/probe.h"
 #include "lib/comm/watched_meeting.h"
 #include "lib/store/store.h"
@@ -174,11 +175,9 @@ absl::Status MeetAll(CommCore& core, const std::string& host_id, const CallOptio
       if (Blame blame = BlameOf(failed); blame.rank >= 0 && blame.rank < core.size()) {
         blame.peer_id = core.config().members[static_cast<size_t>(blame.rank)].id;
         failed = WithBlame(std::move(failed), blame);
-        // EndWith would drop the blame of kFailedPrecondition, because a communicator never ends
-        // with this code. So change the code to kAborted.
-        told = absl::IsFailedPrecondition(failed)
-                   ? WithBlame(absl::AbortedError(failed.message()), blame)
-                   : failed;
+        // EndWith would drop the blame if a communicator never ends with the code of `failed`, for
+        // example kFailedPrecondition, or kResourceExhausted of a rank that lacks descriptors.
+        told = WithBlame(absl::Status(FailureWords::CodeHere(failed), failed.message()), blame);
       }
       core.ending().EndWith(told);
       work->Wait(Deadline::Never());  // EndWith has ended the call

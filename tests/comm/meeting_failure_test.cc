@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -220,6 +222,88 @@ TEST(GivingUp, RankThatCannotTakePartTellsTheOthers) {
   EXPECT_EQ(BlameOf(outcome.status).rank, 0);
   EXPECT_THAT(std::string(outcome.status.message()),
               AllOf(HasSubstr("rank 0 gave up"), HasSubstr("/no/such/tuning")));
+}
+
+// A meeting of which the rank does not hear that it has failed. Notes that the rank waits for the
+// others.
+class DeafMeeting final : public PassingMeeting {
+ public:
+  DeafMeeting(std::unique_ptr<StoreMeeting> base, absl::Notification& waits)
+      : PassingMeeting(std::move(base)), waits_(waits) {}
+  absl::Status Check() override {
+    if (!waits_.HasBeenNotified()) {
+      waits_.Notify();
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Notification& waits_;
+};
+
+// A meeting after which the rank cannot go on. It fails when the deaf rank waits.
+class UselessMeeting final : public PassingMeeting {
+ public:
+  UselessMeeting(std::unique_ptr<StoreMeeting> base, absl::Status why, absl::Notification& waits)
+      : PassingMeeting(std::move(base)), why_(std::move(why)), waits_(waits) {}
+  absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) override {
+    const bool met = PassingMeeting::Wait(stop).ok();
+    waits_.WaitForNotificationWithTimeout(absl::Seconds(10));
+    return met ? why_ : absl::InternalError("no table");
+  }
+
+ private:
+  const absl::Status why_;
+  absl::Notification& waits_;
+};
+
+// Gives its rank a UselessMeeting if `why` is an error, otherwise a DeafMeeting.
+class StoreForOne final : public PassingStore {
+ public:
+  StoreForOne(std::shared_ptr<Store> base, absl::Status why, absl::Notification& waits)
+      : PassingStore(std::move(base)), why_(std::move(why)), waits_(waits) {}
+  absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank, int size,
+                                                     const absl::StatusOr<Parts>& mine,
+                                                     const Stop& stop) override {
+    auto joined = PassingStore::Join(key, rank, size, mine, stop);
+    if (!joined.ok()) {
+      return joined.status();
+    }
+    if (why_.ok()) {
+      return std::unique_ptr<StoreMeeting>(
+          std::make_unique<DeafMeeting>(*std::move(joined), waits_));
+    }
+    return std::unique_ptr<StoreMeeting>(
+        std::make_unique<UselessMeeting>(*std::move(joined), why_, waits_));
+  }
+
+ private:
+  const absl::Status why_;
+  absl::Notification& waits_;
+};
+
+// Rank 0 hears from the store that rank 2 has failed, and rank 1 hears it only from rank 0.
+TEST(GivingUp, RankThatFailsIsNamedAlsoByThoseWhoHearItFromAnotherRank) {
+  for (const absl::Status& why :
+       {absl::ResourceExhaustedError("too many open files"),
+        absl::FailedPreconditionError("not now"), absl::UnavailableError("no route")}) {
+    const std::string text(why.message());
+    const auto store = NewStore(text.c_str());
+    Blame blame;
+    blame.rank = 2;
+    absl::Notification waits;
+    auto zero = Creating(store, 0, 3, {.transports = "inproc"});
+    auto one = Creating(std::make_shared<StoreForOne>(store, absl::OkStatus(), waits), 1, 3,
+                        {.transports = "inproc"});
+    const absl::Status own =
+        Create(std::make_shared<StoreForOne>(store, WithBlame(why, blame), waits), 2, 3,
+               {.transports = "inproc"});
+    EXPECT_THAT(std::string(own.message()), HasSubstr(text));
+    for (const Outcome& outcome : {zero.get(), one.get()}) {
+      EXPECT_THAT(std::string(outcome.status.message()), HasSubstr(text));
+      EXPECT_EQ(BlameOf(outcome.status).rank, 2) << outcome.status;
+    }
+  }
 }
 
 TEST(GivingUp, RankWhoseTimeIsUpTellsTheOthersWhoWasAbsent) {
