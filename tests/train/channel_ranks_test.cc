@@ -82,6 +82,7 @@ TEST(ChannelRanks, EndAndAbortEndTheCallsOfAllRanks) {
     for (const bool abort : {false, true}) {
       RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
         const Rank rank(*comm->Split(0, comm->rank()), on_loss);
+        ASSERT_EQ(comm->Barrier(), absl::OkStatus());  // rank 0 has finished Start
         if (comm->rank() == 0) {
           const absl::Status status = rank.ranks->comm()->Barrier();
           EXPECT_FALSE(status.ok());
