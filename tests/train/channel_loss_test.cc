@@ -580,6 +580,7 @@ void Load(const Job& job, const CheckpointOptions& checkpoint, const SharedMemor
 
 TEST(ChannelLoss, BeforeAndDuringSaves) {
   constexpr int kKills = 16;
+  int killed = 0;
   for (int seed = 0; seed < kKills; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     const Directory directory;
@@ -594,12 +595,17 @@ TEST(ChannelLoss, BeforeAndDuringSaves) {
       }
     };
     const std::vector<int> ends = RunJob(job, shared);
+    if (ends[static_cast<size_t>(victim)] == 0) {
+      continue;  // on a busy machine the run was over before the kill
+    }
+    ++killed;
     EXPECT_TRUE(WIFSIGNALED(ends[static_cast<size_t>(victim)]));
     ExpectFinished(job, shared, {victim});
     if (HasFailure()) {
       break;
     }
   }
+  EXPECT_GE(killed, kKills / 2);
 }
 
 TEST(ChannelLoss, ACheckpointOfThoseThatAreLeftIsWhole) {
