@@ -112,10 +112,12 @@ def train_acco(notes):
 
 
 def main():
-    rank = int(os.environ["RANK"])
     method, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("edit", [])
     if method not in ("edit", "acco"):
         sys.exit(f"elastic_times.py: {method}: expected edit or acco")
+    if "RANK" not in os.environ:
+        sys.exit("elastic_times.py: RANK is not set; bench/cluster.sh or a launcher starts one process for each rank")
+    rank = int(os.environ["RANK"])
     if rest:
         good = {"edit": train_edit, "acco": train_acco}[method](Notes(rank, rest[0], joins=len(rest) > 1))
         sys.stdout.flush()

@@ -21,8 +21,8 @@ namespace entrain::api {
 using entrain::CallbackScope;
 using entrain::Does;
 
-// What a failure ends. kByCode: the code decides whether the communicator has ended. kCall: only
-// the call has failed; for stores and optimizers, which have no communicator.
+// Says what a failure ends. kByCode: the code decides whether the communicator has ended. kCall:
+// only the call has failed; for stores and optimizers, which have no communicator.
 enum class Reach { kByCode, kCall };
 
 // Stores `status` (not OK) as this thread's last error and returns its code. Puts `function`

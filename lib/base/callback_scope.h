@@ -12,7 +12,7 @@
 
 namespace entrain {
 
-// What a public function needs. Its needs decide whether a callback may call the function.
+// Says what a public function needs. This decides whether a callback may call the function.
 enum class Does {
   kLook,   // neither waits nor needs the engine: always allowed
   kStart,  // may need the engine for a moment, never another rank: allowed in done()

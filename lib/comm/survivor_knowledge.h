@@ -1,5 +1,5 @@
-// What a rank knows in an agreement on the ranks that go on (survivors.h): the base, and the last
-// report of each rank. The report of this rank itself holds its knowledge of the others. The class
+// Holds what a rank knows in an agreement on the ranks that go on (survivors.h): the base, and the
+// last report of each rank. This rank's own report holds its knowledge of the others. The class
 // answers the questions of a leader: whether all ranks follow it, which ranks reach each other,
 // whether they are a quorum, and what the leader proposes.
 //

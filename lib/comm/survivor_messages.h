@@ -62,8 +62,8 @@ struct AcceptedDecision {
   SurvivorDecision decision;
 };
 
-// What a rank tells of itself: whether its caller has made the call, the caller's wish, the
-// knowledge of other ranks, and the decision that the rank has accepted.
+// A message in which a rank describes itself: whether its caller has made the call, the caller's
+// wish, the rank's knowledge of other ranks, and the decision that the rank has accepted.
 struct SurvivorReport {
   bool called = false, given_up = false;
   bool asks = false;  // the receiver must answer with its own report

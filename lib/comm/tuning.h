@@ -1,4 +1,4 @@
-// What the planner knows about machines: figures of links, and measured choices. The planner
+// Holds what the planner knows about machines: figures of links, and measured choices. The planner
 // estimates times from the figures. A measured choice is a range of sizes in which a measurement
 // found another algorithm faster than the one with the least estimate. The library has built-in
 // values (tuning_builtin.inc). `entrain-perf --tune` measures others and writes them to a file:

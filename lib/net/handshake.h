@@ -42,7 +42,7 @@ enum class Purpose : uint16_t { kStore = 1, kData = 2, kShm = 3 };
 // The name of a connection at both its ends: the dialer's nonce. All zero: no connection.
 using ConnectionId = std::array<uint8_t, 16>;
 
-// What a side wants for the bytes after the handshake. The side's hello says so.
+// Says what a side wants for the bytes after the handshake. The side's hello contains it.
 struct Offer {
   bool tls = false;           // this side refuses a connection without TLS
   bool certificates = false;  // TLS by certificates; otherwise by the pre-shared key
