@@ -21,8 +21,8 @@ class SurvivorKnowledge {
   SurvivorKnowledge(int rank, int size);
 
   // Begins the agreement of these ranks. Forgets everything about the agreement before, except
-  // which ranks are cut and gone, and this rank's last call, which its reports repeat until the next
-  // call.
+  // which ranks are cut and gone, and this rank's last call. Its reports repeat that call until the
+  // next call.
   void Begin(RankSet base);
 
   // ---- What this rank knows

@@ -128,34 +128,26 @@ absl::Status TcpSockets::TakeStreams() {
 }
 
 absl::Status TcpSockets::Watch(bool input, bool room) {
-  ENTRAIN_RETURN_IF_ERROR(
-      Change(first_.fd(), If(input, EPOLLIN) | If(room, EPOLLOUT), &watched_first_));
-  ENTRAIN_RETURN_IF_ERROR(WatchLine());
-  for (size_t i = 0; i < watched_streams_.size(); ++i) {
-    const int stream = static_cast<int>(i);
-    ENTRAIN_RETURN_IF_ERROR(
-        Change(streams_.fd(stream), streams_.Interest(stream), &watched_streams_[i]));
-  }
-  return absl::OkStatus();
+  return Register(If(input, EPOLLIN) | If(room, EPOLLOUT), /*kept=*/0);
 }
 
 absl::Status TcpSockets::WatchAlso(bool input) {
-  ENTRAIN_RETURN_IF_ERROR(
-      Change(first_.fd(), If(input, EPOLLIN) | watched_first_, &watched_first_));
-  ENTRAIN_RETURN_IF_ERROR(WatchLine());
+  return Register(If(input, EPOLLIN), /*kept=*/~uint32_t{0});
+}
+
+absl::Status TcpSockets::Register(uint32_t first, uint32_t kept) {
+  ENTRAIN_RETURN_IF_ERROR(Change(first_.fd(), first | (kept & watched_first_), &watched_first_));
+  if (line_.attached()) {
+    ENTRAIN_RETURN_IF_ERROR(
+        Change(line_.fd(), EPOLLIN | If(line_.pending(), EPOLLOUT), &watched_line_));
+  }
   for (size_t i = 0; i < watched_streams_.size(); ++i) {
     const int stream = static_cast<int>(i);
     uint32_t& watched = watched_streams_[i];
     ENTRAIN_RETURN_IF_ERROR(
-        Change(streams_.fd(stream), streams_.Interest(stream) | watched, &watched));
+        Change(streams_.fd(stream), streams_.Interest(stream) | (kept & watched), &watched));
   }
   return absl::OkStatus();
-}
-
-absl::Status TcpSockets::WatchLine() {
-  return line_.attached()
-             ? Change(line_.fd(), EPOLLIN | If(line_.pending(), EPOLLOUT), &watched_line_)
-             : absl::OkStatus();
 }
 
 bool TcpSockets::watches_room() const {

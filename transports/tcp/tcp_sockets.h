@@ -69,7 +69,9 @@ class TcpSockets {
 
  private:
   absl::Status Add(int fd, uint32_t events);
-  absl::Status WatchLine();
+  // Registers the events of all sockets: `first` of the first connection. Of the events registered
+  // before, those in `kept` stay; on the control line none.
+  absl::Status Register(uint32_t first, uint32_t kept);
   absl::Status Change(int fd, uint32_t events, uint32_t* watched);
   void Remove(int fd);
 
