@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include <linux/sock_diag.h>
@@ -16,9 +15,10 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kBytesPerFlush = 4 << 20;  // keeps one turn of the loop short
+// Keeps one turn of the loop short. With checksums, the bytes of one turn are still in a cache when
+// they are written after their checksums were computed.
+constexpr int64_t kBytesPerFlush = 1 << 20;
 constexpr int64_t kAtOnceBytes = 32 << 10;
-constexpr int64_t kSummedAtOnce = 256 << 10;
 
 // Returns an upper bound of the room in a send buffer that `bytes` bytes need. The kernel also
 // counts its own structures: about 1 KiB per segment, and a segment on Ethernet holds 1.4 KiB.
@@ -214,10 +214,7 @@ int64_t TcpSender::WriteFrames(Channel& to, int64_t* asked) {
   iovec parts[3 * kFrames];
   size_t used = 0;
   int64_t skip = first_written_;  // written bytes of the first frame
-  // With checksums, each system call writes only a few frames, so that their bytes are still in a
-  // cache after the checksums were computed.
-  const int64_t most = checksums_ ? kSummedAtOnce : std::numeric_limits<int64_t>::max();
-  for (size_t i = 0; i < count_ && *asked < most; ++i) {
+  for (size_t i = 0; i < count_; ++i) {
     Frame& frame = At(i);
     if (checksums_ && !std::exchange(frame.summed, true)) {
       frame.sums = FrameSums::Of(frame.header, frame.data());
