@@ -61,7 +61,7 @@ class ReplicaRendezvous {
   // Returns true if an exchange follows the last rendezvous.
   bool exchanges() const { return Exchanges(table_.standings, parts_.options.least_steps()); }
 
-  // Adds flags to the next standing of this rank.
+  // Sets the flags that Run adds to the next standing of this rank.
   void Announce(uint64_t flags) { announced_ = flags; }
   // Forgets that processes have applied (kApplied). After a loss, no newcomer is taken in before
   // the next rendezvous.
