@@ -2,11 +2,12 @@
 #include "lib/comm/peer_memory.h"
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "tests/comm/idle_context.h"
 
 namespace entrain {
 namespace {
@@ -17,18 +18,9 @@ using Pages = SealedMemory::Pages;
 constexpr size_t kPage = 4096;
 
 // A communicator one of whose calls uses all memory, or none.
-class User final : public ContextOwner {
+class User final : public IdleContext {
  public:
-  void Attend() override {}
-  void OnControl(Endpoint&, absl::string_view) override {}
-  void OnLost(Endpoint&, const absl::Status&) override {}
-  Deadline next_tick() const override { return Deadline::Never(); }
-  void OnTick(int64_t) override {}
-  void OnEarly(Endpoint&, const Envelope&) override {}
   std::string UserOf(ConstBytes) const override { return uses ? "all_reduce #1 on c" : ""; }
-  void OnShutdown() override {}
-  std::optional<int64_t> waits_since() const override { return std::nullopt; }
-  Deadline FindOut(HeldUpBy) override { return {}; }
 
   bool uses = false;
 };

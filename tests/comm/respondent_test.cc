@@ -3,12 +3,14 @@
 #include "lib/comm/respondent.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 
+#include "tests/comm/idle_context.h"
 #include "tests/comm/played_comm.h"
 
 namespace entrain {
@@ -16,16 +18,8 @@ namespace {
 
 using Answer = Membership::Answer;
 
-class PlayedContext final : public ContextOwner {
+class PlayedContext final : public IdleContext {
  public:
-  void Attend() override {}
-  void OnControl(Endpoint&, absl::string_view) override {}
-  void OnLost(Endpoint&, const absl::Status&) override {}
-  Deadline next_tick() const override { return Deadline::Never(); }
-  void OnTick(int64_t) override {}
-  void OnEarly(Endpoint&, const Envelope&) override {}
-  std::string UserOf(ConstBytes) const override { return ""; }
-  void OnShutdown() override {}
   std::optional<int64_t> waits_since() const override { return since; }
   Deadline FindOut(HeldUpBy then) override {
     asked.push_back(std::move(then));
