@@ -240,10 +240,25 @@ void CommCore::Refused(const Call& call, const absl::Status& why) {
   });
 }
 
+void CommCore::EndToo(const std::shared_ptr<CommCore>& part) {
+  engine_.seat().RunInDriver([&] {
+    if (ending_.ended()) {
+      part->ending_.EndLike(ending_.status());
+    } else {
+      end_too_.push_back(part);
+    }
+  });
+}
+
 // ---- EventsOwner
 
 void CommCore::OnFailure() {
   FlightLog::Get().OnFailure(*this);
+  for (const std::weak_ptr<CommCore>& one : end_too_) {
+    if (const std::shared_ptr<CommCore> part = one.lock()) {
+      part->ending_.EndLike(ending_.status());
+    }
+  }
 }
 
 std::shared_ptr<CommCore> CommCore::MakeNext(const std::string& name,

@@ -62,6 +62,8 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
   // Returns the object that knows whether the communicator has ended, and that can end it.
   Ending& ending() { return ending_; }
   const Ending& ending() const { return ending_; }
+  // Ends `part` when this communicator ends with an error; at once if it has ended.
+  void EndToo(const std::shared_ptr<CommCore>& part);
   // [driver] Returns the object that takes the engine's events.
   CommEvents& events() { return events_; }
   // SetPaths and SetProbed change the figures by which plans are chosen. Plans made before the call
@@ -117,6 +119,7 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
   CallRunner runner_;
   CallFunnel funnel_;
   InlinePath inline_;
+  std::vector<std::weak_ptr<CommCore>> end_too_;  // [driver]
 };
 
 }  // namespace entrain

@@ -298,6 +298,9 @@ void Communicator::LeaveWith(const absl::Status& why) {
     core_->engine().Flush();
   });
 }
+void Communicator::EndToo(const Communicator& part) {
+  core_->EndToo(part.core_);
+}
 void Communicator::Refused(const Call& call, const absl::Status& why) {
   core_->Refused(call, Annotate(why, NameOf(call.kind)));
 }

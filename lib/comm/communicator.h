@@ -165,6 +165,10 @@ class Communicator {
   // agreement, so that their Shrink does not wait for this rank. Agree and Shrink then return
   // kAborted here.
   void LeaveWith(const absl::Status& why);
+  // Ends `part`, a communicator of some of these ranks, when this communicator ends with an error; at
+  // once if it has ended. So no rank waits in `part` for a rank that has met the error here and
+  // does not come to `part`.
+  void EndToo(const Communicator& part);
   // Must be called when this rank's caller could not start this call, because of its arguments or
   // for lack of memory. Tells the other ranks, because the caller may never start the call. See
   // CommCore.

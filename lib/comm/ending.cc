@@ -62,6 +62,12 @@ void Ending::EndWith(const absl::Status& why) {
   });
 }
 
+void Ending::EndLike(const absl::Status& why) {
+  EndHere(
+      WithBlame(absl::Status(words_.CodeHere(why), absl::StrCat(config_.name, ": ", why.message())),
+                words_.BlameHere(why)));
+}
+
 // ---- [driver]
 
 void Ending::Fail(const absl::Status& why) {

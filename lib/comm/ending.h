@@ -50,6 +50,9 @@ class Ending {
   // Ends the communicator on all ranks with an error that the user has met elsewhere. Returns when
   // the other ranks have been told.
   void EndWith(const absl::Status& why);
+  // Does the same as EndWith for an error of the communicator from which this one was made. Does
+  // not wait.
+  void EndLike(const absl::Status& why);
 
   // [driver] Ends the communicator here, and tells the other ranks the error.
   void Fail(const absl::Status& why);

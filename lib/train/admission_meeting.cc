@@ -37,7 +37,9 @@ absl::Status Say(absl::string_view what, Communicator& world, int64_t limit_ns) 
 }
 
 // Splits `world`, which must have no other calls under way. The time limit is at most kAdmissionNs,
-// because a newcomer that hangs must not hold the members up for longer.
+// because a newcomer that hangs must not hold the members up for longer. If a rank is lost, the
+// split may fail on some ranks only. The part ends with `world`, so that no rank waits in the part
+// for these ranks, also if the lost rank is in another part.
 absl::StatusOr<std::shared_ptr<Communicator>> Part(Communicator& world, int color, int key) {
   WorkerThread::Doing("newcomers: making the groups", 2 * kAdmissionNs);
   const int64_t usual_ns = world.timeout_ns();
@@ -46,6 +48,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Part(Communicator& world, int colo
   world.SetTimeout(usual_ns);
   if (part.ok()) {
     (*part)->SetTimeout(usual_ns);
+    world.EndToo(**part);
   }
   return part;
 }

@@ -47,6 +47,17 @@ absl::Status AllReduce(const Comm& comm, std::vector<float>& data, int64_t timeo
                          ReduceOp::kSum, options);
 }
 
+// Sends or receives a byte.
+absl::Status Word(Communicator& comm, CallKind kind, int peer) {
+  uint8_t word = 1;
+  Call call;
+  call.kind = kind;
+  (kind == CallKind::kSend ? call.in : call.out) = {&word, sizeof(word)};
+  call.count = 1;
+  call.root = peer;
+  return comm.Run(call);
+}
+
 class Failure : public testing::TestWithParam<std::string> {
  protected:
   RanksOptions Options() const {
@@ -199,6 +210,47 @@ TEST_P(Failure, EndingOnePartLeavesTheOthersAlone) {
     } else {
       EXPECT_EQ((*part)->Barrier(), absl::OkStatus());
     }
+    EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+}
+
+// Rank 1 learns of the end in the parent, and does not come to the part.
+TEST_P(Failure, APartThatIsToldToEndsWithItsParent) {
+  RunRanks(3, Options(), [](const Comm& comm) {
+    auto part = comm->Split(comm->rank() / 2, 0);
+    ASSERT_TRUE(part.ok()) << part.status();
+    comm->EndToo(**part);
+    if (comm->rank() == 2) {
+      for (const int rank : {0, 1}) {  // both have their part
+        EXPECT_EQ(Word(*comm, CallKind::kRecv, rank), absl::OkStatus());
+      }
+      comm->Abort("enough");
+      return;
+    }
+    Word(*comm, CallKind::kSend, 2).IgnoreError();  // the end may overtake its completion
+    if (comm->rank() == 0) {
+      const absl::Status status = (*part)->Barrier();
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("aborted by rank 2: enough"));
+      EXPECT_EQ(BlameOf(status).rank, -1) << "rank 2 is not in the part";
+    } else {
+      EXPECT_EQ(comm->Barrier().code(), absl::StatusCode::kAborted);
+    }
+    comm->EndToo(**part);  // once more, when both have ended
+    EXPECT_EQ(comm->Barrier().code(), absl::StatusCode::kAborted);
+    EXPECT_EQ((*part)->Barrier().code(), absl::StatusCode::kAborted);
+  });
+}
+
+TEST_P(Failure, APartOutlivesAParentThatIsDestroyed) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    auto parent = comm->Split(0, 0);
+    ASSERT_TRUE(parent.ok()) << parent.status();
+    auto part = (*parent)->Split(0, 0);
+    ASSERT_TRUE(part.ok()) << part.status();
+    (*parent)->EndToo(**part);
+    parent->reset();
+    EXPECT_EQ((*part)->Barrier(), absl::OkStatus());
     EXPECT_EQ(comm->Barrier(), absl::OkStatus());
   });
 }
