@@ -20,7 +20,7 @@ std::vector<ChannelLoss> ChannelRecovery::losses() const {
 // help.
 bool ChannelRecovery::Answers(const absl::Status& status, const ChannelRanks& ranks) const {
   const bool aborted_by_another =
-      status.code() == absl::StatusCode::kAborted && BlameOf(status).rank >= 0;
+      status.code() == absl::StatusCode::kAborted && BlamesAProcess(status);
   return (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || aborted_by_another) &&
          !Needed(ranks).ok() && !stopped_.load();
 }

@@ -63,13 +63,16 @@ absl::Status LossOf(const Communicator* comm) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
       return why;
-    case absl::StatusCode::kAborted: {
-      const int guilty = BlameOf(why).rank;
-      return guilty >= 0 && guilty != comm->rank() ? why : absl::OkStatus();
-    }
+    case absl::StatusCode::kAborted:
+      return BlamesAProcess(why) && BlameOf(why).rank != comm->rank() ? why : absl::OkStatus();
     default:
       return absl::OkStatus();
   }
+}
+
+bool BlamesAProcess(const absl::Status& why) {
+  const Blame blame = BlameOf(why);
+  return blame.rank >= 0 || blame.peer_id != PeerId{};
 }
 
 absl::StatusOr<std::unique_ptr<ReplicaWorld>> ReplicaWorld::Make(std::shared_ptr<Communicator> comm,

@@ -38,6 +38,11 @@ std::vector<int> ReplicasOf(absl::Span<const ReplicaPlace> places);
 // lost, did not come in time, or gave up. Otherwise returns OK. `comm` may be null.
 absl::Status LossOf(const Communicator* comm);
 
+// Returns true if the error blames a process: a rank of the communicator, or a process that is only
+// in other communicators. The second happens if a rank is lost soon after it has reported that such
+// a process has failed.
+bool BlamesAProcess(const absl::Status& why);
+
 class ReplicaWorld {
  public:
   // Collective over `comm`. Nothing else may use `comm`, except as the sync group of replicas of
