@@ -14,8 +14,8 @@ namespace entrain {
 namespace {
 
 // Returns the progress of this rank.
-RoundPlace PlaceOf(const ExchangeRound* round, int64_t rendezvous, bool all_finished) {
-  RoundPlace place = {.over = rendezvous, .all_finished = all_finished ? 1 : 0};
+RoundPlace PlaceOf(const ExchangeRound* round, int64_t rendezvous, RunEnd end) {
+  RoundPlace place = {.over = rendezvous, .end = end};
   if (round != nullptr && round->finished() >= 0 && round->finished() <= round->last_turn()) {
     place = {.over = rendezvous - 1, .judged = 1, .finished = round->finished()};
   }
@@ -49,14 +49,21 @@ absl::Status Recovery::Run(ExchangeRound* round) {
   }
 }
 
-// A rank that has returned from the barrier does not come to another barrier. But the rank takes
-// part in recoveries, and there tells the other ranks that all ranks have finished.
+// A rank that has returned from a barrier does not come to another barrier of the same ranks. But
+// the rank takes part in recoveries, and there tells the other ranks what it knows (RunEnd).
 absl::Status Recovery::AwaitOthers() {
-  if (!all_finished_) {
+  if (end_ == RunEnd::kUnknown) {
     const CallOptions options = TimedCall(timeout_ns_, -1, true);
     WorkerThread::Doing("leaving: the last exchange of the others", options.timeout_ns);
     ENTRAIN_RETURN_IF_ERROR(world_->comm()->Barrier(options));
-    all_finished_ = true;
+    end_ = RunEnd::kAllFinished;
+  }
+  Communicator* const replica = exchange_.members().model();
+  if (end_ == RunEnd::kAllFinished && replica != nullptr) {
+    const CallOptions options = TimedCall(timeout_ns_, -1, true);
+    WorkerThread::Doing("leaving: the other ranks of the replica", options.timeout_ns);
+    ENTRAIN_RETURN_IF_ERROR(replica->Barrier(options));
+    end_ = RunEnd::kReplicaFinished;
   }
   if (closer_ != nullptr) {
     closer_->Close();
@@ -97,10 +104,9 @@ absl::Status Recovery::Shrink() {
 
 absl::Status Recovery::GoOn(ExchangeRound* round) {
   ENTRAIN_RETURN_IF_ERROR(Regroup());
-  const RoundPlace mine = PlaceOf(round, results_.rendezvous(), all_finished_);
+  const RoundPlace mine = PlaceOf(round, results_.rendezvous(), end_);
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<RoundPlace> places, GatherPlaces(mine));
-  all_finished_ = std::any_of(places.begin(), places.end(),
-                              [](const RoundPlace& place) { return place.all_finished != 0; });
+  end_ = RunEndOf(places, world_->places(), world_->mine().replica);
   ENTRAIN_ASSIGN_OR_RETURN(const RecoveryPlan plan, PlanRecovery(places));
   if (!plan.met) {
     return absl::OkStatus();  // the next rendezvous is held without the lost replicas

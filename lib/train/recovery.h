@@ -57,7 +57,9 @@ class Recovery {
   // on.
   absl::Status Run(ExchangeRound* round);
   // Blocks until all ranks have called AwaitOthers, or until this rank learns in a recovery that
-  // all ranks have called it. Collective over the ranks that have not returned from AwaitOthers.
+  // all ranks have called it; then until the other ranks of its replica know it too. So no rank
+  // leaves while another rank of its replica may still need a recovery, in which the replica must
+  // be whole. Collective over the ranks that have not returned from AwaitOthers.
   absl::Status AwaitOthers();
   // Ends the communicator of all ranks with the error, so that no rank waits in it for this rank.
   void End(const absl::Status& why) { world_->End(why); }
@@ -80,7 +82,7 @@ class Recovery {
   ExchangeResults& results_;
   const std::unique_ptr<ReplicaWorld> world_;
   RoundCloser* const closer_;
-  bool all_finished_ = false;  // all ranks have finished their last exchange
+  RunEnd end_ = RunEnd::kUnknown;
   const int64_t timeout_ns_;
 };
 

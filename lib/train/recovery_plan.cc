@@ -70,4 +70,14 @@ int FinishedBy(absl::Span<const RoundPlace> places, int64_t turn, absl::Span<con
   return -1;
 }
 
+RunEnd RunEndOf(absl::Span<const RoundPlace> places, absl::Span<const ReplicaPlace> of,
+                int replica) {
+  RunEnd end = RunEnd::kUnknown;
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    const RunEnd one = places[rank].end;
+    end = std::max(end, of[rank].replica == replica ? one : std::min(one, RunEnd::kAllFinished));
+  }
+  return end;
+}
+
 }  // namespace entrain

@@ -23,12 +23,19 @@
 
 namespace entrain {
 
+// How much a rank knows about the end of training, see Recovery::AwaitOthers.
+enum class RunEnd : int64_t {
+  kUnknown = 0,
+  kAllFinished = 1,      // all ranks have finished their last exchange
+  kReplicaFinished = 2,  // and all ranks of this rank's replica know it
+};
+
 // The progress of a rank. Ranks send this struct as it is in memory.
 struct RoundPlace {
-  int64_t over = 0;          // rounds that are over
-  int64_t judged = 0;        // 1: the next round has had its rendezvous
-  int64_t finished = 0;      // turns of the next round that are finished
-  int64_t all_finished = 0;  // 1: the rank knows that all ranks have finished their last exchange
+  int64_t over = 0;      // rounds that are over
+  int64_t judged = 0;    // 1: the next round has had its rendezvous
+  int64_t finished = 0;  // turns of the next round that are finished
+  RunEnd end = RunEnd::kUnknown;
 };
 
 struct RecoveryPlan {
@@ -52,5 +59,10 @@ absl::StatusOr<RecoveryPlan> PlanRecovery(absl::Span<const RoundPlace> places);
 int FinishedBy(absl::Span<const RoundPlace> places, int64_t turn);
 int FinishedBy(absl::Span<const RoundPlace> places, int64_t turn, absl::Span<const ReplicaPlace> of,
                int slot);
+
+// Returns what a rank of `replica` knows about the end when it has the places of all ranks. `of` has
+// the ranks' places in the mesh.
+RunEnd RunEndOf(absl::Span<const RoundPlace> places, absl::Span<const ReplicaPlace> of,
+                int replica);
 
 }  // namespace entrain

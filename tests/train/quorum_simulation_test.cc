@@ -130,10 +130,7 @@ class QuorumJob : private VirtualJob {
       return;
     }
     if (!mine.status.ok()) {
-      // If a rank dies in the last meeting, a rank of a replica may have left before the others,
-      // which breaks the replica.
-      const bool in_leave = shards_ > 1 && mine.trained;
-      if (sure_ && !in_leave) {
+      if (sure_) {
         Wrong("rank ", rank, " has not finished: ", mine.status.message());
       }
       return;

@@ -1,10 +1,14 @@
 #include "lib/train/recovery_plan.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "lib/base/status.h"
+#include "tests/support/ranks.h"
 
 namespace entrain {
 namespace {
@@ -63,6 +67,48 @@ TEST(ReplicaWorld, AReplicaThatLacksARankIsBroken) {
   EXPECT_THAT(OfBrokenReplicas(places, 2), testing::ElementsAre(2));
   EXPECT_THAT(OfBrokenReplicas(places, 1), testing::ElementsAre());
   EXPECT_THAT(ReplicasOf(places), testing::ElementsAre(0, 1, 2));
+}
+
+TEST(RecoveryPlan, WhatOneRankKnowsOfTheEndAllRanksLearn) {
+  constexpr RoundPlace kAll = {.over = 8, .end = RunEnd::kAllFinished};
+  constexpr RoundPlace kReplica = {.over = 8, .end = RunEnd::kReplicaFinished};
+  const std::vector<ReplicaPlace> of = {{0, 0}, {0, 1}, {1, 0}, {1, 1}};
+  EXPECT_EQ(RunEndOf({kNext, kNext, kNext, kNext}, of, 0), RunEnd::kUnknown);
+  EXPECT_EQ(RunEndOf({kNext, kNext, kAll, kNext}, of, 0), RunEnd::kAllFinished);
+  EXPECT_EQ(RunEndOf({kNext, kNext, kAll, kReplica}, of, 0), RunEnd::kAllFinished)
+      << "ranks of another replica have met";
+  EXPECT_EQ(RunEndOf({kNext, kNext, kAll, kReplica}, of, 1), RunEnd::kReplicaFinished);
+}
+
+// A member is lost soon after it has reported the failure of a process that is no member.
+TEST(ReplicaWorld, AnEndThatBlamesAProcessOfAnotherCommunicatorIsALoss) {
+  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
+    if (comm->rank() == 0) {
+      EXPECT_EQ(LossOf(comm.get()), absl::OkStatus());
+      Blame blame;
+      blame.rank = 5;  // in the other communicator
+      blame.peer_id.fill(7);
+      comm->EndWith(WithBlame(absl::AbortedError("a newcomer did not come"), blame));
+      return;
+    }
+    float value = 0;
+    EXPECT_FALSE(comm->Broadcast(&value, 1, DType::kF32, 0).ok());
+    EXPECT_EQ(BlameOf(comm->status()).rank, -1);
+    EXPECT_EQ(LossOf(comm.get()).code(), absl::StatusCode::kAborted);
+  });
+}
+
+TEST(ReplicaWorld, AnEndByThisRankIsNoLoss) {
+  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
+    if (comm->rank() == 0) {
+      comm->Abort("the caller wishes it");
+      EXPECT_EQ(LossOf(comm.get()), absl::OkStatus());
+      return;
+    }
+    float value = 0;
+    EXPECT_FALSE(comm->Broadcast(&value, 1, DType::kF32, 0).ok());
+    EXPECT_EQ(LossOf(comm.get()).code(), absl::StatusCode::kAborted) << "another rank gave up";
+  });
 }
 
 }  // namespace
