@@ -113,7 +113,7 @@ absl::Status GradientChannel::Allocate() {
   return round_.buffers().own().Lead();
 }
 
-// Joins, and continues at the commit that the members have just finished.
+// Joins the members. This rank continues after the commit that the members have just finished.
 absl::Status GradientChannel::JoinMembers(Communicator& own, int64_t wait_ns) {
   ENTRAIN_ASSIGN_OR_RETURN(
       accumulator_, PlacedArray::Allocate(nullptr, options_.count * SizeOf(options_.grads_dtype)));
@@ -177,7 +177,7 @@ void GradientChannel::Abandon() {
   round_.ranks().End(absl::AbortedError("acco: destroyed during a call"));
 }
 
-// Ends the calls of other ranks, which wait for the counts of the next round.
+// Other ranks wait in the all-reduce of the next round's counts. Makes this call fail there.
 void GradientChannel::Refused(const absl::Status& why) const {
   Call call;
   call.kind = CallKind::kAllReduce;
@@ -190,8 +190,8 @@ absl::Status GradientChannel::CheckEnough() const {
   return quota_.CheckEnough();
 }
 
-// Must be called before a wait, because Install would otherwise wait for the round that it starts
-// itself.
+// If the next round is synchronous, starts it. Must be called before a wait, because Install would
+// otherwise start the round and wait for it.
 absl::Status GradientChannel::StartSynchronous() {
   state_.Move();
   ENTRAIN_RETURN_IF_ERROR(jobs_.started() ? failure_.status() : CheckEnough());
@@ -238,7 +238,7 @@ absl::Status GradientChannel::Install() {
   return wait ? Land() : absl::OkStatus();
 }
 
-// Takes the results of the round under way.
+// Waits for the round under way and takes over its results.
 absl::Status GradientChannel::Land() {
   if (!jobs_.in_flight()) {
     return absl::OkStatus();
@@ -253,8 +253,8 @@ absl::Status GradientChannel::Land() {
   return failure_.NoteForAll(Annotate(round_.buffers().Publish(), "acco: install"));
 }
 
-// Hands over the gradients added so far. Gradients that are half A also stay in the accumulator, so
-// that the next round takes A + B.
+// Starts a round with the gradients added so far. Gradients of an estimate (half A) also stay in
+// the accumulator, so that the next round uses A + B.
 absl::Status GradientChannel::HandOver() {
   const RoundKind kind = rule_.Next(quota_.rounds());
   ENTRAIN_RETURN_IF_ERROR(failure_.NoteForAll(

@@ -1,26 +1,33 @@
-// ACCO and its baselines. The caller adds gradients and receives parameters a round later, while it
-// accumulates the next gradients. Optimizer state is sharded over the ranks (ZeRO-1). The class
-// implements entrain_acco_*; include/entrain/train.h has the contract of each function. ACCO is
-// arXiv 2406.02613. A round consists of counts, reduce-scatter, step and all-gather.
+// ACCO (arXiv 2406.02613) and its baselines: a round sums the gradients of all ranks, makes an
+// optimizer step and gives the new parameters to the caller. While a round runs, the caller
+// accumulates the gradients of the next round. The optimizer's state is sharded over the ranks
+// (ZeRO-1). The class implements entrain_acco_*; include/entrain/train.h has the contract of each
+// function.
 //
-//   caller   add add add | install | add add | install |    acc: the gradients added
-//   worker             round r        |   round r + 1   |    com: the buffer of a round
+// A round consists of counts, reduce-scatter, step and all-gather:
 //
-// install waits for the round under way, takes its parameters, hands over the gradients added so
-// far and starts the next round. delay_rule.h has the table of methods. The caller's thread uses
-// DelayRule, MicrobatchQuota (how many micro-batches this rank adds to a round), ChannelState
-// (checkpoints) and ChannelJobs, which hands rounds over to the worker. The worker uses
-// GradientRound and its parts.
+//   caller   add add add | install | add add | install |    acc: accumulator
+//   worker             round r        |   round r + 1   |    com: buffer of a round
 //
-// On a device the worker enqueues a round on a stream of its own as soon as it knows the counts.
-// install waits only until the round is enqueued. It enqueues its copies on the caller's stream,
-// and the two streams wait for each other:
+// Install waits for the round under way and copies its parameters to the caller. Then Install
+// starts the next round, with the gradients added so far. delay_rule.h has the table of methods.
+//
+// The caller's thread uses:
+//   DelayRule         the kind of each round
+//   MicrobatchQuota   the number of micro-batches that this rank adds to a round
+//   ChannelState      checkpoints
+//   ChannelJobs       posts rounds to the worker
+// The worker uses GradientRound and its parts.
+//
+// On a device, the worker enqueues a round on the channel's own stream. Install waits only until
+// the round is enqueued, and enqueues its copies on the caller's stream. Each stream waits for the
+// earlier work on the other:
 //
 //   caller's   ... install: params = com, com = acc |  ...gradients...  | params = com, com = acc |
 //   own                                             | reduce-scatter, step, all-gather |
 //
-// Counts are summed over all ranks together with the gradients. So every decision that follows from
-// counts is the same on all ranks, and all ranks end at the same commit.
+// The counts of all ranks are summed together with the gradients. All ranks use these sums for
+// their decisions, so all ranks decide alike and end at the same commit.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -61,53 +68,60 @@ struct ChannelInfo : RoundResult {
 
 class GradientChannel {
  public:
-  // Collective. Rank 0's parameters become the parameters of all ranks. Releasing the channel ends
-  // a round under way on all ranks. On a device the release also waits for the round that was taken
-  // last. If a step function of the caller does not return, the worker's thread goes on, and frees
-  // the object later.
+  // Collective. Rank 0's parameters become the parameters of all ranks. Destruction of the channel
+  // aborts a round under way, on all ranks. On a device, destruction also waits for enqueued work.
+  // If a step function of the caller does not return, destruction does not wait for it: the
+  // worker's thread frees the object later.
   static absl::StatusOr<std::shared_ptr<GradientChannel>> Create(Communicator& comm,
                                                                  const ChannelOptions& options);
-  // Used in place of Create to join the ranks of a channel that trains (option admit). `comm`
-  // contains only this process. Blocks at most `wait_ns`; 0: the communicator's time limit.
+  // Creates the channel of a newcomer, which joins the ranks of a running channel (option admit).
+  // `comm` contains only this process. Blocks at most `wait_ns`. If `wait_ns` is 0, the
+  // communicator's time limit applies.
   static absl::StatusOr<std::shared_ptr<GradientChannel>> Join(Communicator& comm,
                                                                const ChannelOptions& options,
                                                                int64_t wait_ns);
   // Returns the accumulator: options.count elements of grads_dtype.
   void* gradients() { return accumulator_.data(); }
-  // Returns the stream of rounds, for the caller's step function; null on the host.
+  // Returns the stream on which rounds run, for the caller's step function. Returns null on the
+  // host.
   StreamHandle stream() const { return round_.buffers().own().at().stream; }
-  // On a device: makes later calls use this stream, which waits for the work on the previous one.
+  // Makes later calls use `stream`. `stream` waits for the work on the previous stream. Returns
+  // kFailedPrecondition on the host.
   absl::Status SetStream(StreamHandle stream);
-  // Counts micro-batches and tokens that were added to the accumulator since the last call.
+  // Records how many micro-batches and tokens the caller has added to the accumulator since the
+  // last call.
   absl::Status Add(int64_t microbatches, int64_t tokens);
-  // Returns true if Install would not wait for other ranks, or if no micro-batch may be added
-  // before Install. Never blocks.
+  // Returns true if Install would not wait for other ranks. Also returns true if no further
+  // micro-batch may be added before Install. Never blocks.
   absl::StatusOr<bool> Poll() const;
   absl::Status Install();
   // Blocks until Install would not wait. Returns false if Install would still wait at the deadline.
-  // If Install would wait for the round that it starts itself, this function starts that round.
+  // If Install would start a round and wait for it (DelayRule::Synchronous), Wait starts this
+  // round.
   absl::StatusOr<bool> Wait(Deadline until);
-  // Non-blocking form of Wait: calls `then` once when Install would not wait, with the round's
-  // status; see LayerSync::WhenLayerOver.
+  // Like Wait, but does not block. When Install would not wait, calls `then` once with the round's
+  // status. The rules for `then` are those of LayerSync::WhenLayerOver.
   absl::Status WhenReady(WorkerThread::Continuation then);
-  // Asks all ranks to end. They end at the first commit whose counts include the request.
+  // Asks all ranks to end the run. The run ends at the first commit whose counts include this
+  // request.
   absl::Status Stop();
-  // Makes a call that runs on another thread fail, and the round under way too. May be called from
-  // any thread.
+  // Makes the round under way fail. If another thread is in a call, makes the call fail too. May be
+  // called from any thread.
   void Abandon();
-  // Tells the ranks that wait for this rank that a call on this rank has failed, and that its
-  // process may therefore end.
+  // Must be called if a call on this rank has failed, because the process may then end. Tells this
+  // to the ranks that wait for this rank.
   void Refused(const absl::Status& why) const;
 
-  // Returns the run's state, for checkpoints and for the caller. Save and Load must be called
-  // between Install and the next Add.
+  // Returns the object that gives access to the run's state, for checkpoints and for the caller.
+  // Its functions Save and Load must be called between Install and the next Add.
   ChannelState& state() { return state_; }
 
   ChannelInfo info() const;
   // Returns the losses that this rank knows of, in the order in which it learned of them.
   std::vector<ChannelLoss> losses() const;
-  // Returns the cut of which this rank has a shard. A round may cut the shards anew, so with
-  // on_loss finish or admit this must not be called while a round is under way.
+  // Returns the partition of the parameters into shards. With on_loss finish or admit, a round may
+  // change the partition. So with these options this function must not be called while a round is
+  // under way.
   const Slab& slab() const { return round_.ranks().cut().slab(); }
   // Returns this rank's shard: slab().layer(0).valid elements of master_dtype.
   const void* master() const { return round_.ranks().cut().own().theta(); }
@@ -125,7 +139,7 @@ class GradientChannel {
   absl::Status HandOver();
 
   int ranks_;                 // number of ranks at Create, or after this rank has joined
-  int64_t joins_before_ = 0;  // number of newcomers up to that time
+  int64_t joins_before_ = 0;  // number of newcomers that the run had at that time
   const ChannelOptions options_;
   PlacedArray accumulator_;
   GradientRound round_;  // used by the worker while a round is under way, otherwise by the caller
@@ -140,7 +154,7 @@ class GradientChannel {
   ChannelFailure failure_;
   ChannelState state_;
 
-  ChannelJobs jobs_;  // last member: the worker's jobs use the others
+  ChannelJobs jobs_;  // last member: the worker's jobs use the other members
 };
 
 }  // namespace entrain

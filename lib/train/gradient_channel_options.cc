@@ -128,8 +128,9 @@ absl::Status CheckOptimizers(const ChannelOptions& o) {
                             absl::StrCat("and element ", gap, " lies in no group"));
 }
 
-// With kFinish the right neighbour of a rank keeps a copy of the rank's shard, and makes every step
-// on the copy too. The library cannot copy the state of a step function of the caller.
+// With kFinish, each rank keeps a copy of its left neighbour's shard and makes every step on the
+// copy too. This is impossible with a step function of the caller, because the library cannot copy
+// the function's state.
 absl::Status CheckOnLoss(const ChannelOptions& o) {
   const auto refuse = [&](absl::string_view why) {
     return RefuseOption("on_loss", static_cast<int32_t>(o.on_loss), why);
@@ -146,8 +147,8 @@ absl::Status CheckOnLoss(const ChannelOptions& o) {
                                 : refuse("(finish) does not go with parameters on a device");
 }
 
-// A newcomer receives the optimizer's state of the members' shards. The library can send only state
-// that it keeps itself.
+// A newcomer receives the optimizer's state of its shard from the members. The library can send
+// only state that the library keeps.
 absl::Status CheckAdmit(const ChannelOptions& o) {
   const auto refuse = [&](absl::string_view why) {
     return RefuseOption("admit", static_cast<int32_t>(o.admit), why);
@@ -167,7 +168,8 @@ absl::Status CheckAdmit(const ChannelOptions& o) {
                                 : refuse("(exchange) does not go with parameters on a device");
 }
 
-// Returns a number that differs if the hyper-parameters of the optimizers differ.
+// Makes a step on fixed values and returns the sum of the results. Optimizers with different
+// hyper-parameters return different numbers.
 double TrialStep(const Optimizer& rule) {
   constexpr size_t kElements = 4;
   std::array<float, kElements> master = {1, -2, 0.5, 3}, out = {};

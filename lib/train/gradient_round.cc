@@ -58,7 +58,7 @@ absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
   return Annotate(status, absl::StrCat("acco: round ", state_.number()));
 }
 
-// Handles newcomers, which may take part in this round, and runs the round.
+// Handles newcomers, and then runs the round. Admitted newcomers take part in the round.
 absl::Status GradientRound::MakeWhole(RoundKind kind, const RoundCounts& mine) {
   if (ChannelAdmission* const admission = ranks_.admission(); admission != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(admission->Attend(*this));
@@ -109,7 +109,7 @@ GradientSum GradientRound::Sum() const {
   return {buffers_.com(), now.microbatches, now.clip_factor};
 }
 
-// The sum is A in an estimate, and A + B in the commit that follows the estimate.
+// In an estimate, the sum is A. In the commit that follows the estimate, the sum is A + B.
 absl::Status GradientRound::Step(const GradientSum& sum, double lr) {
   const int64_t commits = state_.progress().commits();
   ShardStep& shard = ranks_.cut().own();
@@ -136,8 +136,8 @@ absl::Status GradientRound::StepCopy() {
   return stepped;
 }
 
-// At the end of the run no rank leaves before all ranks have finished the last round, because a
-// rank that has not finished the round may need the others.
+// At the end of the run, waits until all ranks have finished the last round. A rank that has not
+// finished the round may need the others.
 absl::Status GradientRound::Close() {
   if (!state_.EndsRun()) {
     return absl::OkStatus();
@@ -151,7 +151,7 @@ absl::Status GradientRound::Close() {
   return Annotate(ranks_.cut().comm()->Barrier(TimedCall(options_.timeout_ns, -1, true)), "end");
 }
 
-// Sums the counts while the gradients are summed.
+// Sums the counts during the reduce-scatter of the gradients.
 absl::Status GradientRound::ShareCounts(const RoundCounts& mine, RoundCounts* all) {
   struct Numbers {
     RoundCounts counts;
@@ -216,7 +216,7 @@ absl::Status GradientRound::GatherParameters() {
     Call gather = calls_.Parameters(layer());
     gather.options = calls_.Options();
     const auto work = ranks_.cut().comm()->Start(gather);
-    status = StepCopy();  // also if the call has failed: the commit is decided
+    status = StepCopy();  // even if the call has failed, because the commit is decided
     if (work.ok()) {
       (*work)->Wait(Deadline::Never(), true);  // the call has a deadline of its own
     }
@@ -238,7 +238,8 @@ absl::Status GradientRound::Allocate() {
   ENTRAIN_RETURN_IF_ERROR(comm->Broadcast(options_.params, options_.count, options_.params_dtype, 0,
                                           calls_.Options(/*on_stream=*/false)));
   if (options_.at.device != nullptr) {
-    // A kernel that returns a number allocates too, like a call that runs for the first time.
+    // Like a call, a kernel that returns a number allocates memory when it runs for the first time.
+    // So the kernel runs once here.
     ENTRAIN_RETURN_IF_ERROR(ComputeAt(buffers_.own().at(),
                                       [this] { ranks_.cut().own().SumOfSquares(buffers_.com()); }));
     ENTRAIN_RETURN_IF_ERROR(calls_.WarmUp(*comm, layer()));
@@ -276,7 +277,8 @@ ChannelTotals GradientRound::totals() const {
 
 void GradientRound::Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut) {
   ranks_.Enlarge(enlarged, std::move(cut));
-  // The gradients were taken for the old cut, which has another padding.
+  // ChannelBuffers::Take has padded the gradients for the old partition. The new one has other
+  // padding.
   buffers_.ClearPadding(layer());
 }
 
@@ -311,7 +313,7 @@ absl::Status GradientRound::Decide(int64_t rounds, const RoundOutcome& outcome) 
 
 absl::Status GradientRound::ShareParameters(int root, int64_t rounds) {
   const bool lacks = state_.progress().rounds() == rounds;
-  // A rank that is in the next round has installed the parameters.
+  // A rank that is already in the next round has installed the parameters.
   const bool installed =
       ranks_.cut().comm()->rank() == root && state_.phase() != RoundPhase::kFinished;
   void* const params = installed ? options_.params : buffers_.com();

@@ -1,28 +1,29 @@
-// Runs the rounds of a gradient channel, one after the other, on the channel's worker. A round sums
-// gradients over all ranks, makes a step of its kind on this rank's shard (shard_step.h) and
-// gathers the parameters, all in one buffer:
+// Runs the rounds of a gradient channel one after the other, on the channel's worker. A round sums
+// the gradients of all ranks, makes a step on this rank's shard (shard_step.h), and gathers the
+// parameters. One buffer, com, holds the data of all three:
 //
-//   com   this rank's gradients --reduce-scatter--> sums of a shard --step--> parameters of a shard --all-gather--> parameters
+//   com   this rank's gradients --reduce-scatter--> sums of this rank's shard
+//         --step--> parameters of this rank's shard --all-gather--> all parameters
 //
-// On a device a round is enqueued on a stream of its own. Run waits only for the counts of
-// micro-batches.
+// On a device, Run enqueues the round on the channel's own stream. Run waits only for the counts of
+// micro-batches and, with clip_norm, for the norm.
 //
-// With on_loss finish the reduce-scatter reads the gradients from a separate array, where they
-// stay. So the round can be repeated without the lost ranks (channel_recovery.h). A commit then has
-// two more messages: the neighbours' sums, and the votes (commit_plan.h, round_votes.h).
+// With on_loss finish, the reduce-scatter reads the gradients from a second array and leaves them
+// unchanged. So the round can be repeated without the lost ranks (channel_recovery.h). A commit
+// then has two more messages: the neighbours' sums, and the votes (commit_plan.h, round_votes.h).
 //
-// With admit, the counts contain three more numbers, and a round may begin with the admission of
+// With admit, the counts contain three more numbers. A round may begin with the admission of
 // newcomers (channel_admission.h).
 //
 // The object is made of these parts:
 //
-//   ChannelBuffers   com and the gradients that were taken, and the stream
-//   ChannelRanks     the communicator, the cut of the shards, and what changes both
-//   RoundState       how far the round under way has come, and the last results
-//   ChannelCalls     the calls on the buffers
+//   ChannelBuffers   the arrays of a round, and the stream
+//   ChannelRanks     the communicator and the partition into shards; both may change
+//   RoundState       the phase of the round under way, and the results of the last round
+//   ChannelCalls     the collective calls on the arrays
 //
-// Thread safety: one thread at a time: the worker between Take and Publish, otherwise the caller's
-// thread. ranks() has functions that may be called from any thread.
+// Thread safety: one thread at a time. From ChannelBuffers::Take to Publish the worker uses the
+// object, otherwise the caller's thread. Some functions of ranks() may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -54,10 +55,11 @@ class GradientRound {
   absl::Status Allocate();
   // Allocates the memory of a newcomer, which has no shard before Become. Local.
   absl::Status AllocateForNewcomer();
-  // Runs a round on the gradients that were taken, with the counts of this rank. On a device the
-  // work is only enqueued; ChannelCalls::Settle waits for it.
+  // Runs a round on the gradients that ChannelBuffers::Take has copied. `mine` holds the counts of
+  // this rank. On a device the work is only enqueued; ChannelCalls::Settle waits for it.
   absl::Status Run(RoundKind kind, const RoundCounts& mine);
-  // Collective. Sets the parameters to the masters of all ranks, in com and in the caller's memory.
+  // Collective. Sets the parameters to the master parameters of all ranks, in com and in the
+  // caller's memory.
   absl::Status PublishMasters();
 
   const RoundState& state() const { return state_; }
@@ -68,38 +70,42 @@ class GradientRound {
   const ChannelBuffers& buffers() const { return buffers_; }
   ChannelCalls& calls() { return calls_; }
 
-  // ---- The parts of Run, one after the other
-  // Sums counts and gradients, and exchanges sums with the neighbours.
+  // ---- The steps of Run, in this order
+  // Sums the counts and the gradients of all ranks. In a commit with on_loss finish, also sends
+  // this rank's sum to the right neighbour and receives that of the left neighbour.
   absl::Status AddUp(RoundKind kind, const RoundCounts& mine);
-  // With clipping, gathers one number of each rank. From these numbers every rank computes the norm
-  // of the mean gradient; all ranks get the same bits. With on_loss = finish, each shard has a copy
-  // on another rank. A commit then also gathers the checksums of the shards and of their copies,
-  // and compares them.
+  // With clip_norm, gathers one number of each rank. From these numbers every rank computes the
+  // norm of the mean gradient, and all ranks get the same bits. With on_loss finish, each shard has
+  // a copy on another rank. A commit then also gathers the checksums of the shards and of their
+  // copies, and compares them.
   absl::Status Vote();
-  // Makes the step.
   absl::Status Apply();
-  // Gathers the parameters. Meanwhile, steps the copy of the neighbour's shard.
+  // Gathers the parameters. During the gather, makes the left neighbour's step on the copy of its
+  // shard.
   absl::Status GatherParameters();
 
   // ---- Newcomers
   // Returns the numbers that members send to newcomers.
   ChannelTotals totals() const;
-  // Replaces the members' communicator and cut by the larger communicator and its cut.
+  // Used on members: replaces the communicator and the partition by those that include the
+  // newcomers.
   void Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut);
-  // Makes this newcomer a rank of `enlarged`. The members have just finished the round of `totals`.
+  // Used on a newcomer: makes this process a rank of `enlarged`. The members have just finished the
+  // round of `totals`.
   void Become(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
               const ChannelTotals& totals);
 
   // ---- After a loss
-  // Returns how far this rank has come.
+  // Returns the progress of this rank.
   ChannelPlace place() const;
-  // If this rank has not made the step of the commit that other ranks have decided, makes it.
-  // `rounds` is the number of rounds before that commit.
+  // Other ranks have decided a commit. If this rank has not made the step of this commit, makes it.
+  // `rounds` is the number of rounds before the commit.
   absl::Status Decide(int64_t rounds, const RoundOutcome& outcome);
   // Collective. Rank `root` has finished the round that follows `rounds` rounds. A rank that has
-  // not finished this round receives the parameters from `root`, and finishes it with them.
+  // not finished this round receives the parameters from `root`, and then finishes the round.
   absl::Status ShareParameters(int root, int64_t rounds);
-  // Collective. Finishes the round on all ranks, with the masters as parameters.
+  // Collective. Finishes the round on all ranks. The parameters become the master parameters of all
+  // ranks.
   absl::Status GatherMasters();
 
  private:
@@ -111,7 +117,7 @@ class GradientRound {
   absl::Status Close();
   absl::Status MastersToCom();
   GradientSum Sum() const;
-  // Returns true if the round is a commit that ranks also make on their copies.
+  // Returns true if the round is a commit that ranks also make on their copies of shards.
   bool Votes() const { return ranks_.recovery() != nullptr && Commits(state_.kind()); }
   const SlabLayer& layer() const { return ranks_.cut().layer(); }
 

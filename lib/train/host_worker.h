@@ -1,4 +1,4 @@
-// A worker for jobs on arrays of the host. It is a thread.
+// A Worker for jobs on arrays in host memory. The jobs run on a thread.
 //
 // Thread safety: that of Worker.
 #pragma once
@@ -18,7 +18,7 @@ namespace entrain {
 
 class HostWorker final : public Worker {
  public:
-  // The arguments are those of WorkerThread.
+  // The arguments are passed to WorkerThread.
   HostWorker(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up,
              absl::AnyInvocable<void(absl::string_view)> inside = nullptr,
              absl::AnyInvocable<absl::Status()> watch = nullptr)

@@ -1,8 +1,9 @@
-// The caller's parameters (theta) and gradients: for each layer, a pointer to this rank's shard. A
-// slab is one array in which the shards of all layers follow each other.
+// The caller's parameters (theta) and gradients: for each layer, a pointer to this rank's shard.
+// OfSlab makes these pointers from slabs; a slab holds the shards of all layers in one array
+// (slab.h).
 //
-// Functions that touch the arrays must be called on a thread that has bound the kernels of their
-// memory (KernelStream).
+// Read and Write must be called on a thread that has bound the kernels for the arrays' memory
+// (KernelStream).
 //
 // Thread safety: as a std::vector.
 #pragma once
@@ -18,10 +19,10 @@ namespace entrain {
 
 struct LayerArrays {
   DType dtype = DType::kF32;       // type of parameters and gradients: kF32 or kBF16
-  std::vector<std::byte*> params;  // by layer, p_l elements each; empty: not bound
+  std::vector<std::byte*> params;  // by layer: p_l elements; empty: not bound
   std::vector<std::byte*> grads;   // as params; empty: the caller reduces gradients itself
 
-  // Makes arrays from two slabs of slab.count() elements each.
+  // Makes the pointers to two slabs of slab.count() elements each.
   static LayerArrays OfSlab(const Slab& slab, void* params, void* grads, DType dtype);
 
   bool bound() const { return !params.empty(); }
@@ -33,7 +34,8 @@ struct LayerArrays {
   }
   // Reads the first `count` parameters of the layer's shard as f32.
   void Read(int layer, float* to, int64_t count) const;
-  // Writes the first `count` parameters of the shard. Rounds to nearest even if they are not f32.
+  // Writes the first `count` parameters of the layer's shard. If `dtype` is not kF32, rounds to
+  // nearest even.
   void Write(int layer, const float* from, int64_t count) const;
 };
 

@@ -1,4 +1,4 @@
-// The interface through which an exchange holds back gathers: a layer's parameters may be gathered
+// The interface through which an exchange delays gathers. The parameters of a layer may be gathered
 // only after the exchange has written them.
 //
 // Thread safety: any thread.
@@ -14,17 +14,19 @@ namespace entrain {
 class LayerGate {
  public:
   virtual ~LayerGate() = default;
-  // Calls `then` exactly once with the status of the exchange: before returning if nothing is under
-  // way for the layer, otherwise later from another thread, where `then` must not block.
+  // Calls `then` exactly once, with the status of the layer's exchange. If no exchange of the layer
+  // is under way, calls `then` before returning. Otherwise calls `then` later on another thread,
+  // where `then` must not block.
   virtual void WhenOpen(int layer, absl::AnyInvocable<void(const absl::Status&)> then) = 0;
-  // Must be called by the caller's thread before a thread waits for the layer.
+  // Lets the worker exchange the layer. Must be called by the caller's thread before a thread waits
+  // for the layer.
   virtual void Expect(int layer) = 0;
-  // Blocks until nothing is under way for the layer. On device memory the caller's stream waits
-  // instead.
+  // Blocks until no exchange of the layer is under way. On device memory, makes the caller's stream
+  // wait instead.
   virtual absl::Status WaitOpen(int layer) = 0;
-  // For device memory. The caller's thread calls BegunSoFar, which returns the last exchange of the
-  // layer that has begun so far. Another thread calls WaitOver, which blocks until this exchange is
-  // over.
+  // For device memory. BegunSoFar returns the number of the layer's last exchange that has begun;
+  // the caller's thread calls it. WaitOver blocks until this exchange is over; another thread calls
+  // it.
   virtual uint64_t BegunSoFar(int layer) const = 0;
   virtual absl::Status WaitOver(int layer, uint64_t begun) = 0;
 };

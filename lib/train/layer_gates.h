@@ -1,13 +1,15 @@
-// Knows which exchange each layer waits for. LayerGates is the gate of all gathers, and
-// entrain_edit_wait_layer waits through it. The worker may work up to `prefetch` layers ahead of
-// the layer last waited for. If `prefetch` is 0, each layer is exchanged while the caller waits for
-// it.
+// Records which job of the worker exchanges each layer, and waits for these jobs. All gathers wait
+// here (LayerGate), and so does entrain_edit_wait_layer. The worker may exchange up to `prefetch`
+// layers beyond the last layer for which the caller has waited. If `prefetch` is 0, a layer is
+// exchanged while the caller waits for it.
 //
-//   Begin           turns 0 .. prefetch - 1 may begin; the jobs of all turns are posted
-//   Expect(layer)   turns up to the layer's, and `prefetch` more
+// A turn is the job that exchanges one layer of a round (exchange_round.h):
 //
-// Thread safety: one thread at a time, except WaitOver. Callbacks of WhenOpen and WhenOver run on
-// the worker's thread.
+//   Begin           posts the jobs of all turns; turns 0 .. prefetch - 1 may begin
+//   Expect(layer)   the turns up to the layer's turn may begin, and `prefetch` further turns
+//
+// Thread safety: one thread at a time, except WaitOver. Callbacks of WhenOpen and WhenOver may run
+// on the worker's thread.
 #pragma once
 
 #include <cstdint>
@@ -34,22 +36,23 @@ class LayerGates final : public LayerGate {
         prefetch_(prefetch),
         jobs_(static_cast<size_t>(layers), 0) {}
 
-  // Makes layers wait for this round. `post_turn` posts the job of the round's next turn and
-  // returns its number.
+  // From now on, the layers of this round wait for this round. `post_turn` must post the job of the
+  // round's next turn and return the job's number.
   void Begin(std::shared_ptr<ExchangeRound> round, absl::FunctionRef<uint64_t()> post_turn);
   absl::Status CheckLayer(int layer) const;
-  // Returns the first layer whose exchange is under way; -1 if there is none, or after an error. On
-  // a device, an exchange does not count if the caller's stream already waits for it.
+  // Returns the first layer whose exchange is under way. Returns -1 if there is none, or after an
+  // error. On a device, does not return a layer for which the caller's stream already waits.
   int FirstPending() const;
   // Returns the first layer that the worker must not begin yet; -1 if there is none.
   int FirstHeldBack() const;
-  // Calls `then` once when the exchange is over, with the status that Hold would return. On a
-  // device too, `then` is called only when the exchange itself is over.
+  // Calls `then` once when the exchange of the layer is over, with the status that Hold would
+  // return. On a device Hold does not block, but `then` is still called only when the exchange is
+  // over.
   void WhenOver(int layer, Worker::Continuation then);
-  // Orders the caller's next work behind the exchange: blocks, or makes the caller's stream wait.
-  // Returns `error` if it is set.
+  // Makes the caller's next work run after the exchange of the layer. On the host, blocks. On a
+  // device, makes the caller's stream wait. Returns `error` if it is set.
   absl::Status Hold(int layer);
-  // Returns the time that callers have spent in WaitOpen.
+  // Returns the total time that WaitOpen has blocked.
   uint64_t waited_ns() const { return waited_ns_; }
 
   // LayerGate
@@ -63,8 +66,8 @@ class LayerGates final : public LayerGate {
   Worker& worker_;
   const FirstError& error_;
   const int prefetch_;
-  std::shared_ptr<ExchangeRound> round_;  // the last round for which layers wait or waited
-  std::vector<uint64_t> jobs_;            // by layer: last job of its last exchange; 0: none
+  std::shared_ptr<ExchangeRound> round_;  // the round of the last Begin; null: none
+  std::vector<uint64_t> jobs_;            // by layer: the job of its last exchange; 0: none
   uint64_t waited_ns_ = 0;
 };
 

@@ -61,7 +61,7 @@ absl::Status LayerGather::Start(int layer) {
 }
 
 void LayerGather::Begin(int layer, const absl::Status& gate) {
-  // Only this thread uses the slot while it is gated, so it is filled outside the lock.
+  // While the slot is gated, only this thread uses it. So this thread fills it outside the lock.
   Slot filled;
   filled.status = gate.ok() ? Send(layer, &filled) : gate;
   filled.status = Annotate(filled.status, absl::StrCat("layer ", layer, " gather"));
@@ -120,7 +120,7 @@ void LayerGather::WhenArrived(int layer, WorkerThread::Continuation then) {
 absl::Status LayerGather::Send(int layer, Slot* slot) {
   const SlabLayer& l = slab_.layer(layer);
   if (LendsBound(layer)) {
-    slot->params = live_->param(layer);  // the contract allows only reading
+    slot->params = live_->param(layer);  // the contract: the caller only reads
     return absl::OkStatus();
   }
   std::byte* whole = given_[static_cast<size_t>(layer)];
@@ -140,7 +140,7 @@ absl::Status LayerGather::Send(int layer, Slot* slot) {
   return absl::OkStatus();
 }
 
-// Returns the call, which works in place: this rank's part is already in the buffer.
+// Returns an in-place all-gather. This rank's part must already be in `buffer`.
 Call LayerGather::AllGather(const SlabLayer& layer, std::byte* buffer) const {
   const int64_t element = SizeOf(dtype_);
   Call call;
@@ -193,8 +193,8 @@ absl::StatusOr<void*> LayerGather::Wait(int layer, uint64_t* wait_ns) {
   return slot.params;
 }
 
-// Blocks until the gather of the layer has begun. The gate is open, but the thread that opened it
-// may not have begun the gather yet.
+// Blocks until Begin has started the gather of the layer. The gate is open, but the thread that has
+// opened the gate may not have called Begin yet.
 absl::Status LayerGather::AwaitBegun(int layer) {
   const int64_t limit_ns = TimeLimit(timeout_ns_, {comm_.get()});
   {
@@ -231,7 +231,7 @@ absl::Status LayerGather::Release(int layer) {
   absl::MutexLock lock(&mutex_);
   Slot& slot = this->slot(layer);
   pool_.Give(std::move(slot.buffer));
-  if (room_ != nullptr && status.ok()) {  // after an error some work may still use the block
+  if (room_ != nullptr && status.ok()) {  // after an error, enqueued work may still use the block
     room_->blocks().Give(slot.block);
   }
   slot = Slot();

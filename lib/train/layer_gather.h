@@ -1,14 +1,15 @@
-// Gathers whole layers from their shards before they are used: runs the all-gather of each layer's
-// parameters, and owns the result until its release.
+// Gathers whole layers from their shards before their use. Runs the all-gather of a layer's
+// parameters, and owns the result until Release.
 //
 //   free --Start--> gated --(gate opens)--> travelling --Wait--> held --Release--> free
 //
-// In state "travelling" the all-gather runs. A group of one rank gathers nothing: it lends the
-// bound parameters themselves, if they have the type that gather delivers and the caller has not
-// given a buffer. A layer without elements is never gathered.
+// In state travelling, the all-gather runs. A group of one rank needs no all-gather. There Wait
+// returns the bound parameters themselves, if they have the type `dtype` and the caller has set no
+// buffer. A layer without elements is never gathered.
 //
-// On device memory a worker does the work after Start, one layer after the other, and Wait only
-// makes the caller's stream wait. A slot is never gated there.
+// On device memory, Start only posts the gather to a worker. The worker gathers one layer after the
+// other, and waits at the gate itself. Wait only makes the caller's stream wait. A slot is never in
+// state gated there.
 //
 // Thread safety: one thread at a time calls Start, Wait and Release. The gate may open on another
 // thread.
@@ -35,36 +36,39 @@ namespace entrain {
 
 class LayerGather {
  public:
-  // `slab` and `pool` must outlive this object. `comm` is the shard group's communicator, for this
-  // object alone; null if the group has one rank.
+  // `slab` and `pool` must outlive this object. `comm` is a communicator of the shard group that
+  // only this object uses; null: the group has one rank.
   LayerGather(const Slab& slab, BufferPool& pool, std::shared_ptr<Communicator> comm, DType dtype,
               int64_t timeout_ns);
-  // Ends the gathers under way on all ranks.
+  // Aborts gathers under way, on all ranks.
   ~LayerGather();
 
   // Sets the parameters. Must be called before any Start. `live` must outlive this object.
   void Bind(const LayerArrays* live) { live_ = live; }
-  // Takes the place of Bind on the device of `room`, which must outlive this object.
+  // Must be called instead of Bind if the parameters are on the device of `room`. `room` must
+  // outlive this object.
   absl::Status BindOnDevice(const LayerArrays* live, DeviceRoom* room);
   // Sets the gate; null removes it. Must not be called while a layer is gated or travelling.
   void SetGate(LayerGate* gate) ABSL_LOCKS_EXCLUDED(gate_mutex_);
 
-  // From the next Start on, delivers the padded layer to `buffer`, memory of the caller; null: to
-  // memory of the pool. Must be called only while the layer is free.
+  // Makes later gathers of the layer write to `buffer`. `buffer` is memory of the caller with room
+  // for the padded layer. If it is null, gathers write to memory of the pool. Must be called only
+  // while the layer is free.
   void SetBuffer(int layer, std::byte* buffer) { given_[static_cast<size_t>(layer)] = buffer; }
   bool IsFree(int layer) const;
   // Starts the gather if it was not started since the last Release. Never blocks.
   absl::Status Start(int layer);
   // Starts the gather if necessary. Calls `then` once when Wait would not block, with the status of
-  // Wait: before returning, or from another thread, where `then` must not block. On a device `then`
-  // is called when the layer has arrived.
+  // Wait. Calls `then` before returning, or later on another thread, where `then` must not block.
+  // On a device, calls `then` when the gather is over.
   void WhenGathered(int layer, WorkerThread::Continuation then);
-  // Starts the gather if necessary and blocks. Returns the padded layer in `dtype`, valid until
-  // Release. Adds to *wait_ns the time that this call blocked, not counting the wait for the gate.
-  // On a device, adds nothing.
+  // Starts the gather if necessary, and blocks until it is over. Returns the padded layer in
+  // `dtype`. The layer is valid until Release. Adds to *wait_ns the time for which this call has
+  // blocked. This time does not include the wait at the gate. On a device, makes the caller's
+  // stream wait instead of blocking, and adds nothing.
   absl::StatusOr<void*> Wait(int layer, uint64_t* wait_ns);
-  // Returns kFailedPrecondition if the layer is free. If the gather has been started but not waited
-  // for, waits for its end first.
+  // Returns kFailedPrecondition if the layer is free. If nobody has waited for the gather, waits
+  // for its end first.
   absl::Status Release(int layer);
   // Returns the first layer that is not free, or -1.
   int FirstHeld() const;
@@ -84,9 +88,10 @@ class LayerGather {
     std::vector<WorkerThread::Continuation> then;  // used while gated
   };
 
-  // Returns FAILED_PRECONDITION if Wait would have to wait where waiting is not allowed.
+  // Returns kFailedPrecondition if Wait would block inside a callback that must not block
+  // (CallbackScope).
   absl::Status CheckMayWait(int layer) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Starts the gather that has waited at the gate. Runs on the thread that opened the gate.
+  // Starts the all-gather of a gated layer. Runs on the thread that has opened the gate.
   void Begin(int layer, const absl::Status& gate);
   absl::Status Send(int layer, Slot* slot);
   // Must not be called while the layer is gated.
@@ -115,7 +120,7 @@ class LayerGather {
   DeviceRoom* room_ = nullptr;     // null: on the host
   LayerGate* gate_ = nullptr;
   // Used on a device. The worker holds this mutex while it waits at the gate. SetGate locks it too,
-  // so that it waits for the worker.
+  // and so waits for the worker.
   absl::Mutex gate_mutex_;
 
   mutable absl::Mutex mutex_;

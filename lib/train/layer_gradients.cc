@@ -87,7 +87,7 @@ absl::StatusOr<void*> LayerGradients::Lend(int layer) {
     return lent_[at].data;
   }
   const int64_t bytes = slab_.layer(layer).padded * SizeOf(dtype_);
-  // Never 0: a layer may have no elements, but an empty buffer would mean "not lent".
+  // At least 1, even if the layer has no elements, because an empty buffer would mean "not lent".
   const int64_t room_for = std::max<int64_t>(bytes, 1);
   Lending lent;
   lent.data = given_[at];
@@ -140,8 +140,8 @@ absl::Status LayerGradients::ReduceOnDevice(Flight& flight) {
   return Annotate(status, NameOf(flight));
 }
 
-// With a context axis, a layer continues as soon as its shards are summed, and does not wait for
-// earlier layers.
+// With a context axis, passer_ starts the sum over the context group as soon as the sum over the
+// shard group is over. This sum does not wait until earlier layers have been added.
 absl::StatusOr<uint64_t> LayerGradients::PostLanding(const std::shared_ptr<Flight>& flight) {
   uint64_t passed = 0;
   if (comms_.context != nullptr) {
@@ -169,8 +169,8 @@ std::string LayerGradients::NameOf(const Flight& flight) {
   return absl::StrCat("layer ", flight.layer, " gradients");
 }
 
-// Waits for the calls, which use the buffer. If the flight was dropped, its calls have been
-// abandoned and end soon.
+// Waits for the calls, because they use the buffer. If the job was dropped after an error, Abandon
+// has ended the communicators, so the calls end soon.
 LayerGradients::Flight::~Flight() {
   for (const RefPtr<Work>* work : {&scatter, &context}) {
     if (*work) {
@@ -183,7 +183,7 @@ std::byte* LayerGradients::Own(const Flight& flight) const {
   return flight.data() + slab_.layer(flight.layer).first * SizeOf(dtype_);
 }
 
-// Returns the call, which writes to this rank's part of the buffer.
+// Returns a reduce-scatter that writes to this rank's part of `buffer`.
 Call LayerGradients::ReduceScatter(const SlabLayer& layer, std::byte* buffer) const {
   Call call;
   call.kind = CallKind::kReduceScatter;
@@ -216,7 +216,8 @@ absl::Status LayerGradients::Scatter(Flight& flight) {
     return absl::OkStatus();
   }
   Call call = ReduceScatter(l, flight.data());
-  // On a device all ranks use the same order, so the call needs no tag and may use every path.
+  // On a device all ranks reduce in the same order. So the call needs no tag, and without a tag it
+  // may use every path for device memory.
   call.options.user_tag = room_ == nullptr ? flight.layer : -1;
   ENTRAIN_ASSIGN_OR_RETURN(flight.scatter, comms_.shard->Start(call));
   return absl::OkStatus();
@@ -228,7 +229,7 @@ absl::Status LayerGradients::PassOn(Flight& flight) {
     flight.scatter->Wait(Deadline::Never(), true);  // the call has a deadline of its own
     ENTRAIN_RETURN_IF_ERROR(flight.scatter->status());
   }
-  const int64_t valid = slab_.layer(flight.layer).valid;  // equal in both groups
+  const int64_t valid = slab_.layer(flight.layer).valid;  // the same on all ranks of both groups
   if (room_ != nullptr || comms_.context == nullptr || valid == 0) {
     return absl::OkStatus();
   }
@@ -300,7 +301,7 @@ absl::StatusOr<float*> LayerGradients::RoomForFloats(float* on_device, int64_t c
   return reinterpret_cast<float*>(buffer->data());
 }
 
-// Tells the other ranks of all groups, so that no rank waits for this rank.
+// Ends the communicators of all groups with the error `why`, so that no rank waits for this rank.
 void LayerGradients::Abandon(const absl::Status& why) {
   for (const auto& comm : {comms_.shard, comms_.context, comms_.sync}) {
     if (comm != nullptr) {

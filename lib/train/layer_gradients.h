@@ -1,15 +1,19 @@
-// Gives out a buffer for the gradients of each layer, and reduces the buffer into the caller's
-// gradients. The reductions run on a worker beside the rest of the backward pass.
+// Lends the caller a buffer for the gradients of each layer. Reduces the buffer over ranks and adds
+// the mean to the caller's gradients. A worker runs the reductions during the rest of the backward
+// pass.
 //
-//   buffer (M p_l) --reduce-scatter, shard group--> own part (p_l) --all-reduce, context group--> p_l
-//          [global: --all-reduce, sync group--> p_l] --divide by M C or M C N, in f32--> += bound
+//   buffer (M p_l) --reduce-scatter, shard group--> this rank's part (p_l)
+//          --all-reduce, context group--> p_l
+//          [global: --all-reduce, sync group--> p_l]
+//          --divide by M C, or global by M C N, in f32--> add to the bound gradients
 //
-// C ranks along the context axis keep the same parameters. With C > 1 sums are computed in rank
-// order, so that these ranks get the same bits even if their groups use different algorithms.
+// The C ranks along the context axis have the same parameters. If C > 1, all-reduces add in rank
+// order. So these ranks get the same bits, even if their groups use different algorithms.
 //
-// Ranks of a sync group must reduce their layers in the same order; without a sync group any order
-// is allowed. On device memory the ranks of a shard group and of a context group must use the same
-// order too, and a layer's reduction begins after the reduction of the layer before.
+// The ranks of a sync group must reduce their layers in the same order. Without a sync group any
+// order is allowed. On device memory, the ranks of a shard group must also use the same order, and
+// so must those of a context group. There the reduction of a layer begins only after the previous
+// reduction is over.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -36,43 +40,44 @@ namespace entrain {
 
 class LayerGradients {
  public:
-  // Communicators for this object alone; null if the group has one rank.
+  // Communicators that only this object uses; null: the group has one rank.
   struct Comms {
     std::shared_ptr<Communicator> shard, context, sync;
   };
   // `slab` and `pool` must outlive this object.
   LayerGradients(const Slab& slab, BufferPool& pool, Comms comms, DType dtype, int64_t timeout_ns);
-  // Ends the reductions under way on all ranks.
+  // Aborts reductions under way, on all ranks.
   ~LayerGradients();
 
   // Sets the arrays to which gradients are added. Must be called before any Lend. `live` must
   // outlive this object.
   void Bind(const LayerArrays* live) { live_ = live; }
-  // Takes the place of Bind on the device of `room`, which must outlive this object. After `sound`
-  // has returned an error nothing is sent, because the gradients were computed from data that never
-  // arrived.
+  // Must be called instead of Bind if the parameters are on the device of `room`. `room` must
+  // outlive this object. If `sound` returns an error, the gradients were computed from data that
+  // never arrived. Nothing is sent afterwards.
   absl::Status BindOnDevice(const LayerArrays* live, DeviceRoom* room,
                             absl::AnyInvocable<absl::Status() const> sound);
-  // Makes Lend return `buffer`, memory of the caller, for the layer; null: memory of the pool.
-  // Waits for the layer's last reduction. Must not be called while the layer is lent.
+  // Makes Lend return `buffer`, which is memory of the caller, for this layer. If it is null, Lend
+  // returns memory of the pool. Blocks until the layer's last reduction is over. Must not be called
+  // while the layer's buffer is lent.
   absl::Status SetBuffer(int layer, std::byte* buffer);
   bool Lent(int layer) const { return lent_[static_cast<size_t>(layer)].data != nullptr; }
-  // Returns M p_l zeros, or the buffer that was lent since the last Reduce of the layer. If the
-  // memory is the caller's, waits for the layer's last reduction before reusing it; on device
-  // memory the caller's stream waits.
+  // Returns a buffer of M p_l zeros. If the layer's buffer is lent already, returns it unchanged. A
+  // buffer of the caller may still be in its last reduction. Then Lend waits for this reduction; on
+  // device memory, the caller's stream waits instead.
   absl::StatusOr<void*> Lend(int layer);
-  // Takes the buffer back and starts its reduction. Does not block. Returns kFailedPrecondition if
-  // no buffer was lent.
+  // Takes the buffer back and starts its reduction. With `global`, the reduction includes the sync
+  // group. Does not block. Returns kFailedPrecondition if no buffer was lent.
   absl::Status Reduce(int layer, bool global);
-  // Blocks until everything has been added. On device memory the caller's stream waits instead.
+  // Blocks until all reductions are over. On device memory, makes the caller's stream wait instead.
   absl::Status Finish() { return worker_->Hold(worker_->last()); }
-  // Calls `then` once when everything reduced so far has been added, with the status of Finish:
-  // before returning, or from another thread, where `then` must not block.
+  // Calls `then` once when the reductions started so far are over, with the status of Finish. Calls
+  // `then` before returning, or later on another thread, where `then` must not block.
   void WhenFinished(Worker::Continuation then) {
     worker_->WhenDone(worker_->last(), std::move(then));
   }
-  // On a device: blocks until everything has been added and the caller's stream has finished its
-  // work so far.
+  // Blocks until all reductions are over, and the caller's stream has finished its work so far. On
+  // the host, does nothing.
   absl::Status ComeToRest(int64_t timeout_ns) { return worker_->ComeToRest(timeout_ns); }
   // Returns the first error so far. May be called from any thread.
   absl::Status status() const { return worker_->status(); }
@@ -94,7 +99,7 @@ class LayerGradients {
     bool global = false;
     Lending lent;
     RefPtr<Work> scatter;  // null: nothing to scatter
-    RefPtr<Work> context;  // on the host: the sum along the context axis; null: none
+    RefPtr<Work> context;  // on the host: the sum over the context group; null: none
     std::byte* data() const { return lent.data; }
   };
   absl::AnyInvocable<void(const absl::Status&)> GiveUp();
@@ -121,13 +126,13 @@ class LayerGradients {
   const LayerArrays* live_ = nullptr;
   std::vector<Lending> lent_;      // by layer
   std::vector<std::byte*> given_;  // by layer: the caller's memory
-  std::vector<uint64_t> jobs_;     // by layer: last job of its last reduction; 0: none
+  std::vector<uint64_t> jobs_;     // by layer: the job of its last reduction; 0: none
   DeviceRoom* room_ = nullptr;     // null: on the host
-  // On a device, for the worker: memory for the largest shard in f32. floats_ holds the values that
-  // are sent. sums_ holds the bound gradients if their type is not f32.
+  // Used by the worker on a device: room for the largest shard in f32. floats_ is for reduced
+  // values that are not f32. sums_ is for bound gradients that are not f32.
   float *floats_ = nullptr, *sums_ = nullptr;
   // The workers are the last members, because their jobs use the other members.
-  WorkerThread passer_;  // on the host: passes layers to the context group
+  WorkerThread passer_;  // on the host: starts the sums over the context group
   std::unique_ptr<Worker> worker_;
 };
 

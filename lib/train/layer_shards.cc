@@ -20,7 +20,7 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kMostLayers = (1 << 20) - 2;  // layers are user tags
+constexpr int64_t kMostLayers = (1 << 20) - 2;  // the number of a layer is a user tag
 
 absl::Status CheckDType(absl::string_view name, DType dtype) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
@@ -130,7 +130,7 @@ absl::Status Agree(const Mesh& mesh, const ShardConfig& config, const ShardComms
   return absl::OkStatus();
 }
 
-// Cuts a shard out of a whole layer. Padding becomes zero.
+// Copies this rank's part of the whole layer `full` to `shard`. Sets padding to zero.
 void CutOut(const SlabLayer& layer, const void* full, DType from, DType to, std::byte* shard) {
   const int64_t element = SizeOf(to);
   int64_t done = 0;
@@ -143,8 +143,8 @@ void CutOut(const SlabLayer& layer, const void* full, DType from, DType to, std:
   ZeroArray(shard + done * element, (layer.shard - done) * element);
 }
 
-// Returns the sum of squares of a layer's elements without padding, in f32. `wide` is room on the
-// device for the whole shard in f32, if `from` is another type; null on the host.
+// Returns the sum of squares, in f32, of a shard's elements without padding. On a device, if `from`
+// is not f32, `wide` is room for the whole shard in f32. Otherwise `wide` is null.
 double SquareOf(const SlabLayer& layer, const std::byte* grads_of_layer, DType from, float* wide) {
   constexpr int64_t kBlock = 4096;
   const Kernels& kernels = CurrentKernels();
@@ -217,8 +217,8 @@ LayerShards::LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, 
       slab_(std::move(slab)),
       comms_(std::move(comms)),
       stages_(slab_.layers(), slab_.training()),
-      // The pool keeps as much idle memory as a pass uses at once for gathered layers and
-      // gradients. The types of gathered layers and gradients are at most as wide as f32.
+      // The pool keeps idle memory for the gathered layers and gradients that a pass uses at the
+      // same time. The elements of both are at most as wide as f32.
       pool_((config.prefetch + 4) * slab_.largest_padded() * static_cast<int64_t>(sizeof(float))),
       gather_(slab_, pool_, comms_.gather, config.param_dtype, config.timeout_ns),
       gradients_(slab_, pool_, {comms_.scatter, comms_.context, comms_.sync}, config.grad_dtype,
@@ -363,8 +363,8 @@ absl::Status LayerShards::Broadcast() {
   }
   CallOptions options = TimedCall(config_.timeout_ns, room_ == nullptr ? kMostLayers : -1, false);
   if (room_ != nullptr) {
-    // The reductions of gradients must be over first: neither their calls between replicas nor the
-    // calls below have tags.
+    // Waits for the reductions of gradients. Neither their calls between replicas nor the calls
+    // below have a tag, so these calls must not be under way at the same time.
     absl::Status rest = gradients_.ComeToRest(0);
     rest.Update(broken());
     ENTRAIN_RETURN_IF_ERROR(Annotate(rest, "shard: broadcast"));
@@ -468,7 +468,7 @@ absl::Status LayerShards::SetBuffers(int layer, void* gathered, void* gradients)
   return absl::OkStatus();
 }
 
-// Elements that several ranks hold as copies are counted on the first of these ranks only.
+// If several ranks hold copies of the same elements, only the first of these ranks counts them.
 absl::StatusOr<double> LayerShards::SquareOfGradients() {
   double square = 0;
   std::optional<KernelStream> on;

@@ -31,8 +31,7 @@ void LayerState::KeepMean(int layer, const float* mean) {
   }
 }
 
-// Returns the arrays that a rank sends to another rank so that the receiver can finish the layer
-// too: the anchor and the arrays of its outer state, or the combined delta.
+// Returns the arrays of the layer's state. A rank that receives them can finish the layer.
 std::vector<float*> LayerState::Of(int layer) {
   if (options_.keeps_means()) {
     return {MeanOf(layer)};

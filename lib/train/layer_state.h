@@ -1,5 +1,6 @@
-// The state of a layer that ranks of a sync group send to each other, as arrays: the anchor and the
-// arrays of its outer state, or, if the caller makes the outer step, the combined delta.
+// The state of a layer that ranks of a sync group send to each other. Normally this is the anchor
+// and the arrays of the outer optimizer. If EditOptions::keeps_means is set, it is the combined
+// delta.
 //
 // Thread safety: one thread at a time, the thread that runs the exchange.
 #pragma once
@@ -24,15 +25,15 @@ class LayerState {
              Anchors* anchors)
       : slab_(slab), options_(options), members_(members), anchors_(*anchors) {}
 
-  // Allocates memory for the combined deltas, with keeps_means.
+  // With keeps_means, allocates memory for the combined deltas.
   absl::Status Reserve();
-  // Keeps the combined delta of a layer, with keeps_means.
+  // With keeps_means, stores the combined delta of a layer.
   void KeepMean(int layer, const float* mean);
 
-  // Collective over the sync group. Rank `root` sends the arrays of the layer. Returns a copy on
-  // the other ranks.
+  // Collective over the sync group. Rank `root` sends the arrays of the layer. Returns the received
+  // arrays; empty on `root`.
   absl::StatusOr<OwnedBuffer> Broadcast(int layer, int root);
-  // Makes a received copy the state of the layer.
+  // Makes the received arrays the state of the layer.
   void Take(int layer, const OwnedBuffer& received);
 
  private:
@@ -43,7 +44,7 @@ class LayerState {
   const EditOptions& options_;
   const ExchangeMembers& members_;
   Anchors& anchors_;
-  OwnedBuffer means_;  // with keeps_means: last combined deltas, laid out like the slab
+  OwnedBuffer means_;  // with keeps_means: the last combined deltas, laid out like the slab
 };
 
 }  // namespace entrain

@@ -16,10 +16,12 @@
 namespace entrain {
 namespace {
 
-// On the host. With two layers in flight, one keeps the link busy while the other is finished.
+// The number of layers whose deltas are reduced at the same time, on the host. While one layer is
+// finished, the other uses the network.
 constexpr int kInFlightOnHost = 2;
 
-// Ranks of a replica must take part in the same exchanges, even if they hold different layers.
+// Returns an error unless the same layers train on all ranks. Ranks must take part in the same
+// exchanges, even if they hold different parts of a layer.
 absl::Status AgreeOnTraining(Communicator& comm, const char* name, const Slab& slab) {
   ENTRAIN_RETURN_IF_ERROR(AgreeOn(comm, name, {{"layers", static_cast<double>(slab.layers())}}));
   std::vector<NamedValue> trains;
@@ -29,7 +31,8 @@ absl::Status AgreeOnTraining(Communicator& comm, const char* name, const Slab& s
   return AgreeOn(comm, name, trains);
 }
 
-// Along the tensor axis, either all ranks hold the same layer, or they hold different parts of it.
+// Returns an error unless, for each layer, either all ranks of the tensor group hold the whole
+// layer or none does.
 absl::Status AgreeOnReplicated(Communicator& comm, const Slab& slab) {
   std::vector<NamedValue> replicated = {{"layers", static_cast<double>(slab.layers())}};
   ENTRAIN_RETURN_IF_ERROR(AgreeOn(comm, "the tensor group", replicated));
@@ -108,7 +111,7 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const Edit
   return CheckDensity(options, shards.slab().slots(), counts);
 }
 
-// Returns true if the worker must watch for losses or late replicas while it has no job.
+// Returns true if the worker must handle losses and rounds of other replicas while it has no job.
 bool Watches(const EditMembership& membership) {
   return membership.recovery() != nullptr || membership.closer() != nullptr;
 }
@@ -200,7 +203,7 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> sh
       membership_({*mesh_, *shards_, options_, *schedule_, room_ != nullptr, *trigger_, counter_,
                    exchange_, results_}) {}
 
-// With `wait_ns`, this replica joins others.
+// If `wait_ns` is set, this replica is a newcomer.
 absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   const int layers = shards_->slab().layers();
   ENTRAIN_RETURN_IF_ERROR(CheckMayRepair(options_, exchange_.members().now(), room_ != nullptr));
@@ -215,7 +218,7 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
                                   counter_, behind_, results_, *gates_, *runner_, error_, *worker_,
                                   membership_.closer()});
   ENTRAIN_RETURN_IF_ERROR(shards_->SetGate(&*gates_));
-  if (Watches(membership_)) {  // starts the worker's thread
+  if (Watches(membership_)) {  // the first job starts the thread
     ENTRAIN_RETURN_IF_ERROR(worker_->Post([] { return absl::OkStatus(); }).status());
   }
   return shards_->SetGradients(counter_.in_warmup() ? GradientScope::kGlobal
@@ -239,7 +242,7 @@ absl::Status LayerSync::StartOnHost() {
   return absl::OkStatus();
 }
 
-// On a device turns wait for the caller's stream, and nothing holds them back.
+// On a device, a turn waits only for the caller's stream, so option prefetch does not apply.
 absl::Status LayerSync::StartOnDevice() {
   pace_ = {shards_->slab().layers(), options_.in_flight()};
   ENTRAIN_ASSIGN_OR_RETURN(worker_, DeviceWorker::Make(
@@ -265,9 +268,10 @@ void LayerSync::Free(LayerSync* edit) {
     // The caller has waited for all exchanges, but other ranks may still need this rank's worker.
     edit->worker_->Drain().IgnoreError();
   }
-  // StopSoon returns false if a step function of the caller has not returned.
+  // StopSoon returns false if a callback of the caller has not returned.
   const bool stopped = edit->worker_->StopSoon(absl::AbortedError("edit: destroyed"));
-  // This runs in the caller's thread. The caller may continue to use the shards.
+  // Removes the gate now, in the caller's thread, because the caller may continue to use the
+  // shards.
   if (edit->shards_->gate() == &*edit->gates_) {
     edit->shards_->SetGate(nullptr).IgnoreError();
   }
@@ -349,8 +353,8 @@ absl::Status LayerSync::Wish(uint64_t flags) {
   return error_.status();
 }
 
-// Ends the calls of the other ranks, which wait for the layer that the worker may not take yet, or
-// for the next rendezvous.
+// Other ranks wait in the exchange of the first layer that this rank's worker must not begin yet.
+// If there is no such layer, they wait in the next rendezvous. Makes this call fail on these ranks.
 void LayerSync::Refused(const absl::Status& why) const {
   const int held_back = gates_->FirstHeldBack();
   Call call;
@@ -414,7 +418,8 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  // On a device no other thread has waited for the exchange. The wait does not include newcomers.
+  // On a device, FirstPending does not mean that the exchange is over, so this thread waits for it.
+  // With option admit, does not wait for the admission of newcomers.
   ENTRAIN_RETURN_IF_ERROR(membership_.admission() == nullptr
                               ? worker_->Drain()
                               : worker_->Wait(gates_->BegunSoFar(layer)));

@@ -1,41 +1,54 @@
-// EDiT and A-EDiT: decides when replicas exchange, and hides the exchange of layer l + 1 behind the
-// computation of layer l. The class implements entrain_edit_*; include/entrain/train.h has the
+// EDiT and A-EDiT: decides when replicas exchange, and overlaps the exchange of layer l + 1 with
+// the computation of layer l. The class implements entrain_edit_*; include/entrain/train.h has the
 // contract of each function.
 //
 //   caller    begin_forward | wait(0)      compute 0       wait(1)     compute 1
 //   worker    Judge, 0      |.......| layer 1, gather(1) |       | layer 2, gather(2)
 //
-// LayerSync decides, in the caller's thread, which call begins which work. Its parts do the rest:
+// Judge is the rendezvous. After it the worker exchanges layer 0, then layer 1 and so on.
 //
-//   StepCounter      steps, and the next standing                RoundRunner      the jobs of a round
-//   SyncTrigger      when to hold a rendezvous                   ExchangeRound    one round: turns and states
-//   LayerGates       which job a layer waits for                 Exchange         arithmetic and traffic
-//   RoundsBehind     rounds behind further steps                 ExchangeResults  their results
-//   EditState        checkpoints                                 EditMembership   losses, newcomers, late replicas
-//                                                                Worker           host or device
+// LayerSync runs in the caller's thread and starts all work. These classes do the work:
 //
-// An Exchange is made of ExchangeMembers (the communicators and replicas), ReplicaRendezvous (the
-// norms and standings of all replicas), Verdicts (who counts, and how much), Snapshots (copies of
-// theta, and their merge), WideTheta (theta in f32), LayerState (the state that ranks send to each
-// other), Anchors and OuterOptimizer.
+//   StepCounter       steps, and the next standing
+//   SyncTrigger       when to hold a rendezvous
+//   LayerGates        which job a layer waits for
+//   RoundsBehind      rounds that overlap with further steps (option overlap_steps)
+//   EditState         checkpoints
+//   RoundRunner       the jobs of a round
+//   ExchangeRound     one round: its layers, and its progress
+//   Exchange          computation and communication of an exchange
+//   ExchangeResults   results of rounds
+//   EditMembership    losses, newcomers, late replicas
+//   Worker            runs jobs, on the host or on a device
 //
-// In A-EDiT replicas hold a rendezvous after an interval of time, not at a step known in advance.
-// Only at the rendezvous do they learn whether there is enough to exchange. Therefore begin_forward
-// waits for Judge, which waits for the last replica.
+// Exchange consists of:
 //
-// With overlap_steps an exchange runs behind the following steps, on a copy of the parameters from
-// its beginning (Snapshots::Take), and the gate stays open. A later begin_forward merges the result with
-// the changes that this replica has made since. With fragments that are exchanged at steps of their
-// own, several exchanges may be pending; the worker runs them one after the other.
+//   ExchangeMembers     the communicators and the replicas
+//   ReplicaRendezvous   the norms and standings of all replicas
+//   Verdicts            which replicas count, and with which weights
+//   Snapshots           copies of the parameters (theta), and their merge
+//   WideTheta           theta in f32
+//   LayerState          the state that ranks send to each other
+//   Anchors, OuterOptimizer
 //
-// On device memory the caller's thread only enqueues and posts, and the caller's stream waits for
-// layers. Nothing holds the worker back:
+// In A-EDiT, replicas hold a rendezvous after an interval of time, not at a step known in advance.
+// At the rendezvous they learn whether they have made enough steps for an exchange. So
+// begin_forward waits for the rendezvous, and the rendezvous waits for the last replica.
+//
+// With option overlap_steps, an exchange overlaps with the caller's next steps. The exchange uses a
+// copy of the parameters (Snapshots::Take), so layers do not wait for it. A later begin_forward
+// merges the result with the changes that this replica has made since the copy. If fragments are
+// exchanged at different steps, several exchanges may be pending. The worker runs them one after
+// the other.
+//
+// On device memory, the caller's thread enqueues work and posts jobs, but does not wait. The
+// caller's stream waits for layers. Option prefetch does not limit the worker there:
 //
 //   caller   begin_forward  wait(0)  compute 0  wait(1)  compute 1 ...   at once
 //   stream   ...           |~~~~~~~~| compute 0 |~~~| compute 1
 //   worker                  Judge, 0 | layer 1      | layer 2
 //
-// Every error begins with "edit: ". After an exchange has failed, all ranks are told, and every
+// Every error begins with "edit: ". If an exchange fails on one rank, it fails on all ranks. Every
 // later call returns the error of this exchange.
 //
 // Thread safety: one thread at a time, except Abandon.
@@ -73,15 +86,16 @@ namespace entrain {
 
 class LayerSync final {
  public:
-  // Collective. Compares the options of all ranks. `shards` must be bound and made on `mesh`.
-  // Releasing the object ends an exchange under way on all ranks. If an outer step of the caller
-  // does not return, the worker's thread goes on, and frees the object later.
+  // Collective. Returns an error if options differ between ranks. `shards` must have been made on
+  // `mesh`, and must have bound parameters. Destruction of the object aborts an exchange under way,
+  // on all ranks. If the caller's outer step does not return, destruction does not wait for it: the
+  // worker's thread frees the object later.
   static absl::StatusOr<std::shared_ptr<LayerSync>> Create(std::shared_ptr<Mesh> mesh,
                                                            std::shared_ptr<LayerShards> shards,
                                                            const EditOptions& options);
-  // Used in place of Create to join replicas that train (option admit). `mesh` contains only this
-  // replica. Blocks at most `wait_ns` until the members have taken this replica in; 0: the time
-  // limit of calls.
+  // Creates the object of a newcomer, which joins replicas that already train (option admit).
+  // `mesh` contains only this replica. Blocks until the members have admitted this replica, at most
+  // `wait_ns`. If `wait_ns` is 0, the time limit of calls applies.
   static absl::StatusOr<std::shared_ptr<LayerSync>> Join(std::shared_ptr<Mesh> mesh,
                                                          std::shared_ptr<LayerShards> shards,
                                                          const EditOptions& options,
@@ -89,47 +103,49 @@ class LayerSync final {
   // Returns true if an exchange has begun.
   absl::StatusOr<bool> BeginForward(bool training, bool first_microbatch);
   absl::Status WaitLayer(int layer);
-  // Calls `then` once when WaitLayer would not block, with the status of WaitLayer: before
-  // returning, or from another thread, where `then` must not block. On device memory `then` is
-  // called when the exchange is over on the device. If this function returns an error, `then` is
-  // not called.
+  // Calls `then` once when WaitLayer would not block, with the status of WaitLayer. Calls `then`
+  // before returning, or later on another thread, where `then` must not block. On device memory,
+  // calls `then` when the exchange of the layer is over on the device. If this function returns an
+  // error, `then` is not called.
   absl::Status WhenLayerOver(int layer, Worker::Continuation then);
   absl::Status EndStep();
-  // Returns the scope for the step that the last BeginForward in training began.
+  // Returns the scope of gradients in the current step. The last BeginForward with `training` has
+  // begun this step.
   GradientScope gradient_scope() const { return shards_->gradient_scope(); }
   absl::Status RequestSync();
-  // Adds to this rank's counts the tokens that were trained since the last call, and a metric with
-  // its weight.
+  // Adds to this rank's counts: the tokens trained since the last call, and a metric with its
+  // weight.
   absl::Status Record(int64_t tokens, double metric, double weight) {
     return counter_.Record(tokens, metric, weight);
   }
-  // Sets kWantCheckpoint or kWantStop, which the other replicas see at the next rendezvous.
+  // Sets kWantCheckpoint or kWantStop. The other replicas see the flag at the next rendezvous.
   absl::Status Wish(uint64_t flags);
-  // Says that this replica has finished training. Collective over the replica. Blocks until all
-  // replicas have finished, and takes part in their rendezvous and exchanges until then. No
-  // training is allowed afterwards.
+  // Must be called when this replica has finished training. Collective over the replica. Until all
+  // replicas have called Leave, blocks and takes part in rendezvous and exchanges. No training is
+  // allowed afterwards.
   absl::Status Leave();
 
-  // Makes a call that runs on another thread fail, and all work under way too. May be called from
-  // any thread.
+  // Makes all work under way fail. If another thread is in a call, makes the call fail too. May be
+  // called from any thread.
   void Abandon();
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
 
-  // Tells the ranks that wait for this rank that a call on this rank has failed, and that its
-  // process may therefore end.
+  // Must be called if a call on this rank has failed, because the process may then end. Tells this
+  // to the ranks that wait for this rank.
   void Refused(const absl::Status& why) const;
 
-  // Returns the object for checkpoints.
+  // Returns the object that saves and loads the state of the run.
   EditState& state() { return *state_; }
 
   // Returns the stream of exchanges on a device; null on the host.
   StreamHandle stream() const { return worker_->stream(); }
   EditInfo info() const;
   const ExchangeResults& results() const { return results_; }
-  // Copies slab().count() elements of the anchor, as kF32, kF64, kBF16 or kF16.
+  // Copies the anchor: slab().count() elements of type `to`, which is kF32, kF64, kBF16 or kF16. A
+  // layer that does not train has no anchor; its parameters are copied instead.
   absl::Status CopyAnchor(void* anchor, DType to = DType::kF32) const;
-  // Returns the report of a layer that trains. Returns kFailedPrecondition before the first
-  // exchange and during one.
+  // Returns the report of the last exchange of a layer that trains. Returns kFailedPrecondition
+  // before the first exchange and during an exchange.
   absl::StatusOr<LayerReport> Report(int layer) const;
 
  private:
@@ -163,9 +179,9 @@ class LayerSync final {
   absl::Status StayForRound(bool* all);
 
   const std::shared_ptr<Mesh> mesh_;
-  const std::shared_ptr<LayerShards> shards_;  // owns the objects that exchange_ refers to
+  const std::shared_ptr<LayerShards> shards_;  // exchange_ refers to its parts
   const EditOptions options_;
-  const std::unique_ptr<const FragmentSchedule> schedule_;  // contains only layers that train
+  const std::unique_ptr<const FragmentSchedule> schedule_;  // has only layers that train
   const std::unique_ptr<SyncTrigger> trigger_;
   const std::unique_ptr<DeviceRoom> room_;  // null: on the host
 
@@ -178,12 +194,13 @@ class LayerSync final {
 
   StepCounter counter_;
   RoundsBehind behind_;
-  std::shared_ptr<ExchangeRound> round_;  // the last round for which layers wait or waited
+  std::shared_ptr<ExchangeRound> round_;  // last round that does not overlap with further steps
   uint64_t exposed_ns_ = 0;
   ExchangeBytes base_;  // bytes sent during Create
 
-  // Used by the caller's thread while nothing is under way, otherwise by the worker. The
-  // headers of its parts list the functions that the caller may call meanwhile.
+  // While an exchange is under way, the worker uses exchange_. Otherwise the caller's thread uses
+  // it. The headers of its parts list the functions that the caller may also call during an
+  // exchange.
   Exchange exchange_;
   ExchangeResults results_;
   FirstError error_;
@@ -192,7 +209,7 @@ class LayerSync final {
   std::optional<RoundRunner> runner_;
   std::optional<LayerGates> gates_;
   std::optional<EditState> state_;
-  std::unique_ptr<Worker> worker_;  // last member: its jobs use the others
+  std::unique_ptr<Worker> worker_;  // last member: its jobs use the other members
 };
 
 }  // namespace entrain

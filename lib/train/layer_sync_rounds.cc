@@ -1,4 +1,4 @@
-// The caller's side of EDiT's rounds: when they begin, and when they are merged.
+// The functions of LayerSync that begin rounds and merge them, in the caller's thread.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,8 +51,8 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   return true;
 }
 
-// Takes the place of the first exchange, when the replicas have equal parameters: at the end of
-// warm-up or at the beginning.
+// Runs instead of the first exchange: at the end of warm-up, or at the first step if there is no
+// warm-up. At this time all replicas have equal parameters, so nothing is exchanged.
 absl::Status LayerSync::StartFirst() {
   ENTRAIN_RETURN_IF_ERROR(counter_.CheckMayBegin());
   if (!options_.plain()) {
@@ -73,7 +73,7 @@ std::shared_ptr<ExchangeRound> LayerSync::NewRound(std::vector<int> layers, bool
   return std::make_shared<ExchangeRound>(std::move(layers), standing, behind, pace_.in_flight);
 }
 
-// Makes a round for which layers wait.
+// Makes a round that does not overlap with further steps. Layers wait for it.
 absl::Status LayerSync::StartExchange(std::vector<int> layers) {
   // A layer that was gathered before would keep its old parameters.
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
@@ -81,7 +81,8 @@ absl::Status LayerSync::StartExchange(std::vector<int> layers) {
   return absl::OkStatus();
 }
 
-// Runs the rendezvous alone. Returns true if the replicas exchange now.
+// Holds the rendezvous of round_ and waits for it. If the replicas exchange, starts the exchange
+// and returns true.
 absl::StatusOr<bool> LayerSync::Meet(int64_t extra_ns) {
   ENTRAIN_RETURN_IF_ERROR(worker_->Wait(runner_->PostJudge(round_, extra_ns)));
   trigger_->Met();
@@ -99,7 +100,8 @@ absl::StatusOr<bool> LayerSync::Meet(int64_t extra_ns) {
   return true;
 }
 
-// Repeats the rendezvous until all replicas take part. This replica may have been late for rounds.
+// Holds a rendezvous in which all replicas take part. If this replica was late for rounds, it first
+// takes over their results, and then comes to the rendezvous again.
 absl::StatusOr<bool> LayerSync::MeetEverybody(const std::vector<int>& layers) {
   while (true) {
     ENTRAIN_RETURN_IF_ERROR(StartExchange(layers));
@@ -111,8 +113,9 @@ absl::StatusOr<bool> LayerSync::MeetEverybody(const std::vector<int>& layers) {
   }
 }
 
-// If the last arrival had no rendezvous, the next rendezvous includes the counts of that arrival.
-// Since that arrival, the caller has waited for the layers.
+// If this replica's last arrival led to no rendezvous, puts its counts back, so that the next
+// rendezvous includes them. The caller has waited for the layers since that arrival, so the jobs of
+// the round are over.
 void LayerSync::TakeBackMissed() {
   if (membership_.closer() != nullptr && round_ != nullptr && round_->missed()) {
     counter_.TakeBackUnsent(round_->standing(), round_->dropped());
@@ -120,7 +123,8 @@ void LayerSync::TakeBackMissed() {
   }
 }
 
-// Adds the rounds for which this replica was late to the number of rendezvous.
+// Updates the number of rendezvous. This number includes the rounds for which this replica was
+// late.
 void LayerSync::CountMissed() {
   if (membership_.closer() != nullptr) {
     counter_.SetRendezvous(results_.rendezvous());
@@ -143,7 +147,7 @@ absl::Status LayerSync::StartBehind(std::vector<int> layers) {
   return absl::OkStatus();
 }
 
-// Merges the rounds behind further steps that are due at this step, or all of them.
+// Merges the rounds in behind_ that are due at this step. With `all`, merges all rounds in behind_.
 absl::Status LayerSync::MergeSettled(bool all) {
   while (!behind_.empty()) {
     const ExchangeRound& first = *behind_.first();
@@ -162,7 +166,7 @@ absl::Status LayerSync::MergeSettled(bool all) {
   return absl::OkStatus();
 }
 
-// Merges the first round behind further steps.
+// Merges the first round in behind_.
 absl::Status LayerSync::Settle() {
   const std::shared_ptr<ExchangeRound> round = behind_.first();
   // A layer that was gathered before would keep its old parameters.
@@ -193,7 +197,7 @@ absl::Status LayerSync::Leave() {
   }
   TakeBackMissed();
   ENTRAIN_RETURN_IF_ERROR(counter_.CheckMayLeave());
-  if (counter_.last_rendezvous_step() < 0) {  // the last step of warm-up was the run's last
+  if (counter_.last_rendezvous_step() < 0) {  // the run has ended with warm-up
     ENTRAIN_RETURN_IF_ERROR(Annotate(StartFirst(), "edit: leave"));
   }
   counter_.Leave();
@@ -205,8 +209,8 @@ absl::Status LayerSync::Leave() {
   return runner_->AwaitOthers();
 }
 
-// Takes part in one more rendezvous with the replicas that still train. Each of these replicas
-// comes only when its own interval is over.
+// Takes part in one more rendezvous with the replicas that still train. In A-EDiT each of these
+// replicas comes only when its own interval is over.
 absl::Status LayerSync::StayForRound(bool* all) {
   ENTRAIN_RETURN_IF_ERROR(MergeSettled(/*all=*/true));
   ENTRAIN_RETURN_IF_ERROR(StartExchange(counter_.LeftOver()));

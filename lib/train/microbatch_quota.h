@@ -1,4 +1,5 @@
-// Counts the micro-batches of this rank in a round, and knows the number that the round takes.
+// Counts the micro-batches that this rank adds to a round. Compares the count with the options
+// min_microbatches, max_microbatches and scripted_counts.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -20,28 +21,28 @@ class MicrobatchQuota {
         most_(options.max_microbatches),
         scripted_(options.scripted) {}
 
-  // Returns kFailedPrecondition if scripted_counts has no such round.
+  // Returns kFailedPrecondition if scripted_counts has no entry for this round.
   absl::Status CheckRound() const;
-  // Returns kFailedPrecondition if fewer micro-batches have been added than the round takes.
+  // Returns kFailedPrecondition if the round needs more micro-batches.
   absl::Status CheckEnough() const;
   absl::Status Add(int64_t microbatches, int64_t tokens);
 
   bool enough() const { return added_ >= Least(); }
   bool full() const { return Most() > 0 && added_ >= Most(); }
-  // Returns the micro-batches added to this round so far.
+  // Returns the number of micro-batches added to this round so far.
   int64_t added() const { return added_; }
-  // Returns the number of rounds handed over.
+  // Returns the number of rounds that this rank has started.
   int64_t rounds() const { return rounds_; }
   void EndRound() {
     ++rounds_;
     added_ = 0;
   }
-  // Continues after the `rounds` rounds that the other ranks have handed over.
+  // For a newcomer: continues after the `rounds` rounds that the members have started.
   void GoOn(int64_t rounds) {
     rounds_ = rounds;
     added_ = 0;
   }
-  // Forgets the micro-batches of this round, which belong to no commit.
+  // Forgets the micro-batches of this round. They are in no commit, because the run has ended.
   void Drop() { added_ = 0; }
 
   void VisitState(StateVisitor& visitor) { visitor.Value("installs", Holder::kAll, &rounds_); }

@@ -36,8 +36,8 @@ absl::Status Newcomer::Receive(const EnlargedWorld& enlarged) {
       StateInCommon(parts_.exchange, parts_.slab, parts_.live, &list);
   ENTRAIN_RETURN_IF_ERROR(TransferState(*enlarged.sync, enlarged.parties, items, kAdmissionNs));
   parts_.exchange.Adopt(/*live=*/true);
-  // The anchors may have changed in the memory of all members since they were sealed. The hashes of
-  // the items do not show such a change, so the checksums are compared.
+  // TransferState detects that donors differ. It does not detect an anchor that has changed in the
+  // memory of all members since Anchors::Seal. The comparison of checksums detects such a change.
   const auto slot = static_cast<size_t>(enlarged.mine().slot);
   for (size_t rank = 0; rank < enlarged.cards.size(); ++rank) {
     const AdmissionCard& card = enlarged.cards[rank];

@@ -1,4 +1,5 @@
-// The newcomer's side of joining replicas that train. admission.h has the members' side.
+// The newcomer's side of an admission: joins replicas that already train. These replicas are called
+// members; admission.h has their side.
 //
 // Thread safety: one thread at a time; calls block.
 #pragma once
@@ -19,8 +20,8 @@ namespace entrain {
 
 class Newcomer {
  public:
-  // All members of Parts must outlive this object. `own` is the communicator of this replica's
-  // ranks, or of this process alone.
+  // All fields of Parts must outlive this object. `own` is the communicator of this replica's
+  // ranks; it may contain this process alone.
   struct Parts {
     const EditOptions& options;
     const Slab& slab;
@@ -36,9 +37,9 @@ class Newcomer {
     // Returns the card of a member.
     const AdmissionCard& member() const { return enlarged.cards[0]; }
   };
-  // Blocks until the members have taken this replica in, at most `wait_ns`. Afterwards the exchange
-  // has the members' state and groups, and theta is the anchor. Applies again after an attempt that
-  // has failed because of another rank.
+  // Blocks until the members have admitted this replica, at most `wait_ns`. Afterwards the exchange
+  // has the members' state and groups, and the parameters equal the anchor. If an attempt fails
+  // because of another rank, applies again.
   absl::StatusOr<Joined> Join(int64_t wait_ns);
 
  private:

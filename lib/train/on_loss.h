@@ -5,9 +5,9 @@
 
 namespace entrain {
 
-// Values are the C ABI's (train.h).
+// The values are those of the C ABI (train.h).
 enum class OnLoss : int32_t { kFail = 0, kFinish = 1 };
-// When newcomers are taken in.
+// Says when newcomers are admitted.
 enum class Admit : int32_t { kNone = 0, kExchange = 1 };
 
 }  // namespace entrain

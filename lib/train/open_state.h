@@ -1,6 +1,6 @@
-// Gives a run's state to the caller, array by array. The caller reads the current values, or sets
-// arrays and then commits all of them at once. The arrays and their holders come from StateList and
-// the checkpoint code, so that this access cannot diverge from the saved state.
+// Gives a run's state to the caller, array by array. The caller reads current values, or sets
+// arrays and then commits all of them at once. The arrays and their holders are those of
+// checkpoints (StateList), so the caller sees the same state as a checkpoint.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -25,11 +25,12 @@ class OpenState;
 // The object to which the state belongs.
 class StateOwner {
  public:
-  // Returns a number that rises with every call that changes the state.
+  // Returns a number that increases with every call that changes the state.
   virtual int64_t moves() const = 0;
-  // Returns kFailedPrecondition unless a checkpoint of that kind may be saved now.
+  // Returns kFailedPrecondition unless a checkpoint of this kind may be saved now.
   virtual absl::Status CheckSavable(CheckpointKind kind) const = 0;
-  // Collective. Continues from the values that were set. After an error the state is unchanged.
+  // Collective. Continues the run from the values that were set in `state`. After an error, the
+  // state of the run is unchanged.
   virtual absl::Status TakeUp(OpenState& state, int64_t timeout_ns) = 0;
 
  protected:
@@ -41,13 +42,13 @@ struct StateEntry {
   SavedArray array;   // as in a checkpoint
   int64_t whole = 0;  // number of elements of all pieces
   Holder holder = Holder::kAll;
-  bool saves = false;  // this rank brings it to a checkpoint
+  bool saves = false;  // true: this rank writes it to a checkpoint
 };
 
 class OpenState {
  public:
-  // `list` holds the items that `owner` has visited; `owner` must outlive this object. `wait_ns`
-  // limits how long a read waits for a device.
+  // `list` has the items that `owner` has visited. `owner` must outlive this object. `wait_ns`
+  // limits the time for which a read waits for a device.
   static absl::StatusOr<std::unique_ptr<OpenState>> Make(StateOwner* owner, const AllRanks& all,
                                                          const ModelPart& part,
                                                          std::unique_ptr<StateList> list,
@@ -55,19 +56,22 @@ class OpenState {
 
   CheckpointKind kind() const { return list_->kind(); }
   const std::vector<StateEntry>& entries() const { return entries_; }
-  // Returns the index of the array `name`, or of the first piece of `name` in that layer. `layer`
-  // is -1 for arrays that belong to no layer. Returns kInvalidArgument if there is no such array.
+  // Returns the index of the array `name`. If `name` is an array of a layer, `layer` is the layer's
+  // number, and the index of this rank's first piece is returned. Otherwise `layer` is -1. Returns
+  // kInvalidArgument if there is no such array.
   absl::StatusOr<size_t> Find(absl::string_view name, int layer) const;
-  // Get copies an entry to host memory, and Set copies from host memory. `count` and `dtype` must
-  // be the entry's.
+  // Get copies an entry to host memory, and Set copies from host memory to an entry. `count` and
+  // `dtype` must be those of the entry.
   absl::Status Get(size_t index, void* data, int64_t count, DType dtype) const;
   absl::Status Set(size_t index, const void* data, int64_t count, DType dtype);
-  // Collective. After an error, the values that were set are still set.
+  // Collective. Makes the owner continue from the values that were set. After an error these values
+  // are still set.
   absl::Status Commit(int64_t timeout_ns);
 
-  // Called by the owner in TakeUp only. GiveTo moves the values that the caller has set into the
-  // list `live`, where they count as loaded values. TakeBack moves them back. GiveTo is collective.
-  // It refuses an incomplete state, and values that must be equal on several ranks and are not.
+  // GiveTo and TakeBack are called only by the owner, in TakeUp. GiveTo moves the values that the
+  // caller has set to `live`. There they count as loaded values. TakeBack moves them back. GiveTo
+  // is collective. It returns an error if a value is not set, or if values that must be equal on
+  // several ranks differ.
   absl::Status GiveTo(AllRanks& all, StateList* live);
   void TakeBack(StateList* live);
 

@@ -1,18 +1,17 @@
-// The options of a training object as rows of one list: edit_option_list.h, acco_option_list.h.
-// From a row the following code is made:
+// Macros and types for lists of options: edit_option_list.h and acco_option_list.h. A list has one
+// row for each option. The following code is made from a row:
 //   the field of the C++ struct, with its default and checks
 //   the comparison between ranks
 //   the copy from and to the C struct (lib/api/option_rows.h)
-//   the answers of entrain_edit_option and entrain_acco_option, and from these the flags of
-//   entrain-train
+//   the answers of entrain_edit_option and entrain_acco_option. The flags of entrain-train are made
+//   from these answers
 //   the field of the Python dataclass (tools/python_declarations.py)
 //
 // X(type, name, default, range, matters, why, shared, help):
-//   range    a value outside is refused
-//   matters  the condition on `o`, the options, under which a value other than the default has an
-//            effect
-//   why      the text of the refusal, after name and value, if `matters` is false; NULL: it is
-//            always true
+//   range    the allowed values
+//   matters  a condition on the options `o`. If it is false, the option has no effect
+//   why      the end of the error message for an option that is set but has no effect; NULL: the
+//            option always has an effect
 //   shared   true if all ranks must give the same value
 //   help     one line for users
 //
@@ -43,14 +42,14 @@ namespace entrain {
    []([[maybe_unused]] const Options& o) -> bool { return matters; },                      \
    [](const Options& o) { return static_cast<double>(o.name); }},
 
-// The values that an option may have. A choice is one of `choices`, numbered from 0. NaN lies in no
-// range.
+// The values that an option may have. A choice is the index of a name in `choices`, from 0. NaN is
+// in no range.
 struct OptionRange {
   double least, most;
-  bool without_least = false, without_most = false;  // open intervals
+  bool without_least = false, without_most = false;  // true: the bound is not allowed
   const char* choices = nullptr;                     // separated by commas
   const char* constants = nullptr;                   // names in the C ABI: "ENTRAIN_REDUCER_*"
-  bool says_negative = false;  // the message for an integer below 0 says that it is negative
+  bool says_negative = false;  // the error message for a value below 0 is "is negative"
 };
 
 namespace option_range {
@@ -91,7 +90,7 @@ constexpr OptionRange OneOf(const char* constants, const char* choices) {
 
 }  // namespace option_range
 
-// Values are the C ABI's ENTRAIN_OPTION_*.
+// The values are those of ENTRAIN_OPTION_* in the C ABI.
 enum class OptionType : int32_t {
   kSwitch = 0,
   kChoice = 1,
@@ -111,8 +110,7 @@ constexpr OptionType TypeOfOption() {
                                        : OptionType::kF64;
 }
 
-// The members of an option's row whose types are the same for all options structs. Option adds the
-// other members.
+// The part of a row that is the same for all structs of options. Option adds the other members.
 struct OptionRow {
   const char* name;
   OptionType type;
@@ -128,7 +126,8 @@ struct Option : OptionRow {
   double (*value)(const Options& options);
 };
 
-// Returns kInvalidArgument, naming the option, its value and a remedy, like all errors of options.
+// Returns kInvalidArgument. The message contains the option's name, its value, and `why`, which
+// should suggest a remedy. All errors about options have this form.
 template <typename T>
 absl::Status RefuseOption(absl::string_view name, T value, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " ", why));
@@ -144,8 +143,8 @@ absl::Status CheckRanges(absl::Span<const Option<Options>> table, const Options&
   return absl::OkStatus();
 }
 
-// Refuses a value other than the default for an option that has no effect, because the user who set
-// it expects one.
+// Returns an error if an option that has no effect has a value other than its default. The user who
+// has set this value expects an effect.
 template <typename Options>
 absl::Status CheckInert(absl::Span<const Option<Options>> table, const Options& options) {
   for (const Option<Options>& option : table) {

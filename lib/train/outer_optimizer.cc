@@ -15,11 +15,11 @@
 namespace entrain {
 namespace {
 
-// A multiple of 8 (ArrayHash). Five arrays of this length fit the private cache of a core.
+// ArrayHash needs a multiple of 8. Five arrays of this length fit the private cache of a core.
 constexpr int64_t kPiece = 4096;
 constexpr int64_t kFloat = sizeof(float);
 
-// Returns the rule of lib/optim that is the outer optimizer; null if there is no such rule.
+// Returns the optimizer of lib/optim for the outer step; null if the step needs none.
 std::unique_ptr<Optimizer> MakeRule(const EditOptions& options) {
   OptimizerConfig config = {.beta1 = options.outer_beta1,
                             .beta2 = options.outer_beta2,
@@ -148,7 +148,7 @@ void OuterOptimizer::StepByRule(const Piece& piece, float scale, int64_t step) c
   CopyArray(piece.live, piece.anchor, piece.count * kFloat);
 }
 
-// Computes the equation in the header. The plain step is the case of eta 1 without momentum.
+// Makes the sgd step of the header, or the plain step: sgd with eta = 1 and without momentum.
 void OuterOptimizer::Sgd(const Piece& piece, const OuterScales& scales) const {
   auto scale = static_cast<float>(scales.gradient);
   SgdArgs args{};
@@ -165,7 +165,7 @@ void OuterOptimizer::Sgd(const Piece& piece, const OuterScales& scales) const {
       scale = 1;
     }
   }
-  // b is zero before the first step, so b ← mu b + g is b ← g there.
+  // Before the first step b is zero, so that b ← mu b + g is b ← g in this step.
   CurrentKernels().outer_step(args, scale, piece.anchor, piece.outer[0], piece.live, piece.mean,
                               piece.count);
 }

@@ -1,17 +1,22 @@
-// The outer step computes the next anchor from the combined pseudo-gradient and copies this anchor
-// to theta. The step is sgd in one fused pass, a rule of lib/optim, the caller's own function, or a
-// plain step of length one. With the combined pseudo-gradient Delta of a layer, sgd is
+// The outer step computes the next anchor a from the combined pseudo-gradient Delta of a layer.
+// Then it copies a to the parameters theta. There are four kinds of step: sgd in one fused pass, an
+// optimizer of lib/optim, a function of the caller, and a plain step of length one. Sgd is
 //
-//   g     <- beta Delta / Lambda             beta: clip_pseudo_grad; Lambda: staleness_penalty (staleness.h); else 1
+//   g     <- beta Delta / Lambda             beta: clip_pseudo_grad; otherwise 1
+//                                            Lambda: staleness_penalty (staleness.h); otherwise 1
 //   g     <- g + lambda a                    lambda: outer_weight_decay
-//   b     <- kappa (mu b + g)                kappa: outer_momentum_clip; else 1. Before the first step b is 0
+//   b     <- kappa (mu b + g)                kappa: outer_momentum_clip; otherwise 1
 //   a     <- a - eta (g + mu b)              outer_nesterov, kappa = 1
 //   a     <- a - eta b                       otherwise
 //   theta <- a
 //
-// beta, Lambda and kappa depend only on norms of the whole layer (ScaleOuterStep). They become two
-// factors before any element is touched: with s = kappa beta / Lambda and mu' = kappa mu, b <- mu'
-// b + s Delta. Other optimizers compute g <- beta Delta / Lambda and apply a rule of their own.
+// beta, Lambda and kappa depend only on norms of the whole layer. So ScaleOuterStep combines them
+// into two factors before the step:
+//
+//   s = kappa beta / Lambda,   mu' = kappa mu,   b <- mu' b + s Delta
+//
+// Before the first step b is 0. Other optimizers compute g <- beta Delta / Lambda, and then apply
+// their own rule to g.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -39,9 +44,9 @@ struct OuterScales {
   double momentum = 1;   // kappa, a factor of sgd's mu
   double length = 0;     // distance that the anchor moves, with staleness_penalty
 };
-// `squares` holds ||Delta||² of the layer and, if sgd has a momentum, ||b||² and ||b - Delta||².
-// `gap` is Lambda with staleness_penalty. A pure function in double, so that all ranks compute the
-// same bits.
+// `squares` holds ||Delta||² of the layer. If sgd has a momentum, `squares` also holds ||b||² and
+// ||b - Delta||². `gap` is Lambda, and is used only with staleness_penalty. The function is pure
+// and computes in double, so all ranks get the same bits.
 OuterScales ScaleOuterStep(const EditOptions& options, absl::Span<const double> squares,
                            double gap);
 
@@ -50,9 +55,10 @@ class OuterOptimizer {
   // `options` have been checked.
   OuterOptimizer(const Slab& slab, const EditOptions& options);
 
-  // Makes the step above with `mean` as Delta, seals a, and copies a to live. Overwrites `mean`.
-  // Layers whose shard on this rank is all padding have no elements, but their steps are counted
-  // too. Returns kAborted if the caller's function failed; then nothing is published.
+  // Makes the step above with `mean` as Delta. Stores the hash of the new anchor a (Anchors::Seal),
+  // and copies a to `live`. Overwrites `mean`. If the layer has no elements on this rank, the step
+  // is only counted. Returns kAborted if the caller's function failed; then neither the hash nor
+  // `live` has changed.
   absl::Status Step(int layer, float* mean, const OuterScales& scales, Anchors* anchors,
                     float* live);
   void VisitState(StateVisitor& visitor) {
@@ -62,13 +68,14 @@ class OuterOptimizer {
   // Returns the number of arrays that the optimizer keeps, each as long as the anchors: b for sgd
   // with momentum, or the state of a rule of lib/optim.
   int arrays() const;
-  // Returns the number of outer steps of the layer. SetSteps takes over the number of another rank.
+  // Returns the number of outer steps of the layer. SetSteps sets the number to that of another
+  // rank.
   int64_t steps(int layer) const { return steps_[static_cast<size_t>(layer)]; }
   void SetSteps(int layer, int64_t steps) { steps_[static_cast<size_t>(layer)] = steps; }
 
  private:
-  // Elements that stay in the cache for all passes over them. On a device a piece is the whole
-  // layer.
+  // A range of elements that stays in the cache during all passes over it. On a device, a piece is
+  // the whole layer.
   struct Piece {
     float *mean, *anchor, *outer[2], *live;
     int64_t count;

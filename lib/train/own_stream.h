@@ -1,5 +1,5 @@
-// A stream that a training object has beside the caller's stream, for the work of the object's
-// thread. Without a device all functions do nothing.
+// A stream that belongs to a training object, for the work of the object's thread. The caller has
+// another stream. Without a device, Follow and Lead do nothing.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -22,12 +22,12 @@ class OwnStream {
 
   const ArraysAt& at() const { return own_; }
   const ArraysAt& callers() const { return callers_; }
-  // On a device: makes `stream` the caller's stream. `stream` waits for the work on the previous
-  // stream.
+  // Must be called only on a device. Makes `stream` the caller's stream. `stream` waits for the
+  // work on the previous stream.
   absl::Status SetCallers(StreamHandle stream);
-  // Orders later work on this object's stream behind the present work on the caller's stream.
+  // Makes later work on this object's stream wait for the present work on the caller's stream.
   absl::Status Follow() { return Order(own_.stream, callers_.stream); }
-  // Orders later work on the caller's stream behind the present work on this object's stream.
+  // Makes later work on the caller's stream wait for the present work on this object's stream.
   absl::Status Lead() { return Order(callers_.stream, own_.stream); }
 
  private:

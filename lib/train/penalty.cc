@@ -17,7 +17,8 @@ void Normalise(std::vector<double>* weights) {
   }
 }
 
-// Returns 1 for each accepted replica and 0 for the others. With `all`, returns 1 for every replica.
+// Returns 1 for each accepted replica and 0 for the others. With `all`, returns 1 for every
+// replica.
 std::vector<double> Ones(absl::Span<const Candidate> brought, bool all) {
   std::vector<double> ones;
   for (const Candidate& one : brought) {
@@ -51,8 +52,8 @@ std::vector<double> SoftmaxWeights(double temperature, absl::Span<const Candidat
   return weights;
 }
 
-// Returns each replica's share of the training of all replicas. With `all`, rejected replicas have
-// a share too; otherwise their share is 0.
+// Returns each replica's share of the training of all replicas. The share of a rejected replica is
+// 0, unless `all` is true.
 std::vector<double> Shares(absl::Span<const Candidate> brought, bool all) {
   std::vector<double> shares;
   double total = 0;
@@ -83,8 +84,8 @@ std::vector<double> WeightsOf(const Weighing& how, absl::Span<const Candidate> b
   return weights;
 }
 
-// Implements Weighing::compat. First computes weights in which rejected replicas count too. Weigh
-// then sets the weights of rejected replicas to zero.
+// Implements Weighing::compat: computes weights in which rejected replicas count too. Weigh then
+// sets the weights of rejected replicas to zero.
 std::vector<double> AsPublished(const Weighing& how, absl::Span<const Candidate> brought) {
   std::vector<double> weights = how.kind == Weighting::kSoftmax
                                     ? SoftmaxWeights(how.temperature, brought)
@@ -96,7 +97,8 @@ std::vector<double> AsPublished(const Weighing& how, absl::Span<const Candidate>
   return weights;
 }
 
-// Changes no bit if no replica is late or a newcomer.
+// Applies Candidate::late and Candidate::grown. If no replica is late or a newcomer, changes no
+// bit.
 void WeighDown(const Weighing& how, absl::Span<const Candidate> brought,
                std::vector<double>* weights) {
   bool any = false;

@@ -150,7 +150,8 @@ absl::Status Recovery::Broadcast(int root, void* data, int64_t bytes) {
   return world_->comm()->Broadcast(data, bytes, DType::kU8, root, options);
 }
 
-// Collective. A rank lacks the table of the rendezvous if its `round` has not been judged.
+// Collective. Rank `from` sends the table of the rendezvous. A rank lacks the table if its `round`
+// has had no rendezvous.
 absl::Status Recovery::SendTable(int from, ExchangeRound* round) {
   const bool sends = world_->comm()->rank() == from;
   const bool lacks = round != nullptr && round->finished() < 0;

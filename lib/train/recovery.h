@@ -1,19 +1,20 @@
-// Finishes exchanges after a loss (option on_loss). The ranks whose replicas are whole make new
-// communicators, and finish the round that was under way.
+// Finishes exchanges after the loss of a rank (option on_loss). A replica that has lost a rank
+// leaves. The ranks of the other replicas make new communicators, and finish the round that was
+// under way.
 //
 //   1  the communicators end, so that no rank waits in them
-//   2  Shrink finds the remaining ranks; new model and sync groups        replica_world
-//      with quorum or round_deadline all ranks learn the last decision    round_closer
-//   3  all ranks send their progress, and make the same plan              recovery_plan
-//   4  the table of the rendezvous goes to ranks that lack it; if no rank has it, the rendezvous
-//      is held again
-//   5  results of layers that only some ranks have finished go to the others. Then such a layer
+//   2  Shrink finds the remaining ranks, which make new model and sync groups   replica_world
+//      with quorum or round_deadline, all ranks get the last decision           round_closer
+//   3  all ranks send their progress, and make the same plan                    recovery_plan
+//   4  ranks that lack the table of the rendezvous receive it. If no rank has the table, the
+//      rendezvous is held again
+//   5  if only some ranks have finished a layer, they send its result to the others. Then the layer
 //      counts the lost replica on all ranks
-//   6  the other layers are weighed again, without the lost replicas
+//   6  the weights of all other layers are computed again, without the lost replicas
 //
-// If another rank is lost meanwhile, Run begins again and uses the results that it has.
+// If another rank is lost during Run, Run begins again. It keeps the results that it has received.
 //
-// Thread safety: Needed, Run and AwaitOthers are called by the worker. End may be called by any thread.
+// Thread safety: the worker calls Needed, Run and AwaitOthers. End may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +37,9 @@ namespace entrain {
 
 class Recovery {
  public:
-  // All arguments must outlive this object. If a replica has one rank, `world` is the exchange's
-  // sync group. `closer` is null if rounds need all replicas. `timeout_ns` limits each call; 0: the
-  // communicator's default.
+  // All arguments must outlive this object. If each replica has one rank, `world` has the same
+  // communicator as the exchange's sync group. `closer` is null if rounds need all replicas.
+  // `timeout_ns` limits each call; 0: the communicator's default.
   Recovery(Exchange& exchange, ExchangeResults& results, std::unique_ptr<ReplicaWorld> world,
            RoundCloser* closer, int64_t timeout_ns)
       : exchange_(exchange),
@@ -47,21 +48,22 @@ class Recovery {
         closer_(closer),
         timeout_ns_(timeout_ns) {}
 
-  // Returns the loss by which a communicator of the exchange, or the communicator of all ranks, has
-  // ended. Returns OK if there is none. With `closing`, also looks at the communicator of the
-  // closer. This communicator matters only while this rank takes part in a decision, because a rank
-  // that ends its training leaves it without a loss.
+  // Returns an error if a loss has ended a communicator of the exchange, or the communicator of all
+  // ranks. Otherwise returns OK. With `closing`, also examines the closer's communicator. `closing`
+  // must be true only while this rank takes part in a decision of the closer. At other times the
+  // closer's communicator may have ended without a loss, because a rank has finished training.
   absl::Status Needed(bool closing = false) const;
   // `round` is the last round that has begun on the worker, or null. Returns OK if the round can
-  // continue, by repeating its rendezvous or with its next turn. After an error this rank cannot go
-  // on.
+  // continue. It continues with its next turn, or with a repetition of its rendezvous. After an
+  // error this rank cannot continue.
   absl::Status Run(ExchangeRound* round);
   // Blocks until all ranks have called AwaitOthers, or until this rank learns in a recovery that
   // all ranks have called it; then until the other ranks of its replica know it too. So no rank
   // leaves while another rank of its replica may still need a recovery, in which the replica must
   // be whole. Collective over the ranks that have not returned from AwaitOthers.
   absl::Status AwaitOthers();
-  // Ends the communicator of all ranks with the error, so that no rank waits in it for this rank.
+  // Ends the communicator of all ranks with the error `why`, so that no rank waits there for this
+  // rank.
   void End(const absl::Status& why) { world_->End(why); }
   ReplicaWorld& world() { return *world_; }
 

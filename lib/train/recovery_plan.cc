@@ -8,7 +8,7 @@
 namespace entrain {
 namespace {
 
-// Returns the number of the first round that is not over on all ranks.
+// Returns the number of the first round, counted from 0, that some rank has not finished.
 int64_t RoundOf(absl::Span<const RoundPlace> places) {
   return std::min_element(places.begin(), places.end(),
                           [](const RoundPlace& a, const RoundPlace& b) { return a.over < b.over; })

@@ -1,4 +1,4 @@
-// Tracks how far the gradients of each layer have come in a step: lent, being reduced, waited for.
+// Tracks the stage of each layer's gradients in a step: lent, being reduced, or waited for.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -20,11 +20,11 @@ class ReductionStages {
   void BeginStep();
   void Lent(int layer) { stages_[static_cast<size_t>(layer)] = Stage::kLent; }
   void Reduced(int layer) { stages_[static_cast<size_t>(layer)] = Stage::kReduced; }
-  // Records that everything reduced so far has been waited for.
+  // Must be called after a wait for all reductions started so far.
   void Finished();
-  // Returns kFailedPrecondition, naming layers, if gradients of some layer were lent since
-  // BeginStep, but another layer that trains was not reduced, or its reduction was not waited for.
-  // If none were lent, the caller reduces gradients itself, and this returns OK.
+  // Returns OK if no gradients were lent since BeginStep: then the caller reduces gradients itself.
+  // Otherwise returns kFailedPrecondition unless all layers that train were reduced and waited for.
+  // The message names the missing layers.
   absl::Status CheckReduced() const;
 
   // Counts the reductions that have begun since creation.

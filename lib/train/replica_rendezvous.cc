@@ -22,7 +22,8 @@ namespace {
 
 constexpr double kNotFinite = std::numeric_limits<double>::quiet_NaN();
 
-// The data that a repair sends beside the arrays. Ranks send this struct as it is in memory.
+// The numbers that a repair sends in addition to the arrays. Ranks send this struct as it is in
+// memory.
 struct Counters {
   int64_t outer_steps = 0;
   StalenessGaps::Record gap;
@@ -47,7 +48,7 @@ absl::StatusOr<NormTable> ReplicaRendezvous::Run(const std::vector<int>& layers,
   return table;
 }
 
-// Holds a rendezvous. The anchors in the returned table may differ.
+// Holds a rendezvous, but does not compare the anchors.
 absl::StatusOr<NormTable> ReplicaRendezvous::Meet(const std::vector<int>& layers, Standing mine,
                                                   int64_t extra_ns) {
   std::vector<double> norms;
@@ -55,13 +56,14 @@ absl::StatusOr<NormTable> ReplicaRendezvous::Meet(const std::vector<int>& layers
   return ShareNorms(layers, mine, norms, extra_ns);
 }
 
-// Computes, with one gather, the replica's standing and the norms of whole layers. All ranks of the
-// replica get the same bits. A norm is negative if the replica's own detector rejects it.
+// Computes the replica's standing and the norms of whole layers, with one gather. All ranks of the
+// replica get the same bits. A norm is negative if the replica's own detector rejects the norm.
 absl::Status ReplicaRendezvous::GatherReplica(const std::vector<int>& layers, Standing* mine,
                                               std::vector<double>* norms) {
   std::vector<double> values;
   for (const int l : layers) {
-    // The caller of a late replica trains meanwhile and changes theta. The anchor is used instead.
+    // While a replica is late, its caller trains and changes theta. So the anchor is used instead
+    // of theta.
     const double square = guard_.Measure(l, parts_.snapshots.late(l)
                                                 ? parts_.anchors.anchor(l)
                                                 : parts_.theta.Source(l, parts_.snapshots.of(l)));
@@ -94,7 +96,7 @@ absl::Status ReplicaRendezvous::GatherReplica(const std::vector<int>& layers, St
   return absl::OkStatus();
 }
 
-// Gathers one record per replica: its standing, and the norms of all layers that train.
+// Gathers one record per replica: its standing, and the norms of `layers`.
 absl::StatusOr<NormTable> ReplicaRendezvous::ShareNorms(const std::vector<int>& layers,
                                                         const Standing& mine,
                                                         const std::vector<double>& norms,
@@ -147,8 +149,8 @@ void ReplicaRendezvous::TrustAll() {
   }
 }
 
-// Collective. The anchors of some layers of `table` differ between replicas, in this slot or in
-// another. Returns OK if the anchors of this slot have been repaired.
+// Collective. Must be called if the anchors of some layers of `table` differ between replicas, in
+// this slot or in another. Returns OK if the anchors of this slot have been repaired.
 absl::Status ReplicaRendezvous::SettleAnchors(const NormTable& table) {
   const std::vector<AnchorHash> mine = guard_.Hashes(table.layers);
   std::vector<AnchorHash> all(mine.size() * table.rows());
@@ -170,8 +172,8 @@ absl::Status ReplicaRendezvous::SettleAnchors(const NormTable& table) {
       lacks_majority = lacks_majority || (guard_.repairs() && votes.back().second.from < 0);
     }
   }
-  // The ranks of a replica stop together. They do so when each rank knows the differences in its
-  // slot.
+  // If a repair is impossible in one slot, the ranks of all slots stop together. At this point each
+  // rank knows the differences in its own slot, and can report them.
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> stops,
                            parts_.sums.Gather(parts_.slab.layers(), {lacks_majority ? 1.0 : 0.0}));
   const bool stopped =
@@ -190,8 +192,8 @@ absl::Status ReplicaRendezvous::SettleAnchors(const NormTable& table) {
   return absl::OkStatus();
 }
 
-// Collective over the sync group. Each rank without the right anchor of the layer receives this
-// anchor and its outer state.
+// Collective over the sync group. Each rank whose anchor of the layer is wrong receives the right
+// anchor and the arrays of its outer optimizer.
 absl::Status ReplicaRendezvous::Repair(int layer, const AnchorVote& vote,
                                        absl::string_view differs) {
   const int me = parts_.members.sync()->rank();

@@ -1,7 +1,7 @@
-// The rendezvous of all replicas before an exchange: gathers the norms over the ranks of each
-// replica, and the standings and norms over all replicas (eq. 2). Compares the replicas' anchors,
-// and repairs them (option anchor_check). The decisions that follow are in rendezvous.h and
-// verdicts.h.
+// Holds the rendezvous of all replicas before an exchange. Each replica first combines the norms of
+// its ranks. Then the standings and norms of all replicas are gathered (eq. 2). The class also
+// compares the replicas' anchors, and repairs them (option anchor_check). rendezvous.h and
+// verdicts.h make the decisions that follow.
 //
 // Thread safety: one thread at a time, the thread that runs the exchange.
 #pragma once
@@ -33,7 +33,7 @@ namespace entrain {
 
 class ReplicaRendezvous {
  public:
-  // The parts of the exchange. They must outlive this object.
+  // The parts of the exchange. All must outlive this object.
   struct Parts {
     const Slab& slab;
     const EditOptions& options;
@@ -43,7 +43,7 @@ class ReplicaRendezvous {
     const Snapshots& snapshots;
     WideTheta& theta;
     Verdicts& verdicts;
-    // A repair changes these.
+    // A repair changes the following parts.
     LayerState& state;
     OuterOptimizer& outer;
     StalenessGaps& gaps;
@@ -51,10 +51,11 @@ class ReplicaRendezvous {
   explicit ReplicaRendezvous(const Parts& parts)
       : parts_(parts), guard_(parts.slab, parts.anchors, parts.options.anchor_check) {}
 
-  // Runs the rendezvous, see LayerExchange::Judge. Returns its table. Keep has not been called yet.
+  // Holds a rendezvous and returns its table. LayerExchange::Judge explains the arguments. Does not
+  // call Keep.
   absl::StatusOr<NormTable> Run(const std::vector<int>& layers, Standing mine, int64_t extra_ns);
-  // Makes `table` the result of the last rendezvous. If an exchange follows, the parameters count
-  // as trained from the right anchor from now on.
+  // Makes `table` the result of the last rendezvous. If an exchange follows, trusts all layers of
+  // `table` again (AnchorGuard): the exchange gives them parameters from the right anchor.
   void Keep(NormTable table);
   // Returns the result of the last rendezvous.
   const NormTable& table() const { return table_; }
@@ -63,17 +64,18 @@ class ReplicaRendezvous {
 
   // Sets the flags that Run adds to the next standing of this rank.
   void Announce(uint64_t flags) { announced_ = flags; }
-  // Forgets that processes have applied (kApplied). After a loss, no newcomer is taken in before
-  // the next rendezvous.
+  // Clears kApplied in the table. Must be called after a loss, so that no newcomer is admitted
+  // before the next rendezvous.
   void DropApplications();
-  // Returns the number of repairs of a layer's anchor so far, over all replicas. It is the same on
-  // all ranks of the sync group.
+  // Returns the number of repairs so far, over all replicas. Each repaired anchor of a layer counts
+  // as one. The number is the same on all ranks of the sync group.
   int64_t repairs() const { return repairs_; }
   // For a newcomer: sets the number of repairs to that of the members.
   void SetRepairs(int64_t repairs) { repairs_ = repairs; }
-  // Returns a layer that has had no exchange since its anchor was repaired on this rank; -1: none.
+  // Returns a layer whose anchor was repaired on this rank and that has not been exchanged since;
+  // -1: there is none.
   int distrusted() const;
-  // For loading: trusts all layers.
+  // Must be called after loading. Trusts all layers.
   void TrustAll();
 
  private:

@@ -51,8 +51,8 @@ absl::Status ReplicaSums::CheckCopies(const std::vector<int>& layers,
   absl::Status same = groups_.held.CheckSquares(slab_, layers, squares);
   same.Update(groups_.held.CheckAnchors(checksums));
   if (!same.ok()) {
-    // All ranks of the replica see the same table. They leave together, so that each rank reports
-    // this error and not the abort of another rank.
+    // All ranks of the replica see the same values and get the same error. They wait for each other
+    // before they leave, so that each rank reports this error and not the abort of another rank.
     WorkerThread::Doing("rendezvous: leaving together");
     groups_.model->Barrier(TimedCall(timeout_ns_, slab_.layers(), true)).IgnoreError();
   }

@@ -1,5 +1,5 @@
-// Gathers numbers from all ranks of a replica. Every rank then adds them in double and in rank
-// order, so all ranks get the same bits.
+// Gathers numbers from all ranks of a replica. Every rank then adds these numbers in double and in
+// rank order, so all ranks get the same bits.
 //
 // Thread safety: one thread at a time; calls block.
 #pragma once
@@ -20,10 +20,10 @@ namespace entrain {
 
 // The groups of an exchange.
 struct ExchangeGroups {
-  std::shared_ptr<Communicator> model, sync;  // for this object alone; null: one rank
-  int copies = 1;                             // ranks of the model group with the same parameters
-  int tensor = 1;                             // ranks with the same replicated layers
-  Copies held;                                // which ranks of the model group hold copies
+  std::shared_ptr<Communicator> model, sync;  // used by nothing else; null: one rank
+  int copies = 1;  // number of ranks of a replica with the same parameters
+  int tensor = 1;  // number of ranks with the same replicated layers
+  Copies held;     // which ranks of the model group hold copies
 };
 
 class ReplicaSums {
@@ -33,15 +33,15 @@ class ReplicaSums {
   ReplicaSums(const Slab& slab, const ExchangeGroups& groups, int64_t timeout_ns)
       : slab_(slab), groups_(groups), timeout_ns_(timeout_ns) {}
 
-  // Returns this rank's part of the layer's sum of squares. Elements that several ranks hold as
-  // copies are counted once.
+  // Returns this rank's part of the layer's sum of squares. If n ranks hold the same elements, each
+  // of them returns 1 / n of `square`. So elements count once in the sum over all ranks.
   double Share(int layer, double square) const;
-  // Returns the values of each rank of the replica, in rank order. `tag` is the layer, or for the
-  // rendezvous the number of layers.
+  // Returns the values of each rank of the replica, in rank order. `tag` is the number of the
+  // layer. In a rendezvous `tag` is the number of layers.
   absl::StatusOr<std::vector<double>> Gather(int64_t tag, const std::vector<double>& values) const;
-  // `all` is the result of a Gather. In `all`, each rank's values begin with the squares of these
-  // layers and end with a checksum of its anchors. Returns kDataLoss on all ranks of the replica if
-  // ranks that hold copies differ.
+  // Compares ranks that hold the same elements. Returns kDataLoss on all ranks of the replica if
+  // these ranks differ. `all` is the result of a Gather. In `all`, the values of each rank begin
+  // with the squares of these layers, and end with a checksum of the rank's anchors.
   absl::Status CheckCopies(const std::vector<int>& layers, const std::vector<double>& all) const;
   // Sums a column of a table with rows of length `width`, in row order.
   static double SumOfColumn(const std::vector<double>& table, size_t width, size_t column);

@@ -179,8 +179,8 @@ absl::Status ReplicaWorld::ShrinkWithout(std::vector<int> exclude) {
   WorkerThread::Doing("after a loss: agreeing on the ranks that are left", options.timeout_ns);
   absl::StatusOr<std::shared_ptr<Communicator>> smaller = parent->Shrink(options);
   if (smaller.status().code() == absl::StatusCode::kDataLoss) {
-    // Other ranks were in another agreement: whether newcomers are taken in (AgreeToTakeIn). This
-    // error has ended that agreement, so Shrink is called again.
+    // Other ranks were in another agreement: the one about an admission (AgreeToTakeIn). This error
+    // has ended that agreement, so Shrink is called again.
     smaller = parent->Shrink(options);
   }
   if (!smaller.ok() && smaller.status().code() == absl::StatusCode::kDeadlineExceeded) {
@@ -210,7 +210,7 @@ absl::Status ReplicaWorld::ShrinkWithout(std::vector<int> exclude) {
   return ended;
 }
 
-// Returns the error of a rank that leaves because its replica is not whole.
+// Returns the error of a rank that leaves because its replica is not complete.
 absl::Status ReplicaWorld::Left(const std::vector<ReplicaPlace>& before,
                                 const absl::Status& why) const {
   std::string lost;

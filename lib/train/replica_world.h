@@ -1,5 +1,5 @@
-// A communicator of the ranks of all replicas, which can go on without lost ranks. A replica is
-// whole or gone: when one of its ranks is lost, its other ranks leave too.
+// The communicator of the ranks of all replicas, and its replacements after losses. A replica is
+// complete or gone: if one of its ranks is lost, its other ranks leave too.
 //
 //              sync ->                place of a rank: its replica, and its slot in the replica
 //          0    2    4
@@ -29,13 +29,13 @@ struct ReplicaPlace {
   friend bool operator==(const ReplicaPlace&, const ReplicaPlace&) = default;
 };
 
-// Returns the ranks whose replica has fewer than `slots` ranks.
+// Returns the ranks of those replicas that have fewer than `slots` ranks.
 std::vector<int> OfBrokenReplicas(absl::Span<const ReplicaPlace> places, int slots);
 // Returns the numbers of the replicas in ascending order.
 std::vector<int> ReplicasOf(absl::Span<const ReplicaPlace> places);
 
-// Returns the error with which the communicator has ended, if the reason was that another rank was
-// lost, did not come in time, or gave up. Otherwise returns OK. `comm` may be null.
+// If the communicator has ended because another rank was lost, late or gave up, returns the error
+// with which it has ended. Otherwise returns OK. `comm` may be null.
 absl::Status LossOf(const Communicator* comm);
 
 // Returns true if the error blames a process: a rank of the communicator, or a process that is only
@@ -45,32 +45,33 @@ bool BlamesAProcess(const absl::Status& why);
 
 class ReplicaWorld {
  public:
-  // Collective over `comm`. Nothing else may use `comm`, except as the sync group of replicas of
-  // one rank. `slots` is the number of ranks of a replica. `timeout_ns` limits each step of Shrink;
-  // 0: the communicator's default.
+  // Collective over `comm`. Nothing else may use `comm`. There is one exception: if each replica
+  // has one rank, `comm` may also be the sync group. `slots` is the number of ranks of a replica.
+  // `timeout_ns` limits each step of Shrink; 0: the communicator's default.
   static absl::StatusOr<std::unique_ptr<ReplicaWorld>> Make(std::shared_ptr<Communicator> comm,
                                                             ReplicaPlace mine, int slots,
                                                             int64_t timeout_ns);
-  // Makes the object of a newcomer. `places` are by rank of `comm`.
+  // Makes the object of a newcomer. `places` is indexed by rank of `comm`.
   static std::unique_ptr<ReplicaWorld> Of(std::shared_ptr<Communicator> comm, int slots,
                                           int64_t timeout_ns, std::vector<ReplicaPlace> places);
 
-  // Replaces the communicator by a new communicator that contains only ranks of whole replicas.
-  // Collective over the remaining ranks. `causes` are the errors after which Shrink is called. A
-  // rank that one of these errors blames is left out, even if the rank lives. Returns kOutOfRange
-  // if the others have gone on without this rank, and kUnavailable if this rank's own replica is
-  // not whole. After an error this rank cannot go on.
+  // Replaces the communicator by a new communicator that contains only the ranks of complete
+  // replicas. Collective over the remaining ranks. `causes` are the errors after which Shrink is
+  // called. If one of these errors blames a rank, this rank is left out, even if it is alive.
+  // Returns kOutOfRange if the other ranks have continued without this rank. Returns kUnavailable
+  // if this rank's own replica is not complete. After an error this rank cannot continue.
   absl::Status Shrink(absl::Span<const absl::Status> causes);
 
   // Replaces the communicator by `other`, which contains newcomers or lacks lost ranks. `places`
   // has the place of each rank of `other`.
   void Adopt(std::shared_ptr<Communicator> other, std::vector<ReplicaPlace> places)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the communicator with the error, and leaves it, so that Shrink on other ranks does not
-  // wait for this rank. Also ends and leaves the communicator that Consider has set. May be called
+  // Ends the communicator with the error `why` and leaves it. So Shrink on other ranks does not
+  // wait for this rank. Does the same with the communicator that Consider has set. May be called
   // from any thread.
   void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Sets the communicator that may be about to replace this one; null: none.
+  // Sets the communicator that an admission may soon pass to Adopt; null: none. End ends this
+  // communicator too.
   void Consider(std::shared_ptr<Communicator> larger) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // May be called from any thread.
@@ -80,10 +81,10 @@ class ReplicaWorld {
   // Returns true if comm() can be used as the sync group: each replica has one rank, and the ranks
   // are in ascending order of the replicas' numbers.
   bool IsSyncGroup() const;
-  // Returns the places by rank of comm().
+  // Returns the places, indexed by rank of comm().
   const std::vector<ReplicaPlace>& places() const { return places_; }
-  // Returns the payload bytes that this rank sent in the earlier communicators, which comm() has
-  // replaced. May be called from any thread.
+  // Returns the payload bytes that this rank has sent in the communicators before comm(). May be
+  // called from any thread.
   uint64_t bytes_before() const { return bytes_before_.load(std::memory_order_relaxed); }
 
  private:
@@ -104,8 +105,8 @@ class ReplicaWorld {
   std::atomic<uint64_t> bytes_before_{0};
   mutable absl::Mutex mutex_;
   std::shared_ptr<Communicator> comm_ ABSL_GUARDED_BY(mutex_);
-  // The communicator before Adopt. Kept, because another rank may still ask, in this communicator,
-  // how the admission has ended.
+  // The communicator before the last Adopt. It is kept because another rank may still ask there
+  // whether the admission has succeeded.
   std::shared_ptr<Communicator> former_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Communicator> considered_ ABSL_GUARDED_BY(mutex_);
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);  // End was called

@@ -60,8 +60,8 @@ absl::Status RoundCloser::Calls::Ring(int to, int64_t limit_ns) {
   return absl::OkStatus();
 }
 
-// Waits until the last rings have been received. Ring calls AwaitRings in the next session, so all
-// ranks receive them soon. After an abort no call is under way.
+// Blocks until the last rings have been received. The wait is short, because every rank receives
+// rings soon (Listen). After an abort no call is under way.
 void RoundCloser::Calls::AwaitRings() {
   for (const RefPtr<Work>& ring : rings) {
     ring->Wait(Deadline::Never(), true);
@@ -110,13 +110,13 @@ Attendance RoundCloser::Mine() const {
   return mine;
 }
 
-// Receives the rings that have come, and begins to receive the next ring.
+// Receives the rings that have arrived, and posts a receive for the next ring.
 void RoundCloser::Listen() {
   if (closed_ || world_->comm()->size() == 1) {
     return;  // no other rank rings
   }
-  // Test makes the calls progress. If the engine has no thread, nothing else makes them progress
-  // here.
+  // Test also makes the calls progress. If the engine has no thread of its own, nothing else does
+  // so here.
   while (!calls_.listening || (calls_.listening->Test() && calls_.listening->status().ok())) {
     heard_ = calls_.listening ? std::max(heard_, calls_.numbers->received) : heard_;
     absl::StatusOr<RefPtr<Work>> work =
@@ -176,7 +176,7 @@ absl::Status RoundCloser::CheckWait() {
   const auto me = static_cast<size_t>(world_->comm()->rank());
   const int64_t waited_ns = std::min(mine.waited_ns, Clock::Real().Now() - patient_since_ns_);
   if (pending_ || waited_ns <= timeout_ns_ || told_[me].arrivals < mine.arrivals) {
-    return absl::OkStatus();  // the last tick must have shown this arrival
+    return absl::OkStatus();  // judges only an arrival that a tick has reported
   }
   std::set<int> missing;
   Blame blame;
@@ -234,8 +234,8 @@ void RoundCloser::Close() {
   calls_.SendLastRing(timeout_ns_);
   WorkerThread::Doing("leaving: the last message of another replica", kCloseNs + kSecond);
   if (calls_.listening) {
-    // All ranks call Close. If a rank dies before it has called Close, the destructor ends the
-    // communicator.
+    // All ranks call Close. If the previous rank dies before it has called Close, this wait ends
+    // without the last ring. The destructor then ends the communicator.
     calls_.listening->Wait(Deadline::After(kCloseNs));
   }
 }
@@ -286,8 +286,8 @@ absl::Status RoundCloser::GoOn(const ReplicaWorld& left) {
   return absl::OkStatus();
 }
 
-// Collective over `all`. Rank `from`, which has finished the last tick, sends the decision of this
-// tick. Ranks that have not finished the tick take up the decision.
+// Collective over `all`. Rank `from` has finished the last tick and sends its decision. Ranks that
+// have not finished this tick take over the decision.
 absl::Status RoundCloser::ShareDecision(Communicator& all, int from) {
   const size_t rows = numbers_.size();
   std::vector<int64_t> record = {ticks_, static_cast<int64_t>(last_.kind),

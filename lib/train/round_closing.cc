@@ -8,7 +8,8 @@
 namespace entrain {
 namespace {
 
-// Combines the records of a replica's ranks. A replica has arrived when all of its ranks have.
+// Combines the messages of a replica's ranks. A replica has arrived when all of its ranks have
+// arrived.
 std::vector<Attendance> ByReplica(absl::Span<const Attendance> all,
                                   absl::Span<const ReplicaPlace> places) {
   const std::vector<int> numbers = ReplicasOf(places);
@@ -75,8 +76,8 @@ Closing CloseRound(const ClosingRule& rule, absl::Span<const Attendance> all,
   }
   std::vector<bool> present, late;
   for (size_t row = 0; row < told.size(); ++row) {
-    // A replica that has not insisted yet must not take part. Otherwise it would insist after this
-    // round, and would then come alone.
+    // A replica that has not insisted yet must not take part. Otherwise the replica would insist
+    // after this round, when the others do not insist any more, and would wait alone.
     const bool too_early = insists && !has(row, kInsist) && !has(row, kLeaving);
     late.push_back(waits(row) && (replicas[row].missed > 0 || too_early));
     present.push_back(waits(row) && !late.back());

@@ -9,7 +9,7 @@
 
 namespace entrain {
 
-// Returns a job that also counts its time and reports its error to all ranks.
+// Returns a job that runs `body`, adds its time to sync_ns_, and reports its error to all ranks.
 Worker::Job RoundRunner::Timed(Worker::Job body) {
   return [this, body = std::move(body)]() mutable {
     uint64_t spent = 0;
@@ -35,7 +35,7 @@ bool RoundRunner::MustRecover(bool closing) const {
   return recovery_ != nullptr && error_.status().ok() && !recovery_->Needed(closing).ok();
 }
 
-// Runs `body`, and repeats it after each loss.
+// Runs `body`. After each loss, runs the recovery and then `body` again.
 absl::Status RoundRunner::Persist(Worker::Job& body) {
   absl::Status status = body();
   while (!status.ok() && MustRecover(/*closing=*/true)) {
@@ -45,7 +45,7 @@ absl::Status RoundRunner::Persist(Worker::Job& body) {
   return status;
 }
 
-// Finishes what can be finished of the round under way, without the ranks that are lost.
+// Finishes the round under way without the lost ranks, as far as this is possible.
 absl::Status RoundRunner::Recover() {
   const absl::MutexLock lock(&late_mutex_);
   return recovery_->Run(late_ != nullptr ? late_.get() : round_.get());
@@ -76,7 +76,7 @@ absl::Status RoundRunner::Meet(const absl::Status& why) {
   return error_.Or(why);
 }
 
-// Returns the number of the posted job. If it posts no job, returns the number of the last job.
+// Returns the number of the posted job. If Post has failed, returns the number of the last job.
 uint64_t RoundRunner::Numbered(const absl::StatusOr<uint64_t>& posted) {
   if (!posted.ok() && error_.status().ok()) {  // the stream could not be marked
     Fail(Annotate(posted.status(), "edit"));
@@ -107,7 +107,7 @@ void RoundRunner::PostAdmission() {
   }));
 }
 
-// Takes newcomers in after the last round, if this has not been done already.
+// Admits newcomers after the last round, unless this has been done already.
 absl::Status RoundRunner::Admit() {
   if (admission_due_) {
     ENTRAIN_RETURN_IF_ERROR(admission_->Run());
@@ -139,7 +139,7 @@ absl::Status RoundRunner::Merge(std::shared_ptr<ExchangeRound> round) {
 absl::Status RoundRunner::Judge(const std::shared_ptr<ExchangeRound>& round, int64_t extra_ns) {
   ENTRAIN_RETURN_IF_ERROR(worker_.Sound());
   round_ = round;
-  if (round->finished() < 0) {  // always true, unless a recovery has brought the result
+  if (round->finished() < 0) {  // false only if a recovery has received the result
     return closer_ == nullptr ? JudgeOnTime(*round, extra_ns) : JudgeOrCatchUp(*round, extra_ns);
   }
   if (closer_ != nullptr) {
@@ -161,9 +161,9 @@ absl::Status RoundRunner::JudgeOnTime(ExchangeRound& round, int64_t extra_ns) {
 
 // ---- Rounds that may be closed without this replica
 
-// Takes part in decisions until this rank's arrival has led to a rendezvous, or to the take-up of
-// rounds for which it was late. After a loss this function is called again, and a decision that has
-// not been carried out is still pending.
+// Takes part in decisions until this rank's arrival has been answered. The answer is a rendezvous,
+// or the take-up of rounds for which this replica was late. After a loss this function is called
+// again; a decision that has not been carried out is then still pending.
 absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns) {
   while (true) {
     ENTRAIN_RETURN_IF_ERROR(Annotate(closer_->CheckWait(), "rendezvous"));
@@ -191,7 +191,7 @@ absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns)
 // the caller has posted, or is about to post.
 absl::Status RoundRunner::AnswerOthers() {
   const bool called = closer_->pending() || closer_->Called();
-  // The caller has posted the jobs of a round, or is about to post them.
+  // True if the caller has posted the jobs of a round, or is about to post them.
   const bool busy = round_ != nullptr && late_ == nullptr &&
                     ((round_->exchanges() && !round_->arrived()) || admission_due_);
   if (!called || busy) {
@@ -214,8 +214,8 @@ absl::Status RoundRunner::CarryOutForOthers(const Closing& closing) {
   return absl::OkStatus();
 }
 
-// Runs a round that is closed without this replica. After a loss, continues this round, which is
-// then late_.
+// Runs a round that was closed without this replica. If late_ is set, continues this round after a
+// loss.
 absl::Status RoundRunner::RunLate() {
   const absl::MutexLock lock(&late_mutex_);
   if (late_ == nullptr) {
@@ -227,7 +227,7 @@ absl::Status RoundRunner::RunLate() {
     late_->Allow(late_->last_turn());
     results_.Missed();
   }
-  if (late_->finished() < 0) {  // otherwise a recovery has brought the result
+  if (late_->finished() < 0) {  // otherwise a recovery has received the result
     ENTRAIN_RETURN_IF_ERROR(JudgeOnTime(*late_, 0));
   }
   while (!late_->arrived()) {
@@ -259,8 +259,8 @@ absl::Status RoundRunner::SealAnchors() {
 }
 
 void RoundRunner::Fail(const absl::Status& why) {
-  // Tells the other ranks of both groups, so that no rank waits for this rank. The ranks must be
-  // told before this rank's caller gets the error, because the caller may then exit.
+  // Ends the communicators of both groups, so that no rank waits for this rank. This must come
+  // before Note: the caller may exit as soon as it gets the error.
   const ExchangeGroups groups = exchange_.members().groups();
   for (const auto& comm : {groups.model, groups.sync}) {
     if (comm != nullptr) {

@@ -1,11 +1,10 @@
-// Posts the jobs of rounds to the worker of an EDiT object, and records their results. If a job
-// fails because of a loss that `recovery` can handle, the job is repeated after the recovery.
-// Otherwise the first job that fails ends the object. If `recovery` is null, the object ends on all
-// ranks.
+// Posts the jobs of rounds to the worker of an EDiT object, and records the results of rounds. If a
+// job fails because of a loss that `recovery` can handle, the job is repeated after the recovery.
+// Any other failure ends the EDiT object on all ranks.
 //
-// If rounds may be closed without this replica, the jobs of its rendezvous take part in the
-// decisions of the replicas. While no job runs, Watch takes part in these decisions, and runs the
-// rounds for which the caller is late.
+// With options quorum or round_deadline, the replicas decide together when a round is closed
+// (round_closer.h). The jobs of this replica's rendezvous take part in these decisions. While no
+// job runs, Watch takes part in them, and runs the rounds for which the caller is late.
 //
 // Thread safety: only the caller's thread posts. Fail and sync_ns may be called from any thread.
 // Watch is called by the worker.
@@ -35,9 +34,9 @@ namespace entrain {
 
 class RoundRunner {
  public:
-  // All arguments must outlive this object. `recovery` is null if a loss ends the object,
-  // `admission` if no newcomer is taken in, and `closer` if rounds need all replicas. `layers` are
-  // the layers of the rounds that `closer` closes.
+  // All arguments must outlive this object. `recovery` is null if a loss ends the object.
+  // `admission` is null if no newcomer is admitted. `closer` is null if rounds need all replicas.
+  // `layers` are the layers of rounds that `closer` closes.
   RoundRunner(Worker& worker, Exchange& exchange, ExchangeResults& results, FirstError& error,
               Recovery* recovery, Admission* admission = nullptr, RoundCloser* closer = nullptr,
               std::vector<int> layers = {})
@@ -50,33 +49,34 @@ class RoundRunner {
         closer_(closer),
         layers_(std::move(layers)) {}
 
-  // PostJudge and PostTurn return the job's number; after an error, the number of the last job.
+  // PostJudge and PostTurn return the number of the posted job. After an error they return the
+  // number of the last job.
   uint64_t PostJudge(std::shared_ptr<ExchangeRound> round, int64_t extra_ns);
   // Must be called once for each turn of the round.
   uint64_t PostTurn(std::shared_ptr<ExchangeRound> round);
   // Posts the job that admits newcomers. Must be called after the last PostTurn of a round. The
   // round does not wait for this job.
   void PostAdmission();
-  // Posts the sealing of anchors that have just been created.
+  // Posts a job that stores the hashes of newly created anchors (Anchors::Seal).
   void Seal();
-  // With `recovery`, waits until all ranks have finished their last exchange. If a rank is lost
-  // during that exchange, the ranks that have finished it send their results to the others.
+  // If `recovery` is not null, blocks until all ranks have finished their last exchange. If a rank
+  // is lost during that exchange, this rank can still send its results to the others.
   absl::Status AwaitOthers();
-  // Merges a round behind further steps, ordered before the caller's next work.
+  // Merges a round that overlaps with further steps. The caller's next work runs after the merge.
   absl::Status Merge(std::shared_ptr<ExchangeRound> round);
 
-  // Returns true if the last arrival came too late for its round. With a closer, must be called by
-  // the caller's thread when the round's jobs are over. Without a closer no round is missed, and
-  // jobs may still run.
+  // Returns true if this replica's last arrival came too late for its round. With a closer, must be
+  // called by the caller's thread after the round's jobs are over. Without a closer, returns false
+  // even while jobs run.
   bool missed() const { return closer_ != nullptr && round_ != nullptr && round_->missed(); }
 
-  // Called while no job runs. After a loss, takes part in the recovery, so that other ranks, which
-  // may be in the middle of a round, need not wait for this rank. If a session is under way, takes
-  // part in its ticks.
+  // Called while no job runs. After a loss, takes part in the recovery: other ranks may be in the
+  // middle of a round, and must not wait for this rank. If a session of the closer is under way,
+  // takes part in its ticks.
   absl::Status Watch();
-  // Ends the object because a call within the replica, outside of rounds, has failed with `why`. If
-  // the error is a loss, the worker takes part in the recovery first, so that no rank waits for
-  // this rank. Returns the object's error.
+  // Must be called if a call within the replica, outside of rounds, has failed with `why`. Ends the
+  // object and returns its error. If `why` is a loss, the worker takes part in the recovery first,
+  // so that no rank waits for this rank.
   absl::Status Meet(const absl::Status& why);
   // Ends the object with this error on all ranks of both groups. Only the first error counts.
   void Fail(const absl::Status& why);
@@ -111,8 +111,8 @@ class RoundRunner {
   Admission* const admission_;
   RoundCloser* const closer_;
   const std::vector<int> layers_;
-  std::shared_ptr<ExchangeRound> round_;  // the last round of the caller that has begun
-  std::unique_ptr<ExchangeRound> late_;   // the round under way for which the caller is late
+  std::shared_ptr<ExchangeRound> round_;  // the caller's last round that has begun
+  std::unique_ptr<ExchangeRound> late_;   // the round for which the caller is late; null: none
   bool admission_due_ = false;            // newcomers may be taken in after the last round
   std::atomic<uint64_t> sync_ns_{0};
   mutable absl::Mutex late_mutex_;

@@ -1,10 +1,11 @@
-// The state of a gradient channel's rounds on this rank: the kind and the phase of the round under
-// way, what all ranks together have found in this round, and the results of the last round that is
-// finished. A round goes through these functions:
+// The state of a gradient channel's rounds on this rank. It consists of the kind, phase and outcome
+// of the round under way, and the results of the last finished round. A round calls these
+// functions:
 //
-//   Begin -> SetOutcome -> Clip, if a norm limits the step -> Commit, unless an estimate -> Finish
+//   Begin -> SetOutcome -> Clip (with clip_norm) -> Commit (has no effect in an estimate) -> Finish
 //
-// A rank that is told the outcome by another rank goes on from SetOutcome (channel_recovery.h).
+// After a loss, a rank may receive the outcome from another rank. The receiver continues at
+// SetOutcome (channel_recovery.h).
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -23,12 +24,12 @@ struct ChannelTotals;
 
 // The results of a round. They are the same on all ranks.
 struct RoundResult {
-  int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;  // totals; the last two count commits
+  int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;  // totals; the last two of commits
   bool committed = false;
   int64_t microbatches = 0;  // micro-batches of all ranks in this round
   double lr = 0;
   double grad_norm =
-      std::numeric_limits<double>::quiet_NaN();  // norm of the mean; NaN: without clip_norm
+      std::numeric_limits<double>::quiet_NaN();  // norm of the mean gradient; NaN without clip_norm
   double clip_factor = 1;
   int64_t ranks = 0;  // number of ranks whose micro-batches are in this round
   int64_t joins = 0;  // newcomers in the whole run, up to this round
@@ -48,14 +49,13 @@ class RoundState {
 
   // ---- The round under way
   void Begin(RoundKind kind);
-  // Moves the round on to this phase.
   void Reach(RoundPhase phase) { phase_ = phase; }
   void SetOutcome(const RoundOutcome& outcome) { outcome_ = outcome; }
   // Sets the norm of the mean gradient, and the factor by which the mean is clipped.
   void Clip(double norm, double factor);
-  // Adds the counts of the outcome to the progress, unless the round is an estimate.
+  // Unless the round is an estimate, adds the counts of the outcome to the progress.
   void Commit();
-  // Counts the round, and makes the outcome the results of the last round.
+  // Counts the round. The outcome becomes the results of the last round.
   void Finish();
   RoundKind kind() const { return kind_; }
   RoundPhase phase() const { return phase_; }
@@ -72,10 +72,9 @@ class RoundState {
   ChannelProgress& progress() { return progress_; }
   // Replaces the results of the last round by loaded ones.
   void Restore(const RoundResult& result) { result_ = result; }
-  // Returns the numbers for newcomers that are in result(). The fields joins, cuts and saves are left
-  // 0.
+  // Returns the numbers in result() that newcomers need. The fields joins, cuts and saves are 0.
   ChannelTotals Totals() const;
-  // Continues from the commit that the members have just finished.
+  // For a newcomer: continues after the commit that the members have just finished.
   void GoOn(const ChannelTotals& totals);
 
  private:

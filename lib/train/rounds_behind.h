@@ -1,5 +1,5 @@
-// The rounds that run behind further steps and are not merged yet, in the order in which they
-// began.
+// The rounds that overlap with further steps (option overlap_steps) and are not merged yet, in the
+// order in which they began.
 //
 // Thread safety: one thread at a time, the caller's.
 #pragma once
@@ -26,17 +26,18 @@ class RoundsBehind {
   void RemoveFirst() { rounds_.pop_front(); }
   bool AllArrived() const;
 
-  // For checkpoints: visits, for each layer, the step at which its round began. Prepare must be
-  // called before VisitState.
+  // For checkpoints. VisitState visits, for each layer, the step at which its round began. Prepare
+  // must be called before VisitState.
   void Prepare();
   void VisitState(StateVisitor& visitor);
-  // After loading: restores the saved rounds, all of which have arrived. Calls `resume` for each
-  // layer of these rounds. `layers` lists all layers that may belong to such a round.
+  // Must be called after loading. Restores the saved rounds; the exchanges of these rounds are
+  // over. Calls `resume` for each layer of these rounds. `layers` lists all layers that may belong
+  // to such a round.
   void GoOn(const std::vector<int>& layers, absl::FunctionRef<void(int layer)> resume);
 
  private:
   std::deque<std::shared_ptr<ExchangeRound>> rounds_;
-  std::vector<int64_t> begun_;  // by layer, as of the last Prepare or load; -1: none
+  std::vector<int64_t> begun_;  // by layer, set by Prepare or a load; -1: no round
 };
 
 }  // namespace entrain

@@ -13,8 +13,8 @@
 namespace entrain {
 namespace {
 
-// Number of elements of a piece. On the host a piece must stay in the cache; on a device it must be
-// worth a launch.
+// Number of elements of a piece. On the host, a piece must stay in the cache. On a device, a piece
+// must be large enough for one kernel launch to pay off.
 constexpr int64_t kHostPiece = 4096, kDevicePiece = 1 << 20;
 
 }  // namespace
@@ -89,7 +89,7 @@ absl::Status ShardStep::CallersStep(Apply apply, const Piece& piece, const StepT
 }
 
 void ShardStep::GroupsStep(Apply apply, const Piece& piece, const StepTime& t) {
-  const int64_t begin = layer_.first + piece.first, end = begin + piece.count;  // of all parameters
+  const int64_t begin = layer_.first + piece.first, end = begin + piece.count;  // of all elements
   auto group = std::upper_bound(
       groups_.begin(), groups_.end(), begin,
       [](int64_t at, const ParameterGroup& one) { return at < one.first + one.count; });

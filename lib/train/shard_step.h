@@ -1,10 +1,10 @@
-// The optimizer's steps on a shard: this rank's own shard, or a copy of the left neighbour's. A
-// step turns sums of gradients into parameters, in place. The object keeps theta (the masters) and
-// the state of Opt. Opt is an optimizer for each group of elements, or the caller's step function.
+// Makes optimizer steps on a shard: this rank's own shard, or the copy of the left neighbour's
+// shard. A step reads sums of gradients from a buffer and overwrites them with parameters. The
+// object owns theta (the master parameters) and the state of the optimizer. Below, Opt is the
+// optimizer of each group of elements, or the caller's step function.
 //
-// A step works on the shard in pieces that stay in the cache. On a device everything is enqueued on
-// the bound stream (ComputeAt, lib/device/arrays.h). SumOfSquares is enqueued too, and waits for
-// its result.
+// A step processes the shard in pieces that stay in the cache. On a device, everything is enqueued
+// on the bound stream (ComputeAt, lib/device/arrays.h). SumOfSquares also waits for its result.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -27,12 +27,12 @@ namespace entrain {
 
 // Gradients of a round, summed over all ranks.
 struct GradientSum {
-  std::byte* com = nullptr;  // all elements; the sums are in the shard; afterwards parameters
+  std::byte* com = nullptr;  // array of all elements; its shard holds sums, then parameters
   int64_t microbatches = 0;  // N: micro-batches in the sum
   double clip = 1;           // factor of the mean
 };
 
-// The place of a step in the run.
+// Says which commit a step belongs to, and its learning rate.
 struct StepTime {
   int64_t commit = 1;  // number of the commit that is made or previewed
   double lr = 0;
@@ -40,33 +40,34 @@ struct StepTime {
 
 class ShardStep {
  public:
-  // `options` have been checked; they and `layer` must outlive the object.
+  // `options` have been checked. `options` and `layer` must outlive the object.
   ShardStep(const ChannelOptions& options, const SlabLayer& layer)
       : ShardStep(options, layer, layer.first) {}
-  // `at` is the element of com at which the shard begins.
+  // `at` is the index in com of the first element of the shard.
   ShardStep(const ChannelOptions& options, const SlabLayer& layer, int64_t at)
       : options_(options), layer_(layer), at_(at), groups_(AllGroups(options)) {}
   absl::Status Allocate();
 
-  // Writes theta~ = Opt(theta, A / N_A) to com. theta and the state of Opt stay as they are.
+  // Writes theta~ = Opt(theta, A / N_A) to com. Changes neither theta nor the state of Opt.
   absl::Status Estimate(const GradientSum& a, const StepTime& t);
-  // Makes theta = Opt(theta, (A + B) / (N_A + N_B)), and writes it to com.
+  // Sets theta to Opt(theta, (A + B) / (N_A + N_B)), and writes theta to com.
   absl::Status Commit(const GradientSum& a_and_b, const StepTime& t);
-  // Makes theta = Opt(theta, G / N_G). Then writes theta^ = Opt(theta, G / N_G), computed from the
-  // new theta, to com. As in Estimate, this leaves no trace in theta and the state.
+  // Sets theta to Opt(theta, G / N_G). Then computes theta^ = Opt(theta, G / N_G) from the new
+  // theta, and writes theta^ to com. The computation of theta^ changes neither theta nor the state
+  // of Opt.
   absl::Status Predict(const GradientSum& g, const StepTime& t);
 
   // Returns the sum of squares of this rank's part of com, in wire_dtype.
   double SumOfSquares(const std::byte* com) const;
-  // Sets theta to this rank's part of `params`, which holds all parameters in params_dtype. Sets
-  // the state to zero.
+  // Sets theta to this rank's part of `params`, and the state of Opt to zero. `params` holds all
+  // parameters in params_dtype.
   void Start(const std::byte* params);
   // Writes theta to this rank's part of com, in params_dtype.
   void WriteTheta(std::byte* com) const;
 
   const void* theta() const { return theta_.data(); }
-  // Returns theta and the arrays of the state: `layer.shard` elements each, f32 except for an f64
-  // theta.
+  // Returns theta and the arrays of Opt's state. Each has `layer.shard` elements of type f32. If
+  // params_dtype is f64, theta is f64.
   std::vector<float*> Arrays() const;
   int64_t bytes() const;
   void VisitState(StateVisitor& visitor);
@@ -92,12 +93,12 @@ class ShardStep {
 
   const ChannelOptions& options_;
   const SlabLayer& layer_;
-  const int64_t at_;                          // first element of the shard in com
-  const std::vector<ParameterGroup> groups_;  // cover all parameters
+  const int64_t at_;                          // index in com of the shard's first element
+  const std::vector<ParameterGroup> groups_;  // all parameters are in one of them
   PlacedArray theta_;
-  std::vector<PlacedArray> state_;  // like the shard; zeros in groups that need fewer arrays
-  int64_t piece_ = 0;               // elements of a piece
-  PlacedArray room_;                // for a mean gradient, and for a preview
+  std::vector<PlacedArray> state_;  // as long as the shard; a group may not use all arrays
+  int64_t piece_ = 0;               // number of elements of a piece
+  PlacedArray room_;                // room for a piece's mean gradient and its preview
 };
 
 }  // namespace entrain

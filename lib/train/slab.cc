@@ -11,7 +11,7 @@ absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slot
                                 absl::Span<const uint8_t> frozen,
                                 absl::Span<const uint8_t> replicated,
                                 absl::Span<const std::vector<SlabSegment>> segments) {
-  // The limit keeps all sizes in bytes, of the slab and of a padded layer, far from overflow.
+  // Limits the sizes in bytes of the slab and of a padded layer, so that they do not overflow.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 64;
   Slab slab;
   slab.slots_ = slots;

@@ -73,7 +73,7 @@ void Snapshots::Merge(const std::vector<int>& layers) {
     const int64_t count = slab_.layer(layer).valid;
     const float* const anchor = anchors_.anchor(layer);
     float* const live = merging_.Open(layer);
-    // With kRestart, theta became the anchor at the snapshot. So theta was finite, even if the
+    // With kRestart, theta became the anchor after the snapshot. So theta is finite, even if the
     // snapshot was not.
     if (options_.overlap_merge != OverlapMerge::kRestart &&
         finite_[static_cast<size_t>(layer)] == 0) {

@@ -1,15 +1,15 @@
-// Snapshots of the live parameters (theta): for exchanges that run while the caller makes further
-// steps (option overlap_steps), and for rounds that are closed without this replica (options quorum
-// and round_deadline). While a snapshot of a layer is in use, an exchange of the layer does not
-// change theta. Afterwards the result is merged into theta.
+// Snapshots of the live parameters (theta). They are used in two cases: in exchanges that overlap
+// with further steps of the caller (option overlap_steps), and in rounds that are closed without
+// this replica (options quorum and round_deadline). While a snapshot of a layer is in use, an
+// exchange of the layer does not change theta. Afterwards the result is merged into theta.
 //
-// For a round that is closed without this replica, the snapshot holds the anchor from which the
-// replica trains, rounded to the type of theta. With late `drop` there is no such copy: the layer is
-// only marked as in use.
+// In a round that is closed without this replica, the snapshot holds the anchor from which the
+// replica trains. This anchor is rounded to the type of theta. If option late is drop, nothing is
+// copied: the layer is only marked as in use.
 //
-// Thread safety: one thread at a time for each layer: the caller's thread while nothing is under
-// way, otherwise the worker. While the worker uses the snapshots of some layers, the caller may take
-// and merge those of other layers. On a device the worker merges.
+// Thread safety: one thread at a time for each layer. While an exchange of the layer is under way,
+// this is the worker, otherwise the caller's thread. While the worker uses the snapshots of some
+// layers, the caller may take and merge those of other layers. On a device the worker merges.
 #pragma once
 
 #include <cstdint>
@@ -40,42 +40,45 @@ class Snapshots {
   // Allocates the memory of the snapshots, unless this has been done before.
   absl::Status Reserve();
 
-  // Copies theta of these layers. With kRestart, theta then continues from the anchor.
+  // Copies theta of these layers. With kRestart, then sets theta to the anchor.
   absl::Status Take(const std::vector<int>& layers);
   // Marks the snapshots of these layers as in use.
   void Use(const std::vector<int>& layers);
-  // Computes theta from the new anchor and from this replica's changes since the snapshot, as
-  // overlap_merge says. If a layer was not finite, theta becomes the anchor; with kRestart, theta has
-  // been finite since the snapshot.
+  // Computes theta from the new anchor and from this replica's changes since the snapshot (option
+  // overlap_merge). If the snapshot of a layer was not finite (SetFinite), theta becomes the
+  // anchor. With kRestart this does not happen, because theta was set to the anchor after the
+  // snapshot.
   void Merge(const std::vector<int>& layers);
-  // Used in place of Merge if nothing was exchanged.
+  // Must be called instead of Merge if nothing was exchanged.
   void Drop(const std::vector<int>& layers);
 
   // Returns true if a snapshot of the layer is in use.
   bool in_use(int layer) const { return in_use_[static_cast<size_t>(layer)] != 0; }
-  // Returns the snapshot of a layer, or null if none is in use. Must not be called for a late
-  // replica, which brings nothing to an exchange.
+  // Returns the snapshot of a layer; null: none is in use. Must not be called while this replica is
+  // late, because a late replica contributes nothing to an exchange.
   const float* of(int layer) const { return in_use(layer) ? At(layer) : nullptr; }
   // Records whether this replica's values of the layer were finite.
   void SetFinite(int layer, bool finite) { finite_[static_cast<size_t>(layer)] = finite ? 1 : 0; }
-  // Must be called before the anchor of a layer changes. With kRestart, Merge needs the anchor from
-  // which this replica continued, to measure how far the replica has moved from it. This anchor is
-  // stored over the snapshot, because the snapshot has been sent by then.
+  // Must be called before the anchor of a layer changes. With kRestart, writes the old anchor over
+  // the snapshot, which has been sent by then. Merge needs the old anchor to compute how far this
+  // replica has moved since the snapshot.
   void KeepOldAnchor(int layer);
 
   // BeginLate must be called before each round that is closed without this replica
-  // (round_closer.h). Until CatchUp, the standing must report no steps. After `missed` such rounds,
-  // CatchUp sets theta as option `late` says.
+  // (round_closer.h). Until CatchUp, this replica's standing must report no steps. After `missed`
+  // such rounds, CatchUp sets theta (option late).
   absl::Status BeginLate();
   // Returns true if theta keeps the changes that this replica has made in training.
   bool CatchUp(int64_t missed);
-  // Return true from BeginLate to CatchUp. On the caller's thread, the caller must hold
-  // RoundRunner::between_late_rounds.
+  // Return true from BeginLate to CatchUp. The caller's thread must hold
+  // RoundRunner::between_late_rounds when it calls them.
   bool late() const;
   bool late(int layer) const { return options_.closes_early() && in_use(layer); }
-  // With late `weighted`: returns the number of rounds by which the next pseudo-gradient is late.
+  // If option late is weighted, returns the number of rounds by which the next pseudo-gradient is
+  // late. Otherwise returns 0.
   int64_t rounds_late() const { return rounds_late_; }
-  // Must be called when a pseudo-gradient was exchanged, or belongs to another run.
+  // Must be called when the late pseudo-gradient was exchanged, or when the state of another run
+  // was loaded.
   void ForgetLate() { rounds_late_ = 0; }
 
   void VisitState(StateVisitor& visitor);
@@ -92,8 +95,9 @@ class Snapshots {
   DeviceRoom* const room_;
   OwnedBuffer host_;        // laid out like the slab; exists after the first Reserve
   float* taken_ = nullptr;  // in host_ or on a device
-  // One integer per layer, so that each integer is written by one thread only. in_use_ is 1 while a
-  // snapshot of the layer is in use. finite_ is 1 if this snapshot was finite.
+  // One integer per layer, because threads may write the values of different layers at the same
+  // time. in_use_ is 1 while a snapshot of the layer is in use. finite_ is 1 if this snapshot was
+  // finite.
   std::vector<int32_t> in_use_, finite_;
   int64_t rounds_late_ = 0;
 };

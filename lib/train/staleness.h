@@ -1,14 +1,14 @@
-// The staleness of a layer's pseudo-gradient if exchanges run behind further steps. The
+// The staleness of a layer's pseudo-gradient, if exchanges overlap with further steps. Such a
 // pseudo-gradient was measured from an older anchor than the anchor to which it is applied. Its
 // staleness is the distance between these two anchors, in steps of the usual length (Barkai et al.,
-// "Gap-Aware Mitigation of Gradient Staleness", arXiv 1909.10802; CO2, arXiv 2401.16265, divides
-// the outer step by such a gap). For each layer,
+// "Gap-Aware Mitigation of Gradient Staleness", arXiv 1909.10802). CO2 (arXiv 2401.16265) divides
+// the outer step by such a gap. For each layer,
 //
-//   Lambda = 1 + ||a - a_then|| / C,   C the mean length of the layer's outer steps so far
+//   Lambda = 1 + ||a - a_then|| / C,   C: the mean length of the layer's outer steps so far
 //
-// where a_then is one outer step before a. Replicas measure from the anchor at which they began
-// their steps, and their deltas arrive after the previous exchange was merged. Before the first
-// outer step there is no gap, and Lambda is 1.
+// where a_then is the anchor one outer step before a. One step is enough: a replica measures from
+// the anchor at which it began its steps, and its delta arrives after the previous exchange was
+// merged. Before the first outer step there is no gap, and Lambda is 1.
 //
 // Thread safety: one thread at a time.
 #pragma once

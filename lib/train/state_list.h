@@ -1,7 +1,7 @@
-// Lists the items of a rank's state: the visitor used for saving and loading. For loading, the list
-// allocates memory of its own to read into, so that the live state does not change before
-// everything is read. Items in device memory are copied through host memory. The saved bytes do not
-// depend on the memory.
+// A StateVisitor that lists the items of a rank's state, for saving and loading. Loaded values are
+// first read into memory of the list, so that the live state does not change before all values are
+// read. Items in device memory are copied through host memory. The saved bytes do not depend on the
+// kind of memory.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -40,8 +40,8 @@ struct StateItem {
 
 class StateList final : public StateVisitor {
  public:
-  // `at` describes the object to which the state belongs. If the object is on a device, each array
-  // may be on the device or on the host; the driver tells where.
+  // `at` describes the object to which the state belongs. If the object is on a device, an array
+  // may be on the device or on the host. Add asks the device's driver.
   StateList(const Slab& slab, CheckpointKind kind, const ArraysAt& at = {})
       : slab_(slab), kind_(kind), at_(at) {}
 
@@ -55,7 +55,7 @@ class StateList final : public StateVisitor {
   std::vector<StateItem>& items() { return items_; }
   const std::vector<StateItem>& items() const { return items_; }
 
-  // Blocks until the stream has finished all changes of the state, or the time is up. Must be
+  // Blocks until the stream has finished all changes of the state, or until the deadline. Must be
   // called before Read.
   absl::Status Settle(Deadline give_up) const { return WaitForStream(at_, give_up); }
   // Returns the size of the largest item that Read copies.
@@ -68,7 +68,7 @@ class StateList final : public StateVisitor {
   // Returns the loaded integer of this name, or 0 if no integer of this name was loaded.
   int64_t Loaded(absl::string_view name) const;
   // Copies the loaded values to the live state, and waits for the copies. Only a device can cause
-  // an error; then some values are missing.
+  // an error. After an error, some values have not been copied.
   absl::Status Apply(Deadline give_up);
 
  private:
@@ -79,7 +79,7 @@ class StateList final : public StateVisitor {
   const CheckpointKind kind_;
   const ArraysAt at_;
   std::vector<StateItem> items_;
-  std::set<std::tuple<std::string, int, int64_t>> names_;  // with layer and first element
+  std::set<std::tuple<std::string, int, int64_t>> names_;  // names, with layer and first element
   absl::Status status_;
 };
 

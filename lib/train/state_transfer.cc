@@ -16,8 +16,7 @@
 namespace entrain {
 namespace {
 
-// In bytes per second: the slowest rates of a network and of hashing that do not count as a
-// standstill.
+// In bytes per second. Time limits assume that the network and the hash are at least this fast.
 constexpr int64_t kSlowestNetwork = 4 << 20, kSlowestHash = 64 << 20;
 constexpr int64_t kWhole = 4096;  // an item of at most this size is sent by one donor
 constexpr int64_t kAligned = 64;
@@ -87,8 +86,8 @@ absl::Status Transfer::CompareDonors() {
         if (Has(parties_.donors, comm_.rank())) {
           ENTRAIN_LOG(kWarning, differ);
         }
-        // The newcomer is not at fault and applies again, because an anchor may be repaired
-        // meanwhile.
+        // The newcomer is not at fault. With kAborted it applies again, because the anchors of the
+        // donors may be repaired meanwhile.
         return absl::AbortedError(differ);
       }
     }

@@ -154,7 +154,7 @@ std::vector<int> StepCounter::LeftOver() const {
   return layers.empty() ? training_ : layers;
 }
 
-// In A-EDiT each replica has made its own number of steps.
+// The values are per replica, because in A-EDiT each replica makes its own number of steps.
 void StepCounter::VisitSteps(StateVisitor& visitor) {
   visitor.Value("steps", Holder::kReplica, &step_);
   visitor.Value("last_sync_step", Holder::kReplica, &last_rendezvous_step_);

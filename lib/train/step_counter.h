@@ -1,5 +1,5 @@
-// Counts the training of this rank's replica: steps, their micro-batches, and the totals since the
-// last rendezvous or exchange, which the next standing reports.
+// Counts the steps and micro-batches of this rank's replica. Also keeps the totals since the last
+// rendezvous or exchange, for the next standing.
 //
 // Thread safety: one thread at a time, the caller's.
 #pragma once
@@ -23,14 +23,14 @@ class StepCounter {
 
   int64_t step() const { return step_; }
   bool in_warmup() const { return step_ < warmup_steps_; }
-  // Returns the steps since the end of warm-up.
+  // Returns the number of steps since the end of warm-up.
   int64_t since_warmup() const { return step_ - warmup_steps_; }
   // Returns the step of the last rendezvous or of Begin; -1 if there was none.
   int64_t last_rendezvous_step() const { return last_rendezvous_step_; }
   bool left() const { return left_; }
   StepInfo Moment() const { return {step_, last_rendezvous_step_, requested_}; }
 
-  // Counts a forward pass in training. Returns kFailedPrecondition if the step has had all its
+  // Counts a forward pass in training. Returns kFailedPrecondition if the step already had all its
   // micro-batches.
   absl::Status BeginMicrobatch(bool first);
   // Returns kFailedPrecondition unless the step has had all its micro-batches.
@@ -47,44 +47,44 @@ class StepCounter {
   // Returns requested() and clears the request.
   bool TakeRequest();
 
-  // Returns kFailedPrecondition if this replica has made steps of its own since warm-up, and
-  // therefore differs from the others.
+  // Returns kFailedPrecondition if this replica has made steps alone since warm-up. Its parameters
+  // then differ from those of the other replicas.
   absl::Status CheckMayBegin() const;
-  // Starts the counts. All replicas have equal parameters, at the end of warm-up or at the
-  // beginning.
+  // Starts the counts. Must be called when all replicas have equal parameters: at the end of
+  // warm-up, or at the first step if there is no warm-up.
   void Begin();
   // Returns kFailedPrecondition in warm-up, or after Leave.
   absl::Status CheckMayLeave() const;
   void Leave() { left_ = true; }
-  // Returns this rank's standing for a rendezvous about these layers, and resets the counts.
+  // Returns this rank's standing for a rendezvous about these layers. Resets the counts.
   Standing TakeStanding(const std::vector<int>& layers);
   // Restores the counts after a rendezvous that exchanged nothing, so that the next standing
   // includes them.
   void TakeBack(const Standing& standing);
-  // Restores the counts after an arrival without a rendezvous. With `dropped`, does not restore
-  // steps and tokens, because the result of these steps was dropped.
+  // Restores the counts after an arrival that led to no rendezvous. With `dropped`, does not
+  // restore steps and tokens, because the result of these steps was dropped.
   void TakeBackUnsent(const Standing& standing, bool dropped);
   // Sets the number of rendezvous so far, including those that this replica has missed.
   void SetRendezvous(int64_t rendezvous) { rendezvous_ = rendezvous; }
   // Records that a merge has kept changes of this replica in these layers.
   void Keep(const std::vector<int>& layers);
-  // Returns the layers that must still be exchanged before this replica leaves. A layer that was
-  // just exchanged is not among them: a second exchange would let the outer momentum take a free
-  // step. Returns all layers that train if no layer must be exchanged, because the rendezvous must
-  // still announce the leave.
+  // Returns the layers that must still be exchanged before this replica leaves. Does not return a
+  // layer that was just exchanged. A second exchange would apply the outer momentum once more
+  // without a new gradient. If no layer must be exchanged, returns all layers that train, because a
+  // rendezvous must still announce that this replica leaves.
   std::vector<int> LeftOver() const;
 
   void VisitSteps(StateVisitor& visitor);
   void VisitStanding(StateVisitor& visitor);
   void VisitUnshared(StateVisitor& visitor);
-  // Checks loaded values. Returns kInvalidArgument if they belong to no rendezvous,
+  // Checks loaded values. Returns kInvalidArgument if they cannot be those of a rendezvous. Returns
   // kFailedPrecondition if their step is in this run's warm-up.
   absl::Status CheckLoaded(int64_t steps, int64_t last, int64_t base, int64_t syncs,
                            int64_t rendezvous) const;
-  // Continues from loaded state. `exchanged`: the replicas had just exchanged.
+  // Continues from loaded state. `exchanged`: the state was saved just after an exchange.
   void GoOn(bool exchanged);
-  // Begins in a run that has had `rendezvous` rendezvous, the last of them at step `met`. `step` is
-  // at least `met`.
+  // For a newcomer: begins at step `step` of a run that has had `rendezvous` rendezvous. The last
+  // of these was at step `met`; `step` is at least `met`.
   void Join(int64_t step, int64_t met, int64_t rendezvous);
   int64_t base_step() const { return base_step_; }
   int64_t rendezvous() const { return rendezvous_; }  // begun rendezvous
@@ -102,9 +102,9 @@ class StepCounter {
   double metric_sum_ = 0, metric_weight_ = 0;
   uint64_t wishes_ = 0;
   bool left_ = false;
-  // By layer: 1 if this replica may have changes of its own in the layer even if it has made no
-  // step since the last rendezvous. Either the rendezvous was about other layers, or a mixed merge
-  // kept the changes.
+  // By layer: 1 if this replica may have changes in the layer that were not exchanged, even if it
+  // has made no step since the last rendezvous. This happens if the rendezvous was about other
+  // layers, or if a merge with kMix has kept the changes.
   std::vector<int64_t> unshared_;
   int64_t last_rendezvous_step_ = -1;  // step at which the last rendezvous began
   int64_t rendezvous_ = 0;             // begun rendezvous

@@ -1,6 +1,6 @@
-// Options of the calls of training objects. A call has the object's own time limit, and a user tag
-// if ranks need not start their calls in the same order. On device memory most calls have no tag,
-// and ranks start them in one order.
+// Options and time limits for the calls of training objects. A call has the time limit of its
+// object. If ranks may start their calls in different orders, a call has a user tag. On device
+// memory most calls have no tag, so ranks must start them in the same order.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace entrain {
 
-// If timeout_ns is 0, the communicator's default applies. With `background` the waiting thread is a
-// worker and sleeps at once.
+// If `timeout_ns` is 0, the communicator's default applies. `background` says that the thread that
+// waits is a worker; it then sleeps at once instead of spinning.
 inline CallOptions TimedCall(int64_t timeout_ns, int64_t tag, bool background) {
   CallOptions options;
   if (timeout_ns > 0) {
@@ -25,8 +25,8 @@ inline CallOptions TimedCall(int64_t timeout_ns, int64_t tag, bool background) {
   return options;
 }
 
-// Returns the time limit of a wait for a device or a worker: timeout_ns or, if timeout_ns is 0, the
-// longest default of the groups. Null groups are skipped.
+// Returns the time limit of a wait for a device or a worker. This is `timeout_ns`, or the longest
+// default of the groups if `timeout_ns` is 0. Null groups are skipped.
 inline int64_t TimeLimit(int64_t timeout_ns, std::initializer_list<const Communicator*> groups) {
   int64_t longest = 0;
   for (const Communicator* group : groups) {

@@ -26,8 +26,7 @@ TimeTrigger::TimeTrigger(int64_t warmup_steps, int64_t interval_ns, const Clock*
       timeout_ns_(timeout_ns) {}
 
 TimeTrigger::~TimeTrigger() {
-  // The other ranks may still need this rank's contribution to the call. They are at most one step
-  // behind.
+  // The other ranks may still need this rank's part of the call. They are at most one step behind.
   if (asked_ && !asked_->Wait(Deadline::After(kGraceNs))) {
     replica_->Abort("destroyed during a step");
     asked_->Wait(Deadline::Never());  // the call writes to all_

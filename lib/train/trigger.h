@@ -1,5 +1,5 @@
-// Decides when replicas exchange. Due is called once before each forward pass at which an exchange
-// may begin (training, first micro-batch).
+// Decides when replicas exchange. An exchange may begin only before the first micro-batch of a
+// training step. Due is called once at each such time.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -16,9 +16,9 @@
 namespace entrain {
 
 struct StepInfo {
-  int64_t step = 0;  // g: optimizer steps counted
-  // g at the last rendezvous or creation of anchors; -1: none yet. For Settled: the step at which
-  // the exchange began.
+  int64_t step = 0;  // number of optimizer steps so far (g)
+  // The value of `step` at the last rendezvous or at the creation of anchors; -1: neither yet. For
+  // Settled: the step at which the exchange began.
   int64_t last_sync_step = -1;
   bool requested = false;  // a caller asked for an early exchange
   bool arrived = false;    // for Settled: the exchange is over on this rank
@@ -29,9 +29,9 @@ class SyncTrigger {
   explicit SyncTrigger(int64_t warmup_steps) : warmup_steps_(warmup_steps) {}
   virtual ~SyncTrigger() = default;
 
-  // Returns the same answer on all ranks of a replica. Returns false in warm-up, and at the step of
-  // the last rendezvous. A second exchange at that step would have nothing to exchange, and would
-  // let the outer momentum take a free step.
+  // Returns the same result on all ranks of a replica. Returns false in warm-up, and at the step of
+  // the last rendezvous. A second exchange at that step would have no new gradient, but would apply
+  // the outer momentum once more.
   absl::StatusOr<bool> Due(const StepInfo& info) {
     if (info.step < warmup_steps_ || info.step == info.last_sync_step) {
       return false;
@@ -41,16 +41,17 @@ class SyncTrigger {
     }
     return info.last_sync_step < 0 ? true : IsTime(info);
   }
-  // For an exchange behind further steps that began at last_sync_step: returns true if it is merged
-  // at this step. Returns the same answer on all ranks of a replica.
+  // For an exchange that overlaps with further steps and began at last_sync_step. Returns true if
+  // the exchange must be merged at this step. Returns the same result on all ranks of a replica.
   virtual absl::StatusOr<bool> Settled(const StepInfo& info) = 0;
-  // Begins an interval. The replicas have just held a rendezvous, or have begun.
+  // Begins a new interval. Must be called after each rendezvous, and after the creation of anchors.
   virtual void Met() {}
-  // Makes a pending question fail on all ranks of the replica. May be called from any thread.
+  // Makes a pending call within the replica fail on all its ranks. May be called from any thread.
   virtual void GiveUp(const absl::Status& /*why*/) {}
 
  protected:
-  // Called only after warm-up, at a step without an exchange.
+  // Returns true if a rendezvous is due. Called only after warm-up, at a step that has had no
+  // rendezvous.
   virtual absl::StatusOr<bool> IsTime(const StepInfo& info) = 0;
   int64_t warmup_steps() const { return warmup_steps_; }
 
@@ -58,16 +59,16 @@ class SyncTrigger {
   const int64_t warmup_steps_;  // W_s
 };
 
-// EDiT: exchanges at the steps of a schedule, W_s + k H. Needs no communication, because all
-// replicas count the same steps.
+// EDiT: an exchange is due at the steps of a schedule, W_s + k H. No communication is necessary,
+// because all replicas count the same steps.
 class StepTrigger final : public SyncTrigger {
  public:
   // `schedule` must outlive this object.
   StepTrigger(int64_t warmup_steps, const FragmentSchedule* schedule, int64_t overlap_steps = 0)
       : SyncTrigger(warmup_steps), schedule_(schedule), overlap_steps_(overlap_steps) {}
 
-  // An exchange is merged overlap_steps steps after it began. If it has not arrived by then, the
-  // merge waits for it.
+  // An exchange is merged overlap_steps steps after its beginning. If the exchange is not over by
+  // then, the merge waits for it.
   absl::StatusOr<bool> Settled(const StepInfo& info) override {
     return info.step >= info.last_sync_step + overlap_steps_;
   }
@@ -80,34 +81,35 @@ class StepTrigger final : public SyncTrigger {
   const int64_t overlap_steps_;
 };
 
-// A-EDiT: exchanges when tau seconds have passed since the last rendezvous, by the clock of the
-// replica's first rank. That rank reads its clock before a forward pass, and the other ranks learn
-// the result before the next pass: one byte travels during the step between the two passes. Clocks
-// of different replicas are not compared. Each replica comes to its k-th rendezvous at a time of
-// its own, and comes to the next one only after all replicas have come to the k-th.
+// A-EDiT: an exchange is due when tau seconds have passed since the last rendezvous, by the clock
+// of the replica's first rank. This rank reads its clock before each forward pass. The other ranks
+// learn the result before the next forward pass, from an all-reduce of one byte that runs during
+// the step. Clocks of different replicas are not compared. Each replica comes to its k-th
+// rendezvous at its own time. It comes to the next rendezvous only after all replicas have come to
+// the k-th.
 class TimeTrigger final : public SyncTrigger {
  public:
-  // `replica` is for this object alone; null: a replica of one rank. `clock` must outlive this
+  // Nothing else may use `replica`; null: the replica has one rank. `clock` must outlive this
   // object.
   TimeTrigger(int64_t warmup_steps, int64_t interval_ns, const Clock* clock,
               std::shared_ptr<Communicator> replica, int64_t timeout_ns);
   ~TimeTrigger() override;
 
   // Must be called after the wait for the other replicas. Otherwise the replica that comes first
-  // would count its wait as part of the interval. It would come first again by a larger margin, and
-  // finally do nothing but wait.
+  // would count its wait as part of the interval. It would then come first again, by a larger
+  // margin each time. In the end it would only wait.
   void Met() override;
   void GiveUp(const absl::Status& why) override;
-  // Returns true one step after the exchange has arrived on all ranks of the replica, because the
-  // ranks learn this with a delay of one step.
+  // Returns true one step after the exchange is over on all ranks of the replica. The ranks learn
+  // this with a delay of one step.
   absl::StatusOr<bool> Settled(const StepInfo& info) override { return Agree(info.arrived); }
 
  protected:
   absl::StatusOr<bool> IsTime(const StepInfo& info) override;
 
  private:
-  // Returns true if all ranks answered yes at the last forward pass, and starts the question for
-  // the next pass.
+  // Returns true if `yes` was true on all ranks at the last forward pass. Otherwise starts an
+  // all-reduce of the present `yes`, for the next call.
   absl::StatusOr<bool> Agree(bool yes);
   bool Over() const { return clock_->Now() - start_ns_ >= interval_ns_; }
 
@@ -116,9 +118,9 @@ class TimeTrigger final : public SyncTrigger {
   const std::shared_ptr<Communicator> replica_;
   const int64_t timeout_ns_;
   int64_t start_ns_ = 0;
-  RefPtr<Work> asked_;  // call of the last forward pass; null: none
-  uint8_t all_ = 0;     // receives the answer
-  bool stale_ = false;  // the pending answer belongs to an earlier interval
+  RefPtr<Work> asked_;  // all-reduce of the last forward pass; null: none
+  uint8_t all_ = 0;     // buffer of the all-reduce
+  bool stale_ = false;  // the pending all-reduce belongs to an earlier interval
 };
 
 }  // namespace entrain

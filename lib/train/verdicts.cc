@@ -80,8 +80,8 @@ void Verdicts::JudgeAgain(const NormTable& table, int layer, int most, bool coun
   Weigh(table, static_cast<size_t>(found - table.layers.begin()), most, counts);
 }
 
-// Returns the number at kNewShift in this replica's standing. If this replica has counted in
-// different numbers of exchanges for different layers, returns the smallest of these numbers.
+// If the number of exchanges in which this replica has counted differs between `layers`, uses the
+// smallest.
 uint64_t Verdicts::Growing(const std::vector<int>& layers) const {
   int64_t least = options_.newcomer_warmup;
   for (const int layer : layers) {
@@ -90,7 +90,8 @@ uint64_t Verdicts::Growing(const std::vector<int>& layers) const {
   return least < options_.newcomer_warmup ? static_cast<uint64_t>(least) + 1 : 0;
 }
 
-// Weighs one layer of the table. With `counts`, changes the layer's report and totals too.
+// Computes the weights of one layer of the table. With `counts`, also changes the layer's report
+// and totals.
 std::vector<Candidate> Verdicts::Weigh(const NormTable& table, size_t index, int most,
                                        bool counts) {
   const auto layer = static_cast<size_t>(table.layers[index]);
@@ -133,7 +134,7 @@ void Verdicts::Report(const NormTable& table, size_t index, int most,
   report.rolled_back = false;
 }
 
-// Tells this replica's detector of the layer how the norm was judged.
+// Tells this replica's detector of the layer whether the norm was accepted.
 void Verdicts::Learn(int layer, const Candidate& own) {
   const auto at = static_cast<size_t>(layer);
   if (own.absent) {
@@ -143,7 +144,7 @@ void Verdicts::Learn(int layer, const Candidate& own) {
   } else {
     detectors_[at].Reject(own.norm);
   }
-  // The count is the same on all replicas, whichever of them were absent.
+  // The count is the same on all replicas, even if some were absent.
   empty_rounds_[at] = verdicts_[at].accepted > 0 ? 0 : empty_rounds_[at] + 1;
   if (empty_rounds_[at] >= 2 && !options_.compat) {
     // All replicas were rejected twice in a row: the level of norms has changed.

@@ -1,9 +1,10 @@
-// Decides, from the table of a rendezvous, which replicas count in the exchange of a layer, and with
-// which weight (eq. 2). Keeps the state of these decisions from one exchange to the next: the
-// anomaly detectors, the totals, and how far a newcomer's weight has grown.
+// Decides which replicas count in the exchange of a layer, and with which weights (eq. 2). The
+// decisions follow from the table of a rendezvous. The class keeps their state from one exchange to
+// the next: the anomaly detectors, the totals, and the number of exchanges in which a newcomer has
+// counted.
 //
-// Sends nothing. Ranks with the same tables get the same bits for weights and totals. Detectors, and
-// what a report says about this replica, belong to the replica.
+// Does not communicate. Ranks with the same tables compute the same bits for weights and totals.
+// Detectors differ between replicas. The fields of a report about this replica differ too.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -23,16 +24,17 @@ namespace entrain {
 
 // The decisions of an exchange about a layer.
 struct LayerReport {
-  // Indexed by the number of the replica. Weight 0: rejected. Norm and weight 0: lost, or absent.
+  // Indexed by the number of the replica. A weight of 0 means that the replica was rejected. A norm
+  // and a weight of 0 mean that the replica was lost or absent.
   std::vector<double> norms, weights;
   double clip_factor = 1;        // beta
   double staleness = 1;          // divisor of the mean, with staleness_penalty
-  bool accepted = true;          // this replica was not rejected
+  bool accepted = true;          // false: this replica was rejected
   AnomalyDetector::Score score;  // score of this replica's norm, with skip_anomaly
   bool rolled_back = false;      // all replicas were rejected, or the result was not finite
-  // Totals over all exchanges of the layer, including those of a loaded run: the number of replicas
-  // that brought a delta, and how many of these were accepted. The totals are the same on all
-  // ranks.
+  // Totals over all exchanges of the layer, including those of a loaded run. brought_ever counts
+  // the replicas that had a delta. accepted_ever counts the accepted replicas. The totals are the
+  // same on all ranks.
   int64_t brought_ever = 0, accepted_ever = 0;
 };
 
@@ -41,31 +43,34 @@ class Verdicts {
   // The arguments must outlive this object.
   Verdicts(const Slab& slab, const EditOptions& options);
 
-  // Returns true if this replica's detector of the layer rejects a norm of the next exchange.
+  // Returns true if this replica's anomaly detector of the layer rejects `norm`. Does not change
+  // the detector.
   bool Rejects(int layer, double norm);
-  // Returns the number at kNewShift in this replica's standing in an exchange of these layers.
+  // Returns the number at kNewShift (rendezvous.h) in this replica's standing for an exchange of
+  // these layers.
   uint64_t Growing(const std::vector<int>& layers) const;
 
-  // Judges all layers of `table`, and tells the detectors how this replica's norms were judged.
-  // `me` is the number of this replica; the numbers of all replicas are below `most`.
+  // Computes the weights of all layers of `table`, and updates this replica's detectors with its
+  // norms. `me` is the number of this replica. The numbers of all replicas are below `most`.
   void Judge(const NormTable& table, int me, int most);
-  // Computes the weights of a layer again, without replicas that were lost: `table` has only the
-  // rows of the remaining replicas. With `counts`, changes the layer's report and totals too.
+  // Computes the weights of a layer again, without replicas that were lost. `table` has only the
+  // rows of the remaining replicas. With `counts`, also changes the layer's report and totals.
   void JudgeAgain(const NormTable& table, int layer, int most, bool counts);
   // Rejects all replicas in the exchange of this layer.
   void RejectAll(int layer) { verdicts_[static_cast<size_t>(layer)].accepted = 0; }
 
-  // The weights are by row of the table.
+  // Returns the verdict about the layer. Its weights are indexed by row of the table.
   const Verdict& of(int layer) const { return verdicts_[static_cast<size_t>(layer)]; }
   const LayerReport& report(int layer) const { return reports_[static_cast<size_t>(layer)]; }
   LayerReport& report(int layer) { return reports_[static_cast<size_t>(layer)]; }
 
-  // Must be called if this replica is a newcomer. Its weight then grows as newcomer_warmup says.
+  // Must be called if this replica is a newcomer. Its weight then grows from exchange to exchange
+  // (option newcomer_warmup).
   void BeginGrowing() { newcomer_rounds_.assign(newcomer_rounds_.size(), 0); }
 
   void VisitDetectors(StateVisitor& visitor);
   void VisitCounts(StateVisitor& visitor);
-  // Makes the loaded state take effect. `portable`: it comes from a portable checkpoint.
+  // Must be called after loading. `portable`: the state comes from a portable checkpoint.
   void Adopt(bool portable);
 
  private:
@@ -77,13 +82,13 @@ class Verdicts {
   const Slab& slab_;
   const EditOptions& options_;
   std::vector<AnomalyDetector> detectors_;  // by layer, of this replica; empty without skip_anomaly
-  std::vector<int> empty_rounds_;           // by layer: exchanges in a row that rejected all
+  std::vector<int> empty_rounds_;           // by layer: consecutive exchanges that rejected all
   std::vector<int64_t> brought_, accepted_;  // by layer: brought_ever and accepted_ever of reports
-  // By layer: the number of exchanges in which this replica has counted as a newcomer. At
-  // newcomer_warmup its weight is full, and the number stops.
+  // By layer: the number of exchanges in which this replica has counted as a newcomer. The number
+  // stops at newcomer_warmup; the weight is then full.
   std::vector<int64_t> newcomer_rounds_;
   std::vector<Verdict> verdicts_;     // by layer
-  std::vector<Verdict> counted_;      // by layer: the verdict that the totals contain
+  std::vector<Verdict> counted_;      // by layer: the verdict that is in the totals
   std::vector<LayerReport> reports_;  // by layer
 };
 

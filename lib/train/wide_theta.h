@@ -1,7 +1,7 @@
-// Gives the layers' live parameters (theta) in f32, whatever their own type is.
+// Converts a layer's live parameters (theta) from their own type to f32, and back.
 //
-// If theta is not f32, its values in f32 lie in memory of this object until the next call. So each
-// thread needs an object of its own.
+// If theta is not f32, its f32 values are in memory of this object, and are valid until the next
+// call. So each thread needs an object of its own.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -25,22 +25,22 @@ class WideTheta {
   WideTheta(const Slab& slab, const LayerArrays& live, const Anchors& anchors)
       : slab_(slab), live_(live), anchors_(anchors) {}
 
-  // Allocates memory if theta is not f32, in `room` if it is not null. Must be called before all
-  // other functions.
+  // Allocates memory if theta is not f32: in `room`, or on the host if `room` is null. Must be
+  // called before all other functions.
   absl::Status Reserve(DeviceRoom* room);
 
-  // Returns the values from which the pseudo-gradient of a layer is computed: those of `snapshot`,
-  // or of theta if `snapshot` is null.
+  // Returns the values, in f32, from which the pseudo-gradient of a layer is computed. These are
+  // the values of `snapshot`, or of theta if `snapshot` is null.
   //
-  // If there are anchors, a theta that is not f32 is replaced by a + (theta - rounded a): the
-  // anchor plus the change that training has made. The pseudo-gradient then contains no rounding
-  // error of the anchor, and the anchor keeps all its bits.
+  // If theta is not f32 and there are anchors, returns a + (theta - rounded a); a is the anchor.
+  // This is the anchor plus the change made by training. The pseudo-gradient then contains no
+  // rounding error of the anchor, and the anchor keeps all its bits.
   const float* Source(int layer, const float* snapshot);
-  // Writes the anchor, rounded to the type of theta.
+  // Writes the anchor to `to`, in f32, rounded to the type of theta.
   void RoundAnchor(int layer, float* to);
-  // Returns the anchor, rounded to the type of theta.
+  // Returns the anchor in f32, rounded to the type of theta.
   const float* RoundedAnchor(int layer);
-  // Open returns theta for changes, Close writes them back.
+  // Open returns theta in f32, for changes. Close writes the changes back.
   float* Open(int layer);
   void Close(int layer, const float* theta) const;
 

@@ -17,7 +17,7 @@ namespace {
 // The interval at which a waiting thread checks whether the work is still under way.
 constexpr int64_t kLookNs = 50 * kMillisecond;
 
-thread_local WorkerThread* current = nullptr;  // the worker of the running thread
+thread_local WorkerThread* current = nullptr;  // the worker to which this thread belongs
 
 }  // namespace
 
@@ -126,8 +126,8 @@ absl::StatusOr<bool> WorkerThread::WaitUntil(uint64_t number, Deadline until) {
       late = CheckUnderWay();
       if (current != nullptr) {
         // This thread runs a job of another worker, and that job waits for a job of this worker.
-        // The limit of the waiting job must not expire before the limit of the awaited job, so the
-        // limit of the waiting job begins again now.
+        // The limit of the waiting job must not end before the limit of the awaited job. So the
+        // limit of the waiting job begins again here.
         absl::MutexLock own(&current->mutex_);
         current->begun_ns_ = Clock::Real().Now();
       }

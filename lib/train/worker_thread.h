@@ -1,17 +1,19 @@
-// A thread that runs blocking jobs one after the other. Code that waits for the network can thus be
-// written as a sequence of blocking calls and still run beside the caller's computation.
+// A thread that runs blocking jobs one after the other. So code that waits for the network can be a
+// sequence of blocking calls, and still run during the caller's computation.
 //
-// The first job that fails ends the work: jobs that wait behind it, and jobs posted later, are
-// dropped unrun and count as done with that first error.
+// After the first job that fails, no job runs. Waiting jobs and jobs posted later are dropped. They
+// count as done, with the error of the failed job. Below this is called the end of the work.
 //
-// Every wait ends. A job must finish within the limit, or name its next step (Doing), which must
-// finish within the limit again. The calls of a job have the same limit, end by themselves, and
-// know the guilty rank. A thread that waits for the worker gives up kReportNs after the limit. This
-// happens only if the library itself is broken. Giving up ends the work too.
+// Every wait ends. A job consists of steps (Doing), and each step has a time limit. The calls in a
+// job have time limits too. These calls end by themselves, and their errors name the guilty rank. A
+// thread that waits for the worker gives up kReportNs after the limit of the step, and this ends
+// the work. A thread gives up only if a function of the caller takes too long, or if the library
+// itself is broken.
 //
-// A function of the caller (CallersFunction) has no time limit. It may need a lock that another
-// thread of the caller holds while it destroys the worker's owner. If such a function does not
-// return, the worker's thread frees the owner (StopSoon, Leave).
+// The worker cannot interrupt a function of the caller (CallersFunction). Such a function may need
+// a lock that another thread of the caller holds while this thread destroys the worker's owner. So
+// the destruction must not wait for the function for ever: StopSoon gives up, and the worker's
+// thread frees the owner later (Leave).
 //
 // Thread safety: any thread; jobs must not call Wait, Drain or Stop of their own worker.
 #pragma once
@@ -41,12 +43,17 @@ class WorkerThread {
 
   static constexpr int64_t kReportNs = kSecond;
 
-  // The first job starts the thread. `give_up` must make the running job and the calls of other
-  // ranks fail. A thread that has waited too long calls `give_up`, without a lock, once or more.
+  // The first job starts the thread.
+  //
+  // `give_up` must make the running job and the calls of other ranks fail. A thread that has waited
+  // too long calls `give_up`, without a lock, once or more.
+  //
   // `inside` may be called on any thread. When a job enters a function of the caller, the argument
   // of `inside` is the function's name. When the function has returned or is abandoned, the
-  // argument is "". `watch`, if not null, is called by the worker's thread every 50 ms while no job
-  // runs. `watch` may use Doing. If `watch` returns an error, the work ends.
+  // argument is "".
+  //
+  // If `watch` is not null, the worker's thread calls it every 50 ms while no job runs. `watch` may
+  // use Doing. If `watch` returns an error, the work ends.
   WorkerThread(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up,
                absl::AnyInvocable<void(absl::string_view)> inside = nullptr,
                absl::AnyInvocable<absl::Status()> watch = nullptr)
@@ -67,8 +74,8 @@ class WorkerThread {
   // Blocks as Wait does, but at most until the deadline. Returns false if the job is not done by
   // then.
   absl::StatusOr<bool> WaitUntil(uint64_t number, Deadline until) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls `then` once, with the first error so far, when the job of this number is done: before
-  // returning, or from the worker's thread, where `then` must not block.
+  // Calls `then` once when the job of this number is done, with the first error so far. Calls
+  // `then` before returning, or later on the worker's thread, where `then` must not block.
   using Continuation = absl::AnyInvocable<void(const absl::Status&)>;
   void WhenDone(uint64_t number, Continuation then) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the number of the last posted job, or 0.
@@ -79,11 +86,11 @@ class WorkerThread {
   // limit.
   void Limit(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   // Called in a job. Names the next step of the job, and sets the step's time limit; 0: the
-  // worker's limit. Has no effect outside a job.
+  // worker's limit. Has no effect on a thread that is not a worker's.
   static void Doing(absl::string_view what, int64_t limit_ns = 0);
   // Called in a job. Calls a function of the caller. While the function runs, most calls of the
   // library return an error in it (CallbackScope). Returns kAborted if the worker was stopped
-  // before or during the call. The job must not touch the caller's memory afterwards.
+  // before or during the call. Then the job must no longer use the caller's memory.
   static absl::Status CallersFunction(absl::string_view name, absl::FunctionRef<void()> call);
   // Returns true if the job of this number is done. Does not wait.
   bool IsDone(uint64_t number) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -92,16 +99,16 @@ class WorkerThread {
   // Returns the first error so far, without waiting.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Drops the jobs that have not begun (with kAborted), waits for the running job, and ends the
-  // thread. A caller that cannot wait must make that job fail first. Idempotent.
+  // thread. If the caller of Stop cannot wait, it must first make the running job fail. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Stops like Stop, but does not wait for ever. Returns false if the job is in a function of the
-  // caller that does not return within kReportNs, or that has already exceeded its limit and
-  // kReportNs. The job then counts as done with kAborted, and Leave must be called.
+  // Stops like Stop, but waits at most kReportNs for a function of the caller. If the function has
+  // already exceeded its limit by more than kReportNs, does not wait for it. Returns false if the
+  // function has not returned. Then the job counts as done with kAborted, and Leave must be called.
   bool StopSoon() ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes the thread call `last` when the job has returned. `last` may free the worker.
   void Leave(absl::AnyInvocable<void() &&> last) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Must be called before StopSoon. Ends with `why` all waits for a job that is in a function of
-  // the caller. No further function of the caller is called.
+  // Must be called before StopSoon. If the job is in a function of the caller, ends all waits for
+  // the job with the error `why`. No further function of the caller is called.
   void Abandon(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -117,8 +124,8 @@ class WorkerThread {
   void TellWatchers() ABSL_LOCKS_EXCLUDED(mutex_);
   void Begin(absl::string_view what, int64_t limit_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsLate(int64_t spent_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns OK if the awaited jobs may still finish. Otherwise ends the work with the returned
-  // error.
+  // Returns OK if the awaited jobs may still finish. Otherwise returns an error and ends the work
+  // with it.
   absl::Status CheckUnderWay() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::deque<Job> Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Enter(absl::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -129,12 +136,12 @@ class WorkerThread {
   absl::AnyInvocable<void(absl::string_view)> inside_of_;
   absl::AnyInvocable<absl::Status()> watch_;
   mutable absl::Mutex mutex_;
-  std::string doing_ ABSL_GUARDED_BY(mutex_);  // current step; then its start and its limit
+  std::string doing_ ABSL_GUARDED_BY(mutex_);  // current step; next line: its start, its limit
   int64_t begun_ns_ ABSL_GUARDED_BY(mutex_) = 0, may_take_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Job> waiting_ ABSL_GUARDED_BY(mutex_);
   std::vector<Watcher> watchers_ ABSL_GUARDED_BY(mutex_);
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs finish in order, so one number suffices
+  uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;  // the last finished job; jobs finish in order
   uint64_t may_begin_ ABSL_GUARDED_BY(mutex_) = std::numeric_limits<uint64_t>::max();
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
