@@ -1,5 +1,5 @@
-// Bytes: spans, buffers that may live on a device, and little-endian encoding for everything that
-// crosses a wire.
+// Byte spans, buffers in host or device memory, and the little-endian encoding that all wire
+// formats use.
 #pragma once
 
 #include <cstddef>
@@ -24,28 +24,27 @@ inline absl::string_view AsText(ConstBytes bytes) {
 }
 
 enum class MemoryKind : int32_t { kHost = 0, kDevice = 1, kHostPinned = 2 };
-// The error text for a caller that asks for device memory in a build without
+// The text of the error that a caller gets if it asks for device memory in a build without
 // lib/device/{cuda,nccl,calls}.
 inline constexpr char kBuiltWithoutDevices[] =
     "this library was built without CUDA (the build option ENTRAIN_DEVICE)";
 
-// Memory that the view does not own. If `bytes` is 0, `data` may be null.
+// Memory that the view does not own. `data` may be null if `bytes` is 0.
 struct BufferView {
   void* data = nullptr;
   int64_t bytes = 0;
   MemoryKind kind = MemoryKind::kHost;
 };
 
-// Appends values to a string: integers in little-endian order, and texts as a u32 length and the
-// bytes.
+// Appends values to a string. Integers are in little-endian order. A text is its length as a u32,
+// followed by its bytes.
 class Writer {
  public:
   template <typename T>
   Writer& Put(T value) {
     static_assert(std::is_integral_v<T> || std::is_enum_v<T>);
     char raw[sizeof(T)];
-    std::memcpy(raw, &value,
-                sizeof(T));  // the supported machines are little-endian (checked in bytes.cc)
+    std::memcpy(raw, &value, sizeof(T));  // the machine is little-endian, see bytes.cc
     out_.append(raw, sizeof(T));
     return *this;
   }
@@ -65,9 +64,9 @@ class Writer {
   std::string out_;
 };
 
-// Reads the output of a Writer from bytes that cannot be trusted. After the first short read every
-// Get returns zero or an empty text, and ok() returns false. So callers need to check only once, at
-// the end.
+// Decodes the output of a Writer from bytes that cannot be trusted. After the first failed read,
+// every Get function returns zero or an empty text, and ok() returns false. A caller therefore
+// needs to check only once, after its last read.
 class Reader {
  public:
   explicit Reader(absl::string_view in) : in_(in) {}
@@ -80,7 +79,7 @@ class Reader {
     std::memcpy(&value, taken_.data(), sizeof(T));
     return value;
   }
-  // Accepts at most `max` bytes.
+  // A longer text is an error.
   absl::string_view GetText(size_t max = 1 << 20) {
     const auto length = Get<uint32_t>();
     if (!ok_ || length > max || !Take(length)) {
@@ -91,7 +90,7 @@ class Reader {
   }
   absl::string_view GetRaw(size_t bytes) { return Take(bytes) ? taken_ : absl::string_view(); }
   bool ok() const { return ok_; }
-  // Returns true if every byte was read and no byte was missing.
+  // Returns true if no read failed and no byte is left.
   bool Finished() const { return ok_ && in_.empty(); }
 
  private:

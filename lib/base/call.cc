@@ -15,7 +15,8 @@ constexpr CallKind kCollectives[] = {
     CallKind::kReduceScatter, CallKind::kAllGather, CallKind::kGather,       CallKind::kScatter,
     CallKind::kAllToAll,      CallKind::kScan,      CallKind::kExclusiveScan};
 
-// Adds the bytes of `next` to an FNV-1a hash. Two processes get equal hashes from equal numbers.
+// Adds the bytes of `next` to an FNV-1a hash. All processes compute the same hash from the same
+// numbers.
 uint32_t Mix(uint32_t hash, uint32_t next) {
   for (int i = 0; i < 4; ++i) {
     hash = (hash ^ (next >> (8 * i) & 0xff)) * 16777619u;

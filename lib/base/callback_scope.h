@@ -1,8 +1,11 @@
-// Marks a thread that runs a callback, which is a function of the caller that the library calls.
-// Records what the callback may do. The callback done() of entrain_work_notify may start calls,
-// because the library never waits for its thread. No other callback may. For example, the library
-// waits for the function of a reduction, and may call the function more often on one rank than on
-// another. A call started inside that function might have no counterpart on other ranks.
+// Marks that this thread runs a callback, and records what the callback may do. A callback is a
+// function of the caller that the library calls.
+//
+// The callback done() of entrain_work_notify may start calls, because the library never waits for
+// the thread of done(). No other callback may start calls. For example, the library waits for the
+// function of a reduction, so that function must not wait for the library. The library may also run
+// that function more often on one rank than on another. A call started in it might then have no
+// counterpart on the other ranks.
 //
 // Thread safety: each thread has its own scopes.
 #pragma once
@@ -12,17 +15,18 @@
 
 namespace entrain {
 
-// Says what a public function needs. This decides whether a callback may call the function.
+// Describes what a public function needs. CallbackScope::Check compares it with what the callback
+// may do.
 enum class Does {
-  kLook,   // neither waits nor needs the engine: always allowed
-  kStart,  // may need the engine for a moment, never another rank: allowed in done()
+  kLook,   // never waits and does not need the engine: always allowed
+  kStart,  // may need the engine, but never waits for another rank: allowed in done()
   kWait,   // may wait for other ranks: never allowed
 };
 
 class CallbackScope {
  public:
-  // `name` ("the done() of all_reduce #2") must outlive the scope. `may` is the most that the
-  // callback may do.
+  // `name` is a text such as "the done() of all_reduce #2"; it must outlive the scope. `may` is the
+  // highest value that Check accepts while the callback runs.
   CallbackScope(absl::string_view name, Does may) : name_(name), may_(may), outer_(innermost_) {
     innermost_ = this;
   }
@@ -30,8 +34,8 @@ class CallbackScope {
   CallbackScope(const CallbackScope&) = delete;
   CallbackScope& operator=(const CallbackScope&) = delete;
 
-  // Returns FAILED_PRECONDITION "called from the done() of all_reduce #2, which must not wait", for
-  // example.
+  // Returns FAILED_PRECONDITION if this thread runs a callback that must not call a function with
+  // these needs. Example: "called from the done() of all_reduce #2, which must not wait".
   static absl::Status Check(Does does) {
     return innermost_ == nullptr || does <= innermost_->may_ ? absl::OkStatus()
                                                              : innermost_->Refuse(does);
@@ -40,7 +44,8 @@ class CallbackScope {
  private:
   absl::Status Refuse(Does does) const;
 
-  // Every call reads this. Without this TLS model each read would call the dynamic linker.
+  // Read by every call of the library. With any other TLS model, each read would call the dynamic
+  // linker's __tls_get_addr.
   static __thread const CallbackScope* innermost_ __attribute__((tls_model("initial-exec")));
 
   const absl::string_view name_;

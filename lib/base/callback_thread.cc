@@ -15,8 +15,8 @@
 
 namespace entrain {
 
-// The CallbackThread and its thread share the queue, because the thread may outlive everything
-// else.
+// Owned by the CallbackThread and by its thread together, because the thread may outlive all other
+// objects.
 struct CallbackThread::Queue {
   absl::Mutex mutex;
   struct Named {
@@ -24,7 +24,7 @@ struct CallbackThread::Queue {
     std::string name;
   };
   std::deque<Named> waiting ABSL_GUARDED_BY(mutex);
-  std::string name ABSL_GUARDED_BY(mutex);  // name of the callback that runs
+  std::string name ABSL_GUARDED_BY(mutex);  // name of the running callback
   int64_t since_ns ABSL_GUARDED_BY(mutex) = 0;
   bool closed ABSL_GUARDED_BY(mutex) = false;
 };
@@ -32,7 +32,7 @@ struct CallbackThread::Queue {
 absl::StatusOr<std::shared_ptr<CallbackThread>> CallbackThread::Start(const char* name) {
   auto queue = std::make_shared<Queue>();
   auto share = std::make_unique<std::shared_ptr<Queue>>(queue);
-  // Blocks all signals in the new thread: signals belong to the program's own threads.
+  // Blocks all signals in the new thread. Signals are to be delivered to the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -1,9 +1,11 @@
-// A thread that calls the caller's functions. A function of the caller may block, for example on a
-// lock that another thread holds during a call of the library. Each engine has one thread for
-// done() of entrain_work_notify, each communicator has one for reductions, and the process has one
-// for the log function. A thread is made at its first use. Nobody joins the thread, and nobody
-// waits for it without a deadline: the function that runs on it may need a lock that the waiter
-// holds.
+// A thread that calls functions of the caller. Such a function may block, for example on a lock
+// that another thread holds during a call of the library.
+//
+// Each engine has one CallbackThread for done() of entrain_work_notify. Each communicator has one
+// for its reductions. The process has one for the log function. Each is created at its first use.
+//
+// No code joins the thread, and no code waits for it without a deadline. The running callback may
+// need a lock that the waiting thread holds.
 //
 // Thread safety: any thread.
 #pragma once
@@ -21,17 +23,17 @@ namespace entrain {
 class CallbackThread {
  public:
   using Callback = absl::AnyInvocable<void() &&>;
-  // `name` is the thread's name in debuggers and ps. RESOURCE_EXHAUSTED: the system gives no
-  // thread.
+  // `name` is the thread's name in debuggers and ps. Returns RESOURCE_EXHAUSTED if the system
+  // cannot create a thread.
   static absl::StatusOr<std::shared_ptr<CallbackThread>> Start(const char* name);
-  // The thread ends by itself once it has called everything that was posted. The destructor may run
-  // on this very thread.
+  // Does not wait. The thread ends after it has called all callbacks that were posted. The
+  // destructor may run on the thread itself.
   ~CallbackThread();
-  // Calls `callback` soon, after all callbacks that were posted before. `name` is the name that
-  // Running reports.
+  // Queues `callback`. The thread calls callbacks in the order in which they were posted. `name` is
+  // the text that running() returns.
   void Post(Callback callback, std::string name = {});
-  // The name of the callback that runs now, the time (by Clock::Real()) at which it began, and the
-  // number of callbacks that wait behind it. If no callback runs, the time is 0.
+  // since_ns: the time by Clock::Real() at which the running callback began; 0 if no callback runs.
+  // waiting: the number of queued callbacks that have not begun.
   struct Running {
     std::string name;
     int64_t since_ns = 0;

@@ -140,7 +140,7 @@ absl::Status ApplyLogLevel() {
 
 std::optional<std::string> GetEnv(const char* name) {
   const char* const value =
-      std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody here writes the environment
+      std::getenv(name);  // NOLINT(concurrency-mt-unsafe): the library never writes the environment
   return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
 }
 

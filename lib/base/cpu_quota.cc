@@ -32,15 +32,15 @@ bool NamesCpu(absl::string_view list) {
   return absl::c_linear_search(std::vector<absl::string_view>(absl::StrSplit(list, ',')), "cpu");
 }
 
-// A mounted hierarchy of cgroups that limits CPU time, or a part of such a hierarchy.
+// A mount of a cgroup hierarchy that limits CPU time. The mount may show only a part of the
+// hierarchy.
 struct CgroupMount {
-  bool unified = false;  // v2
-  std::string top;       // path of the cgroup at the top of the mount
+  bool unified = false;  // cgroup v2
+  std::string top;  // the path, inside the hierarchy, of the cgroup that the mount shows at `where`
   std::string where;
 };
 
-// Parses a line of mountinfo (proc(5)). Returns false if the line is no mount of cgroups that
-// limits CPU time.
+// Parses a line of mountinfo (proc(5)). Returns false if the line does not describe such a mount.
 bool ParseMount(absl::string_view line, CgroupMount* mount) {
   const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
   const auto dash =
@@ -75,11 +75,12 @@ uint32_t MillicoresIn(const std::string& folder, bool unified) {
                  static_cast<double>(std::numeric_limits<uint32_t>::max())));
 }
 
-// Examines the cgroup `path` and the cgroups that contain it, up to the top of the mount.
+// Updates `least` with the cgroup `path` and the cgroups that contain it, up to the top of the
+// mount.
 void FindLeast(const std::string& root, const CgroupMount& mount, absl::string_view path,
                CpuQuota* least) {
-  // A cgroup outside of this process's cgroup namespace has a path that begins with "..". Where
-  // such a cgroup lies in the mount is unknown.
+  // The path of a cgroup outside of this process's cgroup namespace begins with "..". Such a cgroup
+  // cannot be found in the mount.
   const absl::string_view top = mount.top == "/" ? "" : absl::string_view(mount.top);
   if (!absl::ConsumePrefix(&path, top) || (!path.empty() && path[0] != '/') ||
       absl::StartsWith(path, "/..")) {
@@ -110,7 +111,7 @@ CpuQuota CpuQuota::OfThisProcess(const std::string& root) {
       continue;
     }
     for (const std::string& cgroup : cgroups) {
-      // NUMBER:CONTROLLERS:PATH. Cgroup v2's line has no controllers.
+      // Each line is NUMBER:CONTROLLERS:PATH. In the line of cgroup v2, CONTROLLERS is empty.
       const std::vector<std::string> parts = absl::StrSplit(cgroup, absl::MaxSplits(':', 2));
       if (parts.size() == 3 && (mount.unified ? parts[1].empty() : NamesCpu(parts[1]))) {
         FindLeast(root, mount, parts[2], &least);

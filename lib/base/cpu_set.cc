@@ -10,7 +10,7 @@
 namespace entrain {
 
 CpuSet CpuSet::OfThisThread() {
-  // The kernel refuses a buffer that is smaller than the kernel's own set of CPUs.
+  // The kernel returns an error if the buffer is smaller than the kernel's own set of CPUs.
   alignas(cpu_set_t) std::array<char, kMostBytes> bits{};
   static_assert(kMostBytes % sizeof(cpu_set_t) == 0);
   if (sched_getaffinity(0, bits.size(), reinterpret_cast<cpu_set_t*>(bits.data())) != 0) {

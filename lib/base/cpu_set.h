@@ -1,4 +1,4 @@
-// A set of logical CPUs of a host: those on which a thread may run. A plain value type.
+// The logical CPUs of a host on which a thread may run. A plain value type.
 #pragma once
 
 #include <cstddef>
@@ -10,22 +10,22 @@ namespace entrain {
 
 class CpuSet {
  public:
-  // CPUs whose bits lie beyond this number of bytes are left out.
+  // The size limit of bits(). CPUs beyond it are left out.
   static constexpr size_t kMostBytes = 1024;
 
   CpuSet() = default;
-  // Returns the set that sched_getaffinity reports (taskset, a cpuset of the container, a
-  // launcher's binding), or all CPUs of the machine if that fails.
+  // Returns the set that sched_getaffinity reports. The set may come from taskset, from a
+  // container's cpuset, or from a launcher. Returns all CPUs of the machine if sched_getaffinity
+  // fails.
   static CpuSet OfThisThread();
-  // Returns CPUs 0 to count - 1.
+  // Returns the CPUs 0 to count - 1.
   static CpuSet First(int count);
-  // Makes a set from bits(), which may have zero bytes added at the end.
+  // Returns the set with these bits(). `bits` may have additional zero bytes at the end.
   static CpuSet FromBits(absl::string_view bits);
 
   void Add(const CpuSet& other);
   int Count() const;
-  // One bit per CPU; the first CPU is the lowest bit of the first byte. Ends with the last byte
-  // that is not zero.
+  // One bit per CPU. CPU 0 is the lowest bit of the first byte. The last byte is not zero.
   const std::string& bits() const { return bits_; }
 
  private:

@@ -13,7 +13,8 @@ void CpuCrowd::Add(const CpuShare& one) {
   }
   const auto [it, added] =
       millicores_.emplace(std::pair(one.quota.device, one.quota.inode), one.quota.millicores);
-  if (!added) {  // two processes may have read different quotas of one cgroup at different times
+  // Processes that read the quota of one cgroup at different times may report different values.
+  if (!added) {
     it->second = std::min(it->second, one.quota.millicores);
   }
 }

@@ -10,7 +10,7 @@
 namespace entrain {
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82f63b78;  // bits reversed
+constexpr uint32_t kPolynomial = 0x82f63b78;  // in reversed bit order
 
 constexpr std::array<uint32_t, 256> MakeTable() {
   std::array<uint32_t, 256> table{};
@@ -27,9 +27,9 @@ constexpr std::array<uint32_t, 256> kTable = MakeTable();
 
 #if defined(__x86_64__)
 
-// The instruction CRC32 has a latency of three cycles, and one such instruction can begin in each
-// cycle. So three blocks of kBlock bytes are summed in parallel, and their sums are joined
-// afterwards. The blocks are short, so that the processor still sees one stream of reads.
+// The CRC32 instruction has a latency of three cycles, and a new one can start in every cycle. So
+// the loop computes the checksums of three blocks of kBlock bytes in parallel, and then joins them.
+// The blocks are short, so that the hardware prefetcher sees one sequential read.
 constexpr size_t kBlock = 256;
 
 uint64_t Load(const uint8_t* at) {
@@ -38,8 +38,8 @@ uint64_t Load(const uint8_t* at) {
   return word;
 }
 
-// Maps the sum of a text to the sum of the text followed by kBlock bytes of zeros. This function is
-// linear: it needs one table for each byte of the sum.
+// Maps the checksum of a text to the checksum of the same text with kBlock zero bytes appended. The
+// map is linear, so one table for each byte of the checksum is enough.
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 
 __attribute__((target("sse4.2"))) Shift MakeShift() {
@@ -87,16 +87,16 @@ __attribute__((target("sse4.2"))) uint32_t Sum(const uint8_t* at, size_t count, 
   return static_cast<uint32_t>(crc);
 }
 
-// ---- By VPCLMULQDQ, which multiplies four pairs of polynomials
+// ---- With VPCLMULQDQ: one instruction multiplies four pairs of polynomials
 //
-// The sum of a text is the remainder of a polynomial modulo P. If a block of 16 bytes is multiplied
-// by t^n mod P, the block can be added to the bytes n bits closer to the end of the text, and the
-// remainder stays the same.
+// The checksum of a text is the remainder of a polynomial modulo P. A block of 16 bytes can be
+// multiplied by t^n mod P and added to the bytes that are n bits closer to the end of the text. The
+// remainder does not change.
 
 #define ENTRAIN_FOLDING "sse4.2,avx512f,vpclmulqdq"
 constexpr size_t kStep = 4 * sizeof(__m512i);
 
-// Returns t^n mod P, as a factor for polynomials with reversed bits.
+// Returns t^n mod P in reversed bit order, as a factor for carry-less multiplication.
 constexpr int64_t Factor(int n) {
   uint32_t power = 0x80000000;  // t^0
   for (int i = 0; i < n; ++i) {
@@ -105,8 +105,8 @@ constexpr int64_t Factor(int n) {
   return int64_t{power} << 1;
 }
 
-// Returns the factors by which Move multiplies the low and the high half of each block, so that the
-// block moves by `bits` bits.
+// Returns the factors by which Move multiplies the low half and the high half of each block. The
+// product is the block moved by `bits` bits.
 template <int bits>
 __attribute__((target(ENTRAIN_FOLDING))) __m512i FactorsFor() {
   constexpr int64_t kLow = Factor(bits + 32), kHigh = Factor(bits - 32);
@@ -120,7 +120,7 @@ __attribute__((target(ENTRAIN_FOLDING))) __m512i Move(__m512i blocks, __m512i fa
   return _mm512_xor_si512(_mm512_xor_si512(low, high), onto);
 }
 
-// `count` is a multiple of kStep, and not 0.
+// `count` must be a multiple of kStep and not 0.
 __attribute__((target(ENTRAIN_FOLDING))) uint64_t SumSteps(const uint8_t* at, size_t count,
                                                            uint64_t crc) {
   __m512i sums[4];

@@ -76,15 +76,16 @@ uint16_t FloatToF16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
   const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) {  // NaN keeps its top bits and stays quiet
+  if (magnitude > 0x7f800000) {  // NaN: keeps the upper bits of its payload, and becomes quiet
     return static_cast<uint16_t>(sign | 0x7e00 | ((magnitude >> 13) & 0x3ff));
   }
   if (magnitude >= 0x477ff000) {  // rounds to 65536 or more
     return static_cast<uint16_t>(sign | 0x7c00);
   }
-  if (magnitude < 0x38800000) {  // below the smallest normal: a multiple of 2^-24
-    // Adding 0.5 moves the wanted digits to the end of the significand, and the addition rounds
-    // them to nearest even.
+  // Below the smallest normal f16: a subnormal, which is a multiple of 2^-24.
+  if (magnitude < 0x38800000) {
+    // The addition of 0.5 shifts the digits of the result to the end of the significand. It also
+    // rounds the result to nearest even.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000));
   }
@@ -111,10 +112,11 @@ uint8_t FloatToF8E4M3(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80);
   const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x43e80000) {  // above 464, the middle between 448 and the next step
+  if (magnitude > 0x43e80000) {  // above 464, halfway between 448 and the next value
     return static_cast<uint8_t>(sign | 0x7f);
   }
-  if (magnitude < 0x3c800000) {  // below the smallest normal: a multiple of 2^-9, as in FloatToF16
+  // Below the smallest normal e4m3: a multiple of 2^-9, computed as in FloatToF16.
+  if (magnitude < 0x3c800000) {
     const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
     return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x46800000));
   }
@@ -139,13 +141,13 @@ uint8_t FloatToF8E5M2(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80);
   const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) {  // NaN keeps its top bits and stays quiet
+  if (magnitude > 0x7f800000) {  // NaN: keeps the upper bits of its payload, and becomes quiet
     return static_cast<uint8_t>(sign | 0x7e | ((magnitude >> 21) & 3));
   }
   if (magnitude >= 0x47700000) {  // rounds to 65536 or more
     return static_cast<uint8_t>(sign | 0x7c);
   }
-  if (magnitude < 0x38800000) {  // below the smallest normal: a multiple of 2^-16
+  if (magnitude < 0x38800000) {  // below the smallest normal e5m2: a multiple of 2^-16
     const float shifted = std::bit_cast<float>(magnitude) + 0x1p7f;
     return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x43000000));
   }

@@ -1,7 +1,9 @@
-// nlohmann's JSON for units of the library. They are built without exceptions, so their copy of the
-// JSON code differs from a program's copy and gets a namespace of its own. A unit must not call
-// functions that would throw: it parses with parse(text, nullptr, false), and looks at a value's
-// type before it reads the value. A unit that includes this links nlohmann_json privately.
+// nlohmann's JSON for files of the library. The library is built without exceptions, so its copy of
+// the JSON code differs from the copy of a program. The namespace below keeps the two copies apart.
+//
+// The library must not call a JSON function that can throw. Parse with parse(text, nullptr, false).
+// Check the type of a value before reading it. A library target that includes this file must link
+// nlohmann_json as PRIVATE.
 #pragma once
 
 #define NLOHMANN_JSON_NAMESPACE nlohmann::entrain_noexcept

@@ -24,10 +24,10 @@
 namespace entrain {
 namespace {
 
-// One threshold for the process, since a process has one standard error.
+// One threshold for the whole process, because a process has one standard error.
 std::atomic<int32_t> threshold{static_cast<int32_t>(LogLevel::kWarning)};
 std::atomic<int32_t> log_rank{-1};
-constexpr size_t kMostWaiting = 1000;  // lines that wait for a sink
+constexpr size_t kMostWaiting = 1000;  // lines that may wait for the sink
 constexpr int64_t kFlushNs = kSecond;
 
 struct Sink {
@@ -36,8 +36,8 @@ struct Sink {
 };
 absl::Mutex sink_mutex(absl::kConstInit);
 Sink log_sink ABSL_GUARDED_BY(sink_mutex);
-// Created when the first line is logged to a sink. sink_process is the process that logged this
-// line. Never freed, since lines are written until the process ends.
+// Created when the first line is logged to a sink. sink_process is the process that created it.
+// Never freed, because lines may be logged until the process ends.
 std::shared_ptr<CallbackThread>* sink_thread ABSL_GUARDED_BY(sink_mutex) = nullptr;
 pid_t sink_process ABSL_GUARDED_BY(sink_mutex) = 0;
 size_t waiting ABSL_GUARDED_BY(sink_mutex) = 0, lost ABSL_GUARDED_BY(sink_mutex) = 0;
@@ -45,19 +45,19 @@ thread_local bool on_sink_thread = false;
 
 constexpr const char* kLevelNames[] = {"error", "warning", "info", "debug"};
 
-// The time for which a line may wait for standard error, which may be a pipe that nobody reads. The
-// time is short, since the engine's thread writes lines too.
+// How long a line may wait for standard error. Standard error may be a pipe that nobody reads. The
+// time is short, because the engine's thread writes lines too.
 constexpr int kStuckMs = 100;
 
 void WriteToStandardError(absl::string_view line) {
-  static std::atomic<bool> stuck{
-      false};  // true: the last poll found no room, so the next poll does not wait
+  // true: the last poll timed out, so the next poll does not wait
+  static std::atomic<bool> stuck{false};
   while (!line.empty()) {
     pollfd room{STDERR_FILENO, POLLOUT, 0};
     const bool ready = poll(&room, 1, stuck.load(std::memory_order_relaxed) ? 0 : kStuckMs) > 0;
     stuck.store(!ready, std::memory_order_relaxed);
-    // A pipe that has room takes PIPE_BUF bytes without waiting. Each line is one write, so that
-    // lines of several processes do not mix.
+    // If poll reports room in a pipe, the pipe takes PIPE_BUF bytes without blocking. A line of at
+    // most PIPE_BUF bytes is one write, so lines of several processes do not mix.
     const ssize_t put =
         ready ? write(STDERR_FILENO, line.data(), std::min<size_t>(line.size(), PIPE_BUF)) : 0;
     if (put <= 0) {
@@ -93,7 +93,7 @@ void GiveToSink(LogLevel level, const std::string& line) {
   --waiting;
 }
 
-// Returns null if the system gives no thread.
+// Returns null if the system cannot create a thread.
 CallbackThread* SinkThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sink_mutex) {
   if (sink_thread == nullptr) {
     const auto started = CallbackThread::Start("entrain-log");
@@ -106,7 +106,7 @@ CallbackThread* SinkThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sink_mutex) {
   return sink_thread == nullptr ? nullptr : sink_thread->get();
 }
 
-// Returns false if there is no sink, or no thread for it.
+// Returns false if no sink is set, or if its thread cannot be created.
 bool PostToSink(LogLevel level, const std::string& line) {
   absl::MutexLock lock(&sink_mutex);
   CallbackThread* const thread = log_sink.call == nullptr ? nullptr : SinkThread();
@@ -144,7 +144,7 @@ bool FlushLog(int64_t timeout_ns) {
   const auto over = std::make_shared<absl::Notification>();
   {
     absl::MutexLock lock(&sink_mutex);
-    // A forked child has no sink thread.
+    // fork does not copy the sink's thread to the child.
     if (sink_thread == nullptr || sink_process != getpid() || on_sink_thread) {
       return true;
     }

@@ -1,18 +1,18 @@
-// A lock-free intrusive queue of many producers and one consumer (Vyukov's).
+// A lock-free intrusive queue with many producers and one consumer (Vyukov's algorithm).
 //
-// Thread safety: Push and Empty from any thread; Pop from one thread at a time.
+// Thread safety: any thread may call Push and Empty. Only one thread at a time may call Pop.
 //
 // Invariants:
-// 1 Nodes come out in the order in which their Push exchanged head_.
-// 2 While a Push is between its two steps, Pop may return null although nodes are in the queue.
-//   After its second step the producer wakes the consumer, so no node is forgotten.
+// 1 Nodes come out in the order in which their Push calls exchanged head_.
+// 2 While a Push is between its two steps, Pop may return null although the queue holds nodes. A
+//   producer must therefore wake the consumer after Push.
 #pragma once
 
 #include <atomic>
 
 namespace entrain {
 
-// Base class of a node. A node is in one queue at a time.
+// Base class of a node. A node must not be in two queues at once.
 struct MpscNode {
   std::atomic<MpscNode*> next{nullptr};
 };
@@ -23,14 +23,14 @@ class MpscQueue {
 
   void Push(MpscNode* node) {
     node->next.store(nullptr, std::memory_order_relaxed);
-    // Acquire-release: orders this node after the node before it, whichever thread pushed the
-    // earlier node.
+    // Acquire-release: this push happens after the push of the node before it, on whichever thread.
     MpscNode* const before = head_.exchange(node, std::memory_order_acq_rel);
-    // Release: pairs with the acquire in Pop, so that Pop sees the producer's writes to the node.
+    // Release: pairs with the acquire load in Pop, so that the consumer sees the producer's writes
+    // to the node.
     before->next.store(node, std::memory_order_release);
   }
 
-  // Returns the oldest node, or null.
+  // Returns the oldest node. Returns null if the queue is empty or a Push is between its two steps.
   MpscNode* Pop() {
     MpscNode* tail = tail_.load(std::memory_order_relaxed);       // only this thread writes it
     MpscNode* next = tail->next.load(std::memory_order_acquire);  // pairs with the release in Push
@@ -47,7 +47,7 @@ class MpscQueue {
       return tail;
     }
     if (tail != head_.load(std::memory_order_acquire)) {
-      return nullptr;  // a push is under way
+      return nullptr;  // a Push is between its two steps
     }
     Push(&stub_);
     next = tail->next.load(std::memory_order_acquire);
@@ -58,14 +58,15 @@ class MpscQueue {
     return tail;
   }
 
-  // Returns true if every node that was pushed has been popped. Never returns true while the queue
-  // holds a node whose Push happened before this call. A result of false may be out of date. Any
-  // thread may call this.
+  // Returns true if every pushed node has been popped. Never returns true if a node is in the queue
+  // whose Push happened before this call. If the result is false, it may be out of date. Any thread
+  // may call this.
   bool Empty() const {
-    // The stub may be the newest node while older nodes wait before it, because Pop appends the
-    // stub when it reaches the node that looks last. Acquire: pairs with the exchange in Push that
-    // appended the stub, so this thread sees the stores to tail_ that Pop made earlier. If head_
-    // and tail_ both point to the stub, no node lies between them.
+    // head_ alone is not enough: Pop appends the stub when it reaches the last node, so older nodes
+    // may lie before the stub. If head_ and tail_ both point to the stub, no node lies between.
+    //
+    // Acquire: pairs with the exchange in Push that appended the stub. So this thread sees the
+    // stores to tail_ that Pop made before.
     return head_.load(std::memory_order_acquire) == &stub_ &&
            tail_.load(std::memory_order_relaxed) == &stub_;
   }
@@ -73,7 +74,7 @@ class MpscQueue {
  private:
   MpscNode stub_;
   std::atomic<MpscNode*> head_;  // the newest
-  std::atomic<MpscNode*> tail_;  // the oldest; written by the popper, read also by Empty
+  std::atomic<MpscNode*> tail_;  // the oldest; written in Pop, also read in Empty
 };
 
 }  // namespace entrain

@@ -14,7 +14,7 @@ namespace entrain {
 namespace {
 
 constexpr absl::string_view kBlameUrl = "entrain/blame", kPeerEndedUrl = "entrain/peer-ended";
-// EncodeBlame and EncodeStatus cut longer texts, so that no peer refuses a message of this process.
+// Longer texts are cut when they are encoded. Otherwise the peer would reject the message.
 constexpr size_t kMaxMessage = 2048, kMaxAddress = 256, kMaxOperation = 64, kMaxBlame = 1024;
 
 struct CodeRow {
@@ -170,8 +170,7 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
   char text[128];
   Blame blame;
   blame.sys_errno = error;
-  // The GNU variant of strerror_r returns a pointer to the text, which may lie outside of the
-  // buffer.
+  // The GNU variant of strerror_r returns a pointer to the text. The text is not always in `text`.
   const char* const reason = strerror_r(error, text, sizeof(text));
   return WithBlame(absl::Status(CodeOfErrno(error), absl::StrCat(what, ": ", reason)), blame);
 }

@@ -30,18 +30,17 @@ Character FirstOf(absl::string_view text) {
     }
     code = code << 6 | (byte(i) & 0x3fu);
   }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800,
-                                 0x10000};  // by length; a longer encoding of a smaller code is not
-                                            // UTF-8
+  // The smallest code of each length. A longer encoding of a smaller code is not UTF-8.
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = code >= 0xd800 && code < 0xe000;
   return {code, code < kLeast[bytes] || code > 0x10ffff || surrogate ? 0 : bytes};
 }
 
 bool Disturbs(uint32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) ||  // control characters
-         code == 0x2028 || code == 0x2029 ||              // ends of a line, of a paragraph
+         code == 0x2028 || code == 0x2029 ||              // line separator, paragraph separator
          code == 0x200e || code == 0x200f || code == 0x61c || (code >= 0x202a && code <= 0x202e) ||
-         (code >= 0x2066 && code <= 0x2069);  // the direction of writing
+         (code >= 0x2066 && code <= 0x2069);  // direction of writing
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Cleans a text from another process, so that a message of this library may contain the text.
+// Makes a text from another process safe to print and log.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@ namespace entrain {
 
 constexpr size_t kMaxForeignText = 2048;
 
-// Returns one line of valid UTF-8 that is safe for a terminal and a log. Bytes that are not UTF-8,
-// control characters, and characters that reorder or break lines become '?'. Tabs and line ends
-// become a space. A text longer than `most` bytes is cut, with "..." at the end. A clean text does
-// not change.
+// Returns `foreign` as one line of valid UTF-8 that is safe for terminals and logs. Replaces by
+// '?': bytes that are not UTF-8, control characters, and characters that reorder or break lines.
+// Replaces tabs and line ends by spaces. Cuts a text that is longer than `most` bytes and appends
+// "...". A text with none of these stays the same.
 std::string CleanText(absl::string_view foreign, size_t most = kMaxForeignText);
 
 }  // namespace entrain

@@ -31,9 +31,9 @@ constexpr absl::string_view kMagic =
 constexpr int64_t kHeaderBytes = 96, kHashedHeader = 64;
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kFirstArray = 128;
-// Enough for some hundred thousand arrays.
+// Enough for several hundred thousand arrays.
 constexpr int64_t kMostManifest = 256 << 20;
-// The bytes that are read and hashed at a time; a piece fits into the cache.
+// Bytes that are read and hashed at a time. A piece fits into the cache.
 constexpr int64_t kPiece = 256 << 10;
 
 int64_t AlignUp(int64_t bytes) {
@@ -60,7 +60,8 @@ std::string Encode(const Header& header) {
   return bytes;
 }
 
-// Returns true for errors that the user can fix, such as a missing directory or missing permission.
+// Returns true for an error that the user can fix, such as a missing directory or a missing
+// permission.
 bool IsUsers(int error) {
   return error == EACCES || error == EPERM || error == ENOENT || error == ENOTDIR ||
          error == EROFS || error == EISDIR || error == ELOOP || error == ENAMETOOLONG;
@@ -77,27 +78,26 @@ absl::Status FileError(int error, absl::string_view path, absl::string_view doin
   return ErrnoStatus(error, what);
 }
 
-// Returns an errno value, or 0. A new name of a file is on the disk only after its directory was
-// synchronised.
+// Returns 0 or an errno value. The new name of a file is on disk only after fsync of its directory.
 int SyncDirectory(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string directory =
       slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
   const Fd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot synchronise a directory (EINVAL). This is not an error.
+  // Some file systems do not support fsync of a directory (EINVAL). This is not an error.
   return !fd.valid() || (fsync(fd.get()) != 0 && errno != EINVAL) ? errno : 0;
 }
 
-// An unfinished file begins with this mark of 8 bytes in place of the header. The id of the save,
-// or 0, follows.
+// The first 8 bytes of an unfinished file, in place of the header. A u32 follows: the id of the
+// save, or 0.
 constexpr absl::string_view kMark(
     "\x89"
     "ENTR"
     "\x00\x00\x00",
     8);
 
-// Returns the id of the save to which a complete file NAME.ckpt belongs. It is the ID in the names
-// of the listed files, NAME_RANK_ID.ckpt.
+// Returns the id of the save that wrote the complete file NAME.ckpt. The file lists files named
+// NAME_RANK_ID.ckpt, and ID is the id.
 std::optional<uint32_t> NumberOfFiles(const std::string& path) {
   const auto whole = CheckpointReader::Open(path);
   if (!whole.ok() || (*whole)->manifest().files.empty()) {
@@ -117,7 +117,7 @@ std::optional<uint32_t> NumberOfFiles(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<FileTarget>> FileTarget::Create(std::string path) {
   const std::string temporary = path + ".tmp";
-  // If a dead process has left the file, reuses it.
+  // Opens the existing file if a dead process has left one.
   Fd fd = OpenClosedOnFork(
       [&] { return open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644); });
   if (!fd.valid()) {
@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<FileTarget>> FileTarget::Create(std::string path)
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": somebody else is writing ", temporary));
   }
-  // Between open and the lock, the writer may have renamed the file and closed it.
+  // Another writer may have renamed the file and closed it between open and flock.
   struct stat opened {
   }, named{};
   if (fstat(fd.get(), &opened) != 0 || stat(temporary.c_str(), &named) != 0 ||
@@ -135,7 +135,7 @@ absl::StatusOr<std::unique_ptr<FileTarget>> FileTarget::Create(std::string path)
     return absl::FailedPreconditionError(absl::StrCat(path, ": somebody else has just written it"));
   }
   const Unfinished found = ReadUnfinished(fd.get(), temporary);
-  // Changes the file even if it is empty, so that its time of change is now.
+  // Changes the file even if it is empty, so that its change time is now.
   if (ftruncate(fd.get(), 1) != 0 || ftruncate(fd.get(), 0) != 0 || fstat(fd.get(), &opened) != 0) {
     return FileError(errno, path, absl::StrCat("write ", temporary));
   }
@@ -420,8 +420,7 @@ absl::Status CheckpointReader::ReadManifest() {
   return absl::OkStatus();
 }
 
-// Each array must begin where the array before it ends, and the manifest must follow the last
-// array.
+// Each array must begin where the one before it ends. The manifest must follow the last array.
 absl::Status CheckpointReader::CheckLayout() const {
   const int64_t end = size_ - manifest_bytes_;
   int64_t at = kFirstArray;

@@ -1,22 +1,25 @@
-// One file of arrays that is either complete or absent. Layout, in bytes (integers little-endian):
+// One file of arrays that is either complete or absent. The layout (offset and length in bytes,
+// integers little-endian):
 //
-//      0   8  89 'E' 'N' 'T' 'R' 0d 0a 1a     (a transfer as text damages the first and last bytes)
+//      0   8  89 'E' 'N' 'T' 'R' 0d 0a 1a (a transfer in text mode changes some of these bytes)
 //      8   4  format version, 1
 //     12   4  zero
-//     16   8  bytes of the manifest
-//     24   8  bytes of the file
+//     16   8  number of bytes of the manifest
+//     24   8  number of bytes of the file
 //     32  32  SHA-256 of the manifest
 //     64  32  SHA-256 of bytes 0 to 63
-//    128     the arrays, each from a multiple of 64 on; zeros between
-//            the manifest (JSON), from a multiple of 64 on, to the end
+//     96  32  zero
+//    128      the arrays; each begins at a multiple of 64, with zeros before it
+//             the manifest (JSON); begins at a multiple of 64 and ends with the file
 //
-// Every byte is covered. The header has a hash of itself and of the manifest. The manifest has a
-// hash of each array. The bytes between arrays must be zero.
+// A damaged byte is always detected. The header has a hash of itself and of the manifest. The
+// manifest has a hash of each array. All other bytes must be zero.
 //
-// A CheckpointTarget takes these bytes, and a CheckpointSource gives them. The classes here use a
-// file; checkpoint_functions.h uses the caller's functions.
+// A CheckpointTarget writes these bytes, and a CheckpointSource reads them. In this file both use a
+// file on disk. In checkpoint_functions.h both use functions of the caller.
 //
-// Thread safety: one thread at a time. Every error message begins with the path.
+// Thread safety: an object may be used by one thread at a time. Every error text begins with the
+// path.
 #pragma once
 
 #include <cstdint>
@@ -37,37 +40,37 @@ namespace entrain {
 
 constexpr uint32_t kCheckpointVersion = 1;
 
-// The result of examining a file that may be an unfinished checkpoint.
+// Says whether a file is an unfinished checkpoint.
 struct Unfinished {
-  bool is = false;  // the file begins with the mark of FileTarget, or lacks only its name
-  std::optional<uint32_t> id;  // the id of its save, if the save has several files
+  bool is = false;  // the file begins with FileTarget's mark, or with a complete header
+  std::optional<uint32_t>
+      id;  // the id of the save that wrote the file, if the save has several files
 };
-// Examines the open file `fd`, whose path is `path`.
+// Examines the open file `fd`. `path` is its path.
 Unfinished ReadUnfinished(int fd, const std::string& path);
 
-// Takes the bytes of a checkpoint. Each byte is written once: the bytes from 128 on in order, then
-// the first 128.
+// Writes the bytes of a checkpoint. Each byte is written once: first the bytes from 128 on, in
+// order, then the first 128.
 class CheckpointTarget {
  public:
   virtual ~CheckpointTarget() = default;
-  // Returns the name for messages.
+  // Returns the name for error texts.
   virtual const std::string& name() const = 0;
   virtual absl::Status WriteAt(int64_t offset, ConstBytes bytes) = 0;
-  // Called when everything has been written. Makes the bytes survive the end of this process.
+  // Called after all bytes were written. Makes the bytes survive the end of this process.
   virtual absl::Status Flush() = 0;
-  // Makes the checkpoint take effect. Sets *done if the checkpoint has taken effect. This is
-  // possible even if Publish returns an error.
+  // Makes the checkpoint take effect. Sets *done if it has taken effect, even if Publish then
+  // returns an error.
   virtual absl::Status Publish(bool* done) = 0;
 };
 
-// Writes `PATH.tmp`, which replaces PATH in one step when it is published. Until then PATH does not
-// change.
+// Writes the file PATH.tmp. Publish renames this file to PATH. PATH does not change before that.
 class FileTarget final : public CheckpointTarget {
  public:
   // Returns kFailedPrecondition if the directory does not exist or is not writable, or if another
-  // process writes the same file.
+  // process is writing the same file.
   static absl::StatusOr<std::unique_ptr<FileTarget>> Create(std::string path);
-  // Removes the temporary file if it was not published.
+  // Removes the temporary file if it has not been published.
   ~FileTarget() override;
   FileTarget(const FileTarget&) = delete;
   FileTarget& operator=(const FileTarget&) = delete;
@@ -77,14 +80,13 @@ class FileTarget final : public CheckpointTarget {
   absl::Status Flush() override;
   absl::Status Publish(bool* done) override;
 
-  // Describes the unfinished file that Create found under the temporary name, left by a dead
-  // process.
+  // Describes the file that Create found at PATH.tmp. A dead process has left that file.
   const Unfinished& found() const { return found_; }
-  // Returns the time of Create by the clock of the file system.
+  // Returns the time of Create, by the clock of the file system.
   int64_t begun_ns() const { return begun_ns_; }
-  // Marks the file with the id of its save, until byte 0 is written. If this process is killed,
-  // other processes can read the mark. The id 0 means that the save has no other files; Create sets
-  // it.
+  // Writes a mark with the id of this save where the header will be. If this process is killed,
+  // other processes can read the mark. The header overwrites the mark. Id 0 means that the save has
+  // no other files; Create writes a mark with id 0.
   absl::Status Mark(uint32_t id);
 
  private:
@@ -101,35 +103,35 @@ class FileTarget final : public CheckpointTarget {
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(std::unique_ptr<CheckpointTarget> target);
-  // Creates a writer for the file of that path.
+  // Creates a writer for the file at `path`.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(std::string path);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Begin starts an array. Append takes the array.bytes() bytes of this array, in any pieces. The
-  // writer fills in offset and digest.
+  // Begin starts an array. Append adds its bytes, array.bytes() in all, in one or more calls. The
+  // writer sets array.offset and array.digest.
   absl::Status Begin(SavedArray array);
   absl::Status Append(ConstBytes bytes);
-  // Writes `manifest` and flushes the target. The arrays written here are inserted in front of the
-  // arrays of other files, which `manifest` already has.
+  // Writes `manifest` and flushes the target. `manifest` must already list the arrays of other
+  // files. Finish inserts the arrays that this object has written before those.
   absl::Status Finish(Manifest manifest);
-  // Returns the manifest that Finish has written.
+  // Returns the manifest that Finish wrote.
   const Manifest& manifest() const { return manifest_; }
   const Digest& manifest_digest() const { return manifest_digest_; }
-  // Makes the checkpoint take effect. Call after Finish.
+  // Makes the checkpoint take effect. Must be called after Finish.
   absl::Status Commit();
-  // Returns true if the checkpoint has taken effect. This is possible even if Commit has failed.
+  // Returns true if the checkpoint has taken effect. Can be true even if Commit has failed.
   bool committed() const { return committed_; }
 
  private:
   absl::Status Write(const void* data, int64_t bytes);
-  // Ends the current array, and writes zeros up to the next multiple of 64.
+  // Ends the current array and writes zeros up to the next multiple of 64.
   absl::Status EndArray();
   const std::string& path() const { return target_->name(); }
 
   const std::unique_ptr<CheckpointTarget> target_;
   int64_t at_ = 0;      // bytes written
-  int64_t wanted_ = 0;  // bytes that the current array still lacks
+  int64_t wanted_ = 0;  // bytes of the current array that are not yet appended
   Hasher hasher_;
   std::vector<SavedArray> arrays_;
   Manifest manifest_;
@@ -137,37 +139,38 @@ class CheckpointWriter {
   bool finished_ = false, committed_ = false;
 };
 
-// Provides the bytes of a checkpoint.
+// Reads the bytes of a checkpoint.
 class CheckpointSource {
  public:
   virtual ~CheckpointSource() = default;
-  // Returns the name for messages.
+  // Returns the name for error texts.
   virtual const std::string& name() const = 0;
-  // Returns the size in bytes.
+  // Returns the number of bytes.
   virtual int64_t size() const = 0;
-  // Reads [offset, offset + out.size()), which must lie within the size.
+  // Reads the bytes from `offset` to offset + out.size() - 1. All of them must lie within size().
   virtual absl::Status ReadAt(int64_t offset, Bytes out) const = 0;
 };
 
-// Reads a checkpoint that cannot be trusted. Errors of kInvalidArgument say what is wrong, and
-// where.
+// Reads a checkpoint that cannot be trusted. If the contents are wrong, returns kInvalidArgument
+// with the reason and the place.
 class CheckpointReader {
  public:
-  // Checks the header and the manifest, and that the arrays in the manifest fill the file.
+  // Checks the header and the manifest, and checks that the arrays in the manifest fill the file.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(
       std::unique_ptr<const CheckpointSource> source);
-  // Opens the file of that path.
+  // Opens the file at `path`.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(std::string path);
 
   const Manifest& manifest() const { return manifest_; }
   const Digest& manifest_digest() const { return manifest_digest_; }
   const std::string& path() const { return source_->name(); }
 
-  // Reads the whole array, which must be in this file, and compares its digest. `array` may come
-  // from the manifest of this file, or from the manifest of a file that lists this file. Copies
-  // `count` elements from `first` on to `out`. After an error the contents of `out` are undefined.
+  // Reads the whole array and compares its digest. Copies `count` elements, beginning with element
+  // `first`, to `out`. The bytes of the array must be in this file. `array` may come from the
+  // manifest of this file, or from the manifest of another file that lists this file. After an
+  // error, the contents of `out` are undefined.
   absl::Status Read(const SavedArray& array, int64_t first, int64_t count, void* out) const;
-  // Checks the array's digest without a copy.
+  // Checks the digest of the array and copies nothing.
   absl::Status Verify(const SavedArray& array) const { return Read(array, 0, 0, nullptr); }
 
  private:
@@ -177,7 +180,7 @@ class CheckpointReader {
   absl::Status ReadManifest();
   absl::Status CheckLayout() const;
   absl::Status ReadAt(int64_t offset, void* data, int64_t bytes) const;
-  // Checks that all bytes from `offset` to the next multiple of 64 are zero.
+  // Checks that the bytes from `offset` to the next multiple of 64 are zero.
   absl::Status CheckZeros(int64_t offset) const;
   absl::Status Refuse(absl::string_view why) const;
 

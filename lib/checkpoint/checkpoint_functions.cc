@@ -17,8 +17,8 @@ const std::string& Name() {
   return *name;
 }
 
-// Calls `function`. `function` may call only those functions of the library that never wait. If it
-// returns a number other than 0, it has failed.
+// Calls `function`. Inside it, functions of the library that need the engine or may wait return an
+// error (CallbackScope). A result other than 0 means that `function` has failed.
 template <typename Function, typename... Arguments>
 absl::Status Run(absl::string_view name, absl::string_view where, Function function,
                  Arguments... arguments) {

@@ -9,8 +9,8 @@
 namespace entrain {
 namespace {
 
-// Ends the process if libcrypto fails. libcrypto fails only without memory or without SHA-256, and
-// then nothing can continue.
+// Aborts the process if `ok` is not 1. libcrypto fails only if there is no memory or no SHA-256.
+// The process cannot continue in either case.
 void Must(int ok) {
   if (ok != 1) {
     std::abort();

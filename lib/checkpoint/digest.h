@@ -1,4 +1,4 @@
-// SHA-256, which shows whether a checkpoint's bytes are the bytes that were written.
+// SHA-256. Shows whether the bytes of a checkpoint are those that were written.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@ namespace entrain {
 
 using Digest = std::array<uint8_t, 32>;
 
-// Computes the digest of all bytes that were added, in that order.
+// Computes the digest of all added bytes, in the order of Add.
 class Hasher {
  public:
   Hasher();
   void Add(ConstBytes bytes);
-  // Returns the digest. Call once; nothing may be added afterwards.
+  // Returns the digest. May be called once. Add must not be called afterwards.
   Digest Finish();
 
  private:
@@ -33,7 +33,7 @@ class Hasher {
 };
 
 Digest DigestOf(ConstBytes bytes);
-// Convert to 64 hexadecimal digits, and back. For any other text DigestFromHex returns nullopt.
+// Converts to 64 hexadecimal digits, and back. DigestFromHex returns nullopt for any other text.
 std::string ToHex(const Digest& digest);
 std::optional<Digest> DigestFromHex(absl::string_view hex);
 

@@ -45,7 +45,8 @@ int64_t ChangedAt(const struct stat& file) {
   return file.st_ctim.tv_sec * kSecond + file.st_ctim.tv_nsec;
 }
 
-// Removes an unfinished file if its writer is gone and it was last changed before `before_ns`.
+// Removes an unfinished file if no process holds its lock and its last change was before
+// `before_ns`.
 bool RemoveUnfinished(const std::string& path, int64_t before_ns, Unfinished* found) {
   const Fd fd = OpenClosedOnFork(
       [&] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); });
@@ -58,8 +59,8 @@ bool RemoveUnfinished(const std::string& path, int64_t before_ns, Unfinished* fo
   return found->is && unlink(path.c_str()) == 0;
 }
 
-// Returns the files that the checkpoint of that name lists. Returns an empty list if it does not
-// exist, and nullopt if it cannot be read.
+// Returns the files that the checkpoint at `path` lists. Returns an empty list if there is no such
+// checkpoint, and nullopt if it cannot be read.
 std::optional<std::vector<std::string>> ListedFiles(const std::string& path) {
   struct stat file {};
   if (lstat(path.c_str(), &file) != 0 && errno == ENOENT) {

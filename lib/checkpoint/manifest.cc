@@ -25,8 +25,8 @@ absl::Status Wrong(absl::string_view where, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("manifest: ", where, ": ", what));
 }
 
-// Reads the members of a JSON object by name and type, and records the first error. After an error
-// every result is zero or empty, so callers check status() once, at the end.
+// Reads members of a JSON object by name and type. Records the first error. After an error, every
+// result is zero or empty. So callers check status() only once, after the last read.
 class Members {
  public:
   Members(const Json& object, std::string where) : object_(object), where_(std::move(where)) {

@@ -1,4 +1,4 @@
-// How a polling thread waits: it spins, then yields its core, then sleeps.
+// How a polling thread waits: it first spins, then yields its core, then sleeps.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace entrain {
 
-// Tells the core that its thread spins.
+// Tells the core that this thread spins.
 inline void CpuPause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -19,29 +19,31 @@ inline void CpuPause() {
 }
 
 // Counts polls that found nothing. After such a poll the caller must call Spin. If Spin returns
-// false, the caller must call Yield. If both return false, the caller must sleep. `crowded`: the
-// host has more ranks than cores, so a peer may wait for this core.
+// false, the caller must call Yield. If Yield also returns false, the caller must sleep.
+//
+// `crowded`: the host has more ranks than cores. A peer may then need the core of this thread.
 //
 // Thread safety: none.
 class Backoff {
  public:
   static constexpr int kSpins = 64;
-  // A rank with a core of its own keeps the core for this time. If the rank yielded, another
-  // process could take the core for a time slice of milliseconds. The peer would wait meanwhile and
-  // give up its own core too.
+  // For this time, a rank that is not crowded spins in Yield and keeps its core. If it called
+  // sched_yield, another process could take the core for a time slice of several milliseconds.
+  // Meanwhile the peer would wait and then give up its core too.
   static constexpr int64_t kKeepNs = 100 * kMicrosecond;
-  // A rank yields for this time before it sleeps. Waking a sleeping thread takes up to a hundred
-  // microseconds on a virtual machine. A peer that reads a few MiB is done sooner.
+  // For this time, a rank yields before it sleeps. On a virtual machine, the wake-up of a sleeping
+  // thread takes up to 100 us. A peer that reads a few MiB needs less time.
   static constexpr int64_t kYieldNs = kMillisecond;
   static constexpr int kExpectedSpins = 16;
 
-  // Resets the counts. Must be called when a poll has found something.
+  // Resets all counts. Must be called after a poll that found something.
   void Reset() { *this = Backoff(); }
-  // Must be called when the awaited event is near. The next polls then keep the core, even if the
-  // host is crowded.
+  // Must be called when the awaited event is near. The next kExpectedSpins calls of Spin then keep
+  // the core, even if `crowded`.
   void Expect() { expected_ = kExpectedSpins; }
 
-  // Pauses for some cycles. Returns false, and does nothing, if the thread has spun long enough.
+  // Pauses for some cycles and returns true. If the thread has spun long enough, does nothing and
+  // returns false.
   bool Spin(bool crowded) {
     if (expected_ > 0) {
       --expected_;
@@ -54,8 +56,8 @@ class Backoff {
     return true;
   }
 
-  // Offers the core to other threads. Returns false, and does nothing, if the thread has yielded
-  // long enough.
+  // Lets other threads use the core and returns true. If the thread has yielded long enough, does
+  // nothing and returns false.
   bool Yield(int64_t now_ns, bool crowded) {
     spins_ = kSpins;
     if (since_ns_ == kNever) {
@@ -75,7 +77,7 @@ class Backoff {
  private:
   static constexpr int64_t kNever = -1;
   int spins_ = 0, expected_ = 0;
-  int64_t since_ns_ = kNever;  // time of the first Yield
+  int64_t since_ns_ = kNever;  // time of the first Yield since Reset
 };
 
 }  // namespace entrain

@@ -1,5 +1,6 @@
-// Keeps the thread that runs the caller's done() functions. Records the caller's functions during
-// which this rank makes no progress, so that an error can name such a function.
+// Owns the thread that runs the caller's done() functions. Also records which functions of the
+// caller are running, because this rank makes no progress while it waits for one. An error can then
+// name the function.
 //
 // Thread safety: any thread.
 #pragma once
@@ -25,16 +26,17 @@ class CallerFunctions {
   // The clock must outlive this object.
   explicit CallerFunctions(const Clock& clock) : clock_(clock) {}
 
-  // Returns the thread on which the caller's done() functions run. The first call creates it.
+  // Returns the thread that runs the caller's done() functions. The first call creates it.
   absl::StatusOr<std::shared_ptr<CallbackThread>> Thread() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Notes that `who` has entered the function `name`. If `name` is empty, notes that `who` has
-  // returned from its function. `who` is in one function at a time.
+  // Records that `who` has called the function `name`. An empty `name` records that the function
+  // has returned. Each `who` has at most one function at a time.
   void Note(const void* who, absl::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns kDeadlineExceeded "it is in NAME, which has not returned for 3 s" for the function that
-  // was entered first and has not returned. Returns OK if there is no such function, or if it has
-  // run for less than `least_ns`.
+  // Finds the oldest call of a function that has not returned. If the function has run for at least
+  // `least_ns`, returns kDeadlineExceeded "it is in NAME, which has not returned for 3 s".
+  // Otherwise returns OK.
   absl::Status Inside(int64_t least_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Logs once that a done() has run for a second, because it delays the next done() functions.
+  // Logs a warning if a done() has been running for a second, once for each done(). All later
+  // done() functions wait for it.
   void TellOfDone() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -47,8 +49,8 @@ class CallerFunctions {
   const Clock& clock_;
   absl::Mutex mutex_;
   std::shared_ptr<CallbackThread> thread_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Function> functions_ ABSL_GUARDED_BY(mutex_);  // in order of entry
-  // The start of the last done() that was logged.
+  std::vector<Function> functions_ ABSL_GUARDED_BY(mutex_);  // oldest first
+  // since_ns of the last done() that was logged.
   int64_t told_of_ns_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,8 +1,8 @@
-// The statuses that have ended communicators of this process and of its peers. A process that has
-// lost a peer may exit because of this loss, with or without a message. Its other peers must not
-// blame this process, so it first tells them the cause.
+// The statuses that have ended communicators of this process and of its peers. If a process loses a
+// peer, it may exit because of that. Its other peers would then report this process as the lost
+// one. So the process tells its peers the cause before it exits.
 //
-// Thread safety: none. Belongs to the engine's driver.
+// Thread safety: none. Used only on the engine's driver.
 #pragma once
 
 #include <cstdint>
@@ -21,40 +21,41 @@ class Endpoint;
 
 class Causes {
  public:
-  // For this time, Tell does not replace a cause, because a later failure may be a consequence of
-  // the cause. If a call that was started after this time succeeds, the process has survived the
-  // cause. The process then takes the cause back and tells the peers.
+  // After Tell, a later failure within this time is taken for a consequence of the cause, so Tell
+  // does not replace the cause. If a call succeeds that was started after this time, the process
+  // has survived the cause. It then withdraws the cause, and tells the peers so.
   static constexpr int64_t kGoneOnNs = 5 * kSecond;
-  // Sends the text to all peers.
+  // Sends `text` to all peers.
   using TellAll = absl::AnyInvocable<void(const std::string& text)>;
 
   // The clock must outlive this object.
   Causes(const Clock& clock, TellAll tell_all) : clock_(clock), tell_all_(std::move(tell_all)) {}
 
-  // Tells all peers the status that has ended a communicator here. Does nothing if an earlier cause
-  // was told less than kGoneOnNs ago.
+  // Tells all peers the status that has ended a communicator in this process. Does nothing if it
+  // has told an earlier cause less than kGoneOnNs ago.
   void Tell(const absl::Status& why);
-  // Returns true if the peers were told a cause and it was not taken back.
+  // Returns true if the peers have been told a cause that has not been withdrawn.
   bool told() const { return !told_.ok(); }
   const absl::Status& cause() const { return told_; }
-  // Must be called when a call that was started at `started_ns` has succeeded.
+  // Must be called after a call that was started at `started_ns` has succeeded.
   void Succeeded(int64_t started_ns) {
     if (told() && started_ns - told_at_ns_ > kGoneOnNs) {
       TakeBack();
     }
   }
 
-  // Must be called when the process goes on in a communicator without the ranks that were lost. The
-  // process has then survived the cause.
+  // Must be called when this process continues in a communicator without the lost ranks. Withdraws
+  // the cause.
   void GoneOn() {
     if (told()) {
       TakeBack();
     }
   }
 
-  // Takes a text that a peer has sent through its TellAll. Ignores the text if it is no status.
+  // Handles a text that a peer has sent by its TellAll. Ignores the text if it is not a status.
   void Hear(const Endpoint* from, absl::string_view text);
-  // Returns the cause that the peer has told after `since_ns`, or OK if the peer has told none.
+  // Returns the cause that the peer `from` has sent after `since_ns`, or OK if it has sent none or
+  // has withdrawn it.
   absl::Status Of(const Endpoint* from, int64_t since_ns) const;
 
  private:

@@ -1,9 +1,9 @@
-// The state of each of the 2^16 context numbers of a process, one byte each. The bytes are stored
-// in pieces. A piece is allocated when the first of its numbers is used. Numbers are used in
-// ascending order, so most processes have one piece.
+// The state of each of the 2^16 context numbers of a process, in one byte each. The bytes are in
+// pieces. A piece is allocated when one of its numbers is used for the first time. Numbers are used
+// in ascending order, so most processes have only one piece.
 //
-// Thread safety: any thread. A thread that reads a state also sees the stores that the setter made
-// before Set.
+// Thread safety: any thread. If a thread reads a state that another thread has set, it also sees
+// what that thread wrote before Set.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ class ContextStates {
   ContextStates(const ContextStates&) = delete;
   ContextStates& operator=(const ContextStates&) = delete;
 
-  // Returns 0 if the state was never set.
+  // Returns 0 if Set was never called for this number.
   uint8_t Of(Context context) const {
     const Piece* const piece = pieces_[context / kPiece].load(std::memory_order_acquire);
     return piece == nullptr ? 0 : (*piece)[context % kPiece].load(std::memory_order_acquire);
@@ -45,8 +45,8 @@ class ContextStates {
     Piece* piece = place.load(std::memory_order_acquire);
     if (piece == nullptr) {
       auto made = std::make_unique<Piece>();
-      // Release: a thread that loads the pointer sees the zeros. Another thread may have set
-      // the pointer meanwhile.
+      // Release: a thread that loads the pointer must see the zeros. The exchange fails if another
+      // thread has stored a pointer meanwhile.
       if (place.compare_exchange_strong(piece, made.get(), std::memory_order_acq_rel)) {
         piece = made.release();
       }

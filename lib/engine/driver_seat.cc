@@ -68,7 +68,7 @@ absl::Status DriverSeat::Watch(int fd, absl::string_view name) {
 
 void DriverSeat::Start() {
   if (own_thread_) {
-    // The program's own threads handle its signals.
+    // Blocks all signals in the new thread, so that the program's own threads handle them.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -94,7 +94,8 @@ void DriverSeat::Close() {
 
 bool DriverSeat::TryTake(Driver who) {
   int expected = kFree;
-  // Acquire: pairs with the release in Leave, so this driver sees the previous driver's stores.
+  // Acquire: pairs with the release in Leave and ThreadDrives. So this driver sees what the driver
+  // before wrote.
   return driver_.load(std::memory_order_relaxed) == kFree &&
          driver_.compare_exchange_strong(expected, who, std::memory_order_acquire,
                                          std::memory_order_relaxed);
@@ -105,19 +106,20 @@ void DriverSeat::Leave() {
     Turn();
   }
   driver_.store(kFree, std::memory_order_release);
-  // B. Either the waiter that registers sees that the seat is free, or this thread sees that the
-  // waiter is registered and wakes the waiter.
+  // B. Either a registering waiter sees that no thread drives, or this thread sees that the waiter
+  // is registered and wakes it.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (WakeOneWaiter()) {
     return;
   }
-  // This driver may have drained the bytes by which Close woke the seat's thread.
+  // Tests stopping_ too, because this driver may have drained the bytes by which Close woke the
+  // engine's thread.
   if (open_works_.load(std::memory_order_relaxed) > 0 || !jobs_.Empty() ||
       stopping_.load(std::memory_order_relaxed)) {
     WakeThread();
   }
   if (!own_thread_) {
-    Kick();  // no other thread would run a job that was submitted after this driver's last look
+    Kick();  // otherwise no thread would run a job that was submitted after the last Turn
   }
 }
 
@@ -140,8 +142,8 @@ bool DriverSeat::TakeIfQuiet() {
   if (open_works_.load(std::memory_order_relaxed) > 0 || !jobs_.Empty() || !TryTake(kCaller)) {
     return false;
   }
-  // While objects are armed, peers send a wake-up with every message. A turn disarms the objects.
-  // An occasional turn is also needed so that this rank answers the queries of peers.
+  // Turn disarms the objects. While they are armed, peers send a wake-up with every message. A Turn
+  // is also needed now and then to answer queries of peers.
   if (armed_ || ++quiet_takes_ % kQuietTakesPerTurn == 0) {
     Turn();
   }
@@ -159,7 +161,7 @@ DriverSeat::Standing DriverSeat::Look() const {
 
 void DriverSeat::Submit(Job* job) {
   jobs_.Push(job);
-  // A. Either the sleeping thread sees the job, or this thread sees that the other thread sleeps.
+  // A. Either the other thread sees the job before it sleeps, or this thread sees that it sleeps.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (driver_sleeps_.load(std::memory_order_relaxed) ||
       thread_sleeps_.load(std::memory_order_relaxed)) {
@@ -168,8 +170,9 @@ void DriverSeat::Submit(Job* job) {
 }
 
 void DriverSeat::Kick() {
-  // If another thread drives, it takes the job. But it may have looked at the queue just before and
-  // left. So this loop runs until the queue is empty or another thread drives.
+  // If another thread drives, it normally runs the job. But it may have looked at the queue just
+  // before the job came, and then have left. So the loop tries again until the queue is empty or
+  // another thread drives.
   while (!jobs_.Empty() && TryTake(kCaller)) {
     Turn();
     Leave();
@@ -230,8 +233,8 @@ bool DriverSeat::Await(const Work& work, Deadline give_up, bool background) {
     }
   }
   if (slept) {
-    // B. The wake-up may have been meant for this thread as the next driver. This thread does not
-    // drive any more, so it passes the wake-up on.
+    // B. The wake-up may have been meant for this thread as the next driver. This thread no longer
+    // drives, so it wakes another thread.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (driver_.load(std::memory_order_relaxed) == kFree && !WakeOneWaiter() &&
         open_works_.load(std::memory_order_relaxed) > 0) {
@@ -247,7 +250,7 @@ void DriverSeat::DriveUntil(const Work& work, Deadline give_up, bool background)
   while (!work.done()) {
     if (Turn() > 0) {
       backoff.Reset();
-      // Without this check, traffic of other calls could keep the loop busy forever.
+      // Without this check, messages of other calls could keep this thread here for ever.
       if (++busy % kTurnsPerGiveUpCheck == 0 && give_up.Passed(clock_.Now())) {
         return;
       }
@@ -276,7 +279,7 @@ void DriverSeat::SleepAsDriver(Deadline until) {
   }
   const int timeout = TimeoutMs(std::min(until, polled_.next_deadline()));
   driver_sleeps_.store(true, std::memory_order_relaxed);
-  // A.
+  // A. See Submit.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (jobs_.Empty() && !stopping_.load(std::memory_order_relaxed)) {
     epoll_event events[8];
@@ -293,7 +296,7 @@ void DriverSeat::SleepAsWaiter(const Work& work, Deadline give_up) {
     waiters_.push_back(&self);
   }
   waiter_count_.fetch_add(1, std::memory_order_relaxed);
-  // B and C.
+  // B and C. See Leave and WakeWaiters.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!work.done() && driver_.load(std::memory_order_relaxed) != kFree) {
     const int64_t left = std::min(give_up.Left(clock_.Now()), longest_nap_ns_);
@@ -311,21 +314,22 @@ void DriverSeat::ThreadMain() {
   while (!stopping_.load(std::memory_order_acquire)) {
     const uint32_t word = thread_word_.load(std::memory_order_acquire);
     if (!TryTake(kThread)) {
-      // A caller drives. The thread looks again later, or when the caller leaves work behind.
+      // A caller drives. This thread tries again after the nap, or earlier if the caller leaves
+      // while works are open.
       FutexWait(thread_word_, word, nap);
       nap = std::min(nap * 2, longest_nap_ns_);
       continue;
     }
     nap = kMillisecond;
     if (ThreadDrives()) {
-      FutexWait(thread_word_, word, nap);  // gives the woken waiter time to take the seat
+      FutexWait(thread_word_, word, nap);  // time for the woken waiter to become the driver
     }
   }
 }
 
 bool DriverSeat::ThreadDrives() {
-  // Only the driver reads these bytes, so that a sleeping driver finds the bytes that were written
-  // to wake it.
+  // Only the driver drains the descriptor. So if a driver sleeps, it finds the bytes that were
+  // written to wake it.
   DrainWakeFd();
   int idle = 0;
   while (idle < 2 && waiter_count_.load(std::memory_order_relaxed) == 0) {
@@ -336,7 +340,7 @@ bool DriverSeat::ThreadDrives() {
   const int timeout = armed ? TimeoutMs(polled_.next_deadline()) : 0;
   thread_sleeps_.store(armed, std::memory_order_relaxed);
   driver_.store(kFree, std::memory_order_release);
-  // A and B.
+  // A and B. See Submit and Leave.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool handed_over = WakeOneWaiter();
   if (armed && !handed_over && jobs_.Empty() && !stopping_.load(std::memory_order_relaxed)) {
@@ -345,7 +349,7 @@ bool DriverSeat::ThreadDrives() {
   }
   thread_sleeps_.store(false, std::memory_order_relaxed);
   if (idle < 2 && !handed_over) {
-    sched_yield();  // let a waiter run whose work is done, so that it unregisters
+    sched_yield();  // lets a waiter run whose work is done, so that it leaves waiters_
   }
   return handed_over;
 }
@@ -379,7 +383,7 @@ bool DriverSeat::WakeOneWaiter() {
   }
   absl::MutexLock lock(&waiters_mutex_);
   for (Waiter* waiter : waiters_) {
-    if (!waiter->work->done()) {  // a waiter whose work is done will not drive
+    if (!waiter->work->done()) {  // a waiter whose work is done does not drive
       waiter->word.store(1, std::memory_order_release);
       FutexWake(waiter->word);
       return true;
@@ -392,8 +396,8 @@ void DriverSeat::WakeThread() {
   if (!own_thread_) {
     return;
   }
-  // The thread reads the word before it tries to take the seat, so a change in between ends its nap
-  // at once.
+  // ThreadMain reads the word before TryTake. If the word changes in between, FutexWait returns at
+  // once.
   thread_word_.fetch_add(1, std::memory_order_release);
   FutexWake(thread_word_);
   if (thread_sleeps_.load(std::memory_order_relaxed)) {

@@ -10,10 +10,10 @@
 namespace entrain {
 namespace {
 
-constexpr size_t kMaxPremature = 4096;  // limits the memory that peers can make this process
-                                        // allocate
-// The context of control messages between runtimes. Communicators have other contexts. The text of
-// such a message is a status. OK withdraws the last status.
+// Limits the memory that peers can make this process allocate.
+constexpr size_t kMaxPremature = 4096;
+// The context of control messages between processes. No communicator has this number. The text of
+// such a message is a status (Causes). OK withdraws the last status.
 constexpr Context kOfRuntimes = 0;
 
 absl::string_view KeyOf(const PeerId& id) {
@@ -79,7 +79,7 @@ int Engine::Poll() {
 
 void Engine::Flush() {
   for (auto& transport : transports_) {
-    transport->Poll();  // AfterPoll handles the events later
+    transport->Poll();  // AfterPoll handles the events of this Poll later
   }
 }
 

@@ -1,14 +1,15 @@
-// The engine polls the transports, runs the calls that are ready, and watches deadlines. It owns
-// the transports, one endpoint per peer process, and the contexts of this process's communicators.
+// The engine. It owns the transports, one endpoint per peer process, and the contexts of this
+// process's communicators. It polls the transports, runs the calls that are ready, and checks
+// deadlines.
 //
-// Its DriverSeat (driver_seat.h) decides which thread drives and which threads sleep. Everything
-// marked [driver] runs only on the driver.
+// Class DriverSeat (driver_seat.h) decides which thread is the driver and which threads sleep.
+// Functions marked [driver] may be called only by the driver.
 //
 // Invariants:
 //   1 Completions, events and jobs run on the driver, one at a time.
-//   2 While a transport is polled, no code posts to, revokes or closes an endpoint. A completion
-//     that needs to do so calls NeedAttention instead. The owner then does it in Attend, after the
-//     transports have returned.
+//   2 While a transport is in Poll, no code may post to, revoke or close an endpoint. If a
+//     completion needs to do so, it calls NeedAttention. The owner then does it in Attend, after
+//     all transports have returned from Poll.
 #pragma once
 
 #include <atomic>
@@ -34,33 +35,35 @@
 
 namespace entrain {
 
-// A communicator as the engine sees it. All functions are [driver]. Only OnEarly is called inside a
-// transport's Poll.
+// The engine's view of a communicator. All functions are [driver]. Only OnEarly may be called while
+// a transport is in Poll.
 class ContextOwner {
  public:
   virtual ~ContextOwner() = default;
-  // Does the work that completions and events could not do themselves.
+  // Does what completions and events may not do inside Poll.
   virtual void Attend() = 0;
   virtual void OnControl(Endpoint& from, absl::string_view message) = 0;
   virtual void OnLost(Endpoint& from, const absl::Status& why) = 0;
-  // Returns the first instant at which OnTick must be called.
+  // Returns the earliest time at which OnTick must be called.
   virtual Deadline next_tick() const = 0;
   virtual void OnTick(int64_t now_ns) = 0;
-  // Called inside a transport's Poll. May compare calls, take notes and call NeedAttention. Must
-  // not post.
+  // Called when a message arrives before its receive is posted, mostly inside a transport's Poll.
+  // May compare descriptors, record the message and call NeedAttention. Must not post.
   virtual void OnEarly(Endpoint& from, const Envelope& envelope) = 0;
-  // Returns the name of a call under way whose input or output touches these bytes, or an empty
-  // string if there is no such call.
+  // Returns the name of a call in progress that has an input or output buffer in these bytes.
+  // Returns an empty string if there is none.
   virtual std::string UserOf(ConstBytes bytes) const = 0;
-  // Called when the engine is about to end.
+  // Called when the engine is about to shut down.
   virtual void OnShutdown() = 0;
-  // Returns the time at which the oldest call under way was started, or nullopt if no call is under
-  // way.
+  // Returns the time at which the oldest call in progress was started. Returns nullopt if no call
+  // is in progress.
   virtual std::optional<int64_t> waits_since() const = 0;
-  // Finds the rank that holds up this communicator's oldest call, so that the engine can answer a
-  // rank that waits for this rank in another communicator. Runs `then` once, after FindOut has
-  // returned. `why` is the error by which the call would end now. `why` is OK if the call is over
-  // or if no rank holds the call up. Returns the time by which `then` runs.
+  // Finds the rank for which this communicator's oldest call waits. The engine uses the result to
+  // answer a rank that waits for this rank in another communicator.
+  //
+  // Calls `then` once, after FindOut has returned. `why` is the error with which the call would end
+  // now. `why` is OK if the call is over or waits for no rank. Returns the time at which `then` is
+  // called at the latest.
   using HeldUpBy = absl::AnyInvocable<void(const absl::Status& why)>;
   virtual Deadline FindOut(HeldUpBy then) = 0;
 };
@@ -68,58 +71,62 @@ class ContextOwner {
 class Engine final : public Events, private Polled {
  public:
   explicit Engine(const SeatOptions& options);
-  // Ends every communicator, closes every endpoint and ends the thread. Must be called once, and
-  // not from the engine's thread. The engine lives until its last holder releases it. So a thread
-  // that returns from a wait can still use the engine, and finds that every work is done.
+  // Ends all communicators, closes all endpoints and ends the engine's thread. Must be called once,
+  // and not by the engine's thread. The engine object exists until its last owner releases it. So a
+  // thread that returns from a wait can still use the engine. The thread finds that its work is
+  // over.
   void Shutdown();
-  // Returns an error if the constructor or AddTransport could not get a descriptor, else OK.
+  // Returns an error if the constructor or AddTransport could not create or watch a descriptor,
+  // else OK.
   const absl::Status& status() const { return status_; }
 
-  // Adds a transport. All transports must be added before any other function is called, the best
-  // transport first.
+  // Adds a transport. Must be called before all other functions except status(). The transport to
+  // prefer must be added first.
   void AddTransport(std::unique_ptr<Transport> transport);
   void Start() { seat_.Start(); }
   const std::vector<std::unique_ptr<Transport>>& transports() const { return transports_; }
   const Clock& clock() const { return clock_; }
 
   // ---- Any thread
-  // Through the seat, threads submit jobs, wait for works, and become the driver.
+  // Submits jobs, waits for works, and makes threads the driver.
   DriverSeat& seat() { return seat_; }
   CallerFunctions& functions() { return functions_; }
-  // Returns a context number that was never used, or 0 if all numbers are used up. From now on the
-  // engine keeps messages for this number.
+  // Returns a context number that was never used before. Returns 0 if all numbers are used up. From
+  // now on, the engine keeps messages for this context.
   Context ReserveContext();
-  // Gives back a number of ReserveContext that will not be used.
+  // Releases a number of ReserveContext that will not be used.
   void ReleaseContext(Context context);
 
   // ---- [driver]
-  // Returns the endpoint to a peer. Connects on first use, over transports_[transport].
+  // Returns the endpoint to a peer. The first call for a peer connects, over
+  // transports_[transport].
   absl::StatusOr<Endpoint*> Connect(const PeerId& peer, size_t transport,
                                     absl::string_view address);
-  // Returns the status with which the endpoint's path ended, or OK while the path works.
+  // Returns the error with which the path of the endpoint ended. Returns OK while the path works.
   absl::Status PathStatus(const Endpoint* endpoint) const;
   void OpenContext(Context context, std::shared_ptr<ContextOwner> owner);
-  // Drops data for the context from now on. The owner of the context still gets control messages,
-  // lost paths and ticks. It needs them because the ranks may agree on the ranks that go on, even
-  // after their communicator has ended (lib/comm/survivors.h).
+  // From now on, drops data for the context. Its owner still gets control messages, OnLost and
+  // OnTick. It needs them because after a failure the ranks may still agree on the ranks that go on
+  // (lib/comm/survivors.h).
   void RevokeContext(Context context);
-  // Revokes the context. Releases the owner after the current turn.
+  // Revokes the context. Releases its owner at the end of the current Turn.
   void CloseContext(Context context);
-  // Tells the peers that this region is not needed any more. If a call uses it, does nothing and
-  // returns an error that names the call.
+  // Tells the peers that this process no longer needs the region. If a call uses the region, does
+  // nothing and returns an error with the name of the call.
   absl::Status Retire(const SharedRegion& region);
-  // Retires the region as soon as no call uses it.
+  // Calls Retire as soon as no call uses the region.
   void RetireWhenUnused(std::shared_ptr<const SharedRegion> region);
-  // Returns FAILED_PRECONDITION, naming the call, if a call has a buffer in these bytes.
+  // Returns FAILED_PRECONDITION with the name of a call that has a buffer in these bytes. Returns
+  // OK if there is no such call.
   absl::Status CheckUnused(ConstBytes bytes) const;
-  // Sends now the messages that the driver would otherwise send before it leaves (see NeedFlush).
-  // Sends only as much as the peers accept now. Needed if the process may exit as soon as the
-  // caller returns. Must not be called inside a transport's Poll.
+  // Sends now what the driver would otherwise send before it leaves (see NeedFlush), as far as the
+  // peers accept it now. Needed if the process may exit as soon as the caller returns. Must not be
+  // called inside a transport's Poll.
   void Flush();
-  // Asks for a call of owner->Attend() after the transports have been polled.
+  // Makes the engine call owner->Attend() after all transports have returned from Poll.
   void NeedAttention(ContextOwner* owner);
-  // Among the communicators with a call under way, except `asked`, returns the one that has waited
-  // longest. Returns null if there is none.
+  // Returns the owner of the call that has waited longest, among all communicators except `asked`.
+  // Returns null if no call is in progress there.
   std::shared_ptr<ContextOwner> WaitsElsewhere(const ContextOwner* asked) const;
 
   Causes& causes() { return causes_; }
@@ -143,8 +150,8 @@ class Engine final : public Events, private Polled {
     Endpoint* from;
     std::string text;
   };
-  // A message of a peer about a context that the peer has opened and this process has only
-  // reserved. It is kept until the context is opened here.
+  // A message for a context that the peer has already opened. This process has only reserved the
+  // number. The message is kept until OpenContext.
   struct Premature {
     Context context;
     Endpoint* from;
@@ -170,13 +177,13 @@ class Engine final : public Events, private Polled {
   std::atomic<uint32_t> next_context_{1};
   ContextStates contexts_;  // each a ContextState
 
-  // [driver] only:
+  // Used only by the driver:
   std::vector<std::unique_ptr<Path>> paths_;
   absl::flat_hash_map<std::string, Path*> path_of_peer_;
   absl::flat_hash_map<const Endpoint*, Path*> path_of_endpoint_;
   absl::flat_hash_map<Context, std::shared_ptr<ContextOwner>> owners_;
   std::vector<std::shared_ptr<ContextOwner>> closed_owners_;
-  std::vector<std::shared_ptr<const SharedRegion>> retiring_;  // calls still use them
+  std::vector<std::shared_ptr<const SharedRegion>> retiring_;  // regions for RetireWhenUnused
   std::vector<ContextOwner*> attention_;
   std::vector<ControlMessage> control_;
   std::vector<Premature> premature_;

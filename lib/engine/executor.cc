@@ -59,7 +59,6 @@ OwnedBuffer Executor::TakeScratch() {
   return std::move(scratch_);
 }
 
-// Returns the loans of a call that is over.
 void Executor::ReleaseLoans() {
   for (Pending& slot : slots_) {
     if (slot.loan.lent != nullptr) {
@@ -80,8 +79,8 @@ bool Executor::NextLane(LaneRun& run) {
   return true;
 }
 
-// Posts rounds and does operations until the lane has to wait. When the lane is over, continues
-// with the next lane in the same window slot.
+// Posts rounds and runs operations until the lane must wait. When a lane is over, continues with
+// the next lane in the same slot of the window.
 void Executor::StepLane(LaneRun& run) {
   while (!stopped_) {
     const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];
@@ -215,7 +214,7 @@ void Executor::PostRound(LaneRun& run) {
   run.ops_done = before != nullptr && before->ops_done;
   run.op = 0;
   pending_ += run.outstanding;
-  // Post receives first, so that messages find their buffers at once.
+  // Receives first, so that a message that arrives finds its buffer.
   for (const Direction direction : {Direction::kRecv, Direction::kSend}) {
     for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
       if (schedule_.transfers[t].direction == direction && !done(t)) {

@@ -50,7 +50,7 @@ InlineEnd InlineCall::RunRound(uint32_t index, InlineBackoff& backoff) {
   }
   if (round.ops > 0) {
     if (!progress_.lent.empty() && !plan_.ops_before_sends[index]) {
-      // AwaitTaken polls the endpoint again, which may overwrite the messages.
+      // AwaitTaken polls the endpoints again, which may overwrite the received messages.
       Keep();
       if (const InlineEnd end = AwaitTaken(round, backoff); end != InlineEnd::kDone) {
         return end;
@@ -114,8 +114,8 @@ InlineEnd InlineCall::AwaitTaken(const Round& round, InlineBackoff& backoff) {
 
 InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
   const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
-  // A round that also sends can continue only when all its messages have arrived. If ranks share
-  // cores and one message is missing, this rank does not poll for the other messages. Polling would
+  // If the round also sends, it continues only after all its messages have arrived. So if ranks
+  // share cores and one message is missing, this rank does not look for further messages. It would
   // take the core that a peer needs to send the missing message.
   const bool in_turn = crowded_ && sends_ > 0;
   while (sends_ < round.transfers) {
@@ -151,8 +151,8 @@ InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
     if (missing == 0) {
       break;
     }
-    // The last message is being written, so keep the core. In all other cases another process may
-    // need the core to send a message.
+    // The rest of the last message is being written, so this thread keeps the core. In all other
+    // cases another process may need the core to send a message.
     if (part && missing == 1) {
       backoff.Expect();
     }

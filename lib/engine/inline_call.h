@@ -1,7 +1,7 @@
-// A small blocking call on the inline path. The calling thread moves all messages itself, without
-// posting, queueing or allocating anything. An executor would send and receive the same messages.
-// So one rank may use the inline path while another uses an executor. If the inline path cannot
-// finish, an executor continues from progress().
+// The inline path: the calling thread runs a small blocking call itself. It sends and receives all
+// messages without posting, queueing or allocating anything. An executor would send and receive the
+// same messages. So one rank may use the inline path while another rank uses an executor. If the
+// inline path cannot finish a call, an executor continues from progress().
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace entrain {
 
-// The outcomes of an inline call. After any value but kDone an executor must continue.
+// How an inline call ends. After every value except kDone, an executor must continue the call.
 enum class InlineEnd : uint8_t { kDone, kNoFit, kNoRoom, kOtherFirst, kWaitedLong, kEngineWanted };
 inline constexpr std::array<absl::string_view, 6> kInlineEnds = {
     "the call is over",
@@ -32,17 +32,18 @@ constexpr absl::string_view SentenceOf(InlineEnd end) {
   return kInlineEnds[static_cast<size_t>(end)];
 }
 
-// The backoff of a call whose thread became the driver through DriverSeat::TakeIfQuiet.
+// How an inline call waits. Its thread must have become the driver through DriverSeat::TakeIfQuiet.
 class InlineBackoff {
  public:
   explicit InlineBackoff(DriverSeat& seat) : seat_(seat) {}
-  // Returns false if the call has waited long enough, or if another thread needs the engine.
+  // Returns false if the call has waited long enough, or if another thread needs the driver.
   bool Wait() {
     const bool crowded = seat_.crowded();
     return !seat_.wanted() &&
            (backoff_.Spin(crowded) || backoff_.Yield(seat_.clock().Now(), crowded));
   }
-  // After a Wait that returned false: returns whether another thread needs the engine.
+  // Call after Wait has returned false. Returns true if the reason is that another thread needs the
+  // driver.
   bool wanted() const { return seat_.wanted(); }
   void Expect() { backoff_.Expect(); }
 
@@ -53,8 +54,8 @@ class InlineBackoff {
 
 class InlineCall {
  public:
-  // The call's reduction must not be a function of the caller. `scratch` has plan.slot_bytes bytes.
-  // All arguments must outlive this object.
+  // The reduction of the call must not be a function of the caller. `scratch` must have
+  // plan.slot_bytes bytes. All arguments must outlive this object.
   InlineCall(const Plan& plan, const Call& call, const Descriptor& descriptor, const Wiring& wiring,
              const Kernels& kernels, std::byte* scratch);
 
@@ -65,13 +66,13 @@ class InlineCall {
 
  private:
   InlineEnd RunRound(uint32_t index, InlineBackoff& backoff);
-  // SendAll returns kDone when the round's sends are done or lent, ReceiveAll when its receives are
-  // done.
+  // SendAll returns kDone when the messages of all sends are copied or lent. ReceiveAll returns
+  // kDone when all receives of the round are done.
   InlineEnd SendAll(const Round& round);
   InlineEnd ReceiveAll(const Round& round, InlineBackoff& backoff);
-  // Waits until the peers have taken the messages sent by RTS.
+  // Waits until the peers have read all messages that were sent by RTS.
   InlineEnd AwaitTaken(const Round& round, InlineBackoff& backoff);
-  // Copies to scratch the messages of this round that still lie in an endpoint's memory.
+  // Copies to scratch the messages of this round that are still in the memory of an endpoint.
   void Keep();
 
   const Plan& plan_;
@@ -81,8 +82,8 @@ class InlineCall {
   const Lane& lane_;
   std::byte* const scratch_;
   Progress progress_;
-  absl::InlinedVector<Lent, 8> lent_;  // messages of this round that are in an endpoint's memory
-  uint32_t sends_ = 0;                 // number of sends in this round
+  absl::InlinedVector<Lent, 8> lent_;  // messages of this round in the memory of an endpoint
+  uint32_t sends_ = 0;                 // number of sends of this round
   bool crowded_ = false;
 };
 

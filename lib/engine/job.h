@@ -5,7 +5,7 @@
 
 namespace entrain {
 
-// A job deletes itself, or its submitter keeps it alive.
+// A job deletes itself in Run, or its submitter keeps it alive until Run has returned.
 class Job : public MpscNode {
  public:
   virtual ~Job() = default;

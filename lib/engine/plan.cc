@@ -12,7 +12,7 @@
 namespace entrain {
 namespace {
 
-// Turns regions into places, lane by lane.
+// Converts regions to places, lane by lane.
 class Cutter {
  public:
   Cutter(const Schedule& schedule, const Layout& in, const Layout& out, int64_t element_bytes)
@@ -23,8 +23,8 @@ class Cutter {
         in_begin_(in.first[static_cast<size_t>(InputWindow(schedule.spec).first)]),
         out_begin_(out.first[static_cast<size_t>(OutputWindow(schedule.spec).first)]) {}
 
-  // Begins a lane. Returns the bytes of its scratch. The scratch blocks are contiguous, because a
-  // region of several blocks must be contiguous in memory.
+  // Begins a lane. Returns the bytes of its scratch. The scratch blocks lie one after the other,
+  // because a region of several blocks must be contiguous in memory.
   int64_t Enter(const Lane& lane) {
     lane_ = &lane;
     scratch_.assign(1, 0);
@@ -54,9 +54,10 @@ class Cutter {
   std::vector<int64_t> scratch_;
 };
 
-// Returns true if the round fits the inline path: it has few transfers, no message is longer than
-// kMaxInlineBytes, and at most one receive is from each peer. Long messages from several peers do
-// not fit, because they are faster if an executor receives them concurrently.
+// Returns true if the round can run on the inline path. It may have at most kMaxTransfers
+// transfers, at most one receive from each peer, and no message longer than kMaxInlineBytes. Long
+// messages from several peers are excluded, because an executor receives them concurrently and
+// therefore faster.
 bool FitsInline(const RoundFacts& round) {
   constexpr uint32_t kMaxTransfers = 64;  // bits of Progress::done
   constexpr int64_t kLongOfSeveral = 1 << 20;
@@ -68,7 +69,7 @@ bool ReadOnce(const TransferFacts& transfer) {
   return transfer.only_read && transfer.ends_with_round;
 }
 
-// Receives one message of each combination into its result.
+// For each combination, receives one message directly into the result.
 Plan::Places PlacesApart(const Plan& plan, const Facts& facts) {
   Plan::Places apart = plan.places;
   std::vector<bool> taken(plan.ops.size());
@@ -106,14 +107,14 @@ void SetFlags(Plan* plan) {
   plan->apart = PlacesApart(*plan, facts);
 }
 
-// Rounds up to whole cache lines. The scratch of lanes, and the copies for the caller's own
-// function, begin at cache lines.
+// Rounds up to a multiple of a cache line. The scratch of a lane and the copies of SetAside begin
+// at cache lines.
 int64_t Aligned(int64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-// Returns the bytes of the copies that SetAside makes: the result, and the other operands that are
-// in the caller's buffers.
+// Returns the bytes of the copies that SetAside makes for an operation: its result, and its other
+// operands that are in the caller's buffers.
 int64_t AsideBytesOf(const Plan& plan, uint32_t index) {
   const LocalOp& op = plan.schedule->ops[index];
   int64_t copies = 1;
@@ -123,13 +124,14 @@ int64_t AsideBytesOf(const Plan& plan, uint32_t index) {
   return op.kind == LocalKind::kCombine ? copies * Aligned(plan.ops[index].bytes) : 0;
 }
 
-// Returns true if messages may be received into the memory of results before these are computed.
+// Returns true if Plan::apart may be used: if a message may be received into the memory of a result
+// before the result is computed.
 bool MayUseApart(const Call& call) {
   const auto in = reinterpret_cast<uintptr_t>(call.in.data),
              out = reinterpret_cast<uintptr_t>(call.out.data);
   const bool overlap = in == out || (in < out + static_cast<uint64_t>(call.out.bytes) &&
                                      out < in + static_cast<uint64_t>(call.in.bytes));
-  // The caller's own function and a merge need not work if the result is also an operand.
+  // For the caller's own reduction and for a merge, the result must not be an operand too.
   return !overlap && call.reduction.op != ReduceOp::kCustom && call.reduction.merging == nullptr;
 }
 
@@ -223,8 +225,8 @@ void Binding::Combine(std::byte* scratch, uint32_t index, absl::Span<const Lent>
     sources.push_back(Source(scratch, places_.operands[op.first_operand + i], lent));
   }
   if (call_.reduction.merging != nullptr) {
-    // The sources are the ranks' contributions in rank order, because the planner chooses such
-    // algorithms for merges (Order::kAtOnce).
+    // The sources are the contributions of the ranks in rank order. For merges the planner chooses
+    // only algorithms with this property (Order::kAtOnce).
     Merge(kernels_, *call_.reduction.merging, call_.dtype, dst, sources, count);
     return;
   }

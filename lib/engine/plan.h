@@ -1,6 +1,6 @@
-// A plan is a schedule with sizes: it says where every region lies. A binding adds the buffers of
-// one call, and runs the local operations. The executor or the inline path (inline_call.h) moves
-// the messages.
+// A plan is a schedule with sizes: it has the byte offset of every region. A Binding adds the
+// buffers of one call, and runs the local operations. The executor or the inline path
+// (inline_call.h) sends and receives the messages.
 #pragma once
 
 #include <cstddef>
@@ -18,48 +18,50 @@
 
 namespace entrain {
 
-// A region in bytes. `offset` counts from the beginning of the caller's buffer, or of the lane's
-// scratch.
+// A region in bytes. `offset` counts from the beginning of the caller's input or output, or of the
+// lane's scratch.
 struct Place {
   Slot slot = Slot::kIn;
   int64_t offset = 0, bytes = 0;
 };
 
-// The largest message on the inline path.
+// The size limit of a message on the inline path.
 constexpr int64_t kMaxInlineBytes = 2 << 20;
 
-// The data that all calls of one shape share. Does not change after Make.
+// The data that all calls of one shape share. Make returns it; it does not change afterwards.
 struct Plan {
   std::shared_ptr<const Schedule> schedule;
   const char* algorithm = "";
   int64_t element_bytes = 1;
   int window = 1;
-  std::vector<Place> ops;  // the result of each operation of the schedule
-  // The places of the schedule's transfers and operands.
+  std::vector<Place> ops;  // where each operation of the schedule stores its result
+  // Where the messages of transfers and the operands of operations are.
   struct Places {
     std::vector<Place> transfers, operands;
   };
   Places places;
-  // The places for calls whose input and output do not overlap. For each combination into the
-  // output, one message is received into the memory of the result instead of into scratch. Empty
-  // if these places would equal `places`.
+  // Used instead of `places` if input and output do not overlap. Each combination into the output
+  // then receives one of its messages directly into the memory of the result, not into scratch.
+  // Empty if it would be equal to `places`.
   Places apart;
-  int64_t slot_bytes = 0;  // scratch of the largest lane
-  // Additional scratch for the copies that Binding::SetAside makes for the caller's own function.
+  int64_t slot_bytes = 0;  // bytes of scratch for the largest lane
+  // Bytes of additional scratch for the copies that Binding::SetAside makes for the caller's own
+  // reduction.
   int64_t aside_bytes = 0;
   bool fits_inline = false;  // see inline_call.h
-  // By round: true if the operations write nothing that the round sends. The operations then need
-  // not wait for the round's sends.
+  // By round. True if the operations write to no memory that the round sends. The operations then
+  // need not wait for the sends.
   std::vector<bool> ops_before_sends;
-  // By transfer: true if the message is only read, and only by the operations of its own round. The
-  // message then need not be copied to scratch.
+  // By transfer. True if nothing but the operations of the same round uses the received message,
+  // and they only read it. The message then need not be copied to scratch.
   std::vector<bool> read_once;
-  // By transfer: true if the message is read_once and the operations do not wait for the round's
-  // sends. The sender may then lend the message. (If two ranks lent to each other and each waited
-  // first for its own send, both would wait forever.)
+  // By transfer. True if the message is read_once and the operations need not wait for the round's
+  // sends. The receiver may then read the message in the sender's memory. (The second condition
+  // prevents a deadlock: two ranks could otherwise each wait for its own send before reading the
+  // other's message.)
   std::vector<bool> may_be_lent;
 
-  // Returns the bytes of scratch of a window slot, for a call with this reduction.
+  // Returns the bytes of scratch for one slot of the window, for a call with this reduction.
   int64_t SlotBytes(const Reduction& reduction) const {
     return slot_bytes + (reduction.op == ReduceOp::kCustom ? aside_bytes : 0);
   }
@@ -68,24 +70,24 @@ struct Plan {
                    const Layout& in, const Layout& out, int64_t element_bytes, int window);
 };
 
-// A message that was not copied to its place. Its bytes are at `data` instead (see Loan in
+// A received message that was not copied to `place`. Its bytes are at `data` (see Loan in
 // transports/transport.h).
 struct Lent {
   Place place;
   const std::byte* data;
 };
 
-// The paths of a call to its ranks.
+// How a call reaches its ranks.
 struct Wiring {
   absl::Span<Endpoint* const> endpoints;  // by rank; null for this rank
-  absl::Span<const Context> contexts;     // by rank: the number that the rank uses for this
-                                          // communicator
+  // By rank: the context number that the rank uses for this communicator.
+  absl::Span<const Context> contexts;
   Context mine = 0;
   uint32_t user_tag = Tag::kUntagged;
-  // The number of the call among the calls with its user tag, from 0. It is the same on all ranks.
+  // The number of the call among the calls with its user tag, from 0; equal on all ranks.
   uint64_t sequence = 0;
-  uint32_t call_number = 0;     // the low bits of `sequence`, which a tag carries
-  bool point_to_point = false;  // all messages use the tag lane of send and recv
+  uint32_t call_number = 0;     // the low bits of `sequence`, as sent in a tag
+  bool point_to_point = false;  // all messages use Tag::kPointToPoint as their lane
   uint8_t LaneOf(int lane) const {
     return point_to_point ? Tag::kPointToPoint : static_cast<uint8_t>(lane);
   }
@@ -97,7 +99,7 @@ struct Wiring {
   }
 };
 
-// The arguments of the caller's own function: result = result ⊕ sources[0] ⊕ sources[1] ⊕ ...
+// The arguments for the caller's own reduction: result = result ⊕ sources[0] ⊕ sources[1] ⊕ ...
 struct Combination {
   std::byte* result = nullptr;
   absl::InlinedVector<const std::byte*, 4> sources;

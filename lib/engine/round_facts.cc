@@ -21,20 +21,20 @@ bool Inside(const Region& inner, const Region& outer) {
          inner.first + inner.blocks <= outer.first + outer.blocks;
 }
 
-// The uses of a region's memory in one round.
+// How one round uses the memory of a region.
 struct Uses {
   bool transferred = false;
-  bool overwritten = false;       // one receive writes all of it
+  bool overwritten = false;       // by a receive that writes all of it
   bool written = false;           // by an operation
   int operands = 0;               // number of operands that share memory with the region
-  bool operand_outside = false;   // one of these operands is not inside the region
-  int64_t operand = -1, op = -1;  // the last of these operands, and its operation
+  bool operand_outside = false;   // such an operand is not inside the region
+  int64_t operand = -1, op = -1;  // the last such operand and its operation
 
   bool none() const { return !transferred && !written && operands == 0; }
 };
 
-// Returns the uses of the memory of `region`, which belongs to a transfer or an operation of the
-// schedule. Does not count the uses by this transfer or operation itself.
+// Returns how the round uses the memory of `region`. `region` belongs to a transfer or an operation
+// of the schedule, whose own use does not count.
 Uses UsesIn(const Schedule& schedule, const Round& round, const Region& region, Buffers buffers) {
   Uses uses;
   for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
@@ -59,11 +59,12 @@ Uses UsesIn(const Schedule& schedule, const Round& round, const Region& region, 
   return uses;
 }
 
-// Returns the facts about a receive into scratch. `round` is the index of the receive's round.
+// Returns the facts about a receive into scratch. `round` is the index of its round in the
+// schedule.
 TransferFacts FactsOfReceive(const Schedule& schedule, const Lane& lane, uint32_t round,
                              const Region& region, const Uses& uses) {
   TransferFacts facts;
-  // No other transfer uses memory that the round receives (invariant 2 of schedules).
+  // No other transfer of the round uses this memory (invariant 2 of collectives/schedule.h).
   facts.only_read = !uses.written && !uses.operand_outside;
   if (uses.operands == 1) {
     facts.operand = uses.operand;
@@ -73,8 +74,8 @@ TransferFacts FactsOfReceive(const Schedule& schedule, const Lane& lane, uint32_
   for (uint32_t r = round + 1; r < lane.first_round + lane.rounds && later.none(); ++r) {
     later = UsesIn(schedule, schedule.rounds[r], region, Buffers::kInPlace);
   }
-  // Operations run after the transfers of their round, so they see the data that overwrites the
-  // message.
+  // A receive in a later round overwrites the message before the operations of that round run. So
+  // these operations do not see the message.
   facts.ends_with_round = later.none() || later.overwritten;
   return facts;
 }
@@ -84,7 +85,7 @@ bool AloneAtResult(const Schedule& schedule, const Round& round, const LocalOp& 
          UsesIn(schedule, round, op.dst, Buffers::kApart).none();
 }
 
-// Adds the facts about a transfer to `of_round`.
+// Adds a transfer to the facts about its round.
 void Add(const Transfer& transfer, const Uses& uses, int64_t bytes, RoundFacts* of_round) {
   of_round->longest = std::max(of_round->longest, bytes);
   if (transfer.direction == Direction::kSend) {

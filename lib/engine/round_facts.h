@@ -1,8 +1,8 @@
-// Facts about the memory that the transfers and operations of a schedule share, round by round.
-// Plan derives its flags from these facts.
+// Describes, for each round of a schedule, which transfers and operations use the same memory. Plan
+// derives its flags from these facts.
 //
-// Two regions share memory if they have a block of one slot in common. If a call is in place, equal
-// blocks of kIn and kOut are the same memory too.
+// Two regions share memory if they have a block of the same slot in common. In an in-place call,
+// equal blocks of kIn and kOut are the same memory too.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,28 @@ struct Plan;
 
 struct RoundFacts {
   uint32_t sends = 0, receives = 0;
-  int64_t longest = 0, longest_received = 0;  // lengths of messages, in bytes
-  bool repeats_peer = false;                  // two of the receives are from the same peer
-  // If the call is in place, an operation of the round writes to memory that the round sends.
+  int64_t longest = 0, longest_received = 0;  // bytes of the longest (received) message
+  bool repeats_peer = false;                  // two receives are from the same peer
+  // In an in-place call, an operation of the round writes to memory that the round sends.
   bool writes_sent = false;
 };
 
-// A receive into scratch. Other transfers have the initial values.
+// About a receive into scratch. For other transfers, the members keep their initial values.
 struct TransferFacts {
-  // The operations of the round only read the message, and each operand that shares its memory lies
+  // The operations of the round only read the message. Each operand that shares memory with it lies
   // inside it.
   bool only_read = false;
-  // No later round of the lane uses the message: nothing touches its memory before a receive that
-  // overwrites all of it.
+  // No later round of the lane uses the message. Its memory is not used any more, or a receive
+  // overwrites all of it first.
   bool ends_with_round = false;
-  // The only operand of the round that shares the memory, and the operation of this operand. -1 if
-  // no operand shares the memory, or if several do.
+  // The operand of the round that shares memory with the message, and the operation of this
+  // operand. -1 if there is no such operand or more than one.
   int64_t operand = -1, op = -1;
 };
 
 struct OpFacts {
-  // The operation combines into kOut. In a call that is not in place, nothing else in the round
-  // uses the memory of the operation's result.
+  // The operation combines into kOut. If the call is not in place, nothing else in the round uses
+  // the memory of the result.
   bool alone_at_result = false;
 };
 
@@ -45,8 +45,8 @@ struct Facts {
   std::vector<OpFacts> ops;
 };
 
-// Returns the facts about a plan that has its schedule and the places of transfers and operations.
-// The time is proportional to the squares of the numbers of transfers and operations in a round.
+// Returns the facts about a plan. The plan must already have its schedule and its places. The time
+// is proportional to the squares of the numbers of transfers and operations in a round.
 Facts FactsOf(const Plan& plan);
 
 }  // namespace entrain

@@ -42,8 +42,8 @@ void UserCombine::Call() {
       break;
     }
   }
-  // Submit under the lock, so that Cancel cannot come between the check and the submission. A
-  // cancelled combination must not be submitted, because the engine may have ended.
+  // Holds the lock during Submit, so that Cancel cannot come between the test and Submit. A
+  // cancelled combination must not be submitted, because the engine may have been destroyed.
   absl::MutexLock lock(&mutex_);
   if (!cancelled_) {
     self_ = shared_from_this();
@@ -53,7 +53,7 @@ void UserCombine::Call() {
 
 void UserCombine::Count(int32_t change) const {
   if (reduction_.inside != nullptr) {
-    // Release: a thread that reads 0 sees what the function did.
+    // Release: a thread that reads 0 sees everything that the function wrote.
     reduction_.inside->fetch_add(change, std::memory_order_release);
   }
 }

@@ -1,9 +1,9 @@
-// One combination by the caller's own function. The function runs on the thread of the caller's
-// functions. The function may block without limit, and the call may end meanwhile. So the function
-// works only on the library's memory, and its result is dropped if the call has ended.
+// One combination by the caller's own reduction function. The function runs on a CallbackThread of
+// the communicator. It may block without limit, and the call may end meanwhile. So the function
+// gets only memory of the library, and its result is dropped if the call has ended.
 //
-// Thread safety: Call runs on the thread of the caller's functions. All other functions are
-// [driver] (lib/engine/engine.h).
+// Thread safety: Call runs on the CallbackThread. All other functions are [driver]
+// (lib/engine/engine.h).
 #pragma once
 
 #include <atomic>
@@ -24,8 +24,8 @@
 
 namespace entrain {
 
-// The engine and thread of a call's own function, and its name in errors ("the user reduction of
-// all_reduce #2").
+// What a combination needs: the engine, the thread that runs the function, and the name of the
+// function in errors ("the user reduction of all_reduce #2").
 struct UserFunctions {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<CallbackThread> thread;
@@ -34,17 +34,17 @@ struct UserFunctions {
 
 class UserCombine final : public Job, public std::enable_shared_from_this<UserCombine> {
  public:
-  // `returned` runs on the driver with the function's return value. If the combination was
-  // cancelled, `returned` does not run.
+  // Called on the driver with the function's return value. Not called if the combination was
+  // cancelled.
   using Returned = absl::AnyInvocable<void(int32_t) &&>;
   static std::shared_ptr<UserCombine> Post(const UserFunctions& functions, DType dtype,
                                            const Reduction& reduction, Combination combination,
                                            Returned returned);
-  // Must be called when the call ends before the function has returned. No further call of the
-  // function begins. A running call may still use its operands, which are in `memory`. So the
-  // combination keeps `memory`.
+  // Must be called if the call ends before the function has returned. The function is not called
+  // again. If it is running, it may still use its operands in `memory`. So this object keeps
+  // `memory`.
   void Cancel(std::shared_ptr<OwnedBuffer> memory);
-  // Returns the time at which the function was called, or 0 if it was not called.
+  // Returns the time at which the function was called. Returns 0 if it was not called yet.
   int64_t since_ns() const { return since_ns_.load(std::memory_order_relaxed); }
   void Run() override;
 
@@ -60,11 +60,11 @@ class UserCombine final : public Job, public std::enable_shared_from_this<UserCo
   const Combination combination_;
   Returned then_;
   std::atomic<int64_t> since_ns_{0};
-  int32_t returned_ = 0;  // written before the job is submitted
+  int32_t returned_ = 0;  // written before Submit
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<OwnedBuffer> memory_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<UserCombine> self_;  // set while the job is submitted
+  std::shared_ptr<UserCombine> self_;  // not null from Submit until Run
 };
 
 }  // namespace entrain

@@ -51,8 +51,8 @@ bool Work::Test() {
 void Work::Then(Continuation then) {
   auto* const node = new Node{std::move(then), continuations_.load(std::memory_order_acquire)};
   while (node->next != Closed()) {
-    // Release: the thread that takes the list sees the node. Acquire: if the list is closed,
-    // status_ is visible.
+    // Release: the thread that takes the list must see the node. Acquire: if the list is closed,
+    // this thread must see status_.
     if (continuations_.compare_exchange_weak(node->next, node, std::memory_order_acq_rel,
                                              std::memory_order_acquire)) {
       return;
@@ -88,8 +88,8 @@ absl::StatusOr<int> Work::Descriptor() {
   if (fd < 0) {
     return ErrnoStatus(errno, "eventfd");
   }
-  // The finishing thread uses a descriptor of its own. The handle may be destroyed before this
-  // thread signals. The caller's descriptor is closed then.
+  // The thread that calls Finish writes to a descriptor of its own. The caller's descriptor may be
+  // closed before that write, because the caller may destroy the handle at any time.
   const int signal = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (signal < 0) {
     const int error = errno;
@@ -117,8 +117,8 @@ void Work::Finish(absl::Status status) {
   status_ = std::move(status);
   Node* const given = continuations_.exchange(Closed(), std::memory_order_acq_rel);
   const absl::Status result = given == nullptr ? absl::OkStatus() : status_;
-  // A waiter may free the work as soon as done_ is set, so read engine_ before. Afterwards the
-  // work's address is only compared. Release: pairs with the acquire in done().
+  // Read engine_ now: a waiter may free the work as soon as done_ is set. After that, `self` is
+  // only compared, never dereferenced. Release: pairs with the acquire in done().
   Engine* engine = engine_;
   const Work* self = this;
   done_.store(1, std::memory_order_release);

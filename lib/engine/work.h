@@ -1,7 +1,8 @@
-// One started call: its state, its status, and the functions to call when it is over.
+// Work: a call that was started, with its state, its status, and the functions to call when it is
+// over.
 //
-// Thread safety: everything public may be called from any thread. Reference counted: the caller's
-// handle and the engine hold one reference each.
+// Thread safety: any thread may call public functions. Reference counted: the caller's handle and
+// the engine each hold one reference.
 #pragma once
 
 #include <atomic>
@@ -21,12 +22,12 @@ namespace entrain {
 
 class Engine;
 
-// A counted pointer to an object with AddRef() and Release().
+// A pointer that owns one reference to an object with AddRef() and Release().
 template <typename T>
 class RefPtr {
  public:
   RefPtr() = default;
-  // Takes over one reference that the caller holds.
+  // Takes over one reference that the caller owns.
   static RefPtr Adopt(T* object) {
     RefPtr pointer;
     pointer.object_ = object;
@@ -58,68 +59,66 @@ class RefPtr {
   T* operator->() const { return object_; }
   T& operator*() const { return *object_; }
   explicit operator bool() const { return object_ != nullptr; }
-  // Gives the reference to the caller.
+  // Transfers the reference to the caller.
   T* Leak() { return std::exchange(object_, nullptr); }
 
  private:
   T* object_ = nullptr;
 };
 
-// The description of a work.
 struct WorkInfo {
   std::string comm;             // the communicator's name; empty: unknown
-  absl::string_view operation;  // lives for ever
+  absl::string_view operation;  // a string constant
   int64_t tag = -1;
-  uint64_t sequence = 0;  // as in Blame; 0: the work is not a single call
+  uint64_t sequence = 0;  // as in Blame; 0: not a single call
   int64_t started_ns = 0;
-  int source = -1;           // sender of a recv_any, once known
-  std::string Name() const;  // as in errors: "all_reduce #2"
+  int source = -1;           // recv_any: rank of the sender, once known
+  std::string Name() const;  // the name in errors, such as "all_reduce #2"
 };
 
 class Work {
  public:
   static constexpr uint64_t kMark = MarkOf("work");
-  // `engine` makes progress for waiters. It may be null if the work is finished before any thread
-  // waits for the work.
+  // `engine` makes progress while a thread waits. It may be null if the work is over before any
+  // thread waits for it.
   explicit Work(Engine* engine) : engine_(engine) {}
   virtual ~Work() { Discard(); }
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
-  // Acquire: pairs with the release in Finish. If this returns true, the data that the call wrote
-  // is visible.
+  // Acquire: pairs with the release in Finish. If this returns true, the data that the call has
+  // written is visible.
   bool done() const { return done_.load(std::memory_order_acquire) != 0; }
-  // Waits until the work is done or `give_up` has passed. Returns true if the work is done.
-  // `background`: the thread sleeps at once instead of spinning.
+  // Waits until the work is over or `give_up` has passed. Returns true if the work is over. If
+  // `background`, the thread sleeps at once instead of spinning.
   bool Wait(Deadline give_up, bool background = false);
-  // Any thread may call this once the work has been started.
+  // Any thread may call this after the work was started.
   virtual WorkInfo Info() const { return {}; }
-  // Some works yield an object that can be taken when the work is over. Returns the mark of this
-  // kind of object, or 0 if the work yields only its status.
+  // Some works produce an object that the caller can take when the work is over. Returns the mark
+  // (MarkOf) of that kind of object. Returns 0 if the work produces only its status.
   virtual uint64_t yields() const { return 0; }
-  // Takes one turn of the engine if no other thread drives it. Returns done().
+  // Calls DriverSeat::Turn once if no other thread drives. Returns done().
   bool Test();
-  // Valid once the work is done.
+  // Valid only after done() has returned true.
   const absl::Status& status() const { return status_; }
 
-  // Calls `then` once when the work is over, on the thread that finishes the work, which is the
-  // engine's driver. If the work is already over, calls `then` on the calling thread. `then` must
-  // not block.
+  // Calls `then` once, when the work is over, on the thread that calls Finish. If the work is
+  // already over, calls `then` at once on the calling thread. `then` must not block.
   using Continuation = absl::AnyInvocable<void(const absl::Status&) &&>;
   void Then(Continuation then);
-  // Calls `done`, a function of the caller, once when the work is over. `done` may block. It runs
-  // on the engine's thread of callbacks, or on the calling thread if the work is already over. If
-  // Notify returns an error, `done` is not called.
+  // Calls `done`, a function of the caller, once, when the work is over. `done` may block. It runs
+  // on the engine's CallbackThread. If the work is already over, it runs at once on the calling
+  // thread. If Notify returns an error, `done` is never called.
   absl::Status Notify(Continuation done);
-  // Returns a descriptor that becomes readable when the work is over, and stays readable. It
-  // belongs to the work and is open as long as the work lives.
+  // Returns a descriptor that becomes readable when the work is over, and stays readable. The work
+  // owns the descriptor and closes it in its destructor.
   absl::StatusOr<int> Descriptor();
 
-  // Returns kMark while this object is a work that was not destroyed.
+  // Returns kMark while this object is a live work.
   uint64_t mark() const { return mark_.value(); }
 
   void AddRef() { references_.fetch_add(1, std::memory_order_relaxed); }
-  // Acquire-release: the last owner sees every other owner's last use.
+  // Acquire-release: the thread that deletes the object sees the last uses by all other owners.
   void Release() {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       delete this;
@@ -128,11 +127,11 @@ class Work {
 
  protected:
   friend class Engine;
-  // Only the engine's driver may call this, or the creator before any other thread knows the work.
-  // Only the first status counts.
+  // Sets the status and marks the work as over. May be called by the engine's driver, or by the
+  // creator before any other thread has a pointer to the work. Only the first call has an effect.
   void Finish(absl::Status status);
 
-  // Its address can be read even if the caller's handle points to an object of another kind.
+  // The first member: mark() reads it even if a handle points to a smaller object of another kind.
   Mark<kMark> mark_;
   Engine* const engine_;
 
@@ -145,9 +144,9 @@ class Work {
     Node* next;
   };
   static Node* Closed();
-  // Drops continuations that were not called, and closes the descriptor.
+  // Deletes the continuations that were not called, and closes the descriptor.
   void Discard();
-  // A list. The continuation that was given last comes first. Closed(): Finish has taken the list.
+  // A linked list, newest first. Equal to Closed() after Finish has taken the list.
   std::atomic<Node*> continuations_{nullptr};
   std::atomic<int> descriptor_{-1};
 };

@@ -1,4 +1,5 @@
-// Random numbers by position, for Draws of packing.h. Also compiled for devices.
+// Random numbers that depend only on a key and a position. For class Draws (packing.h). Also
+// compiled for GPUs.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace entrain {
 
 constexpr uint64_t kDrawStep = 0x9e3779b97f4a7c15u;
 
-// The last step of splitmix64.
+// The output function of splitmix64.
 ENTRAIN_ANYWHERE inline uint64_t Scramble(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

@@ -10,10 +10,11 @@ namespace entrain {
 namespace {
 
 #if defined(ENTRAIN_KERNELS_X86)
-// __builtin_cpu_supports checks the processor and the operating system, which must save the wide
-// registers.
+// __builtin_cpu_supports tests the processor. It also tests that the operating system saves the
+// wide registers.
 bool HasAvx2() {
-  // Checks F16C by hand, since not every compiler's builtin knows it. F16C uses AVX's registers.
+  // The builtins of some compilers do not know F16C, so cpuid is read directly. F16C uses the
+  // registers of AVX.
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
   return f16c && __builtin_cpu_supports("avx2");
@@ -25,7 +26,7 @@ bool HasAvx512() {
 }
 
 bool HasAvx512Bf16() {
-  // Checked by hand, as F16C is.
+  // cpuid is read directly for the same reason as in HasAvx2.
   unsigned a = 0, b = 0, c = 0, d = 0;
   return HasAvx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 5) != 0;
 }

@@ -28,7 +28,7 @@ T Get(const std::byte* from) {
   return value;
 }
 
-// Calls body(Bits()), where Bits is the unsigned integer as wide as an element.
+// Calls body(Bits()). Bits is the unsigned integer type that has the size of an element.
 template <typename Body>
 auto ByWidth(DType dtype, const Body& body) {
   switch (SizeOf(dtype)) {
@@ -46,8 +46,8 @@ auto ByWidth(DType dtype, const Body& body) {
 template <typename Bits>
 constexpr Bits kMagnitude = static_cast<Bits>(std::numeric_limits<Bits>::max() >> 1);
 
-// Finds the k-th largest magnitude digit by digit, from the top digit down. Each step looks at the
-// elements that begin with the digits found so far, and counts these elements by their next digit.
+// Finds the k-th largest magnitude by a radix selection, from the highest digit down. Each pass
+// counts, by their next digit, the elements that begin with the digits found so far.
 template <typename Bits>
 Sieve LargestOf(const Bits* x, int64_t count, int64_t k) {
   constexpr int kDigit = 11;
@@ -76,8 +76,8 @@ Sieve LargestOf(const Bits* x, int64_t count, int64_t k) {
   return sieve;
 }
 
-// Returns one bit, holds(i), for each of up to 64 elements. Works in two steps, so that the first
-// step can be vectorised.
+// Returns one bit for each of up to 64 elements: holds(i). The first loop can be vectorised, so the
+// bits are gathered in a second loop.
 template <typename Holds>
 uint64_t BitsWhere(int64_t count, const Holds& holds) {
   std::array<uint8_t, kWord> bytes{};
@@ -86,7 +86,7 @@ uint64_t BitsWhere(int64_t count, const Holds& holds) {
   }
   uint64_t bits = 0;
   for (size_t at = 0; at < kWord; at += 8) {
-    // Moves byte k's lowest bit to bit 56 + k.
+    // The product moves the lowest bit of byte k to bit 56 + k.
     const uint64_t eight = Get<uint64_t>(reinterpret_cast<const std::byte*>(&bytes[at]));
     bits |= eight * 0x0102040810204080u >> 56 << at;
   }
@@ -139,18 +139,19 @@ int64_t PositionBytes(Chosen::Form form, int64_t count, int64_t values) {
                                     : 0;
 }
 
-// Rounds up to a multiple of 8, because slices lie side by side and each begins at such a multiple.
+// Rounds up to a multiple of 8. Slices are stored one after the other, and each must begin at a
+// multiple of 8.
 int64_t Padded(int64_t bytes) {
   return Ceiling(bytes, 8) * 8;
 }
 
-// Returns the number of values that are handled at a time: a whole number of blocks.
+// Returns the number of values to process at a time: whole blocks, at least kPiece values.
 int64_t ChunkOf(const Packing& packing) {
   return packing.block > 0 ? packing.block * Ceiling(Unpacker::kPiece, packing.block)
                            : Unpacker::kPiece;
 }
 
-// Returns a uniform number in [0, 1).
+// Returns a uniformly distributed number in [0, 1).
 float Fraction(uint32_t draw) {
   return static_cast<float>(draw >> 8) * 0x1p-24f;
 }
@@ -165,10 +166,10 @@ uint16_t ToBF16(float x, uint32_t draw) {
   return static_cast<uint16_t>((overflows ? bits : rounded) >> 16);
 }
 
-// Returns the scale that brings a block into -most .. most. Returns 0 if all values are zero or too
-// small, and NaN if a value is not finite.
+// Returns the scale by which a block is divided to fit into -most .. most. Returns 0 if all values
+// are zero or too small. Returns NaN if a value is not finite.
 float ScaleOf(const float* x, int64_t count, int most) {
-  int32_t largest = 0;  // magnitudes are ordered like their bits
+  int32_t largest = 0;  // magnitudes have the same order as their bits
   for (int64_t i = 0; i < count; ++i) {
     const auto magnitude = static_cast<int32_t>(std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
     largest = magnitude > largest ? magnitude : largest;
@@ -179,8 +180,8 @@ float ScaleOf(const float* x, int64_t count, int most) {
                                                      : scale;
 }
 
-// The codes of a block's values. A code stands for (code * step + shift) times the block's scale,
-// which is the largest magnitude divided by `divisor`.
+// The integer codes of values. A code stands for the value (code * step + shift) * scale. The scale
+// of a block is its largest magnitude divided by `divisor`.
 struct Levels {
   int divisor, least, most;
   float step, shift;
@@ -191,14 +192,14 @@ constexpr Levels LevelsOf(WireFormat format) {
                                        : Levels{1, -2, 1, 2.0F / 3, 1.0F / 3};
 }
 
-// Rounds x * inverse + offset, which is within -128 .. 128, to a code within the levels. Without
-// `fractions`, takes the nearest whole number (of two, the even one). With `fractions`, adds a
-// fraction in [0, 1) and rounds down.
+// Rounds x * inverse + offset to a code between `least` and `most`. The unrounded number is within
+// -128 .. 128. If `fractions` is null, rounds to nearest even. Otherwise adds a fraction in [0, 1)
+// and rounds down.
 void Quantize(int8_t* codes, const float* x, const float* fractions, float inverse,
               const Levels& levels, int64_t count) {
   const int least = levels.least, most = levels.most;
   const float offset = -levels.shift / levels.step;
-  constexpr float kRounds = 0x1.8p23F;  // adding this value rounds to a whole number
+  constexpr float kRounds = 0x1.8p23F;  // the addition of this number rounds to a whole number
   for (int64_t i = 0; i < count; ++i) {
     const float exact =
         x[i] * inverse + (fractions == nullptr ? offset : fractions[i] - 0.5F + offset);
@@ -208,7 +209,8 @@ void Quantize(int8_t* codes, const float* x, const float* fractions, float inver
   }
 }
 
-// Pack two codes of -8 .. 7 into a byte, the first in the low half, and unpack them.
+// PackPairs packs two codes of -8 .. 7 into a byte, the first in the lower half. UnpackPairs
+// decodes them.
 void PackPairs(std::byte* out, const int8_t* codes, int64_t pairs) {
   auto* const bytes = reinterpret_cast<uint8_t*>(out);
   for (int64_t p = 0; p < pairs; ++p) {
@@ -245,9 +247,10 @@ void UnpackQuads(float* out, const std::byte* codes, float scale, int64_t begin,
   }
 }
 
-// Writes values of a packed slice. Values are addressed by their numbers.
+// Writes the values of a packed slice. `begin` is the index of a value in the slice.
 class ValueWriter {
-  static constexpr int64_t kRun = 256;  // values at a time; whole bytes of codes
+  static constexpr int64_t kRun =
+      256;  // values that are processed at a time; their codes fill whole bytes
 
  public:
   ValueWriter(const Kernels& kernels, const Packing& packing, std::byte* out, int64_t values,
@@ -259,7 +262,7 @@ class ValueWriter {
         draws_(draws),
         first_(static_cast<uint64_t>(first)) {}
 
-  // Writes values begin .. begin + count. `begin` must be the first value of a block.
+  // Writes values begin to begin + count - 1. `begin` must be the first value of a block.
   void Write(const void* x, int64_t begin, int64_t count) {
     const auto* const floats = static_cast<const float*>(x);
     if (packing_.format == WireFormat::kFull) {
@@ -310,7 +313,7 @@ class ValueWriter {
     }
   }
 
-  // The unused bits of the last byte are 0.
+  // Sets the unused bits of the last byte to 0.
   void WriteCodes(std::array<int8_t, kRun>& codes, int64_t begin, int64_t count) {
     if (packing_.format == WireFormat::kInt8) {
       std::memcpy(codes_ + begin, codes.data(), static_cast<size_t>(count));
@@ -331,7 +334,7 @@ class ValueWriter {
   const uint64_t first_;
 };
 
-// Gathers the selected values, one chunk at a time.
+// Gathers the selected values and writes them, chunk by chunk.
 template <typename Bits>
 void PackAs(const Kernels& kernels, const Packing& packing, const Chosen& chosen, const Bits* x,
             double factor, ValueWriter writer) {
@@ -438,7 +441,7 @@ Chosen Choose(const Packing& packing, Sieve& sieve, const void* x, int64_t first
     const int64_t bytes =
         Padded(kHeader + PositionBytes(form, count, kept) + ValueBytes(packing, kept));
     const bool fits = form != Chosen::kIndices || count <= int64_t{1} << 32;
-    // A dense slice contains zeros between its values, and int2 cannot represent zero.
+    // In a dense slice, zeros stand for the elements that are not sent. int2 cannot represent zero.
     const bool better = bytes < chosen.bytes ||
                         (chosen.form == Chosen::kDense && packing.format == WireFormat::kInt2);
     if (fits && better) {
@@ -545,7 +548,7 @@ void Unpacker::Values(const Kernels& kernels, void* out, int64_t count) {
   }
   const std::byte* const codes = values_ + 4 * Ceiling(values_count_, packing_.block);
   for (int64_t i = 0; i < count;) {
-    // Stops where the next scale begins.
+    // A block ends where the next scale begins.
     const int64_t value = begin + i, block = value / packing_.block;
     const int64_t end = std::min(count, (block + 1) * packing_.block - begin);
     const auto scale = Get<float>(values_ + block * 4);

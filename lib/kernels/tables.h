@@ -1,5 +1,5 @@
-// The tables of all instruction sets, each in the namespace of its source. The target machine
-// decides which of them exist (CMakeLists.txt).
+// The tables of all instruction sets. Each is in the namespace of its source file. CMakeLists.txt
+// decides which of them are built for a target architecture.
 #pragma once
 
 #include "lib/kernels/kernels.h"

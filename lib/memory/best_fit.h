@@ -1,4 +1,4 @@
-// The rule of all pools of idle memory: a request takes the smallest block that fits.
+// How all pools of idle memory choose a block: the smallest one that fits.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace entrain {
 
-// Removes from `idle` the smallest block for which `fits` returns true, and returns this block.
-// Returns nullopt if no block fits.
+// Removes a block from `idle` and returns it: the smallest block for which `fits` returns true.
+// Returns nullopt if there is none.
 template <typename Block, typename Fits>
 std::optional<Block> TakeBestFit(std::vector<Block>* idle, const Fits& fits) {
   Block* best = nullptr;

@@ -17,7 +17,7 @@ absl::StatusOr<OwnedBuffer> OwnedBuffer::Allocate(int64_t bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("buffer: ", bytes, " bytes cannot be asked for"));
   }
-  if (bytes > std::numeric_limits<int64_t>::max() / 2) {  // rounding up must not overflow
+  if (bytes > std::numeric_limits<int64_t>::max() / 2) {  // otherwise rounding up would overflow
     return absl::ResourceExhaustedError(
         absl::StrCat("out of memory: ", bytes, " bytes could not be had"));
   }
@@ -71,15 +71,16 @@ void BufferPool::Give(OwnedBuffer buffer) {
   }
   absl::MutexLock lock(&mutex_);
   if (idle_bytes_ + buffer.size() > cap_bytes_) {
-    return;  // freed
+    return;  // the buffer is freed after the lock is released
   }
   idle_bytes_ += buffer.size();
   idle_.push_back(std::move(buffer));
 }
 
 void BufferPool::Clear() {
-  std::vector<OwnedBuffer> idle;  // destroyed after the lock is released, so that other threads do
-                                  // not wait for the freeing
+  // Declared before the lock, so that the buffers are freed after the lock is released. Other
+  // threads need not wait for that.
+  std::vector<OwnedBuffer> idle;
   absl::MutexLock lock(&mutex_);
   idle.swap(idle_);
   idle_bytes_ = 0;

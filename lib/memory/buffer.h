@@ -1,4 +1,4 @@
-// Owned, aligned host memory, and a pool that reuses such memory.
+// Host memory with an owner, and a pool that reuses such memory.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@
 
 namespace entrain {
 
-// Owns memory aligned to 64 bytes, or to 4096 bytes if its size is at least 64 KiB. Move-only.
-// Contents are not initialised.
+// Owns aligned memory: to 4096 bytes if its size is at least 64 KiB, otherwise to 64 bytes.
+// Move-only. Contents are not initialised.
 class OwnedBuffer {
  public:
   OwnedBuffer() = default;
-  // Allocates memory. If that fails, returns RESOURCE_EXHAUSTED naming the size; never aborts.
+  // Returns RESOURCE_EXHAUSTED if there is not enough memory. The error text contains the size.
+  // Never aborts.
   static absl::StatusOr<OwnedBuffer> Allocate(int64_t bytes);
   OwnedBuffer(OwnedBuffer&& other) noexcept;
   OwnedBuffer& operator=(OwnedBuffer&& other) noexcept;
@@ -31,8 +32,9 @@ class OwnedBuffer {
   int64_t size_ = 0;
 };
 
-// Reuses buffers: a request gets the smallest idle buffer of at least its size and at most twice
-// its size. Keeps at most `cap_bytes` of idle memory. Thread safety: any thread.
+// A pool of idle buffers. Take returns the smallest idle buffer that has at least `bytes` and at
+// most about twice `bytes`, or a new buffer. The pool keeps at most `cap_bytes` of idle memory;
+// Give frees a buffer that would exceed this. Thread safety: any thread.
 class BufferPool {
  public:
   explicit BufferPool(int64_t cap_bytes) : cap_bytes_(cap_bytes) {}

@@ -35,20 +35,20 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int64_t kHugePage = 2 << 20;
-// Memory is replaced piece by piece: while a piece is replaced, it exists twice.
+// Memory is replaced in pieces of this size, because a piece exists twice while it is replaced.
 constexpr int64_t kPiece = 32 << 20;
 
-// Converts errno of a system call that allocates memory. A shortage becomes RESOURCE_EXHAUSTED.
+// Converts the errno of a system call that allocates memory.
 absl::Status MemoryStatus(int error, absl::string_view doing, int64_t bytes) {
   const std::string what = absl::StrCat(doing, " ", bytes, " bytes of shared memory");
-  if (error == ENOSPC || error == ENOMEM || error == EFBIG) {  // EFBIG: over RLIMIT_FSIZE
+  if (error == ENOSPC || error == ENOMEM || error == EFBIG) {  // EFBIG: above RLIMIT_FSIZE
     return absl::ResourceExhaustedError(absl::StrCat(what, ": ", strerror(error)));
   }
   return ErrnoStatus(error, what);
 }
 
-// Refuses to reserve more memory than the machine has. The kernel would not refuse, but would kill
-// processes to get the memory.
+// Returns RESOURCE_EXHAUSTED for more memory than the machine has. The kernel would not return an
+// error; it would kill processes to get the memory.
 absl::Status CheckAgainstMachine(int64_t bytes) {
   struct sysinfo machine {};
   if (sysinfo(&machine) != 0) {
@@ -61,9 +61,9 @@ absl::Status CheckAgainstMachine(int64_t bytes) {
                                            : MemoryStatus(ENOMEM, "reserving", bytes);
 }
 
-// Asks for transparent huge pages. If the kernel gives them on advice only, it does so at the first
-// touch of a page, not in Reserve. So this function touches all pages now. (It cannot do that
-// before Linux 5.14, and Reserve then gets usual pages.)
+// Requests transparent huge pages. With the kernel setting "advise", a huge page is allocated at
+// the first access, but not by fallocate. So this function populates all pages now. Before Linux
+// 5.14 it cannot, and Reserve then allocates usual pages.
 void AskForHugePages(std::byte* data, int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   if (madvise(data, size, MADV_HUGEPAGE) != 0 ||
@@ -72,7 +72,8 @@ void AskForHugePages(std::byte* data, int64_t bytes) {
   }
 }
 
-// Maps private memory with these contents at `at`. After an error nothing has changed.
+// Maps private memory at `at` and copies `contents` into it. After an error, the old mapping is
+// unchanged.
 absl::Status PutPrivate(std::byte* at, const std::byte* contents, int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   void* const fresh =
@@ -113,7 +114,7 @@ absl::StatusOr<SealedMemory> SealedMemory::Create(int64_t bytes, Pages pages, Ex
   return memory;
 }
 
-// With reserved huge pages, Open also takes the pages: later there may be none left.
+// Reserved huge pages (flags != 0) are allocated here, because none may be left later.
 absl::Status SealedMemory::Open(int64_t bytes, unsigned flags) {
   fd_ = memfd_create("entrain", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
   if (fd_ < 0) {
@@ -176,10 +177,10 @@ absl::Status SealedMemory::Map(Access access) {
   return absl::OkStatus();
 }
 
-// A thread that reads the range during the call may have to wait in the kernel. It never finds the
-// range unmapped, because one mapping replaces the other in one step.
+// A thread that reads the range during the call may be blocked by the kernel for a moment. It never
+// finds the range unmapped, because mmap with MAP_FIXED replaces a mapping atomically.
 absl::StatusOr<SealedMemory> SealedMemory::Replace(std::byte* begin, int64_t bytes) {
-  SealedMemory source;  // the same memory at another address
+  SealedMemory source;  // a second mapping of the same memfd
   ENTRAIN_RETURN_IF_ERROR(source.Open(bytes, 0));
   ENTRAIN_RETURN_IF_ERROR(source.Map(Access::kReadWrite));
   SealedMemory memory;
@@ -197,7 +198,7 @@ absl::StatusOr<SealedMemory> SealedMemory::Replace(std::byte* begin, int64_t byt
         continue;
       }
       status = MemoryStatus(errno, "replacing", piece);
-      // The failed mmap may already have removed the former mapping.
+      // The failed mmap may have removed the old mapping.
       if (const absl::Status put = PutPrivate(begin + at, source.data_ + at, piece); !put.ok()) {
         ENTRAIN_LOG(kError, "memory: ", piece,
                     " bytes of this process cannot be put back in place: ", put.message());
@@ -251,9 +252,9 @@ bool SealedMemory::IsPrivate(const std::byte* begin, int64_t bytes) {
   return from >= until;
 }
 
-// Reserves piece by piece. On older kernels (such as 6.1) a signal undoes all allocations of the
-// current call. If a timer sends signals (a profiler's, for example), one long call would never
-// end.
+// Allocates in small pieces. On older kernels, such as 6.1, a signal undoes everything that the
+// current fallocate has allocated. If a profiler sends signals at intervals, one large fallocate
+// would never finish.
 absl::Status SealedMemory::Reserve(int64_t offset, int64_t bytes) const {
   const int64_t end = offset + bytes;
   while (offset < end) {

@@ -1,6 +1,6 @@
-// Memory that several processes map: a memfd. Its pages are allocated before they are used, so that
-// a shortage of memory is an error and not a signal. The memfd is sealed against a change of its
-// size, and has no name in any file system.
+// Memory that several processes can map: a memfd, which has no name in any file system. The size of
+// the memfd is sealed. Pages are allocated before their first use, so a shortage of memory causes
+// an error and not a signal.
 #pragma once
 
 #include <cstddef>
@@ -12,29 +12,33 @@
 
 namespace entrain {
 
-// Owns the descriptor and the mapping. After Replace the mapping belongs to the owner of the
-// replaced memory. Move-only.
+// Owns a descriptor and a mapping. After Replace, the mapping belongs to the owner of the replaced
+// memory. Move-only.
 class SealedMemory {
  public:
   enum class Pages { kUsual, kHuge };
   enum class Access { kRead, kReadWrite };
-  enum class Exist { kAll, kNone };  // the pages that Create allocates
+  enum class Exist { kAll, kNone };  // whether Create allocates the pages now
 
-  // Creates zeroed memory. kHuge: uses reserved huge pages if the system has them (and rounds the
-  // size up to whole pages of 2 MiB), else transparent huge pages, else usual pages. If memory is
-  // short, returns RESOURCE_EXHAUSTED naming the size.
+  // Creates zeroed memory. kHuge uses the first of these that the system has: reserved huge pages
+  // (the size is then rounded up to a multiple of 2 MiB), transparent huge pages, usual pages.
+  // Returns RESOURCE_EXHAUSTED if there is not enough memory. The error text contains the size.
   static absl::StatusOr<SealedMemory> Create(int64_t bytes, Pages pages = Pages::kUsual,
                                              Exist exist = Exist::kAll);
-  // Maps the memory of a descriptor that another process has passed, and owns the descriptor.
-  // UNAVAILABLE: the descriptor is not sealed memory. `margin` is the number of bytes, in whole
-  // pages, of private memory right before the mapping and right after the mapping.
+  // Maps the memory behind a descriptor that another process has passed. Owns the descriptor, also
+  // after an error. Returns UNAVAILABLE if the descriptor is not sealed memory. Maps `margin` bytes
+  // of private memory directly before and directly after the memory. `margin` must be a multiple of
+  // the page size.
   static absl::StatusOr<SealedMemory> Adopt(int fd, Access access, int64_t margin = 0);
-  // Replaces private memory (IsPrivate), in whole pages from `begin` on, by sealed memory.
-  // Addresses and contents stay. No thread may write to the range during the call. After an error
-  // (RESOURCE_EXHAUSTED if memory is short) the range is private again. If even that fails, the
-  // call logs a warning, and a part of the range stays replaced.
+  // Replaces private memory (see IsPrivate) by sealed memory. The range must consist of whole
+  // pages. Addresses and contents stay the same. No thread may write to the range during the call.
+  //
+  // Returns RESOURCE_EXHAUSTED if there is not enough memory. After an error, the range is private
+  // again. If that is impossible, a part of the range stays sealed memory, and the call logs a
+  // warning.
   static absl::StatusOr<SealedMemory> Replace(std::byte* begin, int64_t bytes);
-  // Returns true if the whole range is private, readable, writable memory that maps no file.
+  // Returns true if the whole range is private memory that is readable and writable and maps no
+  // file.
   static bool IsPrivate(const std::byte* begin, int64_t bytes);
 
   SealedMemory() = default;
@@ -46,19 +50,19 @@ class SealedMemory {
   int64_t size() const { return size_; }
   int fd() const { return fd_; }
 
-  // Allocates the pages of a range. If memory is short, returns RESOURCE_EXHAUSTED naming the
-  // number of bytes.
+  // Allocates the pages of a range. Returns RESOURCE_EXHAUSTED if there is not enough memory. The
+  // error text contains the number of bytes.
   absl::Status Reserve(int64_t offset, int64_t bytes) const;
-  // Enters the existing pages of a range in this process's page tables at once, if the kernel
-  // supports this (5.14). Otherwise the first touch of each page takes a fault.
+  // Maps all pages of a range into this process now, if the kernel can do so (Linux 5.14).
+  // Otherwise the first access to each page causes a page fault.
   void Populate(int64_t offset, int64_t bytes) const;
-  // Keeps the mapping out of forked children.
+  // Excludes the mapping from forked children.
   absl::Status KeepFromChildren() const;
-  // Closes the descriptor. The mapping stays.
+  // Closes the descriptor. The mapping stays valid.
   void CloseDescriptor();
-  // Undoes Replace: puts private memory with the same contents at the same addresses. No thread may
-  // write to the range during the call. After an error a part of the range is still sealed memory,
-  // and stays so after this object is destroyed.
+  // Undoes Replace: the addresses become private memory again, with the same contents. No thread
+  // may write to the range during the call. After an error, a part of the range is still sealed
+  // memory. It stays so after this object is destroyed.
   absl::Status GiveBack();
 
  private:
@@ -71,7 +75,7 @@ class SealedMemory {
   std::byte* data_ = nullptr;
   int64_t size_ = 0;
   int64_t margin_ = 0;
-  bool replaces_ = false;  // the mapping belongs to the owner of the replaced memory
+  bool replaces_ = false;  // true after Replace: the destructor must not unmap the memory
 };
 
 }  // namespace entrain

@@ -17,8 +17,8 @@ uintptr_t Key(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
 
-// Returns true if the error means that the system forbids shared memory. (Other errors mean that
-// memory is short.)
+// Returns true if the error means that the system forbids shared memory. Any other error means that
+// memory is short.
 bool Forbids(int error) {
   return error == EPERM || error == EACCES || error == ENOSYS;
 }
@@ -37,7 +37,8 @@ absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Allocate(
   return region;
 }
 
-// Adds the region to the list first, so that one of two overlapping registrations is refused.
+// Enters the region into the list before it replaces memory. So if two threads register overlapping
+// ranges, one of them gets an error.
 absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Register(Bytes bytes) {
   auto region = std::make_shared<SharedRegion>();
   region->whole = bytes;
@@ -81,8 +82,8 @@ absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Register(Byte
   return region;
 }
 
-// A relaxed load of the count is sufficient: the region was counted before any thread could learn
-// its address.
+// A relaxed load is sufficient. The count was increased before any thread could know the region's
+// address.
 std::shared_ptr<const SharedRegion> SharedRegions::Find(ConstBytes bytes) const {
   if (count_.load(std::memory_order_relaxed) == 0) {
     return nullptr;

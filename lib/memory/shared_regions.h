@@ -1,5 +1,5 @@
-// The memory that a process has allocated for its peers (entrain_mem_alloc) or registered for them
-// (entrain_mem_register). A region is looked up by the address of a buffer. If the buffer of a
+// The memory that a process shares with its peers: allocated by entrain_mem_alloc or registered by
+// entrain_mem_register. A region is found by the address of a buffer in it. If the buffer of a
 // message lies in a region, a transport that can pass descriptors offers the region to the
 // receiving process.
 #pragma once
@@ -18,14 +18,14 @@
 
 namespace entrain {
 
-// Immutable. Lives as long as it has a holder.
+// Immutable after its creation. Shared ownership: destroyed with the last shared_ptr.
 struct SharedRegion {
-  uint64_t id = 0;  // never 0; no other region ever gets the same number
-  // The bytes of the region. If a registered range does not begin and end at a page boundary, its
-  // first and last bytes lie outside of `memory`.
+  uint64_t id = 0;  // not 0; never used again for another region
+  // All bytes of the region. If a registered range does not begin and end at page boundaries, its
+  // first and last bytes are not in `memory`.
   ConstBytes whole;
   bool registered = false;
-  SealedMemory memory;  // empty: no part of the registered range can be mapped
+  SealedMemory memory;  // empty: peers cannot map any part of the region
 
   bool Contains(ConstBytes bytes) const {
     const auto begin = reinterpret_cast<uintptr_t>(whole.data()),
@@ -38,31 +38,34 @@ struct SharedRegion {
 // Thread safety: any thread.
 class SharedRegions {
  public:
-  // Allocates at least 1 byte, aligned to a page.
+  // Allocates `bytes` bytes, at least 1, aligned to a page.
   absl::StatusOr<std::shared_ptr<const SharedRegion>> Allocate(int64_t bytes,
                                                                SealedMemory::Pages pages);
-  // Registers the range. If its whole pages are private memory, replaces them by memory that peers
-  // can map (SealedMemory::Replace); otherwise, or if the system forbids shared memory, peers
-  // cannot map the region. No thread may write to the range during the call. INVALID_ARGUMENT: a
-  // part of the range is already in a region. After an error the range is not registered.
+  // Registers the range as a region. If the whole pages of the range are private memory,
+  // SealedMemory::Replace makes them memory that peers can map. If they are not, or if the system
+  // forbids shared memory, peers cannot map the region.
+  //
+  // No thread may write to the range during the call. Returns INVALID_ARGUMENT if a part of the
+  // range is already in a region. After an error, the range is not registered.
   absl::StatusOr<std::shared_ptr<const SharedRegion>> Register(Bytes bytes);
-  // Returns the region that contains all of these bytes, if peers can map the region; otherwise
-  // null.
+  // Returns the region that contains all these bytes. Returns null if there is none or if peers
+  // cannot map it.
   std::shared_ptr<const SharedRegion> Find(ConstBytes bytes) const;
-  // Returns the region that begins at `begin`, or null.
+  // Returns the region whose first byte is at `begin`, or null.
   std::shared_ptr<const SharedRegion> At(const void* begin) const;
-  // Removes the region from the list. The last holder of the region frees its memory.
+  // Removes the region from the list and returns it. Its memory exists until the last shared_ptr to
+  // it is gone.
   std::shared_ptr<SharedRegion> Remove(const SharedRegion& region);
 
  private:
   void Count() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     count_.store(regions_.size(), std::memory_order_relaxed);
   }
-  std::atomic<size_t> count_{0};  // lets Find return at once if there are no regions
+  std::atomic<size_t> count_{0};  // number of regions; lets Find skip the lock if there are none
   mutable absl::Mutex mutex_;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uintptr_t, std::shared_ptr<SharedRegion>> regions_
-      ABSL_GUARDED_BY(mutex_);  // by first address
+      ABSL_GUARDED_BY(mutex_);  // key: address of the first byte
 };
 
 }  // namespace entrain

@@ -10,7 +10,8 @@
 namespace entrain {
 namespace {
 
-// If √v is smaller, the squares vanish in f32, and the quotient would become 0 / 0.
+// The least value of δ √c₂. With a smaller one, s² could underflow to 0 in f32, and u would be 0 /
+// 0.
 constexpr double kLeastDivisor = 1e-19;
 
 class Agd final : public Optimizer {
@@ -42,7 +43,7 @@ class Agd final : public Optimizer {
   }
 
  private:
-  // Returns the factors of step t, in double. Step numbers are those of rules.h.
+  // Returns the parameters of step `step`, in double. Their names are those of lib/optim/rules.h.
   AgdArgs Rule(int64_t step, double lr) const {
     const auto t = static_cast<double>(step);
     const double c1 = 1 - std::pow(config_.beta1, t);
@@ -60,7 +61,7 @@ class Agd final : public Optimizer {
             .lambda = config_.weight_decay,
             .first_step = step == 1};
   }
-  // Returns the factor of p in (1).
+  // Returns the factor of p in equation (1).
   double DecayOfP(double lr) const {
     if (config_.win || config_.decay == WeightDecay::kCoupled) {
       return 1;
@@ -69,8 +70,8 @@ class Agd final : public Optimizer {
   }
 
   const OptimizerConfig config_;
-  // These counters are diagnostics. Several threads may step slices at once, so the counters are
-  // atomic. No other data depend on the counters, so relaxed order is sufficient.
+  // Counters for diagnostics. Atomic, because several threads may step slices at the same time.
+  // Relaxed, because no other data depend on them.
   mutable std::atomic<int64_t> elements_{0}, adaptive_{0};
 };
 

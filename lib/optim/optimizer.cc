@@ -15,7 +15,7 @@ absl::Status Refuse(absl::string_view name, double value, absl::string_view allo
 }
 
 absl::Status CheckFraction(absl::string_view name, double value) {
-  // Written so that it refuses a NaN.
+  // This form of the comparison is false for a NaN.
   return value >= 0 && value < 1 ? absl::OkStatus() : Refuse(name, value, "in [0, 1)");
 }
 
@@ -34,8 +34,8 @@ absl::Status CheckBetas(const OptimizerConfig& config) {
 
 absl::Status CheckAdamw(const OptimizerConfig& config) {
   ENTRAIN_RETURN_IF_ERROR(CheckBetas(config));
-  // The kernels compute in f32, where a smaller eps is 0. A step on a zero gradient would then
-  // divide 0 by 0.
+  // The kernels compute in f32, in which a smaller eps would be 0. A step with a zero gradient
+  // would then divide 0 by 0.
   if (!(config.eps >= 1e-37) || !std::isfinite(config.eps)) {
     return Refuse("eps", config.eps, "a finite number of at least 1e-37");
   }

@@ -1,8 +1,8 @@
-// Optimizers over flat f32 arrays. All rules are element-wise, so a step on a shard gives its
-// elements the same values as a step on the whole array.
+// Optimizers for flat f32 arrays. All rules are element-wise. So a step on a shard gives the same
+// values as a step on the whole array.
 //
-// An Optimizer holds hyper-parameters and counters. The caller owns the master and state arrays.
-// Thread safety: all functions are const, and may be called from any thread.
+// An Optimizer holds hyper-parameters and counters. The caller owns the parameters and the state
+// arrays. Thread safety: all functions are const and may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,26 @@
 
 namespace entrain {
 
-// kPreview computes the new parameters into `out` and does not change master and state. kCommit
-// also stores them (`out` may be null or equal to master). kPreview and kCommit run the same
-// kernel, so their parameters are bit-identical.
+// kPreview writes the new parameters to `out`, and changes neither `master` nor `state`. kCommit
+// stores the new parameters in `master`, updates `state`, and ignores `out`. Both run the same
+// kernel, so the new parameters are bit-identical.
 enum class Apply { kPreview, kCommit };
 
-constexpr int kMaxStateArrays = 8;  // no rule has more
+constexpr int kMaxStateArrays = 8;  // enough for every rule
 
 struct StepArgs {
   int64_t count = 0;        // elements
-  float* master = nullptr;  // parameters
+  float* master = nullptr;  // the parameters
   const float* grads = nullptr;
-  // The state: state_arrays() arrays of `count` elements, zero before the first step.
+  // state_arrays() arrays of `count` elements. All elements must be zero before the first step.
   absl::Span<float* const> state;
-  float* out = nullptr;  // kPreview: receives the new parameters; must not be master
-  int64_t step = 1;      // 1 for the first committed step
+  float* out = nullptr;  // kPreview: receives the new parameters; must not be `master`
+  int64_t step = 1;      // number of the step; 1 for the first
   double lr = 0;
 };
 
-// For rules that switch between an adaptive and a plain step: the number of elements that commits
-// have moved, and how many of them by an adaptive step.
+// Counts for rules that choose between an adaptive and a plain step for each element. elements: all
+// elements of committed steps. adaptive: those with an adaptive step.
 struct BranchCounts {
   int64_t elements = 0, adaptive = 0;
 };
@@ -41,14 +41,15 @@ struct BranchCounts {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  virtual int state_arrays() const = 0;  // arrays, each as long as the parameters
+  // Returns the number of arrays in StepArgs::state.
+  virtual int state_arrays() const = 0;
   virtual void Step(const StepArgs& args, Apply apply) const = 0;
-  // Returns the counts since creation. They are zero for rules without a switch.
+  // Returns the counts since creation. Zero if the rule makes no such choice.
   virtual BranchCounts branches() const { return {}; }
 };
 
 enum class OptimizerKind : int32_t { kSgd = 0, kAdamw = 1, kAgd = 2, kLion = 3 };
-// agd: kDecoupled p ← (1 - lr wd) p, kFixed p ← (1 - wd) p, kCoupled g ← g + wd p.
+// Only for agd. kDecoupled: p ← (1 - lr wd) p. kFixed: p ← (1 - wd) p. kCoupled: g ← g + wd p.
 enum class WeightDecay : int32_t { kDecoupled = 0, kFixed = 1, kCoupled = 2 };
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::kSgd;
@@ -56,15 +57,16 @@ struct OptimizerConfig {
   bool nesterov = false;
   double beta1 = 0.9, beta2 = 0.999;  // adamw, agd, lion
   double eps = 1e-8;                  // adamw
-  double weight_decay =
-      0;  // sgd: added to the gradient; adamw, lion: decoupled; agd: as `decay` says
-  WeightDecay decay = WeightDecay::kDecoupled;  // agd, as all below
-  double delta = 1e-5;                          // threshold of the switch: below it a step is that
-                                                // of SGD
-  double clip = 0;                              // largest m / max(√v, δ); 0: off
+  // sgd: added to the gradient; adamw, lion: decoupled; agd: see `decay`
+  double weight_decay = 0;
+  // All members below are for agd only.
+  WeightDecay decay = WeightDecay::kDecoupled;
+  // an element makes a plain step if √(v / c₂) is below this (rules.h)
+  double delta = 1e-5;
+  double clip = 0;  // limit of |u| (rules.h); 0: none
   bool amsgrad = false, win = false;
 };
-// Returns an error that names the hyper-parameter and its value if one is wrong.
+// Returns an error if a hyper-parameter is wrong. The error text contains its name and its value.
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerConfig& config);
 
 }  // namespace entrain

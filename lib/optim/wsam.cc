@@ -13,15 +13,15 @@
 namespace entrain {
 namespace {
 
-// Elements of the temporary gradient. It stays in the first-level cache.
+// Elements of the temporary gradient in host memory. This size stays in the first-level cache.
 constexpr int64_t kPart = 4096;
-// Elements of the temporary gradient on a device. A part takes a few launches.
+// Elements of the temporary gradient in device memory. Each part takes a few kernel launches.
 constexpr int64_t kDevicePart = 1 << 20;
 constexpr int64_t kFloat = sizeof(float);
 constexpr double kClipEps = 1e-6;
 
 absl::Status CheckFrom(absl::string_view name, double value, double least) {
-  // Written so that it refuses a NaN.
+  // This form of the comparison is false for a NaN.
   if (value >= least && std::isfinite(value)) {
     return absl::OkStatus();
   }
@@ -29,7 +29,7 @@ absl::Status CheckFrom(absl::string_view name, double value, double least) {
       absl::StrCat(name, " ", value, " is not a finite number >= ", least));
 }
 
-// Elements [begin, begin + count) of a step.
+// The arguments of a step, restricted to elements begin to begin + count - 1.
 class PartOfStep {
  public:
   PartOfStep(const StepArgs& whole, int64_t begin, int64_t count) : args_(whole) {
@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<Wsam>> Wsam::Make(const WsamConfig& config,
   if (!(config.gamma >= 0 && config.gamma < 1)) {
     return absl::InvalidArgumentError(absl::StrCat("gamma ", config.gamma, " is not in [0, 1)"));
   }
-  // The kernels use rho / eps in f32, where a tiny eps would give infinity.
+  // The kernels compute rho / eps in f32, where a smaller eps could give infinity.
   ENTRAIN_RETURN_IF_ERROR(CheckFrom("sam_eps", config.eps, 1e-30));
   ENTRAIN_RETURN_IF_ERROR(CheckFrom("max_norm", config.max_norm, 0));
   return std::unique_ptr<Wsam>(new Wsam(config, std::move(base)));
@@ -92,7 +92,7 @@ absl::Status Wsam::Step(const WsamStep& step, Apply apply) const {
     StepParts(step, apply, made, kPart);
     return absl::OkStatus();
   }
-  // All calls on an object use one stream, so they run one after the other on the device too.
+  // All calls of this object use one stream, so on the device too they run one after the other.
   absl::MutexLock lock(&made_mutex_);
   if (made_.size() == 0) {
     ENTRAIN_ASSIGN_OR_RETURN(made_, PlacedArray::Allocate(&bound->device(), kDevicePart * kFloat));
@@ -101,7 +101,7 @@ absl::Status Wsam::Step(const WsamStep& step, Apply apply) const {
   return absl::OkStatus();
 }
 
-// `made` is memory for a gradient of `most` elements.
+// `made` has room for a gradient of `most` elements.
 void Wsam::StepParts(const WsamStep& step, Apply apply, float* made, int64_t most) const {
   const Kernels& kernels = CurrentKernels();
   const double first = ClipFactor(step.sum), second = ClipFactor(step.second_sum);

@@ -1,15 +1,17 @@
-// Weighted sharpness-aware minimisation (WSAM, arXiv 2305.15817) around any optimizer. A step takes
-// two gradients: g at w, and g₂ at w + e, where e has length ρ in the direction of g. With
-// α = γ / (1 − γ):
+// Weighted sharpness-aware minimisation (WSAM, arXiv 2305.15817), on top of any optimizer. A step
+// uses two gradients: g at w, and g₂ at w + e. The vector e has the length ρ and the direction of
+// g. Let α = γ / (1 − γ).
 //
-//   e = ρ g / (‖g‖ + ε); if adaptive, e = ρ w² g / (‖|w| g‖ + ε)
-//   g and g₂ are clipped to max_norm, each by its own norm, after e was formed
+//   e = ρ g / (‖g‖ + ε);  if adaptive: e = ρ w² g / (‖|w| g‖ + ε)
+//   After e is computed, g and g₂ are clipped to max_norm, each by its own norm.
 //   coupled:    a step of the optimizer with α g₂ + (1 − α) g, computed as g + α (g₂ − g)
 //   decoupled:  a step of the optimizer with g, and w ← w − η α (g₂ − g)
 //
-// Everything but the norms is element-wise. The norms are passed as sums of squares, which the
-// caller adds up over slices and over ranks. The object holds no state. Thread safety: all
-// functions are const, and may be called from any thread.
+// Everything except the norms is element-wise. The caller passes the norms as sums of squares,
+// which it must add up over all slices and all ranks.
+//
+// A Wsam object has no state that influences a result. Thread safety: all functions are const and
+// may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -31,30 +33,30 @@ struct WsamConfig {
 };
 
 struct WsamStep {
-  StepArgs args;                  // the base optimizer's arguments, with g as the gradient
+  StepArgs args;                  // arguments for the base optimizer; the gradient is g
   const float* second = nullptr;  // g₂
-  // Σ g² and Σ g₂² over all elements of the vector. Used only with max_norm.
+  // Σ g² and Σ g₂² over all elements of the vector. Used only if max_norm is not 0.
   double sum = 0, second_sum = 0;
 };
 
 class Wsam {
  public:
-  // Returns an error that names the hyper-parameter and its value if one is wrong.
+  // Returns an error if a hyper-parameter is wrong. The error text contains its name and its value.
   static absl::StatusOr<std::unique_ptr<Wsam>> Make(const WsamConfig& config,
                                                     std::shared_ptr<const Optimizer> base);
 
   const WsamConfig& config() const { return config_; }
   const Optimizer& base() const { return *base_; }
 
-  // Returns Σ g²; if adaptive, Σ (w g)².
+  // Returns Σ g². If adaptive, returns Σ (w g)².
   double AscentSum(const float* params, const float* grads, int64_t count) const;
-  // Computes saved = w and params = w + e. `sum` is AscentSum over the whole vector.
+  // saved = w, params = w + e. `sum` is AscentSum over all elements of the vector.
   void Ascend(float* params, float* saved, const float* grads, int64_t count, double sum) const;
-  // Computes out = g + α (g₂ − g). `out` may be `grads` or `second`.
+  // out = g + α (g₂ − g). `out` may be `grads` or `second`.
   void Combine(float* out, const float* grads, const float* second, int64_t count) const;
-  // Takes a step from w. As with an Optimizer, a preview writes only `out`, and is bit-identical to
-  // the commit. Returns an error only if a stream is bound (lib/device/device.h) and the device has
-  // no memory for the temporary gradient.
+  // Makes a step from w. A preview writes only `out`, and gives the same bits as a commit. Can fail
+  // only if a stream is bound (lib/device/device.h): the device may have no memory for the
+  // temporary gradient.
   absl::Status Step(const WsamStep& step, Apply apply) const;
 
  private:
