@@ -1,7 +1,7 @@
-// Arrays in host or device memory, for objects that work on both kinds of memory. ArraysAt says
-// where the caller's arrays lie. PlacedArray is memory that an object owns, on the same device or
-// on the host. ComputeAt runs code on arrays in host or device memory. This code uses
-// CurrentKernels, CopyArray and ZeroArray of device.h, so it is written only once.
+// Arrays in host memory or in device memory, for objects that support both. ArraysAt says where the
+// caller's arrays lie. A PlacedArray is memory that an object owns, on the host or on a device.
+// ComputeAt runs code that works on arrays. The code calls CurrentKernels, CopyArray and ZeroArray
+// of device.h, which work on the host or on the device. So one version of the code serves both.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -20,16 +20,16 @@
 
 namespace entrain {
 
-// The device and the stream of the caller's arrays. Calls on the object that works on these arrays
-// are ordered with the stream.
+// The device and the stream of the caller's arrays. Work on the arrays is done in order with the
+// stream's other work.
 struct ArraysAt {
   Device* device = nullptr;  // null: in host memory
   StreamHandle stream = nullptr;
   int64_t limit_ns = kDefaultTimeoutNs;  // limit of a wait for a kernel
 };
 
-// Uninitialised memory that this object owns, on a device or on the host. Freeing device memory
-// waits for all streams of the device.
+// Uninitialised memory that this object owns, on a device or on the host. If the memory is on a
+// device, the destructor waits for all streams of the device.
 class PlacedArray {
  public:
   PlacedArray() = default;
@@ -57,17 +57,17 @@ class PlacedArray {
   int64_t bytes_ = 0;
 };
 
-// Runs `body` so that CurrentKernels, CopyArray and ZeroArray work on arrays at `at`. When this
-// returns, the work is done, or enqueued on the stream. Returns the first error of the device. Must
-// not be nested.
+// Runs `body`. Inside it, CurrentKernels, CopyArray and ZeroArray work on arrays at `at`. When
+// ComputeAt returns, work on the host is done, and work on a device is enqueued on the stream.
+// Returns the first error of the device. Calls of ComputeAt must not be nested.
 absl::Status ComputeAt(const ArraysAt& at, absl::FunctionRef<void()> body);
 
 // Returns kInvalidArgument unless the stream belongs to the device.
 absl::Status CheckStream(Device& device, StreamHandle stream);
-// Orders later work on `later` behind the present work on `earlier`.
+// Makes later work on the stream `later` wait for the present work on the stream `earlier`.
 absl::Status OrderStreams(Device& device, StreamHandle later, StreamHandle earlier);
-// Moves the calls on an object from the stream `from` to the stream `to`: checks `to`, and orders
-// later work on `to` behind the present work on `from`.
+// For an object that changes its stream. Checks `to`, and makes later work on `to` wait for the
+// present work on `from`.
 absl::Status SwitchStream(Device& device, StreamHandle from, StreamHandle to);
 
 }  // namespace entrain

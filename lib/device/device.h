@@ -1,10 +1,10 @@
-// An accelerator as the library uses it: memory of its own, queues of work, and kernels over that
-// memory. lib/device/cuda implements this interface; the rest of the library uses only the
-// interface, and runs without a device.
+// An accelerator as the library uses it. It has memory, queues of work (streams), and kernels that
+// work on its memory. lib/device/cuda implements this interface. The rest of the library uses only
+// the interface, and also works where there is no device.
 //
-// Thread safety: any thread; a stream or an event must be used by one thread at a time. Functions
-// block only if their comment says so. Errors contain the name of the driver's function and its
-// message. After INTERNAL the device may be lost for this process.
+// Thread safety: any thread. A stream or an event must be used by one thread at a time. A function
+// blocks only if its comment says so. Errors contain the name of the driver's function and the
+// driver's message. After INTERNAL the device may be lost for this process.
 #pragma once
 
 #include <array>
@@ -42,13 +42,14 @@ class Device {
   virtual const std::string& name() const = 0;              // "NVIDIA H100 80GB HBM3"
   virtual const std::array<uint8_t, 16>& uuid() const = 0;  // equal in every process
 
-  // Enter makes this device the calling thread's current device, which other libraries use. Leave
-  // restores the previous device. Calls must be nested like brackets.
+  // Enter makes this device the current device of the calling thread. Other libraries, such as
+  // NCCL, use the current device. Leave restores the previous device. Each Enter must be followed
+  // by one Leave, and such pairs may be nested.
   virtual absl::Status Enter() = 0;
   virtual void Leave() = 0;
 
-  // Allocates device memory, aligned to at least 256 bytes; bytes > 0. The memory must not be in
-  // use when it is freed. Freeing null does nothing.
+  // Allocate returns device memory that is aligned to at least 256 bytes. `bytes` must be positive.
+  // The memory must not be in use when it is freed. Free(null) does nothing.
   virtual absl::StatusOr<void*> Allocate(int64_t bytes) = 0;
   virtual void Free(void* memory) = 0;
   // Allocates page-locked host memory. The device reads and writes it at the same address.
@@ -59,12 +60,12 @@ class Device {
   // work finish.
   virtual absl::StatusOr<StreamHandle> CreateStream() = 0;
   virtual void DestroyStream(StreamHandle stream) = 0;
-  // ---- Functions that enqueue on `stream`, in order with its other work. Addresses may be in
-  // host, pinned or device memory; memory that is not pinned may make the caller wait.
+  // ---- These functions enqueue work on `stream`, in order with its other work. Addresses may be
+  // in host, pinned or device memory. If host memory is not pinned, the caller may have to wait.
   virtual absl::Status Copy(void* dst, const void* src, int64_t bytes, StreamHandle stream) = 0;
   virtual absl::Status Fill(void* dst, uint8_t value, int64_t bytes, StreamHandle stream) = 0;
   // Makes later work on the stream wait until *word >= at_least, compared modulo 2^32. `word` must
-  // be pinned.
+  // be in pinned memory.
   virtual absl::Status AwaitWord(StreamHandle stream, const uint32_t* word, uint32_t at_least) = 0;
 
   // An event marks a point of a stream. An event that was never recorded counts as reached.
@@ -72,44 +73,45 @@ class Device {
   virtual void DestroyEvent(EventHandle event) = 0;
   virtual absl::Status Record(EventHandle event, StreamHandle stream) = 0;
   virtual absl::StatusOr<bool> Reached(EventHandle event) = 0;
-  // Orders later work on the stream behind the event.
+  // Makes later work on the stream wait for the event.
   virtual absl::Status AwaitEvent(StreamHandle stream, EventHandle event) = 0;
-  // Blocks until the event is reached; polls, and sleeps between the polls. Returns
-  // DEADLINE_EXCEEDED when the time is up.
+  // Blocks until the event is reached. Polls, and sleeps between the polls. Returns
+  // DEADLINE_EXCEEDED at the deadline `give_up`.
   absl::Status Wait(EventHandle event, Deadline give_up);
 
-  // Export describes device memory (from Allocate or from the caller) for other processes. Open
-  // makes another process's memory readable and writable here until Close. Opening memory that this
-  // process has exported itself fails, because the driver forbids it. Export returns UNIMPLEMENTED
-  // for memory that the driver cannot export (memory of a pool, managed memory).
+  // Export describes device memory for other processes. The memory comes from Allocate or from the
+  // caller. Open makes another process's memory readable and writable in this process until Close.
+  // Open fails for memory that this process has exported, because the driver forbids it. Export
+  // returns UNIMPLEMENTED for memory that the driver cannot export: managed memory, and memory of
+  // the driver's pools.
   virtual absl::StatusOr<DeviceExport> Export(const void* memory) = 0;
-  // Returns the beginning of the allocation. Opens are counted: opening an allocation again returns
-  // the same address, and Close undoes one Open.
+  // Returns the address of the allocation's first byte. Calls are counted: a second Open of an
+  // allocation returns the same address, and each Close undoes one Open.
   virtual absl::StatusOr<void*> Open(const DeviceExport& memory) = 0;
   virtual void Close(const DeviceExport& memory) = 0;
 
-  // Returns a hash of the bits of 32-bit words. The hash differs, except by chance, if any word
-  // differs, and is equal on every device. Blocks; returns DEADLINE_EXCEEDED when the time is up,
-  // while the kernel still runs.
+  // Returns a hash of `count` 32-bit words. Equal words have the same hash on every device.
+  // Different words have different hashes, except by chance. Blocks. Returns DEADLINE_EXCEEDED at
+  // the deadline `give_up`. The kernel may then still run.
   virtual absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
                                         Deadline give_up) = 0;
 
-  // Returns the largest number of sources that one kernel combines.
+  // Returns the largest number of sources that one kernel can combine.
   virtual int most_sources() const = 0;
-  // Returns the kernel table over device memory. Arguments, results and bits are as in
-  // lib/kernels/kernels.h, except that sums of squares are added in another order, which is the
-  // same on every device of one kind. The functions enqueue on the stream that the calling thread
-  // has bound (KernelStream). Functions that return a number block until the number is there, for
-  // at most the limit of the KernelStream. Arrays of pointers and weights are read before the
-  // functions return.
+  // Returns the table of the kernels that work on device memory. Arguments and results are as in
+  // lib/kernels/kernels.h, bit for bit. Only sums of squares differ, because their elements are
+  // added in another order. This order is the same on every device of one kind. The functions
+  // enqueue work on the stream of the calling thread's KernelStream. A function that returns a
+  // number blocks until the number is known, at most for the limit of the KernelStream. The
+  // functions read arrays of pointers and of weights before they return.
   virtual const Kernels& kernels() const = 0;
 };
 
-// Pauses between two polls for an event, `waited_ns` after the first poll. Yields the core while
-// the wait is short; later sleeps for a tenth of the time waited, at most 1 ms.
+// Pauses between two polls for an event. `waited_ns` is the time since the first poll. In the first
+// 50 us, yields the core. Later sleeps for a tenth of `waited_ns`: 10 us to 1 ms.
 void PauseAfter(int64_t waited_ns);
 
-// An event that is created when it is first recorded.
+// An event that is created at the first Record.
 class DeviceMark {
  public:
   explicit DeviceMark(Device& device) : device_(device) {}
@@ -121,9 +123,9 @@ class DeviceMark {
   DeviceMark(const DeviceMark&) = delete;
   DeviceMark& operator=(const DeviceMark&) = delete;
   absl::Status Record(StreamHandle stream);
-  // Returns true if nothing was recorded.
+  // Returns true if the event is reached, or if nothing was recorded.
   absl::StatusOr<bool> Reached() const;
-  // Returns the result of Reached, but true after an error, because the device is then lost.
+  // Returns the result of Reached. If Reached fails, returns true, because the device is then lost.
   bool quiet() const;
   EventHandle event() const { return event_; }
 
@@ -132,11 +134,12 @@ class DeviceMark {
   EventHandle event_ = nullptr;
 };
 
-// While the object lives, the calling thread's calls of device.kernels() use this stream. The
-// objects of a thread must not be nested. Used by one thread only.
+// While the object lives, kernels that its thread calls by device.kernels() use this stream. A
+// thread must have at most one object at a time. Only the thread that created an object may use the
+// object.
 class KernelStream {
  public:
-  // `limit_ns` limits the wait for one kernel that returns a number.
+  // `limit_ns` is the longest wait for a kernel that returns a number.
   KernelStream(Device& device, StreamHandle stream, int64_t limit_ns = kDefaultTimeoutNs);
   ~KernelStream();
   KernelStream(const KernelStream&) = delete;
@@ -162,11 +165,11 @@ class KernelStream {
   absl::Status status_;
 };
 
-// Returns the kernels for the calling thread: those of the device whose stream it has bound,
-// otherwise the CPU's best.
+// If the calling thread has a KernelStream, returns the kernels of its device. Otherwise returns
+// the best kernels of the CPU.
 const Kernels& CurrentKernels();
-// Copy and zero arrays in the memory on which CurrentKernels() works. The work is enqueued on the
-// stream, or done at once.
+// Copy and zero arrays in the memory on which CurrentKernels() works. If the thread has a
+// KernelStream, the work is enqueued on its stream. Otherwise it is done at once.
 void CopyArray(void* dst, const void* src, int64_t bytes);
 void ZeroArray(void* dst, int64_t bytes);
 
@@ -175,16 +178,17 @@ class Devices {
  public:
   virtual ~Devices() = default;
   virtual int count() const = 0;
-  // The device lives as long as this object. Returns INVALID_ARGUMENT outside [0, count).
+  // Returns INVALID_ARGUMENT if `ordinal` is not in [0, count). The device lives as long as this
+  // object.
   virtual absl::StatusOr<Device*> At(int ordinal) = 0;
-  // The kind of a memory, and its device if the kind is not kHost.
+  // The kind of some memory, and its device. If the kind is kHost, `device` is null.
   struct Place {
     MemoryKind kind = MemoryKind::kHost;
     Device* device = nullptr;
   };
   virtual absl::StatusOr<Place> PlaceOf(const void* memory) = 0;
-  // Returns the device of a stream. For a null stream this is the calling thread's current device:
-  // the first one, unless the thread has chosen another.
+  // Returns the device of a stream. For a null stream, returns the current device of the calling
+  // thread. If the thread has not chosen a device, this is the first device.
   virtual absl::StatusOr<Device*> OfStream(StreamHandle stream) = 0;
 };
 

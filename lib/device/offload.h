@@ -1,7 +1,8 @@
-// A library that does whole collectives over device memory (NCCL), for one communicator.
+// The interface to a library, such as NCCL, that does whole collectives over device memory. An
+// Offload is one communicator of the library.
 //
-// Thread safety: Abort and Gone may be called by any thread, all other functions by one thread at a
-// time.
+// Thread safety: any thread may call Abort and Gone. All other functions must be called by one
+// thread at a time.
 #pragma once
 
 #include <memory>
@@ -18,29 +19,30 @@ namespace entrain {
 class Offload {
  public:
   virtual ~Offload() =
-      // Must be called after Abort, or when nothing is under way. Must wait for neither network nor
-      // device.
+      // The caller must call Abort first, unless no call is under way. An implementation must not
+      // wait for the network or the device.
       default;
-  // Returns true if the library can do the call. The answer depends only on values that are equal
-  // on all ranks (kind, operator, type, even or uneven counts), so that it is the same on all
-  // ranks.
+  // Returns true if the library can do the call. An implementation must decide only by values that
+  // are equal on all ranks: kind, operator, type, even or uneven counts. So the result is equal on
+  // all ranks.
   virtual bool Takes(const Call& call) const = 0;
-  // Enqueues the call on the stream. Its input is read, and its output written, in order with the
-  // stream's other work. All ranks must make the same calls in the same order. Returns at once.
-  // Until Begun returns true, no other call may be given to this object, and nothing may be
-  // enqueued behind the call on the stream. An error ends the communicator. `scratch` has the
-  // library's ScratchBytes; it is used until the stream has finished the call.
+  // Enqueues the call on the stream, in order with the stream's other work. All ranks must make the
+  // same calls in the same order. Returns at once. Until Begun returns true, the caller must not
+  // give another call to this object, and must not enqueue other work on the stream. After an error
+  // the caller must call Abort. `scratch` is memory of OffloadLibrary::ScratchBytes bytes. The
+  // library uses this memory until the stream has finished the call.
   virtual absl::Status Enqueue(const Call& call, StreamHandle stream, void* scratch) = 0;
-  // Returns true if the last call is on the stream. The library makes connections at their first
-  // use, so this may depend on calls of the other ranks.
+  // Returns true if the library has put the last call on the stream. The library connects two ranks
+  // when they first exchange data. So the result may stay false until the other ranks have made the
+  // call.
   virtual absl::StatusOr<bool> Begun() = 0;
-  // Returns the error of a peer or a link that has occurred outside any function of this object. A
-  // waiting caller must poll this function.
+  // Returns the error if a peer or a link has failed since the call was enqueued. A caller that
+  // waits for the end of a call must poll this function.
   virtual absl::Status AsyncStatus() = 0;
-  // Makes calls under way end soon, with undefined contents of their buffers. Idempotent.
+  // Makes calls under way end soon. The contents of their buffers are then undefined. Idempotent.
   virtual void Abort() = 0;
-  // Must be called after Abort. Returns true if the library enqueues nothing more on streams and
-  // all its work there has ended. Also works while some stream waits for the caller.
+  // Must be called after Abort. Returns true if the library will enqueue no more work, and all its
+  // work on streams has ended. The result becomes true even while a stream waits for the caller.
   virtual bool Gone() = 0;
 };
 
@@ -49,13 +51,13 @@ class OffloadLibrary {
   virtual ~OffloadLibrary() = default;
   virtual const char* name() const = 0;     // "nccl"
   virtual std::string version() const = 0;  // "2.27.7"
-  // Returns the device memory that a call needs besides its buffers.
+  // Returns the number of bytes of device memory that a call needs besides its buffers.
   virtual int64_t ScratchBytes(const Call& call) const = 0;
-  // Called by one rank for all ranks. Returns an id with which all ranks join: arbitrary bytes, at
-  // most 256.
+  // Must be called by one rank for all ranks. Returns the id that all ranks pass to Join: any
+  // bytes, at most 256.
   virtual absl::StatusOr<std::string> NewId() = 0;
-  // Collective. Returns at once. No call may be given to the object before its Begun returns true,
-  // which means that all ranks have joined.
+  // Collective. Returns at once. Begun of the object returns true when all ranks have joined.
+  // Before that, the caller must not give the object a call.
   virtual absl::StatusOr<std::unique_ptr<Offload>> Join(const std::string& id, int rank, int size,
                                                         Device& device) = 0;
 };

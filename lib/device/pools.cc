@@ -30,7 +30,7 @@ absl::StatusOr<BlockPool::Block> BlockPool::Take(int64_t bytes) {
   }
   {
     absl::MutexLock lock(&mutex_);
-    // Keeps a much larger block for a larger request.
+    // A block that is much larger stays in the pool, for a larger request.
     const auto idle = TakeBestFit(&idle_, [&](const Block& block) {
       return block.bytes >= bytes && (block.bytes / 4 <= size || block.reserved);
     });

@@ -1,6 +1,6 @@
-// Pools of device memory and of page-locked memory. A pool frees nothing before its destruction,
-// because freeing such memory waits for all streams of the device, and some of these streams wait
-// for calls. Allocating may wait too, so a call takes its memory when it is started.
+// Pools of device memory and of page-locked memory. A pool frees no memory before its destruction.
+// Freeing such memory waits for all streams of the device, and a stream may wait for a call.
+// Allocating may wait too. So a call must take all its memory when it is started.
 //
 // Thread safety: any thread.
 #pragma once
@@ -27,7 +27,7 @@ class BlockPool {
   // `kind` is kDevice or kHostPinned.
   BlockPool(Device& device, MemoryKind kind, Sizes sizes = Sizes::kPowersOfTwo)
       : device_(device), kind_(kind), sizes_(sizes) {}
-  // Frees all blocks, also those that were not given back.
+  // Frees all blocks, including blocks that were not given back.
   ~BlockPool();
   struct Block {
     std::byte* data = nullptr;
@@ -35,11 +35,12 @@ class BlockPool {
     bool reserved = false;
     int64_t size() const { return bytes; }
   };
-  // Takes a block of at least `bytes` bytes. Unless the block is reserved, it has at most about
-  // four times this size. Returns null for 0 bytes.
+  // Takes a block of at least `bytes` bytes. An idle block is used if it is reserved, or if it has
+  // at most four times the size of a new block. Returns null for 0 bytes.
   absl::StatusOr<Block> Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Give(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Reserves the idle blocks: from now on they serve smaller requests of any size.
+  // Reserves the idle blocks. From now on Take may return such a block for any request that fits,
+  // however small.
   void ReserveIdle() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -51,8 +52,8 @@ class BlockPool {
   std::vector<Block> idle_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Words in page-locked memory for which streams may wait. A stream that has waited for a word may
-// still read the word after it was given back. So the value of a word only grows.
+// Words in page-locked memory, for which streams may wait (Device::AwaitWord). A stream may still
+// read a word after the word was given back. So a user must never set a word to a lower value.
 class WordPool {
  public:
   explicit WordPool(Device& device) : device_(device) {}

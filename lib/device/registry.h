@@ -11,12 +11,13 @@
 
 namespace entrain {
 
-// Return the same objects at every call; they live for ever. Return UNAVAILABLE with the reason if
-// there are no accelerators, or no library.
+// Each function returns the same object at every call. The object is never destroyed. If there is
+// no accelerator or no library, the function returns UNAVAILABLE with the reason.
 absl::StatusOr<Devices*> OpenDevices();
 absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary();
 
-// Does the same as OpenDevices, but with the error of the C ABI: UNIMPLEMENTED if there are none.
+// Returns the result of OpenDevices. If there is no accelerator, returns the error of the C ABI
+// instead: UNIMPLEMENTED.
 absl::StatusOr<Devices*> ProcessDevices();
 
 }  // namespace entrain

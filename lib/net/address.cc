@@ -214,7 +214,7 @@ absl::StatusOr<std::vector<Address>> Resolve(const HostPort& where, const Stop& 
   const auto job = std::make_shared<LookUp>();
   job->host = where.host;
   job->service = absl::StrCat(where.port);
-  // getaddrinfo cannot be interrupted, so it runs on a thread of its own, which nobody joins.
+  // getaddrinfo cannot be interrupted, so it runs on a detached thread.
   std::thread(RunLookUp, job).detach();
   const std::string what = absl::StrCat("looking up host \"", where.host, "\"");
   std::unique_lock<std::mutex> lock(job->mutex);

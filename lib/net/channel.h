@@ -1,6 +1,5 @@
-// A connection after its handshake: a socket, plain or with TLS. The caller uses plain connections
-// and connections with TLS in the same way, like a non-blocking socket. A plain connection costs
-// only the system calls.
+// A connection after its handshake: a non-blocking socket, with or without TLS. The caller uses
+// both kinds in the same way. Without TLS, the only cost is that of the system calls.
 //
 // Thread safety: none.
 #pragma once
@@ -33,13 +32,13 @@ class Channel {
     tls_.reset();
     fd_.Reset();
   }
-  // Begins TLS; a null `tls` means a plain connection. Send and Receive may be used once
-  // TlsSession::Shake has returned true.
+  // Makes the connection use `tls`. Null: no TLS. With TLS, Send and Receive must not be called
+  // before TlsSession::Shake has returned true.
   void Use(std::unique_ptr<TlsSession> tls) { tls_ = std::move(tls); }
   TlsSession* tls() const { return tls_.get(); }
 
-  // Work like recv and recvmsg, send and sendmsg: return the number of bytes, 0 at the end of the
-  // connection, or -1 with errno (tls_session.h has the values for TLS).
+  // Work like recv, recvmsg, send and sendmsg. Return the number of bytes, 0 at the end of the
+  // connection, or -1 with errno. For TLS, tls_session.h lists the values of errno.
   ssize_t Receive(void* into, size_t bytes) {
     if (tls_ == nullptr) {
       return recv(fd_.get(), into, bytes, MSG_DONTWAIT);
@@ -59,10 +58,10 @@ class Channel {
   // Receives up to `bytes` bytes and drops them. Returns what Receive returns.
   ssize_t Discard(size_t bytes);
 
-  // With TLS, bytes wait in memory. buffered: Receive may return bytes although the socket is not
-  // readable, so the caller must call Receive again before it waits for the socket. unsent: bytes
-  // that Send has accepted are not yet written, so the caller must call Flush when the socket is
-  // writable.
+  // With TLS, bytes may wait in memory. If buffered() is true, Receive may return bytes although
+  // the socket is not readable. The caller must then call Receive before it waits for the socket.
+  // If unsent() is true, some bytes that Send has accepted are not yet written. The caller must
+  // then call Flush when the socket is writable.
   bool buffered() const { return tls_ != nullptr && tls_->buffered(); }
   bool unsent() const { return tls_ != nullptr && tls_->unsent(); }
   // Let n be the value of given() after a Send. Once taken() is at least n, the kernel has all
@@ -78,8 +77,8 @@ class Channel {
   std::unique_ptr<TlsSession> tls_;  // refers to the descriptor; null: plain
 };
 
-// Do the same as the functions of socket.h, for a Channel instead of a descriptor. WriteFull
-// returns when no byte is unsent.
+// Do the same as the functions of socket.h, for a Channel instead of a descriptor. When WriteFull
+// succeeds, unsent() is false.
 absl::StatusOr<size_t> ReadSome(Channel& from, void* out, size_t bytes);
 absl::StatusOr<size_t> WriteSome(Channel& to, const void* in, size_t bytes);
 absl::Status ReadFull(Channel& from, void* out, size_t bytes, const Stop& stop);

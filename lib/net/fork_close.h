@@ -1,11 +1,12 @@
-// Sockets and locked files that a forked child closes. A peer notices the death of a process by the
-// end of its connections or locks. A forked child that holds copies of the descriptors would delay
-// this end. (PyTorch's DataLoader forks its workers.) O_CLOEXEC helps only with exec.
+// Sockets and locked files that a forked child closes. Peers notice the death of a process because
+// its connections close and its locks are released. If a forked child held copies of the
+// descriptors, the connections and locks would stay. (PyTorch's DataLoader forks its workers.)
+// O_CLOEXEC closes descriptors only at exec.
 //
 // The child only closes its copies: the parent's connections and locks (flock) stay. fork() waits
-// while another thread is inside a function of this unit. So a child's list of noted descriptors is
-// always complete, and has no closed ones. vfork and posix_spawn need no such care, because exec
-// closes the descriptors.
+// while another thread is inside a function of this unit. So in a child, the list of noted
+// descriptors (ForkLock::Note) is complete, and all of them are open. After vfork and posix_spawn,
+// exec closes the descriptors.
 #pragma once
 
 #include <mutex>
@@ -14,7 +15,7 @@
 
 namespace entrain {
 
-// A thread holds this lock while it opens and notes a descriptor, or forgets and closes a
+// A thread holds this lock while it opens a descriptor and notes it, and while it closes a noted
 // descriptor. fork() holds the lock for its whole duration.
 class ForkLock {
  public:
@@ -35,8 +36,8 @@ Fd OpenClosedOnFork(Open open) {
   return Fd(fd);
 }
 
-// Closes a descriptor, noted or not. Closes a noted descriptor under the lock, and other
-// descriptors without the lock, because they may be files on a slow disk. Keeps errno.
+// Closes a descriptor. If it was noted, holds the lock during the close. Otherwise closes it
+// without the lock, because it may be a file on a slow disk. Keeps errno.
 void CloseFd(int fd);
 
 }  // namespace entrain

@@ -4,22 +4,22 @@
 //
 //   hello   (64 bytes)  magic "ENTRAIN1", u16 version low, u16 version high, u16 purpose, u16 flags
 //                       (1: key in use, 2: wants TLS, 4: TLS by certificates, 8: wants checksums),
-//                       16 bytes sender's peer id, 16 bytes nonce, 16 bytes "further to": zero, or,
-//                       if the dialer opens this connection beside an earlier one, the dialer's
-//                       nonce of the earlier connection
+//                       16 bytes sender's peer id, 16 bytes nonce, 16 bytes "further to": zero, or
+//                       the dialer's nonce of an earlier connection to which the dialer adds this
+//                       connection
 //   proof   (32 bytes)  HMAC-SHA-256(K, dialer's hello || listener's hello), where
 //                       K = HKDF-SHA-256(key, salt "entrain handshake 3", info "ROLE PURPOSE"),
 //                       32 bytes. ROLE is the prover's: "dialer" or "listener". PURPOSE is
 //                       "store", "data" or "shm".
-//                       Without a key: SHA-256("ROLE PURPOSE" || both hellos), which only guards
-//                       against strangers and stray scans.
+//                       Without a key: SHA-256("ROLE PURPOSE" || both hellos). This rejects only
+//                       accidental connections and port scans.
 //                       32 zero bytes: the dialer's proof was wrong.
 //
 // Both ends send their hello at once. The dialer proves first: it sends its proof when it has
 // checked the listener's hello. A listener sends nothing that depends on the key before it has
-// checked the dialer's proof. So a stranger who dials gets no data for guessing the key. A
-// difference in version, purpose, key use or certificate use, or a wrong proof, ends the connection
-// with an error that names the difference.
+// checked the dialer's proof. So a stranger that dials gets no data to test guesses of the key. If
+// the version, the purpose, the use of a key or the use of certificates differs, or if a proof is
+// wrong, the connection ends. The error names the difference.
 //
 // TLS is used if either side wants it. TLS begins after the dialer's proof. The listener's proof is
 // the first data inside TLS (handshaker.h, tls_session.h).
@@ -39,10 +39,10 @@ namespace entrain {
 
 enum class Purpose : uint16_t { kStore = 1, kData = 2, kShm = 3 };
 
-// The name of a connection at both its ends: the dialer's nonce. All zero: no connection.
+// Identifies a connection at both its ends: the dialer's nonce. All zero: no connection.
 using ConnectionId = std::array<uint8_t, 16>;
 
-// Says what a side wants for the bytes after the handshake. The side's hello contains it.
+// Says what a side wants for the bytes after the handshake. The side sends its Offer in its hello.
 struct Offer {
   bool tls = false;           // this side refuses a connection without TLS
   bool certificates = false;  // TLS by certificates; otherwise by the pre-shared key
@@ -67,8 +67,8 @@ class Handshake {
   // Returns the number of bytes that the next Consume needs, 0 when done. The caller must not read
   // more bytes than this from the peer.
   size_t wanted() const;
-  // Takes exactly wanted() bytes. If the dialer's proof is wrong, the listener has output after the
-  // error: the refusal, which the caller must send to the dialer.
+  // Takes exactly wanted() bytes. If a listener gets a wrong proof, Consume returns an error, and
+  // TakeOutput then returns the refusal. The caller must send the refusal to the dialer.
   absl::Status Consume(absl::string_view bytes);
   bool done() const;
   // Returns the other side's peer id. Valid once Consume has taken the other side's hello.

@@ -108,7 +108,7 @@ absl::Status Handshaker::Consume() {
     Write().IgnoreError();  // the refusal, which tells the dialer the reason
     return status;
   }
-  // A listener's proof is sent inside TLS, a dialer's proof before it.
+  // The listener's proof is sent inside TLS. The dialer's proof is sent before TLS begins.
   const bool last = dialer_ || !handshake_.tls();
   if (last) {
     output_ += handshake_.TakeOutput();

@@ -1,4 +1,5 @@
-// Runs the handshake (handshake.h) over a non-blocking connection, and TLS if the two sides use it.
+// Runs the handshake (handshake.h) over a non-blocking connection. If a side wants TLS, also runs
+// the handshake of TLS.
 //
 //   dialer                                         listener
 //     | hello ------------------\ /----------------- hello |   plain
@@ -7,8 +8,8 @@
 //     | TLS: Finished  -----------------------------------> |
 //     | <----------------------- in TLS: proof              |
 //
-// TLS is bound to both hellos. Until it has checked the dialer's proof, a listener reads only the
-// bytes of the handshake, and creates no object of TLS.
+// TLS is bound to both hellos (tls_session.h). Until a listener has checked the dialer's proof, it
+// reads only the bytes of the handshake, and creates no object of TLS.
 //
 // Thread safety: none.
 #pragma once
@@ -36,9 +37,9 @@ class Handshaker {
              const std::array<uint8_t, 16>& self, const Security& security,
              const ConnectionId& further_to = {});
 
-  // Continues as far as possible without blocking. Returns true once the handshake is done; an
-  // error is final. With `until_proved`, Progress reads nothing more once `proved` is true. If the
-  // connection ends later, the caller's next operation gets the error.
+  // Continues as far as possible without blocking. Returns true once the handshake is done. An
+  // error is final. If `until_proved` is true, Progress reads nothing more once proved() returns
+  // true. If the connection ends after that, the caller's next operation returns the error.
   absl::StatusOr<bool> Progress(bool until_proved = false);
   // Returns true if Progress can continue once the socket is writable. Progress can always continue
   // once the socket is readable.
@@ -46,7 +47,8 @@ class Handshaker {
   // Returns true if nothing has been received.
   bool silent() const { return !heard_; }
   // Returns true if this side is the dialer and only the listener's proof is missing. The dialer
-  // may then send by channel(). Without TLS, it is not yet proven who the listener is.
+  // may then send by channel(). Without TLS, the listener has then not yet proved that it holds the
+  // key.
   bool proved() const;
   const Handshake& handshake() const { return handshake_; }
   int fd() const { return channel_.fd(); }
@@ -66,7 +68,7 @@ class Handshaker {
   Handshake handshake_;
   Channel channel_;
   std::shared_ptr<const TlsContext> tls_;
-  bool answered_ = false;  // the listener's first record has come
+  bool answered_ = false;  // the first byte of the listener's answer has come
   bool shaken_ = false;    // the handshake of TLS is done
   bool heard_ = false;
   std::string output_;

@@ -119,9 +119,10 @@ absl::StatusOr<std::vector<Entry>> ParseFilter(absl::string_view filter) {
   return entries;
 }
 
-// Returns the preference of an address, as three numbers; lower is better. They are the index of
-// the matching entry in the filter, whether packets to the store leave from the address, and the
-// address's scope. Returns nullopt if the filter excludes the address.
+// Returns the preference of an address, as three numbers; lower is better. The first is the index
+// of the first matching entry. The second is 0 if the address is the source address of packets to
+// the store, else 1. The third is the scope of the address. Returns nullopt if the filter excludes
+// the address.
 std::optional<std::array<int, 3>> Rank(const std::vector<Entry>& entries,
                                        const Interface& candidate, const Address* route) {
   bool any_family = false, family = false, any_place = false;

@@ -18,9 +18,9 @@ inline constexpr absl::string_view kHowToSecure =
     "ENTRAIN_KEY_FILE to its path, or set ENTRAIN_TLS_CERT, ENTRAIN_TLS_KEY and ENTRAIN_TLS_CA. "
     "ENTRAIN_INSECURE=1 permits plain traffic";
 
-// Returns the file's bytes, without one newline at the end. Returns FAILED_PRECONDITION naming the
-// path for these files: group or others have any permission for the file, it is shorter than
-// kMinKeyBytes or longer than kMaxKeyBytes, or it is not a regular file.
+// Returns the file's bytes, without one newline at the end. Returns FAILED_PRECONDITION, with the
+// path, if the file cannot be read, is not a regular file, is shorter than kMinKeyBytes or is
+// longer than kMaxKeyBytes. Does the same if group or others have any permission for the file.
 absl::StatusOr<std::string> ReadKeyFile(absl::string_view path);
 
 }  // namespace entrain

@@ -1,4 +1,5 @@
-// The listening socket of a process: one port, from a range if the user gave one (ENTRAIN_PORTS).
+// The listening socket of a process. It has one port. If the user gave a range (ENTRAIN_PORTS), the
+// port is from this range.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +22,13 @@ struct Listener {
   Fd fd;
   Address address;  // with the real port
 };
-// Binds `host` (its port is ignored) to the first free port of the range. If none is free, returns
-// kFailedPrecondition naming the address and the range.
+// Binds `host` (its port is ignored) to the first free port of the range. If no port is free,
+// returns kFailedPrecondition, with the address and the range.
 absl::StatusOr<Listener> OpenListener(const Address& host, PortRange ports);
 
-// Returns the number of strangers that a listener may hold: connections whose other end has not yet
-// proved that it is a peer. The number is an eighth of the descriptors that this process may have
-// (RLIMIT_NOFILE), but at least 1 and at most `most`.
+// Returns the number of strangers that a listener may hold. A stranger is a connection whose other
+// end has not yet proved that it is a peer. The number is an eighth of the descriptors that this
+// process may have (RLIMIT_NOFILE), but at least 1 and at most `most`.
 size_t PlacesForStrangers(size_t most);
 
 }  // namespace entrain

@@ -1,5 +1,5 @@
 // Stream sockets with abstract names, for processes of one user on one host (one network
-// namespace). There is no file: a name is gone with the socket that listens on it.
+// namespace). There is no file. When the listening socket is closed, its name is free again.
 #pragma once
 
 #include <string>
@@ -25,8 +25,8 @@ absl::StatusOr<Fd> LocalSocket();
 absl::StatusOr<Fd> AcceptLocal(int listener);
 // Returns a listening socket, or kFailedPrecondition if the name is in use or too long.
 absl::StatusOr<Fd> ListenLocal(absl::string_view name, int backlog = 1024);
-// Tries once. kUnavailable: no process listens there, or its queue is full. kFailedPrecondition:
-// another user listens there.
+// Tries once. kUnavailable: no process listens on the name, or the listener's queue is full.
+// kFailedPrecondition: a process of another user listens on the name.
 absl::StatusOr<Fd> ConnectLocal(absl::string_view name);
 // Checks that the other end belongs to this user. kUnavailable: the other end is gone.
 absl::Status CheckSameUser(int fd);

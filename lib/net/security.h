@@ -1,9 +1,10 @@
-// How a process protects its connections: the pre-shared key, TLS, and where each is used.
+// The protection of a process's connections: the pre-shared key, TLS, and where each of them is
+// used.
 //
-// Connections between hosts use TLS if the process has a key or certificates. Without both they are
-// refused, or plain if `insecure` is true. Connections within a host stay in the kernel's memory;
-// they use TLS only if `within_host` is true. A key also guards every connection's handshake
-// (handshake.h).
+// Connections between hosts use TLS if the process has a key or certificates. If it has neither,
+// connections between hosts are plain if `insecure` is true, and otherwise refused. Connections
+// within a host stay in the kernel's memory. They use TLS only if `within_host` is true. A key also
+// guards every connection's handshake (handshake.h).
 #pragma once
 
 #include <memory>
@@ -28,14 +29,14 @@ struct Security {
     UseKey();
   }
 
-  // Returns true if all settings for connections are equal, `checksums` excepted.
+  // Returns true if all settings for connections are equal. Does not compare `checksums`.
   friend bool operator==(const Security& a, const Security& b) {
     return a.key == b.key && a.files == b.files && a.within_host == b.within_host &&
            a.insecure == b.insecure;
   }
   // Returns the offer of this side's hello to the other end of a connection. `peer` is the address
-  // of the other end; the default address (0.0.0.0:0) stands for a local socket, which never uses
-  // TLS.
+  // of the other end. The default address (0.0.0.0:0) stands for a local socket. A local socket
+  // never uses TLS.
   Offer OfferTo(const Address& peer) const;
   // Returns true if plain traffic may go to another host. For transports that TLS cannot protect.
   bool MayLeaveHostPlain() const { return !key.empty() || insecure; }
@@ -53,8 +54,8 @@ struct Security {
   void UseKey();
 };
 
-// The paths of the key and of the certificates, as a program gives them. Empty paths stand for the
-// environment's.
+// The paths of the key and of the certificates, as a program gives them. If a path is empty, the
+// path is taken from the environment.
 struct SecurityPaths {
   std::string key_file;  // ENTRAIN_KEY_FILE
   TlsFiles tls;          // ENTRAIN_TLS_CERT, ENTRAIN_TLS_KEY, ENTRAIN_TLS_CA

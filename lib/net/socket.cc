@@ -127,8 +127,8 @@ absl::Status FinishConnect(int fd, const Address& to) {
   if (error != 0) {
     return ConnectError(error, to);
   }
-  // If a client dials a free port of the ephemeral range, the kernel may give the client this same
-  // port, and the client connects to itself.
+  // If a client dials a port of the ephemeral range on which no process listens, the kernel may
+  // bind the client's socket to the same port. The client then connects to itself.
   const auto local = LocalAddress(fd), remote = RemoteAddress(fd);
   if (local.ok() && remote.ok() && local->ToString() == remote->ToString()) {
     return ConnectError(ECONNREFUSED, to);

@@ -84,9 +84,9 @@ struct HostPort {
 // Parses "host:80" or "[::1]:80". The port is required, and the host must not be empty.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 
-// Returns all addresses of a host. A numeric host needs no look-up. A look-up that outlives the
-// Stop is left to end by itself. kUnavailable names a host that is unknown now. The host may become
-// known later, since DNS lags.
+// Returns all addresses of a host. A numeric host needs no look-up. If the Stop ends during a
+// look-up, the look-up continues on another thread, and its result is dropped. kUnavailable, with
+// the host: the host is unknown now. It may become known later, because changes of DNS take time.
 absl::StatusOr<std::vector<Address>> Resolve(const HostPort& where, const Stop& stop);
 
 // Returns a listening socket. kFailedPrecondition names the address and port if the port is in use.
@@ -99,14 +99,14 @@ absl::StatusOr<Fd> Accept(int listener, Address* from = nullptr);
 absl::StatusOr<Fd> StartConnect(const Address& to);
 absl::Status FinishConnect(int fd, const Address& to);
 // Runs StartConnect and FinishConnect. Calls ProbeWhenIdle with KeepAliveSetting() (keep_alive.h),
-// since the caller waits for answers.
+// because the caller will wait for answers.
 absl::StatusOr<Fd> Connect(const Address& to, const Stop& stop);
 
 absl::StatusOr<Address> LocalAddress(int fd);
 absl::StatusOr<Address> RemoteAddress(int fd);
 
-// Move the bytes that can be moved now. Return the number of bytes, or 0 if the socket would block.
-// If the other side has closed, return kUnavailable ("closed by the other side").
+// Receive or send as many bytes as possible now. Return the number of bytes, or 0 if the socket
+// would block. If the other side has closed, return kUnavailable ("closed by the other side").
 absl::StatusOr<size_t> ReadSome(int fd, void* out, size_t bytes);
 absl::StatusOr<size_t> WriteSome(int fd, const void* in, size_t bytes);
 
@@ -117,10 +117,10 @@ absl::Status TransferError(int error, absl::string_view what);
 inline constexpr absl::string_view kAltered =
     "a record failed its authentication: its bytes were altered on the way";
 
-// Blocks until one of `events` (POLLIN, POLLOUT) or an error has occurred. Errors call the wait
-// `what`.
+// Blocks until one of `events` (POLLIN, POLLOUT) or an error has occurred. Error messages begin
+// with `what`.
 absl::Status WaitFd(int fd, short events, const Stop& stop, absl::string_view what);
-// Move all bytes, or return an error.
+// Receive or send all bytes, or return an error.
 absl::Status ReadFull(int fd, void* out, size_t bytes, const Stop& stop);
 absl::Status WriteFull(int fd, const void* in, size_t bytes, const Stop& stop);
 

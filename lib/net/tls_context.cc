@@ -72,7 +72,7 @@ absl::Status TlsContext::Prepare() {
   SSL_CTX_set_session_id_context(context_, reinterpret_cast<const unsigned char*>(kTlsName.data()),
                                  static_cast<unsigned int>(kTlsName.size()));
   SSL_CTX_set_session_cache_mode(context_, SSL_SESS_CACHE_OFF);
-  // With a key no certificate is ever asked for, and none would be accepted.
+  // With a pre-shared key, no side asks for a certificate, and no certificate would be accepted.
   SSL_CTX_set_verify(context_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   TlsSession::PrepareContext(context_);
   return absl::OkStatus();

@@ -1,5 +1,5 @@
-// The settings of TLS 1.3 that many connections share (an SSL_CTX of OpenSSL): one cipher suite,
-// AES-128-GCM with SHA-256, fresh Diffie-Hellman keys for each connection, no resumption.
+// The settings of TLS 1.3 that many connections share (an SSL_CTX of OpenSSL): one cipher suite
+// (AES-128-GCM with SHA-256), fresh Diffie-Hellman keys for each connection, and no resumption.
 //
 // Thread safety: const after creation; any thread.
 #pragma once
@@ -36,7 +36,7 @@ class TlsContext {
   TlsContext& operator=(const TlsContext&) = delete;
 
   SSL_CTX* get() const { return context_; }
-  // Returns the key for TLS, 32 bytes, or an empty text with certificates.
+  // Returns the key for TLS, 32 bytes. Empty: TLS uses certificates.
   const std::string& psk() const { return psk_; }
 
  private:

@@ -52,7 +52,7 @@ SSL_SESSION* SessionOf(SSL* ssl, const std::string& key) {
 // OpenSSL calls these functions to read and write encrypted bytes.
 struct TlsSession::Basic {
   static BIO_METHOD* Method() {
-    // One object for the process, because OpenSSL keeps its methods; never freed.
+    // One object for the process. It is never freed, because OpenSSL keeps pointers to it.
     static BIO_METHOD* const method = [] {
       BIO_METHOD* const made = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "entrain connection");
       BIO_meth_set_read(made, Read);
@@ -204,8 +204,8 @@ absl::StatusOr<bool> TlsSession::Shake() {
   return true;
 }
 
-// OpenSSL would also complete a handshake by a certificate if a key was offered, and a handshake
-// without ALPN. This function refuses both kinds.
+// OpenSSL also completes two kinds of handshakes that this function refuses: a handshake by a
+// certificate although a key was offered, and a handshake without ALPN.
 absl::Status TlsSession::CheckShaken() const {
   const unsigned char* bound = nullptr;
   unsigned int bytes = 0;

@@ -1,13 +1,13 @@
 // TLS 1.3 on one connection (an SSL object of OpenSSL). It moves bytes between the caller and a
 // non-blocking socket, like recvmsg and sendmsg, and encrypts and authenticates them on the way.
 //
-// One system call writes many records, and one reads many. So bytes may wait in this object, in
-// both directions, without the socket's knowledge: see buffered and unsent.
+// One system call reads or writes many records. So bytes may wait in this object, in both
+// directions, and poll() on the socket does not show this. See buffered and unsent.
 //
-// The handshake is bound to a text that must be equal on both sides. (The text is the ALPN protocol
-// name, which the transcript of TLS covers.) There is no close_notify: the protocols inside TLS
-// announce their end themselves. If the connection ends without such an announcement, it has
-// failed.
+// The handshake is bound to a text: it fails if the two sides have different texts. (The text is
+// the ALPN protocol name, which the transcript of TLS covers.) There is no close_notify: the
+// protocols inside TLS announce their end themselves. If the connection ends without such an
+// announcement, it has failed.
 //
 // Thread safety: none.
 #pragma once
@@ -30,8 +30,8 @@ namespace entrain {
 
 class TlsSession {
  public:
-  // `fd` must be open during all calls. `binding` has at most 255 bytes. `first` holds plain bytes,
-  // which are sent before the bytes of the handshake.
+  // `fd` must be open during all calls. `binding` is the text to which the handshake is bound, at
+  // most 255 bytes. `first` is sent before the handshake, without encryption.
   static absl::StatusOr<std::unique_ptr<TlsSession>> Create(
       std::shared_ptr<const TlsContext> context, bool dialer, int fd, absl::string_view binding,
       std::string first);
@@ -47,9 +47,9 @@ class TlsSession {
   absl::StatusOr<bool> Shake();
 
   // Receive works like recvmsg, Send like sendmsg: they return the number of bytes, 0 at the end of
-  // the connection, or -1 with errno. EAGAIN: nothing can be moved now. EBADMSG: bytes were altered
-  // on the way, or the other side reports that bytes were altered. Received bytes are authentic.
-  // Receive fills as much of the parts as it has bytes for.
+  // the connection, or -1 with errno. EAGAIN: no byte can be received or sent now. EBADMSG: bytes
+  // were altered on the way, or the other side reports that bytes were altered. Received bytes are
+  // authentic. Receive returns as many bytes as have arrived and fit into the parts.
   ssize_t Receive(const iovec* parts, int count);
   // Sends bytes. The caller may change the memory afterwards. Some of the bytes may still wait in
   // this object (unsent).
@@ -109,7 +109,7 @@ class TlsSession {
   bool more_ = false;
   bool ended_ = false;   // the socket's end was read
   int read_error_ = 0;   // errno of the first recv that failed
-  int write_error_ = 0;  // of the first send that failed
+  int write_error_ = 0;  // errno of the first send that failed
   int error_ = 0;        // errno for Receive; final
   std::string why_;      // OpenSSL's reason for EBADMSG
   int64_t records_ = 0, records_per_key_ = kRecordsPerKey;

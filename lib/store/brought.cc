@@ -36,8 +36,8 @@ std::string StartOf(absl::string_view pid) {
   return runs ? std::string(rest[kStart]) : std::string();
 }
 
-// Returns "boot id/process namespace". Process numbers are comparable only if these texts are
-// equal. Empty: unknown.
+// Returns "boot id/process namespace". The PIDs of two processes may be compared only if these
+// texts are equal. Empty: unknown.
 std::string NumberSpace() {
   std::array<char, 64> space{};
   const std::string boot = ReadAll("/proc/sys/kernel/random/boot_id");

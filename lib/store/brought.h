@@ -1,6 +1,6 @@
-// The value that a rank brings to a meeting whose store is a plain map: the rank's entry and the
-// name of the rank's process. By this name other processes of the same host find out whether the
-// process still runs.
+// The value that a rank writes to a store that is a plain map, when it joins a meeting. The value
+// has the rank's entry and the name of the rank's process. By this name, other processes of the
+// same host find out whether the process still runs.
 #pragma once
 
 #include <string>
@@ -16,10 +16,10 @@ namespace entrain {
 struct ProcessName {
   std::string space, pid, start;
   static ProcessName Own();
-  // Returns true if the named process is in the PID namespace of the calling process. Only then
-  // HasEnded gives an answer.
+  // Returns true if the named process is in the PID namespace of the calling process. If it is not,
+  // the result of HasEnded has no meaning.
   bool IsHere() const;
-  // Returns true if the named process does not run any more. Reads /proc.
+  // Returns true if the named process has ended. Reads /proc.
   bool HasEnded() const;
 };
 

@@ -1,5 +1,5 @@
-// The functions of libcurl that the etcd store calls, found at run time. Nothing is linked with
-// libcurl; only its headers are needed to build.
+// The functions of libcurl that the etcd store calls, found at run time. The library is not linked
+// with libcurl. A build needs only libcurl's headers.
 #pragma once
 
 #include <curl/curl.h>

@@ -247,7 +247,7 @@ absl::StatusOr<std::string> EtcdClient::AskOne(HttpPost* post, size_t member, co
     resolved_[member].reset();  // the host may have a new address
     return post->status();
   }
-  // If an answer is a stream (as that of a keep-alive is), its code is 200 even if its body is an
+  // etcd answers a keep-alive with a stream. The code of a stream is 200 even if its body is an
   // error.
   return post->code() == 200 && !absl::StartsWith(post->answer(), R"({"error":)")
              ? absl::StatusOr<std::string>(std::move(post->answer()))

@@ -1,6 +1,6 @@
-// A client of etcd v3 by etcd's JSON gateway. The client knows several members of the cluster and
-// uses one of them. It changes to the next member if the member in use does not answer or is cut
-// off from the other members.
+// A client of etcd v3. It uses etcd's JSON gateway. The client knows several members of the cluster
+// and uses one of them. It changes to the next member if the member in use does not answer or is
+// cut off from the other members.
 //
 // If an answer is lost, the client sends the request again, so etcd may execute a request twice.
 // The comparisons of a transaction must make a second execution harmless (etcd_store.cc,
@@ -42,7 +42,7 @@ struct EtcdStep {
   enum class Kind { kPut, kRead, kDelete };
   enum class Rows { kWhole, kKeys, kCount };  // what a read returns for each key
   Kind kind = Kind::kRead;
-  std::string key, end;  // kRead: reads the keys from `key` up to, but without `end`; empty: only
+  std::string key, end;  // kRead: reads the keys in [key, end). If `end` is empty, reads only
                          // `key`
   std::string value;     // kPut
   int64_t lease = 0;     // kPut
@@ -70,8 +70,8 @@ struct EtcdReply {
     const EtcdRow* row() const { return rows.empty() ? nullptr : &rows.front(); }
   };
   bool compared = false;    // `then` was executed
-  int64_t revision = 0;     // revision of this transaction; if it wrote nothing, of the last
-                            // transaction
+  int64_t revision = 0;     // revision of this transaction or, if it wrote nothing, of the last
+                            // transaction that did
   std::vector<Read> reads;  // one for each kRead, in order
 };
 
@@ -81,11 +81,11 @@ class EtcdClient;
 class EtcdWatch {
  public:
   enum class News { kNone, kChanged, kEnded };
-  // Begins the watch again, at the member that the client uses now. The watch reports changes from
-  // `revision` on.
+  // Begins the watch, or begins it again, at the member that the client uses now. The watch reports
+  // changes from `revision` on.
   void Start(const std::string& key, int64_t revision);
-  // Waits up to `ms` milliseconds. kEnded: the member has ended the watch, or the client uses
-  // another member; the caller must call Start again.
+  // Waits up to `ms` milliseconds. kEnded: the member has ended the watch, or the client now uses
+  // another member. The caller must then call Start again.
   News Step(int ms);
   void Wake() { post_->Wake(); }
 
@@ -106,9 +106,10 @@ class EtcdClient {
   EtcdClient(const EtcdClient&) = delete;
   EtcdClient& operator=(const EtcdClient&) = delete;
 
-  // Each function tries one member after the other until a member answers or `stop` ends it. The
-  // error is then kDeadlineExceeded or kAborted, with the last error of each member. Other errors
-  // are etcd's own. They do not name the request, so the caller must add its name.
+  // Each function tries one member after the other until a member answers. If `stop` ends the
+  // function, the error is kDeadlineExceeded or kAborted, with the last error of each member. Other
+  // errors are etcd's own. They do not name the request, so the caller must add the name of the
+  // request.
   absl::StatusOr<EtcdReply> Run(const EtcdTransaction& transaction, const Stop& stop) const;
   absl::StatusOr<EtcdReply> Read(std::vector<EtcdStep> reads, const Stop& stop) const;
   // Returns a new lease, which ends `seconds` after Grant or after the last KeepAlive.

@@ -1,23 +1,22 @@
 // Keys of a meeting, whose names begin with ROOT/m/<the escaped key>/:
-//   rank/R    the entry of rank R (brought.h) and a random number; under a lease of this rank. Gone
-//             when the rank has finished
-//   outcome   the table of all entries, written by the rank that came last, under a lease that all
-//             ranks keep alive; or the reason why the meeting has failed, which may replace the
-//             table
+//   rank/R    the entry of rank R (brought.h) and a random number; under a lease of this rank.
+//             Removed when the rank finishes
+//   outcome   the table of all entries. The rank that came last writes it, under a lease that all
+//             ranks keep alive. If the meeting fails, the reason takes the place of the table
 //   done/R    exists if rank R has finished; under the table's lease
 // R has eight hexadecimal digits, so that keys are in rank order.
 //
-// Each change is one transaction. It fails if another process has changed the keys before. If etcd
-// executes a transaction twice, the second execution changes nothing, because the first execution
-// has already changed the keys. So a request whose answer was lost can be sent again.
+// Each change is one transaction. It fails if another process has changed the keys in the meantime.
+// If etcd executes a transaction twice, the second execution changes nothing, because the first
+// execution has already changed the keys. So a request whose answer was lost can be sent again.
 //
 // All leases last for kLeaseS. If no process keeps a lease alive, the lease ends, and etcd removes
 // its keys. So a meeting leaves nothing behind, even if all its processes are killed.
 //
-// A thread of the meeting keeps the leases alive and watches the outcome. It also watches the next
-// rank, cyclically, among the ranks in the meeting: in /proc if that rank is a process of this
-// host, else by its key. So if several neighbouring ranks have ended, a living rank detects the
-// last one of them.
+// A thread of the meeting keeps the leases alive and watches the outcome. The thread also watches
+// the next rank, cyclically, among the ranks that have joined. If the next rank's process is on
+// this host, the thread watches the process in /proc. Otherwise it watches the rank's key. So if
+// several neighbouring ranks have ended, a living rank detects the first one of them.
 #include "lib/store/etcd_meeting.h"
 
 #include <algorithm>
@@ -46,11 +45,11 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kLeaseS = 8;
-constexpr int64_t kKeepNs = 2 * kSecond;            // between two signs of life
-constexpr int64_t kReadNs = kSecond;                // between two looks at the keys
-constexpr int64_t kProcessNs = 200 * kMillisecond;  // between two looks at the next rank's process
+constexpr int64_t kKeepNs = 2 * kSecond;            // between two keep-alives of the leases
+constexpr int64_t kReadNs = kSecond;                // between two reads of the keys
+constexpr int64_t kProcessNs = 200 * kMillisecond;  // between two checks of a process
 // The time for a rank's last message. It is long, because an election of etcd may delay the
-// message. After this time the rank's lease ends, and the message is not needed any more.
+// message. After this time the rank's lease has ended, and the message is not needed any more.
 constexpr int64_t kLastWordNs = kLeaseS * kSecond;
 constexpr int kStepMs = 20;
 constexpr int64_t kPage = 64;      // entries of at most 64 KiB in one answer
@@ -81,7 +80,7 @@ class EtcdMeeting final : public StoreMeeting {
     }
   }
 
-  // Takes the place. Called once.
+  // Takes this rank's place in the meeting. Must be called only once.
   absl::Status Join(const Stop& stop) {
     ENTRAIN_ASSIGN_OR_RETURN(lease_, client_->Grant(kLeaseS, stop));
     ENTRAIN_ASSIGN_OR_RETURN(watch_, client_->Watch());
@@ -168,7 +167,7 @@ class EtcdMeeting final : public StoreMeeting {
   };
   struct Place {
     absl::Status status;   // OK: the rank has its place
-    bool refused = false;  // the store refuses this rank, which fails the meeting
+    bool refused = false;  // the store refuses this rank, so the meeting fails
     int64_t ranks = 0;     // number of ranks that have a place
   };
   // The next rank in the meeting.
@@ -180,8 +179,8 @@ class EtcdMeeting final : public StoreMeeting {
   };
 
   int32_t rank() const { return mine_.entry.rank; }
-  // Returns the time limit for all last messages. The time begins at the first call. For the
-  // caller's thread only.
+  // Returns the deadline for all last messages of this rank. The first call sets the deadline. Must
+  // not be called by thread_.
   Stop LastWord() {
     last_word_ = last_word_.value_or(LastWordBy(by_, kLastWordNs));
     return {*last_word_};
@@ -326,8 +325,8 @@ class EtcdMeeting final : public StoreMeeting {
     }
     const auto came = static_cast<int32_t>(table.size());
     if (came != mine_.entry.size) {
-      // The answer to this rank's claim may have been lost. Another rank may then have concluded
-      // that it came last, published the table, and rank `came` may already have finished.
+      // The answer to this rank's claim may have been lost and the claim sent again. Meanwhile
+      // another rank may have published the table, and rank `came` may have finished.
       ENTRAIN_ASSIGN_OR_RETURN(const EtcdReply reply,
                                client_->Read({EtcdStep::Read(Key("outcome"))}, stop));
       if (reply.reads[0].row() != nullptr) {
@@ -392,7 +391,7 @@ class EtcdMeeting final : public StoreMeeting {
   void FailBy(const Stop& stop, const absl::Status& why) {
     absl::Status agreed = Check();
     if (!agreed.ok()) {
-      return;  // the caller already knows the failure, or the rank has no place in the meeting
+      return;  // this rank knows the failure, or it has no place in the meeting
     }
     agreed = why;
     EtcdTransaction fail;
@@ -400,7 +399,7 @@ class EtcdMeeting final : public StoreMeeting {
     fail.otherwise = {EtcdStep::Read(Key("outcome"))};
     const auto lease = client_->Grant(kLeaseS, stop);
     fail.then = {EtcdStep::Put(Key("outcome"), EncodeFailed(why), lease.value_or(0))};
-    bool told = !lease.ok();  // true: etcd does not answer. The other ranks notice that, or the end
+    bool told = !lease.ok();  // true: etcd does not answer. The other ranks notice this, or the end
                               // of this rank
     while (!told) {
       const auto reply = client_->Run(fail, stop);
@@ -497,7 +496,7 @@ class EtcdMeeting final : public StoreMeeting {
     }
   }
 
-  // Reads the outcome and the neighbours. Returns etcd's revision.
+  // Reads the outcome and the keys of the next ranks. Returns etcd's revision.
   absl::StatusOr<int64_t> Look(const Stop& stop) {
     bool has_table = false;
     int64_t known = 0;
@@ -583,7 +582,7 @@ class EtcdMeeting final : public StoreMeeting {
   int64_t lease_ = 0;  // lease of this rank
   bool joined_ = false, finished_ = false;
   std::optional<Deadline> last_word_;
-  Watched watched_;  // used by the thread
+  Watched watched_;  // used only by thread_
   std::unique_ptr<EtcdWatch> watch_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};

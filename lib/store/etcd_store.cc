@@ -1,8 +1,8 @@
 // A store in etcd. Names of keys, after ROOT, which is the path of the URL:
 //   ROOT/k/KEY     a value
 //   ROOT/m/...     meetings (etcd_meeting.cc)
-//   ROOT/w/LEASE   the mark of a writer of a process, under the lease LEASE: the number of the
-//                  writer's last write
+//   ROOT/w/LEASE   the mark of a Writer, under the lease LEASE. The value is the number of the
+//                  Writer's last write. A process has one Writer for each write that is under way
 //
 // A write is one transaction, which compares and advances the mark of its writer. So a write takes
 // effect once, even if the client sends it several times because answers were lost. The mark then
@@ -33,7 +33,7 @@ constexpr absl::string_view kDefaultRoot = "entrain";
 constexpr int64_t kReadAgainNs = 2 * kSecond;  // the client reads again after this time, even if
                                                // its watch reports nothing
 constexpr int64_t kMarkS = 600, kKeepNs = kMarkS / 4 * kSecond;
-constexpr int64_t kCloseNs = kSecond;  // for all marks together
+constexpr int64_t kCloseNs = kSecond;  // time to remove all marks when the store is closed
 constexpr int kMostPauseMs = 32;
 
 class EtcdStore final : public RequestStore {
@@ -164,8 +164,8 @@ class EtcdStore final : public RequestStore {
     if (settled) {
       GiveWriter(writer);
     } else {
-      // An attempt may still be under way. After the end of its lease the attempt cannot take
-      // effect.
+      // An attempt may still be under way. After the end of the writer's lease, the attempt cannot
+      // take effect.
       client_->Revoke(writer.lease, Sooner({LastWordBy(stop.deadline)}, kCloseNs)).IgnoreError();
     }
     return answer;

@@ -12,8 +12,9 @@
 
 namespace entrain {
 
-// Returns the key in a form for the end of a file name: bytes other than letters, digits, '_' and
-// '-' become %XX. If this form is too long, returns its beginning, '~' and the SHA-256 of the key.
+// Returns the key in a form for the end of a file name. Bytes other than letters, digits, '_' and
+// '-' become %XX. If this form is too long, returns the beginning of the form, '~' and the SHA-256
+// of the key.
 std::string EscapeForFile(absl::string_view key);
 
 // Returns the status for errno. The message names the path. kFailedPrecondition: the user can fix
@@ -25,15 +26,16 @@ absl::Status FileError(absl::string_view what, absl::string_view path);
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t most);
 
 // Writes a new file and renames it over `path`, so that readers see either the whole old file or
-// the whole new file. If `lock` is not null, the new file is locked before the rename and `lock`
-// gets its descriptor. The caller must hold LockDirectory, so that the temporary file has one
-// writer.
+// the whole new file. If `lock` is not null, the new file is locked before the rename, and `lock`
+// gets the file's descriptor. The caller must hold the lock of LockDirectory, so that the temporary
+// file has one writer.
 absl::Status ReplaceFile(const std::string& directory, const std::string& path,
                          absl::string_view bytes, Fd* lock = nullptr);
 
 // Locks the directory: waits for other writers, and excludes them until the returned descriptor is
-// closed. (The kernel closes it when the process dies.) Opens the lock file on each call, since
-// flock on one descriptor does not exclude threads. `what` is the operation that an error names.
+// closed. (The kernel closes it when the process dies.) Opens the lock file on each call, because
+// flock on a shared descriptor does not exclude other threads. `what` is the operation that an
+// error names.
 absl::StatusOr<Fd> LockDirectory(const std::string& directory, const Stop& stop,
                                  absl::string_view what);
 

@@ -3,10 +3,10 @@
 //            rank's process holds a lock (flock) on the file. The kernel releases the lock when the
 //            process ends, even by kill -9
 //   failed   the first failure, an encoded status
-// A file gets its name by rename, and is already locked then. Each rank watches the next unfinished
-// rank, cyclically. If the watcher can lock that rank's file and the file does not say finished,
-// the process of the rank has ended. So if several neighbouring ranks have ended, a living rank
-// detects the last one of them, and each rank examines one file per interval.
+// A rank locks its file before a rename gives the file its name. Each rank watches the next
+// unfinished rank, cyclically. If the watching rank can lock that rank's file, and the state in the
+// file is not 'f', the process of the watched rank has ended. So a rank tries to lock one file per
+// interval. If several neighbouring ranks have ended, a living rank detects the first one of them.
 #include "lib/store/file_meeting.h"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ class FileMeeting final : public StoreMeeting {
     }
   }
 
-  // Takes the place. Called once.
+  // Takes this rank's place in the meeting. Must be called only once.
   absl::Status Join(const Stop& stop) {
     ENTRAIN_ASSIGN_OR_RETURN(const Fd turn, LockDirectory(directory_, stop, What()));
     refused_ = TakePlace();
@@ -97,8 +97,8 @@ class FileMeeting final : public StoreMeeting {
     if (now >= watch_again_ns_) {
       watch_again_ns_ = now + kWatchNs;
       if (const int32_t ended = FindEnded(); ended >= 0) {
-        // Does not wait for the directory's lock: if other processes are writing, this rank detects
-        // the ended rank again at its next look.
+        // Does not wait for the directory's lock. If other processes are writing now, this rank
+        // detects the ended rank again at its next check.
         FailBy({0}, RankLeft(ended, absl::StrCat("has ended while the ranks were meeting, or in an "
                                                  "earlier run that used ",
                                                  url())));
@@ -133,7 +133,7 @@ class FileMeeting final : public StoreMeeting {
   std::string url() const { return absl::StrCat("file:", directory_); }
   void FailBy(Deadline by, const absl::Status& why) {
     if (!refused_.ok()) {
-      return;  // this rank was already told, or is not concerned
+      return;  // Join has failed, and has written the failure if the meeting must fail
     }
     const auto turn = LockDirectory(directory_, {by}, What());
     if (turn.ok()) {
@@ -210,7 +210,7 @@ class FileMeeting final : public StoreMeeting {
     return absl::OkStatus();
   }
 
-  // If the process of the rank that this rank watches has ended, returns the watched rank, else -1.
+  // If the process of the watched rank has ended, returns the watched rank, else -1.
   int32_t FindEnded() const {
     for (int32_t step = 1; step < mine_.size; ++step) {
       const int32_t rank = (mine_.rank + step) % mine_.size;

@@ -91,8 +91,7 @@ class FileStore final : public RequestStore {
     }
   }
 
-  // The caller holds the lock, so the temporary file has one writer. If a writer died and left a
-  // temporary file, this function removes it first.
+  // The caller must hold the lock of LockDirectory.
   absl::StatusOr<std::string> Write(const StoreRequest& request) const {
     const std::string path = Path(FileName(request.key));
     if (request.op == StoreOp::kDelete) {

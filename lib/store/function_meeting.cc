@@ -12,9 +12,10 @@
 //   /failed     the reason why the meeting has failed, if /outcome already holds the table
 //   /finished   counter of the ranks that have finished; the last one removes the keys of the
 //               meeting
-// Only threads that call the meeting call the functions. So a rank changes its /beat only inside
-// Wait and Check. Each rank watches the next rank, cyclically: in /proc if that rank is a process
-// of this host, else by its beat.
+// The user's functions are called only by threads that call the meeting. So a rank changes its
+// /beat only inside Wait and Check. Each rank watches the next rank, cyclically. If the next rank's
+// process is on this host, the rank watches the process in /proc. Otherwise it watches the /beat of
+// the next rank.
 #include "lib/store/function_meeting.h"
 
 #include <algorithm>
@@ -52,7 +53,7 @@ class FunctionMeeting final : public StoreMeeting {
     }
   }
 
-  // Takes the place. Called once.
+  // Takes this rank's place in the meeting. Must be called only once.
   absl::Status Join() {
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t claims, calls_->Add(OfRank("place", rank()), 1));
     if (claims == 1) {
@@ -73,7 +74,7 @@ class FunctionMeeting final : public StoreMeeting {
                                        ? PlaceTaken(calls_->url(), rank(), static_cast<int>(claims))
                                        : SizesDifferHere(sizes);
       Fail(refused);
-      failure_ = refused;  // this rank's own error, whatever made the others fail before
+      failure_ = refused;  // this rank's own error, even if the meeting has failed before
     } else if (!mine_.entry.unable.ok()) {
       Fail(mine_.entry.unable);
     } else if (ranks == mine_.entry.size) {
@@ -125,7 +126,7 @@ class FunctionMeeting final : public StoreMeeting {
 
   void Fail(const absl::Status& why) override {
     if (!failure_.ok()) {
-      return;  // this rank was already told, or is not concerned
+      return;  // this rank knows the failure, or the store has refused this rank
     }
     failure_ = why;
     // Only the first failure counts. The other ranks read the failure instead of the table, or
@@ -133,7 +134,7 @@ class FunctionMeeting final : public StoreMeeting {
     for (const auto& [claim, place] : {std::pair("decided", "outcome"), {"failures", "failed"}}) {
       const auto claims = calls_->Add(Key(claim), 1);
       if (!claims.ok()) {
-        return;  // the functions have failed; the other ranks notice that by their own calls
+        return;  // the user's functions fail; the other ranks notice this in their own calls
       }
       if (*claims == 1) {
         calls_->Set(Key(place), EncodeFailed(why)).IgnoreError();
@@ -285,8 +286,9 @@ class FunctionMeeting final : public StoreMeeting {
   bool has_outcome_ = false, finished_ = false;
   int64_t look_again_ns_ = 0, watch_again_ns_ = 0, beat_again_ns_ = 0;
   int64_t beats_ = 0;
-  // About the next rank: its process, once the rank has come; whether the process runs on this
-  // host; its last beat; and the time at which the beat last changed.
+  // About the next rank. watched_: its process, once the rank has come. has_looked_: this rank has
+  // looked for it. is_here_: the process runs on this host. heard_, heard_ns_: the last value of
+  // its /beat, and the time when the value changed.
   std::optional<ProcessName> watched_;
   bool has_looked_ = false, is_here_ = false;
   std::string heard_;

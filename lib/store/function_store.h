@@ -61,8 +61,8 @@ class FunctionCalls {
 int64_t GetSliceNs(const Stop& stop);
 
 // `host` is the result of Store::host. The store has no compare-and-set (kUnimplemented), and
-// refuses keys that contain a zero byte. Only threads that call the store or its meetings call the
-// functions. The thread that drops the last reference calls `release`.
+// refuses keys that contain a zero byte. The functions are called only by threads that call the
+// store or its meetings. The thread that drops the last reference calls `release`.
 std::shared_ptr<Store> MakeFunctionStore(const StoreFunctions& functions, std::string host);
 
 }  // namespace entrain

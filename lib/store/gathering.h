@@ -1,7 +1,7 @@
 // The meetings of a store (store.h) as a state machine without socket, clock or lock. The mem store
-// and the server each keep an object of class Gatherings; a file store keeps the same state on
-// disk. This unit also has the encodings of a meeting on the wire (docs/store.md draws them) and
-// its error messages.
+// and the server each have an object of class Gatherings. A file store keeps the same state on
+// disk. This unit also has the error messages of meetings, and the encodings that a client and a
+// server send (docs/store.md shows them).
 #pragma once
 
 #include <cstdint>
@@ -67,9 +67,9 @@ class Gatherings {
   // this join makes the meeting fail. `url` is the store's URL, for the error.
   absl::Status Join(const std::string& key, const Entry& entry, uint64_t member,
                     absl::string_view url);
-  // If the rank has not finished, Leave makes the meeting fail. `gone`: true if the rank's process
-  // has ended, false if the rank gave up. Leave and Fail return true if this call made the meeting
-  // fail.
+  // If the rank has not finished, Leave makes the meeting fail. `gone` is true if the rank's
+  // process has ended, and false if the rank gave up. Leave and Fail return true if the call has
+  // made the meeting fail.
   bool Leave(const std::string& key, int32_t rank, bool gone);
   bool Fail(const std::string& key, const absl::Status& why);
   void Finish(const std::string& key, int32_t rank);
@@ -104,9 +104,9 @@ absl::StatusOr<Entry> DecodeEntry(absl::string_view bytes);
 enum class NewsKind : uint8_t {
   kTable = 0x80,   // all ranks have joined
   kFailed = 0x81,  // the meeting has failed
-  kAbsent = 0x82,  // the ranks that have not joined; the answer to a kAbsent
-  // the rank whose process serves the store, and whose end ends the store. -1: from now on the
-  // store may end, and its end is no failure
+  kAbsent = 0x82,  // the ranks that have not joined; the answer to StoreOp::kAbsent
+  // the rank whose process serves the store: if this process ends, the store ends. -1: from now on
+  // the end of the store is no failure
   kServer = 0x83,
 };
 // Omits a part that equals the part of the previous rank at the same index.

@@ -1,5 +1,5 @@
-// Sends one HTTP POST after the other with libcurl, without blocking. Connections stay open between
-// two POSTs. Thread safety: one thread at a time, except for Wake.
+// Sends HTTP POSTs with libcurl, one after the other, without blocking. Connections stay open
+// between two POSTs. Thread safety: one thread at a time, except for Wake.
 #pragma once
 
 #include <memory>
@@ -21,12 +21,14 @@ class HttpPost {
   HttpPost(const HttpPost&) = delete;
   HttpPost& operator=(const HttpPost&) = delete;
 
-  // Begins a POST of `body`, and drops the previous one. `resolved` is empty, or has the addresses
-  // of the URL's host in the form of libcurl's CURLOPT_RESOLVE. libcurl then looks up no name.
+  // Ends the previous POST, and begins a POST of `body`. If `resolved` is not empty, it has the
+  // addresses of the URL's host in the form of CURLOPT_RESOLVE, and libcurl does not look up the
+  // host.
   void Start(const std::string& url, const std::string& resolved, std::string body);
-  // Moves bytes, and waits up to `ms` milliseconds for bytes to arrive.
+  // Sends and receives bytes. Waits up to `ms` milliseconds until some bytes can be sent or
+  // received.
   void Step(int ms);
-  // Makes a Step that waits in another thread return. If no Step waits, makes the next Step return
+  // If a Step waits in another thread, makes this Step return. Otherwise makes the next Step return
   // at once. Any thread may call this.
   void Wake();
   // Ends the POST that is under way, and closes its connection.
@@ -35,7 +37,7 @@ class HttpPost {
   // Returns true if no POST is under way: the whole answer or an error has come.
   bool done() const { return done_; }
   // Valid once the POST is done. Returns the connection's error (kUnavailable), or OK if an answer
-  // came, whatever its HTTP code.
+  // came, with any HTTP code.
   const absl::Status& status() const { return status_; }
   int code() const { return code_; }
   // Returns the bytes of the answer that have arrived so far. The caller may remove bytes.

@@ -9,8 +9,8 @@
 
 namespace entrain {
 
-// url() and host() return those of the base store. To reach the same keys, other processes open the
-// base store and use the same prefix. The prefix counts toward kMaxStoreKey.
+// url() and host() return the URL and the host of the base store. To reach the same keys, other
+// processes open the base store and use the same prefix. The prefix counts toward kMaxStoreKey.
 std::shared_ptr<Store> WithPrefix(std::shared_ptr<Store> base, absl::string_view prefix);
 
 }  // namespace entrain

@@ -1,6 +1,6 @@
-// One operation on a store, as a value. This unit alone defines the meaning of the operations; the
-// stores differ only in where they keep the map. The encodings are those of the wire (docs/store.md
-// draws them).
+// One operation on a store, as a value. This unit defines the meaning of the operations for all
+// stores. The stores differ only in where they keep the map. A client and a server send the
+// encodings of this unit (docs/store.md shows them).
 #pragma once
 
 #include <cstdint>
@@ -55,8 +55,8 @@ absl::StatusOr<std::string> ValueAfter(const StoreRequest& request, const std::s
 // then write nothing, and must not create an absent key.
 bool IsRefused(const StoreRequest& request, const std::string* old);
 
-// The limits on the size of a map, and on the size of the keys that one client wrote last. The size
-// counts keys, values, and bookkeeping for each key.
+// The limit on the size of a map, and the limit on the size of all keys that one client was the
+// last to write. A size counts keys, values, and bookkeeping for each key.
 constexpr size_t kMaxTableBytes = size_t{256} << 20, kMaxClientBytes = size_t{64} << 20;
 
 // The map itself. Never waits. Not thread-safe.
@@ -64,9 +64,9 @@ class StoreTable {
  public:
   // Executes the request. Returns a value, a decimal number, or an empty text for kDelete.
   // kNotFound: kGet or kTryGet of an absent key. kResourceExhausted names the limit that a value
-  // would exceed. `client` is the client that makes the request; a key's bytes count for the client
-  // that wrote the key last. Sets `*changed` to true if clients that wait for request.key should
-  // look again.
+  // would exceed. `client` is the client that makes the request. The bytes of a key count for the
+  // client that wrote the key last. Sets `*changed` to true if clients that wait for request.key
+  // must check the key again.
   absl::StatusOr<std::string> Apply(const StoreRequest& request, absl::string_view client,
                                     bool* changed);
 
@@ -100,7 +100,7 @@ std::string EncodeReply(const absl::StatusOr<std::string>& answer);
 // Returns the answer that was given to EncodeReply, or kDataLoss if the bytes are malformed.
 absl::StatusOr<std::string> DecodeReply(absl::string_view bytes);
 
-// A Store that maps all its operations to one function.
+// A Store that implements all operations on the map by one function, Do.
 class RequestStore : public Store {
  public:
   absl::Status Set(absl::string_view key, absl::string_view value, const Stop& stop) final;

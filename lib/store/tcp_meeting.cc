@@ -60,8 +60,8 @@ class TcpMeeting final : public StoreMeeting {
     const Stop stop{LastWordBy(by_)};
     Say(StoreOp::kFinish, "", stop);
     if (serves_) {
-      // The server answers once it has told the other ranks that the server may end. Only then may
-      // this process end.
+      // The server first tells the other ranks that the store may end, and then answers this rank.
+      // This process must not end before that.
       ReadUntil(stop, [this] { return told_server_ && server_rank_ < 0; }).IgnoreError();
     }
   }

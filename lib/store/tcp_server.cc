@@ -69,11 +69,11 @@ struct TcpStoreServer::Client {
   size_t skipped = 0;    // number of bytes dropped
   std::deque<Frame> out;
   size_t out_done = 0;   // bytes of out.front() that have been sent
-  bool waiting = false;  // the client's request is parked under `wanted_key`
+  bool waiting = false;  // the client's request waits for the key `wanted_key`
   std::string wanted_key;
   std::string meeting;
   int32_t rank = -1;     // rank in that meeting; -1: none joined
-  uint32_t watched = 0;  // the epoll events for which it is registered
+  uint32_t watched = 0;  // the epoll events for which the socket is registered
 };
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(Listener listener,
@@ -227,15 +227,15 @@ void TcpStoreServer::DropLateStrangers() {
 void TcpStoreServer::Serve(uint64_t id, uint32_t events) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
-    return;  // dropped earlier in this turn
+    return;  // this turn of the loop has already dropped the client
   }
   Client& client = *found->second;
   // A client that waits for its answer must not send anything, so data from this client breaks the
   // protocol. RDHUP means that the client does not wait any more.
   const bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0 ||
                     (client.waiting && (events & (EPOLLIN | EPOLLRDHUP)) != 0);
-  // A rank that has finished sends a message about it and closes at once. So the request is read
-  // before the end of the connection is handled.
+  // A rank that has finished sends kFinish and closes its connection at once. So the server reads
+  // the request before it handles the end of the connection.
   const bool fine = AdvanceHandshake(id, client) && Flush(client) && Advance(id, client);
   if (gone || !fine) {
     Drop(id);
@@ -447,7 +447,7 @@ absl::Status TcpStoreServer::Full() {
                    " bytes of unfinished requests and unread answers, which is the limit"));
 }
 
-// Returns true if a connection with `had` bytes in transit may have `more`.
+// Returns true if a connection that has `had` bytes in transit may have `more` additional bytes.
 bool TcpStoreServer::HasRoom(size_t had, size_t more) const {
   return had + more <= kSmallBytes || transit_bytes_ + more <= kMaxTransitBytes;
 }

@@ -2,14 +2,14 @@
 // meetings (gathering.h), after the handshake of lib/net.
 //
 // Invariants:
-//   1 A stranger is a connection that has not proved itself yet. A stranger costs about one
-//     kilobyte of memory; with TLS, about 50 kilobytes once it has sent its proof
+//   1 A stranger is a connection whose client has not proved itself yet. A stranger costs about one
+//     kilobyte of memory. With TLS, it costs about 50 kilobytes after it has sent its proof
 //     (lib/net/handshaker.h). It lasts at most kHandshakeNs. There are at most kMaxStrangers
-//     strangers (PlacesForStrangers). At this limit the server closes the oldest stranger once that
-//     stranger has had kProofNs to prove itself. Until then the server accepts no connection.
-//   2 The server reads at most one request from a connection. While this request is parked or its
-//     answer is unsent, the server reads nothing more. So a connection costs at most one request
-//     and one answer. Equal answers to many connections share their memory.
+//     strangers (PlacesForStrangers). At this limit the server accepts no connection until the
+//     oldest stranger has had kProofNs to prove itself. Then a new stranger replaces the oldest.
+//   2 The server reads at most one request from a connection. While this request waits for its key,
+//     or its answer is unsent, the server reads nothing more. So a connection costs at most one
+//     request and one answer. Equal answers to many connections share their memory.
 //   3 Memory grows with bytes that arrived, never with lengths that were announced.
 //   4 A fault of a connection ends only this connection and the meeting that it has joined. If the
 //     connection ends before its rank has finished, the rank counts as ended. At a limit of
@@ -59,7 +59,8 @@ class TcpStoreServer {
   using Clients = std::map<uint64_t, std::unique_ptr<Client>>;
 
   TcpStoreServer(Listener listener, const Security& security);
-  // true: the listener is an abstract socket, which only processes of this user can use
+  // Returns true if the listener is an abstract Unix socket. The server then refuses processes of
+  // other users.
   bool local() const;
   std::string name() const;
   absl::Status Prepare();
@@ -83,8 +84,8 @@ class TcpStoreServer {
   void Announce(const std::string& key);
   void TellServer(const std::string& key, int32_t rank);
   void WakeParked(const std::string& key);
-  // Bytes to send, with their length. `*account` counts the bytes until all connections have sent
-  // them.
+  // A message to send: its length and its bytes. MakeFrame adds the size to `*account`. The size is
+  // subtracted when all connections have sent the message.
   using Frame = std::shared_ptr<const std::string>;
   static Frame MakeFrame(std::string bytes, size_t* account);
   Frame FrameOf(absl::string_view body);  // puts the length before the body

@@ -1,14 +1,14 @@
 // The client of a tcp store, and the handle of a tcp store that this process serves. A local store
 // differs only in the socket.
 //
-// Each call has a connection of its own, so that a waiting Get does not block other calls. The
-// connection is an idle one from a pool, or a new one. A connection whose call was interrupted is
-// closed, because its answer may still be on the way.
+// Each call of the store uses a connection of its own, so that a waiting Get does not block other
+// calls. The connection is an idle one from a pool, or a new one. A connection whose call was
+// interrupted is closed, because its answer may still be on the way.
 //
 // To save a round trip, a client sends the first request of a connection right after its own part
-// of the handshake. It reads and checks the server's proof before the first answer. So without TLS,
-// a process that has taken the server's address can read one request of each connection, but cannot
-// answer it.
+// of the handshake. The client reads and checks the server's proof before it reads the first
+// answer. So without TLS, a process that has taken the server's address can read one request of
+// each connection, but cannot answer it.
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -160,8 +160,8 @@ class TcpStore final : public RequestStore {
 
   // Sends the request and returns the connection on which the answer will come. A server that is
   // flooded with strangers closes connections whose proof it has not read yet. This function then
-  // connects again, but only if the request may be executed twice: the server may have executed the
-  // request even if the server's proof was lost.
+  // connects again, but only if the request may be executed twice. (The server may have executed
+  // the request although its proof was lost.)
   absl::StatusOr<Connection> Ask(const StoreRequest& request, const Stop& stop) {
     const std::string frame = Writer().PutText(EncodeRequest(request)).Take();
     for (int sleep_ms = kRetryFirstMs;; sleep_ms = std::min(2 * sleep_ms, kRetryMostMs)) {
@@ -346,7 +346,8 @@ absl::StatusOr<Listener> OpenFor(const HostPort& where) {
   return OpenListener(any, port);
 }
 
-// Returns the host by which other processes reach a server that listens on every address.
+// Returns the host by which other processes reach the server. If `where` means all addresses, this
+// is the source address of the default route.
 std::string PublishedHost(const HostPort& where, const Address& bound) {
   const auto given = Address::FromHost(where.host, 0);
   if (!given.ok() || !given->IsAny()) {

@@ -12,8 +12,8 @@
 namespace entrain {
 namespace {
 
-// The time for which the thread that starts a call waits for the library to begin the call. Usually
-// the library begins at once.
+// The longest time that the thread that starts a call waits until the library begins the call.
+// Usually the library begins at once.
 constexpr int64_t kBeginLimitNs = 100 * kMicrosecond;
 
 }  // namespace
@@ -224,7 +224,7 @@ absl::StatusOr<RefPtr<Work>> DeviceCall::LaunchPacked(const Call& staged) {
 
 // ---- The end of a call
 
-// Finishes the work. Only the engine's driver may do this.
+// Calls Work::Finish. Only the engine's driver may do this.
 class DeviceCall::FinishJob final : public Job {
  public:
   FinishJob(RefPtr<DeviceCall> call, absl::Status status)

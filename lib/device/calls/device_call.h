@@ -1,7 +1,8 @@
-// One call on device memory, from its start to its end. device_runner.h describes calls as a whole.
+// One call on device memory, from its start to its end. device_runner.h describes the methods, the
+// streams and the threads of all calls.
 //
-// Thread safety: one thread starts the call, afterwards only the runner uses it. The functions of
-// Work may be called from any thread.
+// Thread safety: one thread starts the call. Afterwards only the runner (device_runner.h) uses it.
+// Any thread may call the functions of Work.
 #pragma once
 
 #include <atomic>
@@ -25,22 +26,22 @@ class CommCore;
 class DeviceCall;
 struct PartGroup;
 
-// The work of a call, in steps that never block.
+// One method of a call (device_runner.h), in steps that never block.
 class DeviceWay {
  public:
   virtual ~DeviceWay() = default;
   // Does the steps that are possible now, and sets *moved if it did any. Returns true when the call
-  // is complete. After an error, and after the end of the communicator, Step is not called again,
-  // but Quiet is.
+  // is complete. After an error, or after the end of the communicator, the caller must call only
+  // Quiet.
   virtual absl::StatusOr<bool> Step(bool* moved) = 0;
-  // Returns true if the device and the parts no longer use any buffer.
+  // Returns true if neither the device nor a part of the call uses a buffer any more.
   virtual bool Quiet() = 0;
-  // Returns the cause of the wait, for the error at the deadline. Returns null if the call waits
-  // for a part, which has a deadline of its own.
+  // Returns what the call waits for. The error at the deadline contains this text. Returns null if
+  // the call waits for a part, because a part has a deadline of its own.
   virtual const char* WaitsFor() const = 0;
-  // Returns true if the next calls may choose their methods and begin. From then on this call
-  // enqueues nothing more on streams and libraries that the calls share. On these the order of
-  // calls must be the same on all ranks.
+  // Returns true if later calls may choose their methods and begin. All calls share some streams
+  // and the library, and all ranks must use these in the same order of calls. So a call is settled
+  // when it will enqueue nothing more on them.
   virtual bool settled() const { return true; }
 };
 
@@ -53,31 +54,32 @@ class DeviceCall final : public Work {
   ~DeviceCall() override { GiveBack(); }
   WorkInfo Info() const override;
 
-  // Returns true for untagged collectives. Once the meeting is over, these may use another method
-  // than the staged one.
+  // Returns true for untagged collectives on device memory. After the meeting, these may use
+  // another method than the staged one.
   static bool MayChoose(const Call& call);
   static size_t NumbersFor(const Call& call, int size, bool with_meeting);
 
   // ---- Called by the thread that starts the call, in this order
-  // Takes all memory that the call may need. Allocating it later could wait for streams of the
+  // Takes all memory that the call may need. A later allocation could wait for all streams of the
   // device, and one of these streams will wait for this call.
   absl::Status Reserve();
-  // Marks the stream. This is the last function that may fail without harm to other ranks.
+  // Records an event on the caller's stream, behind the work that writes the input. This is the
+  // last function that may fail without harm to other ranks.
   absl::Status MarkInput();
   void SetNumbers(std::vector<Wiring> numbers, bool with_meeting);
-  // Gives the call to the library if that is possible now. Otherwise, and after an error, makes
+  // Gives the call to the library if that is possible now. If it is not, or after an error, makes
   // later work on the stream wait for the end of the call. After an error the caller must end the
-  // communicator; the runner finishes the call as usual.
+  // communicator. The runner then finishes the call as usual.
   absl::Status OffloadOrHold(bool may_offload);
 
   // ---- Called by the runner
-  // Does the steps that are possible now. Returns true when the call is over, successful or not,
-  // and Finish is under way.
+  // Does the steps that are possible now. Returns true when the call is over, with or without an
+  // error. A job of the engine then calls Work::Finish.
   bool Step(int64_t now_ns, bool* moved);
   // Returns true if later calls may choose their methods and begin. Any thread may call this.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
-  // Returns true once the end of the call has begun. The caller's stream may not have continued
-  // yet, and this Work may not be done yet.
+  // Returns true once the end of the call has begun. At this time the caller's stream may still
+  // wait, and this Work may not be done.
   bool over() const { return over_.load(std::memory_order_acquire); }
 
   // ---- Called by the call's DeviceWay objects
@@ -93,16 +95,17 @@ class DeviceCall final : public Work {
   // Returns device memory for results that must not be written to the output yet. The memory is
   // large enough for every method that the call may choose.
   std::byte* scratch() const { return scratch_.data; }
-  // Skips the numbers of `parts` parts. Called when a DeviceWay has used these numbers and is then
-  // replaced by another one.
+  // Skips the sequence numbers of `parts` parts. Called when another DeviceWay replaces the one
+  // that has used these numbers.
   void LeaveBehind(size_t parts) { first_number_ += parts; }
   // Returns the StagedWay, for a direct call that has to be staged.
   std::unique_ptr<DeviceWay> TakeStaged() { return std::move(staged_); }
-  // Starts part `number`, counted from 0, of the meeting or of the DeviceWay. The part has the
+  // Starts part `number`, counted from 0, of the meeting or of the DeviceWay. The part gets the
   // options and the descriptor of the whole call. `among` is the group of ranks that exchange the
-  // part; null: all ranks.
+  // part. If it is null, all ranks do.
   absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part, PartGroup* among = nullptr);
-  // Starts all parts of a reduction with packed contributions, on staged data.
+  // Starts all parts of a reduction with packed contributions. `staged` is the call, with its data
+  // in page-locked memory.
   absl::StatusOr<RefPtr<Work>> LaunchPacked(const Call& staged);
 
  private:
@@ -110,8 +113,8 @@ class DeviceCall final : public Work {
   void GiveBack();
   absl::StatusOr<bool> Advance(bool* moved);
   enum class Way { kStaged, kOffloaded, kNodeGroups, kDirect };
-  // Returns the call's method, once the meeting is over. The choice depends only on values that are
-  // equal on all ranks.
+  // Returns the method of the call. If MayChoose is true, the meeting must be over. The choice
+  // depends only on values that are equal on all ranks.
   Way WayOnceMet() const;
   // Returns true if the call uses this method, or may still choose it.
   bool MayGo(Way way) const { return (MayChoose(*call_) && !side_.met()) || WayOnceMet() == way; }
@@ -144,29 +147,29 @@ class DeviceCall final : public Work {
 
 std::unique_ptr<DeviceWay> MakeMeeting(DeviceCall& call);
 constexpr size_t kMeetingParts = 2;
-// Below this size the messages between hosts dominate the time of a call, and the staged method has
-// the fewest messages. The value is a guess, not measured.
+// Smaller calls are not done by the direct method or by node groups. The number of messages
+// dominates their time, and the staged method has the fewest messages. The value is a guess, not
+// measured.
 constexpr int64_t kLeastDeviceBytes = 128 << 10;
-// Returns true if the direct method can do the call. Follows from values that are equal on all
-// ranks.
+// Returns true if the direct method can do the call. The result is equal on all ranks.
 bool DirectServes(const Call& call, int size, const Device& device);
 int64_t DirectScratch(const Call& call);  // returns bytes
 std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call);
 constexpr size_t kDirectParts = 4;
-constexpr size_t kDirectPartsBeforeStaging = 2;  // parts used before a call turns staged
-// The first step of this DeviceWay gives the call to the library, behind the earlier work of the
-// caller's stream. When the library has begun the call, and must_hold() is true, the caller's
-// stream is made to wait for the end of the call.
+constexpr size_t kDirectPartsBeforeStaging = 2;  // parts used before a direct call becomes staged
+// The first Step gives the call to the library, behind the earlier work of the caller's stream.
+// When the library has begun the call, a later Step checks must_hold(). If it is true, this Step
+// makes the caller's stream wait for the end of the call.
 std::unique_ptr<DeviceWay> MakeOffloadWay(DeviceCall& call, DeviceOffload& to);
 // Takes all memory that the StagedWay needs.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);
 size_t StagedParts(const Call& call, int size);
-// Returns true if the method of node groups can do the call. The node group's library must be asked
-// separately.
+// Returns true if the method of node groups can do the call. The caller must also ask the library
+// (Offload::Takes).
 bool NodeGroupsServe(const Call& call, const NodeGroups& node_groups);
 int64_t NodeGroupsScratch(const Call& call, const NodeGroups& node_groups);
 // Takes all page-locked memory that the NodeGroupsWay needs. `node_groups` must outlive the
-// NodeGroupsWay, which has at most as many parts as the StagedWay.
+// NodeGroupsWay. A NodeGroupsWay has at most as many parts as the StagedWay.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeNodeGroupsWay(DeviceCall& call,
                                                              const NodeGroups& node_groups);
 

@@ -122,8 +122,8 @@ absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
   if (const absl::Status status =
           started->OffloadOrHold(DeviceCall::MayChoose(call) && AllSettled());
       !status.ok()) {
-    // The other ranks wait for this rank. The device may have begun the call, so the runner must
-    // wait for its end.
+    // The other ranks wait for this rank, so the communicator must end. The device may have begun
+    // the call, so the runner must wait for the end of the call.
     core_->ending().EndHere(status);
   }
   absl::MutexLock lock(&mutex_);
@@ -181,7 +181,7 @@ bool DeviceRunner::Look() {
   }
   const int64_t now = core_->engine().clock().Now();
   bool moved = false;
-  // true if the present call may choose its method; this depends on the calls before it
+  // True if all earlier calls are settled. Only then may the next call choose its method.
   bool turn = true;
   for (const auto& call : calls) {
     if (!call->settled() && !turn && core_->ending().status().ok() &&

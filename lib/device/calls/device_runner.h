@@ -1,29 +1,29 @@
 // One communicator's calls on device memory. When a call is started, it takes a range of sequence
-// numbers: as many numbers as it may need. Every rank takes the same range. The hosts exchange the
-// data of the call in parts. Each part is an ordinary call on host memory with one of these numbers
-// (as in packed_call.h). There are four methods for a call. The choice depends on values that are
-// equal on all ranks:
+// numbers: as many numbers as it may need. Every rank takes the same range. A call may consist of
+// parts. A part is an ordinary call on host memory that has one of these numbers (as in
+// packed_call.h). There are four methods for a call. The choice depends on values that are equal on
+// all ranks:
 //
-//   offloaded     a library (NCCL) does the whole collective; the runner enqueues the collective
-//                 and then polls it (offload_way.cc)
-//   node groups   the library inside each host, the hosts' transports between them
-//                 (node_groups_way.cc)
-//   direct        the ranks share a host: each opens the others' memory and reads it with kernels
-//                 of its own (direct_way.cc)
-//   staged        through page-locked memory, piece by piece, copies and transfers overlapped;
-//                 serves every call (staged_way.cc)
+//   offloaded     A library (NCCL) does the whole collective. The runner enqueues the collective
+//                 and then polls it (offload_way.cc).
+//   node groups   The library works inside each host, and the hosts' transports work between hosts
+//                 (node_groups_way.cc).
+//   direct        Only if all ranks share a host. Each rank opens the memory of the other ranks and
+//                 reads it with its own kernels (direct_way.cc).
+//   staged        The data goes through page-locked memory, piece by piece. Copies and transfers
+//                 overlap. This method can do every call (staged_way.cc).
 //
-// The first untagged collective begins with a meeting (meeting.cc), in which the ranks determine
-// which of the first three methods are possible on all of them. Tagged calls, send and recv are
+// The first untagged collective begins with a meeting (meeting.cc). In the meeting the ranks find
+// out which of the first three methods are possible on all ranks. Tagged calls, send and recv are
 // always staged.
 //
 // Streams. A call begins when the device has finished the work that was on the caller's stream when
-// the call was started. Later work on the stream waits until the call is over, also if the call
-// failed. The host waits neither for the beginning nor for the end of the call. Only a blocking
-// call makes the host wait for the end, so that no work on the stream needs to wait.
+// the call was started. Later work on the stream waits until the call is over, even if the call
+// fails. The thread that starts the call waits neither for its beginning nor for its end. A
+// blocking call is different: the thread waits for the end of the call, so the stream does not.
 //
 // Threads. Each communicator with calls on device memory has one thread, the runner. The runner
-// polls all calls under way and never blocks on one of them. If there are no calls, it sleeps.
+// polls all calls under way and never blocks on a call. If there are no calls, it sleeps.
 #pragma once
 
 #include <cstdint>
@@ -62,8 +62,9 @@ class DeviceRunner final : public DeviceCalls {
 
  private:
   absl::StatusOr<Device*> DeviceOf(const Call& call) const;
-  // If the call has no buffers on this rank, `device` is null, and the device is that of the
-  // stream. The communicator uses this device from then on.
+  // Creates side_ at the first call. If the call has no buffers on this rank, `device` is null, and
+  // the function takes the device of `stream`. All later calls of the communicator must use the
+  // same device.
   absl::Status EnsureSide(Device* device, StreamHandle stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(starting_);
   // Returns true if a call that starts now may be offloaded by the thread that starts it.
@@ -76,8 +77,8 @@ class DeviceRunner final : public DeviceCalls {
   const std::shared_ptr<CommCore> core_;
   Devices& devices_;
   const DeviceWays ways_;
-  // A thread that starts a call holds this mutex, and may have to wait for the device, that is, for
-  // earlier calls. So the runner, which finishes the earlier calls, never takes this mutex.
+  // Held by a thread that starts a call. This thread may wait for the device, and so for earlier
+  // calls. The runner finishes the earlier calls, so it must never take this mutex.
   absl::Mutex starting_;
   std::unique_ptr<DeviceSide> side_ ABSL_GUARDED_BY(starting_);
   bool meeting_ordered_ ABSL_GUARDED_BY(starting_) = false;

@@ -30,7 +30,8 @@ struct DeviceWays {
   bool whole = true, node_groups = true;  // the methods that may use the library
 };
 
-// A communicator of the library. A thread must hold the mutex when it calls any function but Abort.
+// A communicator of the library. A thread must hold the mutex when it calls a function other than
+// Abort and Gone.
 struct DeviceOffload {
   const std::unique_ptr<Offload> offload;
   absl::Mutex mutex;
@@ -50,7 +51,7 @@ class DeviceSide {
   BlockPool& scratch() { return scratch_; }
   WordPool& words() { return words_; }
   // Streams that this object owns: for copies to the host, for copies to the device, and for
-  // kernels with offloaded calls.
+  // kernels and offloaded calls.
   StreamHandle copy_in() const { return streams_[0]; }
   StreamHandle copy_out() const { return streams_[1]; }
   StreamHandle work() const { return streams_[2]; }
@@ -59,11 +60,11 @@ class DeviceSide {
   struct Ways {
     bool direct = false;
     std::vector<bool> here;  // by rank: whether the rank is in this process
-    // A communicator of all ranks, or of this rank's node group if every node group has one. Null
-    // if there is none.
+    // A communicator of the library, for all ranks or for this rank's node group. Null if the ranks
+    // could form neither of them.
     std::unique_ptr<Offload> offload;
     bool whole = false;           // `offload` covers all ranks
-    PartGroup* across = nullptr;  // ranks with this rank's index in their node groups
+    PartGroup* across = nullptr;  // ranks that have this rank's index in their node groups
   };
   void Met(Ways ways);
   bool met() const { return met_.load(std::memory_order_acquire); }
@@ -79,16 +80,16 @@ class DeviceSide {
 
   // ---- Called by the thread that starts a call, when no call is under way
   // Closes memory that other ranks have freed. Does nothing if other ranks of this process may have
-  // calls on the device, because closing would wait for these.
+  // calls on the device, because closing would wait for those calls.
   void CloseStale();
 
   // ---- Called by the runner
   // Returns the address, in this process, of memory that a rank of another process has exported.
   // Opens the memory at first use and keeps it open, because closing waits for all streams of the
-  // device. An older mapping of the same addresses refers to memory that the rank has freed;
-  // CloseStale closes it.
+  // device. If the addresses overlap those of memory that was opened before, the rank has freed
+  // that earlier memory. CloseStale closes it.
   absl::StatusOr<std::byte*> Address(int rank, const DeviceExport& memory);
-  // Returns some device memory for other ranks to try to open.
+  // Returns device memory that other ranks try to open, as a test.
   void* sample() const { return sample_.data; }
 
  private:

@@ -1,14 +1,15 @@
-// The direct method: every rank opens the memory of other ranks that it needs, and reads it with
-// kernels and copies of its own.
+// The direct method. Every rank opens the buffers of the other ranks, and reads them with its own
+// kernels and copies.
 //
-//  part 0   all_gather of the places of each rank's buffers   then all inputs are ready
-//  part 1   all_gather of each rank's success in opening them
-//  read     the own result, or for all_reduce the own slice of it
-//  part 2   empty all_gather: all have read                   then inputs may be written
-//  finish   all_reduce: the other slices; in place: the result that was kept aside
-//  part 3   all_reduce only: all have read                    then outputs may be written
+//  part 0   all_gather of the places of each rank's buffers. Then all inputs are ready.
+//  part 1   all_gather: whether each rank could open all buffers.
+//  read     Each rank computes its result or, in an all_reduce, its slice of the result.
+//  part 2   all_gather as a barrier: all ranks have read. Then inputs may be overwritten.
+//  finish   In an all_reduce, each rank copies the other slices. If the result is in scratch
+//           memory, the rank copies it to the output.
+//  part 3   Only in an all_reduce: a second barrier. Then outputs may be overwritten.
 //
-// The driver cannot export memory of a pool, and memory that the program has mapped itself. If a
+// The driver cannot export memory of its pools, nor memory that the program has mapped itself. If a
 // rank cannot export its memory, or another rank cannot open it, the call becomes a staged call on
 // all ranks, after part 1.
 //
@@ -30,11 +31,12 @@
 namespace entrain {
 namespace {
 
-// A rank's buffers, as it describes them to the others. The fields of a missing buffer are all 0.
+// The buffers of a rank, as the rank describes them to other ranks. The fields of a missing buffer
+// are all 0.
 struct Whereabouts {
   DeviceExport in, out;
   uint64_t in_here, out_here;  // addresses, for ranks of the same process
-  uint8_t hidden;              // some of the memory cannot be exported
+  uint8_t hidden;              // 1: some of the memory cannot be exported
 };
 
 // The addresses of a rank's buffers in this process; null if there is none.
@@ -174,9 +176,9 @@ class DirectWay final : public DeviceWay {
     return absl::OkStatus();
   }
 
-  // Determines the addresses of all buffers. Returns true if it succeeds for all buffers. After an
-  // error it continues with the other buffers, so that it also detects stale mappings at the
-  // addresses of these buffers.
+  // Finds the addresses of all buffers. Returns true if this succeeds for all buffers. If a buffer
+  // cannot be opened, still opens the next ones. So DeviceSide::Address finds all memory that other
+  // ranks have freed.
   bool FindBuffers() {
     absl::Status status;
     for (int r = 0; r < size_; ++r) {
@@ -219,7 +221,8 @@ class DirectWay final : public DeviceWay {
     return dst == src || bytes == 0 ? absl::OkStatus()
                                     : way_.device().Copy(dst, src, bytes, way_.side().work());
   }
-  // dst = the combined inputs of ranks [0, ranks) at `offset`.
+  // Writes to dst the combined inputs of ranks [0, ranks). `offset` is the position in each input,
+  // in bytes.
   void Combine(std::byte* dst, int64_t offset, int64_t count, int ranks) const {
     std::vector<const void*> sources;
     for (int r = 0; r < ranks; ++r) {
@@ -240,8 +243,8 @@ class DirectWay final : public DeviceWay {
     }
   }
 
-  // all_reduce: returns the first element and the length of a rank's slice, which consists of whole
-  // cache lines.
+  // For all_reduce. Returns the first element of a rank's slice, and the number of its elements.
+  // Slices begin at multiples of 64 elements, and so at cache lines of the buffer.
   std::pair<int64_t, int64_t> Slice(int rank) const {
     const int64_t each = ((call_.count + size_ - 1) / size_ + 63) / 64 * 64;
     const int64_t first = std::min(call_.count, each * rank);
@@ -310,7 +313,7 @@ class DirectWay final : public DeviceWay {
     }
   }
 
-  // Must be called when all ranks have read.
+  // Must not be called before all ranks have read.
   absl::Status Complete() {
     std::byte* const out = buffers_[At(rank_)].out;
     if (aside_ != nullptr && (call_.kind != CallKind::kExclusiveScan || rank_ > 0)) {

@@ -1,7 +1,7 @@
-// The meeting, in which the ranks of a communicator determine which methods, besides the staged
-// method, are possible on all of them. The first untagged collective on device memory begins with
-// it. It consists of two all_gathers: in the first each rank describes itself, and in the second
-// each rank says whether it could open the memory of the other ranks.
+// The meeting. In the meeting, the ranks of a communicator find out which methods all of them can
+// use besides the staged method. The first untagged collective on device memory begins with the
+// meeting. It consists of two all_gathers. In the first one, each rank describes itself. In the
+// second one, each rank says whether it could open the memory of the other ranks.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -38,8 +38,8 @@ struct Offer {
   DeviceExport sample;  // memory that other ranks try to open
   uint8_t direct;
   uint8_t whole, node_groups;    // the methods for which the rank would use the library
-  std::array<char, 32> version;  // version of the library; equal on all ranks that join
-  LibraryId id;                  // from rank 0, and from the first rank of a node group
+  std::array<char, 32> version;  // version of the library; must be equal on all ranks that join
+  LibraryId id;                  // made by rank 0, and by the first rank of each node group
 };
 
 struct Verdict {
@@ -160,7 +160,7 @@ class Meeting final : public DeviceWay {
     return true;
   }
 
-  // Returns true if this rank can open the memory that all others have offered.
+  // Returns true if this rank can open the samples of all other ranks.
   bool TryMemory() {
     for (int r = 0; r < core_.size(); ++r) {
       const Offer& theirs = offers_[At(r)];
@@ -181,8 +181,8 @@ class Meeting final : public DeviceWay {
     return true;
   }
 
-  // Makes a communicator of the library: one of all ranks or, if that is impossible, one of each
-  // node group.
+  // Joins a communicator of the library: for all ranks or, if that is impossible, for the ranks of
+  // this node group.
   absl::Status Join() {
     OffloadLibrary* const library = call_.side().ways().library;
     std::vector<int> all(offers_.size());
@@ -225,8 +225,8 @@ class Meeting final : public DeviceWay {
     call_.side().Met(std::move(ways));
   }
 
-  // Returns true if the ranks have the same version, and each a device of its own: the library
-  // refuses ranks that share one.
+  // Returns true if all ranks have offered the method, have the same version of the library, and
+  // have different devices. The library refuses ranks that share a device.
   bool CanJoin(const std::vector<int>& ranks, uint8_t Offer::*offered) const {
     for (const int rank : ranks) {
       const Offer& one = offers_[At(rank)];
@@ -258,7 +258,7 @@ class Meeting final : public DeviceWay {
   std::vector<Verdict> verdicts_;
   PartUnderWay part_;
   std::unique_ptr<Offload> offload_;  // being joined
-  bool whole_ = false;                // `offload_` is of all ranks
+  bool whole_ = false;                // `offload_` has all ranks
   int at_ = 0;
 };
 

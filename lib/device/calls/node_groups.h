@@ -1,6 +1,6 @@
 // The node groups of a communicator. The ranks of one host form a group, because they reach each
-// other on a shorter path than other ranks. A plain value type. Its values are computed from values
-// that are equal on all ranks.
+// other on a shorter path than other ranks. A plain value type. It is computed from values that are
+// equal on all ranks.
 #pragma once
 
 #include <optional>

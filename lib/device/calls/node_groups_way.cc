@@ -1,23 +1,28 @@
-// The method of node groups: a library (NCCL) works inside each node group, and the hosts'
-// transports work between the node groups. Ranks with the same place (index in their node group)
-// exchange one slice with each other:
+// The method of node groups. A library (NCCL) works inside each node group, and the hosts'
+// transports work between node groups. A rank's place is its index in its node group. Ranks with
+// equal places exchange one slice of the data with each other:
 //
-//                    inside, on the device      between equal places       inside, on the device
+//   call             inside node groups         between equal places       inside node groups
 //   all_reduce       reduce_scatter             all_reduce of the slice    all_gather
-//   reduce           reduce_scatter             reduce to the root's       gather, on the root's node group
-//   broadcast        broadcast, on the root's   broadcast of the slice     all_gather, on the others
-//   reduce_scatter   one for each node group        reduce_scatter             -
-//   all_gather       of the own node group          all_gather                 one for each other node group
+//   reduce           reduce_scatter             reduce to the root's       gather, in the root's
+//                                               node group                 node group
+//   broadcast        broadcast, in the root's   broadcast of the slice     all_gather, in the other
+//                    node group                                            node groups
+//   reduce_scatter   a reduce_scatter for       reduce_scatter             -
+//                    each node group's part
+//   all_gather       all_gather of the own      all_gather                 an all_gather for each
+//                    node group's part                                     other node group's part
 //
-// Slices travel between node groups in pieces, as in pieces.h. all_reduce, reduce and broadcast are
-// cut into chunks of one piece per place. All calls of the first step are put on the stream before
-// any call of the last step, so that the library gets the same calls in the same order on all ranks
-// of a node group, while pieces arrive in any order. With m ranks per node group, I node groups and
-// S bytes, a rank sends 2 S (I - 1) / (I m) bytes between node groups for an all_reduce, if the
-// algorithm sends the least possible.
+// Slices travel between node groups in pieces, as in pieces.h. An all_reduce, reduce or broadcast
+// is cut into chunks. A chunk has one piece for each place. Pieces may arrive in any order, but the
+// library must get the same calls in the same order on all ranks of a node group. So all calls of
+// the first column are put on the stream before any call of the last column. Let an all_reduce of S
+// bytes have I node groups of m ranks. A rank then sends at least 2 S (I - 1) / (I m) bytes between
+// node groups.
 //
-// An average is an average of averages: the library averages inside each node group, then the node
-// groups, which have equal sizes, are averaged.
+// An average is computed in two steps. The library averages inside each node group, and then the
+// results of the node groups are averaged. This is correct because all node groups have equal
+// sizes.
 #include <algorithm>
 #include <cstddef>
 #include <memory>
@@ -70,8 +75,8 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
     *moved |= done;
     return done;
   }
-  // A call that Begun had not reported before the abort may have begun since. Its copies are then
-  // on the stream.
+  // The library may have begun the last call after the last Begun and before the abort. So the
+  // stream is marked once more, behind that call.
   bool Quiet() override {
     if (given_ && way_.side().node_groups()->offload->Gone()) {
       given_ = false;
@@ -94,8 +99,8 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
 
   // ---- Inside the node group
 
-  // Gives calls to the library until one of them cannot be given yet. A call can be given when the
-  // previous call is on the stream.
+  // Gives as many calls to the library as possible now. A call must wait until the previous call is
+  // on the stream, and until the pieces that it needs are over (Inside::after).
   absl::Status EnqueueInside(bool* moved) {
     DeviceOffload& to = *way_.side().node_groups();
     absl::MutexLock lock(&to.mutex);
@@ -132,8 +137,8 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
         before_pieces_ = steps_.size();
         return;
       case CallKind::kAllGather:
-        // In place, pieces are copied from this rank's part at the same time. NCCL can only write
-        // the same bytes there.
+        // If the call is in place, NCCL may write this rank's part while CopyIn reads it. This is
+        // no race, because NCCL writes the bytes that are already there.
         Add(CallKind::kAllGather, At(call_.in, 0), NodeGroupsParts(node_groups_.mine), call_.count,
             0);
         for (int i = 0; i < node_groups_.count; ++i) {
@@ -206,7 +211,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
     (scatters ? inside.in : inside.out).bytes = chunk_count(k) * width_;
   }
 
-  // Returns the address on the device of this place's slice of chunk k.
+  // Returns the device address of this rank's slice of chunk k.
   std::byte* Slice(int64_t k) const {
     return call_.kind == CallKind::kReduce
                ? way_.scratch() + k * piece_ * width_
@@ -234,9 +239,9 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
                : elements(piece) * width_ *
                      (call_.kind == CallKind::kAllGather ? node_groups_.count : 1);
   }
-  // Returns true when the earlier work on the library's stream is over. If the copy stream waited
-  // for that work instead, it would hold up the copies of all other calls, and ranks of the node
-  // group may need these calls first.
+  // Returns true when the library has finished the work that the piece needs. The copy stream must
+  // not wait for this work. It would delay the copies of all other calls, and other ranks of the
+  // node group may need those calls first.
   absl::StatusOr<bool> MayBegin(int64_t piece) const override {
     const auto behind = static_cast<size_t>(BehindOf(piece));
     return behind == 0              ? absl::StatusOr<bool>(true)
@@ -278,7 +283,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
     between.kind = call_.kind;
     between.reduction = call_.reduction;
     if (call_.reduction.op == ReduceOp::kPreMultipliedSum) {
-      between.reduction = {};  // the factor was already applied inside
+      between.reduction = {};  // the factor was already applied inside the node group
     }
     between.dtype = call_.dtype;
     between.count = elements(piece);
@@ -326,7 +331,8 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
            : call_.kind == CallKind::kReduceScatter ? static_cast<int64_t>(before_pieces_)
                                                     : piece + 1;
   }
-  // A chunk is one piece per place. In calls with parts, a piece is a range of each part.
+  // A chunk has one piece for each place. In calls with parts, a chunk is one piece: a range of
+  // each part.
   int64_t chunk() const { return sliced_ ? piece_ * node_groups_.size : piece_; }
   int64_t chunk_first(int64_t k) const { return k * chunk(); }
   int64_t chunk_count(int64_t k) const { return std::min(chunk(), call_.count - chunk_first(k)); }

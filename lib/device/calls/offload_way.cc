@@ -1,6 +1,6 @@
 // The offloaded method: a library does the whole collective. The library takes no other call until
-// it has put the present call on the stream. For this it may have to wait until the other ranks
-// make the call too.
+// it has put this call on the stream. Before that it may have to wait until the other ranks make
+// the call too.
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
 #include "lib/device/calls/device_call.h"
@@ -29,8 +29,8 @@ class OffloadWay final : public DeviceWay {
     *moved |= done;
     return done;
   }
-  // A call that Begun had not reported before the abort may have begun since. Its copies are then
-  // on the stream.
+  // The library may have begun the last call after the last Begun and before the abort. So the
+  // stream is marked once more, behind that call.
   bool Quiet() override {
     if (given_ && !begun_ && to_.offload->Gone()) {
       begun_ = true;

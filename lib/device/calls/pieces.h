@@ -18,26 +18,27 @@
 
 namespace entrain {
 
-// The size is large enough for copies at the full speed of the link, and small enough for overlap
-// in a call of some tens of MiB.
+// A piece is large enough to be copied at the full speed of the link. It is small enough that
+// copies and transfers overlap in a call of some tens of MiB.
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
-// Returns the number of elements of each of `parts` in a piece, if elements have this width. These
-// elements fill whole cache lines, so that a piece is aligned like the buffer. Returns at most
-// `count`.
+// Returns the number of elements that a piece takes from each of `parts` parts of a buffer. An
+// element has `width` bytes. The result is at most `count`. A smaller result is a multiple of 64,
+// so that a piece is aligned like the buffer.
 int64_t PieceElements(int64_t width, int64_t parts, int64_t count);
 
 // A call that PiecePipe cuts into pieces.
 class PiecewiseCall {
  public:
   virtual ~PiecewiseCall() = default;
-  // Returns the number of pieces. All but the last have equal sizes.
+  // Returns the number of pieces. All pieces except the last have equal sizes.
   virtual int64_t pieces() const = 0;
-  // Return the page-locked memory that a piece needs.
+  // Return the number of bytes of page-locked memory that a piece needs.
   virtual int64_t InBytes(int64_t piece) const = 0;
   virtual int64_t OutBytes(int64_t piece) const = 0;
   // Returns true if the input of the piece is ready to be copied.
   virtual absl::StatusOr<bool> MayBegin(int64_t piece) const = 0;
-  // Enqueue copies on side.copy_in() and side.copy_out(). Return false if there is nothing to copy.
+  // CopyIn enqueues copies on side.copy_in(), CopyOut on side.copy_out(). They return false if
+  // there is nothing to copy.
   virtual absl::StatusOr<bool> CopyIn(int64_t piece, std::byte* in) = 0;
   virtual absl::StatusOr<bool> CopyOut(int64_t piece, const std::byte* in,
                                        const std::byte* out) = 0;
@@ -58,7 +59,7 @@ class PiecePipe {
   absl::Status Reserve();
   // Moves every piece as far as possible. Returns true when all pieces are over.
   absl::StatusOr<bool> Step(bool* moved);
-  // Returns true if the device and the parts no longer use any buffer.
+  // Returns true if neither the device nor a part of the call uses a buffer any more.
   bool Quiet() const;
   bool on_wire() const;
 

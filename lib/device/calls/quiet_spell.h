@@ -1,6 +1,6 @@
-// Measures the time without events, for a thread that polls calls. A look is one poll of all calls.
-// The time begins at the last look that made a step, or that noticed a call started since the
-// previous look. So a time without calls does not count.
+// Measures the time since the last event, for a thread that polls all calls again and again. An
+// event is a step of a call, or the start of a call. So the time before the start of a call does
+// not count.
 //
 // Thread safety: none.
 #pragma once
@@ -13,9 +13,9 @@ namespace entrain {
 
 class QuietSpell {
  public:
-  // Must be called after each look. `started` is the number of calls that were started before the
-  // look. `done`: the look did something. Returns the time since the last event; empty if there was
-  // an event.
+  // Must be called after each poll of all calls. `started` is the number of calls that were started
+  // before the poll. `done` is true if the poll made a step. Returns the time in ns since the last
+  // event. Returns nullopt if this poll had an event.
   std::optional<int64_t> AfterLook(int64_t now_ns, uint64_t started, bool done) {
     if (std::exchange(known_, started) != started || done) {
       since_ns_ = now_ns;

@@ -1,8 +1,8 @@
-// The staged method: a call runs piece by piece through page-locked memory. A piece is a range of
-// elements of every part, so it is a call of the same kind. Two kinds of calls cannot be cut and
-// are one piece: calls with uneven parts (not all ranks know all counts), and calls with packed
-// contributions (the choice of elements depends on the whole vector). If the buffers of a call are
-// page-locked, the call is one piece and copies nothing.
+// The staged method: a call runs piece by piece through page-locked memory. A piece takes a range
+// of elements from the buffer, or from each rank's part of the buffer. So a piece is a call of the
+// same kind. Two kinds of calls are not cut: in calls with uneven parts, not all ranks know all
+// counts; in calls with packed contributions, the choice of elements depends on the whole vector.
+// If the caller's buffers are page-locked, the call is one piece, and nothing is copied.
 #include <algorithm>
 
 #include "lib/base/status.h"
@@ -90,7 +90,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
       return way_.LaunchPacked(part);
     }
     if (differs_ && part.in.bytes > 0) {
-      // The caller's buffer must not change, so the contribution is written to the staged one.
+      // The caller's buffer must not change, so the contribution is written to the staged buffer.
       Contribute(part, in, part.in.data, part.in.bytes / SizeOf(part.dtype));
       part.in.data = in;
     }

@@ -31,7 +31,7 @@ CUevent Event(EventHandle event) {
   return static_cast<CUevent>(event);
 }
 
-// ---- Waiting for a word, on devices that do not support this: a thread of the driver waits
+// ---- Waiting for a word. If the device does not support this, a thread of the driver waits.
 
 struct AwaitedWord {
   const uint32_t* word;
@@ -41,8 +41,8 @@ struct AwaitedWord {
 void CUDA_CB WaitForWord(void* argument) {
   const std::unique_ptr<AwaitedWord> awaited(static_cast<AwaitedWord*>(argument));
   int64_t nap = 1;
-  // Acquire order, paired with the release of the thread that advances the word: later work on the
-  // stream sees the earlier writes of that thread.
+  // Acquire order, paired with the release of the thread that increments the word. So later work on
+  // the stream sees the earlier writes of that thread.
   while (static_cast<int32_t>(__atomic_load_n(awaited->word, __ATOMIC_ACQUIRE) -
                               awaited->at_least) < 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(nap));
@@ -105,8 +105,8 @@ absl::Status CudaDevice::Prepare() {
                                        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
   ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuDevicePrimaryCtxRetain, &context_, device));
   ENTRAIN_RETURN_IF_ERROR(LoadKernels());
-  // Takes more rooms than are usually in use at a time, because a later allocation may happen while
-  // a stream waits.
+  // Allocates more rooms than are usually in use at a time. A later allocation could wait for a
+  // stream that waits for the host.
   std::array<ResultRoom, 4> rooms;
   for (ResultRoom& room : rooms) {
     ENTRAIN_ASSIGN_OR_RETURN(room, TakeRoom());
@@ -164,9 +164,10 @@ void CudaDevice::FreePinned(void* memory) {
 // ---- Streams
 
 absl::StatusOr<StreamHandle> CudaDevice::CreateStream() {
-  // The stream has the highest priority. Streams of one priority share few queues of the device. A
-  // stream that waits for a word may hold up the streams behind it in its queue, and the word may
-  // depend on these.
+  // The stream gets the highest priority, so that it does not share a queue of the device with
+  // streams of lower priority. Streams of one priority share a few queues. If a caller's stream
+  // waits for a word, it may block the streams behind it in its queue. The word may depend on one
+  // of those streams.
   CUstream stream = nullptr;
   ENTRAIN_RETURN_IF_ERROR(Within([&] {
     int lowest = 0, highest = 0;

@@ -1,5 +1,6 @@
-// One CUDA device: its primary context, which it shares with all other users of the CUDA runtime in
-// the process. Every call makes that context current and restores the caller's.
+// One CUDA device. The object uses the device's primary context, like all users of the CUDA runtime
+// in the process. Every function makes this context current, and restores the caller's context
+// before it returns.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,9 @@ namespace entrain {
 // Returns FAILED_PRECONDITION in a child that was forked after the driver was loaded.
 absl::Status CheckNotForked();
 
-// Pinned words for the results of kernels, the same number of words of device memory for their
-// counters, and the event to wait for. Used by one call at a time.
+// Memory for the results of a kernel, and the event that marks the kernel's end. Used by one call
+// at a time. Each of the two arrays has kWords words. `words` is pinned. `device_words` is in
+// device memory; no kernel uses it now.
 struct ResultRoom {
   static constexpr int kWords = device_loops::kMostBlocks;
   double* words = nullptr;
@@ -32,8 +34,8 @@ struct ResultRoom {
 
 class CudaDevice final : public Device {
  public:
-  // Retains the primary context for ever, and loads all kernels at once: loading a kernel while a
-  // stream waits for the host could wait for that stream.
+  // Retains the primary context for ever. Loads all kernels now, because a later load could wait
+  // for a stream that waits for the host.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(const CudaDriver& driver, int ordinal);
 
   int ordinal() const override { return ordinal_; }
@@ -75,10 +77,10 @@ class CudaDevice final : public Device {
 
   // ---- For cuda_kernels.cc, cuda_hash.cc and launch.cc.
   int processors() const { return processors_; }
-  // `args` are the kernel's arguments; they are copied before this returns.
+  // `args` points to the kernel's arguments. Launch copies them before it returns.
   absl::Status Launch(KernelId kernel, const void* args, int blocks, StreamHandle stream);
   absl::StatusOr<ResultRoom> TakeRoom();
-  // `late`: the device may still write to the room, until the room's event.
+  // `late`: the device may still write to the room until the room's event is reached.
   void PutBack(ResultRoom room, bool late = false);
 
  private:
@@ -88,7 +90,7 @@ class CudaDevice final : public Device {
   // Runs f, which returns a Status, with the context current.
   template <typename F>
   absl::Status Within(F f);
-  // Runs f, which must not fail: an error is only logged.
+  // Runs f with the context current. An error is logged and not returned.
   template <typename F>
   void Release(F f);
 

@@ -48,7 +48,7 @@ class CudaDevices final : public Devices {
     return DeviceAt(ordinal);
   }
 
-  // Managed memory counts as device memory: the host may read it, but only while nothing runs.
+  // Managed memory counts as device memory, because the host may read it only while no kernel runs.
   absl::StatusOr<Place> PlaceOf(const void* memory) override {
     ENTRAIN_RETURN_IF_ERROR(CheckNotForked());
     unsigned type = 0;
@@ -61,8 +61,8 @@ class CudaDevices final : public Devices {
                                                            reinterpret_cast<CUdeviceptr>(memory));
     absl::Status known = driver_.Check(result, "cuPointerGetAttributes");
     if (result == CUDA_ERROR_INVALID_CONTEXT) {
-      // Some drivers answer only if a context is current. If no context is active, there is no
-      // device memory.
+      // Some drivers answer only if a context is current. If no primary context is active, there is
+      // no device memory.
       ENTRAIN_ASSIGN_OR_RETURN(CudaDevice* const device, ActiveDevice());
       known =
           device == nullptr ? absl::OkStatus() : device->Attributes(memory, 2, attributes, values);
@@ -77,8 +77,8 @@ class CudaDevices final : public Devices {
     return place;
   }
 
-  // Determines the device from the stream's context, so that no other device is touched. A thread
-  // without a context uses the first device, as in the CUDA runtime.
+  // Determines the device from the stream's context, so that no context of another device is
+  // created. A thread without a context uses the first device, as in the CUDA runtime.
   absl::StatusOr<Device*> OfStream(StreamHandle stream) override {
     ENTRAIN_RETURN_IF_ERROR(CheckNotForked());
     auto* const handle = static_cast<CUstream>(stream);

@@ -7,10 +7,11 @@
 
 namespace entrain {
 
-// Returns the same object at every call; it lives for ever. Returns UNAVAILABLE with the reason if
-// there is no driver or no device, or if the library was built without CUDA. Any thread may call
-// it. The driver does not survive a fork. In a child of a process that has called this function,
-// the function and all objects from it fail with FAILED_PRECONDITION, and release nothing.
+// Returns the same object at every call. The object is never destroyed. Returns UNAVAILABLE with
+// the reason if there is no driver or no device, or if the library was built without CUDA. Any
+// thread may call this function. The driver does not survive a fork. In a child of a process that
+// has called this function, the function and all objects from it fail with FAILED_PRECONDITION, and
+// release nothing.
 absl::StatusOr<Devices*> OpenCudaDevices();
 
 }  // namespace entrain

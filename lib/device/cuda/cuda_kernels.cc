@@ -17,7 +17,8 @@ using device_loops::kMostSources;
 using device_loops::Range;
 using device_loops::WeighArgs;
 
-// Kernels of element types are listed in the order of DType.
+// Returns the kernel for `dtype`. `first` is the kernel for `first_type`. KernelId lists the
+// kernels of an operation in the order of DType.
 constexpr KernelId After(KernelId first, DType dtype, DType first_type = DType::kF32) {
   return static_cast<KernelId>(static_cast<int32_t>(first) + static_cast<int32_t>(dtype) -
                                static_cast<int32_t>(first_type));
@@ -63,8 +64,8 @@ struct Combination {
   uint64_t any = 0, one = 0;  // for logical operations
 };
 
-// Sets the bit pattern of the value true, and the mask of an element's bits: the element is true if
-// any bit of the mask is set.
+// Sets `one` to the bit pattern of the value true, and `any` to a mask. An element is true if it
+// has any bit of the mask.
 void SetTruth(DType dtype, Combination& to) {
   to.element = SizeOf(dtype);
   to.one = 1;
@@ -236,7 +237,7 @@ void CombineAgreeing(Consensus consensus, bool normalize, DType dtype, void* dst
 double Sum(KernelId kernel, const float* x, const float* y, int64_t count) {
   device_loops::SumArgs args = {};
   args.range = RangeOf(count, 4, {{x, 4}, {y, 4}});
-  args.range.head = args.range.head == 0 ? 0 : count;  // device_loops::SquaresOf
+  args.range.head = args.range.head == 0 ? 0 : count;  // as device_loops::SquaresOf needs it
   args.x = x;
   args.y = y;
   return SumOfKernel(kernel, args, 4);
@@ -254,8 +255,8 @@ double SumOfSquaredProducts(const float* x, const float* y, int64_t count) {
   return Sum(KernelId::sum_of_squared_products, x, y, count);
 }
 
-// Returns the bits that are all set in numbers that are not finite; 0 for types without such
-// numbers.
+// Returns a mask. A number is not finite if all bits of the mask are set. Returns 0 for types that
+// have only finite numbers.
 uint64_t ExponentOf(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -360,7 +361,7 @@ void AddSharpness(const SharpnessArgs& sharpness, float* out, const float* base,
   LaunchKernel(KernelId::add_sharpness, args, 4);
 }
 
-// ---- Optimizers: hyper-parameters are computed in double, as in lib/kernels/kernels_updates.inc
+// ---- Optimizers. Hyper-parameters are computed in double, as in lib/kernels/kernels_updates.inc.
 
 void Sgd(const SgdArgs& sgd, float* out, float* p, const float* g, float* b, int64_t count) {
   device_loops::SgdStepArgs args = {};

@@ -1,6 +1,6 @@
-// The CUDA driver, found at run time: a table of its functions, so that one binary serves machines
-// with and without a driver. Nothing is linked. The functions have the driver's own versioned
-// names; NVIDIA's header documents them.
+// A table of the CUDA driver's functions. They are found at run time, and nothing is linked. So one
+// binary works on machines with and without a driver. The functions have the driver's own versioned
+// names. NVIDIA's header documents them.
 #pragma once
 
 #include <cuda.h>
@@ -60,8 +60,8 @@ struct CudaDriver {
 #undef ENTRAIN_CUDA_POINTER
 
   // Translates the result of a function: OK, or "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (out of
-  // memory)". Shortages are RESOURCE_EXHAUSTED, wrong values and handles INVALID_ARGUMENT,
-  // unsupported requests UNIMPLEMENTED, all others INTERNAL.
+  // memory)". The codes are RESOURCE_EXHAUSTED for shortages, INVALID_ARGUMENT for wrong values and
+  // handles, UNIMPLEMENTED for unsupported requests, and INTERNAL for all other errors.
   absl::Status Check(CUresult result, absl::string_view function) const;
 
   // Loads and initialises libcuda.so.1, or the file in ENTRAIN_CUDA_LIBRARY, at the first call in

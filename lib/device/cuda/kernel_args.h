@@ -1,4 +1,4 @@
-// The arguments of each kernel. Plain data, for nvcc and the host's compiler.
+// The arguments of each kernel: plain structs, which both nvcc and the host's compiler compile.
 #pragma once
 
 #include <cstdint>
@@ -6,25 +6,26 @@
 namespace entrain::device_loops {
 
 constexpr int kThreads = 256;      // threads of a block
-constexpr int kMostBlocks = 512;   // blocks of a kernel with one result per block: all run at once
-constexpr int kMostSources = 240;  // sources of one launch: arguments are at most 4 KiB
+constexpr int kMostBlocks = 512;   // for a kernel with one result per block: all blocks run at once
+constexpr int kMostSources = 240;  // most sources of a launch: arguments have at most 4 KiB
 
-// The elements before `head` and those behind the last whole pack are processed one by one. The
-// other elements are processed in packs, which are aligned in all arrays.
+// The elements from `head` on are processed in packs, which are aligned in all arrays. The elements
+// before `head`, and those behind the last whole pack, are processed one by one.
 struct Range {
   int64_t count, head;
 };
 
 enum class CombineOp : int32_t { kSum, kProd, kMin, kMax, kAnd, kOr, kXor, kMinLoc, kMaxLoc };
 
-// ForEachPointer lists the memory that the kernel uses, for a host that must check it.
+// ForEachPointer calls f for each pointer among the arguments, so that a test can check and
+// translate the pointers.
 struct CombineArgs {
-  Range range;  // for kAnd, kOr, kXor of bits: in bytes
+  Range range;  // for bitwise kAnd, kOr and kXor: in bytes
   void* out;
   CombineOp op;
   int32_t n, divide;  // divide > 1: the sum is divided by it
-  uint64_t any, one;  // logical operations. any: one of these bits makes an element true; one: the
-                      // value true
+  uint64_t any, one;  // for logical operations: an element is true if it has any bit of `any`; the
+                      // value true is `one`
   const void* srcs[kMostSources];
   template <typename F>
   void ForEachPointer(F f) {
@@ -78,7 +79,7 @@ struct WeighArgs {
   Range range;
   void* out;
   int32_t n;
-  bool count_votes, normalize;  // normalize: divide by the agreeing weights
+  bool count_votes, normalize;  // normalize: divide by the sum of agreeing weights
   double least_divisor;
   const void* srcs[kMostSources];
   double weights[kMostSources];
@@ -155,7 +156,7 @@ struct OuterStepArgs {
   float *anchor, *momentum, *params;
   const float* mean;
   float scale, eta, mu;
-  bool nesterov, first_step;  // momentum null: no momentum
+  bool nesterov, first_step;  // `momentum` is null: no momentum
   template <typename F>
   void ForEachPointer(F f) {
     f(anchor);
@@ -206,7 +207,7 @@ struct AgdStepArgs {
   float p_factor, coupled_lambda, beta1, rest1, beta2, rest2, rest1_over_c1, inverse_c1_before,
       delta_root_c2, clip, a, a_lambda, inverse_1_a_lambda, twice_tau;
   bool first_step, store;
-  double* results;  // like SumArgs: number of adaptive elements; null: not wanted
+  double* results;  // as in SumArgs: numbers of adaptive elements; null: not wanted
   template <typename F>
   void ForEachPointer(F f) {
     f(out);

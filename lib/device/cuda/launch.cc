@@ -41,7 +41,7 @@ bool StartKernel(KernelId kernel, const void* args, int64_t arg_bytes, int64_t b
     __builtin_trap();  // arguments of another kernel
   }
   if (!BoundStream().status().ok()) {
-    return false;  // wait only once for a stuck stream
+    return false;  // after an error, do not wait for a stuck stream again
   }
   const absl::Status status =
       BoundDevice().Launch(kernel, args, static_cast<int>(blocks), BoundStream().stream());

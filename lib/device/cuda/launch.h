@@ -1,4 +1,5 @@
-// Launches kernels on the stream that the calling thread has bound. For cuda_kernels.cc.
+// Launches kernels on the stream of the calling thread's KernelStream. For cuda_kernels.cc and
+// cuda_hash.cc.
 #pragma once
 
 #include <algorithm>
@@ -28,19 +29,19 @@ KernelId OfWidth(KernelId first, int64_t bytes);
 KernelStream& BoundStream();
 CudaDevice& BoundDevice();
 
-// Both functions note an error in the bound KernelStream, and return false after an error. After an
-// error no more kernels are started. A room whose kernel was not awaited to its end must be put
-// back as late.
+// After an error, both functions report it by KernelStream::Note and return false. Then no more
+// kernels are started. If a function returns false, the caller must put the room back with `late` =
+// true.
 bool StartKernel(KernelId kernel, const void* args, int64_t arg_bytes, int64_t blocks);
 bool AwaitKernel(const ResultRoom& room);
 
-// Returns the number of blocks that gives every thread one of `shares` shares.
+// Returns the smallest number of blocks, at least 1, with at least `shares` threads.
 inline int64_t BlocksFor(int64_t shares) {
   return std::max<int64_t>(1, (shares + device_loops::kThreads - 1) / device_loops::kThreads);
 }
 
-// Returns the number of blocks for a range in packs of `width`: at most 64 per processor, which
-// runs about 8 at a time.
+// Returns the number of blocks for a range in packs of `width`, at most 64 per processor. A
+// processor runs about 8 blocks at a time.
 inline int BlocksOf(const CudaDevice& device, const device_loops::Range& range, int64_t width) {
   return static_cast<int>(std::min(BlocksFor(std::max(range.head, range.count / width)),
                                    int64_t{device.processors()} * 64));
@@ -52,8 +53,9 @@ bool LaunchKernel(KernelId kernel, const Args& args, int64_t width) {
          StartKernel(kernel, &args, sizeof(args), BlocksOf(BoundDevice(), args.range, width));
 }
 
-// Returns the sum of the blocks' results, first to last, after the kernel is done; NaN after an
-// error. The grid depends on the count alone, and therefore the order of additions does too.
+// Runs a kernel, waits for its end, and returns the sum of the blocks' results, added from first to
+// last. Returns NaN after an error. The order of all additions depends only on the count, because
+// the number of blocks does.
 template <typename Args>
 double SumOfKernel(KernelId kernel, Args args, int64_t width) {
   if (args.range.count == 0) {

@@ -1,8 +1,9 @@
 // The loops of the kernels, for one thread of a grid. nvcc compiles them into kernels (kernels.cu).
 // For tests, the host's compiler compiles the loops into functions. Each of these functions runs
-// all threads of a grid one after the other. For each element the loops do the same operations in
-// the same order as the loops of lib/kernels, so that the bits are equal: no contraction, no flush
-// of subnormal numbers, rounded division and square root.
+// all threads of a grid one after the other. For each element the loops do the same operations as
+// the loops of lib/kernels, in the same order. So the results are equal bit for bit. This needs
+// compilation without contraction of operations, without flushing of subnormal numbers to zero, and
+// with correctly rounded division and square root.
 //
 // A loop is a struct with Run(args, block). `block` is the thread's view of its block:
 //   index, blocks   the block's number, and the number of blocks in the grid
@@ -58,7 +59,7 @@ ENTRAIN_ANYWHERE void StoreAligned(void* to, const P& pack) {
   struct Words {
     uint32_t at[sizeof(P) / 4];
   };
-  if constexpr (sizeof(P) >= 16) {  // in C++ it would store element after element
+  if constexpr (sizeof(P) >= 16) {  // an assignment would store element after element
     const auto words = __builtin_bit_cast(Words, pack);
     ENTRAIN_UNROLL
     for (int i = 0; i < static_cast<int>(sizeof(P) / 4); i += 4) {
@@ -302,8 +303,8 @@ struct CombinePairs {
   }
 };
 
-// ---- Converting. A device maps every NaN to one NaN. A CPU makes a NaN quiet and keeps the digits
-// that fit. The functions below treat a NaN as a CPU does.
+// ---- Converting. A device maps every NaN to one NaN. A CPU makes a NaN quiet and keeps the bits
+// of its payload that fit. The functions below treat a NaN as a CPU does.
 
 ENTRAIN_ANYWHERE inline float ToFloat(double x) {
   const auto bits = __builtin_bit_cast(uint64_t, x);

@@ -84,8 +84,8 @@ struct AddSharpness {
   }
 };
 
-// ---- Sums: each thread adds its elements, then the block adds its threads' sums in a tree. The
-// elements of a thread and their order depend only on the number of elements.
+// ---- Sums. Each thread adds its elements. Then the block adds the sums of its threads in a tree.
+// The elements of a thread and their order depend only on the number of elements.
 
 template <typename Block, typename OfThread>
 ENTRAIN_ANYWHERE void SumOfBlock(const Block& block, double* results, OfThread of_thread) {
@@ -105,8 +105,9 @@ ENTRAIN_ANYWHERE void SumOfBlock(const Block& block, double* results, OfThread o
   });
 }
 
-// Sums the squares of at(access, i). Packs of four elements go to the threads in turn, from the
-// first element on, aligned or not. The remaining elements go to the thread whose turn is next.
+// Sums the squares of at(access, i). From the first element on, the threads take packs of four
+// elements in turn. A pack need not be aligned. The thread whose turn is next takes the remaining
+// elements.
 template <typename Block, typename At>
 ENTRAIN_ANYWHERE void SquaresOf(const SumArgs& args, const Block& block, At at) {
   constexpr int kWidth = 4;
@@ -314,7 +315,7 @@ struct LionStep {
   }
 };
 
-// Step numbers are those of AGD's rule in lib/optim/rules.h.
+// Numbers in parentheses are the steps of AGD's rule in lib/optim/rules.h.
 struct AgdStep {
   // Processes elements i to i + kWidth - 1. Returns the number of adaptive elements among them.
   template <typename At>

@@ -14,7 +14,7 @@ namespace entrain::nccl {
 namespace {
 
 constexpr int64_t kFinalizeNs = 10 * kSecond;    // limit for the delivery of data
-constexpr int64_t kCallNs = 100 * kMillisecond;  // limit for a running call, before it is cut off
+constexpr int64_t kCallNs = 100 * kMillisecond;  // wait for a running call, before an abort
 constexpr int64_t kStopNs =
     kSecond;  // limit for work on streams after an abort; NCCL's kernels look for the abort
 constexpr int64_t kExitNs = 5 * kSecond;  // limit for threads that end communicators at exit

@@ -17,8 +17,8 @@
 
 namespace entrain::nccl {
 
-// Thread safety: Abort and Gone may be called by any thread, all other functions by one thread at a
-// time.
+// Thread safety: any thread may call Abort and Gone. All other functions must be called by one
+// thread at a time.
 class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandle> {
  public:
   // Returns at once. Begun returns true when all ranks have joined.
@@ -28,20 +28,22 @@ class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandl
 
   // Calls f(communicator) with the device current. Returns ABORTED after Abort.
   absl::Status With(absl::FunctionRef<absl::Status(Comm)> f);
-  // Returns true if NCCL has begun the last operation. NCCL makes connections at their first use,
-  // so this may depend on calls of the other ranks. Returns an error if one has occurred meanwhile.
+  // Returns true if NCCL has begun the last operation. NCCL connects two ranks when they first
+  // exchange data. So the result may stay false until the other ranks have made the call. Returns
+  // an error if one has occurred in the meantime.
   absl::StatusOr<bool> Begun();
 
   // Returns at once. Operations under way end soon. Idempotent.
   void Abort();
-  // Must be called after Abort. Returns true if the communicator has ended. Also returns true if
-  // the communicator has had enough time to end its work on streams and now only frees memory.
+  // Must be called after Abort. Returns true if the communicator has ended, or one second after
+  // Abort. NCCL has then ended its work on streams, but may still free memory.
   bool Gone();
   // Must be the last call. Returns at once. If the communicator was not aborted, data already sent
   // is still delivered.
   void Close();
 
-  // Blocks until all aborted or closed communicators have ended. Returns false at the deadline.
+  // Blocks until all aborted or closed communicators of the process have ended. Returns false at
+  // the deadline.
   static bool AwaitEnds(Deadline give_up);
 
  private:
@@ -49,7 +51,7 @@ class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandl
       : functions_(functions), device_(device) {}
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !in_call_; }
   bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return comm_ == nullptr; }
-  // Runs `end` on a thread of its own, for which AwaitEnds waits.
+  // Runs `end` on a new thread. AwaitEnds waits for all these threads.
   void Start(void (CommunicatorHandle::*end)());
   void EndAborted();
   void EndClosed();

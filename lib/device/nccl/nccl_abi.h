@@ -1,7 +1,7 @@
 // The part of NCCL's binary interface that the library uses. This header declares that part itself,
 // so that the build needs neither NCCL's header nor CUDA's. Values and layouts are those of nccl.h
-// from 2.19 on; tests/device/nccl/abi_test.cc compares them if that header is installed. NCCL's
-// documentation describes the functions.
+// from 2.19 on. tests/device/nccl/abi_test.cc compares them with nccl.h if that header is
+// installed. NCCL's documentation describes the functions.
 #pragma once
 
 #include <climits>
@@ -42,7 +42,7 @@ enum DataType : int {  // ncclDataType_t
   kBfloat16 = 9,
 };
 
-enum RedOp : int {  // ncclRedOp_t; operators that were created have other values
+enum RedOp : int {  // ncclRedOp_t; operators made by ncclRedOpCreatePreMulSum have other values
   kSum = 0,
   kProd = 1,
   kMax = 2,
@@ -55,8 +55,8 @@ enum ScalarResidence : int {  // ncclScalarResidence_t
   kScalarHostImmediate = 1,  // read before the function returns
 };
 
-// ncclConfig_t as of 2.18. NCCL reads min(size, its own) bytes, and uses its defaults for fields
-// added after `version`.
+// ncclConfig_t as of 2.18. NCCL reads `size` bytes, or fewer if its own struct is smaller. It uses
+// its defaults for fields that were added after `version`.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;

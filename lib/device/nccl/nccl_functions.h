@@ -1,5 +1,5 @@
-// NCCL, found at run time: a table of its functions, so that one binary serves machines with and
-// without NCCL. Nothing is linked.
+// A table of NCCL's functions. They are found at run time, and nothing is linked. So one binary
+// works on machines with and without NCCL.
 #pragma once
 
 #include <string>
@@ -19,16 +19,17 @@ struct Functions {
 #undef ENTRAIN_NCCL_POINTER
   int version = 0;  // result of ncclGetVersion
 
-  // Returns OK for kSuccess and kInProgress, otherwise an error such as "ncclAllReduce: remote
-  // process exited (...)", which contains NCCL's message and has the code
+  // Returns OK for kSuccess and kInProgress. Otherwise returns an error that contains NCCL's
+  // message, such as "ncclAllReduce: remote process exited (...)". The codes are:
   //   UNAVAILABLE          kRemoteError, kSystemError: a failure of a peer or of the path to it
   //   FAILED_PRECONDITION  kInvalidUsage: two ranks on one device, among others
   //   INVALID_ARGUMENT     kInvalidArgument
   //   INTERNAL             CUDA's and NCCL's own errors
   absl::Status Check(Result result, absl::string_view function) const;
 
-  // Loads the file. It is never unloaded, because it has threads. Returns UNAVAILABLE with the
-  // reason if there is no such file, if it lacks a function, or if it is older than kOldestVersion.
+  // Loads NCCL from the file, and never unloads it, because NCCL has threads of its own. Returns
+  // UNAVAILABLE with the reason if there is no such file, if it lacks a function, or if it is older
+  // than kOldestVersion.
   static absl::StatusOr<Functions> Load(const std::string& file);
 };
 

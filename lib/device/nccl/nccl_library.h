@@ -9,17 +9,17 @@
 
 namespace entrain {
 
-// Returns the same object at every call; it lives for ever. Loads libnccl.so.2, or the file in
-// ENTRAIN_NCCL_LIBRARY. Returns UNAVAILABLE with the reason if there is no such library or it is
-// too old. Any thread may call it.
+// Returns the same object at every call. The object is never destroyed. Loads libnccl.so.2, or the
+// file in ENTRAIN_NCCL_LIBRARY. Returns UNAVAILABLE with the reason if there is no such library, or
+// if it is too old. Any thread may call this function.
 //
-// All ranks must have the same version, and each rank a device of its own. If two ranks share a
-// device, joining fails with FAILED_PRECONDITION.
+// All ranks must have the same version of NCCL. Each rank must have a device of its own. If two
+// ranks share a device, joining fails with FAILED_PRECONDITION.
 absl::StatusOr<OffloadLibrary*> OpenNccl();
 
 namespace nccl {
 
-// Like OpenNccl, but without the environment: loads a library of its own from the file.
+// Loads NCCL from `file`, and ignores ENTRAIN_NCCL_LIBRARY. Returns a new object at every call.
 absl::StatusOr<std::unique_ptr<OffloadLibrary>> LoadNccl(const std::string& file);
 
 }  // namespace nccl

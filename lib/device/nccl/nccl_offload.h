@@ -13,8 +13,8 @@
 
 namespace entrain::nccl {
 
-// Returns the size of the memory for a copy of the input, for calls that would overwrite their
-// input while sending it.
+// Returns the number of bytes that a call needs for a copy of its input. Only calls that would
+// overwrite their input while they send it need a copy.
 int64_t ScratchBytes(const Call& call);
 
 class NcclOffload final : public Offload {
@@ -38,7 +38,7 @@ class NcclOffload final : public Offload {
  private:
   // Start of each rank's part in bytes, and the end of the last part.
   using Offsets = std::vector<int64_t>;
-  // A call while it is enqueued.
+  // A call that is being enqueued.
   struct Order {
     const Call& call;
     Comm comm = nullptr;

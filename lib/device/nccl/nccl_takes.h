@@ -16,10 +16,11 @@ bool Takes(const Call& call, int size);
 // Returns the type in which NCCL combines elements of this type, or nullopt if NCCL cannot combine
 // them.
 std::optional<DataType> CombinedType(DType dtype);
-// Returns the operator of a call that NCCL takes; kPreMultipliedSum is not allowed.
+// Returns NCCL's operator for a call that NCCL takes. Returns kSum for kPreMultipliedSum, for which
+// the caller must create an operator.
 RedOp OperatorOf(ReduceOp op);
 
-// A factor as an element of the type, in the first bytes. Integers are modulo 2^64.
+// A factor, as an element of NCCL's type in the first bytes. Integers are modulo 2^64.
 struct Scalar {
   alignas(8) unsigned char bytes[8];
 };
