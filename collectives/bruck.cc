@@ -7,7 +7,8 @@
 namespace entrain::bruck {
 namespace {
 
-// Returns the pieces of `count` members from `first` on, cyclically.
+// Returns the parts of `count` members from position `first` on. Position 0 follows the last
+// position.
 Parts Around(const Pieces& pieces, int first, int count) {
   Parts parts;
   const int n = static_cast<int>(pieces.size());
@@ -31,8 +32,8 @@ void AllGather(Draft* draft, const Group& group, const Pieces& pieces) {
     draft->BeginRound();
     draft->Recv(rank_at(group.me + distance), Around(pieces, group.me + distance, count));
     draft->Send(rank_at(group.me - distance), Around(pieces, group.me, count));
-    draft->Settle(pieces[static_cast<size_t>(group.me)]);  // from now on this rank's piece is
-                                                           // sent together with others
+    // Later rounds send this piece in one message with received pieces, which are in kOut.
+    draft->Settle(pieces[static_cast<size_t>(group.me)]);
   }
   draft->Settle(pieces[static_cast<size_t>(group.me)]);
 }

@@ -40,8 +40,7 @@ bool FitsComposedEven(const Spec& spec, Hosts hosts) {
   return !spec.uneven && composed::Fits(hosts);
 }
 
-// Builds the lanes one after the other. `draw` writes each lane. It must copy last the blocks that
-// the rank had from the start.
+// Builds the lanes one after the other. `draw` writes each lane.
 template <typename Draw>
 Schedule BuildLanes(const Spec& spec, const Draw& draw) {
   ScheduleBuilder builder(spec);
@@ -84,8 +83,7 @@ Schedule AllReduceBy(const Spec& spec, Hosts) {
   });
 }
 
-// Completes a reduce. In a communicator of one rank, the root has nothing to combine, so it copies
-// its input.
+// Completes a reduce. In a communicator of one rank, the root only copies its input.
 void FinishReduce(Draft* draft) {
   if (draft->spec().rank == draft->spec().root) {
     draft->Settle(AllParts(draft->spec()));

@@ -9,32 +9,35 @@
 
 namespace entrain {
 
-// The order in which an algorithm combines contributions. Each value has the properties of all
-// values before it. Algorithms that combine nothing have kAtOnce.
+// The order in which an algorithm combines contributions. Each value also gives the guarantees of
+// all values before it. Algorithms that combine nothing have kAtOnce.
 enum class Order : uint8_t {
   kAny,
   // In rank order. Reductions that do not commute need this.
   kByRank,
   // In rank order. All algorithms of one CallKind with this value group the contributions in the
-  // same way. So the bits of a result depend only on the contributions.
+  // same way. So the bits of a result depend only on the contributions, not on the algorithm.
   kFixed,
-  // Combines each part in one operation whose operands are the ranks' contributions in rank order.
-  // Reductions that treat ranks differently (weighted) need this.
+  // Combines each part in one operation. The operands of this operation are the contributions of
+  // all ranks, in rank order. Reductions that treat ranks differently (a weighted mean) need this.
   kAtOnce,
 };
 
-// The messages of a lane are multiples of this unit. The unit decides how a call is cut into lanes.
+// The unit of the messages of a lane: each message is one or more units. The number of lanes of a
+// call depends on the unit.
 enum class Message : uint8_t {
-  kPart,  // a rank's part of the lane
-  kLane,  // the lane
+  kPart,  // the part of one rank in the lane
+  kLane,  // the whole lane
 };
 
 // The number of other ranks with which a rank exchanges messages.
 enum class Partners : uint8_t {
-  kFew,        // grows more slowly than the ranks; if by_hosts, counts only ranks on other hosts
-  kRoot,       // the root exchanges with all others, in one round; each other rank with few
-  kAll,        // every rank exchanges with all others, in one round
-  kAllInTurn,  // every rank exchanges with all others, one after the other
+  // The number grows more slowly than the number of ranks. If by_hosts, ranks on the same host do
+  // not count.
+  kFew,
+  kRoot,       // the root: all other ranks, in one round. Each other rank: few
+  kAll,        // every rank: all other ranks, in one round
+  kAllInTurn,  // every rank: all other ranks, one after the other
 };
 
 struct Algorithm {
@@ -46,15 +49,17 @@ struct Algorithm {
   // Returns true if the algorithm supports the spec. Reads only the fields that spec.kind uses.
   // `hosts` is as in `build`.
   bool (*fits)(const Spec& spec, absl::Span<const int> hosts);
-  // `hosts[r]` is the host number of rank r. Only composed algorithms use it.
+  // `hosts[r]` is the host number of rank r. Only composed algorithms use `hosts`.
   Schedule (*build)(const Spec& spec, absl::Span<const int> hosts);
-  bool by_hosts = false;  // messages stay inside hosts, or go between few ranks of each host
+  // True for the composed algorithms. They move data inside hosts and between hosts in separate
+  // rounds.
+  bool by_hosts = false;
 };
 
 // All algorithms, grouped by kind.
 absl::Span<const Algorithm> Catalog();
-// Returns INVALID_ARGUMENT if there is no such algorithm. The message then lists the names for this
-// kind.
+// Returns INVALID_ARGUMENT if there is no such algorithm. The error message lists the names for
+// this kind.
 absl::StatusOr<const Algorithm*> FindAlgorithm(CallKind kind, absl::string_view name);
 
 }  // namespace entrain

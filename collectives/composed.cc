@@ -17,16 +17,17 @@ size_t At(int index) {
 // Returns the rank of `host` that holds the partial sum of `part`.
 using Holder = int (*)(const Hosts& hosts, int host, int part);
 
-// For all_reduce. Gives each rank consecutive parts, so that they travel together. Distributes the
-// parts as evenly as possible.
+// For all_reduce. Gives each rank consecutive parts, so that one message carries them. Distributes
+// the parts as evenly as possible.
 int HolderByRange(const Hosts& hosts, int host, int part) {
   const int n = static_cast<int>(hosts.host_of.size());
   return hosts.RanksOn(host)[At(part * hosts.SizeOf(host) / n)];
 }
 
-// For reduce_scatter and all_gather. Returns the rank that has the same position on `host` as the
-// part's own rank has on its host. If `host` has too few ranks, takes the position modulo the
-// number of its ranks. If `host` is the host of the part's own rank, this is the own rank itself.
+// For reduce_scatter and all_gather. The owner of a part is the rank with the part's number.
+// Returns the rank of `host` whose position on `host` equals the owner's position on its own host.
+// If `host` has too few ranks, takes the position modulo the number of its ranks. On the owner's
+// host, returns the owner.
 int HolderByPlace(const Hosts& hosts, int host, int part) {
   return hosts.RanksOn(host)[At(hosts.PlaceOf(part) % hosts.SizeOf(host))];
 }
@@ -49,8 +50,8 @@ Pieces Deal(const Hosts& hosts, int host, Holder holder) {
 // rank in one direction.
 using Traffic = std::map<int, Parts>;
 
-// Adds one round that sends partial sums to the ranks that complete them, and completes the parts
-// of this rank.
+// Adds one round. In this round, partial sums go to the ranks that compute the results, and this
+// rank computes the results of `completed`.
 void ReduceAcross(Draft* draft, const Hosts& hosts, const Traffic& out, const Parts& completed) {
   const int me = draft->spec().rank;
   draft->BeginRound();
@@ -79,7 +80,7 @@ void ReduceAcross(Draft* draft, const Hosts& hosts, const Traffic& out, const Pa
   }
 }
 
-// Returns the rank that represents a host: its first rank, but on the root's host the root.
+// Returns the leader of a host: the root on the root's host, else the first rank of the host.
 int LeaderOf(const Hosts& hosts, const Spec& spec, int host) {
   return HasRoot(spec.kind) && host == hosts.HostOf(spec.root) ? spec.root : hosts.RanksOn(host)[0];
 }
@@ -171,7 +172,8 @@ void AllGather(Draft* draft, absl::Span<const int> host_numbers) {
       draft->Send(HolderByPlace(hosts, host, me), {me});
     }
   }
-  draft->Settle({me});  // from now on this part is sent together with adjacent parts
+  // The next round may send this part in one message with received parts, which are in kOut.
+  draft->Settle({me});
   direct::AllGather(draft, local, pieces);
 }
 

@@ -19,15 +19,15 @@ struct Message {
 };
 using Messages = std::vector<Message>;
 
-// The route of each block. A block for a rank of another host goes through the rank of this host
-// that has the same position on its host as the destination. If this host has too few ranks, the
-// position is taken modulo the number of its ranks.
+// The route of each block. A block for a rank of another host goes through one rank of the sender's
+// host: the rank whose position on this host equals the destination's position on the other host.
+// If the sender's host has too few ranks, the position is taken modulo the number of its ranks.
 class Routes {
  public:
   Routes(const Hosts& hosts, int me) : hosts_(hosts), me_(me), host_(hosts.HostOf(me)) {}
 
-  // Returns the messages within the host: the messages that this rank sends if `out`, else the
-  // messages that it receives.
+  // Return the messages inside the host, and between hosts. If `out`, they are the messages that
+  // this rank sends, else the messages that it receives.
   Messages Inside(bool out) const {
     Messages messages;
     for (const int peer : hosts_.RanksOn(host_)) {
@@ -83,7 +83,8 @@ class Routes {
   const int me_, host_;
 };
 
-// Tracks the places of blocks on their way through this rank, and adds the rounds that move them.
+// Adds the rounds that move the blocks. Keeps the place of every block that this rank has at the
+// moment.
 class Traffic {
  public:
   Traffic(ScheduleBuilder* builder, int lane)

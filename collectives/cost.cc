@@ -22,7 +22,8 @@ absl::Span<const Transfer> TransfersOf(const Schedule& schedule, const Round& ro
   return absl::MakeSpan(schedule.transfers).subspan(round.first_transfer, round.transfers);
 }
 
-// Adds the transfers of one round. Returns true if any crosses hosts.
+// Adds the transfers of one round to `*elements`. Returns true if any transfer has its peer on
+// another host.
 bool AddTransfers(const Schedule& schedule, const Lane& lane, const Round& round,
                   const Layout& layout, absl::Span<const int> hosts, Cost* elements) {
   bool crosses = false;
@@ -46,9 +47,9 @@ int64_t Picos(int64_t bytes, int64_t fs) {
   return bytes * fs / 1000;
 }
 
-// Simulates one lane. Every rank runs its rounds in order, as soon as their messages have arrived.
-// In a round a rank posts its messages, takes the received ones in the order of arrival, and
-// combines.
+// Simulates one lane on all ranks. Every rank runs its rounds in order. In a round, a rank first
+// sends its messages. When all messages to it have arrived, it processes them in the order of
+// arrival. Then it combines.
 class LaneWalk {
  public:
   LaneWalk(absl::Span<const Schedule> schedules, absl::Span<const int> hosts, const Layout& layout,
@@ -98,7 +99,7 @@ class LaneWalk {
   };
   struct Rank {
     size_t host = 0;
-    uint32_t round = 0, seen = 0;  // number of transfers of the round that were handled
+    uint32_t round = 0, seen = 0;  // number of transfers of the round that Receive has handled
     std::vector<Message> arrived;  // messages of the round
     int64_t clock = 0, work = 0;
     void Work(int64_t ps) {
@@ -207,8 +208,8 @@ class LaneWalk {
       sent_;  // messages that are not received yet, by sender and receiver
 };
 
-// Counts hops with a clock that each message advances by one. If across_only, only messages between
-// hosts advance the clock.
+// Counts hops: CountLane returns their number for a machine on which each message takes 1 ps and
+// nothing else takes time. If across_only, only messages between hosts take time.
 int CountHops(absl::Span<const Schedule> schedules, absl::Span<const int> hosts,
               const Layout& layout, bool across_only) {
   MachineCost machine;
@@ -233,7 +234,7 @@ void TakeLarger(Cost* worst, const Cost& cost) {
 
 Cost CountCost(const Schedule& schedule, const Layout& layout, int64_t element_bytes,
                absl::Span<const int> hosts) {
-  Cost cost;  // bytes are counted as elements first
+  Cost cost;  // until the last loop, its byte counts are elements
   for (const Lane& lane : schedule.lanes) {
     int across = 0;
     for (uint32_t r = 0; r < lane.rounds; ++r) {

@@ -9,8 +9,8 @@ size_t At(int index) {
   return static_cast<size_t>(index);
 }
 
-// Returns the positions of the other members. The list begins after this rank's position, so that
-// not all members send to the same member first.
+// Returns the positions of the other members. The list begins with the position after this rank's.
+// So members begin their sends with different members.
 std::vector<int> Others(const Group& group) {
   std::vector<int> others;
   for (int step = 1; step < group.size(); ++step) {

@@ -1,8 +1,8 @@
-// Every rank exchanges messages with every other rank in one round. This needs the fewest rounds,
-// and sends many messages at once.
+// Every rank exchanges messages with every other rank in one round. These algorithms need the
+// fewest rounds, but send many messages at once.
 //
-// all_reduce on four ranks, one round. Each rank sends all of D to the three others, and combines
-// the four contributions in rank order, once:
+// all_reduce on four ranks, one round. Each rank sends all of D to the three other ranks. Then it
+// combines the four contributions in one operation, in rank order:
 //
 //           rank 0      rank 1      rank 2      rank 3
 //   round   D0 -> all   D1 -> all   D2 -> all   D3 -> all     out = D0 + D1 + D2 + D3 everywhere
@@ -16,22 +16,22 @@
 //   sends   1.0 2.0 3.0      0.1 2.1 3.1      0.2 1.2 3.2      0.3 1.3 2.3
 //   makes   0.0+0.1+0.2+0.3  1.0+1.1+1.2+1.3  2.0+2.1+2.2+2.3  3.0+3.1+3.2+3.3
 //
-// all_gather: each rank sends its own part to all. reduce_scatter and all_gather take 1 round. In
-// each of the two, a rank sends S (n-1)/n bytes, which is the minimum, in n - 1 messages.
-// reduce_scatter combines all contributions at once, so a result is rounded once and the memory is
-// read once.
+// all_gather: each rank sends its own part to all other ranks. reduce_scatter takes 1 round, and
+// all_gather takes 1 round. In each of them, a rank sends n - 1 messages with S (n-1)/n bytes in
+// all, the minimum. reduce_scatter combines all contributions in one operation. So a result is
+// rounded once, and each contribution is read once.
 //
-// two_step all_reduce: this reduce_scatter, then this all_gather. barrier: every rank signals every
-// other rank. broadcast, scatter: the root sends to all. reduce, gather: all ranks send to the
-// root. two_step reduce: this reduce_scatter, then this gather.
+// two_step all_reduce: the reduce_scatter above, then the all_gather above. barrier: every rank
+// signals every other rank. broadcast, scatter: the root sends to all other ranks. reduce, gather:
+// all other ranks send to the root. two_step reduce: the reduce_scatter above, then gather.
 #pragma once
 
 #include "collectives/draft.h"
 
 namespace entrain::direct {
 
-// Do the same as the functions of ring.h. ReduceScatter combines contributions in the group's
-// order.
+// Have the same effect as the functions of ring.h. ReduceScatter combines contributions in the
+// group's order.
 void ReduceScatter(Draft* draft, const Group& group, const Pieces& pieces, bool last);
 void AllGather(Draft* draft, const Group& group, const Pieces& pieces);
 // Every member gets the sum of all parts in kOut.

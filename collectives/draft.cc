@@ -53,8 +53,8 @@ void Draft::Send(int peer, const Parts& parts) {
     length = RunAt(parts, i);
     const Place& place = place_[At(parts[At(i)])];
     for (int k = 1; k < length; ++k) {
-      // The receiver cuts messages by D alone, so the values of parts that are contiguous in D must
-      // be contiguous here too.
+      // The receiver cuts messages by D alone. So if parts are contiguous in D, their values must
+      // be contiguous on this rank too.
       assert(Follows(place_[At(parts[At(i + k)])], place, k));
     }
     builder_->Send(peer, {place.slot, place.index, length});
@@ -73,8 +73,8 @@ void Draft::Recv(int peer, const Parts& parts) {
   }
 }
 
-// Returns the place where a run of parts is received. If kOut has all of the parts, that place is
-// in kOut, else in scratch.
+// Returns the place for `length` parts from parts[begin] on, which are contiguous in D and are
+// about to be received. The place is in kOut if kOut has all of these parts, else in scratch.
 Draft::Place Draft::HomeOf(const Parts& parts, int begin, int length) {
   const BlockRange output = OutputWindow(spec());
   const int block = BlockOfPart(parts[At(begin)]);
@@ -155,7 +155,8 @@ void Draft::Combine(const Parts& parts, int my_order, const std::vector<Contribu
   int length = 0;
   for (int i = 0; At(i) < parts.size(); i += length) {
     const std::vector<Place> operands = Operands(parts[At(i)], my_order, from);
-    // Combines in one operation as many parts as have contiguous operands and results.
+    // Combines several parts in one operation, as long as their operands and results are
+    // contiguous.
     const int limit = RunAt(parts, i);
     const auto continues = [&](int k) {
       const std::vector<Place> next = Operands(parts[At(i + k)], my_order, from);

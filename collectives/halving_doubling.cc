@@ -9,8 +9,8 @@ size_t At(int index) {
   return static_cast<size_t>(index);
 }
 
-// One cut of positions [low, high) into A = [low, middle) and B = [middle, high), from the view of
-// one member.
+// One cut of the positions [low, high) into A = [low, middle) and B = [middle, high), as one member
+// sees it.
 struct Cut {
   int low, middle, high;
   bool in_a;
@@ -84,8 +84,9 @@ void AllGather(Draft* draft, const Group& group, const Pieces& pieces) {
         draft->Send(group.ranks[At(cut->single)], mine);
       }
     }
-    draft->Settle(mine);  // only the first call has an effect; later rounds send this piece with
-                          // others
+    // Only the first call has an effect. Later rounds send this piece in one message with received
+    // pieces, which are in kOut.
+    draft->Settle(mine);
   }
   draft->Settle(mine);
 }

@@ -1,6 +1,6 @@
-// The ranks by host, for hierarchical algorithms (composed.h). Hosts are numbered from 0 in the
-// order of their first rank. The host numbers that the caller passes only tell which ranks share a
-// host.
+// Groups the ranks by host, for hierarchical algorithms (composed.h). Numbers the hosts from 0, in
+// the order of their first ranks. The caller passes one number per rank. Equal numbers mean the
+// same host, and the values mean nothing else.
 #pragma once
 
 #include <cstddef>

@@ -31,8 +31,9 @@ void Doubling(ScheduleBuilder* builder, int lane) {
   builder->BeginLane();
   const bool exclusive = spec.kind == CallKind::kExclusiveScan;
   Region current = values.In();
-  // Sends `what` to the right and receives from the left, over `distance` places, among the ranks
-  // from `first` on.
+  // Adds a round. A rank from `first` on sends `what` to the rank with its number plus `distance`,
+  // and receives `*from_left` from the rank with its number minus `distance`, if these ranks exist.
+  // Returns true if this rank receives.
   const auto pass = [&](int first, int distance, Region what, Region* from_left) {
     const int left = spec.rank - distance;
     const int right = spec.rank + distance;

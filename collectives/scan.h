@@ -1,19 +1,21 @@
 // Prefix reductions: rank r gets the combined values of ranks 0 .. r (inclusive) or 0 .. r - 1
 // (exclusive), in rank order. Rank 0 of an exclusive scan gets nothing.
 //
-// doubling, inclusive, on five ranks. In round k a rank sends its current value 2^k places to the
-// right, and then has:
+// doubling, inclusive, on five ranks. In round k, rank r sends its current value to rank r + 2^k.
+// After the round, the ranks have:
 //
 //   round   rank 0   rank 1   rank 2   rank 3   rank 4
 //     0     {0}      {0 1}    {1 2}    {2 3}    {3 4}
 //     1     {0}      {0 1}    {0..2}   {0..3}   {1..4}
 //     2     {0}      {0 1}    {0..2}   {0..3}   {0..4}
 //
-//   It takes ceil(log2 n) rounds of S bytes each. exclusive: all values first move one place to the
-//   right. Then all ranks but 0 run the inclusive scan.
+//   n ranks, S bytes: ceil(log2 n) rounds of S bytes each. exclusive: each rank first sends its
+//   value to the next rank. Then all ranks but rank 0 run the inclusive scan on the received
+//   values.
 //
-// chain: each rank adds its own value to the one from the left and sends the sum on. There
-// are n - 1 hops, and each rank sends S bytes. Lanes follow each other along the chain.
+// chain ("ring" in the catalog): rank r adds its own value to the sum from rank r - 1, and sends
+// the new sum to rank r + 1. There are n - 1 hops, and each rank but the last sends S bytes. When a
+// lane has passed a rank, the next lane can follow.
 #pragma once
 
 #include "collectives/schedule.h"

@@ -1,32 +1,31 @@
-// Collectives as data. A schedule describes the part of one rank in one call, as flat arrays. It
-// holds no addresses and no counts, so it is built once and reused for every call of the same
-// shape. One executor runs every schedule (lib/engine/executor), one simulator proves every
-// schedule (tests/support/simulator), and ToString prints every schedule.
+// Collectives as data. A schedule describes what one rank does in one call, as flat arrays. A
+// schedule holds no addresses and no counts. So it is built once, and used for every call of the
+// same shape. All schedules have the same executor (lib/engine/executor), the same simulator
+// (tests/support/simulator) and the same printer (ToString).
 //
-//   Schedule: lanes, each a straight line of rounds. Lanes write disjoint output and never wait for
-//             each other.
+//   Schedule: has lanes. Each lane is a list of rounds that run one after the other. Lanes write
+//             disjoint output and never wait for each other.
 //   Round:    posts all its transfers together, waits for all of them, then does its local
 //             operations in order.
 //
-// Regions are ranges of blocks (collectives/spec.h) in one of three slots:
-//   kIn, kOut   blocks of D inside the slot's window of D (InputWindow, OutputWindow). kIn and
-//               kOut may be the same memory (in-place calls, see invariant 4). In an all_to_all
-//               they are the same memory only if spec.in_place is set.
-//   kScratch    blocks of this lane's own scratch; block s is as large as D's block
-//               `scratch_like[first_scratch + s]`. The executor lends the scratch to the lane while
-//               the lane runs.
-// A region of several blocks is contiguous in memory. A region of no blocks is a message of no
-// bytes.
+// A region is a range of blocks (collectives/spec.h) in one of three slots:
+//   kIn, kOut   blocks of D inside the slot's window of D (InputWindow, OutputWindow). kIn and kOut
+//               may be the same memory (calls in place, see invariant 4). In an all_to_all they are
+//               the same memory only if spec.in_place is set.
+//   kScratch    blocks of this lane's own scratch. Block s is as large as D's block
+//               `scratch_like[first_scratch + s]`. The lane has its scratch only while it runs.
+// A region of several blocks is contiguous in memory. A transfer whose region has no blocks is a
+// message of no bytes.
 //
 // Invariants (Validate checks 1 to 5, the simulator checks 6):
 //   1 Regions lie inside their slots. kIn is never written. Operands are as large as dst, block by
 //     block.
 //   2 Within a round no received region overlaps the region of another transfer. If a call may be
 //     in place, kIn and kOut count as one memory.
-//   3 Sends and local operations read only kIn, results of earlier operations, and regions received
-//     before.
-//   4 A block of kOut is written only after every read of the same block of kIn by this rank, in
-//     any lane.
+//   3 Sends and local operations read only kIn, results of earlier operations, and regions that
+//     were received earlier.
+//   4 This rank writes a block of kOut only after all its reads of the same block of kIn, in all
+//     lanes.
 //   5 Lanes write disjoint blocks of kOut. Together they write every block of kOut, with two
 //     exceptions. A broadcast's root writes none, because its kIn and kOut are one buffer. Rank 0
 //     of an exclusive scan writes none, because no rank comes before it.
@@ -70,7 +69,7 @@ struct LocalOp {
   // operation divides.
   bool last = false;
   Region dst;
-  uint32_t first_operand = 0, operands = 0;  // in Schedule::operands; kCombine has at least 2
+  uint32_t first_operand = 0, operands = 0;  // in Schedule::operands; kCombine: at least 2
 };
 
 struct Round {
@@ -104,10 +103,10 @@ class ScheduleBuilder {
   explicit ScheduleBuilder(const Spec& spec);
   const Spec& spec() const { return schedule_.spec; }
 
-  void BeginLane();  // ends the previous lane; all calls below are about the new lane
+  void BeginLane();  // ends the previous lane; the calls below then apply to the new lane
   // Adds a scratch block to this lane, as large as D's block `like`.
   int AddScratch(int like);
-  // Begins a round. A round without transfers and operations is dropped.
+  // Begins a round. A round without transfers and operations is removed.
   void BeginRound();
   void Send(int peer, Region region);
   void Recv(int peer, Region region);
@@ -124,7 +123,7 @@ class ScheduleBuilder {
 };
 
 absl::Status Validate(const Schedule& schedule);
-// Returns readable text, one line per round, for --explain, tests and debugging.
+// Returns text for readers, one line per round (--explain, tests, debugging).
 std::string ToString(const Schedule& schedule);
 
 }  // namespace entrain

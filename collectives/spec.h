@@ -1,17 +1,18 @@
-// The input of an algorithm, and the places of the blocks of the data.
+// The description of a call from which an algorithm builds a schedule (Spec), and the places of the
+// blocks of its data (Layout).
 //
 // The data of one call is one vector D, cut into blocks 0 .. blocks-1. For all_reduce, reduce,
-// broadcast and the scans D is the buffer. For reduce_scatter, all_gather, gather and scatter it is
-// the concatenation of every rank's part, in rank order. all_to_all has two such vectors: one of
-// the parts that go to each rank, and one of the parts that come from each rank. Each slot of a
-// rank holds all of D, the rank's own part, or nothing (InputWindow, OutputWindow). Schedules speak
-// of blocks only. A Layout gives each block its first element and its number of elements. It is
-// added when a call starts, so one schedule serves every count. Uneven parts (the v-variants) have
-// another Layout, not another schedule.
+// broadcast and the scans, D is the buffer. For reduce_scatter, all_gather, gather and scatter, D
+// has the parts of all ranks, in rank order. all_to_all has two such vectors: the input has the
+// parts that go to each rank, and the output has the parts that come from each rank. Each slot of a
+// rank holds all of D, the rank's own part, or nothing (InputWindow, OutputWindow). Schedules name
+// blocks only. A Layout gives each block its first element and its number of elements. A schedule
+// gets a Layout when a call starts, so one schedule serves every count. Uneven parts (MPI's
+// v-variants) need another Layout, but no other schedule.
 //
-//   lanes  independent straight-line pieces of the work. Rank r's part in lane l is
-//     one buffer       block l * ranks + r     (lane-major: a lane is contiguous in memory)
-//     one part per rank  block r * lanes + l   (rank-major: a rank's part is contiguous in memory)
+//   lanes  independent pieces of the work. Rank r's part in lane l is
+//     if D is the buffer:     block l * ranks + r  (lane-major: a lane is contiguous in memory)
+//     if D has ranks' parts:  block r * lanes + l  (rank-major: a rank's part is contiguous)
 #pragma once
 
 #include <cstdint>
@@ -30,10 +31,10 @@ struct Spec {
   int size = 1;
   int root = 0;   // used only if HasRoot(kind)
   int lanes = 1;  // >= 1
-  // kGather, kScatter, kAllToAll: parts differ in length, and a rank knows only the lengths of
-  // the parts that it sends or receives.
+  // kGather, kScatter, kAllToAll: parts have different lengths, and a rank knows only the lengths
+  // of the parts that it sends or receives.
   bool uneven = false;
-  // kAllToAll: kIn and kOut are the same memory. The schedules of other kinds always work in place.
+  // kAllToAll: kIn and kOut are the same memory. The schedules of all other kinds work in place.
   bool in_place = false;
   friend bool operator==(const Spec&, const Spec&) = default;
 };
@@ -66,12 +67,12 @@ struct Layout {
 // evenly as possible. If HasParts(kind), D has size * count elements, and every part is cut into
 // lanes in the same way. Otherwise D has count elements.
 Layout UniformLayout(const Spec& spec, int64_t count);
-// Returns the layout in which rank r's part has counts[r] elements. Must be called only if
-// HasParts(kind).
+// Returns the layout in which rank r's part has counts[r] elements. Requires HasParts(kind).
 Layout UnevenLayout(const Spec& spec, absl::Span<const int64_t> counts);
 
-// A subset of the ranks in any order, and this rank's position in it. Fragments (draft.h) use
-// positions in the group. `ranks[position]` is the rank in the communicator.
+// A subset of the ranks in any order, and this rank's position in it. Fragments (draft.h) name
+// members by their positions in the group. `ranks[position]` is the member's rank in the
+// communicator.
 struct Group {
   std::vector<int> ranks;
   int me = 0;

@@ -15,9 +15,9 @@ int DistanceFrom(const Group& group, int root) {
   return (group.me - root + group.size()) % group.size();
 }
 
-// Let `me` be the distance of a rank from the root. Its subtree is [me, me + step), where step is
-// the largest power of the radix that divides `me`. For the root, step is the smallest power of
-// the radix that is at least n.
+// Let `me` be the distance of this rank from the root. The subtree of this rank has the distances
+// [me, me + step), up to n - 1. `step` is the largest power of the radix that divides `me`. For the
+// root, `step` is the smallest power of the radix that is at least n.
 Branch OfRadix(const Group& group, int root, int radix) {
   const int n = group.size();
   const int me = DistanceFrom(group, root);

@@ -53,7 +53,8 @@ class Checker {
   BlockRange WindowOf(Slot slot) const;
   // Returns true if kIn and kOut are, or may be, the same memory.
   bool MayAlias() const { return spec_.kind != CallKind::kAllToAll || spec_.in_place; }
-  // Returns the number of a block's memory. Blocks that share memory have the same number.
+  // Returns a number for the memory of a region's i-th block. Blocks that share memory have the
+  // same number.
   int Cell(const Region& region, int i) const {
     const int block = region.first + i;
     switch (region.slot) {
@@ -176,8 +177,8 @@ absl::Status Checker::Write(const Region& region) {
   return absl::OkStatus();
 }
 
-// Checks invariants 1 to 3 for the transfers of a round. Checks sends before receives, because the
-// transfers of a round run in any order.
+// Checks invariants 1 to 3 for the transfers of a round. Checks the sends before the receives: a
+// round's transfers run in any order, so no send may read what the same round receives.
 absl::Status Checker::CheckTransfers(const Round& round) {
   enum : uint8_t { kFree, kRead, kWritten };
   std::vector<uint8_t> use(2 * At(blocks_) + lane_.scratch, kFree);
@@ -261,7 +262,7 @@ absl::Status Checker::CheckRanges() const {
   return good ? absl::OkStatus() : Broken("an index points outside the schedule");
 }
 
-// Makes the checks that need all lanes: the rest of invariant 4, and whether the result is complete
+// Makes the checks that need all lanes: the rest of invariant 4, and that the output is complete
 // (invariant 5).
 absl::Status Checker::CheckResult() const {
   for (int block = 0; MayAlias() && block < blocks_; ++block) {

@@ -1,5 +1,5 @@
-// The contents of ENTRAIN_FAULT: how transports/fault delays or cuts the messages that a process
-// sends.
+// The parsed ENTRAIN_FAULT. It says how transports/fault delays the messages that a process sends,
+// and when it ends the paths.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct FaultPlan {
   int64_t latency_ns = 0;        // delay of each message
   int64_t jitter_ns = 0;         // largest additional delay of a message
   uint64_t seed = 1;             // seed of the random delays
-  // time after the start at which all paths end; 0: never
+  // time from the start until all paths end; 0: they never end
   int64_t cut_ns = 0;
   std::vector<int> ranks = {};               // ranks to which the plan applies; empty: all
   std::vector<std::string> transports = {};  // transports to which the plan applies; empty: all

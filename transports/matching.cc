@@ -11,11 +11,11 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kKeptCapacity =
-    4096;  // An Incoming that is reused keeps at most this much storage, so that small messages
-           // allocate nothing.
-// The size of the blocks that are kept for later large messages. New memory of this size would
-// consist of zeroed pages, and the zeroing costs more than the copy of the message.
+// The most storage that a free Incoming keeps for its next message. So small messages allocate
+// nothing.
+constexpr int64_t kKeptCapacity = 4096;
+// The size of the blocks that are kept for later large messages. For new memory of this size, the
+// kernel must zero pages. That costs more than the copy of the message.
 constexpr int64_t kSpareBytes = 256 << 10;
 constexpr size_t kSpares = 4;
 
@@ -414,7 +414,7 @@ void MatchQueue::Revoke(Context mine, const absl::Status& why, std::vector<uint6
   }
 }
 
-// Removes incomplete messages from the line, because the rest of them cannot arrive any more.
+// Removes incomplete messages from `line`, because their last bytes cannot arrive any more.
 // Complete messages stay.
 void MatchQueue::ForgetUnfinished(Line* line) {
   Incoming* early = line->first_early;

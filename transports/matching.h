@@ -5,30 +5,32 @@
 //
 //   receive first: the receive waits in the queue; then the message comes and goes straight into
 //                  the receive's buffer
-//   message first: the queue keeps the message as an early message (OnEarly), and Post claims it
+//   message first: the queue keeps the message as an early message (OnEarly). The Post of its
+//                  receive *claims* the message: assigns it to the receive
 //
 // A message arrives in one of three forms. The transport chooses the form by the function that it
 // calls:
 //
-//   Deliver    the whole message is there (inproc, shm: small messages; tcp: the bytes of one read)
-//   Begin      the header is there; the payload follows in pieces, and the transport writes each
+//   Deliver    the whole message has arrived (inproc, shm: a small message; tcp: a message
+//              that one read has brought)
+//   Begin      the header has arrived. The payload follows in pieces, and the transport writes each
 //              piece to Incoming::writable()
-//   OnRts      the message waits at the sender until the transport asks for it; `handle` is the
-//              transport's number of the message
+//   OnRts      the message waits at the sender until the transport asks for it. `handle` is the
+//              transport's number for the message
 //
-// Begin and OnRts return an Incoming. By Advance the transport reports progress. By Fail or Abandon
-// it ends the message early.
+// Begin and OnRts return an Incoming. The transport reports progress by Advance. It ends a message
+// before its last byte by Fail or Abandon.
 //
-// Thread safety: none; only the driver calls. Completions go with their statuses to a
-// CompletionList, which the transport runs in Poll.
+// Thread safety: none; only the driver calls. The queue adds completions to a CompletionList. The
+// transport runs this list in Poll.
 //
 // Invariants (besides those of transport.h):
-//   a For one tag, either receives wait or messages wait, never both. The first that waits is served
+//   a For one tag, receives wait or messages wait, never both. The first that waits is served
 //     first.
 //   b An Incoming that the transport holds stays valid until Advance returns true, or until Fail or
 //     Abandon, even if its context is revoked before. Its dropped() may become true at any time.
 //   c A message whose receive is posted needs no allocation. A small early message needs no
-//     allocation once the pools have grown.
+//     allocation once the pools are large enough.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +47,8 @@
 
 namespace entrain {
 
-// The completions that are due and that the next Poll will run. Each transport has one list, so
-// that the completions outlive their endpoint.
+// The completions that the next Poll will run. Each transport has one list. So a completion can run
+// after its endpoint was destroyed.
 class CompletionList {
  public:
   void Add(Completion* done, absl::Status status, int64_t bytes) {
@@ -66,8 +68,8 @@ class CompletionList {
   std::vector<Due> due_, running_;
 };
 
-// A message whose header has arrived but not its last byte, or a message that is kept early.
-// MatchQueue makes and owns the object.
+// A message that has arrived only in part, or an early message that the queue keeps. MatchQueue
+// creates and owns the object.
 class Incoming {
  public:
   const Envelope& envelope() const { return envelope_; }
@@ -81,10 +83,10 @@ class Incoming {
   // Returns the loan of the receive if the receive accepts a loan of the sender's memory; otherwise
   // null.
   Loan* loan() const { return hint_.loan; }
-  // Returns the memory for the next left() bytes: the rest of the receive's buffer, or of the
-  // memory that keeps the message early. Returns an empty span if the message is dropped. The
-  // result is valid only until the next call of the MatchQueue, because a claim or a revocation
-  // changes it.
+  // Returns the memory for the next left() bytes. This memory is in the receive's buffer, or in the
+  // queue's memory for early messages. Returns an empty span if the message is dropped. The result
+  // is valid only until the next call of the MatchQueue, because a claim or a revocation changes
+  // it.
   Bytes writable() const { return writable(received_); }
   // Returns the memory for the bytes from `at` on.
   Bytes writable(int64_t at) const {
@@ -107,41 +109,44 @@ class Incoming {
   Incoming* next_ = nullptr;    // next in its tag's list of early messages, or in the free list
   std::unique_ptr<std::byte[]> storage_;
   int64_t capacity_ = 0;    // capacity of storage_
-  size_t held_at_ = 0;      // its index in MatchQueue::held_
+  size_t held_at_ = 0;      // index of this object in MatchQueue::held_
   absl::Status withdrawn_;  // reason why the sender withdrew the message
-  bool by_rts_ = false;     // true: sent by RTS; false: sent eagerly, and the cost is counted
-  bool in_line_ = false;    // kept early, not claimed
+  bool by_rts_ = false;     // false: sent eagerly; the message then has a cost (CostOf)
+  bool in_line_ = false;    // in its tag's Line: early and not claimed
   bool held_ = false;       // the transport holds the message
-  bool claimed_ = false;    // a receive waits for its last byte
-  bool counted_ = false;    // its cost is included in early_bytes
+  bool claimed_ = false;    // a receive has claimed it, and its last byte has not arrived
+  bool counted_ = false;    // early_bytes includes its cost
   bool dropped_ = false;
 };
 
 class MatchQueue {
  public:
-  // The cost of an eager message in early_bytes, limits and credit: its bytes plus its bookkeeping.
+  // The cost of an eager message: its bytes plus the memory to keep it. early_bytes, limits and
+  // credit are sums of costs.
   static constexpr int64_t kOverhead = 64;
   static constexpr int64_t CostOf(int64_t bytes) { return bytes + kOverhead; }
-  static constexpr int64_t kMaxRts = 1 << 20;  // most RTS kept; more break the protocol
+  // The largest number of RTS that the queue keeps. A peer that sends more breaks the protocol.
+  static constexpr int64_t kMaxRts = 1 << 20;
 
-  // `early_limit` bounds the cost of eager messages kept early. A transport whose senders respect a
-  // credit passes that credit. A peer that exceeds the limit breaks the protocol. All pointers must
-  // outlive this object.
+  // `early_limit` is the largest cost of all eager messages that the queue keeps. If the
+  // transport's senders respect a credit, `early_limit` is this credit. A peer that exceeds the
+  // limit breaks the protocol. All pointers must outlive this object.
   MatchQueue(Endpoint* endpoint, Events* events, CompletionList* completions, int64_t early_limit);
   ~MatchQueue();
   MatchQueue(const MatchQueue&) = delete;
   MatchQueue& operator=(const MatchQueue&) = delete;
 
-  // Implements Endpoint::PostRecv. Empties hint.loan. Usually returns null: the transport has
-  // nothing to do. Otherwise the receive has claimed a message that was sent by RTS. The transport
-  // must then start the transfer (send CTS or copy the message) and call Advance. But if dropped()
-  // is true for the result, the receive has failed because it does not match the message. The
-  // transport must then refuse the message and call Abandon.
+  // Implements Endpoint::PostRecv. Empties hint.loan. Usually returns null, and the transport has
+  // nothing to do. Otherwise returns a message that was sent by RTS. If dropped() is false for this
+  // message, the receive has claimed it. The transport must then start the transfer (send CTS or
+  // copy the message) and call Advance. If dropped() is true, the receive has failed, because it
+  // does not match the message. The transport must then refuse the message and call Abandon.
   Incoming* Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint = {});
 
   // Looks for an early message of this tag. kWhole: the first early message is complete and has
-  // this envelope and this length; it was copied to `into` and removed from the queue. kOther: the
-  // first early message differs or is not complete, or a receive is posted; nothing was done.
+  // this envelope and this length. It was copied to `into` and removed from the queue. kOther:
+  // nothing was done, because the first early message differs or is not complete, or a receive is
+  // posted.
   enum class Kept { kNothing, kWhole, kOther };
   Kept TakeKept(const Envelope& envelope, Bytes into);
 
@@ -153,18 +158,18 @@ class MatchQueue {
 
   // The functions for the three forms of arrival. They must be called only from Poll. They call
   // Events::Accepts, and OnEarly if the message is kept. These events may revoke contexts and close
-  // the endpoint, but must not destroy the endpoint. If a function returns an error, the peer
-  // exceeded its limits, and the path must fail.
+  // the endpoint, but must not destroy the endpoint. An error means that the peer has exceeded its
+  // limits. The path must then fail.
   absl::Status Deliver(const Envelope& envelope, ConstBytes payload);
   // Never returns null. The transport holds the message until it is complete.
   absl::StatusOr<Incoming*> Begin(const Envelope& envelope, int64_t bytes);
-  // Returns null if the message is kept; a later Post returns it. Otherwise returns a message as
-  // Post does.
+  // Returns null if the queue keeps the message. A later Post then returns it. Otherwise returns
+  // the message, with the same meaning as the result of Post.
   absl::StatusOr<Incoming*> OnRts(const Envelope& envelope, int64_t bytes, uint64_t handle);
 
   // Must be called when the transport has written `bytes` more bytes to writable(), or has read and
-  // discarded them. Returns true if the message is complete. Then the receive's completion is due,
-  // or the complete message is kept, and the transport must not use `incoming` any more.
+  // discarded them. Returns true if the message is complete. The transport must then not use
+  // `incoming` any more: the receive's completion is due, or the queue keeps the complete message.
   bool Advance(Incoming* incoming, int64_t bytes);
   // Must be called when the rest of a message will not come. A receive that has claimed the message
   // fails with `why`. The transport must not use `incoming` any more.
@@ -172,29 +177,30 @@ class MatchQueue {
   // Must be called for a dropped message whose bytes will not come. The transport must not use
   // `incoming` any more.
   void Abandon(Incoming* incoming);
-  // Must be called when the sender withdraws an RTS (because the message's context was revoked
-  // there). Returns true if the message is kept. A receive that claims the message later fails with
-  // `why`. The transport must not use the message any more.
+  // Must be called when the sender withdraws an RTS, because the sender's process has revoked the
+  // message's context. Returns true if the queue keeps the message. A receive that claims the
+  // message later fails with `why`. The transport must not use the message any more.
   bool Withdraw(Tag tag, uint64_t handle, const absl::Status& why);
 
-  // Fails the receives of this context with `why`, removes its early messages, and marks the
-  // messages that the transport holds as dropped. Appends the handles of kept RTS to `refused`, so
+  // Fails the receives of this context with `why`, and removes its early messages. Marks as dropped
+  // its messages that the transport holds. Appends the handles of its kept RTS to `refused`, so
   // that the transport can tell the sender.
   void Revoke(Context mine, const absl::Status& why, std::vector<uint64_t>* refused);
-  // Must be called when the path has ended. Receives that wait now or are posted later fail with
-  // `why`, even if they have claimed a message. The transport must not use any Incoming afterwards.
-  // Messages that have arrived entirely stay: the peer may have sent all its messages and ended.
+  // Must be called when the path has ended. Receives that wait now, even those that have claimed a
+  // message, fail with `why`. Later receives fail too. Exception: messages that have arrived
+  // entirely stay for later receives, because the peer may have sent all its messages and ended.
+  // The transport must not use any Incoming afterwards.
   void FailAll(const absl::Status& why);
 
-  // Returns the cost of the eager messages kept early, complete or not.
+  // Returns the cost of all eager messages that the queue keeps, complete or not.
   int64_t early_bytes() const { return early_bytes_; }
-  // Returns the cost of the eager messages that were delivered or dropped since the last call. This
-  // cost is the credit to return to the sender.
+  // Returns the cost of the eager messages that were delivered or dropped since the last call. The
+  // transport must return this cost to the sender as credit.
   int64_t TakeReleased();
   // Returns the number of receives that have no message yet.
   int64_t posted() const { return posted_; }
-  // Returns true if a receive waits, or a message is being moved. If not, a transport need not look
-  // for messages of the peer.
+  // Returns true if a receive waits, or a transfer is under way. If not, a transport may look for
+  // messages of the peer less often.
   bool expecting() const { return posted_ > 0 || !held_.empty(); }
 
  private:
@@ -213,18 +219,18 @@ class MatchQueue {
     Line* next = nullptr;  // for TagTable
     bool empty() const { return first_posted == nullptr && first_early == nullptr; }
   };
-  // The result of the search for a receive that matches a message's envelope.
+  // The result of TakePosted.
   enum class Match { kNone, kTaken, kMismatch };
-  // Removes the first receive of the tag, if there is one, and stores it in `*taken`. kMismatch:
-  // the removed receive has failed.
+  // Removes the first receive of the tag and stores it in `*taken`. kNone: the tag has no receive.
+  // kMismatch: the removed receive has failed, because its descriptor or length differs.
   Match TakePosted(const Envelope& envelope, int64_t bytes, Posted* taken);
   Incoming* NewIncoming(const Envelope& envelope, int64_t bytes);
   void Recycle(Incoming* incoming);
   void Release(Incoming* incoming);
   void Hold(Incoming* incoming);
   void EndHold(Incoming* incoming);
-  // Appends the message to its tag's Line. Allocates memory for its payload if it did not come by
-  // RTS.
+  // Appends the message to its tag's Line. If it was not sent by RTS, allocates memory for its
+  // payload.
   void Keep(Incoming* incoming);
   void GiveStorage(Incoming* incoming);
   // Removes the first kept message from its tag's Line and returns it.
@@ -244,14 +250,14 @@ class MatchQueue {
   TagTable<Line> lines_;
   NodePool<Posted, &Posted::next> posted_pool_;
   NodePool<Incoming, &Incoming::next_> incoming_pool_;
-  std::vector<std::unique_ptr<std::byte[]>> spares_;  // free blocks of kSpareBytes, for larger
+  std::vector<std::unique_ptr<std::byte[]>> spares_;  // free blocks of kSpareBytes, for large
                                                       // messages
   std::vector<Incoming*> held_;
   absl::Status end_;  // not OK: FailAll was called
   int64_t posted_ = 0, early_bytes_ = 0, released_ = 0, kept_rts_ = 0;
 };
 
-// Returns the error of invariant 6 in transport.h, which names both sides.
+// Returns the error of invariant 6 in transport.h.
 absl::Status MismatchError(const Envelope& receive, int64_t receive_bytes, const Envelope& message,
                            int64_t message_bytes);
 

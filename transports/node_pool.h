@@ -1,6 +1,6 @@
-// Nodes of one type that are taken and given back again and again, without an allocation once the
-// pool has grown. A node lies in a block, which is freed only with the pool. Free nodes are linked
-// by a pointer of the node itself.
+// A pool of nodes of one type. A user takes a node and gives it back later. Once the pool has
+// enough nodes, it allocates nothing. The pool allocates nodes in blocks, and frees the blocks only
+// when the pool is destroyed. Free nodes are linked by a pointer in the node itself.
 //
 // Thread safety: none.
 #pragma once
@@ -11,7 +11,8 @@
 
 namespace entrain {
 
-// `kNext` is the node's pointer to the next node. The user may use it while it has the node.
+// `kNext` is the node's pointer to the next node. While a user has the node, it may use this
+// pointer for its own links.
 template <typename T, T* T::*kNext>
 class NodePool {
  public:

@@ -11,7 +11,7 @@ namespace {
 constexpr uint8_t kTcpOnly = static_cast<uint8_t>(PacketUser::kTcp);
 constexpr uint8_t kUcxOnly = static_cast<uint8_t>(PacketUser::kUcx);
 constexpr uint8_t kBoth = kTcpOnly | kUcxOnly;
-constexpr int64_t kPayload = -1;  // stands for the transport's largest payload
+constexpr int64_t kPayload = -1;  // means: the transport's largest payload
 
 struct Rule {
   PacketType type;

@@ -1,5 +1,5 @@
-// The packets of tcp and ucx. All packets have the same header. The table has the meaning and the
-// rules of each type.
+// The packets of tcp and ucx. All packets have the same header. The table below has the meaning and
+// the rules of each type.
 //
 //    0        1        2        3        4                 8
 //   +--------+--------+--------+--------+-----------------+
@@ -13,7 +13,7 @@
 //   |                       bytes                         |  32
 //   +-----------------------------------------------------+
 //   |                      message                        |  40  the sender's number for it
-//   +-----------------------------------------------------+  48, little-endian; unused fields are zero
+//   +-----------------------------------------------------+  48, little-endian; unused fields 0
 //
 //   type      tag, descriptor  bytes              message  payload
 //   EAGER     the message's    of the payload        -     the message
@@ -30,10 +30,10 @@
 //   HELLO     -                of the payload        -     ucx: a card and the handshake's hello
 //   PROOF     -                of the payload        -     ucx: the handshake's proof
 //
-// `credit`, in every type: the credit that this packet returns, which is the cost of eager messages
-// that have left the memory for early messages (rendezvous_sender.h). The cost of a message is its
-// bytes plus 64. `streams` is explained in tcp/frame.h. A packet that does not follow the table
-// breaks the protocol and ends the path.
+// In every type, `credit` is the credit that this packet returns. It is the cost of eager messages
+// that the packet's sender has received and does not keep as early messages any more
+// (rendezvous_sender.h). The cost of a message is its bytes plus 64. tcp/frame.h explains
+// `streams`. A packet that does not follow the table breaks the protocol and ends the path.
 #pragma once
 
 #include <cstddef>
@@ -78,16 +78,17 @@ static_assert(sizeof(PacketHeader) == 48, "the layout on the wire");
 
 constexpr uint8_t kPacketVersion = 2;
 
-// The two transports that send packets. They differ in a few types and in the largest payload.
+// The two transports that send packets. Their packets differ in a few types and in the largest
+// payload.
 enum class PacketUser : uint8_t { kTcp = 1, kUcx = 2 };
 
 // Returns UNAVAILABLE: "the peer broke the protocol: `what`".
 absl::Status BreachOfProtocol(absl::string_view what);
-// Checks type, version and `bytes` against the table. `most` is the largest payload of EAGER and
-// DATA.
+// Checks type, version and `bytes` against the table. `most` is the largest payload of EAGER, DATA,
+// HELLO and PROOF.
 absl::Status CheckPacket(const PacketHeader& header, PacketUser user, int64_t most);
-// Returns true if the field `bytes` of this type is the length of a payload. That is true for all
-// types except RTS.
+// Returns true if the field `bytes` of this type is the length of the packet's payload. Only RTS
+// has another meaning.
 bool HasPayload(PacketType type);
 
 }  // namespace entrain

@@ -36,8 +36,8 @@ constexpr TransportFactory kRegistry[] = {
     {"tcp", CreateTcpTransport},
 };
 
-// Users may list these names among the transports, but they are not transports: they are paths of
-// calls on device memory (lib/device/calls).
+// Users may list these names among the transports. They are not transports, but methods for calls
+// on device memory (lib/device/calls).
 constexpr const char* kForDevices[] = {"cuda", "nccl", "node_groups"};
 
 std::string KnownNames() {

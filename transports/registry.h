@@ -20,28 +20,29 @@ struct TransportFactory {
   absl::StatusOr<std::unique_ptr<Transport>> (*create)(const TransportConfig& config,
                                                        Events* events);
   // If null, every process has the transport. Otherwise returns OK, or the reason why this process
-  // does not have the transport. `named`: the user asked for the transport by name. Only then its
-  // absence is an error.
+  // does not have the transport. `named`: the user asked for the transport by name. Only in this
+  // case is its absence an error.
   absl::Status (*absence)(bool named) = nullptr;
 
   absl::Status Absence(bool named) const { return absence ? absence(named) : absl::OkStatus(); }
 };
 
 // Returns inproc, shm, ucx and tcp, in order of preference. The list has all transports of this
-// version, even if this build or machine lacks some. Two processes use the first transport that
-// both have and by which they reach each other.
+// version, even those that this build or machine lacks. Two processes use the first transport that
+// both have and over which they reach each other.
 absl::Span<const TransportFactory> TransportRegistry();
 
-// Parses a text like "shm,tcp". Returns a list of names. Each name must be known and appear once.
-// An empty text means all transports. The order of the text is ignored, since the preference is
-// fixed.
+// Parses a text like "shm,tcp". Returns a list of names. Each name must be known, and must appear
+// only once. An empty text means all transports. The order in the text has no effect, because the
+// order of preference is fixed.
 absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text);
 
 // Creates an emulated link, which carries all messages that a process sends (transports/fault).
 // `rank`: the rank of this process.
 class FaultLink;
 std::shared_ptr<FaultLink> CreateFaultLink(const FaultPlan& plan, int rank, const Clock& clock);
-// Creates a transport like factory.create, but sent messages pass through `link` first.
+// Creates a transport as factory.create does. Messages that this transport sends go over `link`
+// first.
 absl::StatusOr<std::unique_ptr<Transport>> CreateBehind(std::shared_ptr<FaultLink> link,
                                                         const TransportFactory& factory,
                                                         const TransportConfig& config,

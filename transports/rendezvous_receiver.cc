@@ -20,7 +20,8 @@ void RendezvousReceiver::Post(const Envelope& envelope, Bytes into, Completion* 
   ReturnCredit();
 }
 
-// Refuses a dropped message. For any other message, whose receive is posted, sends CTS.
+// If the message is dropped, refuses it. Otherwise its receive is posted, and this function sends
+// CTS.
 void RendezvousReceiver::Answer(Incoming* incoming) {
   if (incoming->dropped()) {
     answers_->Refuse(incoming->handle());

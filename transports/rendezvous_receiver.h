@@ -1,6 +1,6 @@
-// The receiver of the rendezvous protocol. The object has a MatchQueue, which also takes eager
-// messages. It knows the large messages that wait at the peer until their receives are posted. Each
-// endpoint of tcp and ucx has one RendezvousReceiver. Its counterpart at the peer is
+// The receiving side of the rendezvous protocol. Large messages wait at the peer until their
+// receives are posted. The object has the path's MatchQueue, and this queue also takes eager
+// messages. Each endpoint of tcp and ucx has one RendezvousReceiver. The peer has a
 // RendezvousSender.
 //
 //   RTS --(its receive is posted)--> CTS sent --DATA, ...--> done
@@ -22,12 +22,14 @@
 
 namespace entrain {
 
-// RendezvousReceiver calls this interface to tell the peer what becomes of the peer's messages.
+// RendezvousReceiver calls these functions to send its answers to the peer. `message` is the peer's
+// number of a message.
 class Answers {
  public:
   virtual void ClearToSend(uint64_t message) = 0;
   virtual void Refuse(uint64_t message) = 0;
-  // Returns credit to the peer, for eager messages that have left this side's memory.
+  // Returns credit to the peer, for eager messages that have left this side's memory for early
+  // messages.
   virtual void ReturnCredit(int64_t bytes) = 0;
 
  protected:
@@ -49,7 +51,7 @@ class RendezvousReceiver {
   void Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint);
   void Revoke(Context mine, const absl::Status& why);
   // Must be called when the path has ended. Afterwards the transport must not use any Incoming, and
-  // the object calls Answers no more.
+  // this object does not call Answers any more.
   void FailAll(const absl::Status& why);
   // Returns true after FailAll. An event during a call of this object may have caused FailAll.
   bool failed() const { return failed_; }
@@ -58,9 +60,9 @@ class RendezvousReceiver {
   // means that the peer broke the protocol.
   absl::Status OnRts(const Envelope& envelope, int64_t bytes, uint64_t message);
   void OnWithdraw(Tag tag, uint64_t message);
-  // Handles RTS and WITHDRAW, which are about the peer's messages. Passes CTS, REFUSE and CREDIT,
-  // which are about this side's messages, to `sender`. Returns an error for all other types, so the
-  // transport must handle them itself.
+  // Handles RTS and WITHDRAW, which are about the peer's messages. Passes CTS and REFUSE to
+  // `sender`, because they are about this side's messages. Ignores CREDIT: the transport must
+  // handle the field `credit` of every packet. Returns an error for all other types.
   absl::Status OnPacket(const PacketHeader& header, RendezvousSender* sender);
   // Returns where the next `bytes` bytes of the message must be written.
   absl::StatusOr<PayloadPart> OnData(uint64_t message, int64_t bytes);

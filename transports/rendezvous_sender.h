@@ -1,18 +1,19 @@
-// The sender of the eager and rendezvous protocols. The peer keeps only a bounded number of bytes
-// that it has not asked for. A small message is sent eagerly while there is credit. For any other
-// message the peer gets an RTS, and answers with a CTS when its receive is posted. Each endpoint of
-// tcp and ucx has one RendezvousSender; the endpoint sends the bytes.
+// The sending side of the eager and rendezvous protocols. The peer keeps only a bounded number of
+// bytes that it has not asked for. A small message is sent eagerly while there is credit. For any
+// other message, this side sends an RTS. The peer answers with a CTS when the message's receive is
+// posted. Each endpoint of tcp and ucx has one RendezvousSender. The endpoint itself sends the
+// bytes.
 //
 //   Post --> waiting --(small, credit)--> given away -----------------------> done
 //                   \------(otherwise)--> RTS sent --OnCts--> cleared --> ... --> done
 //
 // Order: first the waiting messages, in the order posted (invariant 1 of transport.h), then the
-// cleared messages, one after another.
+// messages whose CTS has arrived, one after another.
 //
-// Credit: when eager messages have left the peer's memory for early messages, the peer returns
-// their cost, which is counted as in MatchQueue. The cost of eager messages that the peer has not
-// returned is at most kEarlyCredit. Beyond this limit, messages whose receives are not posted take
-// memory at the peer only for their RTS packets.
+// Credit: when an eager message has left the peer's memory for early messages, the peer returns its
+// cost (MatchQueue::CostOf). The cost that the peer has not returned is at most kEarlyCredit.
+// Beyond this limit, this side sends RTS. An early message then needs memory at the peer only for
+// its RTS packet.
 //
 // Thread safety: none; only the driver calls.
 #pragma once
@@ -53,12 +54,13 @@ struct Outgoing {
   int64_t given = 0, taken = 0;  // number of bytes given to the transport, and of bytes that the
                                  // transport has sent
   Completion* done = nullptr;
-  uint64_t message = 0;  // never 0; contains a generation, so that the number of an earlier message
-                         // is recognised
+  uint64_t message = 0;  // never 0; contains a generation, so that no two messages have the same
+                         // number
   State state = State::kFree;
   bool queued = false;  // the message is in a queue
 
-  // Returns true if the RTS was sent. If the message then ends early, the peer must be told.
+  // Returns true if the peer knows the message by its RTS. If the message then fails, the peer must
+  // be told.
   bool known() const { return state == State::kRtsSent || state == State::kCleared; }
 };
 
@@ -81,7 +83,7 @@ class RendezvousSender {
   void RtsSent(Outgoing* send);
   // Returns null if the message of this number is over, or never existed.
   Outgoing* Find(uint64_t message);
-  // Completes a message whose bytes have all been taken.
+  // Completes a message. The transport must have sent all its bytes.
   void Complete(Outgoing* send);
   // Counts `bytes` bytes of the message's data as sent. Completes the message if these are its last
   // bytes.
@@ -100,14 +102,14 @@ class RendezvousSender {
   bool TakeCredit(int64_t bytes);
   // Gives back the credit of a message that was not sent.
   void PutCreditBack(int64_t bytes) { credit_used_ -= MatchQueue::CostOf(bytes); }
-  // Adds credit to return to the peer. The credit goes with the next packet, or in a packet of its
-  // own if credit_is_due().
+  // Adds credit to return to the peer. The next packet carries this credit. If credit_is_due(), the
+  // transport must send a packet for it.
   void ReturnCredit(int64_t bytes) { credit_to_return_ += bytes; }
   bool credit_is_due() const { return credit_to_return_ >= kEarlyCredit / 4; }
   // Returns the credit to put into the next packet, and counts it as returned.
   uint32_t SayCredit();
 
-  // Calls `f` with each message that is not over. `f` may fail it.
+  // Calls `f` with each message that is not over. `f` may call Fail for it.
   template <typename F>
   void ForEach(F f) {
     for (Outgoing& send : sends_) {

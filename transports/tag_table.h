@@ -1,6 +1,6 @@
-// A hash table that finds the line of a tag: the receives or the messages that wait for each other
-// (matching.h). A line exists while something waits in it. The table allocates nothing once it has
-// grown.
+// A hash table from tags to lines. The line of a tag has the receives that wait for messages, or
+// the messages that wait for receives (MatchQueue). A tag has a line only while something waits.
+// Once the table is large enough, it allocates nothing.
 //
 // Thread safety: none.
 #pragma once
@@ -70,8 +70,8 @@ class TagTable {
   static constexpr size_t kFirstBuckets = 16;
 
   size_t BucketOf(Tag tag) const {
-    // Tags differ in a few low or middle bits. So the hash multiplies and takes the high half of
-    // the product.
+    // Tags differ in a few low or middle bits. So the hash multiplies the tag, and takes bits from
+    // the high half of the product.
     return static_cast<size_t>((tag.bits() * 0x9E3779B97F4A7C15u) >> 32) & (buckets_.size() - 1);
   }
   void Link(Line* line) {

@@ -1,6 +1,6 @@
-// The descriptor on which a transport sleeps: an epoll instance with the transport's descriptors
-// and one timer. epoll serves only for sleeping: Transport::Poll reads from the important
-// descriptors directly.
+// The file descriptor on which a transport sleeps: an epoll instance that watches the transport's
+// descriptors and one timer. While it polls, a transport reads the important descriptors directly,
+// without epoll.
 //
 // Thread safety: none.
 #pragma once
@@ -29,7 +29,7 @@ class TimedWait {
   absl::Status Add(int fd, uint32_t events = 1);
   absl::Status Change(int fd, uint32_t events);
   void Remove(int fd);
-  // Calls `each(fd)` for up to 64 ready descriptors. Costs a system call.
+  // Calls `each(fd)` for up to 64 ready descriptors, except the timer. Costs a system call.
   template <typename Each>
   int ForEachReady(Each each) {
     int ready[64];
@@ -39,7 +39,7 @@ class TimedWait {
     }
     return count;
   }
-  // Makes no system call if `at` is the instant that is already set.
+  // Sets the timer to `at`. Makes no system call if the timer is already set to `at`.
   void SetTimer(Deadline at, const Clock& clock);
   void ClearTimer() { SetTimer(Deadline::Never(), Clock::Real()); }
 

@@ -33,7 +33,7 @@ int FaultLink::HandOver() {
   const int64_t now = clock_.Now();
   int handed = 0;
   // Because of jitter a later message may be due before an earlier one. But no message is due
-  // before its last byte has left and the latency is over.
+  // before its own end_ns() plus the latency, and these times ascend. So the loop may stop early.
   for (size_t i = 0; i < frames_.size() && frames_[i].end_ns() + plan_.latency_ns <= now;) {
     if (frames_[i].due_ns > now) {
       ++i;

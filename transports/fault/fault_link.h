@@ -1,12 +1,13 @@
-// One emulated link and the messages on it. All messages that a process sends, by all transports
-// and to all peers, go over the link in the order posted:
+// One emulated link and the messages on it. All messages that a process sends, over all transports
+// and to all peers, use this link in the order posted:
 //
 //   posted ......... start ======== end ................... due
 //     waits for the    its bytes at    latency and jitter; other
 //     earlier ones     the rate        messages may use the link
 //
-// When a message is due, the link posts it to the transport beneath, which learns of the message
-// only then. The caller must keep the message's buffer until this transport has sent the message.
+// When a message is due, the link posts it to the transport beneath. That transport does not know
+// the message earlier. The caller must keep the message's buffer until the message's completion
+// runs.
 //
 // Thread safety: none; only the driver calls.
 #pragma once
@@ -30,8 +31,8 @@ namespace entrain {
 // The link's record of one endpoint.
 struct FaultLane {
   Endpoint* to;  // the endpoint of the transport beneath
-  // due time of the last message; a later message is not due before, so jitter does not change the
-  // order
+  // due time of the last message. No later message is due before this time, so jitter does not
+  // change the order
   int64_t last_due_ns = 0;
 };
 
@@ -49,12 +50,13 @@ class FaultLink {
 
   // `lane` must not move until Drop has been called for it.
   void Post(FaultLane* lane, const Envelope& envelope, ConstBytes bytes, Completion* done);
-  // Posts the messages that are due to the transport beneath. Returns their number.
+  // Posts all messages whose time has come to the transport beneath. Returns their number.
   int HandOver();
-  // Returns when HandOver must be called next.
+  // Returns the time at which HandOver must be called next.
   Deadline next() const;
-  // Removes this lane's messages of context `of`, or all its messages, from the link. Each removed
-  // message completes with `why`. Messages behind them start earlier.
+  // Removes this lane's messages of context `of` from the link. If `of` is empty, removes all
+  // messages of the lane. Each removed message completes with `why`. Later messages may start
+  // earlier.
   void Drop(FaultLane* lane, std::optional<Context> of, const absl::Status& why,
             CompletionList* completions);
 
@@ -74,8 +76,7 @@ class FaultLink {
   const Clock& clock_;
   Deadline cut_at_;
   std::mt19937_64 random_;
-  std::deque<Frame> frames_;  // in the order posted, which is also the order of start_ns and of
-                              // end_ns()
+  std::deque<Frame> frames_;  // in the order posted; start_ns and end_ns() ascend in this order
   int64_t free_ns_ = 0;       // time at which the last message has left
 };
 

@@ -59,7 +59,7 @@ class FaultEndpoint final : public Endpoint {
 
   const Endpoint* beneath() const { return beneath_.get(); }
   bool ended() const { return ended_; }
-  // Ends the use of the link: sends nothing more over it, and fails this endpoint's messages on it.
+  // Sends nothing more over the link, and fails this endpoint's messages that are on the link.
   void End(const absl::Status& why) {
     ended_ = true;
     shared_->link->Drop(&lane_, std::nullopt, why, &shared_->completions);
@@ -107,8 +107,8 @@ class FaultTransport final : public Transport, private Events {
   int wait_fd() const override { return wait_->fd(); }
 
  private:
-  // Events of the transport beneath. The events' endpoint belongs to that transport, so it is
-  // replaced by the endpoint above.
+  // Events of the transport beneath. `from` is an endpoint of that transport, so these functions
+  // replace it by the FaultEndpoint that wraps it.
   bool Accepts(Context context) override { return events_->Accepts(context); }
   void OnEarly(Endpoint& from, const Envelope& envelope) override {
     events_->OnEarly(Above(from), envelope);

@@ -1,9 +1,9 @@
-// Wraps any transport: sends its messages over a link of a given rate and latency (fault_link.h),
-// or ends its paths after a given time.
+// Wraps a transport. The wrapper sends the transport's messages over a link of a given rate and
+// latency (fault_link.h), or ends the transport's paths after a given time.
 //
-// Only messages that this process sends are delayed. So the peers need not know about the link, and
-// the wire format does not change. Receives, loans, regions and control messages pass unchanged.
-// TrySend always returns kNo, because its messages would have to wait.
+// The link delays only messages that this process sends. So the peers need not know about the link,
+// and the wire format does not change. The wrapper passes receives, loans, regions and control
+// messages through unchanged. TrySend always returns kNo, because a message would have to wait.
 #pragma once
 
 #include <memory>

@@ -20,7 +20,7 @@ uint64_t RandomWord() {
   return word;
 }
 
-// Reads the process number on each call, since a forked child is another process.
+// Calls getpid each time, because a forked child is another process.
 std::string Token(uint64_t random) {
   return absl::StrCat(getpid(), "-", absl::Hex(random, absl::kZeroPad16), "/");
 }
@@ -28,9 +28,9 @@ std::string Token(uint64_t random) {
 }  // namespace
 
 Hub& Hub::OfThisProcess() {
-  static Hub* const hub =
-      new Hub();  // one per process, because it connects the threads of the process; never
-                  // destroyed, because threads may outlive main
+  // One per process, because it connects the threads of the process. Never destroyed, because
+  // threads may outlive main.
+  static Hub* const hub = new Hub();
   return *hub;
 }
 

@@ -1,5 +1,5 @@
-// The registry of this process's inproc transports (instances), and of links that only one side has
-// opened so far. Thread safety: any thread.
+// The registry of this process's inproc transports (*instances*), and of the links between them
+// that only one side has opened so far. Thread safety: any thread.
 #pragma once
 
 #include <atomic>
@@ -24,35 +24,37 @@ namespace entrain {
 //   kIdle --sender----> kRevoked                            (acquire)
 //
 // The receiver reads `data` only in the state kCopying. To revoke the message, the sender waits for
-// kIdle, for the time of one piece at most, and sets kRevoked. After that nobody reads `data`.
+// kIdle and sets kRevoked. It waits at most while the receiver copies one piece. After kRevoked,
+// the receiver does not read `data`.
 struct LentMessage {
   enum State : uint32_t { kIdle, kCopying, kRevoked };
   std::atomic<uint32_t> state{kIdle};
   const std::byte* data = nullptr;
   int64_t bytes = 0;
 
-  // Used only by the sender.
+  // Only the sender uses the members below.
   Tag tag;
-  Completion* done = nullptr;  // null once the completion has run
-  size_t at = 0;               // its index among the sender's open messages
+  Completion* done = nullptr;  // completion of the send
+  size_t at = 0;               // index in the sender's InprocEndpoint::open_
   bool open = false;
 };
 
-// The state that the two endpoints of a link share. It outlives both, so each endpoint may keep
-// pointers to messages of the other.
+// The state that the two endpoints of a link share. It outlives both endpoints. So each endpoint
+// may keep pointers to the LentMessages of the other side.
 struct InprocPair {
   struct Side {
     std::shared_ptr<Inbox> inbox;  // null until this side has connected
     uint32_t slot = 0;             // slot of this side's endpoint in its transport
-    // All records of this side. A record is made only if none is free.
+    // All LentMessages of this side. A new one is added only if none is free.
     std::deque<LentMessage> lent;
-    std::vector<LentMessage*> free;  // used only by the side's own thread
-    // Cost of the eager messages of this side that the other side has taken. The other side writes
-    // it, and this side reads it. Relaxed order, since it is only a count.
+    std::vector<LentMessage*> free;  // only this side uses it
+    // Cost of this side's eager messages that the other side has taken. The other side writes this
+    // value, and this side reads it. Relaxed order, because it is only a count.
     std::atomic<int64_t> consumed{0};
   };
   Side side[2];
-  // the reason why the first side closed before the second side came; guarded by the hub's mutex
+  // the reason why the first side closed before the second side connected; guarded by the hub's
+  // mutex
   std::string closed;
 };
 
@@ -77,8 +79,8 @@ class Hub {
   // Opens the link between `mine` and `other`, or completes the link that `other` has opened. The
   // link is null if the other instance does not exist any more, or never did.
   Joined Join(uint64_t mine, uint64_t other, const std::shared_ptr<Inbox>& inbox, uint32_t slot);
-  // Closes a link because its first side leaves for the reason `why`. If the second side has
-  // already come, does nothing and returns false.
+  // Closes a link whose first side leaves for the reason `why`. If the second side has already
+  // connected, does nothing and returns false.
   bool Abandon(InprocPair* link, absl::string_view why);
 
  private:

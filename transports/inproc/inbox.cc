@@ -11,8 +11,8 @@
 namespace entrain {
 namespace {
 
-constexpr size_t kKeptPayload =
-    1 << 20;  // if a flood of notes has made a batch larger than this, Clear frees its memory
+// If the payloads of a batch have needed more memory than this, Clear frees the memory.
+constexpr size_t kKeptPayload = 1 << 20;
 
 }  // namespace
 
@@ -45,7 +45,7 @@ Inbox::~Inbox() {
 void Inbox::Push(const Note& note, ConstBytes payload) {
   std::lock_guard<std::mutex> lock(mutex_);
   waiting_.Add(note, payload);
-  any_.store(true, std::memory_order_relaxed);  // see the declaration
+  any_.store(true, std::memory_order_relaxed);  // see the declaration of any_
   if (armed_ && !rung_) {
     rung_ = true;
     eventfd_write(fd_, 1);
@@ -53,7 +53,7 @@ void Inbox::Push(const Note& note, ConstBytes payload) {
 }
 
 bool Inbox::Take(NoteBatch* batch) {
-  if (!any_.load(std::memory_order_relaxed)) {  // see the declaration
+  if (!any_.load(std::memory_order_relaxed)) {  // see the declaration of any_
     return false;
   }
   std::lock_guard<std::mutex> lock(mutex_);

@@ -1,8 +1,8 @@
-// The unread notes of one transport instance, the owner. Other instances have sent them. Two ranks
-// of this process share no other data, except LentMessage and the counts in InprocPair.
+// A queue of notes for one transport instance, the owner. Other instances push notes into it. Apart
+// from inboxes, two ranks of this process share only their InprocPair.
 //
 // Thread safety: Push from any thread; all other functions only from the driver of the owner's
-// engine. Every instance that may still push keeps the inbox alive.
+// engine. Each instance that may push into the inbox owns a reference to it.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ struct Note {
   enum class Kind : uint8_t {
     kHello,     // the other side has connected
     kEager,     // a small message; payload: its bytes
-    kRts,       // a large message that waits in `lent`
+    kRts,       // a large message, which waits in `lent`
     kFinished,  // the receiver does not need `lent` any more
     kWithdraw,  // the sender has revoked `lent`
     kControl,   // payload: the text
@@ -38,8 +38,8 @@ struct Note {
   LentMessage* lent = nullptr;
 };
 
-// Notes in order, and their payloads one after another. A batch is reused, so that in the long run
-// it allocates nothing.
+// Notes in order, and their payloads one after another. Batches are reused, so that in the long run
+// they allocate nothing.
 struct NoteBatch {
   std::vector<Note> notes;
   std::vector<std::byte> payloads;
@@ -70,8 +70,8 @@ class Inbox {
 
   const int fd_;  // eventfd
   // True if notes are waiting. Written under the mutex. Take reads it without the mutex, to avoid
-  // the lock if there are no notes. A note that Take misses in this way is seen by the next Poll.
-  // Arm looks under the mutex, so it misses none.
+  // the lock if there are no notes. So Take may miss a note, but the next Poll finds that note. Arm
+  // reads under the mutex, so it misses none.
   std::atomic<bool> any_{false};
   // Guards all members below. A std::mutex, because sanitizers understand it with any build of
   // Abseil.

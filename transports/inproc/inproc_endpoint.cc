@@ -20,10 +20,11 @@ LentMessage* LentOf(uint64_t handle) {
   return reinterpret_cast<LentMessage*>(handle);
 }
 
-// Revokes a message: afterwards nobody reads lent->data. Waits for the copy of one piece at most.
+// Revokes a message. Afterwards the receiver does not read lent->data. Waits at most while the
+// receiver copies one piece.
 void TakeBack(LentMessage* lent) {
   uint32_t state = LentMessage::kIdle;
-  // acquire: pairs with the receiver's release of kIdle, so that the receiver's reads are over.
+  // acquire: pairs with the receiver's release store of kIdle. So the receiver's reads are over.
   while (
       !lent->state.compare_exchange_weak(state, LentMessage::kRevoked, std::memory_order_acquire)) {
     if (state == LentMessage::kRevoked) {
@@ -87,8 +88,8 @@ void InprocEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Comple
   }
   const auto size = static_cast<int64_t>(bytes.size());
   const int64_t cost = MatchQueue::CostOf(size);
-  // relaxed: it is only a count. An outdated value only means that a message is sent by RTS
-  // although there is credit to send it eagerly.
+  // relaxed: `consumed` is only a count. If the value is outdated, the message is perhaps sent by
+  // RTS although there is credit.
   if (size > kEagerBytes ||
       sent_ + cost - mine().consumed.load(std::memory_order_relaxed) > kCredit) {
     SendRts(envelope, bytes, done);
@@ -281,8 +282,8 @@ int InprocEndpoint::Progress() {
   return copying_.empty() ? 0 : CopyPieces();
 }
 
-// Copies pieces of the first message in copying_, or refuses the message if it was dropped.
-// Messages of one peer are copied one after another, in the order in which they were claimed.
+// Copies pieces of the messages in copying_, one message after another, in the order in which they
+// were claimed. Refuses dropped messages.
 int InprocEndpoint::CopyPieces() {
   int64_t budget = kBytesPerPoll;
   int events = 0;
@@ -294,7 +295,7 @@ int InprocEndpoint::CopyPieces() {
       queue_.Abandon(incoming);
     } else {
       uint32_t idle = LentMessage::kIdle;
-      // acquire: keeps the reads below after this exchange. (The inbox has already published the
+      // acquire: the reads below happen after this exchange. (The inbox's mutex has published the
       // data.)
       if (!lent->state.compare_exchange_strong(idle, LentMessage::kCopying,
                                                std::memory_order_acquire)) {

@@ -26,7 +26,8 @@ class InprocEndpoint final : public Endpoint {
   static constexpr int64_t kEagerBytes = 1024;
   // largest cost of eager messages that the receiver has not taken yet
   static constexpr int64_t kCredit = 1 << 20;
-  // most bytes copied at a time; a sender that revokes a message waits for one piece at most
+  // most bytes copied at a time. If a sender revokes a message, it waits at most while one piece is
+  // copied
   static constexpr int64_t kPieceBytes = 256 << 10;
   static constexpr int64_t kBytesPerPoll = 1 << 20;  // bytes copied in one call of Progress
 
@@ -46,12 +47,12 @@ class InprocEndpoint final : public Endpoint {
   void Join(Hub::Joined joined);
   // Called from Poll. Handles one note of the peer, and its payload.
   void OnNote(const Note& note, ConstBytes payload);
-  // Called from Poll. Copies messages that wait to be copied. Ends the endpoint if its connection
-  // takes too long. Returns the number of events handled.
+  // Called from Poll. Copies pieces of messages in copying_. Ends the endpoint if the peer does not
+  // connect in time. Returns the number of events handled.
   int Progress();
   // Returns true if Progress has something to copy or to report now.
   bool busy() const { return !copying_.empty() || !failed_.ok(); }
-  // Returns the time at which Progress must be called even if nothing happens; Never() once
+  // Returns the time at which Progress must be called even if nothing happens. Returns Never() once
   // connected.
   Deadline wake_at() const;
 
@@ -79,11 +80,11 @@ class InprocEndpoint final : public Endpoint {
   std::shared_ptr<InprocPair> link_;
   int side_ = 0;
   bool connected_ = false;
-  NoteBatch backlog_;               // notes for the other side, kept until it has connected
+  NoteBatch backlog_;               // notes for the other side, which has not connected yet
   int64_t sent_ = 0;                // cost of the eager messages sent
   std::vector<LentMessage*> open_;  // messages sent by RTS and not finished
-  std::vector<Incoming*> copying_;  // messages sent by RTS that must be copied (if claimed) or
-                                    // refused (if dropped)
+  std::vector<Incoming*> copying_;  // messages sent by RTS; each must be copied, or refused if it
+                                    // is dropped
   std::vector<uint64_t> refused_;   // reused by Revoke
   absl::Status end_;                // reason of the end
   absl::Status failed_;             // error that the next Progress passes to OnLost

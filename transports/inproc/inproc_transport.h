@@ -1,6 +1,6 @@
 // The transport between ranks that are threads of one process. Messages up to 1 KiB are copied into
-// the receiver's inbox while there is credit. All other messages are sent by RTS, and the receiver
-// copies them once, in pieces, from the sender's buffer into its own.
+// the receiver's inbox while there is credit. All other messages are sent by RTS. The receiver
+// copies each of them once, in pieces, from the sender's buffer into its own buffer.
 #pragma once
 
 #include <memory>

@@ -1,12 +1,13 @@
-// Records from one writer to one reader, in memory that two processes may share.
+// A ring that carries records from one writer to one reader. Its memory may be shared by two
+// processes.
 //
-// The memory is a power of two of bytes, divided into lines of 64 bytes. A record begins at a line
-// and fills whole lines:
+// The memory is a power of two of bytes, divided into lines of 64 bytes, the size of a cache line.
+// A record begins at the start of a line and fills whole lines:
 //
 //    0        8                                          64
 //    +--------+------------------------------------------+
 //    | state  | payload ............                     |  a tiny message is one line:
-//    +--------+------------------------------------------+  one transfer between cores
+//    +--------+------------------------------------------+  one cache line moves between cores
 //    | ......................                            |
 //    +--------+------------------------------------------+
 //    | 0      |  <- the writer's position: the state of the next record is zero, and the
@@ -15,37 +16,37 @@
 //
 //    state = payload bytes (low 32 bits) | kind (next 8 bits, never 0) | lines taken (24 bits)
 //
-// A record never crosses the end of the memory: a record of kind kPad fills the rest if the next
-// record does not fit there. There is no tail index: a record is published by its state word. So a
-// poll of an idle ring reads one line, and a tiny message travels in the same line as its state.
-// Before the writer writes a record, it zeroes the state behind the record, so the reader never
-// mistakes old bytes for a record.
+// A record never crosses the end of the memory. If the next record does not fit before the end, a
+// record of kind kPad fills the rest. There is no tail index: a record is published by its state
+// word. So a poll of an idle ring reads one line, and a tiny message is in the same line as its
+// state. Before the writer writes a record, it zeroes the state word after the record. So the
+// reader never mistakes old bytes for a record.
 //
-// A long record may be opened before it is published. Its state then has the bit kOpen and, in
-// place of "lines taken", the number of payload lines that are written. Peek and HasNext ignore an
-// open record, but a reader that expects the record may already copy the written part (PeekOpen).
+// A long record may be opened before it is published. Its state then has the bit kOpen. The field
+// "lines taken" then has the number of payload lines that are written. Peek and HasNext ignore an
+// open record. But a reader that expects the record may copy the written part (PeekOpen).
 //
-// The writer learns the reader's position by two methods. First, each record says how far its
-// writer has read the ring in the other direction ("lines taken", modulo 2^24; see Publish and
-// Learn). In a conversation, where records go in both directions all the time, these reports
-// suffice. Second, the word `head`, in a line that only the reader writes, holds the position up to
-// which the reader has released lines. The writer reads `head` when it has used up the room that it
-// knows of.
+// The writer learns the reader's position by two methods. First, each record reports how far its
+// writer has read the ring of the other direction ("lines taken", modulo 2^24; see Publish and
+// Learn). If both ends send records all the time, these reports suffice. Second, the word `head`
+// holds the position up to which the reader has released lines. It is in a line that only the
+// reader writes. The writer reads `head` when it knows of no more room.
 //
-// In a conversation, a writer may ask to return to the front of the ring (`again_in_front`), so
-// that both ends use only lines that are in their first-level caches. The writer then returns if it
-// is beyond kHotBytes and the reader has taken the records in front.
+// If messages and their answers alternate, a caller may set `again_in_front`. The writer then
+// returns to the beginning of the memory before it reaches the end, so that both ends use only
+// lines in their first-level caches. It does so if it is beyond kHotBytes and the reader has taken
+// the records at the beginning.
 //
 // Thread safety: one thread writes, one reads. Memory orders:
-//   state   writer stores release, reader loads acquire (Peek): the reader sees the payload, and
-//           the zero in the next state. Also, the writer's reads of the other ring's lines are over
-//           before those lines are written again (Learn). The full fence after the store pairs with
-//           HasNext; see "Sleeping" in segment.h. For an open record, writer stores release and
-//           reader loads acquire (PeekOpen): the reader sees the part of the payload that the state
-//           announces.
-//   head    reader stores seq_cst (Release), writer loads seq_cst (Reserve): the reader's copies
-//           out of the lines are over before the writer overwrites the lines. The order is seq_cst,
-//           not release/acquire, because of "Sleeping" in segment.h.
+//   state   writer stores release, reader loads acquire (Peek). So the reader sees the payload, and
+//           the zero in the next state. Also, the writer has finished its reads of the other ring's
+//           lines before the reader writes these lines again (Learn). The full fence after the
+//           store pairs with HasNext; see "Sleeping" in segment.h. For an open record, writer
+//           stores release and reader loads acquire (PeekOpen). So the reader sees as much of the
+//           payload as the state announces.
+//   head    reader stores seq_cst (Release), writer loads seq_cst (Reserve). So the reader has
+//           copied out of the lines before the writer overwrites them. The order is seq_cst, not
+//           release/acquire, because of "Sleeping" in segment.h.
 //
 // Each end checks every value from the other end before it uses the value as an index or a length.
 // After the first impossible value broken() returns true for ever.
@@ -65,15 +66,16 @@ struct RingFormat {
   static constexpr uint8_t kPad = 1;  // kinds of records begin at 2, below kOpen
   static constexpr uint8_t kOpen = 0x80;
   static constexpr uint64_t kTakenMask = 0xffffff;  // lines; far more than a ring has
-  // A writer may return to the front once it is beyond kHotBytes, so that the bytes in use stay in
-  // the first-level cache. kRoomInFront: see MayTurnBack.
+  // kHotBytes: the bytes in use should fit the first-level cache. So beyond this position, a writer
+  // may return to the beginning. kRoomInFront: see MayTurnBack.
   static constexpr size_t kHotBytes = 4096, kRoomInFront = 2048;
   // When a record is published, the writer prefetches at most this much memory for the next record.
   static constexpr size_t kTakenAhead = 2048 + kLine;
   static constexpr size_t LinesOf(size_t payload) {
     return (payload + kStateBytes + kLine - 1) & ~(kLine - 1);
   }
-  // Returns the largest payload. Together with padding and the next state, it fits an empty ring.
+  // Returns the largest payload of a record. A record of this size fits an empty ring together with
+  // padding and the next state.
   static constexpr size_t MaxPayload(size_t ring_bytes) { return ring_bytes / 4; }
 
   static constexpr uint64_t StateOf(uint8_t kind, size_t payload, uint64_t lines) {
@@ -92,9 +94,9 @@ class RingWriter {
   RingWriter(std::byte* data, size_t bytes, std::atomic<uint64_t>* head)
       : data_(data), bytes_(bytes), head_(head) {}
 
-  // Returns where to write a payload of at most MaxPayload bytes, or null if there is no room (or
-  // the ring is broken). With `again_in_front` the record may begin at the front again, even if the
-  // writer is not near the end.
+  // Returns where to write a payload of at most MaxPayload bytes. Returns null if there is no room,
+  // or if the ring is broken. `again_in_front`: the record may be put at the beginning of the
+  // memory, even if the writer is not near the end.
   std::byte* Reserve(size_t payload, bool again_in_front = false) {
     const size_t lines = RingFormat::LinesOf(payload);
     const size_t pad = PadFor(lines, again_in_front);
@@ -110,8 +112,8 @@ class RingWriter {
     ClearNext();
     return data_ + Offset() + RingFormat::kStateBytes;
   }
-  // Returns where the record ends that Reserve would make with these arguments, in bytes from the
-  // beginning of the memory. The result includes the line of the next state.
+  // Returns the end of the record that Reserve would make with these arguments, in bytes from the
+  // beginning of the memory. The line of the next state belongs to the record here.
   size_t EndOf(size_t payload, bool again_in_front) const {
     const size_t lines = RingFormat::LinesOf(payload);
     return (PadFor(lines, again_in_front) > 0 ? 0 : Offset()) + lines + RingFormat::kLine;
@@ -150,9 +152,9 @@ class RingWriter {
  private:
   size_t Offset() const { return static_cast<size_t>(tail_) & (bytes_ - 1); }
 
-  // Returns true if the writer may return to the front before it reaches the end, because the
-  // reader has taken the records in front. Of the room in front, kRoomInFront bytes stay free until
-  // the reader has followed, so that short records (such as kDone) need not wait.
+  // Returns true if the writer may return to the beginning before it reaches the end, because the
+  // reader has taken the records there. After the next record, kRoomInFront bytes must still be
+  // free there. So short records (such as kDone) need not wait for the reader.
   bool MayTurnBack(size_t lines) const {
     return Offset() >= RingFormat::kHotBytes && static_cast<size_t>(tail_ - known_head_) + lines +
                                                         RingFormat::kLine +
@@ -160,7 +162,7 @@ class RingWriter {
                                                     Offset();
   }
 
-  // Returns the number of bytes left empty before a record that fills `lines` bytes.
+  // Returns the number of bytes that stay unused before a record that fills `lines` bytes.
   size_t PadFor(size_t lines, bool again_in_front) const {
     const size_t to_end = bytes_ - Offset();
     return lines > to_end || (again_in_front && MayTurnBack(lines)) ? to_end : 0;
@@ -183,18 +185,16 @@ class RingWriter {
 
   static void TakeLine(const std::byte* line) {
 #if defined(__x86_64__)
-    asm volatile("prefetchw %0"
-                 :
-                 : "m"(*line));  // the builtin prefetches for writing only with
-                                 // -mprfchw
+    // __builtin_prefetch prefetches for writing only with the compiler option -mprfchw.
+    asm volatile("prefetchw %0" : : "m"(*line));
 #else
     __builtin_prefetch(line, 1);
 #endif
   }
 
-  // Zeroes the state after the reserved record. Must be called before the payload is written: this
-  // line may have to come from the reader's core, and this wait must not delay the publishing
-  // (Emit).
+  // Zeroes the state word after the reserved record. Must be called before the payload is written:
+  // the line of this word may have to come from the reader's core, and this wait must not delay
+  // Emit.
   void ClearNext() {
     const size_t next = (Offset() + RingFormat::LinesOf(reserved_)) & (bytes_ - 1);
     // Relaxed order, because Emit publishes this store.
@@ -206,14 +206,14 @@ class RingWriter {
     std::byte* line = data_ + Offset();
     tail_ += RingFormat::LinesOf(reserved_);
     // The release pairs with RingReader::Peek, the fence with RingReader::HasNext (seq_cst). An
-    // exchange could replace store and fence, but would have to fetch the line again if a polling
-    // reader has fetched the line meanwhile.
+    // exchange could replace store and fence. But if a polling reader has fetched the line
+    // meanwhile, the exchange would have to fetch the line back first.
     RingFormat::StateAt(line).store(RingFormat::StateOf(kind, reserved_, taken),
                                     std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     // The next record is probably as long as this one. The lines that it will fill are now in the
-    // cache of the reader's core. To prefetch them now, off the critical path, saves this wait when
-    // the next record is written.
+    // cache of the reader's core. This prefetch is off the critical path, and saves the wait for
+    // these lines when the next record is written.
     const size_t lines = RingFormat::LinesOf(reserved_);
     const size_t ahead = lines <= longest_alike_ ? lines : RingFormat::kLine;
     for (size_t at = RingFormat::kLine; at <= std::min(ahead, RingFormat::kTakenAhead);
@@ -236,7 +236,7 @@ class RingReader {
   struct Record {
     uint8_t kind = 0;
     uint32_t taken = 0;  // for RingWriter::Learn
-    ConstBytes payload;  // in the ring, where the writer may still change it: copy before checking
+    ConstBytes payload;  // in the ring, where the writer may change it: copy before checking
   };
 
   RingReader(std::byte* data, size_t bytes, std::atomic<uint64_t>* head)
@@ -294,7 +294,7 @@ class RingReader {
 
   // Returns true if Peek would find a record. Ordered after the caller's last seq_cst store.
   bool HasNext() { return IsRecord(Load(std::memory_order_seq_cst)); }
-  // Does the same as HasNext without the ordering, for frequent polls.
+  // Does the same as HasNext, but without the ordering. For frequent polls.
   bool MayHaveNext() { return IsRecord(Load(std::memory_order_relaxed)); }
   bool broken() const { return broken_; }
 

@@ -48,7 +48,7 @@ void Channel::MapTheirRing() {
 }
 
 void Channel::Ring() {
-  // Because of the exchange, only the first of several records rings the doorbell. The sleeper sets
+  // Because of the exchange, only the first of several records rings the doorbell. The peer sets
   // the word again before it sleeps again.
   if (theirs_->sleeping.exchange(kAwake, std::memory_order_seq_cst) != kAwake) {
     const uint64_t one = 1;

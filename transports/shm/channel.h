@@ -1,5 +1,5 @@
 // An established connection: the two rings of a segment, the doorbells, the words of both sides
-// (Side in segment.h), and the peer's process. The class knows nothing of messages.
+// (Side in segment.h), and the peer's process. This class does not know about messages.
 //
 // Thread safety: none.
 #pragma once
@@ -50,19 +50,20 @@ class Channel {
   // Only the first call has an effect.
   void MapTheirRing();
 
-  // Must be called before the caller sleeps. Between this call and its sleep, the caller must check
-  // once more for the events that it wants to be woken by.
+  // Must be called before the caller sleeps. After this call, the caller must check once more for
+  // the events that shall wake it, and only then sleep.
   void Sleep(Sleeping what) { mine_->sleeping.store(what, std::memory_order_seq_cst); }
   void Wake() {
     mine_->sleeping.store(kAwake, std::memory_order_relaxed);  // if the peer sees this late, it
-                                                               // only rings the doorbell needlessly
+                                                               // only rings once in vain
   }
 
   // Returns true if the peer is awake. Only a hint.
   bool PeerPolls() const { return theirs_->sleeping.load(std::memory_order_relaxed) == kAwake; }
 
-  // AddConsumed adds to the cost of all eager messages that this side has taken; TheirConsumed
-  // returns the cost of those that the peer has taken. Relaxed order, because each is only a count.
+  // AddConsumed adds to the cost of the eager messages that this side has taken. TheirConsumed
+  // returns the cost of the eager messages that the peer has taken. Relaxed order, because each is
+  // only a count.
   void AddConsumed(int64_t cost) {
     consumed_ += static_cast<uint64_t>(cost);
     mine_->consumed.store(consumed_, std::memory_order_relaxed);
@@ -72,14 +73,14 @@ class Channel {
   // Returns true if a buffer of this context can be revoked. Must be called before an RTS names a
   // buffer of the context. If the result is false, shortage() has the reason.
   bool CanRevoke(Context context);
-  // After these functions return, the peer discards whatever it reads from this side's buffers (of
-  // the context, or all).
+  // After these functions have returned, the peer discards everything that it reads from this
+  // side's buffers. RevokeContext is about the buffers of one context, RevokeAll about all buffers.
   void RevokeContext(Context context);
   void RevokeAll();
   bool Revoked(Context context) const;  // true if this side has revoked the context
-  // RevokedByPeer: returns true if the peer has revoked the context. ClosedByPeer: returns true if
-  // the peer has called RevokeAll. The caller must check both after each copy out of the peer's
-  // memory.
+  // RevokedByPeer returns true if the peer has revoked the context. ClosedByPeer returns true if
+  // the peer has called RevokeAll. After each copy out of the peer's memory, the caller must call
+  // both functions.
   bool RevokedByPeer(Context context) const;
   bool ClosedByPeer() const;
 
@@ -88,7 +89,7 @@ class Channel {
   bool can_pull() const { return pull_; }
   // Offers memory of this process to the peer. Returns false if that is not possible now.
   bool Offer(const WireOffer& offer, int memory);
-  // Receives one offer of memory from the peer. Returns false if no offer is there now, or if the
+  // Receives one offer of memory from the peer. Returns false if no offer has arrived, or if the
   // connection has ended (hung_up). Returns an error if the peer broke the protocol. `*memory` is
   // invalid if its descriptor could not be received.
   absl::StatusOr<bool> TakeOffer(WireOffer* offer, Fd* memory);
@@ -96,17 +97,18 @@ class Channel {
   bool hung_up() const { return hung_up_; }
   // Stops reading the peer's memory for ever.
   void StopPulling(absl::string_view why);
-  // Closes the socket, by which the peer learns the end of the connection. The socket must not be
+  // Closes the socket. This tells the peer that the connection has ended. The socket must not be
   // used afterwards.
   void Hangup() { socket_.Reset(); }
   bool broken() const { return writer_.broken() || reader_.broken() || !shortage_.ok(); }
-  // Returns the reason why nothing more can be written: there is no memory for the rest of the
-  // ring, or for the words.
+  // Returns the reason why nothing more can be written: no memory for the rest of the ring, or for
+  // the revocation words.
   const absl::Status& shortage() const { return shortage_; }
 
  private:
   void Ring();
-  // Must be called when a record first goes beyond the ring's first bytes.
+  // Allocates the whole ring. Must be called before a record goes beyond Segment::kFirstOfRing.
+  // Returns false if memory is short (shortage).
   bool Grow();
 
   Fd socket_, doorbell_;

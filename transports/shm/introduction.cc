@@ -36,7 +36,7 @@ absl::Status Closed() {
   return absl::UnavailableError("closed by the peer while connecting");
 }
 
-// Sends one or two kilobytes on a new socket. A new socket always has room for that.
+// Sends one or two kilobytes on a new socket, which always has room for them.
 absl::Status SendAll(int fd, const void* data, size_t bytes, absl::Span<const int> descriptors) {
   const ssize_t sent = SendWith(fd, data, bytes, descriptors);
   if (sent < 0) {

@@ -1,5 +1,5 @@
-// The introduction: two processes establish a segment that they share. They connect over an
-// abstract Unix socket; one dials, the other accepts.
+// The introduction: two processes connect over an abstract Unix socket, and establish a shared
+// segment. One process dials, the other one accepts.
 //
 //   dialer                                    listener
 //   connect                                   accept
@@ -11,8 +11,8 @@
 //                                             the peer: Admit
 //   check the card                    <---    card, doorbell
 //
-// Afterwards the socket stays open: when it ends, the connection has ended. The sides also offer
-// memory over this socket (peer_regions.h).
+// Afterwards the socket stays open. When one side closes it, the connection has ended. Each side
+// may also offer memory over this socket (peer_regions.h).
 //
 // Thread safety: none. Never blocks; Step is called from Poll.
 #pragma once
@@ -38,7 +38,7 @@ namespace entrain::shm {
 struct Self {
   PeerId id{};
   std::string key;
-  Cookie cookie{};    // the peer reads the cookie in this process's memory, to prove that it can
+  Cookie cookie{};    // the peer reads the cookie in this process's memory, as a proof that it can
                       // read this memory
   int doorbell = -1;  // eventfd
   size_t ring_bytes = 0;
@@ -71,9 +71,9 @@ class Introduction {
   absl::StatusOr<bool> Step();
   // Allows the listening side to answer. May be called before or after the peer is known.
   void Admit() { admitted_ = true; }
-  // Gives up on the dialling side. The introduction continues until the peer knows which process
-  // dialled. It then ends with an error, and by the end of the socket the peer learns that it need
-  // not wait.
+  // Gives up. Only for the dialling side. The introduction continues until the peer knows which
+  // process dialled. Then the introduction ends with an error and closes the socket. So the peer
+  // learns that it need not wait.
   void Leave() { leaving_ = true; }
   bool dialer() const { return dialer_; }
   // Returns true if the identity of peer() has been proved.

@@ -1,5 +1,5 @@
-// Copies into lines that another core polls, and out of lines that another core has written. The
-// functions cause as few transfers of lines between cores as possible, and let these transfers
+// Copies into cache lines that another core polls, and out of cache lines that another core has
+// written. These functions move as few lines as possible between cores, and let these moves
 // overlap.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace entrain::shm {
 
 // Returns the length up to which these functions are faster than memcpy. The length is smaller if
-// processes share a core, because many lines then need no transfer.
+// processes share a core, because many lines then need not move.
 constexpr size_t MostByLines(bool spare_cores) {
   return spare_cores ? 4096 : 2048;
 }
@@ -25,8 +25,8 @@ inline void CopyUnit(std::byte* to, const std::byte* from) {
   std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps each move separate and in order
 }
 
-// Copies from the end to the beginning. The reader polls the first line, and fetches it each time
-// that the line is written. So the first line must be written last, and only once.
+// Copies from the end to the beginning. The reader polls the first line. Each write to this line
+// makes the reader fetch the line again. So the first line must be written last, and only once.
 inline void CopyIntoLines(std::byte* to, const std::byte* from, size_t bytes) {
   size_t at = bytes & ~(kCopyUnit - 1);
   if (at < bytes) {

@@ -51,8 +51,8 @@ ssize_t ReceiveWith(int socket, void* data, size_t bytes, std::vector<Fd>* descr
       }
     }
   }
-  // `control` had room for kMaxDescriptors descriptors, so the kernel failed for another reason:
-  // this process may have no more descriptors.
+  // `control` had room for kMaxDescriptors descriptors. So the kernel dropped a descriptor for
+  // another reason: this process has reached its limit of descriptors.
   if ((message.msg_flags & MSG_CTRUNC) != 0 && descriptors->size() - before < kMaxDescriptors) {
     errno = EMFILE;
     return -1;

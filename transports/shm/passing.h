@@ -1,4 +1,4 @@
-// Non-blocking transfer of bytes with descriptors over a Unix socket.
+// Non-blocking transfer of bytes and file descriptors over a Unix socket.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace entrain::shm {
 
 constexpr size_t kMaxDescriptors = 2;  // in one message
 
-// Sends like send(2): returns the number of bytes that the socket took, or -1 and errno. The
-// messages are so short that the socket takes a message as a whole or not at all.
+// Sends like send(2): returns the number of bytes that the socket took, or -1 and errno. Messages
+// are so short that the socket takes a whole message or nothing.
 ssize_t SendWith(int socket, const void* data, size_t bytes, absl::Span<const int> descriptors);
 // Receives like recv(2). Appends the received descriptors, close-on-exec, to `*descriptors`. If
 // `descriptors` is null, the kernel discards them. Returns -1 and EMFILE if this process has no

@@ -20,8 +20,8 @@
 namespace entrain::shm {
 namespace {
 
-// Uses the socket's own pidfd of the peer if the kernel has it (SO_PEERPIDFD), because the process
-// number could meanwhile belong to another process.
+// Returns a pidfd of the peer. Asks the socket for it (SO_PEERPIDFD) if the kernel supports that.
+// Otherwise opens it by the process number, which could meanwhile belong to another process.
 Fd OpenDeathFd(int socket, pid_t pid) {
   int fd = -1;
   socklen_t length = sizeof(fd);

@@ -1,4 +1,5 @@
-// The process at the other end of a Unix socket: the class detects its death and reads its memory.
+// The process at the other end of a Unix socket. This class detects the process's death and reads
+// its memory.
 #pragma once
 
 #include <array>
@@ -23,8 +24,8 @@ class PeerProcess {
   PeerProcess() = default;
   // Returns the peer process. The identity comes from the kernel, so the peer cannot forge it.
   // Returns UNAVAILABLE for a process of another user. If there are no pidfds (before Linux 5.3, or
-  // if they are forbidden), logs that and continues. Then only the end of the socket shows the
-  // peer's death.
+  // if they are forbidden), logs a warning and continues. The peer's death then shows only by the
+  // end of the socket.
   static absl::StatusOr<PeerProcess> Of(int socket);
 
   pid_t pid() const { return pid_; }
@@ -39,8 +40,8 @@ class PeerProcess {
     kGone,        // the process is gone, or its number now belongs to another process
   };
   Read ReadMemory(uint64_t address, Bytes into, size_t* got) const;
-  // Does the same as ReadMemory. If it has read all of `into`, the same system call has also proved
-  // that the bytes come from the process that holds the cookie. The proof is needed because another
+  // Does the same as ReadMemory. If it fills all of `into`, the same system call has also proved
+  // that the bytes come from the process with the cookie. The proof is necessary because another
   // process may have got the process number meanwhile.
   Read ReadMemoryProved(uint64_t address, Bytes into, size_t* got) const;
 

@@ -1,6 +1,6 @@
-// The peer's memory regions that this process has mapped, so that it can read messages in place.
-// The peer offers a region by sending its descriptor over the Unix socket, before the first RTS
-// that names the region. The peer reports through the ring that a region is gone (kRetire).
+// The memory regions of the peer that this process has mapped, to read messages in place. To offer
+// a region, the peer sends its descriptor over the Unix socket, before the first RTS that names the
+// region. When a region is gone, the peer sends kRetire through the ring.
 //
 // Thread safety: none.
 #pragma once
@@ -18,11 +18,12 @@
 
 namespace entrain::shm {
 
-// A region stays mapped as long as the object has an owner. `memory` is empty if this process could
-// not map the region.
+// A region of the peer. It stays mapped until its last shared_ptr is gone. `memory` is empty if
+// this process could not map the region.
 struct PeerRegion {
-  // Addresses in the peer's address space. The parts of [address, address + bytes) that are not
-  // mapped have room directly before and after the mapping.
+  // Addresses in the peer's address space. The first and last bytes of [address, address + bytes)
+  // may be unmapped. This process has private memory for them directly before and after the
+  // mapping.
   uint64_t address = 0, bytes = 0, mapped_address = 0;
   SealedMemory memory;
 
@@ -33,8 +34,8 @@ struct PeerRegion {
   struct Range {
     uint64_t address, bytes;
   };
-  // Returns the parts at the beginning and at the end of a range that are not mapped. If the whole
-  // range is mapped, both parts have 0 bytes.
+  // Returns the unmapped parts at the beginning and at the end of a range. If the whole range is
+  // mapped, each of these parts has 0 bytes.
   std::array<Range, 2> Unmapped(uint64_t from, uint64_t count) const;
   bool Maps(uint64_t from, uint64_t count) const {
     const auto [head, tail] = Unmapped(from, count);
@@ -44,7 +45,7 @@ struct PeerRegion {
 
 class PeerRegions {
  public:
-  // most regions offered at a time; more break the protocol
+  // the largest number of offered regions; a peer that offers more breaks the protocol
   static constexpr size_t kMost = 1 << 16;
 
   // Maps a region that the peer has offered. `memory` is invalid if no descriptor was received.

@@ -1,6 +1,6 @@
-// Copies one message out of the sender's memory in pieces: reads the memory of the sender's
-// process, or copies from a mapping of the sender's region in this process. The class knows neither
-// receives nor records.
+// Copies one message out of the sender's memory, in pieces. Either reads the memory of the sender's
+// process, or copies from this process's mapping of the sender's region. This class does not know
+// receives or records.
 //
 // Thread safety: none.
 #pragma once
@@ -20,10 +20,10 @@ class PullTransfer {
   PullTransfer(uint64_t address, const std::byte* mapped) : address_(address), mapped_(mapped) {}
 
   // The result of one step. kUnreadable, kForbidden and kGone mean the same as in
-  // PeerProcess::Read; the first bytes() bytes of the message have then arrived.
+  // PeerProcess::Read. After each step, the first bytes() bytes of the message have arrived.
   enum class Step { kPiece, kWhole, kUnreadable, kForbidden, kGone };
   // Copies the next piece, of at most `most` bytes, to its position in `into`, the buffer of the
-  // whole message. Returns kWhole only if it is proved that the bytes come from `process`
+  // whole message. kWhole also means: it is proved that the bytes come from `process`
   // (PeerProcess::ReadMemoryProved).
   Step Copy(const PeerProcess& process, Bytes into, size_t most);
   // Returns the number of bytes copied so far, from the beginning of the message.

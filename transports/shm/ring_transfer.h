@@ -1,5 +1,5 @@
-// The receiving side of a message, or of its last part, that the sender sends through the ring
-// because of a CTS. The fragments arrive in order.
+// Receives a message, or the rest of a message, in fragments. The sender sends them through the
+// ring after a CTS, in order.
 //
 // Thread safety: none.
 #pragma once

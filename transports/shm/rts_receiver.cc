@@ -12,7 +12,8 @@ namespace {
 
 // ReadNow leaves longer mapped messages to Poll, so that their receives may accept a loan.
 constexpr size_t kMostMappedNow = 64 << 10;
-// A fragment of this length shows that long messages arrive, so mapping the whole ring pays.
+// If a fragment of this length arrives, long messages are expected, and the whole ring is worth
+// mapping.
 constexpr size_t kLongFragment = 16 << 10;
 
 absl::Status RevokedThere() {
@@ -65,8 +66,9 @@ absl::Status RtsReceiver::TakeOffers() {
   }
 }
 
-// Reads for several messages may write to the same memory beside the mapping. That is harmless:
-// each read writes bytes that no other message uses, or equal bytes.
+// Several messages of one region may have unmapped bytes in the same memory beside the mapping.
+// That is harmless: a read writes bytes that no other message uses, or the bytes that are already
+// there.
 bool RtsReceiver::ReadUnmapped(const PeerRegion& region, uint64_t address, uint64_t bytes) const {
   for (const PeerRegion::Range& range : region.Unmapped(address, bytes)) {
     if (range.bytes > 0 && !Read(range.address, Bytes(region.At(range.address), range.bytes))) {
@@ -142,7 +144,7 @@ int RtsReceiver::Pull() {
     const uint64_t handle = pulls_.front();
     Remote* const remote = remotes_.Find(handle);
     if (remote == nullptr || !std::holds_alternative<PullTransfer>(remote->transfer)) {
-      pulls_.pop_front();  // the message is over or withdrawn, or was requested through the ring
+      pulls_.pop_front();  // the message is over or withdrawn, or now comes through the ring
     } else if (remote->incoming->dropped()) {
       Drop(remote, handle);
       ++events;
@@ -172,7 +174,7 @@ void RtsReceiver::AskFor(Remote* remote, uint64_t handle, uint64_t from) {
   tx_->Control(kCts, WireCts{.handle = remote->handle, .to = handle, .offset = from});
 }
 
-// Invariant 7: a copy counts only if the sender had not revoked the message when the copy ended.
+// Invariant 7: a copy is valid only if the sender had not revoked the message when the copy ended.
 void RtsReceiver::PullPiece(Remote* remote, uint64_t handle) {
   auto& pull = std::get<PullTransfer>(remote->transfer);
   if (pull.reads() && !facts_.can_read) {  // can_read has become false while this message waited
@@ -205,7 +207,7 @@ void RtsReceiver::PullPiece(Remote* remote, uint64_t handle) {
 void RtsReceiver::Complete(Remote* remote, uint64_t handle) {
   queue_->Advance(remote->incoming, remote->incoming->left());
   if (std::holds_alternative<RingTransfer>(remote->transfer)) {
-    remotes_.Remove(handle);  // needs no kDone: the sender knows that it has sent all bytes
+    remotes_.Remove(handle);  // needs no kDone, because the sender knows that it has sent all bytes
   } else {
     Finish(handle);
   }
@@ -253,7 +255,7 @@ bool RtsReceiver::ReadNow(const WireRts& wire, Context context, Bytes into) {
                 {.bytes = wire.bytes, .exchange = tx_->awaiting(), .awake = channel_->PeerPolls()},
                 facts_) == Way::kRead &&
                 Read(wire.address, into);
-  // Invariant 7, as in PullPiece. If the copy does not count, Poll receives the message again, and
+  // Invariant 7, as in PullPiece. If the copy is not valid, Poll receives the message again, and
   // PullPiece finds the reason.
   return here && !channel_->ClosedByPeer() && !channel_->RevokedByPeer(context) &&
          tx_->DoneNow({wire.handle});
@@ -279,7 +281,7 @@ bool RtsReceiver::CopyMapped(const WireRts& wire, Bytes into) const {
 void RtsReceiver::OnWithdraw(Context context) {
   remotes_.ForEach([&](uint64_t handle, const Remote& remote) {
     if (remote.tag.context() != context || remote.loan != Remote::Loan::kNone) {
-      return;  // for a loan, Release notices that the sender has taken the memory back
+      return;  // if the message is lent, Release notices that the sender has taken the memory back
     }
     if (remote.incoming != nullptr) {
       queue_->Fail(remote.incoming, RevokedThere());

@@ -1,13 +1,14 @@
-// Receives the messages for which the peer has sent RTS. It copies a message out of the sender's
-// memory, or asks the sender to send the message through the ring (CTS), or lends the message to
-// its receive in place.
+// Receives the messages for which the peer has sent RTS. For each message, it does one of three
+// things. It copies the message out of the sender's memory. Or it asks the sender by a CTS to send
+// the message through the ring. Or it lends the message to its receive in place.
 //
-//   RTS ──────matched──> Choose (ways.h) ──> PullTransfer: copied piece by piece, from Poll ──> kDone
+//   RTS ──────matched──> Choose (ways.h) ──> PullTransfer: copied in pieces, from Poll ──> kDone
 //                             │                     │ cannot be read
 //                             ├──────────────────> RingTransfer: arrives in fragments
 //                             └──> lent ──Release──> kDone
-//   ReadNow, if the caller waits for the message of the next RTS: reads the whole message at once
-//   ──> kDone
+//
+// If a caller waits for the message of the next RTS (fast path), ReadNow reads the whole message at
+// once and sends kDone.
 //
 // Thread safety: none.
 #pragma once
@@ -62,7 +63,7 @@ class RtsReceiver {
   // Begins the transfers of the matched messages, and copies one piece of the first message that is
   // being copied. Returns the number of events.
   int Pull();
-  // Returns true if a read of the peer's memory has found that the peer is gone.
+  // Returns true if the peer was found to be gone or closed when its memory was read.
   bool peer_gone() const { return peer_gone_; }
   // See Endpoint::Release.
   absl::Status Release(Loan* loan);
@@ -81,8 +82,8 @@ class RtsReceiver {
     uint64_t handle = 0;  // the peer's handle
     // region that contains the message; null: not mapped in this process
     std::shared_ptr<const PeerRegion> region{};
-    Incoming* incoming = nullptr;                // not null: the message is matched, and held until
-                                                 // it is complete
+    Incoming* incoming = nullptr;                // not null: the message is matched, and its
+                                                 // transfer is not over
     enum class Loan { kNone, kLent, kRevoked };  // kRevoked: the sender has been told
     Loan loan = Loan::kNone;
     std::variant<std::monostate, PullTransfer, RingTransfer> transfer{};
@@ -99,7 +100,7 @@ class RtsReceiver {
   void Drop(Remote* remote, uint64_t handle);
   bool Read(uint64_t address, Bytes into) const;
   bool CopyMapped(const WireRts& wire, Bytes into) const;
-  // Copies the unmapped parts of the message to the private memory directly before and after the
+  // Reads the unmapped parts of the message into the private memory directly before and after the
   // mapping.
   bool ReadUnmapped(const PeerRegion& region, uint64_t address, uint64_t bytes) const;
 

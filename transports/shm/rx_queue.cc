@@ -132,8 +132,8 @@ Endpoint::Next RxQueue::FindNow(const Envelope& envelope, Bytes into, const std:
 bool RxQueue::PeekPastEnds(RingReader::Record* record) {
   for (int ends = 0; channel_->Peek(record); ++ends) {
     WireDone wire;
-    // Poll must handle a breach of the protocol, because a breach ends the connection. The limit
-    // ends this loop if the peer writes as fast as the loop reads.
+    // Only Poll can handle a breach of the protocol, because a breach ends the connection. The
+    // limit ends this loop if the peer writes as fast as the loop reads.
     if (ends == kRecordsPerRead || record->kind != kDone || !TakeAll(record->payload, &wire) ||
         !tx_->OnDone(wire).ok()) {
       return true;

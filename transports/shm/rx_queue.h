@@ -1,12 +1,12 @@
-// The receiving half of an endpoint. Takes records out of the ring. Gives small messages to the
+// The receiving half of an endpoint. Takes records out of the ring. Passes small messages to the
 // MatchQueue, and messages sent by RTS to the RtsReceiver. On the fast path (Endpoint::TryRecv),
-// gives the next message directly to a caller that waits for it.
+// passes the next message directly to the caller that waits for it.
 //
 // Read empties the ring even if no receives are posted. Early messages go to the MatchQueue, within
 // the sender's credit.
 //
-// Thread safety: none. Read calls Events, which may revoke and close, but must not destroy the
-// object.
+// Thread safety: none. Read calls Events. These may revoke contexts and close the endpoint, but
+// must not destroy this object.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ class RxQueue {
   // protocol.
   absl::Status TakeOffers() { return rendezvous_.TakeOffers(); }
 
-  // See Endpoint::TryRecv. If the message stays in the ring, at `*where`, the caller must later
-  // remove it by Settle.
+  // See Endpoint::TryRecv. If the message stays in the ring at `*where`, the caller must later call
+  // Settle to remove it.
   Endpoint::Next TakeNow(const Envelope& envelope, Bytes into, const std::byte** where);
   // See Endpoint::TryTaken.
   Endpoint::Next HearNow(SendRequest request);
@@ -54,11 +54,12 @@ class RxQueue {
     }
   }
 
-  // Returns true if Read or Pull has work. Costs one look at the ring's next line.
+  // Returns true if Read or Pull has work. Reads only the ring's next line.
   bool MayHaveWork() { return rendezvous_.busy() || channel_->reader().MayHaveNext(); }
   // Does the same as MayHaveWork, ordered after the caller's last seq_cst store.
   bool HasWork() { return rendezvous_.busy() || channel_->reader().HasNext(); }
-  // Takes some records and returns their number. Returns an error if the peer broke the protocol.
+  // Takes records out of the ring, up to a limit, and returns their number. Returns an error if the
+  // peer broke the protocol.
   absl::StatusOr<int> Read();
   // See RtsReceiver::Pull and RtsReceiver::peer_gone.
   int Pull() { return rendezvous_.Pull(); }
@@ -94,18 +95,19 @@ class RxQueue {
   absl::Status OnWithdraw(ConstBytes payload);
   void ReturnCredit();
   void LetGo();
-  // Finds the next message. kThis: the message is at `*data`: in `into`, or in the ring, where it
-  // stays until Settle.
+  // Finds the next message. kThis: the message is at `*data`. That is in `into`, or in the ring,
+  // where the message stays until Settle.
   Endpoint::Next FindNow(const Envelope& envelope, Bytes into, const std::byte** data);
   Endpoint::Next FindOpen(const Envelope& envelope, Bytes into);
-  // Handles and removes kDone records, up to a limit. These records report the end of this side's
-  // own messages. Stores the next record in `*record`. Returns false if there is none.
+  // Handles and removes kDone records, up to a limit. (These records report that this side's own
+  // messages are over.) Stores the next record in `*record`. Returns false if there is no other
+  // record.
   bool PeekPastEnds(RingReader::Record* record);
   // Reads the whole message whose RTS is the next record, and removes the record. Returns false if
   // Poll must receive the message.
   bool ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into);
   // Releases the ring's lines from time to time, not after every record. The writer need not wait
-  // for the lines that are not released yet, because any record fits the rest of the ring.
+  // for this, because any record fits the rest of the ring.
   void ReleaseNowAndThen();
 
   Events* const events_;

@@ -124,9 +124,9 @@ std::byte* Segment::ring(int writer) const {
   return memory_.data() + RingsAt() + static_cast<size_t>(writer) * ring_bytes_;
 }
 
-// The thread sanitizer does not support fences, and GCC warns about fences in builds with this
-// sanitizer. These builds omit the fence. They lose nothing, because the sanitizer does not see
-// writes of other processes or of the kernel either.
+// The thread sanitizer does not support fences, so GCC warns about them in builds with this
+// sanitizer. These builds omit the fence. The sanitizer loses nothing: it does not see the writes
+// of other processes or of the kernel either.
 void FenceAfterRevoking() {
 #ifndef __SANITIZE_THREAD__
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -1,5 +1,5 @@
-// The memory that two processes share. There is one memfd per pair of processes. The dialling side
-// makes the memfd, and both sides map it.
+// The memory that two processes share: one memfd per pair of processes. The dialling side creates
+// the memfd, and both sides map it.
 //
 //   0                 header: magic, version, sizes
 //   128               words of side 0 (dialer)        Side, below
@@ -13,23 +13,22 @@
 // lib/memory/sealed_memory.h describes this kind of memory. Forked children do not inherit the
 // mapping.
 //
-// Sleeping. A side that is about to sleep stores the events for which it must be woken in its
-// `sleeping` word, and then checks once more for these events. The other side publishes, and then
+// Sleeping. Before a side sleeps, it stores in its `sleeping` word for which events it must be
+// woken. Then it checks once more for these events. The other side publishes an event, and then
 // reads the word:
 //
 //     sleeper   sleeping = kForData            |   peer   state = record  (or head = released)
-//               look at the state (or head)    |          look at sleeping: not kAwake? ring the
-//               doorbell
+//               read state (or head)           |          if sleeping != kAwake: ring the doorbell
 //
-// All four accesses are seq_cst, except the store of a record's state: a full fence separates it
-// from the load of `sleeping`. So both sides see the same order, and at least one side sees the
-// other side's store: either the sleeper sees the record, or the peer rings.
+// All four accesses are seq_cst, with one exception: the store of a record's state is followed by a
+// full fence, before the load of `sleeping`. So both sides see the same order, and at least one
+// side sees the store of the other side. Either the sleeper sees the record, or the peer rings.
 //
-// Revocation. To take back a buffer that an RTS has named, a side sets the bit of the context in
-// its `revoked` words, then passes a full fence, and only then returns the buffer to its owner. A
-// peer that reads the buffer's memory passes a fence after the copy and then checks the bit. If the
-// peer has read any byte that the owner wrote after the revocation, the peer sees the bit. Contexts
-// are never reused, so bits are never cleared. `closed` revokes all contexts at once.
+// Revocation. To take back a buffer that an RTS has named, a side first sets the bit of the context
+// in its `revoked` words. Then it passes a full fence, and only then returns the buffer to the
+// caller. A peer that copies out of the buffer passes a fence after the copy, and then checks the
+// bit. If the peer has read any byte that was written after the revocation, it sees the bit.
+// Contexts are never reused, so bits are never cleared. `closed` revokes all contexts at once.
 #pragma once
 
 #include <atomic>
@@ -46,8 +45,8 @@ namespace entrain::shm {
 enum Sleeping : uint32_t { kAwake = 0, kForData = 1, kForDataOrRoom = 2 };
 
 // The words by which one side, the owner, informs its peer without records. The owner writes the
-// words, and the peer reads them. When the peer rings, it also sets `sleeping` to kAwake, so that
-// it rings only once.
+// words, and the peer reads them. There is one exception: when the peer rings, it sets `sleeping`
+// to kAwake, so that it rings only once.
 struct Side {
   static constexpr size_t kContexts = 1 << 16, kFirstContexts = 13824;
 
@@ -66,28 +65,29 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free, "a lock would be one p
 class Segment {
  public:
   static constexpr size_t kPage = 4096;
-  // The part of each ring that is allocated from the beginning: enough for conversations of small
-  // messages.
+  // The part of each ring that is allocated at first. It is enough for small messages that
+  // alternate with their answers.
   static constexpr size_t kFirstOfRing = 2 * kPage;
-  // Bytes of the revocation words of a side that do not fit in Side.
+  // Size of those revocation words of a side that do not fit in Side.
   static constexpr size_t kFurtherBytes = 2 * kPage;
   static constexpr size_t kMinRing = 32 << 10, kMaxRing = 64 << 20;
 
-  // Makes a new segment. `ring_bytes` must be a power of two within the limits above.
+  // Creates a segment. `ring_bytes` must be a power of two within the limits above.
   // RESOURCE_EXHAUSTED: memory is short.
   static absl::StatusOr<Segment> Create(size_t ring_bytes);
-  // Maps a segment that a peer has made. Checks type, size, seals and header before it uses
+  // Maps a segment that a peer has created. Checks type, size, seals and header before it uses
   // anything else.
   static absl::StatusOr<Segment> Adopt(Fd memory);
 
   int fd() const { return memory_.fd(); }
   size_t ring_bytes() const { return ring_bytes_; }
   // Allocates the whole ring that `writer` writes, not only its first kFirstOfRing bytes. The
-  // writer must call this before it writes beyond these bytes.
+  // writer must call this function before it writes beyond these bytes.
   absl::Status ReserveRing(int writer) const;
-  // Enters all pages of a wholly allocated ring in this process's page tables
-  // (SealedMemory::Populate). Otherwise the first copies would take one fault per page, which costs
-  // more than the copy. Both the ring's writer and its reader call this.
+  // Enters all pages of a ring in this process's page tables (SealedMemory::Populate). The whole
+  // ring must be allocated. Without this call, the first copies take one page fault per page, and a
+  // fault costs more than the copy of a page. The ring's writer and its reader each call this
+  // function.
   void MapRing(int writer) const;
   // Allocates the revocation words of all contexts of a side, not only of the first
   // Side::kFirstContexts. A side must call this before it revokes a later context.

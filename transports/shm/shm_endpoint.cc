@@ -66,7 +66,7 @@ Endpoint::Sent ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes,
   if (stage_ != Stage::kUp) {
     return Sent::kNo;
   }
-  rx_.Settle();  // so that the record reports the latest read position of this side
+  rx_.Settle();  // so that the new record reports this side's latest read position
   return tx_.SendNow(envelope, bytes, request);
 }
 
@@ -79,8 +79,8 @@ Endpoint::Next ShmEndpoint::TryTaken(SendRequest request) {
 }
 
 void ShmEndpoint::Await(SendRequest request, Completion* done) {
-  tx_.Await(request, done);  // also called after the end; the message is then over, and its buffer
-                             // free
+  tx_.Await(request, done);  // also called after the end. The message is then over, and its buffer
+                             // is free
 }
 
 Endpoint::Next ShmEndpoint::TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) {
@@ -120,8 +120,8 @@ std::string ShmEndpoint::Explain() const {
   return stage_ == Stage::kUp ? absl::StrCat("shm, ", Explained(rx_.facts())) : "";
 }
 
-// Releases everything that belongs to the peer, except the mapping: the caller may still be using a
-// record.
+// Releases everything that belongs to the peer, except the mapping of the segment, because the
+// caller may still use a record.
 void ShmEndpoint::End(const absl::Status& why) {
   if (std::exchange(stage_, Stage::kEnded) == Stage::kUp) {
     CountCores();
@@ -169,8 +169,8 @@ void ShmEndpoint::Watch(int fd, uint32_t events) {
 }
 
 void ShmEndpoint::Unwatch() {
-  // Removes the descriptors from epoll explicitly: to close them is not enough while a forked child
-  // holds copies of them.
+  // Removes the descriptors from epoll explicitly. To close them is not enough if a forked child
+  // has copies of them.
   for (int fd : watched_) {
     shared_->wait->Remove(fd);
   }
@@ -261,8 +261,8 @@ int ShmEndpoint::Poll() {
     case Stage::kConnecting:
       return Connecting();
     case Stage::kUp:
-      // If the connection is idle, this line is its whole cost: it reads one line of the ring, and
-      // variables of this process.
+      // If the connection is idle, this statement is its whole cost: it reads one cache line of the
+      // ring, and variables of this process.
       return rx_.MayHaveWork() || tx_.waiting() || peer_ended_ || channel_->broken() ? Move() : 0;
     case Stage::kEnded:
       return 0;
@@ -272,7 +272,7 @@ int ShmEndpoint::Poll() {
 
 int ShmEndpoint::Move() {
   const absl::StatusOr<int> read = rx_.Read();
-  if (stage_ == Stage::kEnded) {  // an event of a record has closed the endpoint
+  if (stage_ == Stage::kEnded) {  // a record caused an event that has closed the endpoint
     return 1;
   }
   if (!read.ok() || channel_->broken()) {

@@ -1,5 +1,5 @@
-// One side of a pair of processes that share a segment. It establishes the connection, and handles
-// its life and its end. TxQueue and RxQueue handle the messages.
+// One side of a pair of processes that share a segment. The endpoint establishes the connection and
+// ends it. TxQueue and RxQueue handle the messages.
 //
 //   kConnecting --introduced--> kUp --Close, or lost--> kEnded
 //
@@ -41,8 +41,8 @@ struct Shared {
 
 class ShmEndpoint final : public Endpoint {
  public:
-  // If `dial` is true, this side dials. Otherwise it waits for Arrive, and from time to time only
-  // checks whether a process still listens at `name`.
+  // If `dial` is true, this side dials. Otherwise it waits for Arrive. Meanwhile it checks from
+  // time to time whether a process still listens at `name`.
   ShmEndpoint(Shared* shared, const PeerId& peer, int published_pid, absl::string_view name,
               bool dial, Deadline connect_by);
   ~ShmEndpoint() override;
@@ -62,8 +62,8 @@ class ShmEndpoint final : public Endpoint {
   std::string Explain() const override;
 
   const PeerId& peer() const { return peer_; }
-  // Takes over a connection from the peer, whose identity is proved. Returns false if this endpoint
-  // does not wait for a connection.
+  // Takes over a connection from the peer. The introduction must have proved the peer's identity.
+  // Returns false if this endpoint does not wait for a connection.
   bool Arrive(std::unique_ptr<Introduction> introduction);
   // See Transport::Retire.
   void Retire(const SharedRegion& region);
@@ -95,7 +95,7 @@ class ShmEndpoint final : public Endpoint {
   const PeerId peer_;
   const std::string name_;
   const Deadline connect_by_;
-  int pid_;  // as the peer published it, until the kernel has reported it
+  int pid_;  // published by the peer; replaced when the kernel has reported it
   std::unique_ptr<Introduction> introduction_;
   int64_t knock_at_ = 0;
   std::optional<Channel> channel_;
@@ -104,7 +104,7 @@ class ShmEndpoint final : public Endpoint {
   CpuShare cpus_;  // CPU share of the peer
   std::vector<int> watched_;
   Stage stage_ = Stage::kConnecting;
-  bool peer_ended_ = false;  // the peer closed or died; the ring's last records are read first
+  bool peer_ended_ = false;  // the peer closed or died. The ring's last records are still read
   absl::Status end_;         // reason of kEnded
 };
 

@@ -24,14 +24,14 @@ namespace entrain {
 namespace shm {
 namespace {
 
-// interval between two looks at sockets and pidfds while the transport is polled
+// interval between two checks of the sockets and pidfds while the transport is polled
 constexpr int64_t kLookEvery = kMillisecond;
-constexpr unsigned kPollsPerClock = 8;  // reading the clock costs as much as looking at a ring
+constexpr unsigned kPollsPerClock = 8;  // reading the clock costs as much as polling a ring
 constexpr int64_t kRetryEvery = 10 * kMillisecond;
 constexpr size_t kMaxArrivals = 1024;
 
-// "PID/UID/NAME/HOST": the process, its user, and its abstract socket NAME in the namespaces that
-// HOST denotes. HOST may contain slashes.
+// "PID/UID/NAME/HOST": the process, its user, its abstract socket, and the host with its namespaces
+// (TransportConfig::host_id). HOST may contain slashes.
 struct ParsedAddress {
   int pid = 0;
   uint32_t uid = 0;
@@ -168,7 +168,7 @@ bool ShmTransport::TimeToLook() {
   return true;
 }
 
-// Looks for events that do not appear in a ring: connections, offers of memory, and deaths.
+// Checks for events that no ring reports: connections, offers of memory, and deaths.
 void ShmTransport::Look() {
   wait_->ForEachReady([&](int fd) {
     if (fd == doorbell_.get()) {
@@ -204,8 +204,8 @@ void ShmTransport::Accept() {
   }
 }
 
-// Advances the introductions of processes that have dialled, and the introductions of closed
-// endpoints. Returns true if any introduction is not finished.
+// Continues the introductions of processes that have dialled, and those of closed endpoints.
+// Returns true if any introduction is not finished.
 bool ShmTransport::Greet() {
   const int64_t now = arrivals_.empty() ? 0 : shared_.clock->Now();
   for (size_t i = 0; i < arrivals_.size();) {
@@ -232,8 +232,8 @@ bool ShmTransport::Greet() {
   return !arrivals_.empty() || !leaving.empty();
 }
 
-// Gives an arrival with a known peer to the endpoint that waits for it. Returns false if the peer
-// is unknown or Connect was not called for it yet.
+// Gives the arrival to the endpoint that waits for its peer. Returns false if the peer's identity
+// is not known yet, or if Connect was not called for this peer yet.
 bool ShmTransport::Place(Arrival* arrival) {
   if (!arrival->introduction->peer_known()) {
     return false;
@@ -249,8 +249,7 @@ bool ShmTransport::Place(Arrival* arrival) {
       return true;
     }
   }
-  return true;  // the endpoint was closed early; the caller closes the socket, and that tells the
-                // peer
+  return true;  // the endpoint was closed early. The caller closes the socket, which tells the peer
 }
 
 int ShmTransport::Poll() {

@@ -1,6 +1,6 @@
 // The transport between processes of one host. Each pair of processes shares a segment with two
 // rings. Small messages are copied through the ring. The receiver reads large messages from the
-// sender's memory; if such reads are forbidden, large messages are sent through the ring in pieces.
+// sender's memory. If such reads are forbidden, large messages are sent through the ring in pieces.
 // transports/shm/README.md has a picture of the parts, and the rules.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace shm {
 
 struct Options {
   Limits limits;
-  bool pull = true;  // false: treats reading the peer's memory as forbidden
+  bool pull = true;  // false: never reads the peer's memory, as if that were forbidden
   CpuShare cpus = CpuShare::OfThisThread();
 };
 // Does the same as CreateShmTransport, with `options`. For tests and measurements.

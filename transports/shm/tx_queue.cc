@@ -12,8 +12,8 @@
 namespace entrain::shm {
 namespace {
 
-// A longer message is written as an open record in pieces of this size: the receiver may copy a
-// piece while this side writes the next piece.
+// A longer eager message is written as an open record, in pieces of this size. So the receiver may
+// copy a piece while this side writes the next piece.
 constexpr size_t kOpenPiece = 4 << 10;
 
 void Append(std::byte** at, const void* from, size_t bytes) {
@@ -27,7 +27,7 @@ void Append(std::byte** at, const void* from, size_t bytes) {
 
 void TxQueue::Attach(Channel* channel) {
   channel_ = channel;
-  // The dialler made the ring, possibly with other limits than this side's.
+  // The dialler has created the ring. Its limits may differ from this side's limits.
   const size_t most = channel->MaxPayload() - sizeof(WireEnvelope);
   limits_.fragment_bytes = std::min(limits_.fragment_bytes, most);
   facts_ = {.can_read = channel->can_pull(),
@@ -43,8 +43,8 @@ void TxQueue::Send(const Envelope& envelope, ConstBytes bytes, Completion* done)
 }
 
 bool TxQueue::TrySend(const Waiting& message) {
-  // Without credit even a small message is sent by RTS. The message then waits on this side, and
-  // other messages can overtake it.
+  // Without credit, even a small message is sent by RTS. Then it waits on this side, and messages
+  // of other tags can overtake it.
   if (!IsEager(message.bytes)) {
     return TryRts(message);
   }
@@ -84,8 +84,8 @@ bool TxQueue::TryEager(const Envelope& envelope, ConstBytes bytes, bool conversi
   }
   const WireEnvelope head = WireEnvelope::Of(envelope);
   if (bytes.size() <= MostByLines(facts_.spare_cores)) {
-    // The head is written last, because it is part of the first line, and this whole line must be
-    // written last.
+    // The head is written last, because it is in the record's first line. This line must be written
+    // last (line_copy.h).
     CopyIntoLines(at + sizeof(head), bytes.data(), bytes.size());
     std::memcpy(at, &head, sizeof(head));
   } else {
@@ -140,8 +140,8 @@ Endpoint::Sent TxQueue::SendNow(const Envelope& envelope, ConstBytes bytes, Send
   if (eager && TryEager(envelope, bytes, true)) {
     return Endpoint::Sent::kCopied;
   }
-  // If the peer cannot read this memory, it would answer the RTS with a CTS, and the small message
-  // would need the ring, which has no room now.
+  // If the peer cannot read this memory, it would answer the RTS with a CTS. The small message
+  // would then need room in the ring, and the ring has no room now.
   const bool waits = eager && !facts_.can_read;
   return !waits && RtsNow(envelope, bytes, request) ? Endpoint::Sent::kRtsSent
                                                     : Endpoint::Sent::kNo;
@@ -292,7 +292,7 @@ absl::Status TxQueue::OnDone(const WireDone& wire) {
     return Breach("it finished a message without RTS");
   }
   if (Unfetched* message = unfetched_.Find(wire.handle)) {
-    // The send is also complete if the peer did not want the message: a completed send only says
+    // The send also completes if the peer did not want the message. A completed send only means
     // that the buffer may be reused.
     Conclude(wire.handle, absl::OkStatus(), message->bytes.size());
   }

@@ -2,11 +2,11 @@
 // for any other message. If the peer answers with CTS, sends the message through the ring. Also
 // writes all other records of this direction.
 //
-// If a record does not fit the ring at once, it waits in a list; control records go before
-// messages. The peer empties the ring even if no receives are posted. So the lists make progress as
-// long as the peer polls, and no message waits for the receive of another message.
+// If a record does not fit the ring at once, it waits in a list. Control records go before
+// messages. The peer empties the ring even if no receives are posted. So the lists become shorter
+// while the peer polls, and no message waits for the receive of another message.
 //
-// Thread safety: none. Completions go to the CompletionList. There are no other callbacks.
+// Thread safety: none. Completions go to the CompletionList. This class has no other callbacks.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct Limits {
   size_t fragment_bytes = 32 << 10;
   int64_t credit = 1 << 20;        // largest cost of eager messages that the receiver has not yet
                                    // taken
-  size_t piece_bytes = 256 << 10;  // most bytes copied from the peer's memory in one call of Poll
+  size_t piece_bytes = 256 << 10;  // most bytes copied from the peer's memory in one Poll
   // largest message that RxQueue::TakeNow copies from the peer's memory at once
   size_t at_once_bytes = 1 << 20;
   bool quick_reads = ReadsAreQuick();  // Facts::quick_reads
@@ -37,7 +37,7 @@ struct Limits {
 
 class TxQueue {
  public:
-  // `regions` are the regions of this process that the object may offer to the peer. May be null.
+  // `regions`: the regions of this process that this object may offer to the peer. May be null.
   TxQueue(CompletionList* completions, const Limits& limits, const SharedRegions* regions)
       : completions_(completions), regions_(regions), limits_(limits) {}
   // Must be called when the connection is established. Until then all records wait.
@@ -53,8 +53,8 @@ class TxQueue {
   // message.
   bool IsBack(SendRequest request) { return unfetched_.Find(request.number) == nullptr; }
   void Await(SendRequest request, Completion* done);
-  // Tells the peer at once that a message of the peer has been read. Returns false, and does
-  // nothing, if the ring has no room or other records wait.
+  // Tells the peer that this side has read a message of the peer. Returns false, and does nothing,
+  // if the ring has no room or other records wait.
   bool DoneNow(const WireDone& wire);
   // Sends a record that refers to no buffer. Copies the payload.
   void Control(Kind kind, ConstBytes payload);
@@ -80,7 +80,8 @@ class TxQueue {
   // See Transport::Retire.
   void Retire(const SharedRegion& region);
 
-  // Fails the sends to this context. If the peer is reading their bytes, it will discard them.
+  // Fails the sends to this context. If the peer is reading their bytes, it will discard these
+  // bytes.
   void Revoke(Context theirs, const absl::Status& why);
   void FailAll(const absl::Status& why);
 
@@ -95,7 +96,7 @@ class TxQueue {
     Tag tag;
     ConstBytes bytes;
     Completion* done = nullptr;  // null: the caller polls IsBack
-    bool asked_for = false;      // the peer has sent kCts; the message is done when all bytes from
+    bool asked_for = false;      // the peer has sent kCts. The message is done when all bytes from
                                  // `next` on are sent
     uint64_t to = 0;             // WireFragment::to
     size_t next = 0;
@@ -107,15 +108,15 @@ class TxQueue {
   // Returns false if there is no room.
   bool TrySend(const Waiting& message);
   bool IsEager(ConstBytes bytes);
-  // `conversing`: the caller uses the fast path and probably expects an answer, so the record may
-  // begin at the front of the ring again.
+  // `conversing`: the caller uses the fast path, and probably waits for an answer. So this is
+  // again_in_front of RingWriter::Reserve.
   bool TryEager(const Envelope& envelope, ConstBytes bytes, bool conversing);
   bool TryRts(const Waiting& message);
   bool RtsNow(const Envelope& envelope, ConstBytes bytes, SendRequest* request);
   // Writes the RTS to `at`, which Reserve has returned. Returns the message's handle.
   uint64_t WriteRts(std::byte* at, const Waiting& message);
-  // Returns the id of the region that contains the bytes, and offers the region to the peer if
-  // necessary. Returns 0 if there is no such region.
+  // Returns the id of the region that contains the bytes. Offers the region to the peer if the peer
+  // does not know it. Returns 0 if there is no such region, or if the offer was not possible.
   uint64_t Offer(ConstBytes bytes);
   bool TryControl(Kind kind, ConstBytes payload);
   // Writes fragments of all messages in asked_, in turn, as far as there is room.
@@ -129,13 +130,12 @@ class TxQueue {
   const SharedRegions* const regions_;
   Limits limits_;
   // The facts for the messages that this side sends. This side does not know whether the peer can
-  // read its memory, so can_read is first set to whether this side can read the peer's memory.
-  // can_read becomes false when the peer sends a CTS for a small message instead of reading the
-  // message.
+  // read its memory. So at first, can_read says whether this side can read the peer's memory.
+  // can_read becomes false if the peer sends a CTS for a small message instead of reading it.
   Facts facts_;
   Channel* channel_ = nullptr;
-  // std::list, not std::deque: most paths never have a waiting record, and a deque would allocate
-  // its first block at once.
+  // These are std::list, not std::deque: most paths never have a waiting record, and a deque
+  // allocates its first block at once.
   std::list<Record> controls_;
   std::list<Waiting> sends_;
   HandleTable<Unfetched> unfetched_;

@@ -21,8 +21,8 @@ std::string SizeText(uint64_t bytes) {
   return bytes < 1 << 20 ? absl::StrCat(bytes >> 10, "K") : absl::StrCat(bytes >> 20, "M");
 }
 
-// Returns the methods for messages like `ask`, for all sizes above the eager limit. For example:
-// "read, ring from 2M".
+// Returns the methods for messages like `ask`, by size, above the eager limit. For example: "read,
+// ring from 2M".
 std::string BySize(Ask ask, const Facts& facts) {
   ask.bytes = EagerLimit(facts) + 1;
   Way way = Choose(ask, facts);
@@ -53,9 +53,9 @@ double LeastNs(const std::function<bool()>& copy) {
   return least;
 }
 
-// Returns true if a read takes at most kQuick times the time of a copy. The factor is above 1
-// because the ring also costs more than one copy: it copies a message twice, between the caches of
-// two cores.
+// Returns true if a read takes at most kQuick times the time of a copy. kQuick is above 1 because
+// the ring, too, costs more than one copy: a message is copied twice, between the caches of two
+// cores.
 bool Measure() {
   constexpr size_t kBytes = 256 << 10;
   constexpr double kQuick = 4;  // largest ratio of a read to a copy within the process

@@ -1,7 +1,7 @@
-// Chooses the method by which a message travels between two processes (Way). The choice follows a
-// table and depends on the message and on the facts of the path. docs/shm.md describes the table in
-// words. The sender calls Choose to decide whether a message is eager. The receiver of an RTS calls
-// Choose for the method.
+// Chooses the method by which a message travels between two processes (Way). The choice depends
+// only on the message (Ask) and on the path (Facts). docs/shm.md has the choice as a table. The
+// sender calls Choose to find out whether a message is eager. The receiver of an RTS calls Choose
+// to find the method.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -24,21 +24,21 @@ enum class Way : uint8_t {
 inline constexpr size_t kMostEager = 32 << 10, kMostEagerBesideQuickReads = 4 << 10;
 inline constexpr uint64_t kRingBesideQuickReads = 2 << 20;
 
-// Facts that hold for all messages in one direction of a path. They change only if a connection is
-// established or ended, or if a side learns that memory cannot be read.
+// The facts about one direction of a path. They change only if a connection is established or
+// ended, or if a side finds that memory cannot be read.
 struct Facts {
-  bool spare_cores = false;        // every connected process can have a core of its own
+  bool spare_cores = false;        // each of the connected processes can have a core of its own
   bool can_read = false;           // the receiver can read the sender's memory
-  bool quick_reads = false;        // ReadsAreQuick
+  bool quick_reads = false;        // result of ReadsAreQuick
   size_t most_eager = kMostEager;  // smaller if the ring can hold only shorter records
 };
 
 struct Ask {
   uint64_t bytes = 0;
-  bool credit = false;    // no RTS was sent yet, and there is credit
+  bool credit = false;    // the sender asks, no RTS was sent yet, and there is credit
   bool mapped = false;    // the message lies in a region that the receiver has mapped
   bool loan = false;      // the receive accepts a loan
-  bool exchange = false;  // the receiver has messages of its own under way by RTS
+  bool exchange = false;  // the receiver also has unfinished messages to the sender, sent by RTS
   bool awake = true;      // the sender polls
 };
 
@@ -59,8 +59,8 @@ constexpr Way Choose(const Ask& ask, const Facts& facts) {
   if (!facts.can_read) {
     return Way::kRing;
   }
-  // A small message is sent by RTS only if the ring or the credit was used up. If the receiver
-  // asked for it by a CTS, the message would need room in the ring again.
+  // A small message is sent by RTS only if the ring was full or the credit was used up. After a
+  // CTS, the message would again need room in the ring.
   if (!ask.awake || ask.bytes <= kMostEager) {
     return Way::kRead;
   }
@@ -70,12 +70,12 @@ constexpr Way Choose(const Ask& ask, const Facts& facts) {
   return !ask.exchange && ask.bytes >= kRingBesideQuickReads ? Way::kRing : Way::kRead;
 }
 
-// Returns one line of text: the facts, and the methods that Choose returns with these facts. Each
-// method has the smallest size for which Choose returns it.
+// Returns one line of text: the facts, and the methods that Choose returns for these facts, with
+// the smallest size of each method.
 std::string Explained(const Facts& facts);
 
-// Returns true if reading another process's memory is about as fast as a copy within a process. One
-// read is then faster than two copies through the ring. The function measures once per process, by
+// Returns true if reading another process's memory is about as fast as copying inside a process.
+// One read is then faster than two copies through the ring. Measures this once per process, by
 // reading the process's own memory. Returns false if no memory can be read.
 bool ReadsAreQuick();
 

@@ -1,20 +1,20 @@
 // The payloads of the records in a ring, after the state word (byte_ring.h), and handles. Both
-// processes run on one machine, so records are plain structs. The receiver checks everything in
-// them before use.
+// processes run on one machine, so the records are plain structs. The receiver checks every value
+// in a record before use.
 //
 //   kind        payload               from      meaning
 //   kEager      WireEnvelope, bytes   sender    a whole small message; costs credit
-//   kRts        WireRts               sender    ready to send: a message that waits in the sender's memory
-//   kDone       WireDone              receiver  was read, or is not wanted: the buffer is free
+//   kRts        WireRts               sender    ready to send: a message waits at the sender
+//   kDone       WireDone              receiver  the message was read or refused: its buffer is free
 //   kCts        WireCts               receiver  clear to send: send the rest through the ring
-//   kFragment   WireFragment, bytes   sender    the next bytes of a message for which kCts was sent
-//   kWithdraw   WireWithdraw          sender    all messages of one context sent by RTS are void
+//   kFragment   WireFragment, bytes   sender    the next bytes of a message, after its kCts
+//   kWithdraw   WireWithdraw          sender    revokes the messages of one context sent by RTS
 //   kControl    text                  both
 //   kBye        text                  both      the reason of the connection's end; the last record
 //   kRetire     WireRetire            sender    a region that was offered is gone
 //
-// A region (lib/memory/shared_regions.h) is offered over the Unix socket: a WireOffer is sent with
-// the region's descriptor.
+// A region (lib/memory/shared_regions.h) is offered over the Unix socket, by a WireOffer with the
+// region's descriptor.
 #pragma once
 
 #include <cstddef>
@@ -70,7 +70,7 @@ struct WireDone {
 struct WireCts {
   uint64_t handle;  // handle in the kRts
   uint64_t to;      // the receiver's handle, for kFragment
-  // the first byte that the receiver wants; when the sender has sent all bytes from this offset on,
+  // the first byte that the receiver wants. When the sender has sent all bytes from this offset on,
   // the message is done
   uint64_t offset;
 };
@@ -90,8 +90,8 @@ struct WireOffer {
   uint64_t region;
   uint64_t address, bytes;  // range in the sender's memory in which messages may lie
   // The range that the descriptor covers. At both ends of [address, address + bytes), less than a
-  // page may lie outside of this range. The receiver reads the bytes of a message that lie outside
-  // from the sender's memory.
+  // page may lie outside of this range. If bytes of a message lie outside, the receiver reads these
+  // bytes from the memory of the sender's process.
   uint64_t mapped_address, mapped_bytes;
 };
 
@@ -117,8 +117,8 @@ bool TakeAll(ConstBytes payload, Wire* wire) {
   return Take(&payload, wire) && payload.empty();
 }
 
-// A table of objects that the peer knows by number. A number is an index with a generation. So the
-// number of a removed object does not reach a new object that has the same index.
+// A table of objects that the peer knows by number. A number is an index with a generation. So if a
+// new object gets the index of a removed object, the old number does not name the new object.
 template <typename T>
 class HandleTable {
  public:

@@ -1,7 +1,7 @@
-// A token bucket for the connections accepted from strangers: it limits them to a burst and a rate,
-// so that a flood of connections costs a bounded part of the engine's time. Further connections
-// wait in the kernel's queue, or the kernel refuses them. A connection that proves to be a peer
-// costs no token. The class reads no clock.
+// A token bucket for connections accepted from strangers (acceptor.h). It limits these connections
+// to a burst and a rate. So a flood of connections costs only a bounded part of the engine's time.
+// Further connections wait in the kernel's queue, or the kernel refuses them. A connection that
+// proves to be from a peer costs no token. This class reads no clock.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,12 @@ namespace entrain {
 class AcceptBudget {
  public:
   static constexpr int64_t kBurst = 1024, kPerSecond = 500;
-  // When the tokens are used up, the caller accepts no connection until there are this many tokens.
+  // When the tokens are used up, the caller must accept no connection until there are kBatch
+  // tokens.
   static constexpr int64_t kBatch = 16;
 
   // Takes a token for a connection that the caller is about to accept. Returns false if there is no
-  // token; the caller must then wait until ready_at().
+  // token. The caller must then wait until ready_at().
   bool Take(int64_t now_ns) {
     if (paid_at_ - now_ns > (kBurst - 1) * kIntervalNs) {
       return false;
@@ -26,7 +27,7 @@ class AcceptBudget {
     paid_at_ = std::max(paid_at_, now_ns) + kIntervalNs;
     return true;
   }
-  // Gives back the token of a connection that proved to be a peer.
+  // Gives back the token of a connection that proved to be from a peer.
   void GiveBack() { paid_at_ -= kIntervalNs; }
   Deadline ready_at() const { return {paid_at_ - (kBurst - kBatch) * kIntervalNs}; }
 

@@ -12,9 +12,10 @@
 namespace entrain {
 namespace {
 
-// the pause after a failed accept; the usual reason is that there are no descriptors left
+// The pause after a failed accept. Usually accept fails because the process has no descriptors
+// left.
 constexpr int64_t kAcceptPause = 50 * kMillisecond;
-// The pause before a connection that was cut is dialled again. It doubles each time.
+// The pause before a connection is dialled again after a cut. The pause doubles each time.
 constexpr int64_t kFirstPause = 20 * kMillisecond, kLongestPause = kSecond;
 
 }  // namespace
@@ -50,7 +51,7 @@ void Acceptor::DialStream(TcpEndpoint* endpoint) {
 void Acceptor::Attempt(Outward* outward) {
   outward->again = Deadline::Never();
   outward->sockets = PathSockets();
-  ConnectionId line;  // not used: only the first connection's id matters
+  ConnectionId line;  // not used, because only the first connection's id matters
   absl::Status begun = Attempt(outward, outward->further_to, &outward->sockets.id);
   if (begun.ok() && !outward->further) {
     begun = Attempt(outward, outward->sockets.id, &line);
@@ -68,9 +69,9 @@ absl::Status Acceptor::Attempt(Outward* outward, const ConnectionId& further_to,
   return Watch(AddGuest(std::make_unique<Guest>(Guest{std::move(pending), outward})));
 }
 
-// Schedules another attempt for a new path whose connection was cut before its handshake had a
-// result. A listener with many strangers may have evicted this side. Not for streams: a stream gets
-// only one attempt, because its listener may already have accepted it.
+// Schedules another attempt to dial a path. One of its connections was cut before the handshake had
+// a result, perhaps because a listener with many strangers has evicted it. Must not be called for a
+// stream. A stream gets only one attempt, because the peer may already have accepted the stream.
 void Acceptor::Cut(Outward* outward, const absl::Status& why) {
   DropGuests(outward);
   ++outward->cuts;
@@ -182,7 +183,7 @@ void Acceptor::StopAccepting(Deadline until) {
   shared_->waiter->Remove(listener_.fd.get());
 }
 
-// Evicts the first silent stranger of the older half, or else the oldest stranger. A silent
+// Evicts the oldest silent stranger if it is in the older half, else the oldest stranger. A silent
 // stranger of the newer half may be a peer whose hello is still under way.
 void Acceptor::Evict() {
   const Guest* victim = nullptr;

@@ -1,10 +1,10 @@
-// Handles connections before they carry frames. The connections are dialled or accepted. An
-// accepted connection is a stranger until its handshake is done. A peer may arrive before or after
-// this process calls Connect for it.
+// Handles connections before they carry frames. This process has dialled or accepted these
+// connections. An accepted connection is a *stranger* until its handshake is done. A peer may dial
+// before or after this process calls Connect for it.
 //
 // A path has two connections: its first connection and its control line (control_line.h). The
 // dialer dials both at the same time, and the handshake of the control line names the first
-// connection. "Connected" below means that both are established.
+// connection. "Connected" below means that both connections are established.
 //
 //   dialled  --handshake, right peer--> its endpoint is connected
 //            --cut before that--------> a new path: dialled again after a pause, until its deadline
@@ -15,10 +15,11 @@
 //
 // A stranger costs one descriptor and one record of fixed size. It costs time only when epoll
 // reports it. A call of OnReady accepts at most kAcceptsPerTurn connections. While no peer is
-// expected, AcceptBudget limits them further. If there are more than kMaxStrangers strangers
-// (PlacesForStrangers), one is closed: the oldest silent stranger if it is in the older half,
-// otherwise the oldest stranger. If an endpoint closes early, it leaves its reason here, and the
-// peer gets the reason when it arrives.
+// expected, AcceptBudget also limits the number of accepted connections. A silent stranger is one
+// that has sent nothing. If there are too many strangers (kMaxStrangers, PlacesForStrangers), one
+// is closed: the oldest silent stranger if it is in the older half, otherwise the oldest stranger.
+// If an endpoint closes early, the object keeps the endpoint's reason, and tells the peer the
+// reason when the peer has dialled.
 //
 // Thread safety: none.
 #pragma once
@@ -52,14 +53,12 @@ class Acceptor {
   Acceptor(const TransportConfig& config, TcpShared* shared, Listener listener);
   absl::Status Open();
 
-  // Dial: dials the peer of an endpoint. Expect: waits until the peer of an endpoint dials. The
-  // endpoint is lost if the connection fails or takes too long.
+  // Dial dials the peer of an endpoint. Expect waits until the peer of an endpoint dials. If the
+  // connection fails or takes too long, the endpoint is lost.
   void Dial(TcpEndpoint* endpoint, const Address& to);
-  // Dials a further connection of a connected endpoint. Reports the result by the endpoint's
-  // OnStreamDialled.
+  // Dials a stream of a connected endpoint. Reports the result to the endpoint's OnStreamDialled.
   void DialStream(TcpEndpoint* endpoint);
-  // Must be called when a connected endpoint ends, because its further connections are not wanted
-  // any more.
+  // Must be called when a connected endpoint ends. Its streams are then not wanted any more.
   void Forget(const TcpEndpoint* endpoint);
   void Expect(TcpEndpoint* endpoint);
   // Must be called when an endpoint closes before its connection is established.
@@ -76,22 +75,23 @@ class Acceptor {
   // Returns the time at which Progress must be called even if nothing happens.
   Deadline wake_at() const;
   const Address& address() const { return listener_.address; }
-  // Returns how often connections under handshake have been checked.
+  // Returns the total number of calls of PendingHandshake::Progress.
   int64_t looks() const { return looks_; }
 
  private:
-  // A connection that this side opens, with as many attempts as necessary.
+  // A path or a stream that this side dials, with as many attempts as necessary.
   struct Outward {
     TcpEndpoint* endpoint = nullptr;  // null if it has closed meanwhile
     std::string farewell = "";        // the endpoint's reason for closing
     PeerId peer{};                    // expected peer
     Address to = Address();
     Deadline by = Deadline::Never();
-    bool further = false;       // true: a stream of an established path
+    bool further = false;       // true: a stream of a connected path
     ConnectionId further_to{};  // for a stream: id of the path's first connection
     PathSockets sockets{};      // established sockets of a path
-    // Used between two attempts: the number of cuts, the time of the next attempt, the pause before
-    // this attempt, and the error of the last cut.
+    // Used between two attempts. A cut is the loss of a connection before its handshake has a
+    // result. `cuts`: the number of cuts. `again`: the time of the next attempt. `pause`: the pause
+    // before that attempt. `cut`: the error of the last cut.
     int cuts = 0;
     Deadline again = Deadline::Never();
     int64_t pause = 0;
@@ -104,7 +104,7 @@ class Acceptor {
     bool counted = false;        // a token of budget_ was taken for this connection
     uint32_t interest = 0;
   };
-  // A peer that has dialled.
+  // The connections of a peer that has dialled.
   struct Arrived {
     PathSockets sockets;
     Deadline deadline;
@@ -124,7 +124,7 @@ class Acceptor {
 
   Guest* AddGuest(std::unique_ptr<Guest> guest);
   absl::Status Watch(Guest* guest);
-  // Reads and writes as much as possible. Returns 1 if the handshake is done or has failed; the
+  // Reads and writes as much as possible. Returns 1 if the handshake is done or has failed. The
   // guest is then destroyed.
   int Greet(Guest* guest);
   std::unique_ptr<Guest> Take(const Guest* guest);
@@ -143,7 +143,7 @@ class Acceptor {
   absl::flat_hash_map<int, Guest*> by_fd_;      // the guests by descriptor
   Deadline guests_until_ = Deadline::Never();   // no guest's deadline is earlier
   const size_t places_ = PlacesForStrangers(kMaxStrangers);
-  size_t strangers_ = 0;  // number of guests that are strangers
+  size_t strangers_ = 0;  // number of guests that were accepted
   int64_t looks_ = 0;
   std::vector<std::unique_ptr<Outward>> dials_;
   std::map<PeerId, TcpEndpoint*> expected_;

@@ -1,4 +1,4 @@
-// Translates errors of a socket into statements about the peer that an operator understands.
+// Translates errors of a socket into messages for operators about the state of the peer.
 #pragma once
 
 #include "absl/status/status.h"

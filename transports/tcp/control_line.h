@@ -1,7 +1,7 @@
 // The small second connection of a path. It carries only urgent control messages, so that they
-// never wait behind data: all its frames have the type CONTROL (frame.h). It sends so few bytes
-// that its window is never full. So if the peer's kernel does not acknowledge bytes, the peer's
-// host is gone. A peer process that is busy, slow or stopped does not matter.
+// never wait behind data. All its frames have the type CONTROL (frame.h). The control line carries
+// so few bytes that its TCP window is never full. So if the peer's kernel does not acknowledge
+// bytes, the peer's host is gone. This is true even if the peer's process is busy, slow or stopped.
 //
 // Thread safety: none.
 #pragma once
@@ -29,19 +29,19 @@ class ControlLine {
 
   // Sends the text at the next Write.
   void Send(absl::string_view text);
-  // pending: returns true if there are bytes to write. stuck: returns true if the last Write ended
-  // because the socket takes no more bytes.
+  // pending returns true if there are bytes to write. stuck returns true if the last Write ended
+  // because the socket took no more bytes.
   bool pending() const { return attached() && (written_ < out_.size() || channel_.unsent()); }
   bool stuck() const { return stuck_; }
   // Returns true if Read may find a message although epoll does not report the socket.
   bool buffered() const { return channel_.buffered(); }
-  // Returns the messages that were not written as a whole. The peer has none of these messages.
-  // Must be called only when the line is over.
+  // Returns the messages that were not written completely, so the peer does not have them. Must be
+  // called only when the control line is over.
   std::vector<std::string> TakeUnsent();
 
   // The state of the connection after Read or Write. kClosed: the peer has closed this connection,
-  // or the connection was reset. The path's first connection may continue without it. If not, the
-  // first connection will end soon and give the reason.
+  // or the connection was reset. The path's first connection may continue without the control line.
+  // If not, the first connection will end soon, with the reason.
   enum class State { kGood, kClosed };
   // Writes as much as the socket takes. Returns an error if the peer's host is gone.
   absl::StatusOr<State> Write();

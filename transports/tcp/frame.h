@@ -3,9 +3,9 @@
 //
 // `streams`, in EAGER and DATA: if 0, the payload follows the header. Otherwise the payload is cut
 // into slices of nearly equal length, one for each set bit, in ascending order of the bits; the
-// slice of bit i is sent on stream i (tcp_streams.h). CONTROL, WITHDRAW and CLOSE mean that all
-// earlier messages have arrived. So the receiver handles them only after the streams have delivered
-// the earlier payloads.
+// slice of bit i is sent on stream i (tcp_streams.h). CONTROL, WITHDRAW and CLOSE imply that all
+// earlier messages have arrived. So the receiver handles these frames only after the streams have
+// delivered the earlier payloads.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ absl::Status WrongChecksum();
 
 // Checks a header, except for rules that depend on earlier frames.
 absl::Status CheckFrame(const PacketHeader& header);
-// Returns the number of payload bytes that follow a checked header on the first connection: 0 if
-// the payload goes on streams.
+// Returns the number of payload bytes that follow a checked header on the first connection. Returns
+// 0 if the payload is sent on streams.
 int64_t PayloadOf(const PacketHeader& header);
 
 }  // namespace entrain

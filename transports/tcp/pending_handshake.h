@@ -26,11 +26,11 @@ class PendingHandshake {
 
   // Continues as far as possible without blocking. Returns true once the handshake is done.
   absl::StatusOr<bool> Progress();
-  // reached: returns true if the connection is established. silent: returns true if nothing has
-  // been received on it.
+  // reached returns true if the connection is established. silent returns true if nothing has been
+  // received on it.
   bool reached() const { return !connecting_; }
   bool silent() const { return shake_.silent(); }
-  // These functions must be called only after Progress has returned true.
+  // peer to further_to must be called only after Progress has returned true.
   const PeerId& peer() const { return shake_.handshake().peer(); }
   ConnectionId connection() const { return shake_.handshake().connection(); }
   bool checksums() const { return shake_.handshake().checksums(); }

@@ -1,8 +1,8 @@
-// Chooses the number of streams of a path by measurement. If the network limits each connection
-// (flows in a cloud, long paths with small windows), two connections are twice as fast. If the link
-// is the limit, more connections gain nothing. Therefore, while much is being sent, the object
-// tries twice the number of streams, and keeps this number if the rate rises by a tenth. It repeats
-// the attempt after some measurements.
+// Chooses the number of streams of a path by measurement. If the network limits each connection (a
+// cloud's limit per flow, a long route with small windows), two connections are twice as fast as
+// one. If the link itself is the limit, more connections gain nothing. So while much is being sent,
+// the object tries twice the number of streams. It keeps this number if the rate rises by at least
+// a tenth. It repeats the attempt after some measurements.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class StreamChoice {
   int streams() const { return trying_; }
   // Reports a measurement with streams() streams: the number of bytes acknowledged, and the time
   // during which bytes were under way. The object adds up short measurements until they are
-  // significant. `round_trip_ns` is the round trip time of the path without queues.
+  // significant. `round_trip_ns` is the path's round trip time when no bytes wait in queues.
   void OnMeasured(int64_t bytes, int64_t busy_ns, int64_t round_trip_ns);
 
  private:

@@ -1,12 +1,12 @@
-// Manages the streams of a path, on which the two processes of the path agree, and the number of
-// streams that this process uses.
+// Manages the streams of a path (tcp_streams.h). The two processes of the path agree on the streams
+// that exist. Each process chooses how many of these streams it uses.
 //
 // The dialer of the path dials the streams, one after another. It begins when the other side has
-// sent WANT, and dials as many streams as the side that wants more. When the other side can read
-// from a stream, it sends STANDS, and the dialer answers with STANDS. A side that has received
-// STANDS for a stream may send on this stream. If a stream cannot be dialled, the dialer dials no
-// more streams. Each process decides by itself on how many streams it sends: a configured number,
-// or the number of StreamChoice.
+// sent WANT. WANT carries the number of streams that the other side wants. The dialer dials the
+// larger of this number and its own. When the other side can read from a stream, it sends STANDS,
+// and the dialer answers with STANDS. A side may send on a stream after it has received STANDS for
+// this stream. If a stream cannot be dialled, the dialer dials no more streams. The number of
+// streams on which a process sends is configured, or chosen by StreamChoice.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class StreamKeeper {
   void OnWant(uint64_t streams);
   absl::Status OnStands(uint64_t stream);
   // Report the result of dialling. OnDialled: the stream is established on this side. OnNotDialled:
-  // the dialling failed; no more streams are dialled.
+  // the dial has failed, so no more streams will be dialled.
   void OnDialled(Channel stream);
   void OnNotDialled() { gave_up_ = true; }
   // Takes a stream that the peer has dialled. Returns false if this side does not want the stream.

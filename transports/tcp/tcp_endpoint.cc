@@ -50,7 +50,7 @@ void TcpEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
 }
 
 void TcpEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
-  // also called after the end: messages that had arrived are kept
+  // also called after the end, because messages that had arrived before are kept
   receiver_.Post(envelope, bytes, done, hint);
 }
 
@@ -67,7 +67,7 @@ Endpoint::Next TcpEndpoint::TryRecv(const Envelope& envelope, Bytes into, const 
     return Next::kOther;
   }
   // Writes the rest of an earlier message, or credit, because the caller does not poll meanwhile.
-  // An error is left to Poll, which will get the error too.
+  // Poll will get and report the same error.
   if (writing() && !Write().ok()) {
     return Next::kOther;
   }
@@ -209,9 +209,9 @@ void TcpEndpoint::TendStreams() {
   }
 }
 
-// Returns true if the control line stays open. If the control line has ended, the first connection
-// takes over. If the path has ended, the first connection reports the reason. Only the control line
-// detects that the peer's host is gone.
+// Returns true if the control line stays open. If only the control line has ended, the first
+// connection carries its messages from now on. If the path has ended, the first connection reports
+// the reason. An error means that the peer's host is gone: only the control line detects this.
 bool TcpEndpoint::OnLine(const absl::StatusOr<ControlLine::State>& state) {
   if (state.ok() && *state == ControlLine::State::kGood) {
     return true;
@@ -281,7 +281,7 @@ int TcpEndpoint::Read() {
   }
   const absl::StatusOr<int64_t> bytes = receiver_.Read(sockets_.first());
   if (!bytes.ok()) {
-    ReadLine();  // the peer's last message there may give the reason
+    ReadLine();  // the peer's last message on the control line may give the reason
     Lose(bytes.status());
     return 1;
   }
@@ -300,8 +300,8 @@ int TcpEndpoint::OnReady(int fd) {
     return WriteLine() ? events : events + 1;
   }
   const int events = Read();
-  // A peer that closes reports this soon on the first connection. Otherwise the next payload
-  // notices the end.
+  // If the peer is closing the path, CLOSE comes soon on the first connection. If not, the next
+  // payload on this stream notices the end.
   sockets_.DropEndedStream(fd);
   return events;
 }

@@ -23,7 +23,7 @@ namespace entrain {
 struct PathTarget {
   PeerId peer{};
   Address address;      // the peer's address
-  bool dials = false;   // this process dials `address`. Otherwise the peer dials
+  bool dials = false;   // true: this process dials `address`. false: the peer dials
   Deadline connect_by;  // the path is lost if it is not connected by then
 };
 
@@ -46,7 +46,7 @@ class TcpEndpoint final : public Endpoint {
 
   // ---- For the transport, from Poll.
   void Attach(PathSockets sockets);  // called when the handshakes are done
-  // Report a further connection, dialled by this side or by the peer.
+  // Report a stream, dialled by this side or by the peer.
   void OnStreamDialled(absl::StatusOr<Channel> stream);
   void OnStreamAccepted(Channel stream);
   void Lose(const absl::Status& why);  // reported as OnLost by the next Report
@@ -61,7 +61,7 @@ class TcpEndpoint final : public Endpoint {
   bool connected() const { return sockets_.open(); }
   // Returns true if a read may bring a message for which a caller waits.
   bool expecting() const { return connected() && (receiver_.expecting() || sender_.awaiting()); }
-  // Returns true if bytes were read that only Read can handle.
+  // Returns true if bytes that were already read from a socket wait for Read.
   bool unparsed() const {
     return connected() && (receiver_.unparsed(sockets_.first()) || sockets_.line().buffered());
   }
@@ -77,8 +77,8 @@ class TcpEndpoint final : public Endpoint {
   void Disconnect();
   // Calls TcpSender::Flush. Causes no events.
   absl::StatusOr<int64_t> Write();
-  // Handle the control line. WriteLine also returns false, and ReadLine 0 messages, if the line or
-  // the path is over.
+  // Write and read the control line. WriteLine returns false if the line or the path is over.
+  // ReadLine returns the number of messages.
   bool WriteLine();
   int ReadLine();
   bool OnLine(const absl::StatusOr<ControlLine::State>& state);
@@ -99,8 +99,8 @@ class TcpEndpoint final : public Endpoint {
   TcpReceiver receiver_;
 };
 
-// Closes a connection that has no endpoint (any more). Tells the peer the reason if that needs no
-// waiting.
+// Closes the connections of a path that has no endpoint (any more). Tells the peer the reason, if
+// that is possible without waiting.
 void SayGoodbye(PathSockets sockets, absl::string_view why);
 
 }  // namespace entrain

@@ -21,12 +21,12 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kBytesPerRead = 4 << 20;  // keeps one turn of the loop short
-// If more than this number of bytes of a payload are missing, a read takes only a few of the bytes
-// that follow the payload.
+// If more than kLargeRest bytes of a payload are missing, a read takes only a few bytes
+// (kBesideLarge) after the payload.
 constexpr int64_t kLargeRest = 32 << 10;
 // After this many failed polls, arrived bytes are acknowledged. If processes share cores, the first
-// polls fail because the sender has not run. An acknowledgement would then only take time from the
-// sender.
+// polls fail because the sender has not run yet. An earlier acknowledgement would only take time
+// from the sender.
 constexpr int kLooks = 3;
 constexpr size_t kBesideLarge = 4 * sizeof(PacketHeader);
 
@@ -83,7 +83,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadStreams(Channel& from) {
   const absl::StatusOr<int64_t> bytes = streams.Read(&queue_);
   queue_.ReturnCredit();
   if (!bytes.ok()) {
-    streams.ForgetExpected();  // a stream has failed, so nothing more will arrive
+    streams.ForgetExpected();  // a stream has failed, so no slice will arrive any more
   }
   if (streams.receiving()) {
     return *bytes;
@@ -162,8 +162,8 @@ Endpoint::Next TcpReceiver::TryRecv(Channel& from, const Envelope& envelope, Byt
 
 // Normally the next message that this side sends also acknowledges the bytes that have arrived. If
 // this process only receives, there is no such message. The kernel would then acknowledge only when
-// the next message is read, but this message has not come yet. (To send one acknowledgement, the
-// setting is switched on and off again.)
+// this process reads the next message, but that message has not arrived yet. (Switching the option
+// on and off sends one acknowledgement.)
 void TcpReceiver::AcknowledgeUnlessSent(int fd) {
   if (written_ == sender_->written_bytes()) {
     for (const int quick : {1, 0}) {
@@ -182,9 +182,10 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(Channel& from, bool* drained) {
     GrowBuffer(capacity_ + 1);  // the buffer holds the beginning of a text that is longer than the
                                 // buffer
   }
-  // After the rest of a large payload, and before the header of a message that follows a large one,
-  // read only a few bytes into the buffer: the next message is probably large too, and it is faster
-  // to read its payload directly into the receive's buffer.
+  // After a large payload, the next message is probably large too, and it is faster to read its
+  // payload directly into the receive's buffer. So in two cases this read takes only a few bytes
+  // into the buffer: after the rest of a large payload, and for the next header after a large
+  // payload.
   const bool at_header = !under_way && end_ < LeadBytes(checksums_);
   const bool large = direct ? rest > kLargeRest : at_header && last_bytes_ > kLargeRest;
   const size_t room = large ? kBesideLarge : capacity_ - end_;
@@ -201,7 +202,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(Channel& from, bool* drained) {
     return ConnectionError(errno, "receiving");
   }
   if (got == 0) {
-    // The kernel reports an error only once, so the error may have gone to an earlier call.
+    // The kernel reports an error only once. An earlier call may have got it.
     if (const int error = error_ != 0 ? error_ : sender_->error(); error != 0 && error != EPIPE) {
       return ConnectionError(error, "receiving");
     }

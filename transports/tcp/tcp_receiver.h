@@ -4,10 +4,10 @@
 // CONTROL, WITHDRAW and CLOSE frames imply that all earlier messages have arrived. So these frames
 // wait until the streams have delivered the earlier payloads.
 //
-// If a payload is arriving, one system call reads the rest of this payload directly into the
-// receive's buffer, and the bytes that follow into the object's own buffer. Small frames are parsed
-// from the own buffer. This buffer has 4 KiB at first, and doubles each time that a read fills it,
-// up to 64 KiB.
+// While a payload is arriving, one system call reads the rest of this payload directly into the
+// receive's buffer, and the bytes after the payload into the object's own buffer. Small frames are
+// parsed from the own buffer. The own buffer has 4 KiB at first. Each time that a read fills it, it
+// doubles, up to 64 KiB.
 #pragma once
 
 #include <array>
@@ -45,11 +45,11 @@ class TcpReceiver {
 
   // Reads the available bytes, up to a few MiB, and returns their number. Returns an error if the
   // connection is over: the peer has sent CLOSE, the connection has ended, or the peer broke the
-  // protocol. Calls Events; if an event closes the path, stops at once.
+  // protocol. Calls Events. If an event closes the path, stops at once.
   absl::StatusOr<int64_t> Read(Channel& from);
   // See Endpoint::TryRecv, without `where`. Reads from the socket, but takes only this message.
-  // Other bytes stay in the buffer until Read. While `unparsed` returns true, the caller must call
-  // Read soon, because epoll does not report these bytes.
+  // Other bytes stay in the buffer until Read. If `unparsed` then returns true, the caller must
+  // call Read soon, because epoll does not report these bytes.
   Endpoint::Next TryRecv(Channel& from, const Envelope& envelope, Bytes into);
   bool unparsed(const Channel& from) const {
     return unparsed_ || (from.buffered() && !held_back()) || keeper_->streams().buffered();
@@ -99,8 +99,8 @@ class TcpReceiver {
   StreamKeeper* const keeper_;
   bool checksums_ = false;
   FrameSums sums_;          // sums of the frame whose header was parsed last
-  PayloadPart current_;     // the part of the arriving payload that is missing; none if `incoming`
-                            // is null
+  PayloadPart current_;     // the missing part of the arriving payload. No payload is arriving if
+                            // `incoming` is null
   PayloadPart whole_;       // the whole payload, of which current_ is the rest
   int64_t last_bytes_ = 0;  // length of the last payload
   std::unique_ptr<std::byte[]> buffer_;
@@ -108,8 +108,8 @@ class TcpReceiver {
   size_t begin_ = 0, end_ = 0;      // positions in the buffer: the bytes between them are not
                                     // parsed
   bool unparsed_ = false;           // TryRecv has read bytes that Parse has not yet seen
-  int looks_ = 0;                   // number of further failed polls before arrived bytes are
-                                    // acknowledged
+  int looks_ = 0;                   // arrived bytes are acknowledged after this many more failed
+                                    // polls
   int64_t written_ = 0;             // number of bytes that this side had sent when the last bytes
                                     // arrived
   bool held_back_ = false;          // Parse waits for streams

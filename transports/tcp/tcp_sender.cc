@@ -15,8 +15,8 @@
 namespace entrain {
 namespace {
 
-// Keeps one turn of the loop short. With checksums, the bytes of one turn are still in a cache when
-// they are written after their checksums were computed.
+// Keeps one turn of the loop short. With checksums, bytes are written soon after their checksums
+// were computed, while they are still in a cache.
 constexpr int64_t kBytesPerFlush = 1 << 20;
 constexpr int64_t kAtOnceBytes = 32 << 10;
 
@@ -236,8 +236,8 @@ int64_t TcpSender::WriteFrames(Channel& to, int64_t* asked) {
   return to.Send(parts, used);
 }
 
-// Writes a whole frame. Copies a tiny frame together first: that is cheaper than to describe the
-// frame's parts to the kernel.
+// Writes a whole frame. Copies the parts of a tiny frame together first. That is cheaper than to
+// pass several parts to the kernel.
 int64_t TcpSender::WriteFrame(Channel& to, const Frame& frame) {
   constexpr size_t kTiny = 512;
   std::byte tiny[sizeof(PacketHeader) + kTiny];

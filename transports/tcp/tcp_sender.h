@@ -1,10 +1,11 @@
-// The sending half of a tcp path: makes frames of the messages to send, and decides the order of
-// the frames. RendezvousSender has the order of the messages and the credit for eager messages.
+// The sending half of a tcp path. Makes frames of the messages to send, and decides the order of
+// the frames. RendezvousSender decides the order of the messages, and counts the credit for eager
+// messages.
 //
-// Order on the wire: all frames without data of a message (control messages, CTS, WITHDRAW and
-// others) are urgent and go first, then come messages in the order of RendezvousSender::Next.
-// Payloads are not copied to a staging buffer: one gathering write passes headers and the callers'
-// memory to the kernel, or to TLS, which encrypts into memory of its own.
+// Order on the wire: first the urgent frames (control messages, CTS, REFUSE, WITHDRAW, CLOSE, and
+// frames about streams), then the messages, in the order of RendezvousSender::Next. Payloads are
+// not copied into a staging buffer. One write passes several headers and parts of the callers'
+// memory to the kernel, or to TLS. (TLS encrypts into memory of its own.)
 #pragma once
 
 #include <array>
@@ -37,8 +38,9 @@ class TcpSender final : public Answers {
   RendezvousSender& outgoing() { return outgoing_; }
   bool awaiting() const { return outgoing_.awaiting(); }
   // See Endpoint::TrySend. Returns true if the message was copied. Returns false if the socket
-  // might take only a part of it, because it may be long until the next Flush. If the socket
-  // nevertheless takes only a part (the kernel lacks memory), copies the rest for the next Flush.
+  // might take only a part of the message, because the next Flush may be long after this call. If
+  // the socket nevertheless takes only a part (the kernel lacks memory), copies the rest for the
+  // next Flush.
   bool TrySend(Channel& to, const Envelope& envelope, ConstBytes bytes);
   void Control(absl::string_view text) { Urgent({.type = PacketType::kControl}, text); }
   void ClearToSend(uint64_t message) override {
@@ -68,7 +70,7 @@ class TcpSender final : public Answers {
   // Returns true if the first connection, `to`, waits until its socket takes more bytes.
   bool framed(const Channel& to) const { return count_ > 0 || to.unsent(); }
   // Returns true if Flush will complete a message. With TLS, the last bytes of a message may reach
-  // the kernel later than in the write that took them, even during a read of the connection.
+  // the kernel later than in the write that took them. That may even happen during a read.
   bool due(const Channel& to) const { return IsDue(to) || streams_->due(); }
   // Returns the sum of the lengths of all payloads, since the path began, that were large enough
   // for a stream.
@@ -102,8 +104,8 @@ class TcpSender final : public Answers {
     }
   };
   // With TLS: bytes of a message that are encrypted but may not have reached the kernel. A message
-  // is completed only when the kernel has all its bytes, because after the completion perhaps
-  // nobody calls Flush.
+  // completes only when the kernel has all its bytes, because the caller may stop calling Flush
+  // after the completion.
   struct Unsent {
     Outgoing* send;  // null: the message is over
     int64_t bytes;
@@ -152,7 +154,7 @@ class TcpSender final : public Answers {
   std::array<Frame, kFrames> frames_;  // a ring
   size_t first_ = 0, count_ = 0;
   std::deque<Unsent> unsent_;
-  int64_t first_written_ = 0;  // number of bytes of the first frame, including its header, that are
+  int64_t first_written_ = 0;  // number of bytes of the first frame, with its header, that are
                                // already written
   int64_t framed_bytes_ = 0;
   bool checksums_ = false;

@@ -1,4 +1,5 @@
-// What the paths of one tcp transport share, and the interface from a path to its transport.
+// The state that the paths of one tcp transport share, and the interface from a path to its
+// transport.
 #pragma once
 
 #include <memory>
@@ -39,8 +40,8 @@ class TcpShared {
   virtual ~TcpShared() = default;
   // Called when the endpoint's connections are established.
   virtual void OnConnected(TcpEndpoint* endpoint, PathSockets sockets) = 0;
-  // Called when the peer has dialled a further connection beside `connection`. Returns false, and
-  // leaves `channel` alone, if there is no such path.
+  // Called when the peer has dialled a further connection of the path whose first connection is
+  // `connection`. Returns false, and leaves `channel` alone, if this path is not connected.
   virtual bool OnFurther(const PeerId& peer, const ConnectionId& connection, Channel* channel) = 0;
   // Called when the endpoint needs one more stream. OnStreamDialled must report the result.
   virtual void DialStream(TcpEndpoint* endpoint) = 0;

@@ -34,8 +34,9 @@ constexpr uint32_t kNoMore = ~uint32_t{0};
 // Longer measured round trips are caused by a queue or by losses, not by the path.
 constexpr int64_t kLongestRoundTrip = kSecond;
 
-// On one host there is no other traffic to share with. A congestion control that paces (BBR, the
-// default of some hosts) doubles the time. Every kernel has Reno, and lets every user choose it.
+// On one host, no other traffic needs a share of the bandwidth, and a congestion control that paces
+// (BBR, the default of some hosts) doubles the time. Reno does not pace. Every kernel has Reno, and
+// lets every user choose it.
 constexpr absl::string_view kCongestionControl = "reno";
 
 void PaceNothing(int fd) {
@@ -69,8 +70,8 @@ absl::Status TcpSockets::Open(PathSockets sockets, const KeepAlive& keep_alive) 
   first_ = std::move(sockets.first);
   id_ = sockets.id;
   line_.Attach(std::move(sockets.line), sockets.checksums, keep_alive);
-  // Without this, a setting of the host may limit unsent bytes, and the socket takes fewer bytes
-  // than it has room for.
+  // Without this option, a setting of the host may limit unsent bytes. The socket would then take
+  // fewer bytes than it has room for.
   SetOption(first_.fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1);
   one_host_ = OfOneHost(first_.fd());
   if (one_host_) {
@@ -103,8 +104,8 @@ void TcpSockets::CloseLine() {
   }
 }
 
-// The kernel's other values include a wait behind data. On one host the kernel only measures how
-// long segments were left unacknowledged.
+// Uses the minimum, because the kernel's other values include waits behind data. Returns 0 on one
+// host, because the kernel there only measures how long segments were left unacknowledged.
 int64_t TcpSockets::round_trip_ns() const {
   tcp_info info{};
   socklen_t bytes = sizeof(info);

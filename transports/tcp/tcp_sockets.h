@@ -1,5 +1,5 @@
-// The sockets of a connected path: its first connection, its control line and its streams. Sets
-// their options, and registers with epoll the events for which each of them waits.
+// The sockets of a connected path: its first connection, its control line and its streams. Sets the
+// options of the sockets, and registers with epoll the events for which each socket waits.
 //
 // Thread safety: none.
 #pragma once
@@ -49,16 +49,17 @@ class TcpSockets {
 
   // Sets the options of streams that were added since the last call, and registers them with epoll.
   absl::Status TakeStreams();
-  // Registers exactly the events for which the sockets wait: input of the first connection if
-  // `input`, room in it if `room`. The control line and the streams know their events themselves.
+  // Registers exactly the events for which the sockets wait. For the first connection, these are
+  // input if `input`, and room in its send buffer if `room`. The control line and the streams know
+  // their events themselves.
   absl::Status Watch(bool input, bool room);
-  // Adds the events for which the sockets wait, without room in the first connection. Events that
+  // Adds the events for which the sockets wait, except room in the first connection. Events that
   // are not wanted any more stay registered, because a change costs a system call.
   absl::Status WatchAlso(bool input);
   // Returns true if epoll reports room in the first connection.
   bool watches_room() const;
   // Must be called when epoll has reported `fd`. If `fd` is a stream that has ended and has nothing
-  // to deliver, epoll does not report it again.
+  // to deliver, removes it from epoll.
   void DropEndedStream(int fd);
 
   // Ends the sending direction of the first connection and the streams (EndSending).
@@ -69,8 +70,8 @@ class TcpSockets {
 
  private:
   absl::Status Add(int fd, uint32_t events);
-  // Registers the events of all sockets: `first` of the first connection. Of the events registered
-  // before, those in `kept` stay; on the control line none.
+  // Registers the events of all sockets. `first` are the events of the first connection. Events
+  // that were registered before and are in `kept` stay registered, except on the control line.
   absl::Status Register(uint32_t first, uint32_t kept);
   absl::Status Change(int fd, uint32_t events, uint32_t* watched);
   void Remove(int fd);
@@ -87,9 +88,9 @@ class TcpSockets {
   std::vector<uint32_t> watched_streams_;
 };
 
-// Ends the sending direction of a connection. First reads and discards the peer's bytes, because
-// closing a socket with unread bytes resets the connection, and the peer could lose the last
-// message.
+// Ends the sending direction of a connection. Then reads and discards bytes that the peer has sent:
+// closing a socket with unread bytes would reset the connection, and the peer could lose this
+// side's last message.
 void EndSending(int fd);
 
 }  // namespace entrain

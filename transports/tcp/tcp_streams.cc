@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kBytesPerRead = 4 << 20;  // keeps one turn of the loop short
 
-// Calls `each(stream, at, bytes)` for every slice of `payload` bytes, in order.
+// Calls `each(stream, at, bytes)` for every slice of a payload of `payload` bytes, in order.
 template <typename Each>
 void ForSlices(unsigned streams, int64_t payload, Each each) {
   const int64_t slices = std::popcount(streams);

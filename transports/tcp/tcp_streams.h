@@ -1,10 +1,10 @@
 // The streams of a path: further connections between the two processes, which carry only slices of
 // payloads. The header of a payload goes on the path's first connection and names the streams. A
-// stream carries slices in the order of the headers. So messages match in the order sent, even if
-// one stream is slower than another.
+// stream carries slices in the order of the headers. So messages are matched in the order sent,
+// even if one stream is slower than another.
 //
-// Sending and receiving are independent of each other. TcpSender passes in payloads, and
-// TcpReceiver passes in the memory for slices.
+// Sending and receiving are independent of each other. TcpSender provides the payloads, and
+// TcpReceiver provides the memory for received slices.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace entrain {
 class TcpStreams {
  public:
   static constexpr int kMost = 16;
-  // A smaller payload does not use streams, and no slice is made smaller than this.
+  // A payload smaller than this does not use streams, and no slice is smaller than this.
   static constexpr int64_t kLeastPayload = 32 << 10;
 
   int count() const { return static_cast<int>(streams_.size()); }
@@ -35,17 +35,19 @@ class TcpStreams {
   void Add(Channel channel);
   void CloseAll();
 
-  // ---- Sending Makes the first `streams` streams carry payloads; 0: none.
+  // ---- Sending
+  // Makes the first `streams` streams carry payloads; 0: none.
   void Use(int streams) { in_use_ = streams; }
   int in_use() const { return in_use_; }
   bool Carry(int64_t payload) const { return in_use_ > 0 && payload >= kLeastPayload; }
-  // Chooses streams for a payload of this many bytes, and returns one bit for each. A stream is
-  // free if it has no slice to write. Chooses the free streams with the fewest bytes under way.
-  // Returns 0 if fewer than half of the wanted streams are free, because the slices would then take
-  // too long.
+  // Chooses streams for a payload of this many bytes. Returns a mask with one bit for each chosen
+  // stream. A stream is free if it has no slice to write. Chooses the free streams with the fewest
+  // bytes under way. If fewer than half of the wanted streams are free, returns 0, because too few
+  // streams would take too long.
   uint16_t For(int64_t payload) const;
-  // Give: assigns slices of the payload to `streams`. Start: allows Write to write these slices.
-  // Start must be called after the header was written. The memory belongs to the message `send`.
+  // Give assigns slices of the payload to `streams`. Start allows Write to write these slices, and
+  // must be called after the payload's header was written. The memory belongs to the message
+  // `send`.
   void Give(uint16_t streams, Outgoing* send, ConstBytes payload);
   void Start(uint16_t streams);
   // Returns true if a stream has bytes to write, or a written slice that Write must still report.
@@ -55,8 +57,8 @@ class TcpStreams {
   // Writes as many bytes as the sockets take, and returns their number. When the kernel has all
   // bytes of a slice, reports the slice to `queue` (RendezvousSender::Taken).
   absl::StatusOr<int64_t> Write(RendezvousSender* queue);
-  // Must be called for a `send` that is over. Copies the unsent rest of its slices, which is later
-  // sent from the copy. Returns true if there was such a rest.
+  // Must be called for a `send` that is over. Copies the unsent rest of its slices; later writes
+  // use the copy. Returns true if there was such a rest.
   bool Disown(const Outgoing* send);
 
   // ---- Receiving
@@ -78,13 +80,13 @@ class TcpStreams {
   // Returns the epoll events for which to wait.
   uint32_t Interest(int stream) const;
 
-  // Measures the first `streams` streams, or the connection `first` if `streams` is 0. bytes: the
-  // sum of the bytes acknowledged since the connections began. busy_ns: the time during which a
-  // connection had bytes under way; the longest of the connections' times. A value shrinks only if
-  // a connection has ended.
+  // Measures the first `streams` streams. If `streams` is 0, measures the connection `first`.
+  // bytes: the sum of the bytes acknowledged since the connections began. busy_ns: the time during
+  // which a connection had bytes under way; of several connections, the longest time. A value
+  // becomes smaller only if a connection has ended.
   struct Progress {
     int64_t bytes = 0, busy_ns = 0;
-    int64_t round_trip_ns = 0;  // longest of the connections' shortest round trips
+    int64_t round_trip_ns = 0;  // each connection's shortest round trip; of several, the longest
   };
   Progress Measure(int first, int streams) const;
 
@@ -95,7 +97,7 @@ class TcpStreams {
     ConstBytes slice;
     int64_t whole = 0;         // length of the whole slice
     Outgoing* send = nullptr;  // the message of the slice, until the kernel has all bytes of the
-                               // slice; null: no message waits
+                               // slice; else null
     std::string owned;         // a copy of the slice's rest, if the caller has got its memory back
     bool started = false;
     std::deque<PayloadPart> expected;

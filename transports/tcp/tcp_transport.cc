@@ -19,11 +19,10 @@
 namespace entrain {
 namespace {
 
-constexpr int kDirectReads =
-    4;  // up to this number of sockets, the sockets are read directly; if there are more, Poll asks
-        // epoll
-constexpr unsigned kScanEvery =
-    32;  // in each kScanEvery-th call, Poll asks epoll about all sockets
+// Up to this number of sockets, Poll reads the sockets directly. If there are more, it asks epoll.
+constexpr int kDirectReads = 4;
+// In each kScanEvery-th call, Poll asks epoll about all sockets.
+constexpr unsigned kScanEvery = 32;
 
 class TcpTransport final : public Transport, public TcpShared {
  public:
@@ -132,7 +131,7 @@ int TcpTransport::ReadUnparsed() {
 }
 
 // Reads the sockets from which a message is expected. All other events (control, early messages,
-// the peer's end, strangers) may wait for a call of Poll that asks epoll.
+// the peer's end, strangers) may wait until Poll asks epoll.
 int TcpTransport::ReadExpected() {
   TcpEndpoint* direct[kDirectReads];
   int count = 0;
@@ -144,9 +143,9 @@ int TcpTransport::ReadExpected() {
       direct[count++] = endpoint;
     }
   }
-  // Asks epoll after a sleep, because any socket may have woken the thread. Otherwise asks only in
-  // some turns: for a caller that waits for another transport, epoll would cost more than the rest
-  // of the turn.
+  // After a sleep, asks epoll, because any socket may have woken the thread. Otherwise asks epoll
+  // only in some turns: if the caller waits for another transport, epoll would cost more than the
+  // rest of the turn.
   if (std::exchange(armed_, false) || acceptor_.meeting() || ++turn_ % kScanEvery == 0) {
     return Scan();
   }

@@ -26,13 +26,13 @@ constexpr unsigned kLeastMajor = 1, kLeastMinor = 13;
 constexpr const char* kWhileLoading[] = {"UCX_MEM_EVENTS=n", "UCX_HANDLE_ERRORS=none"};
 
 // Adds variables to the environment while the object lives. Variables that are already set keep
-// their values. Other threads may read variables meanwhile, because the object replaces the array
-// `environ` and does not change it. If another thread sets a variable meanwhile, the new value is
-// lost.
+// their values. While the object lives, other threads may read variables: the object replaces the
+// array `environ`, and does not change the old array. If another thread sets a variable in this
+// time, the new value is lost.
 class LargerEnvironment {
  public:
   explicit LargerEnvironment(absl::Span<const char* const> variables) : usual_(environ) {
-    // never freed: another thread may be reading an old array
+    // never freed, because another thread may still read an old array
     static auto* const kept = new std::deque<std::vector<char*>>();
     std::vector<char*>* const larger = &kept->emplace_back();
     for (char** each = usual_; each != nullptr && *each != nullptr; ++each) {

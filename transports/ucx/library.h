@@ -1,5 +1,5 @@
-// The functions of libucp that this folder calls, found at run time. Nothing is linked with UCX;
-// only its headers are needed to build.
+// The functions of libucp that this folder calls, looked up at run time. The build needs only UCX's
+// headers, and links nothing with UCX.
 #pragma once
 
 #include <ucp/api/ucp.h>

@@ -1,4 +1,4 @@
-// The receiving half of a ucx path: assigns packets to their messages, and copies payloads to the
+// The receiving half of a ucx path. Assigns packets to their messages, and copies payloads to the
 // receives' buffers.
 //
 // Thread safety: none.

@@ -1,9 +1,9 @@
-// The sending half of a ucx path: makes packets of the messages to send, and decides the order of
-// the packets. RendezvousSender has the order of the messages and the credit for eager messages.
+// The sending half of a ucx path. Makes packets of the messages to send, and decides the order of
+// the packets. RendezvousSender decides the order of the messages, and counts the credit for eager
+// messages.
 //
-// Order: packets without data of a message (proof, control, CTS, WITHDRAW and others) are urgent
-// and go first, then come messages in the order of RendezvousSender::Next. A send is done when UCX
-// has packed its last byte.
+// Order: first the urgent packets (CONTROL, CTS, REFUSE and WITHDRAW), then the messages, in the
+// order of RendezvousSender::Next. A send is done when UCX has packed the last byte of its message.
 //
 // Thread safety: none.
 #pragma once
@@ -46,7 +46,7 @@ class Sender final : public Lender, public Answers {
 
   // Fails the sends to the peer's context `theirs` with `why`.
   void Revoke(Context theirs, const absl::Status& why);
-  // Fails all messages. Afterwards the object does not use the wire any more. Returns the control
+  // Fails all messages. Afterwards this object does not use the wire any more. Returns the control
   // messages that were not sent.
   std::deque<std::string> FailAll(const absl::Status& why);
 

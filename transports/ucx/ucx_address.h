@@ -1,6 +1,6 @@
 // The published address of a process: "MAJOR.MINOR/PID@NAME/PIDS/SCOPE/WORKER/HOST". PIDS denotes
-// the PID namespace of PID. SCOPE is "net", or "host" for a process that only processes of its host
-// can reach. WORKER is UCX's address of the worker in base64.
+// the PID namespace of PID. SCOPE is "net". It is "host" if only processes of the same host can
+// reach this process. WORKER is UCX's address of the worker in base64.
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ struct UcxAddress {
   static absl::StatusOr<UcxAddress> Parse(absl::string_view text);
   std::string ToString() const;
   std::string process() const;  // "812@node7"
-  // Returns true if a process with this address and one with `other` can have a path. The two sides
-  // get the same answer.
+  // Returns true if processes with these two addresses can have a path. The two sides get the same
+  // answer.
   bool Reaches(const UcxAddress& other) const;
 };
 

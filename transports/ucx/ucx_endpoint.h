@@ -2,9 +2,9 @@
 //
 //   hello of both ──> proof of both ──> up ──Close, CLOSE of the peer, or failure──> ended
 //
-// Both sides know the peer's worker address from the start, so each makes an endpoint of UCX at
-// once and sends HELLO. Until the handshake (lib/net/handshake.h) is done, an endpoint trusts no
-// other packet.
+// Both sides know the peer's worker address from the start. So each side creates an endpoint of UCX
+// at once, and sends HELLO. Before the handshake (lib/net/handshake.h) is done, an endpoint accepts
+// no other packets than HELLO, PROOF and CLOSE.
 #pragma once
 
 #include <cstdint>

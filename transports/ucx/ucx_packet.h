@@ -2,7 +2,7 @@
 // and a payload of at most 60 KiB.
 //
 //   +-----------------------------------------------------+
-//   |                       packet                        |  0   transports/packet.h; `streams` is 0
+//   |                       packet                        |  0   transports/packet.h, streams = 0
 //   +-----------------------------------------------------+
 //   |                        path                         |  48  receiver's number; HELLO: 0
 //   +-----------------------------------------------------+
@@ -30,8 +30,8 @@ struct Header {
 static_assert(sizeof(Header) == 64, "the layout on the wire");
 
 // Names the sender and the receiver of a HELLO. `path` is the number that packets of this path to
-// `from` must carry. The number is random, because after the handshake only this number
-// distinguishes the peer's packets from a stranger's packets.
+// `from` must carry. The number is random: after the handshake, nothing else distinguishes the
+// peer's packets from a stranger's packets.
 struct Card {
   PeerId from{}, to{};
   uint64_t path = 0;

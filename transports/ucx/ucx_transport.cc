@@ -26,14 +26,15 @@ namespace entrain {
 namespace ucx {
 namespace {
 
-constexpr int64_t kDepartTime = kSecond;  // limit of the wait for the peer's answer to CLOSE
+constexpr int64_t kDepartTime = kSecond;  // limit of the wait for the peer's CLOSE
 // time limit for the last messages when the transport is destroyed
 constexpr int64_t kLastWords = 20 * kMillisecond;
 constexpr int64_t kConnecting = 500 * kMillisecond;  // time limit, when the transport is destroyed,
                                                      // for peers that have not connected
-constexpr int64_t kLookAgain = 500 * kMicrosecond;   // sleep at most this long, because UCX does
-                                                     // not wake a thread when room becomes free
-// interval between two looks at processes while the transport is polled
+constexpr int64_t kLookAgain = 500 * kMicrosecond;   // longest sleep while UCX has unsent packets:
+                                                     // UCX does not wake a thread when room becomes
+                                                     // free
+// interval between two checks of the peers' processes while the transport is polled
 constexpr int64_t kLookEvery = kMillisecond;
 constexpr unsigned kPollsPerClock = 8;
 constexpr size_t kMaxArrivals = 4096;
@@ -125,8 +126,8 @@ UcxTransport::~UcxTransport() {
       worker_->Progress();
     }
   };
-  // Waits until the connections are established: if a peer disappears before, UCX 1.13 ends this
-  // process.
+  // Waits until the connections are established: if a peer disappears before that, UCX 1.13 ends
+  // this process.
   progress_while([](Wire* wire) { return !wire->Connected(); }, kConnecting);
   progress_while(
       [](Wire* wire) {
@@ -148,7 +149,8 @@ UcxTransport::~UcxTransport() {
     wire->Abandon();
   }
   wait_->Remove(worker_->event_fd());
-  // Destroyed before the wires, because the worker may still call them for cancelled requests.
+  // The worker is destroyed before the wires, because it may still call them for cancelled
+  // requests.
   worker_.reset();
 }
 
@@ -186,8 +188,8 @@ absl::StatusOr<std::unique_ptr<Endpoint>> UcxTransport::Connect(const PeerId& pe
   return endpoint;
 }
 
-// Watches the peer's process by a pidfd. UCX also checks processes, but for UCX a dead process
-// counts as alive until its parent has waited for it.
+// Watches the peer's process by a pidfd. UCX also checks processes, but takes a dead process for
+// alive until its parent has waited for it.
 void UcxTransport::WatchProcess(Wire* wire, const UcxAddress& peer) {
   if (!address_.pids.empty() && peer.pids == address_.pids) {
     Fd fd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));  // close-on-exec by default
@@ -220,7 +222,7 @@ void UcxTransport::OnDestroyed(UcxEndpoint* endpoint) {
   std::replace(endpoints_.begin(), endpoints_.end(), endpoint, static_cast<UcxEndpoint*>(nullptr));
 }
 
-// If the peer has not yet sent HELLO, this side cannot send CLOSE to it, so the deadline is longer.
+// If the peer has not yet sent HELLO, this side cannot send CLOSE yet. So the deadline is longer.
 Deadline UcxTransport::DepartBy(const Wire& wire) const {
   return Deadline::After(wire.introduced() ? kDepartTime : config_.connect_timeout_ns,
                          *config_.clock);
@@ -315,14 +317,13 @@ bool UcxTransport::Unsettled() const {
   });
 }
 
-// Handles wires that have failed, take too long, or are departing.
+// Handles wires that have failed, take too long to connect, or are departing.
 int UcxTransport::TendWires() {
   int events = 0;
   const int64_t now = quiet_ ? 0 : config_.clock->Now();
   for (size_t i = 0; i < wires_.size();) {
     Wire* const wire = wires_[i].get();
-    // If the worker has nothing more to report, the last packets of the dead process have been
-    // handled.
+    // When the worker has no more work, the last packets of the dead process have been handled.
     if (wire->dead() && !progressed_) {
       wire->Fail(AsPeerEnded(absl::UnavailableError("its process died")));
     }
@@ -364,8 +365,8 @@ int UcxTransport::Poll() {
   wait_->ClearTimer();
   endpoints_.erase(std::remove(endpoints_.begin(), endpoints_.end(), nullptr), endpoints_.end());
   int events = 0;
-  // After a sleep this block also runs if there is no path, because the event that woke the thread
-  // must be consumed.
+  // After a sleep, this block also runs if there is no path: the event that woke the thread must be
+  // consumed.
   const bool woken = std::exchange(armed_, false);
   if (woken || !wires_.empty()) {
     if (woken || TimeToLook()) {

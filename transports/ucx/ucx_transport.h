@@ -13,9 +13,9 @@ namespace entrain {
 
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const TransportConfig& config,
                                                               Events* events);
-// Returns the reason why this process does not use ucx, or OK. One reason is that UCX cannot be
-// loaded. The other is that there is no RDMA device and the user has not `named` ucx: tcp and shm
-// are then faster.
+// Returns OK, or the reason why this process does not use ucx. It does not use ucx if UCX cannot be
+// loaded, or if no transport of UCX may be used. If no RDMA device is up, it uses ucx only if the
+// user has `named` ucx, because tcp and shm are then faster.
 absl::Status UcxAbsence(bool named);
 
 }  // namespace entrain

@@ -15,15 +15,15 @@ struct Ways {
   bool sm = false;   // UCX's shared memory
 };
 
-// Returns the transports that UCX_TLS allows. `asked` is its value. If it is not set, all
-// transports except shared memory and tcp are allowed. tcp is allowed only if the text names it;
-// "all" or a list of exclusions does not allow tcp.
+// Returns the transports that UCX_TLS allows. `asked` is the value of UCX_TLS. If it is not set,
+// all transports except shared memory and tcp are allowed. tcp is allowed only if the value names
+// tcp. "all" or a list of exclusions does not allow tcp.
 Ways WaysOf(const std::optional<std::string>& asked);
 
-// Returns true if `tls` allows one of these transports.
+// Returns true if `tls` allows one of `transports`, a list with commas.
 bool Allows(absl::string_view tls, absl::string_view transports);
 
-// Returns the error for a process that has no transport to another process.
+// Returns the error for a process that may use no transport of UCX to other processes.
 absl::Status NoWay();
 
 }  // namespace entrain::ucx

@@ -11,8 +11,8 @@ namespace entrain::ucx {
 
 namespace {
 
-// The most packets that may overtake a packet. (UCX keeps the order of packets only within one
-// lane, and may use several lanes.)
+// The most packets that may overtake a packet. (UCX may send over several of its own lanes, and
+// keeps the order of packets only within one of them.)
 constexpr size_t kMaxAhead = 4096;
 
 }  // namespace

@@ -3,10 +3,10 @@
 //
 //   open --Depart--> departing --the peer said CLOSE, failure, or time--> closing --> closed
 //
-// UCX keeps the memory that it gets for a send until the send is done; there is no way to take it
-// back. Therefore this class never gives the caller's memory to UCX. It copies a payload of up to
-// kSmall bytes. A larger payload is packed in a callback from UCX: out of the caller's memory or,
-// after Recall, out of a copy.
+// UCX uses the memory of a send until the send is done, and a send cannot be cancelled. So this
+// class never gives the caller's memory to UCX. It copies a payload of up to kSmall bytes. For a
+// larger payload, UCX calls a callback that packs the payload into UCX's buffers. The callback
+// reads the caller's memory or, after Recall, a copy.
 //
 // Thread safety: none.
 #pragma once
@@ -57,8 +57,8 @@ class Wire {
   uint64_t path() const { return path_; }  // the number that packets to this side must carry
   UcxEndpoint* owner() const { return owner_; }
   const absl::Status& failure() const { return failure_; }  // error of the connection
-  // WatchProcess stores a pidfd of the peer's process. process_fd returns it; it is readable once
-  // the process is dead. -1: there is none. ProcessDied makes dead() return true.
+  // WatchProcess stores a pidfd of the peer's process. process_fd returns this pidfd, or -1 if
+  // there is none. It is readable once the process is dead. ProcessDied makes dead() return true.
   void WatchProcess(Fd fd) { process_ = std::move(fd); }
   int process_fd() const { return process_.get(); }
   void ProcessDied() { process_.Reset(), dead_ = true; }
@@ -73,16 +73,16 @@ class Wire {
   void Recall(uint64_t message);
 
   // Must be called with each received packet. Returns true if the packet is the next in order.
-  // Otherwise the packet was kept until its turn, when Next returns it, or it breaks the protocol
-  // and the wire has failed.
+  // Otherwise either the packet came too early, and Next will return it in its turn, or the packet
+  // breaks the protocol, and the wire has failed.
   bool Arrived(const Header& header, ConstBytes payload);
   bool Next(PacketHeader* header, std::string* payload);
   // Sets the peer's number for this path, from its HELLO.
   void Introduce(uint64_t path) { peer_path_ = path; }
   bool introduced() const { return peer_path_ != 0; }
 
-  // Must be called when the owner has ended. Sends its last control messages and CLOSE with `why`,
-  // if that is possible before `by`.
+  // Must be called when the owner has ended. Flush then sends the owner's last control messages and
+  // CLOSE with `why`, if that is possible before `by`.
   void Depart(std::deque<std::string> controls, absl::string_view why, Deadline by);
   bool closing() const { return closing_; }
   Deadline depart_by() const { return depart_by_; }
@@ -93,9 +93,9 @@ class Wire {
   // Returns true if UCX does not use any memory of this wire any more.
   bool closed() const { return closing_ && close_request_ == nullptr && pending_ == 0; }
   // For the destruction of the transport. Returns true if the connection is established, or will
-  // never be.
+  // never be established.
   bool Connected() const;
-  // Starts a flush of UCX's endpoint for the last messages if necessary. Returns true if the
+  // If necessary, starts a flush of UCX's endpoint for the last messages. Returns true if these
   // messages have been sent as far as possible.
   bool Flushed();
   void StartClose();

@@ -22,9 +22,11 @@ struct Setting {
 };
 constexpr char kMm[] = "posix,sysv";
 constexpr Setting kSettings[] = {
-    // The time until UCX notices a peer's death that no socket reports: three rounds in a second.
+    // If no socket reports a peer's death, UCX notices it by keep-alive. Within a second, there are
+    // three rounds.
     {"KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "250ms", nullptr},
-    // The caller's memory is never registered, so UCX need not know when it is freed.
+    // The caller's memory is never registered with UCX, so UCX need not know when this memory is
+    // freed.
     {"MEMTYPE_CACHE", "MEMTYPE_CACHE", "MEMTYPE_CACHE", "n", nullptr},
     {"RCACHE_ENABLE", "RCACHE_ENABLE", "RCACHE_ENABLE", "n", nullptr},
     // Without this setting UCX does not use shared memory for endpoints that report failures.
@@ -40,8 +42,8 @@ constexpr Setting kSettings[] = {
 ucs_status_t OnMessage(void* arg, const void* header, size_t header_bytes, void* data, size_t bytes,
                        const ucp_am_recv_param_t* param) {
   Header packet;
-  // Drops messages of other programs, and messages by UCX's own rendezvous, because this library
-  // sends only whole messages.
+  // Drops messages of other programs, and messages that arrive by UCX's own rendezvous. This
+  // library does not use UCX's rendezvous.
   if (header_bytes == sizeof(packet) && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
     std::memcpy(&packet, header, sizeof(packet));
     static_cast<Sink*>(arg)->OnPacket(packet, {static_cast<const std::byte*>(data), bytes});

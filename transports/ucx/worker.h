@@ -24,8 +24,8 @@ class Sink {
 
 class Worker {
  public:
-  // `devices` is used as UCX_NET_DEVICES if the user has not set it; if `devices` is empty, UCX
-  // chooses. `sink` must outlive the object.
+  // `devices` is the value of UCX_NET_DEVICES if the user has not set this variable. If `devices`
+  // is empty, UCX chooses. `sink` must outlive the object.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(const std::string& devices, Sink* sink);
   // Also destroys all endpoints.
   ~Worker();
@@ -40,7 +40,7 @@ class Worker {
   ucp_datatype_t packed() const { return packed_; }
   // Returns a descriptor that is readable if an event has happened since Arm returned true.
   int event_fd() const { return event_fd_; }
-  // Does pending work of UCX, up to a limit. Returns false if there was none.
+  // Does pending work of UCX, up to a limit. Returns false if there was no work.
   bool Progress();
   // Arms event_fd. Returns false if UCX already has work, so that the caller must not sleep.
   bool Arm() { return library_->ucp_worker_arm(worker_) == UCS_OK; }
