@@ -62,7 +62,7 @@ up() {
   ip -n "$switch" link set bridge up
   for ((i = 0; i < nodes; ++i)); do
     ip netns add "$name-$i"
-    local outer=port$i # the node's link; with a delay, the forwarder lies between it and the bridge's port
+    local outer=port$i # the link's end in the switch's namespace; with a delay, delay-frames connects it to port$i
     if [ "$delay" -gt 0 ]; then
       outer=near$i
       ip -n "$switch" link add "far$i" type veth peer name "port$i"
@@ -78,7 +78,8 @@ up() {
   done
 }
 
-# A frame from node to node passes two of these pairs, and so does the answer.
+# Starts delay-frames. A frame and its answer each pass two pairs of interfaces. So each pair delays a frame by a quarter
+# of the round trip.
 lengthen() {
   local pairs=() i
   for ((i = 0; i < nodes; ++i)); do pairs+=("near$i:far$i"); done
@@ -89,7 +90,7 @@ lengthen() {
   [ "$said" = ready ] || { echo "cluster.sh: --delay: $build/bench/delay-frames does not forward" >&2; exit 1; }
 }
 
-each_connection() { # RATE; commands for tc
+each_connection() { # RATE; prints commands for tc
   echo "qdisc replace dev eth0 root handle 1: htb default 2 r2q 1000"
   echo "class add dev eth0 parent 1: classid 1:1 htb rate $1 burst $burst"
   echo "class add dev eth0 parent 1:1 classid 1:2 htb rate $1 burst $burst"
@@ -97,8 +98,8 @@ each_connection() { # RATE; commands for tc
   for ((class = 256; class < 512; ++class)); do
     printf 'class add dev eth0 parent 1:1 classid 1:%x htb rate %s burst %s\n' "$class" "$connection" "$burst"
   done
-  # Class 1:100 and the lower byte of (source port + destination port), for a packet without IP
-  # options.
+  # Computes the class of a packet: 1:100 plus the lower byte of (source port + destination port). Expects no IP options
+  # in the packet.
   echo 'filter add dev eth0 parent 1: prio 1 protocol ip bpf bytecode' \
     '"7,40 0 0 34,7 0 0 0,40 0 0 36,12 0 0 0,84 0 0 255,68 0 0 65792,22 0 0 0"'
 }
@@ -119,7 +120,7 @@ shape() { # RATE
 
 export ENTRAIN_INSECURE=${ENTRAIN_INSECURE:-1}
 exec 3>&1 4> /dev/null
-run() { # COMMAND...; only rank 0 may speak on stdout. Fails if a rank does.
+run() { # COMMAND...; only rank 0 writes to stdout. Fails if a rank fails.
   ranks=()
   for ((i = 0; i < nodes; ++i)); do
     RANK=$i WORLD_SIZE=$nodes LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.77.0.1 MASTER_PORT=29400 \

@@ -35,8 +35,7 @@ QUICK = {**FULL, "collectives": "all_reduce,reduce_scatter,all_gather,broadcast"
          "at_once": 5, "rounds": 2, "budget": 0.03}
 GLOO_HAS = tuple(MANY.split(","))
 FLOOR_HAS = ("all_reduce", "reduce_scatter", "all_gather", "send_recv")
-# Gloo's busy-polling pairs never yield, which makes them useless if ranks share cores. On this
-# machine they also hang in large transfers.
+# Gloo's busy-polling pairs never yield, so they are not measured if ranks share cores. In larger transfers they have hung.
 GLOO_SYNC_MOST = 4 << 20
 BAD_USAGE = 2
 
@@ -46,7 +45,7 @@ def to_bytes(size):
 
 
 class Command:
-    """A program with its arguments. If `ours`, its failure makes this program fail."""
+    """A program with its arguments. If `ours` is true, compare.py fails if the program fails."""
 
     def __init__(self, library, words, timeout, ours=False):
         self.library, self.words, self.timeout, self.ours = library, [str(word) for word in words], timeout, ours
@@ -67,7 +66,7 @@ def how_it_ended(code):
 
 
 def measure(words, timeout):
-    """Returns the JSON lines that a program wrote, then one line about its failure or None, then its exit code or None."""
+    """Runs a program. Returns its JSON lines, one line about its failure or None, and its exit code or None."""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, "lines")
         file.touch()
@@ -103,7 +102,7 @@ def size_groups(options, collective):
 
 
 def commands(options, collective, ranks, group):
-    """Returns the commands of one turn."""
+    """Returns the commands that measure one group of sizes once."""
 
     def arguments(sizes):
         words = [collective, "-n", ranks, "--budget", options.budget]
@@ -112,7 +111,7 @@ def commands(options, collective, ranks, group):
         return words
 
     def peer(name, words, programs=1):
-        # The program has a time limit of its own. If it does not end in time, it is killed.
+        # The program has a time limit of its own. If the program does not end by itself, measure() kills it.
         return Command(name, [*words, "--timeout", options.timeout], options.timeout * programs + 15)
 
     bench = {name: options.build / f"bench/{name}-bench" for name in ("floor", "openmpi", "mpich", "gloo")}
@@ -137,8 +136,8 @@ def commands(options, collective, ranks, group):
 
 
 def run(options, keep):
-    """Returns all lines, the failures of Entrain, and the failures of the other programs. Calls `keep` with each line at
-    once."""
+    """Returns all lines, the failures of Entrain, and the failures of the other programs. After each command, passes its
+    lines to `keep`."""
     lines, failures, notes, unable = [], [], [], set()
     for ranks in map(int, options.ranks.split(",")):
         for collective in options.collectives.split(","):

@@ -8,22 +8,23 @@ import statistics
 OURS, FLOOR = "entrain", "floor"
 TRANSPORTS = ("shm", "tcp")
 FLOOR_OVER = "shm"
-EVEN = 1.05  # times whose ratio is at most this count as equal
+EVEN = 1.05  # two times count as equal if their ratio is at most EVEN
 FLOOR_GOAL = 1.15
-FAR = 2  # times the usual time of a meeting
+FAR = 2  # meet_us above FAR times its usual value: the cores were far apart
 COLUMNS = ["collective", "ranks", "bytes", "library", "transport", "algorithm", "rounds", "median_us", "fastest_us",
            "slowest_us", "p95_us", "algbw_gbs", "busbw_gbs"]
 
 
 def measured(lines):
-    """Returns the lines whose times may be compared. Leaves out a file's first line, and wrong results of peers."""
+    """Returns the lines whose times may be compared. Leaves out a file's first line, and peers' lines with wrong
+    results."""
     return [line for line in lines if "library" in line and (line["library"] == OURS or not line["wrong"])]
 
 
 def near(lines):
-    """Returns, for one collective and rank count, the lines that were measured while the cores were near each other. A
-    virtual machine is moved from time to time, and small calls take several times as long until it is moved back. A
-    large meet_us shows that the cores were far apart."""
+    """Returns the lines that were measured while the cores were near each other. `lines` must be of one collective and
+    rank count. The host sometimes moves the cores of a virtual machine apart. Small calls then take several times as
+    long, and meet_us is large."""
     times = sorted(line["meet_us"] for line in lines if line.get("meet_us"))
     usual = times[len(times) // 4] if times else 0
     return [line for line in lines if (line.get("meet_us") or 0) <= FAR * usual]
@@ -35,11 +36,11 @@ def parts(lines):
 
 
 def cells(lines, collective, ranks):
-    """Returns bytes -> (library, transport, algorithm) -> the lines of all rounds. Entrain chooses its algorithm, so
-    it has one cell."""
+    """Returns bytes -> (library, transport, algorithm) -> the lines of all rounds. Entrain chooses its algorithm by
+    itself, so its key has an empty algorithm."""
     wanted = [line for line in measured(lines) if (line["collective"], line["ranks"]) == (collective, ranks)]
     every, good = by_size(wanted), by_size(near(wanted))
-    # If a cell of a size has only times with the cores far apart, all times of that size are used.
+    # If near() leaves a library without lines at a size, all lines of that size are used.
     return {size: good[size] if good.get(size, {}).keys() == cell.keys() else cell for size, cell in every.items()}
 
 
@@ -106,8 +107,8 @@ def table(lines, collective, ranks):
 
 
 def summary(lines):
-    """Returns, by transport: the number of cells that Entrain wins against the peers, each cell that it loses, and the
-    number of cells that are near the bare exchange."""
+    """Yields lines of text. For each transport: the number of cells in which Entrain is ahead of the peers, and each
+    cell in which it is behind. For shm also: the number of cells that are near the bare exchange."""
     taken = sum(len(got) for part in parts(lines) for cell in cells(lines, *part).values() for got in cell.values())
     if taken < len(measured(lines)):
         yield f"{len(measured(lines)) - taken} of {len(measured(lines))} times left out: the cores were far apart"

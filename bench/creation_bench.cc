@@ -1,7 +1,7 @@
-// Measures how long ranks take to create a communicator, and to run a small all_reduce on it. Runs
-// as a rank of any launcher, or of cluster.sh. Each round makes a new runtime, and with it every
-// connection. Rank 0 writes one line per round: the slowest rank's time for
-// entrain_comm_create_from_env, and for the all_reduce, in milliseconds.
+// Measures the time to create a communicator, and the time of a small all_reduce on it. Runs as a
+// rank of any launcher, or of cluster.sh. Each round makes a new runtime, so no connection is
+// reused. Rank 0 writes one line per round. The line has two times of the slowest rank, in
+// milliseconds: of entrain_comm_create_from_env, and of the all_reduce.
 //
 //     creation-bench [ROUNDS]
 #include <chrono>
@@ -47,8 +47,8 @@ double Slowest(entrain_comm_t* comm, double mine) {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 3;
-  // Ranks and store start at different times. This first communicator makes all ranks begin each
-  // round together.
+  // Ranks and the store start at different times. A barrier on this communicator makes all ranks
+  // begin each round together.
   entrain_comm_t* const first = Create(nullptr, "first");
   int32_t rank = 0;
   Check(entrain_comm_rank(first, &rank), "rank");

@@ -1,13 +1,12 @@
-// Delays a link if the kernel has no netem: forwards frames between pairs of network interfaces, in
-// both directions and in order, each frame DELAY_US later. Needs root, in the network namespace of
-// the interfaces:
+// Delays links on a kernel without netem. Forwards frames between pairs of network interfaces, in
+// both directions and in order. Each frame is DELAY_US microseconds late. Needs root. Must run in
+// the network namespace of the interfaces:
 //
 //     delay-frames DELAY_US NEAR:FAR [NEAR:FAR...]
 //
-// Writes "ready" and a newline when it begins to forward. A signal ends it. Frames keep their
-// offloads (segments and checksums that the kernel has not made yet), so a large segment is one
-// frame here. Each direction holds at most 64 MiB; frames beyond this limit are lost, as in a full
-// router.
+// Writes "ready" and a newline when it begins to forward. A signal ends it. It does not perform
+// offloaded segmentation and checksums, so a large TCP segment is one frame here. Each direction
+// holds at most 64 MiB. Frames beyond this limit are lost, as in a full router.
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -44,7 +43,8 @@ int64_t NowNs() {
   std::exit(1);
 }
 
-// Opens a socket that receives all frames that arrive at an interface, and no others.
+// Opens a socket that receives the frames that arrive at an interface, but not those sent through
+// it.
 int Open(const std::string& interface) {
   const int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) {

@@ -1,5 +1,5 @@
-// device_bench: measures the kernels of a device and its copies in one run. Prints bytes read and
-// written per second, and their ratio to those of a copy within device memory.
+// device_bench: measures the kernels of a device, and a copy within device memory. Prints the bytes
+// that each kernel reads and writes per second, and the ratio to the copy.
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -25,7 +25,7 @@ struct Options {
   int device = 0, rounds = 9, repeats = 20, mebibytes = 256;
 };
 
-// Allocates arrays on the device, and frees them at its end.
+// Arrays on the device. The destructor frees them.
 class Arrays {
  public:
   Arrays(Device& device, int64_t bytes) : device_(device), bytes_(bytes) {}
@@ -152,7 +152,7 @@ absl::Status Run(const Options& options) {
   Arrays arrays(*device, bytes);
   ENTRAIN_RETURN_IF_ERROR(arrays.Make(5, stream));
   std::vector<Case> cases = CasesOf(*device, arrays, bytes, stream);
-  for (int round = -1; round < options.rounds; ++round) {  // the first warms up
+  for (int round = -1; round < options.rounds; ++round) {  // round -1 warms up
     for (Case& one : cases) {
       ENTRAIN_RETURN_IF_ERROR(Measure(*device, stream, done, round < 0 ? 2 : options.repeats, one));
       if (round < 0) {

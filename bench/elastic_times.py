@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Measures the time that a killed replica costs, and the time until another one takes its place, with EDiT or with ACCO. Run once for each rank, by
-bench/cluster.sh or a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, with the package entrain in PYTHONPATH:
+"""Measures two times, with EDiT or with ACCO: how long the other ranks are delayed if a replica is killed, and how long it takes until a new process
+replaces it. Runs once for each rank, under bench/cluster.sh or a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. PYTHONPATH must
+contain the package entrain:
 
     bench/cluster.sh --nodes 4 --rate 1gbit --delay 100 --build build/dev build/python/bin/python bench/elastic_times.py [edit|acco]
 
-edit: each rank is a replica of 5 layers of 30,000 elements that exchanges every 50 ms or so. acco: each rank computes for 50 ms, and 150,000 gradients
-cross the network meanwhile, with AdamW. Rank 1 is killed after round 4, and a new process joins. Rank 0 prints the times from the kill to the end of that
-round, and from the start of the new process (with Python and its packages) until it is taken in and until its first counted round is over. All ranks must
-use the same clock."""
+edit: each rank is a replica of 5 layers of 30,000 elements. The replicas exchange about every 50 ms. acco: each rank computes for 50 ms at a time.
+Meanwhile 150,000 gradients cross the network, and AdamW takes a step. Rank 1 is killed after round 4, and a new process joins. Rank 0 prints three times:
+from the kill to the end of the interrupted round; from the start of the new process (with Python and its packages) until it is a member; from the same
+start until its first counted round is over. All ranks must use the same clock."""
 import glob
 import os
 import shutil
@@ -23,7 +24,7 @@ COMPUTES = 0.05  # seconds of a step
 
 
 def note(directory, what):
-    """Keeps the time of the first call for each text."""
+    """Writes the time of the call to the file `what`. Later calls for the same file do nothing."""
     try:
         with open(os.path.join(directory, what), "x", encoding="utf-8") as file:
             file.write(str(time.time()))
@@ -32,19 +33,21 @@ def note(directory, what):
 
 
 def join_alone(entrain):
-    """Opens the members' store, and makes a communicator of this process alone in it. The store's address shows which interface leads to their hosts."""
+    """Opens the members' store, and creates in it a communicator of this process alone. The store's address shows which interface leads to the members'
+    hosts."""
     store = entrain.Store.open(f"tcp://{os.environ['MASTER_ADDR']}:{int(os.environ['MASTER_PORT']) + 1}")
     return store, entrain.Comm.create(store, 0, 1, name="alone", timeout=60)
 
 
 class Notes:
-    """Keeps the times of what happens on one rank."""
+    """Notes the times of the events of one rank."""
 
     def __init__(self, rank, directory, joins):
         self.rank, self.directory, self.joins, self.rounds_with_it = rank, directory, joins, 0
 
     def after_round(self, losses, joins, rounds):
-        """Called after each round of this rank. Returns true after the third round with the newcomer: the slowest rank has seen two."""
+        """Must be called after each round of this rank. Returns true after the third round with the newcomer. By then the slowest rank has had two such
+        rounds."""
         if self.rank == 0 and losses == 1:
             note(self.directory, "over")
         if joins > 0:
@@ -121,7 +124,7 @@ def main():
     if rest:
         good = {"edit": train_edit, "acco": train_acco}[method](Notes(rank, rest[0], joins=len(rest) > 1))
         sys.stdout.flush()
-        os._exit(0 if good else 1)  # another rank may still need this rank's library
+        os._exit(0 if good else 1)  # without exit handlers: they would close communicators that other ranks may still use
     directory = os.path.join(tempfile.gettempdir(), f"elastic-times-{os.environ['MASTER_PORT']}")
     os.makedirs(directory, exist_ok=True)
     code = subprocess.call([sys.executable, __file__, method, directory])

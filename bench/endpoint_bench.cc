@@ -4,7 +4,7 @@
 //
 //   inproc       two threads of one process
 //   shm          two processes; large messages are read from the sender's memory
-//   shm-pushed   like shm, but reading is forbidden: everything goes through the rings
+//   shm-pushed   like shm, but without reads of the sender's memory: all bytes go through the rings
 //   tcp          two processes, over loopback
 #include <algorithm>
 #include <cerrno>
@@ -43,8 +43,8 @@ namespace entrain::perf {
 namespace {
 
 constexpr int64_t kTimeLimitNs = 60 * kSecond;           // for one message
-constexpr int kWindow = 8;                               // messages in flight in a row
-constexpr int kBursts = 31, kLongBursts = 5, kRows = 5;  // the median of these counts
+constexpr int kWindow = 8;                               // messages in flight at once
+constexpr int kBursts = 31, kLongBursts = 5, kRows = 5;  // repetitions; the median is printed
 constexpr int kMostTrips = 2000, kLeastInRow = 16, kMostInRow = 20000;
 constexpr Context kContext = 1;
 constexpr char kPushed[] = "shm-pushed";
@@ -77,7 +77,8 @@ struct Transfer final : Completion {
   absl::Status status;
 };
 
-// One of the two sides. `line` is a socket between the sides that does not belong to the transport.
+// One of the two sides. `line` is a socket between the sides for orders and addresses. The
+// transport does not use it.
 class Side final : public Events {
  public:
   Side(int me, int line) : me_(me), line_(line) {}
@@ -91,9 +92,10 @@ class Side final : public Events {
 
   absl::Status Tell(const Order& order) const;
   absl::StatusOr<Order> Hear() const;
-  // Executes an order, which must be the same on both sides. Returns the time in nanoseconds.
+  // Executes an order. The other side must execute the same order. Returns the duration in
+  // nanoseconds.
   absl::StatusOr<int64_t> Do(const Order& order);
-  // Checks that the last message that arrived is the one that the other side sends.
+  // Compares the last received message with the bytes that the other side sends.
   absl::Status Check(int64_t bytes) const;
 
   bool Accepts(Context) override { return true; }
@@ -361,7 +363,7 @@ int Measure(const Options& options, const std::string& transport) {
     absl::Status followed;
     std::thread follower([&] {
       followed = Follow(options, transport, far.get());
-      far.Reset();  // the leader may wait for this socket's end
+      far.Reset();  // if the leader waits on the other end, its wait fails
     });
     const absl::Status led = Lead(options, transport, near.get());
     shutdown(near.get(), SHUT_RDWR);

@@ -1,8 +1,8 @@
-// floor-bench: the data movement of four calls and nothing else, between processes of one machine.
-// It uses memcpy and a flag for small messages, and process_vm_readv for large ones. It has no
-// queue, no checks and no code of the library. Its figures are a bound for those of Entrain; it is
-// not a peer library. The loop of entrain-perf measures it, with the same checks of results,
-// columns and JSON.
+// floor-bench: measures a minimal data exchange between the processes of one machine. Its times are
+// a lower bound for those of Entrain over shm. Each of the four calls uses memcpy and a flag for
+// small messages, and process_vm_readv for large ones. There is no queue, no check of errors and no
+// code of the library. The loop of entrain-perf runs the calls, so the checks of results, the
+// columns and the JSON are those of entrain-perf.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -34,17 +34,16 @@
 namespace entrain::perf {
 namespace {
 
-constexpr size_t kMostCopied = 16 << 10;  // of a rank's input; the others read larger inputs in
-                                          // place
-constexpr size_t kPiece = 256 << 10;      // read and then summed at a time, so that it stays in the
-                                          // cache
+constexpr size_t kMostCopied = 16 << 10;  // bytes; other ranks read a larger input in place
+constexpr size_t kPiece = 256 << 10;      // bytes read and then summed; they stay in the cache
 constexpr int kMostRanks = 64;
 
 // Memory that all ranks map.
 struct Shared {
   struct Rank {
-    // Call c uses slot c % 2. A rank writes the data of call c + 2 when it has taken all ranks'
-    // data of call c + 1, which the other ranks wrote after they had read the data of call c.
+    // Call c uses slot c % 2. Before a rank writes the data of call c + 2, it has read all ranks'
+    // data of call c + 1. The other ranks wrote that data after they had read the data of call c.
+    // So no rank still reads the slot.
     struct Slot {
       alignas(64) std::atomic<uint32_t> call;
       std::byte payload[kMostCopied];
@@ -80,7 +79,7 @@ class Rank final : public Subject {
   std::string transport() const override { return "shm"; }
   std::string algorithm(const Case& /*measured*/) const override { return "floor"; }
 
-  // The first step of a call publishes the pointers to the other ranks.
+  // Tell() in the first step of a call makes these pointers visible to the other ranks.
   absl::Status Prepare(const Case& /*measured*/, void* in, void* out) override {
     shared_.ranks[rank_].in = static_cast<const float*>(in);
     shared_.ranks[rank_].out = static_cast<const float*>(out);
@@ -112,7 +111,7 @@ class Rank final : public Subject {
   int Other(int step) const { return (rank_ + step) % ranks_; }
   static size_t At(int k, size_t part) { return static_cast<size_t>(k) * part; }
 
-  // Acquire: this rank sees the writes of the other rank before its store of `value`.
+  // Acquire: this rank sees all that the other rank wrote before it stored `value`.
   void Await(const std::atomic<uint32_t>& flag, uint32_t value) const {
     while (static_cast<int32_t>(flag.load(std::memory_order_acquire) - value) < 0) {
       if (crowded_) {
@@ -174,7 +173,8 @@ class Rank final : public Subject {
 
   // ---- process_vm_readv ----
 
-  // Release: other ranks may now read this rank's writes, and overwrite the data that it read.
+  // Release: other ranks may now read this rank's writes, and overwrite the data that this rank has
+  // read.
   void Tell() {
     shared_.ranks[rank_].step.store(++step_, std::memory_order_release);
   }
@@ -238,7 +238,7 @@ class Rank final : public Subject {
     return status;
   }
 
-  // Every rank sums one share, then reads the others' shares.
+  // Every rank sums one share of the elements, then reads the other shares from the other ranks.
   absl::Status AllReduce(const float* source, float* target, size_t count) {
     const auto first = [&](int k) {
       return count * static_cast<size_t>(k) / static_cast<size_t>(ranks_);
@@ -253,9 +253,8 @@ class Rank final : public Subject {
     return status;
   }
 
-  // The lower rank tells the upper rank that its message may be read. The upper rank reads it, and
-  // tells the lower rank the same about its own message. The lower rank reads that message and
-  // tells that it has done so.
+  // Three steps: 1. The lower rank publishes its message. 2. The upper rank has read this message,
+  // and publishes its own. 3. The lower rank has read the upper rank's message.
   absl::Status PingPong(float* target, size_t count) {
     const Shared::Rank& peer = shared_.ranks[Peer()];
     std::atomic<uint32_t>& own = shared_.ranks[rank_].step;
@@ -295,7 +294,7 @@ class Floor final : public Peer {
     return has ? std::vector<std::string>{"floor"} : std::vector<std::string>();
   }
   void BeforeRanks(int ranks) override {
-    crowded_ = ranks > Cores();  // a pinned rank would see one core
+    crowded_ = ranks > Cores();  // before the ranks are pinned: a pinned rank sees one core
     void* const memory =
         mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     shared_ = memory == MAP_FAILED ? nullptr : new (memory) Shared;

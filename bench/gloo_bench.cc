@@ -29,8 +29,8 @@ namespace {
 
 constexpr void (*kSum)(void*, const void*, const void*, size_t) = &gloo::sum<float>;
 
-// An algorithm whose name ends in "_sync" uses Gloo's synchronous busy-polling pairs instead of its
-// thread.
+// An algorithm whose name ends in "_sync" uses Gloo's synchronous busy-polling pairs instead of
+// Gloo's thread.
 bool BusyPolls(absl::string_view algorithm) {
   return absl::EndsWith(algorithm, "_sync");
 }
@@ -93,7 +93,7 @@ class GlooSubject final : public Subject {
         AllReduce(input, output, static_cast<size_t>(measured.count));
         break;
       case CallKind::kReduceScatter:
-        break;  // bound_
+        break;  // bound_ has run it
       case CallKind::kAllGather:
         AllGather(measured, input, output);
         break;
@@ -204,7 +204,8 @@ class GlooSubject final : public Subject {
     gloo::barrier(options);
   }
 
-  // As in entrain-perf: ranks 0 and 1, 2 and 3, ...; an odd last rank does nothing.
+  // Ranks 0 and 1, 2 and 3, ... exchange messages, as in entrain-perf. An odd last rank does
+  // nothing.
   void PingPong() {
     const int peer = rank_ ^ 1;
     if (peer >= size_) {

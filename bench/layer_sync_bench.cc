@@ -1,18 +1,17 @@
-// layer_sync_bench: measures the time of EDiT's exchange of a layer, the part of it that the caller
-// waits for, and an all_reduce of the same bytes. One process per rank, under any launcher; --help
-// has the details. All are measured in one run and in alternation:
+// layer_sync_bench: measures how long EDiT takes to exchange a layer, how long the caller waits for
+// it, and how long an all_reduce of the same bytes takes. Runs one process per rank, under any
+// launcher. --help has the details. One run measures all of these, in alternation:
 //
-//   alone     all_reduces of a layer's shard across the replicas, one after the other: the bytes
-//             and nothing else
-//   by hand   alone, and the other work of an exchange as bare loops: norms of all layers, a
-//             gather of these, then layer by layer K2, the all_reduce, K3 (if it clips) and K4 of
-//             the kernel plan (docs/training.md)
-//   sync      a whole exchange (begin_forward, wait_layer of every layer) without any compute, per
-//             layer
-//   exposed   the same exchange with compute between the layers that takes longer than sync: the
-//             time that the caller spends in begin_forward and wait_layer, for the first layer,
-//             which nothing can hide, and for each of the others
-//   slower    the compute during the exchange, relative to its time alone
+//   alone     all_reduces of a layer's shard across the replicas, one after the other, and nothing
+//             else
+//   by hand   the all_reduces of alone, and the other work of an exchange in plain loops: the norms
+//             of all layers, a gather of the norms, then for each layer K2, the all_reduce, K3 (if
+//             it clips) and K4 of the kernel plan (docs/training.md)
+//   sync      a whole exchange (begin_forward, wait_layer of each layer) without compute, per layer
+//   exposed   the same exchange, with compute between the layers that takes longer than sync: the
+//             time that the caller spends in begin_forward and wait_layer. There is one figure for
+//             the first layer, which nothing can hide, and one for each other layer.
+//   slower    the additional time of the compute during the exchange, relative to its time alone
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -55,8 +54,8 @@ struct Options {
   bool spins = true;
 };
 
-// Arithmetic in registers, which takes the same time on all ranks, or sleep, which stands for an
-// accelerator that computes.
+// The compute between layers. Either arithmetic in registers, which takes the same time on all
+// ranks, or a sleep, as if an accelerator computed.
 class Compute {
  public:
   explicit Compute(bool spins) : spins_(spins) {}
@@ -97,7 +96,7 @@ class Compute {
   volatile double sink_ = 0;
 };
 
-// The times in seconds of the slowest rank, by call; per layer, except `first`.
+// The slowest rank's times in seconds, one per call. All are per layer, except `first`.
 struct Times {
   std::vector<double> alone, by_hand, sync, compute, first, later, beside;
 };

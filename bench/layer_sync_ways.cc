@@ -102,7 +102,7 @@ void PinToOwnCore() {
     return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
   });
   if (launch.ok()) {
-    PinToCore(launch->rank);  // before the library starts its threads, so that these are pinned too
+    PinToCore(launch->rank);  // first, so that the library's threads are pinned too
   }
 }
 

@@ -21,7 +21,8 @@ namespace entrain::perf {
 double Now();  // seconds
 absl::StatusOr<RuntimePtr> MakeRuntime(const std::string& transports);
 absl::StatusOr<CommPtr> MakeComm(entrain_runtime_t* runtime);
-// Pins the thread to a core by the launcher's number of this rank.
+// Pins the calling thread to the core with the number of this rank. The launcher's variables give
+// the number.
 void PinToOwnCore();
 
 // A named set of EDiT's options.
@@ -100,7 +101,7 @@ class ByHand final : public Way {
   const Kernels& kernels_ = BestKernels();
   entrain_edit_config_t config_;
   std::unique_ptr<entrain_reduction_t, Destroy>
-      reduction_;  // null: a sum of values that were weighted before
+      reduction_;  // null: a plain sum of values already weighted
   std::vector<Layer> layers_;
   std::vector<float> delta_;
   double weight_ = 1;

@@ -1,6 +1,6 @@
-// limits_bench: measures the limits of this machine, with which the figures of a collective can be
-// compared: copies, sums, memory that two processes map, the kernel's copy between them, a cache
-// line that moves from core to core, and TCP over loopback. Bandwidths count delivered bytes.
+// limits_bench: measures limits of this machine, as bounds for the figures of a collective: copies,
+// sums, an all_reduce in memory that two processes map, the kernel's copy between processes, a
+// cache line that moves from core to core, and TCP over loopback. Bandwidths count delivered bytes.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -39,7 +39,7 @@
 namespace entrain::perf {
 namespace {
 
-constexpr unsigned kSecondsEach = 60;  // after this time a process of a measurement is killed
+constexpr unsigned kSecondsEach = 60;  // after this time the kernel ends a process of a measurement
 constexpr int kSmallCalls = 50000;
 
 struct Options {
@@ -89,14 +89,15 @@ class Pair {
     own_.pid = getpid();
   }
   pid_t peer() const { return other_.pid; }
-  // Release and acquire: each process sees the earlier writes of the other.
+  // Waits until the other process also calls Meet. Release and acquire: each process then sees the
+  // earlier writes of the other.
   void Meet() {
     own_.step.store(++step_, std::memory_order_release);
     while (static_cast<int32_t>(other_.step.load(std::memory_order_acquire) - step_) < 0) {
       Pause();
     }
   }
-  // Passes the ball and waits until it is back. The process that begins has the ball.
+  // Sets the own `ball` to `turn`, and waits until the other process has answered with Return.
   void Serve(uint32_t turn) {
     own_.ball.store(turn, std::memory_order_release);
     while (other_.ball.load(std::memory_order_acquire) != turn) {
@@ -115,7 +116,7 @@ class Pair {
   uint32_t step_ = 0;
 };
 
-// Runs body(me, pair) in `count` processes with a core each. Returns their results.
+// Runs body(me, pair) in `count` processes, each on a core of its own. Returns their results.
 std::vector<double> RunOn(int count, const std::function<double(int, Pair&)>& body) {
   auto* const shared = new (Map(sizeof(Shared), MAP_SHARED)) Shared;
   std::vector<pid_t> pids;
@@ -177,10 +178,11 @@ class Limits {
   void Tcp();
 
  private:
-  // Calls `measure` options_.repeats times and prints a row. A unit other than GB/s is a time.
+  // Calls `measure` options_.repeats times and prints a row. If `unit` is not GB/s, the values are
+  // times.
   void Row(const char* name, int64_t bytes, const char* unit,
            const std::function<double()>& measure);
-  // Returns the GB/s of calls of `once` that move `bytes` each.
+  // Calls `once` repeatedly. Each call must move `bytes`. Returns the rate in GB/s.
   double Rate(int64_t bytes, const std::function<void()>& once) const;
 
   const Options& options_;
@@ -221,7 +223,7 @@ double Limits::Rate(int64_t bytes, const std::function<void()>& once) const {
 }
 
 #if defined(__x86_64__)
-// Writes with stores that neither read the line first nor leave it in the cache.
+// Uses stores that do not read the cache line first, and do not leave it in the cache.
 __attribute__((target("avx"))) void SumPastCache(float* c, const float* a, const float* b,
                                                  size_t count) {
   for (size_t i = 0; i < count; i += 8) {
@@ -261,14 +263,15 @@ void Limits::Memory(int64_t bytes) {
 #endif
 }
 
-// Each process maps its own inputs and results and those of the other process. Each process sums
-// one half, and copies the other half.
+// Both processes map all inputs and results. Each process sums one half, and copies the other half
+// from the other process's result.
 void Limits::Mapped(int64_t bytes) {
   const size_t size = static_cast<size_t>(bytes), half = size / 2;
   Row("all_reduce of 2 ranks, all buffers mapped", bytes, "GB/s", [&] {
     std::byte* const in[2] = {Map(size, MAP_SHARED), Map(size, MAP_SHARED)};
     std::byte* const out[2] = {Map(size, MAP_SHARED), Map(size, MAP_SHARED)};
-    // Computed from an estimate, since both processes must make the same number of calls.
+    // Both processes must make the same number of calls. So the number is computed from an assumed
+    // rate of 6 GB/s.
     const int calls =
         std::max(3, static_cast<int>(options_.budget_s * 6e9 / static_cast<double>(bytes)));
     const double rate = RunOn(2, [&](int me, Pair& pair) {
@@ -295,7 +298,7 @@ void Limits::Mapped(int64_t bytes) {
 void Limits::KernelCopy(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   const auto measure = [&](bool both) {
-    // Private to each process, at the same address.
+    // After the fork, each process has its own copy of both arrays, at the same addresses.
     std::byte *const source = Map(size, MAP_PRIVATE), *const target = Map(size, MAP_PRIVATE);
     const std::vector<double> rates = RunOn(2, [&](int me, Pair& pair) {
       std::memset(source, me + 1, size);
@@ -356,7 +359,8 @@ void Connect(int ends[2]) {
   }
 }
 
-// Sends and receives these numbers of bytes at the same time, in pieces, by polling.
+// Sends `out` bytes and receives `in` bytes at the same time, by polling. A call of the socket
+// moves at most `piece` bytes.
 void Exchange(int socket, std::byte* memory, size_t piece, size_t out, size_t in) {
   while (out > 0 || in > 0) {
     const ssize_t sent = out > 0 ? send(socket, memory, std::min(out, piece), MSG_NOSIGNAL) : 0;
@@ -429,7 +433,7 @@ int Main(int argc, char** argv) {
   limits.Line();
   limits.Tcp();
   for (const int64_t size : options.sizes) {
-    const int64_t bytes = size / 128 * 128;  // halves of whole lines
+    const int64_t bytes = size / 128 * 128;  // each half then has whole cache lines
     limits.Memory(bytes);
     limits.Mapped(bytes);
     limits.KernelCopy(bytes);

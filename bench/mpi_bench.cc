@@ -1,5 +1,5 @@
-// openmpi-bench, mpich-bench: measure an MPI's collectives over shared memory or TCP loopback.
-// Built once with each installed MPI; --help has the details.
+// openmpi-bench, mpich-bench: measure an MPI's collectives over shared memory or TCP loopback. This
+// file is compiled once with each installed MPI. --help has the details.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <climits>
@@ -115,7 +115,8 @@ class MpiSubject final : public Subject {
   MpiSubject(std::string algorithm, int rank, int size)
       : algorithm_(std::move(algorithm)), rank_(rank), size_(size) {}
 
-  // As in entrain-perf: ranks 0 and 1, 2 and 3, ...; an odd last rank does nothing.
+  // Ranks 0 and 1, 2 and 3, ... exchange messages, as in entrain-perf. An odd last rank does
+  // nothing.
   absl::Status PingPong(int count, const void* in, void* out) const {
     const int peer = rank_ ^ 1;
     if (peer >= size_) {
@@ -152,7 +153,8 @@ class Mpi final : public Peer {
   }
 };
 
-// The common program pins the ranks; the MPI does not. If ranks share cores, a waiting rank yields.
+// peer_program.cc pins the ranks, so the launcher must not. If ranks share cores, a waiting rank
+// must yield.
 #if defined(OPEN_MPI)
 
 std::vector<std::string> Mpi::Algorithms(CallKind) const {

@@ -1,15 +1,16 @@
-// overlap_bench: measures how much of a collective hides behind compute on the thread that started
-// it, with no call into the library in between. Also measures how much the collective slows the
-// compute down. One process per rank, under any launcher. --help has the details.
+// overlap_bench: measures how much of a collective's time is hidden by compute. After it has
+// started the collective, a thread computes, and makes no call into the library until it waits.
+// Also measures how much the collective slows the compute down. Runs one process per rank, under
+// any launcher. --help has the details.
 //
 //   alone      start, wait
 //   compute    a loop in registers that takes as long as `alone`
 //   together   start, the same loop, wait
-//   hidden     (alone + compute - together) / the shorter of the two: 1 means all of it
+//   hidden     (alone + compute - together) / min(alone, compute): 1 means all of it
 //   slow-down  the time of the loop in `together`, relative to its time alone
 //
-// In the same run and in alternation it measures the least possible work: one thread that sends and
-// one thread that receives, over TCP sockets around a ring. The two threads move the same number of
+// The same run measures, in alternation, an exchange with the least possible work: one thread sends
+// and one thread receives, over TCP sockets around a ring. The two threads move the same number of
 // bytes as a ring algorithm of the collective.
 #include <algorithm>
 #include <cerrno>
@@ -155,8 +156,8 @@ class Bare final : public Exchange {
   absl::Status sent_, received_;
 };
 
-// Returns the store's host. Other ranks can reach this rank at the address from which it reaches
-// that host.
+// Returns the store's host. This rank should listen at the address from which it reaches that host,
+// because other ranks can reach this address.
 std::string HostOf(const std::string& store_url) {
   absl::string_view text = store_url;
   const auto where =
@@ -193,7 +194,7 @@ absl::StatusOr<std::unique_ptr<Exchange>> MakeBare(const EntrainSubject& subject
   return std::make_unique<Bare>(std::move(out), std::move(in), bytes);
 }
 
-// Arithmetic in registers; touches no memory.
+// Computes in registers. Touches no memory.
 double Compute(int64_t rounds) {
   __asm__ volatile("" : "+r"(rounds));  // keeps the compiler from merging equal calls
   double a = 1.0, b = 1.1, c = 0.9, d = 1.05;
@@ -206,7 +207,7 @@ double Compute(int64_t rounds) {
   return a + b + c + d;
 }
 
-// The times in seconds of the slowest rank, by call.
+// The slowest rank's times in seconds, one per call.
 struct Times {
   std::vector<double> alone, compute, together, inside;
 };
@@ -434,7 +435,7 @@ int Main(int argc, char** argv) {
     status = launch.status();
     if (status.ok()) {
       if (!no_pin) {
-        PinToCore(launch->rank);  // pins the library's threads and the bare ones too
+        PinToCore(launch->rank);  // pins the threads of the library and of Bare too
       }
       status = MeasureAll(options, *launch);
     }

@@ -41,7 +41,7 @@ struct Options {
   int timeout_s = 60;
   std::string json;
   bool append = false;
-  std::string page;  // on a launched rank: the page in which it communicates with the other ranks
+  std::string page;  // launched ranks only: name of the SharedPage of all ranks
 };
 
 class Program {
@@ -49,7 +49,7 @@ class Program {
   Program(Peer& peer, const Options& options, std::vector<std::string> command)
       : peer_(peer), options_(options), command_(std::move(command)) {}
 
-  // If one algorithm fails, the others are still measured.
+  // If one algorithm fails, the other algorithms are still measured.
   int RunAll() {
     sigemptyset(&child_);
     sigaddset(&child_, SIGCHLD);
@@ -84,7 +84,7 @@ class Program {
     if (peer_.HasThreads(algorithm)) {
       waiting = Waiting::kSleep;
     } else {
-      PinToCore(rank);  // before the library starts threads, so that these are pinned too
+      PinToCore(rank);  // first, so that the library's threads are pinned too
     }
     const auto meeting = page.Join(rank, waiting, nullptr);
     ENTRAIN_ASSIGN_OR_RETURN(const Report report,
@@ -148,7 +148,7 @@ class Program {
         if (pid == 0) {
           const int code = RunRank(algorithm, rank, *page);
           std::fflush(nullptr);
-          _exit(code);  // without destructors, since the rank must not end the parent's state
+          _exit(code);  // runs no destructors: the objects are the parent's
         }
         started.push_back(pid);
       }
@@ -183,8 +183,8 @@ class Program {
     return pid;
   }
 
-  // Returns 0 if all processes succeed. If a process fails or the time is up, ends the others:
-  // ranks at once, a launcher first by a request.
+  // Returns 0 if all processes succeed. If a process fails or the time is up, kills the remaining
+  // ranks. A launcher is asked to end (SIGTERM), and killed after kGraceNs.
   int WaitForAll(const std::vector<pid_t>& started, bool launcher) const {
     Deadline end = Deadline::After(options_.timeout_s * kSecond);
     int code = 0, signal = launcher ? SIGTERM : SIGKILL;

@@ -1,6 +1,6 @@
-// The common part of the programs that measure other libraries: options, ranks as processes with a
-// time limit, and the loop of entrain-perf over all sizes. A Peer is one library, or hand-written
-// code.
+// The common part of the programs that measure other libraries. It parses options, starts ranks as
+// processes with a time limit, and runs the loop of entrain-perf over all sizes. A Peer is one
+// library, or hand-written code.
 #pragma once
 
 #include <memory>
@@ -29,8 +29,8 @@ class Peer {
   virtual bool HasThreads(const std::string& /*algorithm*/) const { return false; }
   // Called in the starting process before the ranks of one algorithm start.
   virtual void BeforeRanks(int /*ranks*/) {}
-  // Returns the command that starts `ranks` copies of the command behind it. Empty: ranks are
-  // forked.
+  // Returns the command that starts `ranks` copies of the command appended to it. If it is empty,
+  // RunPeer forks the ranks.
   virtual std::vector<std::string> Launcher(const std::string& /*algorithm*/, int /*ranks*/) const {
     return {};
   }

@@ -1,8 +1,8 @@
 // reduction_bench: measures weighted and task-arithmetic (GTA) all_reduces, and a plain sum of the
-// same vector. Also measures the GTA as programs without this library compute it: three all_reduces
-// (votes, divisors, values) with loops in between. One process per rank, under any launcher;
-// everything in one run, in alternation. Prints the slowest rank's time, and the bytes that a rank
-// sent.
+// same vector. Also measures GTA as programs without this library compute it: three all_reduces
+// (votes, divisors, values) with loops in between. Runs one process per rank, under any launcher.
+// One run measures everything, in alternation. Prints the slowest rank's time, and the bytes that a
+// rank sent.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -74,7 +74,7 @@ class Bench {
   absl::Status Run() {
     ENTRAIN_RETURN_IF_ERROR(AddWays());
     ENTRAIN_RETURN_IF_ERROR(CheckAgainstThree());
-    for (int call = 0; call <= options_.calls; ++call) {  // the first is a warm-up
+    for (int call = 0; call <= options_.calls; ++call) {  // call 0 is a warm-up
       for (Way& way : ways_) {
         ENTRAIN_RETURN_IF_ERROR(Time(way));
       }
@@ -144,8 +144,8 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // The method of the published code: the sum elects the signs; each rank that agrees sends its
-  // weight, then its value.
+  // The method of the published code. The first sum decides the sign of each element. If a rank
+  // agrees with the sign, its weight goes into the second sum, and its value into the third.
   absl::Status ThreeSums() {
     const auto weight = static_cast<float>(weights_[static_cast<size_t>(rank_)]);
     for (size_t i = 0; i < in_.size(); ++i) {
@@ -165,7 +165,7 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // Both methods have the same result, except for elections that rounding decides.
+  // Both methods have the same result, except for elements whose sign depends on rounding.
   absl::Status CheckAgainstThree() {
     const auto find = [&](const char* name) {
       return std::find_if(ways_.begin(), ways_.end(), [&](const Way& w) { return w.name == name; });

@@ -4,9 +4,10 @@
     PYTHONPATH=python ENTRAIN_LIBRARY=build/dev/lib/api/libentrain.so \
       build/python/bin/python bench/torch_edit_memory.py --build build/dev [--width N] [--layers N]
 
-Each row is a run of its own. The figures are resident memory of the rank that has most, minus its memory before the
-model was made: between steps, and the peak of steps of which some exchange. The last figure is that peak minus
-FSDP2's alone, in bytes per element of the rank's part of the parameters."""
+Each row is a run of its own. The figures are the resident memory of the rank that has the most, minus its memory
+before the model was made. There are two: the memory between steps, and the peak during steps, some of which
+exchange. The last column is that peak minus the peak of FSDP2 alone, in bytes per element of the rank's part of the
+parameters."""
 import argparse
 import importlib.util
 import json
@@ -109,7 +110,7 @@ def main():
             out = pathlib.Path(directory) / "found"
             subprocess.run([pathlib.Path(args.build) / "tools/entrain-run", "-n", "4", "--", sys.executable, __file__, "--run", run,
                             "--out", out, f"--width={args.width}", f"--layers={args.layers}"], check=True, timeout=3600,
-                           # Returns freed memory to the kernel, so that resident memory is the
+                           # With this setting malloc returns freed memory to the kernel, so resident memory is the
                            # memory in use.
                            env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"})
             elements, largest, syncs, between, peak = json.loads(out.read_text())

@@ -4,8 +4,8 @@ it, in alternation.
 
     PYTHONPATH=python ENTRAIN_LIBRARY=... python3 bench/torch_edit_overhead.py [--rounds N] [--steps N]
 
-Runs one process. Everything but the exchange happens in a single process too: hooks, begin_forward, gradient_scope,
-end_step. Prints medians and quartiles of the ratios of consecutive rounds."""
+Runs one process. In it a step does everything except the exchange: hooks, begin_forward, gradient_scope, end_step.
+Prints the median and the quartiles of the ratio: time with EDiT over time without it, round by round."""
 import argparse
 import importlib.util
 import pathlib

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Compares losses of entrain.torch and entrain-train: the same model, initial weights, batches, learning rates and
-method.
+"""Compares the losses of entrain.torch and entrain-train with the same weights, batches, learning rates and method.
 
     PYTHONPATH=python ENTRAIN_LIBRARY=build/dev/lib/api/libentrain.so \
       build/python/bin/python bench/torch_gpt_loss.py --build build/dev --method edit --steps 500 [--shard 2] [--out DIR]
 
-Trains four ranks with entrain-train, then four with PyTorch, and prints both validation losses, their ratio, and the
-largest difference of training losses at equal steps. --shard 2: two replicas of two ranks, which fully_shard shards.
-The trainer's weights and batches are functions of the seed alone (examples/trainer/model.cc, data.cc), and this file
-computes them again."""
+Trains four ranks with entrain-train, then four with PyTorch. Prints both validation losses, their ratio, and the largest
+difference of training losses at equal steps. With --shard 2 there are two replicas of two ranks, and fully_shard shards each
+replica. The trainer's weights and batches depend only on the seed (examples/trainer/model.cc, data.cc), so this file
+computes equal ones."""
 import argparse
 import gzip
 import json
@@ -149,7 +148,7 @@ class Text:
         return self._windows((random.next(rows) % np.uint64(self.training - self.length)).tolist())
 
     def validation(self, first, rows, windows):
-        """Returns windows first .. first + rows - 1 of `windows` windows that are spread over the validation part."""
+        """`windows` windows are spread over the validation part. Returns windows first .. first + rows - 1."""
         room = len(self.bytes) - self.training - self.length - 1
         return self._windows([self.training + (room * (i % windows) // (windows - 1) if windows > 1 else 0)
                               for i in range(first, first + rows)])
@@ -165,15 +164,14 @@ def learning_rate(args, step):
 
 
 def options_of(args):
-    """Returns the options of the method as entrain-train sets them, and its flags for the same options."""
+    """Returns the options of the method for entrain.torch, and the flags of entrain-train for the same options."""
     options = dict(local_sgd_warmup_steps=args.warmup, outer_optimizer="sgd", outer_nesterov=True, outer_lr=args.outer_lr,
                    outer_momentum=args.outer_momentum, reducer="linear", pseudo_gradnorm_reduce=True, clip_pseudo_grad=10.0,
                    skip_anomaly=True)
     flags = ["--local-sgd-warmup-steps", args.warmup, "--outer-lr", args.outer_lr, "--outer-momentum", args.outer_momentum]
     if args.method == "a-edit":
-        # Replicas have a rendezvous after every step. They exchange when all together have made the
-        # number of steps of EDiT's interval. By time alone, the faster program would exchange after
-        # more steps.
+        # Replicas have a rendezvous after every step. They exchange when the sum of their steps is EDiT's interval times
+        # their number. If only the time counted, the faster program would make more steps per exchange.
         together = args.interval * args.ranks // args.shard
         options.update(local_sgd_sync_time=1e-6, min_total_global_steps=together)
         return options, [*flags, "--local-sgd-sync-time", "1e-6", "--min-total-global-steps", together]
@@ -244,7 +242,7 @@ def run(command, seconds):
 
 
 def compare(args, out, seconds):
-    """Trains with both programs, each for at most this number of seconds. Returns the results of each, with "losses" by
+    """Trains with both programs, each for at most `seconds`. Returns the results of both. In each, "losses" is indexed by
     replica and step."""
     build = pathlib.Path(args.build)
     launch = [build / "tools/entrain-run", "-n", args.ranks, "--"]

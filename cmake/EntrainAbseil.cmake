@@ -1,6 +1,6 @@
-# Finds Abseil: the system's libraries, or source that is compiled into the library. The system's libraries are right for
-# development. A library that shall run on other machines has Abseil inside. That takes the source, because Debian's archives
-# are not position-independent (`tools/setup.sh abseil` gets the source).
+# Finds Abseil: the system's libraries, or Abseil's source. The system's libraries are enough for development. A library for
+# other machines must contain Abseil. This needs the source, because Debian's archives are not position-independent.
+# `tools/setup.sh abseil` gets the source.
 include_guard()
 
 set(ENTRAIN_ABSEIL_SOURCE "" CACHE PATH "Folder of Abseil's source, to be linked in; empty: the system's Abseil")

@@ -1,6 +1,6 @@
-# ENTRAIN_DEVICE: AUTO builds the code for devices if nvcc is installed; ON requires nvcc. The build needs only the toolkit, no
-# driver and no device; nothing is linked. Sets entrain_nvcc (empty: none), entrain_cuda_include, and cuda_state for the
-# summary.
+# ENTRAIN_DEVICE: AUTO builds the code for devices if nvcc is installed; ON requires nvcc. The build needs the CUDA toolkit,
+# but no driver and no device. No library of CUDA is linked. Sets entrain_nvcc (empty: no code for devices),
+# entrain_cuda_include, and cuda_state for the summary.
 include_guard()
 
 set(entrain_nvcc "")
@@ -10,7 +10,7 @@ if(NOT ENTRAIN_DEVICE STREQUAL "OFF")
     HINTS "$ENV{CUDACXX}" "${CMAKE_CUDA_COMPILER}" "$ENV{CUDA_HOME}/bin" "$ENV{CUDA_PATH}/bin"
           "${CUDAToolkit_ROOT}/bin" /usr/local/cuda/bin
     DOC "The CUDA compiler")
-  # The variables that name the compiler itself.
+  # CUDACXX and CMAKE_CUDA_COMPILER may name the compiler itself.
   foreach(named IN ITEMS "$ENV{CUDACXX}" "${CMAKE_CUDA_COMPILER}")
     if(NOT ENTRAIN_NVCC AND EXISTS "${named}")
       set(ENTRAIN_NVCC "${named}" CACHE FILEPATH "The CUDA compiler" FORCE)
@@ -52,9 +52,9 @@ list(GET ENTRAIN_CUDA_ARCHITECTURES -1 latest)
 list(APPEND entrain_gencode -gencode arch=compute_${latest},code=compute_${latest})
 
 # entrain_cuda_image(IMAGE SOURCE HEADERS...): compiles all kernels of SOURCE into one file for all architectures, with PTX for
-# later architectures. A program or library contains this file as data. As in all code of the library, products are rounded
-# before they are added. The other settings that keep the bits equal (rounded quotients and roots, subnormal numbers) are
-# nvcc's defaults.
+# later architectures. A program or library contains this file as data. -fmad=false: a product is rounded before it is added,
+# as in all code of the library. Equal bits also need rounded quotients and roots, and subnormal numbers, which are nvcc's
+# defaults.
 function(entrain_cuda_image image source)
   add_custom_command(
     OUTPUT ${image}

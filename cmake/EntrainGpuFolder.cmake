@@ -1,12 +1,12 @@
-# The target gpu-folder: one folder with programs and the libraries that they need, except glibc and the driver. The folder can
-# be copied to a machine with a GPU, whatever its distribution, and the programs run there (tests/gpu.sh).
+# The target gpu-folder makes one folder with programs and the libraries that they need, except glibc and the driver. The
+# folder can be copied to a machine with a GPU and any Linux distribution. tests/gpu.sh runs the programs there.
 include_guard()
 
 # entrain_for_gpu(TARGET [COMMAND arguments...]): puts the program into the folder. With COMMAND, gpu.sh runs the program with
 # these arguments. The program finds its libraries in the folder.
 function(entrain_for_gpu target)
   cmake_parse_arguments(ARG "" "" "COMMAND" ${ARGN})
-  # RPATH and not RUNPATH, because RPATH also applies to the libraries that a library needs.
+  # Sets RPATH instead of RUNPATH, because RPATH also applies to the libraries that a library needs.
   set_target_properties(${target} PROPERTIES BUILD_RPATH "$ORIGIN/../lib")
   target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
   set_property(GLOBAL APPEND PROPERTY ENTRAIN_GPU_PROGRAMS ${target})

@@ -1,10 +1,11 @@
-# Finds implementations of MPI, with which bench/ compares the library, and with which 03_mpi_launch.c is compiled. The library
-# itself does not depend on MPI. Each implementation has an option: AUTO uses the implementation if its packages are installed;
-# ON requires them. If the implementation NAME is found, ENTRAIN_MPIS contains NAME, PkgConfig::NAME has its headers and
-# libraries, and ENTRAIN_MPIRUN_NAME starts its programs.
+# Finds implementations of MPI. bench/ compares the library with them, and examples/03_mpi_launch.c is compiled with them. The
+# library itself does not depend on MPI. Each implementation has an option: AUTO uses the implementation if its packages are
+# installed; ON requires the packages. If the implementation NAME is found, ENTRAIN_MPIS contains NAME, PkgConfig::NAME has its
+# headers and libraries, and ENTRAIN_MPIRUN_NAME starts its programs.
 find_package(PkgConfig QUIET)
 set(ENTRAIN_MPIS "")
-# `module`: its name in pkg-config. `packages`: its packages in Debian. The other arguments are the names of its mpirun.
+# `module`: the implementation's name in pkg-config. `packages`: its packages in Debian. The other arguments are the names of
+# its mpirun.
 function(entrain_find_mpi option name module packages)
   if(${option} STREQUAL "OFF")
     return()

@@ -1,4 +1,4 @@
-# How the project's targets are made: entrain_unit (a folder of the library), entrain_test, entrain_test_library.
+# Functions that make the project's targets: entrain_unit (a folder of the library), entrain_test, entrain_test_library.
 include_guard()
 include(GNUInstallDirs)
 
@@ -20,8 +20,8 @@ add_library(entrain_flags INTERFACE)
 target_include_directories(entrain_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(entrain_flags INTERFACE -Wall -Wextra -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>
                        $<$<BOOL:${ENTRAIN_WERROR}>:-Werror>)
-# A product is rounded before it is added, on every machine. Without this option, compilers use fused instructions if the machine
-# has them, as Arm does.
+# A product must be rounded before it is added, on every machine. Without this option, compilers use fused multiply-add if the
+# machine has it, for example on Arm.
 target_compile_options(entrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 # Lets ccache see which precompiled headers a file was compiled with.
 target_compile_options(entrain_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
@@ -30,7 +30,7 @@ if(ENTRAIN_SANITIZE)
   target_compile_options(entrain_flags INTERFACE -fsanitize=${ENTRAIN_SANITIZE} -fno-sanitize=vptr
                          -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(entrain_flags INTERFACE -fsanitize=${ENTRAIN_SANITIZE})
-  # In code that the sanitizers add, GCC gives these warnings without a reason. The other presets are compiled with the warnings.
+  # GCC gives these warnings falsely, for code that the sanitizers add. Builds without sanitizers keep the warnings.
   target_compile_options(entrain_flags INTERFACE
                          "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds;-Wno-maybe-uninitialized;-Wno-stringop-overflow>")
 endif()
@@ -61,10 +61,10 @@ if(ENTRAIN_SANITIZE MATCHES "thread")
   target_link_options(entrain_flags INTERFACE LINKER:--undefined=__wrap_${mutex}4LockEv)
 endif()
 
-# Precompiled headers: the headers of the system that most files include, and that take most of the time to compile. Files that
-# share precompiled headers must have equal compiler options, so there is one set of headers for units and one for tests. A file
-# must still include what it uses, so that the build works with CMAKE_DISABLE_PRECOMPILE_HEADERS=ON. A source with options of its
-# own (-O3, -mavx2) sets SKIP_PRECOMPILE_HEADERS.
+# Precompiled headers: system headers that most files include, and that take long to compile. Files that share precompiled headers
+# must have equal compiler options. So units have one set of headers, and tests have another. A file must still include what it
+# uses, because the build must work with CMAKE_DISABLE_PRECOMPILE_HEADERS=ON too. A source with options of its own (-O3, -mavx2)
+# must set SKIP_PRECOMPILE_HEADERS.
 set(entrain_common_headers
   <algorithm> <array> <atomic> <chrono> <cmath> <cstddef> <cstdint> <cstdio> <cstdlib> <cstring> <deque> <fstream> <functional>
   <limits> <map> <memory> <mutex> <numeric> <optional> <random> <set> <string> <thread> <tuple> <utility> <vector>
@@ -103,7 +103,7 @@ function(entrain_test_options target)
 endfunction()
 
 # entrain_unit(NAME SOURCES a.cc ... DEPS entrain_base ... absl::status ...)
-# One folder of the library: a static archive of position-independent objects. libentrain.so consists of all archives; a test
+# One folder of the library: a static archive of position-independent objects. libentrain.so consists of all archives. A test
 # links the archives that it needs.
 function(entrain_unit name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
@@ -117,7 +117,7 @@ endfunction()
 
 # entrain_test(NAME SOURCES x_test.cc ... DEPS entrain_base ... LABELS unit|multi|slow|gpu TIMEOUT seconds [SERIAL])
 # One GoogleTest program, which runs as one CTest test. Labels default to unit, the timeout to 60 s. SERIAL: no other test runs at
-# the same time, because this test checks times, or its threads yield in loops.
+# the same time. A test needs SERIAL if it checks times, or if its threads yield in loops.
 function(entrain_test name)
   cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)

@@ -1,15 +1,15 @@
 // Used only in builds with the thread sanitizer. The system's Abseil is not built with the
 // sanitizer. So the sanitizer does not see that Abseil's mutexes order accesses, and would report
-// every guarded member as a race. The linker replaces calls of these mutexes by the functions here
-// (--wrap, see EntrainUnits.cmake), which tell the sanitizer what is locked.
+// every guarded member as a race. The linker replaces calls of the mutexes by the functions here
+// (--wrap, see EntrainUnits.cmake). The functions here tell the sanitizer what is locked.
 //
-// Abseil's own search for cycles of locks, which Debian's build enables, is switched off. The
-// sanitizer would see the changes of Abseil's tables, but not the spin lock that guards the tables.
-// The sanitizer itself also looks for cycles of locks.
+// Abseil's own deadlock detection is switched off here; Debian's build enables it. The sanitizer
+// would see accesses to Abseil's tables, but not the spin lock that guards the tables. The
+// sanitizer has a deadlock detection of its own.
 //
-// Copies of a Status share its text and count the references to it. The functions here also tell
-// the sanitizer that the thread that drops the last reference sees what all other threads did with
-// the text.
+// Copies of a Status share one text, and count the references to it. The thread that drops the last
+// reference sees what all other threads did with the text. The functions here tell this to the
+// sanitizer.
 //
 // Await polls here instead of calling Abseil: Abseil may evaluate the condition at a place where
 // the sanitizer does not see that the lock is held.
@@ -27,7 +27,7 @@ void __tsan_acquire(void* address);
 void __tsan_release(void* address);
 }
 
-// The linker's names: `name` is the mangled one.
+// Names that --wrap uses. `name` is a mangled name.
 #define ENTRAIN_REAL(name) __asm__("__real_" name)
 #define ENTRAIN_WRAP(name) __asm__("__wrap_" name)
 #define ENTRAIN_MUTEX(member) "_ZN4absl7debian35Mutex" member

@@ -1,11 +1,11 @@
-/* 01: the sum over all ranks.
+/* 01: the mean over all ranks.
  *
- * Why: averaging gradients is an all-reduce, which is all that data-parallel training needs.
- * Everything else in Entrain is about calling it less often, on less data, or while something else
- * runs. The process finds its rank, the number of ranks and the other ranks by itself, from the
- * variables that the launcher has set:
+ * Why: an all-reduce averages gradients, and data-parallel training needs no other call. The rest
+ * of Entrain serves to call it less often, on less data, or while the program computes. The process
+ * finds its rank, the number of ranks and the other ranks by itself. It reads the variables that
+ * the launcher has set:
  *
- *   example_01_all_reduce                    alone: a world of one
+ *   example_01_all_reduce                    alone: one rank
  *   entrain-run -n 4 example_01_all_reduce   four ranks on this machine
  *
  * torchrun, mpirun and srun work as well. */

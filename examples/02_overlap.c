@@ -1,9 +1,9 @@
-/* 02: communication under computation.
+/* 02: communication during computation.
  *
- * Why: a blocking call leaves the processor idle while bytes travel. A call that is given a work
- * handle returns at once; the library moves the bytes while the program computes the next piece,
- * and only the wait at the end can cost time. So the backward pass of a network hides the reduction
- * of each layer's gradient under the layers below it.
+ * Why: a blocking call leaves the processor idle while bytes travel. A call with a work handle
+ * returns at once. The library moves the bytes while the program computes the next piece. Only the
+ * wait at the end can take time. In a backward pass, the reduction of a layer's gradient is hidden
+ * behind the computation of the layers below it.
  *
  *   entrain-run -n 4 example_02_overlap */
 #include <entrain/entrain.h>

@@ -1,7 +1,8 @@
-/* 03: a program that uses MPI already.
+/* 03: a program that already uses MPI.
  *
- * Why: mpirun has started the ranks, and MPI knows them. Entrain makes its communicator from MPI's,
- * and does not need MPI's afterwards. There is no store to name, and there are no variables to set.
+ * Why: mpirun has started the ranks, and MPI knows them. Entrain makes its communicator from MPI's
+ * communicator. Afterwards Entrain does not need MPI. The program names no store, and sets no
+ * variables.
  *
  *   mpicc 03_mpi_launch.c $(pkg-config --cflags --libs entrain) && mpirun -n 4 ./a.out */
 #include <entrain/entrain.h>
@@ -12,7 +13,7 @@
 static void check(entrain_status_t status) {
   if (status != ENTRAIN_OK) {
     fprintf(stderr, "%s\n", entrain_last_error());
-    exit(1); /* mpirun ends the others */
+    exit(1); /* mpirun then ends the other ranks */
   }
 }
 
@@ -28,8 +29,8 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
   check(entrain_comm_create_from_mpi(MPI_COMM_WORLD, NULL, &comm));
 
-  /* Takes every other rank, in the opposite order. Entrain's ranks are numbered as those of the MPI
-   * communicator. */
+  /* The even ranks, or the odd ranks, in descending order. Entrain numbers the ranks as the MPI
+   * communicator does. */
   MPI_Comm_split(MPI_COMM_WORLD, mpi_rank % 2, -mpi_rank, &half);
   MPI_Comm_rank(half, &half_rank);
   check(entrain_comm_create_from_mpi(half, NULL, &half_comm));

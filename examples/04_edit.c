@@ -1,12 +1,12 @@
 /* 04: training with EDiT.
  *
- * Why: an all-reduce in every step ties all ranks to the slowest link. EDiT lets each replica train
- * alone for H steps and then exchanges its progress, layer by layer, under the next forward pass.
- * That divides the traffic across replicas by H, and a step pauses only if a layer is late. The
- * model is sharded within a replica, so no rank holds all of it.
+ * Why: with an all-reduce in every step, the slowest link sets the pace of all ranks. With EDiT,
+ * each replica trains alone for H steps. Then the replicas exchange their progress layer by layer,
+ * during the next forward pass. This divides the traffic across replicas by H. A step pauses only
+ * if a layer is late. The model is sharded within a replica, so no rank holds the whole model.
  *
- * The model is y = W x + b with two outputs, fitted to data that each rank generates for itself.
- * Its two layers are W and b. Ranks are arranged in replicas of two if their number is even:
+ * The model is y = W x + b with two outputs. Each rank generates its own data. The two layers are W
+ * and b. If the number of ranks is even, a replica has two ranks:
  *
  *   entrain-run -n 4 example_04_edit */
 #include <entrain/entrain.h>
@@ -124,7 +124,8 @@ static void forward(trainer_t* t, int32_t training, const float* layers[LAYERS])
   }
 }
 
-/* Returns the mean squared error over one batch. Adds its gradient if the arrays are not NULL. */
+/* Returns the mean squared error over one batch. Adds the gradient to w_grad and b_grad, unless
+ * they are NULL. */
 static double batch(trainer_t* t, const float* w, const float* b, float* w_grad, float* b_grad) {
   float x[INPUTS], y[OUTPUTS];
   double loss = 0;
@@ -168,7 +169,7 @@ static void train_step(trainer_t* t, int64_t step) {
   check(entrain_edit_end_step(t->edit));
 }
 
-/* Returns the mean over all ranks of the loss on fresh data. */
+/* Returns the loss on fresh data, averaged over all ranks. */
 static double evaluate(trainer_t* t, int32_t training) {
   const float* layers[LAYERS];
   double loss;

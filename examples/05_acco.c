@@ -1,10 +1,11 @@
 /* 05: training with ACCO.
  *
- * Why: gradients cross the network behind the computation of the next ones, and the optimizer's
- * state is spread over the ranks. A rank never waits for its own exchange: it adds micro-batches
- * until the current exchange is over. A slow rank adds fewer, and no rank's gradients are lost.
+ * Why: gradients cross the network while the ranks compute the next gradients. The optimizer's
+ * state is sharded over the ranks. A rank never waits for an exchange: it adds micro-batches until
+ * the current exchange is over. A slow rank adds fewer micro-batches, and no rank's gradients are
+ * lost.
  *
- * The model is y = W x + b with two outputs, fitted to data that each rank generates for itself.
+ * The model is y = W x + b with two outputs. Each rank generates its own data.
  *
  *   entrain-run -n 4 example_05_acco */
 #include <entrain/entrain.h>
@@ -33,7 +34,8 @@ static float draw(uint32_t* random) {
   return (float)(*random >> 8) / 8388608.0f - 1.0f;
 }
 
-/* Adds the gradient of one micro-batch, a mean over its samples. Returns its loss. */
+/* Adds the gradient of one micro-batch, averaged over its samples. Returns the loss of the
+ * micro-batch. */
 static float add_gradient(const float* params, float* gradients, uint32_t* random) {
   float loss = 0.0f;
   int n, i, o;

@@ -41,7 +41,7 @@ from runs import (  # noqa: E402
 
 
 def program(build):
-    """Returns the version, and a text that differs between builds."""
+    """Returns a text with the version and a hash that differs between builds."""
     hashed = hashlib.sha256()
     for file in [build / LAUNCHER, build / TRAINER, build / "lib/api/libentrain.so"]:
         hashed.update(file.read_bytes())
@@ -55,14 +55,14 @@ def reason_of(failed):
 
 
 def besides(plan, programs):
-    """Returns the inputs besides flags on which results depend, as words."""
+    """Returns the inputs other than flags on which results depend, as words."""
     text = hashlib.sha256(plan.args.data.read_bytes()).hexdigest()[:12]
     words = [f"{key}={value}" for key, value in sorted(plan.environment().items())]
     return [*words, f"text={text}", f"programs={programs}"]
 
 
 class Progress:
-    """On a terminal, a bar that Debian's python3-tqdm draws. Otherwise the lines that `runs` prints."""
+    """Shows the progress: on a terminal with a bar (tqdm), otherwise by the lines that `runs` prints."""
 
     def __init__(self, runs, missing):
         self.bar = None
@@ -87,8 +87,8 @@ class Progress:
 
 
 def make_all(plan, wanted, programs):
-    """Fills in summaries and reasons. Removes from `wanted` the runs whose rate is not the best.
-    Returns the number of runs that were left for another call."""
+    """Makes missing runs, and sets each run's summary or reason. Removes from `wanted` the runs whose
+    rate is not the best. Returns the number of runs that were left for another call."""
     args = argparse.Namespace(**{**vars(plan.args), "out": plan.args.out / "runs"})
     args.out.mkdir(exist_ok=True)
     runs = Runs(args, len(wanted))
@@ -100,7 +100,7 @@ def make_all(plan, wanted, programs):
         away = tables.tuned_away(run, wanted, plan.tune)
         if away:
             wanted.remove(run)
-        elif away is None:  # as long as the method has no chosen rate
+        elif away is None:  # no rate has been chosen yet
             runs.left_out += 1
         elif run in missing:
             progress.begin(run)
@@ -116,7 +116,7 @@ def make_all(plan, wanted, programs):
 
 
 def make(runs, run, plan, words, longest, progress):
-    """longest has, by rank count, the longest time of a run so far."""
+    """Makes one run. `longest` is {number of ranks: the longest time of a run so far, in seconds}."""
     expected_s = longest.get(run.ranks, 10.0)
     environment = plan.environment()
     try:
@@ -129,7 +129,7 @@ def make(runs, run, plan, words, longest, progress):
 
 
 def targets(args, wanted, tune):
-    """Returns, by rank count, the loss up to which the time is measured."""
+    """Returns {number of ranks: target loss}. The report states when each run reaches this loss."""
     found = {}
     for ranks in dict.fromkeys(run.ranks for run in wanted):
         best = tables.entries([run for run in wanted if run.ranks == ranks], tune)
@@ -277,7 +277,8 @@ def main():
     left_out = make_all(plan, wanted, programs)
     target = targets(args, wanted, plan.tune)
     write_csv(args, wanted, target)
-    # Imported late: the plotting library takes a second to load, and error messages need not wait for it.
+    # Imported late: the plotting library takes a second to load, and error messages should not wait for
+    # it.
     import compare_report as report
 
     asked = args.target_loss is not None

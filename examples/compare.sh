@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs methods of entrain-train x optimizers x seeds at equal tokens, and makes one report of them: a page with pictures,
-# and the numbers as CSV. Installs and builds missing parts, then runs compare.py with the arguments given here; --help
-# describes them. Existing runs of the same flags, text and programs are not made again.
+# Runs entrain-train with each method, optimizer and seed at equal tokens. Makes one report: a page with pictures, and
+# the numbers as CSV. Installs and builds missing parts, then runs compare.py with the arguments given here. --help
+# describes the arguments. A run is not repeated if its flags, text and programs have not changed.
 set -eu
 top=$(dirname "$0")/..
 

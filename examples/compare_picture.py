@@ -1,5 +1,5 @@
-"""Draws the pictures of compare.py's report, as SVG for a page: no fonts, no addresses. Text and
-axes have the colour of the surrounding text, so they are readable in light and in dark mode."""
+"""Draws the pictures of compare.py's report as SVG elements of a page. The pictures contain no fonts and no URLs.
+Text and axes have the colour of the page's text, so they are readable in light and in dark mode."""
 
 import io
 import math
@@ -43,7 +43,7 @@ def dash(entry):
 
 
 def svg(figure, name):
-    """Returns the figure as an element of a page. `name` makes the names within it unique."""
+    """Returns the figure as an element of a page. `name` is a prefix that makes its ids unique on the page."""
     text = io.StringIO()
     plain = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(text, format="svg", metadata=plain)
@@ -60,7 +60,7 @@ def svg(figure, name):
 
 
 def figure(names):
-    """Makes a figure with one axis, and room beside it for `names` names."""
+    """Makes a figure with one plot, and with room beside it for `names` names."""
     return plt.subplots(figsize=(6.4, max(4.2, 1.0 + 0.22 * names)), layout="constrained")
 
 
@@ -135,8 +135,8 @@ def draw_band(axis, entry, line, scale=1.0):
 
 
 def loss_limits(lines):
-    """Returns limits with room for the last seven eighths of the curves, because at the start the
-    curves fall from far above."""
+    """Returns limits of the axis that show the last seven eighths of the curves. In the first eighth they fall
+    from far above."""
     low = min(mean - wide for line in lines for _, mean, wide in line)
     high = max(line[len(line) // 8][1] for line in lines)
     room = max(0.04 * (high - low), 1e-3)
@@ -227,8 +227,8 @@ def trade(entries, name):
 
 
 def dots(entries, measures, name):
-    """Draws one panel per measure. It has the entries from top to bottom, with a dot per seed and a
-    stroke at the mean of the dots."""
+    """Draws one panel per measure. A panel has a row per entry, with a dot per seed and a stroke at the mean of the
+    dots."""
     columns = 4
     rows = -(-len(measures) // columns)
     with plt.rc_context({**STYLE, "svg.hashsalt": name}):

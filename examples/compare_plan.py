@@ -1,5 +1,5 @@
-"""Checks the arguments of compare.py, and derives from them the runs and their flags of
-entrain-train."""
+"""Checks the arguments of compare.py. Derives the runs from them, and the flags of entrain-train
+for each run."""
 
 import os
 import re
@@ -9,11 +9,11 @@ import subprocess
 import compare_tables as tables
 from runs import MODEL, TRAINER
 
-WSAM = {"+wsam": "decoupled", "+wsam-coupled": "coupled"}  # behind an optimizer's name
-# Flags that a method needs here. By default a-edit exchanges every ten minutes.
+WSAM = {"+wsam": "decoupled", "+wsam-coupled": "coupled"}  # ending of an optimizer's name: --wsam
+# Flags that a method needs in these short runs. By default a-edit exchanges every ten minutes.
 METHOD_FLAGS = {"a-edit": "--local-sgd-sync-time 0.2 --min-total-global-steps 1"}
 CONDITIONS = ("--step-ms", "--straggler", "--straggler-ms", "--straggler-replica")
-OURS = {  # flags of entrain-train that this program sets itself, and its option for each
+OURS = {  # flags of entrain-train that compare.py sets, and its option for each
     **{
         flag: flag
         for flag in ("--data", "--tokens", "--steps", "--shard-size", "--lr", *CONDITIONS)
@@ -28,7 +28,7 @@ OURS = {  # flags of entrain-train that this program sets itself, and its option
 
 
 class BadUsage(Exception):
-    """An error, with one line that names argument and value."""
+    """A wrong argument. The message is one line that names argument and value."""
 
 
 def split_flags(text, argument):
@@ -48,7 +48,7 @@ def split_flags(text, argument):
 
 
 def known(build):
-    """Returns the methods and optimizers of the program, from its own help."""
+    """Returns the methods and optimizers of entrain-train, read from its --help."""
     said = subprocess.run(
         [build / TRAINER, "--help"], capture_output=True, text=True, timeout=60, check=False
     ).stdout
@@ -141,7 +141,7 @@ def given(args, flag):
 
 
 class Plan:
-    """The checked arguments: the runs, and the inputs besides flags on which their results
+    """The checked arguments: the runs, and the inputs other than flags on which results
     depend."""
 
     def __init__(self, args, flags):
@@ -203,8 +203,8 @@ class Plan:
         return words + [word for own in chosen.values() for word in own]
 
     def runs(self):
-        """Returns one seed of every entry before the next seed, so that other load on the machine
-        affects all entries alike."""
+        """Returns the runs: one seed of every entry, then the next seed of every entry. So other
+        load on the machine affects all entries alike."""
         return [
             tables.Run(
                 f"n{ranks}-{method}-{optimizer}{f'-lr{rate}' if rate else ''}-seed{seed}",

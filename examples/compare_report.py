@@ -1,5 +1,4 @@
-"""Makes the page of compare.py: one file with its pictures inside, which loads nothing from
-elsewhere."""
+"""Makes the page of compare.py: one file that contains its pictures and loads nothing."""
 
 import html
 import math
@@ -85,13 +84,13 @@ def shown(mean, deviation=0.0, digits=1, absent=""):
 
 
 def digits_for(mean):
-    """Returns the number of decimals with which a value has three figures."""
+    """Returns the number of decimals that show three significant digits of a value."""
     if not mean or not math.isfinite(mean):
         return 0
     return max(0, 2 - math.floor(math.log10(abs(mean))))
 
 
-# The memory figures of summaries. Not all methods have the second.
+# The memory figures of summaries. Only methods with a gradient channel have the second.
 MEMORY = {"peak_rss_bytes": "peak memory", "bytes_held": "held by a gradient channel"}
 
 
@@ -109,7 +108,7 @@ def of_costs(key, target, scale=1.0):
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of every run besides losses: a column, and a panel of dots."""
+    """A figure of every run, other than its losses. It gets a column and a panel of dots."""
 
     heading: str
     of: Callable  # maps a run to a number, or None
@@ -135,7 +134,7 @@ def measures(runs, target):
 
 
 def overview(entries, kinds):
-    """Returns the table of a rank count, the lowest validation loss first."""
+    """Returns the table for one number of ranks. The lowest validation loss comes first."""
     base = entries[0]
     rates = any(run.rate for entry in entries for run in entry.runs)
     head = ["", "lr"] if rates else [""]
@@ -223,9 +222,9 @@ def every_run(runs):
 
 
 def page(runs, about, target, asked, tune=None):
-    """runs has all runs of the plan, made or not. about is [(topic, text)]. target has, by rank count,
-    the training loss up to which time is measured, chosen by the caller or not. tune is the number
-    of seeds that chose the learning rates; None: all seeds."""
+    """`runs` has all runs of the plan, made or not. `about` is [(topic, text)]. `target` is {number of
+    ranks: target loss}; the page states when each run reaches it. `asked`: the user has chosen the
+    target loss. `tune` is the number of seeds that chose the learning rates (None: all seeds)."""
     body = table([["", ""]] + [[what, text] for what, text in about], "words about")
     left = sum(run.status() == "not made" for run in runs)
     if left:

@@ -4,12 +4,12 @@ import math
 import statistics
 from dataclasses import dataclass, field
 
-BINS = 48  # points of a curve: a step's loss is the mean over few batches, so each point averages many steps
+BINS = 48  # points of a curve; each averages many steps, because a step has few batches
 
 
 @dataclass
 class Run:
-    """One seed. A run without a summary is missing; a run with a reason has failed."""
+    """A run of one seed. Without a summary it has not been made. With a reason it has failed."""
 
     name: str
     ranks: int
@@ -61,8 +61,8 @@ def curve(records, bins=BINS):
 
 
 def seconds_to(points, loss):
-    """Returns the time at which a curve first reaches `loss`, on the straight line between two
-    points, or None if the curve never reaches it."""
+    """Returns the time at which a curve first reaches `loss`, by linear interpolation between
+    points. Returns None if the curve never reaches `loss`."""
     before = None
     for point in points:
         if point.loss <= loss:
@@ -75,15 +75,14 @@ def seconds_to(points, loss):
 
 
 def usual_target(runs):
-    """Returns the highest loss at which any of these runs ends: the lowest loss that all of them
+    """Returns the highest final loss of these runs. It is the lowest loss that all of them
     reach."""
     ends = [run.points[-1].loss for run in runs if run.points]
     return max((end for end in ends if math.isfinite(end)), default=None)
 
 
 def costs(run, target):
-    """Returns the figures of a run's summary and curve besides losses. Bytes are those of all
-    ranks."""
+    """Returns the figures of a run other than its losses. Bytes are the sum over all ranks."""
     summary = run.summary
     sent = summary["bytes_sent_shard"] + summary["bytes_sent_sync"]
     return {
@@ -103,12 +102,13 @@ def spread(values):
 
 @dataclass
 class Entry:
-    """A method with an optimizer on some ranks, at its best learning rate: one row, one curve."""
+    """A method with an optimizer on some ranks, at its best learning rate. It has one row and one
+    curve."""
 
     label: str
-    runs: list  # the runs with that rate that exist
+    runs: list  # existing runs with that rate
     tried: dict  # {rate: mean validation loss}
-    colour: int = 0  # colour of its curve; also selects the dashes
+    colour: int = 0  # index of its curve's colour
     dash: int = 0
 
     def values(self, get):
@@ -124,9 +124,9 @@ def ascending(value):
 
 
 def tried(runs, tune=None):
-    """Returns {rate: mean validation loss} of the runs of one method and optimizer, over the
-    first `tune` seeds, or over all seeds. Uses only the rates that have the largest number of
-    these seeds."""
+    """Returns {rate: mean validation loss} of the runs of one method and optimizer. The mean is
+    over the first `tune` seeds, or over all seeds. Includes only the rates with the largest number
+    of finished seeds."""
     by_rate = {}
     for run in runs:
         if run.summary and (tune is None or run.seed <= tune):
@@ -144,8 +144,8 @@ def alike(run):
 
 
 def tuned_away(run, runs, tune):
-    """Returns whether this run, whose seed comes after the first `tune` seeds, has a rate that was
-    not the best for these first seeds. Returns None while no rate is complete."""
+    """Returns True if the run need not be made: its seed comes after the first `tune` seeds, and
+    another rate was better for those seeds. Returns None while those seeds have no result."""
     if tune is None or run.seed <= tune:
         return False
     means = tried([other for other in runs if alike(other) == alike(run)], tune)
@@ -175,8 +175,8 @@ def entries(runs, tune=None):
 
 
 def difference(entry, base):
-    """Returns by how much `entry`'s loss is above that of `base` at equal tokens, compared seed by
-    seed because seeds differ by far more than methods: [(tokens, mean, deviation)]. The list is
+    """Returns by how much `entry`'s loss is above that of `base` at equal tokens: [(tokens, mean,
+    deviation)]. Compares seed by seed, because seeds differ by far more than methods. The list is
     empty if no runs can be paired."""
     others = {run.seed: run.points for run in base.runs}
     pairs = [(run.points, others[run.seed]) for run in entry.runs if run.seed in others]
@@ -195,7 +195,7 @@ def mean_curve(entry, key):
     """Returns [(mean of `key`, mean loss, deviation of the loss)] over the seeds. `key` is
     tokens or seconds."""
     points = [run.points for run in entry.runs]
-    if len({len(one) for one in points}) != 1:  # a part without records is shown only if the report is complete
+    if len({len(one) for one in points}) != 1:  # a part of some run has no records
         return []
     return [
         (

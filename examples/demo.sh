@@ -50,18 +50,18 @@ data=${data:-/usr/share/dictd/gcide.dict.dz}
 out=build/demo/results
 mkdir -p "$out"
 
-# One thread per process for the BLAS, because four processes share the cores already.
+# One BLAS thread per process, because four processes already share the cores.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 
 common="--shard-size 2 --steps $steps --hidden-size 128 --layers 4 --heads 4 --seq-length 128 --batch-size 8
   --lr 0.004 --seed 1 --val-batches 48 --eval-interval 100 --sample 400"
 edit="--local-sgd-sync-interval 16 --local-sgd-warmup-steps 14 --outer-lr 0.8 --outer-momentum 0.3"
 
-# A result depends on the flags, the text, and these files, of which the programs consist.
+# A result depends on the flags, the text, and the programs, which consist of these files.
 programs=$(cat build/demo/tools/entrain-run build/demo/examples/trainer/entrain-train \
   build/demo/lib/api/libentrain.so | cksum)
 
-# train METHOD FLAGS...: writes $out/METHOD.{jsonl,json}, unless they exist.
+# train METHOD FLAGS...: writes $out/METHOD.{jsonl,json}, unless they exist with the same settings.
 train() {
   method=$1
   shift

@@ -45,7 +45,7 @@ out=build/demo/elastic
 rm -rf "$out"
 mkdir -p "$out"
 
-# One thread per process for the BLAS, because four processes share the cores already.
+# One BLAS thread per process, because four processes already share the cores.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 
 # Starts run $1. entrain-run starts a rank again at most $2 times.

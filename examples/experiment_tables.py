@@ -1,5 +1,5 @@
 """Turns finished runs of time_experiments.py and optimizers.py into tables: pure functions on
-summaries and step losses. Also prints tables as text.
+summaries and step losses. Also converts tables to Markdown.
 
 A table is a list of rows. A row is a list of cells, which are texts. The first row has the
 headings."""
@@ -10,8 +10,8 @@ import statistics
 
 
 def markdown(rows):
-    """Returns the table as Markdown, with the first column to the left and the others to the
-    right."""
+    """Returns the table as Markdown. The first column is aligned to the left, the other columns to
+    the right."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|---|" + "---:|" * (len(rows[0]) - 1))
     return "\n".join(lines) + "\n"
@@ -26,9 +26,10 @@ def percent(value):
 
 @functools.cache
 def predict(method, straggler, ratio, replicas=4, interval=16, rounds=1500, seed=1):
-    """Returns the share of ideal throughput with a step of 1 and a delay of `ratio`, by
-    Monte-Carlo, for exchanges that take no time. ddp exchanges at every step, edit after
-    `interval` steps, a-edit at the first step that ends after `interval` has passed."""
+    """Simulates training (Monte-Carlo). A step takes a time of 1, a delay takes `ratio`, and
+    exchanges take no time. Returns the throughput as a share of the ideal. ddp exchanges at every
+    step, edit after `interval` steps, a-edit at the first step that ends after a time of
+    `interval`."""
     draw = random.Random(seed)
     late = [[] for _ in range(replicas)]  # by replica: whether each of its steps is delayed
 
@@ -94,9 +95,9 @@ def check_params(summary, params):
 
 
 def channel(summary, microbatch_ms, params):
-    """Returns {"share": gradients per second, relative to replicas that compute and never wait,
-    "waited": the share of its time that each replica waited}, for a run by a gradient channel
-    whose micro-batches are padded to `microbatch_ms`."""
+    """Returns two figures of a run with a gradient channel whose micro-batches take `microbatch_ms`
+    each. "share": gradients per second, relative to replicas that never wait. "waited": the share
+    of its time that each replica waited."""
     check_params(summary, params)
     replicas = len(summary["replica_microbatches"])
     made = sum(summary["replica_microbatches"]) - summary["dropped_microbatches"]
@@ -107,9 +108,10 @@ def channel(summary, microbatch_ms, params):
 
 
 def slow(results, slowness, replicas):
-    """results is [(method, exchange over micro-batch, result of `channel`)]. "Without losses" means
-    that zero1 computes, then exchanges, and waits for the slow replica, and that acco hides the
-    exchange while the faster ranks add more micro-batches to a round."""
+    """results is [(method, exchange over micro-batch, result of `channel`)]. The column "without
+    losses" has the ideal. For zero1: a rank computes, then exchanges, and waits for the slow
+    replica. For acco: the exchange is hidden, and the faster ranks add more micro-batches to a
+    round."""
     rows = [["exchange / micro-batch", "method", "share of computing alone", "without losses"]]
     rows[0] += ["of that", "waited, by replica"]
     for method, exchange, found in results:
@@ -127,14 +129,15 @@ def updates_a_second(summary):
 
 
 def microbatches(summary):
-    """Returns the number of micro-batches of a rank in an update."""
+    """Returns the number of micro-batches per rank and update."""
     made = sum(summary["replica_microbatches"]) - summary["dropped_microbatches"]
     return made / len(summary["replica_microbatches"]) / summary["steps"]
 
 
 def updates_to_a_loss(curves):
-    """Returns {method: mean number of blocks until the loss stays at or below the highest loss at
-    which a run ends}. curves is {method: {seed: [mean training loss of a block of steps]}}."""
+    """Returns {method: mean number of blocks until the loss stays at or below the target}. The
+    target is the highest final loss of all runs. curves is {method: {seed: [mean training loss of a
+    block of steps]}}."""
     ends = [losses[-1] for seeds in curves.values() for losses in seeds.values()]
     if not ends:
         return {}
@@ -149,9 +152,9 @@ def updates_to_a_loss(curves):
 
 
 def ideal_speed(exchange):
-    """Returns the ratio of acco's to zero1's updates per second, for updates of two micro-batches
-    and without losses. acco exchanges in each of two rounds, behind a micro-batch. zero1 exchanges
-    once, before the next update."""
+    """Returns the ideal ratio of updates per second, acco's over zero1's, for updates of two
+    micro-batches. acco exchanges in each of two rounds, during a micro-batch. zero1 exchanges once,
+    before the next update."""
     return (2 + exchange) / (2 * max(1, exchange))
 
 
@@ -181,7 +184,8 @@ def ratio(results, updates):
 
 
 def from_to(values, digits):
-    """Returns the mean, and the least and the greatest of several values."""
+    """Returns a text with the mean. If there are several values, adds the least and the
+    greatest."""
     text = f"{statistics.mean(values):.{digits}f}"
     if len(values) == 1:
         return text
@@ -232,9 +236,10 @@ def mean_or_infinity(losses):
 
 
 def optimizers(results, rhos):
-    """results: for each optimizer "name", "steps", "gradients", "rate", "losses" (validation
-    losses of all seeds at half its rate, at it and at twice it), "summaries" and "records" of
-    each seed at its rate. The others are compared with the first, seed by seed."""
+    """results has a dictionary for each optimizer, with the keys "name", "steps", "gradients",
+    "rate", "losses", "summaries" and "records". "losses" are the validation losses of all seeds at
+    half the rate, at the rate, and at twice the rate. "summaries" and "records" are those of each
+    seed at the rate. The other optimizers are compared with the first, seed by seed."""
     first = results[0]
     rows = [["", "steps", "gradients", "best lr", "at half of it", "validation loss"]]
     rows[0] += ["at twice it", f"against {first['name']}", "right", "training loss"]
@@ -260,8 +265,8 @@ def optimizers(results, rhos):
 
 
 def steps_to(targets, result):
-    """Returns two cells: the steps, and the gradients, after which a result's training loss is
-    each seed's target."""
+    """Returns two cells: the steps and the gradients after which the training loss reaches the
+    target of its seed. Both are means over the seeds."""
     steps = [reaches(records, target) for records, target in zip(result["records"], targets)]
     never = steps.count(None)
     if never > 0:

@@ -1,8 +1,8 @@
-"""Experiments whose results are losses, which do not depend on the load of the machine.
+"""Experiments whose results are losses. Losses do not depend on the load of the machine.
 
-Learning rates, and all other searched settings, are chosen by the validation loss of TUNING_SEED,
-which no result reports. Results come from other seeds, that is, from other starting weights and
-other batches. All differences are between runs of one seed. All runs share one validation text."""
+Learning rates and all other searched settings are chosen by the validation loss of TUNING_SEED. No result uses
+TUNING_SEED. Results come from other seeds, that is, from other initial weights and other batches. All differences
+are between runs of the same seed. All runs have the same validation text."""
 
 import loss_tables as tables
 from runs import DEBUG
@@ -28,9 +28,8 @@ def at_tuning_seed(runs, name, flags, **how):
 
 
 def tuned(loss_at):
-    """Returns {rate: loss} for the middle three of RATES. If the best rate is the last one at a
-    side, adds further rates at this side. Returns None while a loss is missing. loss_at returns a
-    loss, or None."""
+    """Returns {rate: loss} for the middle three of RATES. While the best rate is the lowest or the highest, adds
+    the next rate on that side. Returns None while a loss is missing. loss_at returns a loss, or None."""
     known, missing = {}, list(RATES[1:-1])
     while missing:
         known |= {rate: loss_at(rate) for rate in missing}
@@ -42,7 +41,7 @@ def tuned(loss_at):
 
 
 def best_rate(runs, name, flags, **how):
-    """Returns None while a run is missing."""
+    """Returns the best rate, or None while a run is missing."""
     losses = tuned(
         lambda rate: at_tuning_seed(runs, f"{name}-lr{rate:g}", f"{flags} --lr {rate:g}", **how)
     )
@@ -68,8 +67,8 @@ class Quality:
         self.runs, self.ddp_rate, self.rates = runs, best_rate(runs, "ddp", "--method ddp"), {}
 
     def rate(self, warmup):
-        """Returns the rate of all local methods with this number of synchronous steps. It is edit's
-        rate at INTERVAL."""
+        """Returns the rate of all local methods with this number of synchronous steps. It is the best rate of edit
+        at INTERVAL."""
         if warmup not in self.rates:
             flags = local("edit", warmup, INTERVAL)
             self.rates[warmup] = best_rate(self.runs, f"edit-w{warmup}-h{INTERVAL}", flags)
@@ -94,7 +93,7 @@ class Quality:
         return val_losses(self.runs, name, flags, seeds, steps=steps)
 
     def parts(self, warmup, interval, seeds):
-        """Returns edit's decisions in these runs: [{of DECISION}]."""
+        """Returns edit's decisions in these runs, as dictionaries with the keys of text_runs.DECISION."""
         name = self.name("edit", warmup, interval)
         return [one for seed in seeds for one in self.runs.decisions(f"{name}-seed{seed}")]
 
@@ -147,8 +146,8 @@ def outer_flags(rate, momentum, nesterov):
 
 
 class LongRise:
-    """ddp with the longer rise of the learning rate, at the best of its rates. The rise, which
-    `Search` tries for edit, may help ddp, too."""
+    """ddp with a longer warm-up of the learning rate (LONG_RISE), at its best rate. `Search` tries this warm-up
+    for edit, and it may help ddp too."""
 
     def __init__(self, runs):
         self.runs, flags = runs, f"--method ddp {LONG_RISE}"
@@ -165,9 +164,8 @@ class LongRise:
 
 
 class Search:
-    """Searches settings for edit without synchronous steps, with TUNING_SEED: first the outer step,
-    then the inner learning rate with the best outer step, then a longer rise of the rate with the
-    best of both."""
+    """Searches settings for edit without synchronous steps, with TUNING_SEED. First the outer step, then the inner
+    learning rate with the best outer step, then a longer warm-up of the learning rate with the best of both."""
 
     def __init__(self, runs, rate):
         self.runs, self.best = runs, None
@@ -235,8 +233,8 @@ def gap(runs):
 
 
 def length(runs):
-    """Makes runs of more steps, without synchronous steps at the beginning, at the best rates of
-    STEPS."""
+    """Makes runs of more steps, without synchronous steps at the beginning. The learning rates are the best ones
+    for STEPS steps."""
     made, search = searched(runs)
     if search is None:
         return {}
@@ -255,7 +253,8 @@ def length(runs):
 
 SHUFFLE_EVERY, SHUFFLED, ARMED_AFTER, CLIP = 12, 1, 10, 1
 PENALTY_WARMUP, PENALTY_RATE = WARMUPS[2], 0.005
-# The rate at which the detectors' means follow. The default follows the falling norms of a short run too slowly.
+# Rate of the anomaly detectors' moving means. With the default, the means follow the falling norms of a short run
+# too slowly.
 ALPHA = 0.2
 PARTS = {
     "detector": (
@@ -312,7 +311,8 @@ def penalty(runs):
 
 # ---- delay ---------------------------------------------------------------------------
 
-# The number of micro-batches per commit is equal. An acco commit has two rounds, the other methods have one.
+# All methods have the same number of micro-batches per commit. A commit of acco has two rounds. A commit of
+# another method has one.
 COMMITS = STEPS // 2
 DELAYED = {
     "zero1": ("--method zero1 --gradient-accumulation-steps 2", MOST),

@@ -7,7 +7,7 @@ import statistics
 
 from paired import cell as difference
 
-NO_PARTS = "none (DiLoCo)"  # edit without all parts of its penalty
+NO_PARTS = "none (DiLoCo)"  # edit without any part of its penalty
 SYNCHRONOUS = ("ddp", "zero1")  # methods in which every step is synchronous
 
 
@@ -103,7 +103,7 @@ def inner(losses):
 
 def gap(results, ddp, risen, steps):
     """results is [(synchronous steps, H, {seed: loss} with the default, {seed: loss} with the
-    settings found)]. risen has the losses of ddp with the longer rise, which get a row."""
+    settings found)]. risen has the losses of ddp with LONG_RISE. They get a row of their own."""
     rows = [["synchronous steps", "H", "seeds", "default, against ddp [95 %]"]]
     rows[0] += ["found, against ddp [95 %]", "found, against default [95 %]"]
     rows[0].append("found, against ddp with the longer rise [95 %]")
@@ -129,9 +129,8 @@ def length(results):
 
 
 def worst_excursion(quiet, spiked):
-    """Returns the largest difference, at one step, between the loss of the run with shuffled labels
-    and the loss of the same run without them (the same batches at the same steps). Takes
-    [loss of each step]."""
+    """Takes [loss of each step] of two runs: with shuffled labels (`spiked`), and with the same
+    batches but without shuffled labels (`quiet`). Returns the largest difference at one step."""
     return max(after - before for before, after in zip(quiet, spiked))
 
 

@@ -10,6 +10,6 @@ endfunction()
 foreach(name IN ITEMS 01_all_reduce 02_overlap 04_edit 05_acco)
   entrain_example(${name} ${name})
 endforeach()
-foreach(mpi IN LISTS ENTRAIN_MPIS) # one of each
+foreach(mpi IN LISTS ENTRAIN_MPIS) # one example for each MPI
   entrain_example(03_mpi_launch_${mpi} 03_mpi_launch PkgConfig::${mpi})
 endforeach()

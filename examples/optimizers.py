@@ -1,9 +1,10 @@
 """Compares the optimizers of entrain-train on text and on digits: an experiment of
 experiments.py. experiment_tables.py makes the tables.
 
-Every optimizer is tuned in the same way. Learning rates are rungs of one ladder, 0.001 * 2^k. First,
-three rungs around a guess are run with all seeds. If the best rung is the last one at a side, more
-rungs are run at this side, until the best rung has a worse rung on either side."""
+Every optimizer is tuned in the same way. Learning rates are 0.001 * 2^k; k is the rung of the rate.
+First, three rungs around a guess are run with all seeds. While the best rung is the lowest or the
+highest, the next rung on that side is run too. At the end the best rung has a worse rung on either
+side."""
 
 import argparse
 import json
@@ -57,8 +58,8 @@ def fewest_runs(task):
 
 
 def tune(guess, losses_at):
-    """Returns the best rung and {rung: losses}. losses_at returns a list, or None if the losses are
-    not known. The result is then None, too."""
+    """Returns the best rung and {rung: losses}, or None if losses are not known. losses_at returns
+    the losses of a rung, or None if they are not known."""
 
     def merit(rung):  # among equal rungs, prefers the rung next to the guess
         return statistics.mean(known[rung]), abs(rung - guess)

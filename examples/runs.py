@@ -45,13 +45,12 @@ class Runs:
     """Makes missing runs, one after the other, and reads existing ones."""
 
     def __init__(self, args, total=0):
-        """args.build, args.data and args.out are folders or files. With args.seconds, no run is begun
-        that would end later (0: no limit). With args.tables, no run is made. total is the number of
-        runs, if known."""
+        """args.build, args.data and args.out are paths. A run that would end after args.seconds is not begun (0: no
+        limit). If args.tables is true, no run is made. total is the number of runs (0: not known)."""
         self.args, self.total, self.seen, self.left_out = args, total, 0, 0
         self.began = time.monotonic()
-        # If a signal asks this program to end (a time limit, for example), it must also end the ranks, which are in a
-        # session of their own.
+        # If SIGTERM ends this program, the program must also end the ranks, because they are in a session of their
+        # own.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         self.say = lambda line: print(line, flush=True)
 
@@ -72,9 +71,9 @@ class Runs:
         return kept.exists() and kept.read_text() == self.settings(flags, besides)
 
     def get(self, name, flags, expected_s=8.0, ranks=4, environment=None, besides=()):
-        """Returns the summary, or None if it does not exist and there was no time for the run. flags
-        are words. environment has additional variables. besides has words for the inputs other than
-        flags and text. Throws RunFailed."""
+        """Returns the summary of a run. Makes the run if it does not exist. Returns None if there was no time for the
+        run. flags are words. environment has additional variables. besides has words for the inputs other than flags
+        and text. Throws RunFailed."""
         self.seen += 1
         if not self.has(name, flags, besides):
             spent = time.monotonic() - self.began
@@ -99,7 +98,7 @@ class Runs:
 
     def make(self, words, environment):
         """Runs the program, and returns its output. Throws RunFailed."""
-        # One thread per process for the BLAS, because the ranks share the cores already.
+        # One BLAS thread per process, because the ranks already share the cores.
         alone = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
             words,

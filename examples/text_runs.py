@@ -1,5 +1,5 @@
-"""Runs of the one model of the experiments, and the compact copy of their results that is kept
-beside the page: runs.csv (flags and summaries), curves.csv.gz (training losses) and
+"""Runs of the model that the experiments share, and the compact copy of their results in
+examples/results. The copy has runs.csv (flags and summaries), curves.csv.gz (training losses) and
 decisions.csv.gz (EDiT's decisions on each layer at each exchange)."""
 
 import argparse
@@ -29,7 +29,7 @@ LINE = re.compile(
 
 
 def block_means(records, block=BLOCK, without=None):
-    """Returns [mean training loss over each `block` steps and over all replicas but one]."""
+    """Returns [mean training loss over `block` steps and over all replicas except `without`]."""
     by_block = {}
     for record in records:
         if record["replica"] != without:
@@ -45,7 +45,7 @@ def decision(texts):
 
 
 def parse_decisions(output):
-    """Returns a list of such dictionaries from the lines that --is-debug prints."""
+    """Returns the dictionaries of `decision` for the lines that --is-debug prints."""
     found = []
     for words in LINE.findall(output):
         found.append(decision(dict(zip(DECISION, words))))
@@ -88,8 +88,8 @@ def rows_of(path):
 
 
 class KeptRuns(TextRuns):
-    """Does the same as TextRuns with the runs of the kept copy, and makes no runs. Like an original
-    run, a run counts only while its flags are those of the experiment."""
+    """Reads the runs of the kept copy, and makes no runs. A run counts only if its flags are those
+    of the experiment."""
 
     def __init__(self, folder):
         super().__init__(argparse.Namespace(out=folder, tables=True))

@@ -1,17 +1,17 @@
-"""Experiments whose results are times. These are meaningful on a quiet machine only."""
+"""Experiments whose results are times. Times are meaningful only on a machine without other load."""
 
 import experiment_tables as tables
 from loss_experiments import MOST, delayed_runs
 from text_runs import RANKS, STEPS
 
 INTERVAL = 16
-STEP_MS = 28  # padded steps: some five times the compute time if two ranks share a core
+STEP_MS = 28  # length of a padded step: about five times the compute time if two ranks share a core
 DELAYS = (0.5, 1, 4)
 IDLE_SPEED, IDLE_STEPS = 3.3, 60  # ratio of the slow replica's step to the others', and tau in steps
 
 
 def by_time(steps):
-    """Returns flags of an a-edit that exchanges after every `steps` padded steps."""
+    """Returns the flags of an a-edit run that exchanges after every `steps` padded steps."""
     flags = f"--method a-edit --step-ms {STEP_MS} --local-sgd-sync-time {steps * STEP_MS / 1000:g}"
     return f"{flags} --min-total-global-steps 1 --steps-together"
 
@@ -57,8 +57,8 @@ ACCO_MS = 60  # time of a padded micro-batch
 
 
 def linked(ranks, exchange):
-    """Returns an ENTRAIN_FAULT with which the reduce-scatter and the all-gather of a round take
-    `exchange` micro-batches."""
+    """Returns the value of ENTRAIN_FAULT with which the reduce-scatter and the all-gather of a round
+    together take as long as `exchange` micro-batches."""
     sent = 2 * (ranks - 1) / ranks * PARAMS * F32_BYTES
     return f"rate={sent / (exchange * ACCO_MS / 1000) / 1e6:.4f}MB/s"
 
@@ -84,7 +84,8 @@ def slow(runs):
 
 RATIOS = (0.1, 0.25, 0.5, 0.8, 1, 2, 4)  # time of a round's exchange relative to a micro-batch
 RATIO_RANKS, RATIO_UPDATES, RATIO_PASSES = 2, 20, (1, 2, 3)
-# An update uses two micro-batches of each rank. In acco-free it uses all that fit behind an exchange.
+# An update has two micro-batches of each rank. In acco-free it has as many as fit into the time of an
+# exchange.
 RATIO_METHODS = {
     "ddp": f"--method ddp --gradient-accumulation-steps 2 --step-ms {2 * ACCO_MS}",
     "zero1": f"--method zero1 --gradient-accumulation-steps 2 --step-ms {2 * ACCO_MS}",
@@ -113,8 +114,8 @@ def ratio(runs):
 
 
 def updates_to_a_loss(runs):
-    """Returns, from the runs of `delay`, {method: [for each seed, the number of updates until the
-    highest training loss at which any run ends]}."""
+    """Returns {method: mean number of updates until the target loss}, from the runs of `delay`. The
+    target is the highest final training loss of all runs."""
     curves = {}
     for method in ("zero1", "acco"):
         names = delayed_runs(runs, method)[2]

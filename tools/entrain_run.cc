@@ -157,7 +157,7 @@ int Job::Run() {
     CheckTime();
     WaitForNews();
   }
-  TakeSignals();  // clears the signals of the last ranks' ends, which must not interrupt the wait
+  TakeSignals();  // clears the last ranks' SIGCHLD, which must not interrupt Finish
   output_.Finish(ending_ == Ending::kNone ? kReaderNs : kReaderOfFailureNs, signals_.get());
   return code_;
 }

@@ -17,11 +17,10 @@ struct JobKey {
   Fd file;
 };
 
-// Returns the path in ENTRAIN_KEY_FILE, whose file it checks, or else makes a random key. A random
-// key is in a sealed memory file of mode 400, which ranks open as /proc/PID/fd/N of this process.
-// So it works with programs that close inherited descriptors, as Python's subprocess does, and no
-// other user can open it. Ranks in a PID namespace of their own cannot open it either: they need
-// ENTRAIN_KEY_FILE.
+// If ENTRAIN_KEY_FILE is set, checks the file and returns its path. Otherwise makes a random key in
+// a sealed memory file of mode 400. Ranks open the file as /proc/PID/fd/N of this process. So a
+// program may close inherited descriptors, as Python's subprocess does. No other user can open the
+// file. Ranks in a PID namespace of their own cannot open it either: they need ENTRAIN_KEY_FILE.
 absl::StatusOr<JobKey> MakeJobKey();
 
 }  // namespace entrain

@@ -84,8 +84,8 @@ void JobOutput::Finish(int64_t quiet_ns, int interrupted) {
   } else if (out_->lost() > 0) {
     Say(absl::StrCat(out_->lost(), " bytes of standard output are lost: ", out_->why_lost()));
   }
-  // The reader of standard error had that time too, so it gets only a short time for the line
-  // above.
+  // While this function waited for the reader of standard output, the reader of standard error had
+  // the same time. So it gets only a short time for the line above.
   if (err_ != out_) {
     err_->Drain(read ? quiet_ns : kLineNs, interrupted);
   }

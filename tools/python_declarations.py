@@ -56,7 +56,7 @@ def without_bodies(text):
 
 def declarations_of(text):
     text = without_comments(text)
-    # Removes the parts for C++ only.
+    # Removes the parts that are only for C++.
     text = re.sub(r"#ifdef __cplusplus\n.*?#endif", "", text, flags=re.S)
     macros = re.findall(r"^#define (ENTRAIN_VERSION_\w+ \d+)$", text, flags=re.M)
     text = re.sub(r"^#(?:[^\n]*\\\n)*[^\n]*$", "", text, flags=re.M)
@@ -118,13 +118,13 @@ def rows_of(header):
     text = re.sub(r" *\\?$", "", (LISTS / header).read_text(), flags=re.M)
     for row in re.findall(r"^  X\((.*?)\)\n(?=  X\(|//)", text, flags=re.M | re.S):
         kind, name, default, limits, _, _, _, sentence = split(row)
-        # The package has `timeout`, in seconds.
+        # The package has an option `timeout` instead, in seconds.
         if name != "timeout_ns":
             yield kind, name, default, limits, "".join(re.findall(r'"([^"]*)"', sentence))
 
 
 def dataclass_of(header, name):
-    """Returns the dataclass, and the families of its options that have words."""
+    """Returns the dataclass, and {option: family of constants} for the options whose values are words."""
     fields, families = "", {}
     for kind, option, default, limits, sentence in rows_of(header):
         python = {"int64_t": "int", "int32_t": "int", "uint64_t": "int", "double": "float", "bool": "bool"}.get(kind, "str")

@@ -93,8 +93,8 @@ std::string SignalName(int signal) {
   return absl::StrCat("SIG", name, " (", text, ")");
 }
 
-// Reads numbers of process groups from the pipe `line` until the pipe's writer is gone, and keeps a
-// list of the groups. A negative number removes the group of its absolute value from the list. Then
+// Reads numbers of process groups from the pipe `line`, and keeps a list of the groups. A negative
+// number removes the group of its absolute value from the list. When the pipe's writer is gone,
 // kills the groups in the list.
 [[noreturn]] void BecomeGuardian(int line) {
   setsid();  // so that signals to a terminal's foreground group do not reach it

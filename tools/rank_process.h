@@ -1,5 +1,5 @@
-// The processes that entrain-run starts: one per rank, each the leader of a process group of its
-// own, so that processes that a rank starts end with the rank.
+// The processes that entrain-run starts, one per rank. Each is the leader of a process group of its
+// own, so processes that a rank starts end with the rank.
 #pragma once
 
 #include <string>

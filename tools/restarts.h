@@ -1,5 +1,5 @@
-// The decisions of entrain-run --elastic when a rank has failed. A pure machine: the caller
-// restarts ranks and ends the job.
+// The decisions of entrain-run --elastic when a rank has failed. They have no side effects: the
+// caller restarts ranks and ends the job.
 #pragma once
 
 #include <string>
@@ -33,7 +33,7 @@ class Restarts {
     Verdict verdict;
     std::string text;  // completes "rank 1 was killed; ..."
   };
-  // Returns the decision about a failed rank. A restart is counted.
+  // Returns the decision about a failed rank. Counts a restart.
   Decision OnFailure(int rank, const State& state);
   int count(int rank) const { return counts_[static_cast<size_t>(rank)]; }
 

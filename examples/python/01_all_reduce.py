@@ -1,4 +1,5 @@
-"""Makes a communicator from the environment and one blocking call. Runs alone, or: entrain-run -n 4 -- python3 01_all_reduce.py"""
+"""Makes a communicator from the environment, and makes one blocking call. Runs alone, or: entrain-run -n 4 -- python3
+01_all_reduce.py"""
 import numpy as np
 
 import entrain

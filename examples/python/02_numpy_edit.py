@@ -1,8 +1,8 @@
-"""EDiT with NumPy: replicas of a linear model, each with data of its own, that average every 8 steps.
+"""EDiT with NumPy. Replicas of a linear model train on their own data, and exchange every 8 steps.
 
     entrain-run -n 2 -- python3 02_numpy_edit.py
 
-Between these steps nothing crosses the network. The exchange runs layer by layer while the next step computes."""
+Between exchanges nothing crosses the network. An exchange runs layer by layer while the next step computes."""
 import numpy as np
 
 import entrain
@@ -24,8 +24,8 @@ with entrain.Comm.from_env() as comm, entrain.Mesh(comm) as mesh, entrain.Shard(
         edit.wait_layer(1)
         error = out + bias - (x @ TRUTH[0] + TRUTH[1])
         for layer, gradient in enumerate([x.T @ error / 16, error.mean(keepdims=True)]):
-            model.gradients(layer)[:] += gradient  # averaged over the replicas in warm-up, and not afterwards
-            model.reduce_gradients(layer)
+            model.gradients(layer)[:] += gradient
+            model.reduce_gradients(layer)  # averages over the replicas in warm-up, and not afterwards
         model.finish_gradients()
         params -= 0.05 * grads
         grads[:] = 0

@@ -1,7 +1,7 @@
 """04: PyTorch and EDiT: a small GPT learns the bytes of a text.
 
-Why: the loop below is any loop of PyTorch. Five lines make each process a replica that trains alone for H steps and then
-exchanges its progress, layer by layer, under the next forward pass.
+Why: the loop below is an ordinary loop of PyTorch. Five lines make each process a replica that trains alone for H steps.
+Then the replicas exchange their progress layer by layer, during the next forward pass.
 
     entrain-run -n 4 -- python3 04_torch_edit_gpt.py --data FILE        (plain or gzip; default: Debian's dict-gcide)"""
 import argparse
@@ -88,7 +88,7 @@ def main():
         model.train()
         return float(loss)
 
-    generator = torch.Generator().manual_seed(1 + edit.comm.rank)  # every process reads other parts of the text
+    generator = torch.Generator().manual_seed(1 + edit.comm.rank)  # each process reads different parts of the text
     before = validate()
     for step in range(args.steps):
         optimizer.zero_grad()

@@ -1,8 +1,8 @@
 """05: PyTorch's FSDP2 and A-EDiT: a slow replica does not delay the others.
 
-Why: EDiT exchanges every H steps, so that all replicas are as slow as the slowest. A-EDiT exchanges every tau seconds: each
-replica makes as many steps as it can, and replicas with more steps have more weight. Here each replica is a model that
-fully_shard has cut over two processes, and the last replica sleeps in every step.
+Why: EDiT exchanges every H steps, so all replicas are as slow as the slowest one. A-EDiT exchanges every tau seconds. In
+this time each replica makes as many steps as it can. Replicas with more steps have more weight. Here fully_shard has
+sharded each replica over two processes. The last replica sleeps in every step.
 
     entrain-run -n 4 -- python3 05_torch_fsdp2_aedit.py"""
 import argparse
@@ -63,7 +63,7 @@ def main():
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        edit.record(len(x), loss.item(), 1.0)  # samples and loss, which travel with the next exchange
+        edit.record(len(x), loss.item(), 1.0)  # samples and loss travel with the next exchange
         if slow:
             time.sleep(args.sleep)
         if time.monotonic() - start > args.seconds:

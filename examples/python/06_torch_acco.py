@@ -1,7 +1,8 @@
 """06: PyTorch and ACCO: the gradients of a step cross the network while the next ones are computed.
 
-Why: a loop with optimizer.step() waits for the gradients of all ranks. With ACCO a rank computes further gradients until the
-exchange of the previous ones has ended. The library makes the optimizer's steps; each rank holds a part of the state.
+Why: a loop with optimizer.step() waits for the gradients of all ranks. With ACCO a rank computes more gradients until the
+exchange of the previous gradients has ended. The library makes the optimizer's steps. Each rank holds a part of the
+optimizer's state.
 
     entrain-run -n 4 -- python3 06_torch_acco.py --data FILE [--method zero1]        (default: Debian's dict-gcide)"""
 import argparse
@@ -59,7 +60,7 @@ def main():
     # ACCO takes the options and parameter groups from the optimizer, whose step() is never called.
     acco = entrain.torch.ACCO(model, optimizer, method=args.method, clip_norm=1.0, limit=args.steps)
 
-    generator = torch.Generator().manual_seed(1 + acco.comm.rank)  # every rank reads other parts of the text
+    generator = torch.Generator().manual_seed(1 + acco.comm.rank)  # each rank reads different parts of the text
     losses, start = [], time.monotonic()
     while not acco.finished:
         starts = torch.randint(len(text) - args.length - 1, (args.batch,), generator=generator)

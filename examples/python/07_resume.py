@@ -1,8 +1,9 @@
 """07: PyTorch: a run continues with other numbers of replicas and of processes in each.
 
-Why: machines come and go. A portable state dictionary has the parameters on which all replicas have agreed, the outer
-optimizer's momentum and the counts, whole and under the names of the parameters. torch.distributed.checkpoint divides
-them among the ranks of the new run. The dictionary has no state of single processes, so the inner optimizer begins anew.
+Why: the number of machines may change between runs. A portable state dictionary has the parameters on which all replicas
+have agreed, the outer optimizer's momentum, and counts. The tensors are whole, and have the names of the parameters.
+torch.distributed.checkpoint divides them among the ranks of the new run. The dictionary has no state of single
+processes, so the inner optimizer starts anew.
 
     entrain-run -n 4 -- python3 07_resume.py --shards 2 --save DIRECTORY    # two replicas of two processes
     entrain-run -n 3 -- python3 07_resume.py --load DIRECTORY               # three replicas of one"""

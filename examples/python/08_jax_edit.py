@@ -1,7 +1,8 @@
 """08: JAX and EDiT: parameters are NumPy arrays, which JAX reads and EDiT exchanges.
 
-Why: JAX differentiates one layer at a time, and the library is called between layers, so that no traced function needs a
-callback. The program waits for a layer right before its forward pass: the exchange of later layers is hidden.
+Why: JAX differentiates one layer at a time. The program calls the library between layers, so no traced function needs a
+callback. The program waits for a layer right before the forward pass of that layer. So the exchange of later layers is
+hidden.
 
     entrain-run -n 2 -- python3 08_jax_edit.py"""
 import jax
@@ -25,7 +26,7 @@ def output(weights, x):
 with entrain.Comm.from_env() as comm, entrain.Mesh(comm) as mesh, entrain.Shard(mesh, [a * b for a, b in SHAPES]) as shard:
     params, grads = np.zeros(shard.slab_count, np.float32), np.zeros(shard.slab_count, np.float32)
     shard.bind(params, grads)
-    # Views of the same memory. Each replica has one rank here, so its shards are whole layers.
+    # `layers` are views of `params`. Each replica has one rank here, so its shards are whole layers.
     layers = [params[place.slab_offset:][:a * b].reshape(a, b) for place, (a, b) in zip(shard.layers, SHAPES)]
     for layer, key in zip(layers, jax.random.split(jax.random.key(1), len(SHAPES))):
         layer[:-1] = jax.random.normal(key, layer[:-1].shape) / np.sqrt(len(layer))
@@ -47,10 +48,10 @@ with entrain.Comm.from_env() as comm, entrain.Mesh(comm) as mesh, entrain.Shard(
         for index in reversed(range(len(layers))):
             gradient, slope = pullbacks[index](slope)
             shard.gradients(index)[:gradient.size] += np.asarray(gradient).ravel()
-            shard.reduce_gradients(index)  # averaged over the replicas in warm-up, and not afterwards
+            shard.reduce_gradients(index)  # averages over the replicas in warm-up, and not afterwards
         shard.finish_gradients()
-        # JAX may use NumPy arrays without a copy and asynchronously. It has read the parameters at this point,
-        # because all gradients have been copied out.
+        # JAX may read NumPy arrays without a copy, and asynchronously. At this point it has read the parameters, because
+        # all gradients have been copied out.
         optim.step(params, grads, state, step, 0.01)
         grads[:] = 0
         edit.end_step()

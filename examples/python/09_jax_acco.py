@@ -1,7 +1,7 @@
 """09: JAX and ACCO with the caller's own optimizer: jax.grad computes gradients, and a jitted function makes the steps.
 
-Why: ACCO takes any update rule as a function. The library calls it on its own thread with this rank's part of the gradients
-and master parameters, while the main thread computes the next gradients.
+Why: ACCO takes any update rule as a function. The library calls the function on its own thread, with this rank's part of
+the gradients and master parameters. Meanwhile the main thread computes the next gradients.
 
     entrain-run -n 2 -- python3 09_jax_acco.py"""
 import jax

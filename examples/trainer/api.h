@@ -1,4 +1,4 @@
-// The handles of the C API, with destructors, and errors of the library as the trainer's Error.
+// The handles of the C API, with destructors. Converts the library's errors to the trainer's Error.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@ inline void Check(entrain_status_t status) {
   }
 }
 
-// Sets fields of a config of the library, so that the arrays of its calls are on the device, and
-// the calls are ordered by the device's stream.
+// Sets two fields of a config of the library. The calls then take arrays on the device, and run in
+// the order of the device's stream.
 template <typename Config>
 void SetPlace(const Device& device, Config* config) {
   config->memory = device.is_gpu() ? ENTRAIN_MEMORY_DEVICE : ENTRAIN_MEMORY_HOST;

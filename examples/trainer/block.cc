@@ -22,7 +22,7 @@ void RotateAll(const BlockShape& s, const Rotary& rotary, float* qkv, float dire
   const int half = s.head_dim() / 2;
   for (int t = 0; t < s.tokens(); ++t) {
     const int position = t % s.length;
-    // Queries and keys are contiguous, so this rotates twice the heads.
+    // Queries and keys are contiguous, so one call rotates both, as 2 * heads heads.
     Rotate(qkv + Elements(t, 3 * s.hidden), 2 * s.heads, s.head_dim(),
            rotary.cosine.data() + Elements(position, half),
            rotary.sine.data() + Elements(position, half), direction);

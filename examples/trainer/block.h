@@ -1,6 +1,6 @@
 // One decoder block: h = x + Attention(RmsNorm(x)), y = h + SwiGlu(RmsNorm(h)). The code is two
-// pure functions. The forward function keeps the values that the backward function needs in a
-// BlockState. Weights are flat, in this order (D hidden, F feed-forward):
+// pure functions. The forward function stores in a BlockState the values that the backward function
+// needs. Weights are flat, in this order (D hidden, F feed-forward):
 //
 //   norm1[D] | query, key, value[3D, D] | output[D, D] | norm2[D] | gate, up[2F, D] | down[D, F]
 #pragma once
@@ -10,7 +10,8 @@
 
 namespace trainer {
 
-// The shape of a batch inside the model: `rows` sequences of `length` tokens, `hidden` wide.
+// The shape of a batch inside the model: `rows` sequences of `length` tokens. A token is a vector
+// of `hidden` elements.
 struct BlockShape {
   int rows = 0;
   int length = 0;
@@ -53,7 +54,8 @@ struct Rotary {
 // Computes y[tokens, D] from x[tokens, D].
 void BlockForward(const BlockShape& shape, const Rotary& rotary, const float* weights,
                   const float* x, float* y, BlockState* state);
-// Adds to `gradient` (flat, like the weights). `dy` becomes the gradient of x in place.
+// Adds the gradient of the weights to `gradient` (flat, like the weights). Replaces `dy` by the
+// gradient of x.
 void BlockBackward(const BlockShape& shape, const Rotary& rotary, const float* weights,
                    const float* x, const BlockState& state, BlockScratch* scratch, float* dy,
                    float* gradient);

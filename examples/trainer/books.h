@@ -15,7 +15,8 @@
 
 namespace trainer {
 
-// Time, the part of it in which this rank waited for others, and the bytes that this rank has sent.
+// `seconds`: elapsed time. `waited_s`: the time that this rank waited for other ranks. `shard`,
+// `sync`: bytes that this rank has sent within its replica, and across replicas.
 struct Traffic {
   double seconds = 0.0, waited_s = 0.0;
   uint64_t shard = 0, sync = 0;
@@ -24,7 +25,7 @@ struct Traffic {
 class Books {
  public:
   // `unit` is the printed name of the unit of losses and tokens. `meter` returns the time that this
-  // rank has waited and the bytes that it has sent so far; its seconds are ignored.
+  // rank has waited so far, and the bytes that it has sent so far. Its `seconds` are ignored.
   Books(const Options& options, const char* unit, Session* session, int64_t steps,
         std::function<Traffic()> meter);
 

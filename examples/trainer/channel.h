@@ -17,16 +17,16 @@ namespace trainer {
 class Channel {
  public:
   // Collective. The channel has all parameters of `model`, in the precision of the options. Every
-  // rank starts with rank 0's parameters. The channel keeps the optimizer's arrays itself. Options,
-  // optimizer, device and model must outlive the object, and all arrays are on the device. A rank
-  // that joins others blocks until they take it in. Throws Error with the library's message if
-  // options contradict each other.
+  // rank starts with the parameters of rank 0. The channel keeps the optimizer's arrays itself. All
+  // arrays are on the device. Options, optimizer, device and model must outlive the object. If this
+  // rank joins other ranks, blocks until they take it in. Throws Error with the library's message
+  // if options contradict each other.
   Channel(const Options& options, Session* session, const InnerOptimizer& inner,
           const Device& device, WholeModel* model);
 
   // Returns `count` f32 elements, to which the caller adds gradients until Install takes them.
   float* gradients() const { return gradients_; }
-  // Counts one micro-batch of `tokens` tokens, whose gradients have been added.
+  // Counts one micro-batch of `tokens` tokens. Its gradients must have been added before.
   void Add(int64_t tokens);
   // Returns true if it is time for Install.
   bool Ready() const;
@@ -44,8 +44,8 @@ class Channel {
   void AddCursor(int64_t* cursor);
   // Saves a checkpoint. Must follow an Install. Collective.
   void Save(const std::string& name);
-  // Loads a checkpoint. Collective. If this fails, it throws Error with the same message on all
-  // ranks, and nothing has changed.
+  // Loads a checkpoint. Collective. On failure, throws Error with the same message on all ranks,
+  // and changes nothing.
   void Load();
 
  private:

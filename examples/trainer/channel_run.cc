@@ -63,7 +63,7 @@ class ChannelRun {
   int64_t tokens_before_ = 0;  // tokens of the run that this one has resumed
   size_t said_lost_ = 0;       // number of lost ranks for which a line was printed
   int64_t joined_after_ = -1;  // rounds before this rank joined; -1: it has not joined
-  int64_t together_ = 0;       // number of newcomers when the ranks last got together
+  int64_t together_ = 0;       // number of newcomers at the last GetTogether
 };
 
 ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device, Session* session)
@@ -95,8 +95,8 @@ ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device,
   }
 }
 
-// Called when the other ranks, which train, have taken this rank in. Continues with the batches
-// that a rank would use next if it had been there from the beginning.
+// Must be called after the other ranks have taken this rank in. Continues with the next batches of
+// a rank that has been there from the beginning.
 void ChannelRun::Join() {
   const entrain_acco_info_t info = channel_.info();
   joined_after_ = info.rounds;
@@ -116,7 +116,7 @@ void ChannelRun::GetTogether() {
   if (session_->joins()) {
     session_->JoinWorld();
   } else if (joins > together_) {
-    // Newcomers that are already lost do not come.
+    // Newcomers that have been lost already do not join.
     const std::vector<int> lost = channel_.Lost();
     const auto gone = std::count_if(lost.begin(), lost.end(), [this](int rank) {
       return rank >= session_->ranks() + together_;
@@ -156,7 +156,7 @@ Traffic ChannelRun::Meter() const {
   return {.waited_s = static_cast<double>(info.exposed_ns) * 1e-9, .sync = info.bytes_sent};
 }
 
-// The result follows from the commits alone, so newcomers save together with the others.
+// The result depends on the commits alone, so newcomers save together with the other ranks.
 bool ChannelRun::SaveIsDue() const {
   return !options_.save_dir.empty() && options_.save_every > 0 &&
          commits_ % options_.save_every == 0;
@@ -220,7 +220,8 @@ void ChannelRun::KeepCommit(const entrain_acco_info_t& info) {
   books_.Keep(record, Position(info.commits, info.tokens));
 }
 
-// The first remaining rank that was there from the beginning prints a line for each lost rank.
+// Prints a line for each lost rank. Of the ranks that were there from the beginning, only the first
+// remaining one prints.
 void ChannelRun::SayLosses(const entrain_acco_info_t& info) {
   const std::vector<int> lost = channel_.Lost();
   int first = 0;

@@ -1,5 +1,5 @@
-// Training with all parameters on every rank, in which a gradient channel exchanges the gradients:
-// acco and its baselines.
+// Training with all parameters on every rank. A gradient channel exchanges the gradients: acco and
+// its baselines.
 #pragma once
 
 #include "examples/trainer/flags.h"

@@ -10,7 +10,7 @@
 namespace trainer {
 namespace {
 
-// These keys separate the draws from those of the batches.
+// Keys of the random draws here. They differ from the keys with which batches are drawn.
 constexpr uint64_t kStragglers = 0x57A6, kLabels = 0x1ABE;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// A text: a file of bytes, plain or gzip, cut into a training part and, at its end, a validation
-// part. Batches are a function of (seed, rank, draw) only, so that runs can be repeated and ranks
-// read different places.
+// A text: a file of bytes, plain or gzip. Its last part is for validation, the rest for training. A
+// batch depends only on (seed, rank, draw), so runs can be repeated, and ranks read different
+// places.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ class Text {
   // rows * length tokens, window after window. The target of each token is the token after it.
   void DrawTraining(uint64_t seed, int rank, int64_t draw, int rows, int length,
                     Batch* batch) const;
-  // Takes windows first .. first + rows - 1 of `windows` windows, which are spread evenly over the
-  // validation part (they overlap if it is short). Numbers from `windows` on wrap around.
+  // `windows` windows are spread evenly over the validation part (they overlap if it is short).
+  // Takes windows first .. first + rows - 1. Numbers from `windows` on wrap around.
   void TakeValidation(int64_t windows, int64_t first, int rows, int length, Batch* batch) const;
   // Returns at most `count` bytes of the validation part from `first` on.
   std::vector<uint8_t> ValidationBytes(int64_t first, int64_t count) const;

@@ -1,8 +1,7 @@
 // The device on which a run computes: the CPU, or a GPU with one stream. The object allocates the
 // memory of models, gradients and optimizers. It also has the loops over whole vectors that a step
-// needs besides its passes and its optimizer. On a GPU every function enqueues its work on the
-// stream and returns, except the functions that are said to wait. Thread safety: one thread at a
-// time.
+// needs in addition to its passes and its optimizer. On a GPU a function enqueues its work on the
+// stream and returns, unless its comment says that it waits. Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>

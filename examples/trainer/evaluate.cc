@@ -9,8 +9,8 @@ Validation Validate(const Task& task, Session* session, Pass* pass,
   const int64_t batches = task.validation_batches();
   double sums[3] = {0.0, 0.0, 0.0};  // loss, hits, targets
   Batch batch;
-  // Every rank runs the same number of passes, because it holds a part of its replica's parameters.
-  // A pass for which no batch is left does not count.
+  // Every rank runs the same number of passes, because each rank holds a part of its replica's
+  // parameters. A pass for which no batch is left does not count.
   for (int64_t turn = 0; turn < (batches + ranks - 1) / ranks; ++turn) {
     const int64_t number = turn * ranks + session->rank_left();
     task.TakeValidation(number % batches, &batch);

@@ -19,9 +19,9 @@ struct Validation {
 };
 
 // Evaluates the task's validation batches, which the ranks divide among themselves. Collective. A
-// rank evaluates a batch with the parameters of its replica. `forward` runs a pass, whose batch has
-// been set, through all layers. Every rank calls `forward` the same number of times. Returns equal
-// numbers on every rank.
+// rank evaluates a batch with the parameters of its replica. `forward` must run a pass through all
+// layers; the batch of the pass has been set. Every rank calls `forward` the same number of times.
+// Returns equal numbers on every rank.
 Validation Validate(const Task& task, Session* session, Pass* pass,
                     const std::function<void(Pass*)>& forward);
 

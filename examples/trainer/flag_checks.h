@@ -11,14 +11,14 @@ namespace trainer {
 
 constexpr int kUsageExit = 2;
 
-// The groups of flags for which the checks need to know which flags the user gave.
+// Groups of flags. The checks look up in them which flags the user has given.
 struct FlagGroups {
   const CLI::App *run = nullptr, *model = nullptr, *inner = nullptr, *wsam = nullptr,
                  *both = nullptr, *edit = nullptr, *channel = nullptr, *checkpoints = nullptr,
                  *conditions = nullptr, *results = nullptr;
 };
 
-// Refuses flags without an effect, with an Error of one line, because a user expects that each flag
+// Throws Error with one line for a flag without an effect, because a user expects that each flag
 // has an effect. The library itself checks EDiT's options for contradictions.
 void CheckFlags(const Options& options, const FlagGroups& groups);
 

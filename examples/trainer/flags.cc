@@ -287,9 +287,9 @@ CLI::App* AddWsam(CLI::App* app, WsamOptions* o) {
   return group;
 }
 
-// The options of EDiT and of a channel whose flags differ from the options' names. An empty text
-// means that the option has no flag of its own: either a flag for all methods sets it, or no flag
-// does. The longer names are those of the Megatron integration.
+// Options of EDiT and of a channel whose flags have other names. An empty name means that the
+// option has no flag of its own: a flag for all methods sets the option, or no flag sets it. The
+// longer names are those of the Megatron integration.
 constexpr std::pair<const char*, const char*> kFlags[] = {
     {"use_async", ""},
     {"gradient_accumulation_steps", ""},

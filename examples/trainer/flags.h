@@ -35,7 +35,7 @@ struct WsamOptions {
   bool adaptive = false;
 };
 
-// Emulated bad conditions, which show how a method copes with them.
+// Emulated conditions: slow steps, slow replicas, wrong labels. They show how a method copes.
 struct ConditionOptions {
   double step_ms = 0.0;              // least time of a step, without the wait for other replicas
   std::string straggler = "none";    // "random": another replica each step; "fixed"
@@ -77,7 +77,7 @@ struct Options {
   bool full_state_dict = true, rank0_only = true;
 
   bool by_channel() const;
-  // Returns true if later replicas, or with a channel later ranks, are taken in (--admit).
+  // Returns true if the run takes in newcomers (--admit): replicas, or with a channel single ranks.
   bool admits() const {
     const GivenOptions& options = by_channel() ? channel : edit;
     const auto given = options.find("admit");
@@ -87,8 +87,8 @@ struct Options {
   int64_t tokens_per_microbatch() const {
     return int64_t{batch_size} * (task == "digits" ? 1 : model.length);
   }
-  // Returns the number of tokens of a step of `ranks` ranks. With a channel it is the smallest
-  // number; an acco step has two rounds.
+  // Returns the number of tokens of a step of `ranks` ranks. With a channel a step may have more
+  // tokens, and this is the smallest number. A step of acco has two rounds.
   int64_t tokens_per_step(int ranks) const;
   // Returns the number of optimizer steps for this many ranks.
   int64_t total_steps(int ranks) const;

@@ -63,8 +63,8 @@ Gpu::Gpu(int ordinal, int local_rank)
   TRAINER_CUDA(cuStreamCreate, &stream_, CU_STREAM_NON_BLOCKING);
   LoadKernels();
   TRAINER_CUBLAS(cublasCreate_v2, &blas_);
-  // The order matters, because setting another stream resets the workspace. With this workspace
-  // cuBLAS need not allocate while it works.
+  // The stream must be set before the workspace, because setting a stream resets the workspace.
+  // With a given workspace cuBLAS need not allocate memory while it works.
   TRAINER_CUBLAS(cublasSetStream_v2, blas_, stream_);
   workspace_ = Array<uint8_t>(this, kWorkspaceBytes);
   TRAINER_CUBLAS(cublasSetWorkspace_v2, blas_, workspace_.data(),
@@ -82,8 +82,8 @@ Gpu::~Gpu() {
   cuda_.cuStreamDestroy_v2(stream_);
 }
 
-// Loads all kernels at once. If a kernel were loaded while a stream waits for the host, the loading
-// could wait for this stream.
+// Loads all kernels now. If a kernel were loaded later, while a stream waits for the host, the
+// loading could wait for this stream.
 void Gpu::LoadKernels() {
   CUmodule module = nullptr;
   TRAINER_CUDA(cuModuleLoadData, &module, trainer_gpu_image);
@@ -164,7 +164,7 @@ void Gpu::Await(CUevent event) {
       return;
     }
     if (looks < 1000) {
-      std::this_thread::yield();  // lets other ranks run that share the processor
+      std::this_thread::yield();  // lets other ranks on this core run
       continue;
     }
     if (watch.seconds() > kLongestWait_s) {
@@ -185,8 +185,8 @@ void Gpu::Start(GpuKernel kernel, void* args, int64_t blocks) {
   cuda_.Check(result, kKernelNames[i]);
 }
 
-// cuBLAS uses column-major order, in which the matrices here appear transposed. So it computes
-// out^T = b^T a^T.
+// cuBLAS uses column-major order. It sees the matrices here, which are row-major, as transposed. So
+// it computes out^T = b^T a^T.
 void Gpu::Multiply(const GpuProduct& p) {
   const auto operation = [](const GpuMatrix& m) {
     return m.transposed ? kCublasTransposed : kCublasAsIs;

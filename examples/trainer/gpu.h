@@ -1,6 +1,6 @@
-// One GPU: its primary context, which the library uses too, one stream on which everything runs in
-// order, the kernels of gpu_args.h, and cuBLAS. Only the thread that opens the GPU may use it. The
-// GPU's context is then bound to this thread.
+// One GPU: its primary context, one stream, the kernels of gpu_args.h, and cuBLAS. The library uses
+// the same context. All work runs in order on the stream. Only the thread that opens the GPU may
+// use this object, because opening binds the context to this thread.
 #pragma once
 
 #include <array>
@@ -68,7 +68,7 @@ class Gpu final : public Device {
   void Launch(GpuKernel kernel, const Args& args, int64_t blocks) {
     Start(kernel, const_cast<Args*>(&args), blocks);
   }
-  // Runs the kernel with one thread per element, up to a sensible number of threads.
+  // Runs the kernel with one thread per element, up to a limit of blocks (kMostBlocks).
   template <typename Args>
   void LaunchOver(int64_t elements, GpuKernel kernel, const Args& args) {
     Launch(kernel, args, (elements + kGpuThreads - 1) / kGpuThreads);
@@ -106,9 +106,9 @@ class GpuNumbers {
   GpuNumbers& operator=(const GpuNumbers&) = delete;
 
   double* on_gpu() { return on_gpu_.data(); }
-  // Copies the numbers, as they are at this point of the stream, to the host.
+  // Enqueues a copy of the numbers to the host.
   void Fetch();
-  // Returns the numbers of the last Fetch. Waits for it.
+  // Returns the numbers of the last Fetch. Waits for that copy.
   const double* Read() const;
 
  private:
@@ -118,7 +118,7 @@ class GpuNumbers {
   const CUevent fetched_;
 };
 
-// Batches that the host passes to the GPU without waiting for it.
+// Batches that the host passes to the GPU without waiting for the GPU.
 class GpuBatch {
  public:
   GpuBatch(Gpu* gpu, int64_t most_inputs, int64_t most_targets);
@@ -131,7 +131,7 @@ class GpuBatch {
   const uint8_t* targets() const { return bytes_.data() + most_inputs_; }
 
  private:
-  // There are two, so that the host writes one while the GPU still reads the other.
+  // There are two staging buffers, so that the host writes one while the GPU still reads the other.
   struct Staging {
     uint8_t* bytes;
     CUevent read;

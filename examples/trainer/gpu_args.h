@@ -1,6 +1,6 @@
-// The names of the kernels, and their arguments. These are plain data, for both nvcc and the host's
-// compiler. ForEachPointer visits the memory that a kernel uses, for a host that emulates the
-// device.
+// The names of the kernels, and their arguments. Arguments are plain structs, for both nvcc and the
+// host's compiler. ForEachPointer visits the arrays that a kernel uses. It serves code that
+// emulates the device on the host.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace trainer {
 inline constexpr int kGpuThreads = 256;          // per block
 inline constexpr int kGpuMostPartialSums = 512;  // blocks that write one partial sum each
 
-// Computes out[i] from out[i] and a[i]. A kernel uses the fields that it needs.
+// Computes out[i] from out[i] and a[i]. A kernel may use only some of the fields.
 struct GpuVectorArgs {
   float* out = nullptr;
   const float* a = nullptr;
@@ -55,7 +55,7 @@ struct GpuRowsArgs {
   }
 };
 
-// out[width] += the sum over rows of a, or of a * b * row_factor if these are not null.
+// out[width] += the sum over rows of a. If b and row_factor are not null: of a * b * row_factor.
 struct GpuColumnSumsArgs {
   float* out = nullptr;
   const float *a = nullptr, *b = nullptr, *row_factor = nullptr;
@@ -127,7 +127,7 @@ struct GpuSquaresArgs {
   }
 };
 
-// total[c] = the sum of values[i, c]. One block.
+// total[c] = the sum of values[i, c]. The grid must be one block.
 struct GpuTotalArgs {
   const double* values = nullptr;
   double* total = nullptr;

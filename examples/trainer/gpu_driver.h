@@ -1,5 +1,5 @@
-// The CUDA driver and cuBLAS as tables of functions that are loaded at run time, so that one
-// program runs on machines with and without a GPU. The program links neither. NVIDIA's
+// The CUDA driver and cuBLAS as tables of functions that are loaded at run time. So one program
+// runs on machines with and without a GPU. The program is linked with neither. NVIDIA's
 // documentation describes the functions.
 #pragma once
 
@@ -48,8 +48,8 @@ struct CudaFunctions {
   static CudaFunctions Load();
 };
 
-// The used part of cuBLAS's binary interface, so that the build does not need its header. Matrices
-// are in column-major order.
+// The part of cuBLAS's binary interface that is used here, so that the build does not need cuBLAS's
+// header. Matrices are in column-major order.
 enum CublasOperation : int { kCublasAsIs = 0, kCublasTransposed = 1 };
 struct CublasFunctions {
   int (*cublasCreate_v2)(void** handle);

@@ -1,15 +1,14 @@
 // The loops of the kernels, for a thread of a grid. nvcc compiles them into kernels
-// (gpu_kernels.cu). For tests, the host's compiler compiles them into functions. Each of these
-// functions runs all threads one after the other. The loops compute the same functions as
-// kernels.cc. The order of their sums differs from that of kernels.cc but depends on sizes alone,
-// so a run has the same bits each time.
+// (gpu_kernels.cu). For tests, the host's compiler compiles them into functions that run all
+// threads one after the other. The loops compute the same functions as kernels.cc, but add in
+// another order. This order depends only on sizes, so a run has the same bits each time.
 //
 // A loop is a struct with Run(args, block). `block` is the thread's view of its block:
 //   index, blocks    the block's number, and the number of blocks of the grid
 //   Each(f)          calls f(thread) for the threads of the block; no thread continues before all
 //                    calls have returned
 //   shared           kGpuThreads + 1 doubles of the block
-// If a thread keeps a value from one Each to the next, the value is in memory or in `shared`.
+// A value that a thread keeps from one Each to the next must be in memory or in `shared`.
 #pragma once
 
 #include <cmath>
@@ -121,7 +120,7 @@ struct GpuGelu {
   }
 };
 
-// `out` holds the gradient of gelu(a), and receives the gradient of a.
+// `out` contains the gradient of gelu(a). Replaces it by the gradient of a.
 struct GpuGeluBackward {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuVectorArgs& args, const Block& block) {
@@ -243,8 +242,8 @@ struct GpuRmsNormBackward {
   }
 };
 
-// Turns the first `count` elements of x into probabilities. Leaves their sum before the division in
-// shared[kGpuThreads].
+// Turns the first `count` elements of x into probabilities. `top` must be the largest of them.
+// Leaves the sum of the exponentials in shared[kGpuThreads].
 template <typename Block>
 TRAINER_ANYWHERE void SoftmaxOfRow(const Block& block, float* x, int count, double top) {
   SumOver(block, count, [&](int i) { return x[i] = expf(x[i] - static_cast<float>(top)); });
@@ -278,8 +277,8 @@ struct GpuCausalSoftmax {
   }
 };
 
-// `out` holds the gradient of the probabilities a, and receives the gradient of the scores, times
-// `factor`.
+// `out` contains the gradient of the probabilities `a`. Replaces it by the gradient of the scores,
+// times `factor`.
 struct GpuSoftmaxBackward {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuRowsArgs& args, const Block& block) {
@@ -431,7 +430,7 @@ struct GpuSplitHeads {
   }
 };
 
-// Rotates back. This is also the backward pass.
+// The inverse of GpuSplitHeads. The inverse rotation is also the backward pass of the rotation.
 struct GpuJoinHeads {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuHeadsArgs& args, const Block& block) {

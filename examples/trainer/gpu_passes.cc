@@ -9,7 +9,7 @@
 namespace trainer {
 namespace {
 
-// These are the functions of kernels.h.
+// The functions of kernels.h, on a GPU.
 void Product(Gpu* gpu, const float* x, const float* w, float* y, int n, int in, int out,
              float keep = 0.0f) {
   gpu->Multiply({.rows = n,
@@ -281,7 +281,8 @@ void GpuLanguagePass::Attend(Kept* kept) {
                    Heads(kept->mixed.data(), narrow_.data(), 1, 0));
 }
 
-// Computes the gradient of query, key and value in wide_ from that of kept->mixed in narrow_.
+// Reads the gradient of kept->mixed from narrow_. Writes the gradients of query, key and value to
+// wide_.
 void GpuLanguagePass::AttendBackward(Kept* kept) {
   const int length = shape_.length, d = shape_.head_dim(), heads = shape_.rows * shape_.heads;
   const int64_t vectors = int64_t{length} * d, square = int64_t{length} * length;

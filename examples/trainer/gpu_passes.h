@@ -14,7 +14,8 @@
 
 namespace trainer {
 
-// The mean -log p(target) over the rows, and the number of hits. loss() and hits() wait.
+// The mean -log p(target) over the rows, and the number of hits. loss() and hits() wait for the
+// device.
 class GpuCriterion {
  public:
   GpuCriterion(Gpu* gpu, int most_rows, int vocabulary);

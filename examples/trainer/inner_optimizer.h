@@ -20,8 +20,8 @@ class InnerOptimizer {
   // elements of the shard.
   InnerOptimizer(const InnerOptions& options, Device* device, int64_t count);
 
-  // Makes one step over the whole shard. `norm` is the replica's gradient norm; the step scales the
-  // gradients if it is above the limit. `step` counts from 1.
+  // Makes one step over the whole shard. `norm` is the replica's gradient norm. If `norm` is above
+  // the limit, the step scales the gradients down. `step` counts from 1.
   void Step(int64_t step, double lr, double norm, Array<float>* params, Array<float>* grads);
 
   // Returns the optimizer's state: arrays as long as the shard.
@@ -29,8 +29,8 @@ class InnerOptimizer {
   std::vector<void*> StatePointers();
   entrain_optim_t* handle() const { return optim_.get(); }
 
-  // For agd: returns the share of elements that took an adaptive step, over the steps since the
-  // last call, on this rank's part. Returns a value below 0 for other optimizers.
+  // For agd: returns the share of this rank's elements that took an adaptive step, over the steps
+  // since the last call. For other optimizers: returns a value below 0.
   double TakeAdaptiveShare();
 
  private:

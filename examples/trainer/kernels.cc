@@ -9,7 +9,7 @@
 
 #include <cblas.h>
 
-// Sanitizers do not support functions that the loader chooses.
+// Sanitizers do not support functions that the loader chooses (ifunc).
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define TRAINER_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -20,8 +20,8 @@
 namespace trainer {
 namespace {
 
-// Functions that the clones call must be inlined into them (always_inline). Otherwise the functions
-// are compiled for the baseline processor.
+// Functions that the clones call must be inlined into the clones (always_inline). Otherwise these
+// functions are compiled for the baseline processor.
 
 // exp(x) to about 2 ulp, in a form that vectorises. Below -87 the result is the smallest possible
 // (1e-38), not 0.

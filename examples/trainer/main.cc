@@ -42,8 +42,9 @@ void Work(const trainer::Options& options) {
 }
 
 // Moments of parameters that are never used, and probabilities of bytes that never occur, decay
-// into denormal numbers, which cost a processor a hundred cycles each. After a few hundred steps
-// training would be three times slower. Threads that start later inherit this setting.
+// into denormal numbers. An operation on such a number costs about a hundred cycles. Without this
+// setting, training would be three times slower after a few hundred steps. Threads that start later
+// inherit the setting.
 void TakeDenormalsForZero() {
 #if defined(__SSE__)
   constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;

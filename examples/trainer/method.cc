@@ -79,9 +79,9 @@ bool Method::Finish(int layers) {
   return true;
 }
 
-// entrain_edit_layer_report blocks until the device has finished the exchange. Its error does not
-// matter here: it also fails if there was no exchange yet, or if one is still under way, and the
-// next call returns the error of a failed exchange.
+// entrain_edit_layer_report blocks until the device has finished the exchange. Its error is
+// ignored, because it also fails if there was no exchange yet, or if an exchange is still under
+// way. If an exchange has failed, the next call of EDiT returns the error.
 void Method::AwaitExchange() const {
   if (edit_ != nullptr && on_gpu_) {
     (void)entrain_edit_layer_report(edit_.get(), 0, nullptr, nullptr, nullptr);

@@ -1,7 +1,7 @@
 // The method by which replicas stay together. With ddp, gradients are averaged over all ranks at
 // every step, and there is nothing else to do. With all other methods, entrain_edit_* exchanges
 // data between replicas: every H steps, or with a-edit at intervals of time. The data are
-// pseudo-gradients, or with post-local-sgd parameters.
+// pseudo-gradients. With post-local-sgd the data are parameters.
 //
 // No other unit uses the EDiT calls. Thread safety: one thread at a time.
 #pragma once
@@ -18,8 +18,8 @@ namespace trainer {
 
 class Method {
  public:
-  // `shard` must outlive the object. Collective. With `join` this replica joins others. Throws
-  // Error with the library's message if options contradict each other.
+  // `shard` must outlive the object. Collective. If `join` is true, this replica joins running
+  // replicas. Throws Error with the library's message if options contradict each other.
   Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard,
          bool join);
 
@@ -39,27 +39,29 @@ class Method {
 
   // Adds `count` elements at `data` to the checkpoints. `data` must outlive the object.
   void AddState(const char* name, float* data, size_t count);
-  // For methods whose replicas have no rendezvous at steps that all know (a-edit): asks for a
-  // checkpoint. CheckpointIsDue then returns true on all replicas at the same rendezvous, if no
-  // replica is leaving. A replica that leaves would not take part in the checkpoint.
+  // Asks for a checkpoint. Used with a-edit, because its replicas do not know in advance at which
+  // steps they have a rendezvous. CheckpointIsDue then returns true on all replicas at the same
+  // rendezvous, if no replica is leaving. A replica that leaves would not take part in the
+  // checkpoint.
   void WishCheckpoint();
   bool CheckpointIsDue(int replicas) const;
   bool by_time() const { return by_time_; }
-  // Returns true if exchanges run behind further steps. Otherwise layers wait for them.
+  // Returns true if exchanges continue during later steps. Otherwise a layer waits for its
+  // exchange.
   bool late() const { return late_; }
   // Saves a checkpoint. Must follow an exchange. Collective.
   void Save(const Options& options, const std::string& name);
-  // Loads a checkpoint. Collective. If this fails, it throws Error with the same message on all
-  // ranks, and nothing has changed.
+  // Loads a checkpoint. Collective. On failure, throws Error with the same message on all ranks,
+  // and changes nothing.
   void Load(const Options& options);
   // Returns the number of optimizer steps, including those of the run that this run has resumed.
   int64_t steps() const { return Info().steps; }
 
-  // Returns the number, from 1, of the interval between exchanges that a step belongs to. Valid
-  // after BeginForward of the step. 0: in warm-up, or ddp.
+  // Returns the number of the interval between exchanges that the current step is in, counted from
+  // 1. Returns 0 in warm-up, and for ddp. Valid after BeginForward of the step.
   int64_t interval() const;
-  // For a-edit: the number of replicas that took part in the last rendezvous, the steps of all of
-  // them, and the steps of this replica. Before the first rendezvous `replicas` is 0.
+  // For a-edit. `replicas`: how many replicas took part in the last rendezvous (0: none yet).
+  // `steps`: the sum of their steps. `own`: the steps of this replica.
   struct Met {
     int64_t replicas = 0, steps = 0, own = 0;
   };
@@ -76,8 +78,7 @@ class Method {
   std::vector<int> Lost() const;
 
   // Returns the checksum of this rank's anchors after the last exchange; 0: none. On a GPU an
-  // exchange continues after the calls that wait for its layers. There this function waits for the
-  // exchange.
+  // exchange continues after WaitLayer and WaitAll, so this function waits for the exchange.
   uint64_t anchor_checksum() const;
   // Return the number of exchanges, and the number of rejected layers of this replica.
   int64_t syncs() const { return edit_ ? Info().syncs : 0; }

@@ -33,7 +33,7 @@ std::string Hex(uint64_t value) {
 constexpr double kQuietSeconds = 10.0;  // without a terminal: a line of progress at least this
                                         // often
 
-// Returns "42 s", "7 min" or "3.5 h", which is as exact as an estimate can be.
+// Returns "42 s", "7 min" or "3.5 h". An estimate need not be more exact.
 std::string Rough(double seconds) {
   char text[32];
   if (seconds < 100) {

@@ -22,7 +22,7 @@ struct StepRecord {
   double loss = 0.0;     // mean over the replica's batches of this step, with the parameters before
                          // the step
   double lr = 0.0;
-  bool synced = false;                      // an exchange ran under this step's forward pass
+  bool synced = false;                      // an exchange ran during this step's forward pass
   double exposed_comm_s = 0.0;              // exposed communication of this rank in this step
   uint64_t bytes_sent = 0;                  // sent by this rank in this step
   std::optional<uint64_t> anchor_checksum;  // checksum of the replica's anchors after the exchange
@@ -32,8 +32,8 @@ struct StepRecord {
   std::optional<double> adaptive_share;     // agd only: share on this rank in this step
 };
 
-// An append-only file of JSON lines, which several processes of a host may share: every record is
-// one write.
+// A file of JSON lines, to which records are appended. Several processes of a host may share the
+// file, because every record is one write.
 class StepLog {
  public:
   // Does nothing if `path` is empty. With `create`, makes the file or empties it; otherwise the
@@ -52,7 +52,7 @@ class StepLog {
 
 // Shows the progress: on a terminal, as a bar. Otherwise (for example in a pipe to a launcher that
 // labels lines) prints a line for the first step, the last step and every evaluation, and for any
-// step after ten seconds without a line. One process prints; the others stay silent.
+// step after ten seconds without a line. All processes but one must be `silent`.
 class Progress {
  public:
   // Starts the clock. `unit` is the name of a token in the output.
@@ -92,8 +92,9 @@ struct Summary {
   std::vector<int64_t> replica_steps;  // by replica
   std::vector<double> idle_share;      // by replica: the share of its time spent waiting for others
   uint64_t peak_rss_bytes = 0;         // largest value of all ranks
-  // Gradient channels only: the micro-batches of each rank, the micro-batches that were too late
-  // for the last commit, and the largest rank's memory in the channel besides the parameters.
+  // Gradient channels only. `replica_microbatches`: by rank. `dropped_microbatches`: the number of
+  // micro-batches that were too late for the last commit. `bytes_held`: the channel's memory
+  // besides the parameters, largest value of all ranks.
   std::vector<int64_t> replica_microbatches;
   int64_t dropped_microbatches = 0;
   uint64_t bytes_held = 0;
@@ -102,12 +103,13 @@ struct Summary {
   std::string sample;
 };
 
-// The summary's file. It is opened before the work whose result it will hold.
+// The summary's file. It is opened before training, so that a wrong path is found before work is
+// lost.
 class SummaryFile {
  public:
   // Makes or empties the file. Throws Error naming the path and the reason.
   explicit SummaryFile(const std::string& path);
-  // Call once. Throws as the constructor does.
+  // Must be called once. Throws Error as the constructor does.
   void Write(const Summary& summary);
 
  private:

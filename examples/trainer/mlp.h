@@ -27,8 +27,8 @@ struct MlpConfig {
 };
 
 // Fills in the starting parameters of layer 0 .. L, which are a function of (config, layer, seed)
-// only. Matrices are normal with deviation sqrt(2 / inputs), the last one a tenth of that. Biases
-// are 0.
+// only. Matrices are normal with deviation sqrt(2 / inputs). The last matrix has a tenth of this
+// deviation. Biases are 0.
 void InitialiseLayer(const MlpConfig& config, int layer, uint64_t seed, float* params);
 
 // A batch has at most `rows` images, and the digit of each.

@@ -1,4 +1,4 @@
-// --device cuda in builds without nvcc: throws the reason.
+// In builds without nvcc, --device cuda throws Error with the reason.
 #include "examples/trainer/device.h"
 #include "examples/trainer/error.h"
 

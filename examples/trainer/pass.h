@@ -26,9 +26,10 @@ class Pass {
   // Forward.
   virtual void Backward(int layer, const float* params, float scale, float* grads) = 0;
 
-  // loss() returns the mean -log p(target) in nats. It is valid from Forward of the last layer to
-  // the next such call. hits() returns the number of targets that got the highest probability. It
-  // is valid until Backward. On a GPU these two functions wait, and no other function does.
+  // loss() returns the mean -log p(target) in nats. It is valid after Forward of the last layer,
+  // until the next Forward of that layer. hits() returns the number of targets that got the highest
+  // probability. It is valid until Backward. On a GPU these two functions wait, and no other
+  // function does.
   virtual double loss() const = 0;
   virtual int64_t hits() const = 0;
 };

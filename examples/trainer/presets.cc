@@ -83,8 +83,8 @@ class ConfigMaker {
     Check(entrain_edit_option_matters(&config_, index, &matters));
     return matters != 0;
   }
-  // Returns true if the command line sets another outer optimizer, for which the preset's learning
-  // rate and momentum are wrong.
+  // Returns true if the command line sets an outer optimizer other than that of the preset. Then
+  // the preset's learning rate and momentum are wrong.
   bool HasOtherOuter() const {
     const auto given = given_.find("outer_optimizer");
     return given != given_.end() &&

@@ -19,7 +19,7 @@ enum class Engine {
   kChannel,    // a gradient channel: entrain_acco_*
 };
 
-// A value of an option of EDiT. The option is named by its field.
+// A value of an option of EDiT. `option` is the name of the option's field.
 struct Setting {
   const char* option;
   double value;

@@ -121,7 +121,7 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device,
   next_save_ = NextSave(steps_before_);
 }
 
-// Called when the other replicas, which train, have taken this replica in.
+// Must be called after the other replicas have taken this replica in.
 void ReplicaRun::Join() {
   session_->BecomeReplica(method_.replica());
   steps_before_ = joined_at_ = method_.steps();
@@ -297,8 +297,8 @@ void ReplicaRun::UpdateAndRest(StepRecord* record) {
       std::chrono::duration<double>(conditions_.Rest(record->step, session_->replica(), own_s)));
 }
 
-// Returns true if this replica is done after `made` steps. Replicas that count together learn the
-// steps of all replicas at each rendezvous, and all stop after the same rendezvous.
+// Returns true if this replica is done after `made` steps. With --steps-together, replicas learn
+// the steps of all replicas at each rendezvous, and all stop after the same rendezvous.
 bool ReplicaRun::Done(int64_t made) const {
   if (!options_.steps_together) {
     return made >= steps_;
@@ -307,9 +307,9 @@ bool ReplicaRun::Done(int64_t made) const {
   return met.replicas > 0 && met.steps >= met.replicas * steps_;
 }
 
-// Returns the step of the learning-rate schedule for this replica's step `step`. If replicas count
-// together, the schedule assumes that each replica has made the mean number of steps at the last
-// rendezvous, and afterwards as many steps as this replica.
+// Returns the step of the learning-rate schedule for this replica's step `step`. With
+// --steps-together, the schedule starts from the mean number of steps of the replicas at the last
+// rendezvous, and adds the steps of this replica since then.
 int64_t ReplicaRun::StepOfSchedule(int64_t step) const {
   if (!options_.steps_together) {
     return step;
@@ -337,7 +337,7 @@ StepRecord ReplicaRun::Step(int64_t step) {
   record.seconds = books_.training().seconds;
   record.exposed_comm_s = took.waited_s;
   record.bytes_sent = took.shard + took.sync;
-  // If exchanges run behind further steps, each rank's exchange ends at a different time.
+  // If exchanges continue during later steps, each rank's exchange ends at a different time.
   const bool seen = record.synced && !method_.late();
   if (const uint64_t own = seen ? method_.anchor_checksum() : 0; own != 0) {
     record.anchor_checksum = session_->CombineOverReplica(own);

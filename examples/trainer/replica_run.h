@@ -1,4 +1,4 @@
-// Training by replicas, each spread over its ranks. `method` keeps the replicas together.
+// Training by replicas, each sharded over its ranks. Method exchanges data between the replicas.
 #pragma once
 
 #include "examples/trainer/flags.h"

@@ -30,7 +30,7 @@ uint8_t Draw(const float* p, double temperature, Random* random) {
   return static_cast<uint8_t>(std::max_element(p, p + kVocabulary) - p);
 }
 
-// Returns the beginning of a line that is a short way into the validation part.
+// Returns the beginning of the second line of the validation part.
 std::string DefaultPrompt(const Text& text) {
   const auto bytes = text.ValidationBytes(0, 4096);
   const auto line = std::find(bytes.begin(), bytes.end(), '\n');

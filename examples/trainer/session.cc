@@ -10,7 +10,8 @@
 namespace trainer {
 namespace {
 
-// If the store has ended, a run goes on without newcomers that wait in it.
+// Number of attempts to take newcomers in. Afterwards the run goes on without them, for example if
+// the store in which they wait has ended.
 constexpr int kMostAttempts = 3;
 // The largest number of meetings that a rank of a restarted replica tries. Each restart of one of
 // the ranks uses up at most one meeting.
@@ -81,10 +82,10 @@ Session::Session(bool admit, int shard_size) : shard_size_(shard_size) {
   ranks_ = value;
 }
 
-// Makes a communicator of the ranks of a restarted replica, which find each other in the job's
-// store. The ranks are restarted one by one, and each may be killed again meanwhile. So they do not
-// know which of their meetings is the first in which all of them are present. Each rank tries one
-// meeting after the other. A meeting that is over, or that a rank has left, is refused at once.
+// Makes a communicator of the ranks of a restarted replica. The ranks find each other in the job's
+// store. They are restarted one by one, and each may be killed again meanwhile. So a rank does not
+// know in which meeting all of them will be present, and tries one meeting after the other. A
+// meeting that is over, or that a rank has left, is refused at once.
 void Session::StandAlone() {
   rank_ = LauncherRank();
   ranks_ = FirstOf({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"});

@@ -19,32 +19,33 @@ int LauncherLocalRank();
 class Session {
  public:
   // Joins the ranks that the launcher started (entrain-run, torchrun, mpirun, srun). If no
-  // launcher's variable is set, this process is a world of one rank. With `admit`, entrain-run
-  // --elastic may have started the processes of a replica of `shard_size` ranks again. These
-  // processes are a world of their own at first, and join the others later. For these processes
+  // launcher's variable is set, this process is a world of one rank. If `admit` is true,
+  // entrain-run --elastic may have restarted the processes of a replica of `shard_size` ranks.
+  // Restarted processes are a world of their own at first, and join the other ranks later. On them
   // joins() returns true.
   Session(bool admit, int shard_size);
 
   // Divides the world into replicas. Collective.
   void MakeMesh();
 
-  // After this call the collectives over all ranks below survive the loss of ranks. The remaining
-  // ranks agree on the loss, make a smaller communicator, and repeat the call.
+  // After this call, the functions below that are collective over all ranks survive the loss of
+  // ranks. The remaining ranks agree on the loss, make a smaller communicator, and repeat the
+  // collective.
   void GoOnAfterLosses() { goes_on_ = true; }
   // Finds out which ranks remain. Collective.
   void LookAround();
 
   bool joins() const { return joins_; }
-  // On a rank that joins. BecomeReplica sets the replica of this rank. JoinWorld makes this rank a
-  // member of the collectives over all ranks; the other ranks call TakeIn meanwhile.
+  // For a rank that joins. BecomeReplica sets the replica of this rank. JoinWorld makes this rank a
+  // member of the collectives over all ranks. The other ranks must call TakeIn meanwhile.
   void BecomeReplica(int replica);
   void JoinWorld();
   // Takes the ranks of `newcomers` replicas into the collectives over all ranks. Collective over
-  // all ranks so far.
+  // all ranks, without the newcomers.
   void TakeIn(int newcomers);
 
-  // Runs `work`, which may throw Error. Collective: if it fails on one rank, all ranks throw, and
-  // only the lowest failed rank has a line to print.
+  // Runs `work`, which may throw Error. Collective. If `work` fails on one rank, all ranks throw.
+  // Only the Error of the lowest failed rank has a line to print.
   void Agree(const std::function<void()>& work);
 
   // Sum over the ranks of this replica, and over all ranks. Collective over these ranks. Every rank
@@ -55,8 +56,8 @@ class Session {
   // Combines one number per rank of the replica; the order matters. Two results are equal exactly
   // if all numbers are equal.
   uint64_t CombineOverReplica(uint64_t value);
-  // Throws Error naming both values if `value` differs between this rank and the same slot of
-  // another replica.
+  // Throws Error with both values if `value` differs between this rank and the rank with the same
+  // shard number in another replica.
   void CheckSameInReplicas(uint64_t value, const char* what);
 
   int rank() const { return rank_; }
@@ -65,7 +66,7 @@ class Session {
   // collective over all ranks.
   int ranks_left() const;
   int rank_left() const;
-  int shard() const { return shard_; }  // this rank's slot in its replica
+  int shard() const { return shard_; }  // this rank's number in its replica
   int replica() const { return replica_; }
   int replicas() const { return replicas_; }
   entrain_mesh_t* mesh() const { return mesh_.get(); }

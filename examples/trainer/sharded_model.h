@@ -15,8 +15,8 @@ namespace trainer {
 
 class ShardedModel {
  public:
-  // Collective. Starts with the parameters of the seed, which are broadcast from replica 0, on the
-  // device. `task` and `device` must outlive the object.
+  // Collective. Starts with the parameters of the seed, which replica 0 broadcasts. All arrays are
+  // on the device. `task` and `device` must outlive the object.
   ShardedModel(entrain_mesh_t* mesh, const Task& task, Device* device, bool bf16, int prefetch);
 
   // Runs all layers of `pass` upwards. Calls `before` before each layer is gathered.

@@ -56,7 +56,7 @@ void Sharpness::AddOwn(int layer, const float* params, const float* grads) {
   }
   Array<float>& own = own_[static_cast<size_t>(layer)];
   device_->Add(own.data(), grads, own.size());
-  // Each micro-batch replaces the sum, because `own` is the sum of all micro-batches so far.
+  // Computed anew after each micro-batch, because `own` is the sum of all micro-batches so far.
   Check(entrain_wsam_ascent_sum(wsam_.get(), params, own.data(), static_cast<size_t>(own.size()),
                                 ENTRAIN_F32, &own_sums_[static_cast<size_t>(layer)]));
 }

@@ -1,6 +1,6 @@
 // Sharpness-aware steps: the library's WSAM around the inner optimizer. Each step uses its batches
-// twice, the second time at w + e, which lies a distance of rho along the first gradient. No other
-// unit uses the entrain_wsam_* calls. Thread safety: one thread at a time.
+// twice. The second time, the parameters are w + e, where e is a step of length rho along the first
+// gradient. No other unit uses the entrain_wsam_* calls. Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +22,21 @@ namespace trainer {
 // rank's part of the masters.
 class Sharpness {
  public:
-  // Wraps the steps of `base`. `base` and `device`, which holds all arrays, must outlive the
+  // Wraps the steps of `base`. All arrays are on `device`. `base` and `device` must outlive the
   // object. Clips gradients to `max_norm` (0: does not clip). `part` is the number of elements of
   // the rank's part.
   Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base, Device* device,
             const std::vector<int64_t>& layer_sizes, int64_t part);
 
   // If local, must be called for each layer of each backward pass of the first gradient. `grads` is
-  // the gradient that the pass has added, and `params` the parameters at which it was computed.
+  // the gradient that the pass has added. `params` are the parameters of the pass.
   void AddOwn(int layer, const float* params, const float* grads);
-  // Returns the parameters for a pass of the layer, valid until the next call: `params` moved by e
-  // if local and for the second gradient, otherwise `params`.
+  // Returns the parameters for a pass of the layer. For the second gradient of a local
+  // perturbation: `params` moved by e. Otherwise: `params`. Valid until the next call.
   const float* Move(int layer, const float* params);
 
-  // Must be called between the two gradients. Keeps the first, sets *grads to zero, and moves to w
-  // + e.
+  // Must be called between the two gradients. Keeps the first gradient, sets *grads to zero, and
+  // moves to w + e.
   void Ascend(Session* session, Array<float>* masters, Array<float>* grads);
   // Must be called after the second gradient. Returns to w and makes the step.
   void Step(int64_t step, double lr, Session* session, Array<float>* masters,
@@ -71,7 +71,8 @@ class CoupledSharpness {
                    WholeModel* model);
 
   // Adds alpha g2 + (1 - alpha) g to `sums`, for the batch in `pass` and the whole model. g is the
-  // gradient at the model's parameters, g2 that at w + e. Returns the loss of the first pass.
+  // gradient at the model's parameters, g2 the gradient at w + e. Returns the loss of the first
+  // pass.
   double Add(Pass* pass, float* sums);
 
  private:

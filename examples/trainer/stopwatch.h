@@ -15,8 +15,7 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Adds its own lifetime to *sum. An object of this class is placed around calls that wait for other
-// ranks.
+// Measures the time in which calls wait for other ranks: adds its own lifetime to *sum.
 class Waiting {
  public:
   explicit Waiting(double* sum) : sum_(sum) {}

@@ -1,5 +1,6 @@
-// The task to learn: a model, cut into layers that each have one flat parameter vector, and its
-// examples. There are two: a language model on text, and a small network on images of digits.
+// The task to learn: a model, and its examples. The model is divided into layers, and each layer
+// has one flat parameter vector. There are two tasks: a language model on text, and a small network
+// on images of digits.
 #pragma once
 
 #include <cstdint>

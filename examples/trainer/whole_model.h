@@ -1,4 +1,4 @@
-// The model's parameters, whole on this rank, as a gradient channel needs them: one flat vector,
+// All parameters of the model on this rank, as a gradient channel needs them: one flat vector,
 // layer after layer. Thread safety: one thread at a time.
 #pragma once
 

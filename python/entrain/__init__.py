@@ -4,8 +4,8 @@
     comm = entrain.Comm.from_env()
     print(comm.all_reduce(numpy.ones(4, numpy.float32)))
 
-README.md of this package describes the installation, and docs/python.md threads and ownership. The docstrings give
-shapes, units and errors."""
+README.md of this package describes the installation. docs/python.md describes threads and ownership. The docstrings
+give shapes, units and errors."""
 from ._library import VERSION as __version__
 from ._library import library_path, program_path
 from ._options import AccoOptions

@@ -33,7 +33,8 @@ def library_path() -> str:
 
 
 def program_path(name: str) -> str:
-    """Returns the file of a program in the wheel, such as "entrain-run", or else its name, for a search of PATH."""
+    """Returns the path of a program in the wheel, such as "entrain-run". Returns `name`, for a search of PATH, if the
+    wheel has no such program."""
     brought = _HERE / "bin" / name
     return str(brought) if brought.exists() else name
 

@@ -1,4 +1,4 @@
-"""ACCO: gradients cross the network behind the computation (entrain/train.h; arXiv 2406.02613).
+"""ACCO: gradients cross the network while the next ones are computed (entrain/train.h; arXiv 2406.02613).
 
 for batch in data:
     ... acco.gradients += gradient of the sum over the micro-batch, at params ...
@@ -25,8 +25,8 @@ from .train import _dataclass_of
 from .training import Checkpointed, fill
 from .works import SLICE_NS
 
-#: step(preview, step, lr, first, grads, master, out) on elements [first, first + len(grads)) of this rank's shard. A
-#: commit (preview False; out None) changes `master` in place. A preview writes to `out` and changes nothing else.
+#: step(preview, step, lr, first, grads, master, out) handles elements [first, first + len(grads)) of this rank's shard.
+#: A commit (preview False; out None) changes `master` in place. A preview writes to `out` and changes nothing else.
 AccoStep = Callable[[bool, int, float, int, npt.NDArray[Any], npt.NDArray[Any], Optional[npt.NDArray[Any]]], object]
 
 
@@ -129,7 +129,7 @@ class ACCO(Checkpointed):
             config.schedule = callbacks[-1].pointer
         out = ffi.new("entrain_acco_t**")
 
-        def call(kept: Any = (counts, name)) -> Life:  # they live as long as the call
+        def call(kept: Any = (counts, name)) -> Life:  # keeps counts and name alive during the call
             with inside(comm, optim, admit_store, *(group.optim for group in groups)) as (handle, config.optim,
                                                                                           config.admit_store, *optims):
                 for index, own in enumerate(optims):
@@ -144,7 +144,8 @@ class ACCO(Checkpointed):
         pointer = ffi.new("void**")
         self._call(lib.entrain_acco_gradients, pointer)
         kind = buffer.dtype if grads_dtype is None else dtype_of(grads_dtype)
-        #: The accumulator, in the library's memory: the caller may only add to it, until the channel is closed.
+        #: The accumulator of gradients, in the library's memory. The caller may only add to it. Valid until the channel
+        #: is closed.
         self.gradients: npt.NDArray[Any] = view(pointer[0], buffer.count, kind)
 
     @staticmethod
@@ -188,7 +189,7 @@ class ACCO(Checkpointed):
         self._call(lib.entrain_acco_stop)
 
     def info(self) -> AccoInfo:
-        """The state after the last install."""
+        """Returns the state after the last install."""
         out = new_struct("acco_info")
         self._call(lib.entrain_acco_info, out)
         return _dataclass_of(AccoInfo, out)  # type: ignore[no-any-return]

@@ -1,12 +1,13 @@
 """The collectives, send and receive of a communicator.
 
-Common rules. Arrays are those of NumPy or PyTorch, or objects with the buffer protocol or DLPack, contiguous and in
-host memory. The library uses the arrays in place, without a copy. An array for a result must be writable. If `out` is
-None, all_reduce, broadcast and the scans write their result into the input array, and the other calls make a new
-array.
+Common rules. Arrays come from NumPy or PyTorch, or are objects with the buffer protocol or DLPack. They must be
+contiguous and in host memory. The library uses the arrays in place, without a copy. An array for a result must be
+writable. If `out` is None, all_reduce, broadcast and the scans write their result into the input array. The other calls
+make a new array.
 
-Calls block and return the array with the result. Ctrl-C is noticed within 100 ms, and the call then continues without
-the caller. With async_=True they return a Work at once. Keyword arguments of all calls (CallOptions):
+A call blocks and returns the array with the result. Ctrl-C interrupts the wait within 100 ms, and the call then
+continues without the caller. With async_=True a call returns a Work at once. Keyword arguments of all calls
+(CallOptions):
 
     tag          a number by which the calls of all ranks are matched; None: by the order of calls
     timeout      time limit in seconds, after which the communicator ends with TimedOut. None: the communicator's
@@ -18,8 +19,8 @@ the caller. With async_=True they return a Work at once. Keyword arguments of al
     copy         True: arrays that are not contiguous are copied. Results are copied back when the call is waited for
     dtype        "bf16", "f8_e4m3", ...: reads the bytes of all arrays as this type
 
-Errors: InvalidArgument and FailedPrecondition harm only the call; PeerLost, TimedOut, Mismatch and Aborted end the
-communicator."""
+Errors: after InvalidArgument and FailedPrecondition the communicator can still be used. PeerLost, TimedOut, Mismatch
+and Aborted end the communicator."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, Sequence, Tuple, TypedDict, TypeVar, overload
@@ -56,7 +57,7 @@ _KNOWN = frozenset(CallOptions.__annotations__)
 
 
 def _struct(options: CallOptions) -> Any:
-    """Returns an entrain_call_options_t*, or NULL if all options are default; without batch and reduction."""
+    """Returns an entrain_call_options_t*, without batch and reduction. Returns NULL if all options are default."""
     struct = NULL
     for name, value in options.items():
         if name not in _KNOWN:
@@ -82,7 +83,7 @@ class Collectives(Handle):
     rank: int
     size: int
 
-    # ---- one funnel ----------------------------------------------------------------------------------------------------
+    # ---- the path of every call ----------------------------------------------------------------------------------------
 
     def _buffer(self, operation: str, name: str, array: Any, options: CallOptions, writable: bool) -> Buffer:
         if not options:
@@ -160,13 +161,13 @@ class Collectives(Handle):
 
     def _with(self, batch: "Optional[Batch]", reduction: Optional[Reduction], struct: Any, function: Any,
               arguments: Tuple[Any, ...], out: Any) -> int:
-        """Makes a call whose options name other objects. Returns its status."""
+        """Makes a call whose options contain other objects. Returns its status."""
         struct = new_struct("call_options") if struct == NULL else struct
         with inside(self, batch, reduction) as (handle, struct.batch, struct.reduction):
             return int(function(handle, *arguments, struct, out))
 
     def _remember(self, reduction: Reduction) -> None:
-        """Notes the objects whose callback may end this communicator."""
+        """Notes a reduction whose callback may end this communicator."""
 
     def _root(self, operation: str, root: int) -> int:
         if not 0 <= root < self.size:
@@ -229,10 +230,10 @@ class Collectives(Handle):
 
     def reduce_scatter(self, array: Any, out: Any = None, op: OpLike = "sum", *, counts: Optional[Sequence[int]] = None,
                        async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Reduces, and gives part r of the result to rank r. `array`: size * count elements, or sum(counts) with
-        equal counts on all ranks. `out`: this rank's part, which may lie at its place in `array`. Without `out` the
-        result is a new array, whose first dimension is that of `array` divided by size (dropped if that gives 1 and
-        `array` has other dimensions)."""
+        """Reduces, and gives part r of the result to rank r. `array`: size * count elements, or sum(counts) with equal
+        counts on all ranks. `out`: this rank's part; it may be the memory of the same part of `array`. If `out` is
+        None, the result is a new array. The first dimension of the new array is that of `array` divided by size. If
+        this is 1 and `array` has other dimensions, the first dimension is dropped."""
         name = "reduce_scatter"
         source = self._buffer(name, "array", array, options, False)
         count = self._part(name, "array", source, counts)
@@ -250,7 +251,7 @@ class Collectives(Handle):
                          (source, target), target.array, async_, options, reduction)
 
     def _part(self, operation: str, name: str, whole: Buffer, counts: Optional[Sequence[int]]) -> int:
-        """Returns this rank's part of `whole`."""
+        """Returns the number of elements of this rank's part of `whole`."""
         if counts is not None:
             size_array(operation, "counts", counts, self.size)
             self._expect(operation, name, whole, sum(counts), "the sum of counts")
@@ -314,8 +315,8 @@ class Collectives(Handle):
     def all_gather(self, array: Any, out: Any = None, *, counts: Optional[Sequence[int]] = None, async_: bool = False,
                    **options: "Unpack[CallOptions]") -> Any:
         """Gathers all ranks' arrays in rank order. `out`: size * count elements, or sum(counts) with equal counts on
-        all ranks. None: a new array of the shape (size, *array.shape), with counts (sum(counts),). In place: `array`
-        is this rank's part of `out`."""
+        all ranks. None: a new array of the shape (size, *array.shape), or of the shape (sum(counts),) if counts are
+        given. In place: `array` is this rank's part of `out`."""
         name = "all_gather"
         source = self._buffer(name, "array", array, options, False)
         target = self._whole(name, source, out, counts, options)
@@ -350,9 +351,8 @@ class Collectives(Handle):
 
     def gather(self, array: Any, out: Any = None, root: int = 0, *, counts: Optional[Sequence[int]] = None,
                async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """As all_gather, with the result on `root` only. On other ranks `out` is not used, and the result is None.
-        Uneven parts: `counts` on the root, and counts=() (any sequence) on the other ranks, which says that parts are
-        uneven."""
+        """As all_gather, with the result on `root` only. On other ranks `out` is not used, and the result is None. For
+        uneven parts, the root passes `counts`, and the other ranks pass counts=() (any sequence) to say so."""
         name = "gather"
         self._root(name, root)
         source = self._buffer(name, "array", array, options, False)
@@ -379,9 +379,9 @@ class Collectives(Handle):
 
     def scatter(self, array: Any, out: Any = None, root: int = 0, *, counts: Optional[Sequence[int]] = None,
                 async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Gives part r of the root's `array` to rank r. `array`: on the root size * count elements, or sum(counts);
-        on other ranks not used, None. `out`: this rank's part. Only the root may leave it out, for a new array.
-        Uneven parts: counts as in gather."""
+        """Gives part r of the root's `array` to rank r. `array`: on the root size * count elements, or sum(counts). On
+        other ranks `array` is not used and may be None. `out`: this rank's part. Only the root may leave it out, and
+        gets a new array. For uneven parts, pass counts as in gather."""
         name = "scatter"
         self._root(name, root)
         source, sizes = NOTHING, NULL
@@ -417,9 +417,9 @@ class Collectives(Handle):
     def all_to_all(self, array: Any, out: Any = None, *, in_counts: Optional[Sequence[int]] = None,
                    out_counts: Optional[Sequence[int]] = None, async_: bool = False,
                    **options: "Unpack[CallOptions]") -> Any:
-        """Sends part r of `array` to rank r, and receives part r of `out` from rank r. Even parts: size * count
-        elements each; `out` None: a new array like `array`. Uneven parts: both in_counts and out_counts; in_counts[r]
-        here is out_counts[this rank] on rank r."""
+        """Sends part r of `array` to rank r, and receives part r of `out` from rank r. Even parts: both arrays have
+        size * count elements. If `out` is None, the result is a new array like `array`. Uneven parts: pass both
+        in_counts and out_counts. in_counts[r] on this rank must equal out_counts[this rank] on rank r."""
         name = "all_to_all"
         source = self._buffer(name, "array", array, options, False)
         if (in_counts is None) != (out_counts is None):
@@ -440,7 +440,7 @@ class Collectives(Handle):
                           size_array(name, "out_counts", out_counts, self.size), source.dtype), (source, target),
                          target.array, async_, options)
 
-    # ---- a list of arrays, one a rank ----------------------------------------------------------------------------------
+    # ---- a list of arrays, one per rank --------------------------------------------------------------------------------
 
     def _list(self, operation: str, name: str, arrays: Sequence[Any], options: CallOptions,
               writable: bool) -> Tuple[Tuple[Buffer, ...], Any, Any]:
@@ -456,8 +456,8 @@ class Collectives(Handle):
                 ffi.new("size_t[]", [buffer.count for buffer in buffers]))
 
     def _beside(self, operation: str, name: str, own: Buffer, parts: Tuple[Buffer, ...], uneven: Optional[bool]) -> bool:
-        """Returns whether parts are uneven; `uneven` None: found from their lengths. Checks the array beside a list,
-        which must be as long as this rank's array of the list."""
+        """Returns True if parts are uneven. If `uneven` is None, the lengths of `parts` decide. Checks that the array
+        beside a list is as long as this rank's array of the list."""
         if own.dtype is not parts[0].dtype:
             raise invalid(operation, f"{name} is {own.dtype.name.lower()}, the list {parts[0].dtype.name.lower()}")
         self._expect(operation, name, own, parts[self.rank].count, f"as many as the list's [{self.rank}]")
@@ -475,8 +475,8 @@ class Collectives(Handle):
                         **options: "Unpack[CallOptions]") -> Work[_L]: ...
 
     def all_gather_list(self, array: Any, outs: Any, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """As all_gather, into one array per rank. All ranks give arrays of equal lengths. The library copies parts
-        that are not contiguous, as in all calls on lists."""
+        """As all_gather, into one array per rank. All ranks must give `outs` of the same lengths. The library copies
+        parts that are not contiguous, as in all calls on lists."""
         name = "all_gather_list"
         source = self._buffer(name, "array", array, options, False)
         parts, pointers, counts = self._list(name, "outs", outs, options, True)
@@ -533,7 +533,7 @@ class Collectives(Handle):
 
     def _with_root(self, function: Any, name: str, array: Any, arrays: Any, root: int, uneven: bool, async_: bool,
                    options: CallOptions) -> Any:
-        """Makes a call with `array` on every rank and `arrays` on the root: a gather or a scatter."""
+        """Makes a gather or a scatter: every rank gives `array`, and the root also gives `arrays`."""
         self._root(name, root)
         gathers = function is lib.entrain_gather_list
         own = self._buffer(name, "array" if gathers else "out", array, options, not gathers)
@@ -557,7 +557,8 @@ class Collectives(Handle):
                         **options: "Unpack[CallOptions]") -> Work[_L]: ...
 
     def all_to_all_list(self, arrays: Any, outs: Any, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Sends arrays[r] to rank r, and receives outs[r] from rank r. Matches all_to_all with counts."""
+        """Sends arrays[r] to rank r, and receives outs[r] from rank r. On other ranks, the call may be all_to_all with
+        counts."""
         name = "all_to_all_list"
         ins, in_pointers, in_counts = self._list(name, "arrays", arrays, options, False)
         parts, pointers, counts = self._list(name, "outs", outs, options, True)
@@ -610,8 +611,8 @@ class Collectives(Handle):
     def recv_any(self, out: _A, *, async_: Literal[True], **options: "Unpack[CallOptions]") -> "Work[Received[_A]]": ...
 
     def recv_any(self, out: Any, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Receives into `out` a message of any rank that sends with this tag. Returns the array and the rank.
-        Receives of one tag, from any rank and from a given rank, take messages in program order."""
+        """Receives a message into `out`, from any rank that sends with this tag. Returns the array and the rank.
+        Receives of one tag take messages in program order, whether they are from any rank or from a given rank."""
         buffer = self._buffer("recv_any", "out", out, options, True)
         received = Received(buffer.array)
         return self._run(lib.entrain_recv_any, (buffer.pointer, buffer.count, buffer.dtype, received._source), (buffer,),

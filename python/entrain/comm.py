@@ -21,9 +21,9 @@ from .works import Work, members, orphan, wait_for, work_error
 
 
 class Runtime(Handle):
-    """The state of a process: engine, listener, pools, identity. Most programs need no Runtime of their own, since
-    communicators share the process's. Ranks that are threads of one process need one Runtime each. An argument of
-    None takes the ENTRAIN_* variable, then the default."""
+    """The state of a process: engine, listener, pools, identity. Most programs need no Runtime of their own, because
+    communicators share that of the process. Ranks that are threads of one process need one Runtime each. If an argument
+    is None, its ENTRAIN_* variable is used. If the variable is not set, the default is used."""
 
     _what = "runtime"
 
@@ -46,8 +46,8 @@ class Runtime(Handle):
         return bytes(identity.bytes)
 
 
-_PARTITIONS = ("majority", "any")  # by ENTRAIN_PARTITION_*
-_STATES = ("alive", "lost", "left")  # by ENTRAIN_MEMBER_*
+_PARTITIONS = ("majority", "any")  # index: ENTRAIN_PARTITION_*
+_STATES = ("alive", "lost", "left")  # index: ENTRAIN_MEMBER_*
 
 
 def _text(value: Optional[str]) -> Any:
@@ -56,7 +56,7 @@ def _text(value: Optional[str]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class CommStats:
-    """Counts since the communicator was made. Parts count separately."""
+    """Counts since the communicator was made. Communicators made by `split` count separately."""
 
     #: Calls started on this rank.
     calls: int
@@ -81,9 +81,9 @@ class Member:
 
 
 class Comm(Collectives):
-    """A communicator: ranks 0 to size - 1 that call collectives together. Made by `from_env`, `create`, `join`,
-    `grow`, `split`, `duplicate`. Any thread may call. Threads that make untagged calls on one communicator must agree on their order
-    themselves. After fork the child cannot use it."""
+    """A communicator: ranks 0 to size - 1 that call collectives together. Made by `from_env`, `create`, `join`, `grow`,
+    `split`, `duplicate`. Any thread may call. Threads that make untagged calls on one communicator must agree on their
+    order themselves. A child process made by fork cannot use the communicator."""
 
     _what = "communicator"
 
@@ -106,7 +106,7 @@ class Comm(Collectives):
                  tuning: Optional[str] = None, determinism: Optional[str] = None,
                  runtime: Optional[Runtime] = None) -> "Comm":
         """Makes a communicator of all processes that a launcher started (entrain-run, torchrun, mpirun, srun), or a
-        world of one without a launcher. Blocks until all have come.
+        world of one without a launcher. Blocks until all processes have come.
 
         name         distinguishes communicators that are made from one store at the same time; None: "world"
         timeout      default seconds of operations, and of creation; None: ENTRAIN_TIMEOUT, else 30 minutes
@@ -121,7 +121,7 @@ class Comm(Collectives):
                algorithms: Optional[str] = None, tuning: Optional[str] = None, determinism: Optional[str] = None,
                runtime: Optional[Runtime] = None) -> "Comm":
         """Makes a communicator of `size` ranks that meet in the store. The other arguments are those of `from_env`.
-        Blocks until all have come. At the time limit, TimedOut names the ranks that did not come."""
+        Blocks until all ranks have come. At the time limit, TimedOut names the ranks that did not come."""
         config, kept = _comm_config(name, timeout, algorithms, tuning, determinism)
         config.rank, config.world_size = rank, size
         return cls._made(lib.entrain_comm_create, config, kept, store, runtime)
@@ -131,7 +131,7 @@ class Comm(Collectives):
               runtime: Optional[Runtime]) -> "Comm":
         out = ffi.new("entrain_comm_t**")
 
-        def call(kept: Any = kept) -> Life:  # the objects of the config live as long as the call
+        def call(kept: Any = kept) -> Life:  # keeps the config's objects alive during the call
             with inside(store, runtime) as (config.store, config.runtime):
                 check(function(config, out))
             return _owned(out[0])
@@ -142,11 +142,10 @@ class Comm(Collectives):
     def join(cls, store: Optional[Store] = None, *, name: Optional[str] = None, wait: Optional[float] = None,
              timeout: Optional[float] = None, algorithms: Optional[str] = None, tuning: Optional[str] = None,
              determinism: Optional[str] = None, runtime: Optional[Runtime] = None) -> "Comm":
-        """Joins a communicator that works: applies in the store, and blocks until its ranks call `grow` and take this
-        process in. At the time limit, the text of TimedOut has the reason.
+        """Joins a running communicator. Applies in the store, and blocks until the communicator's ranks call `grow` and
+        take this process in. At the time limit, the text of TimedOut has the reason.
 
-        store        the store that the ranks give to `grow`; None: the store of `from_env`, for which ENTRAIN_STORE
-                     suffices
+        store        the store that the ranks give to `grow`; None: the store of `from_env` (only ENTRAIN_STORE is needed)
         name         the communicator's name; None: "world"
         wait         seconds after which the call gives up; None: `timeout`
         The other arguments are those of `from_env`; algorithms, tuning and determinism must be the same as on the
@@ -157,9 +156,9 @@ class Comm(Collectives):
 
     def grow(self, store: Optional[Store] = None, *, min_newcomers: int = 0, max_newcomers: int = 0, wait: float = 0,
              timeout: Optional[float] = None) -> "Optional[Comm]":
-        """Collective: returns a communicator of these ranks and of the processes that have called `join`, which get the
-        next rank numbers. Returns None if no newcomer could be taken in, or fewer than `min_newcomers`. This
-        communicator works as before in any case. A newcomer that dies meanwhile is left out.
+        """Collective: returns a communicator of these ranks and of the processes that have called `join`. The processes
+        get the next rank numbers. Returns None if no newcomer could be taken in, or fewer than `min_newcomers`. In both
+        cases this communicator works as before. A newcomer that dies meanwhile is left out.
 
         store          the store in which newcomers apply; None: the store of `from_env`
         min_newcomers  least number of newcomers; if fewer have applied, none is taken in
@@ -181,8 +180,8 @@ class Comm(Collectives):
         return None if life is None else Comm(life)
 
     def split(self, color: int, key: int = 0) -> "Optional[Comm]":
-        """Collective: ranks that give the same color >= 0 form a part, numbered by (key, rank). Color -1: in no part,
-        returns None. A part fails alone."""
+        """Collective: ranks that give the same color >= 0 form a new communicator, numbered by (key, rank). A rank with
+        color -1 is in none, and gets None. If a new communicator fails, this one does not."""
         return self._split(lib.entrain_comm_split_start, color, key)
 
     def duplicate(self) -> "Comm":
@@ -223,7 +222,7 @@ class Comm(Collectives):
         config.exclude, config.exclude_count, config.name = ranks, len(exclude), text
         config.partition = _PARTITIONS.index(partition)
 
-        def call(kept: Any = (ranks, text)) -> Life:  # the objects of the config live as long as the call
+        def call(kept: Any = (ranks, text)) -> Life:  # keeps the config's objects alive during the call
             self._call(lib.entrain_comm_shrink, config, out)
             return _owned(out[0])
 
@@ -240,7 +239,7 @@ class Comm(Collectives):
 
     @property
     def generation(self) -> int:
-        """The number of membership changes: 0 for a communicator from `create`, and one more for each `shrink` and
+        """The number of membership changes: 0 for a communicator from `create`, and one more for each `shrink` and each
         `grow`."""
         out = ffi.new("uint64_t*")
         self._call(lib.entrain_comm_generation, out)
@@ -291,20 +290,20 @@ class Comm(Collectives):
         return int(out[0])
 
     def set_timeout(self, timeout: float) -> None:
-        """Sets the default seconds of calls that this rank starts from now on. Parts and copies that are made later
-        inherit it. Local."""
+        """Sets the default seconds of calls that this rank starts from now on. Communicators that `split` and
+        `duplicate` make later inherit the value. Local."""
         self._call(lib.entrain_comm_set_timeout, nanoseconds(timeout))
 
     def late(self) -> List[int]:
         """Returns the ranks that were late for the call whose deadline ended the communicator, in rank order, at most
-        128. Empty while the communicator works, and if it has ended in another way. Equal on all ranks that learned
-        of the end."""
+        128. Empty while the communicator works, and if the communicator ended for another reason. Equal on all ranks
+        that learned of the end."""
         ranks, count = ffi.new("int32_t[128]"), ffi.new("int32_t*", 128)
         self._call(lib.entrain_comm_late, ranks, count)
         return list(ranks[0:min(count[0], 128)])
 
     def error(self) -> Optional[Error]:
-        """The error that ended the communicator; None while it works."""
+        """Returns the error that ended the communicator; None while it works."""
         out = new_struct("error")
         with self._life as handle:
             if lib.entrain_comm_error(handle, out) == OK:
@@ -314,8 +313,8 @@ class Comm(Collectives):
     # ---- ending --------------------------------------------------------------------------------------------------------
 
     def abort(self, reason: str) -> None:
-        """Ends the communicator on all ranks, from any thread: every call on it raises Aborted with `reason` within
-        250 ms. Parts and parents are not affected."""
+        """Ends the communicator on all ranks, from any thread: every call on it raises Aborted with `reason` within 250
+        ms. Its parent, and communicators that were split from it, are not affected."""
         self._call(lib.entrain_comm_abort, reason.encode())
 
     def drain(self, timeout: Optional[float] = None) -> bool:
@@ -336,9 +335,10 @@ class Comm(Collectives):
     # ---- memory --------------------------------------------------------------------------------------------------------
 
     def alloc(self, shape: Union[int, Tuple[int, ...]], dtype: DTypeLike = "f32", *, huge_pages: bool = False) -> npt.NDArray[Any]:
-        """Returns a zeroed NumPy array in memory that the other processes of the host read in place: large messages
-        from it, on any communicator of the process, need no copy. Not a collective. Freed with the last view of it.
-        bf16 and 8-bit floats need ml_dtypes. Not for a mesh's communicator, which ends with the mesh."""
+        """Returns a zeroed NumPy array in memory that the other processes of the host can map. They read large messages
+        in place from this memory, on any communicator of the process. Not a collective. The memory is freed with the
+        last view of the array. bf16 and 8-bit floats need ml_dtypes. Not allowed on a mesh's communicator, because the
+        memory would end with the mesh."""
         if not self._owned:
             raise invalid("alloc", "this communicator belongs to a mesh, and its memory would end with it; any other one of "
                           "the process serves as well")
@@ -351,16 +351,17 @@ class Comm(Collectives):
             # The memory would be freed with the last communicator, so a closed communicator is destroyed after its last
             # array.
             block = Life(out[0], functools.partial(_free, self._life), self._life, lasts=True)
-        # The array keeps the buffer alive, and the buffer the pointer.
+        # The array keeps the buffer alive. The buffer keeps the pointer alive.
         whole = np.frombuffer(ffi.buffer(ffi.gc(out[0], lambda _: drop(block)), nbytes), np.uint8)
         array: npt.NDArray[Any] = whole[: math.prod(lengths) * kind.itemsize].view(kind).reshape(lengths)
         return array
 
     def register(self, array: Any) -> "Registration":
-        """Turns the memory of an array (NumPy, PyTorch, DLPack) into memory like that of `alloc`, at its place, while
-        the result is open. It is worthwhile for arrays that many large calls use, such as flat gradients. Nobody may
-        write to the array during this call, nor while the registration is being closed. The array's storage must not
-        be resized or pinned until then. FailedPrecondition while a call uses the array."""
+        """Until the result is closed, the other processes of the host can map the memory of an array (NumPy, PyTorch,
+        DLPack), like memory of `alloc`. The array keeps its address. A registration is worthwhile for arrays that many
+        large calls use, such as flat gradients. No thread may write to the array during this call, nor while the
+        registration is being closed. The array's storage must not be resized or pinned until the registration is
+        closed. FailedPrecondition while a call uses the array."""
         return Registration(self, buffer_of("register", "array", array, writable=True))
 
     # ---- callbacks that fail ---------------------------------------------------------------------------------------------
@@ -381,13 +382,13 @@ def _owned(handle: Any) -> Life:
 
 
 def end_calls(handle: Any) -> None:
-    """Ends the calls of a communicator that is closed while they run, as its destruction does."""
+    """Ends the running calls of a communicator that is closed, as its destruction does."""
     if lib.entrain_comm_drain(handle, 0) != OK:
         lib.entrain_comm_abort(handle, b"the communicator was closed with calls under way")
 
 
 def _free(comm: Life, pointer: Any) -> bool:
-    """Frees memory of `alloc`, unless a call uses it."""
+    """Frees memory of `alloc`. Returns False, and frees nothing, while a call uses the memory."""
     return bool(lib.entrain_mem_free(comm.handle, pointer) != lib.ENTRAIN_FAILED_PRECONDITION)
 
 
@@ -401,7 +402,7 @@ class Registration(Handle):
         if nbytes == 0:
             raise invalid("register", "array is empty")
         mapped = ffi.new("size_t*")
-        self._statuses: List[int] = []  # the last one of entrain_mem_deregister
+        self._statuses: List[int] = []  # the last status of entrain_mem_deregister
         with comm._life as handle:
             check(lib.entrain_mem_register(handle, buffer.pointer, nbytes, mapped))
             life = Life(buffer.pointer, functools.partial(_deregister, comm._life, self._statuses), comm._life, held=[buffer])
@@ -410,8 +411,8 @@ class Registration(Handle):
         self.mapped = int(mapped[0])
 
     def close(self) -> None:
-        """Makes the array's memory ordinary again, with its contents. Raises FailedPrecondition while a call uses the
-        array, which then stays registered."""
+        """Makes the array's memory ordinary again, with its contents. While a call uses the array, raises
+        FailedPrecondition, and the array stays registered."""
         if self._life.over or not self._life.here:
             return
         if self._life.attempt():
@@ -422,7 +423,7 @@ class Registration(Handle):
 
 
 def _deregister(comm: Life, statuses: List[int], pointer: Any) -> bool:
-    """Deregisters memory, unless a call uses it."""
+    """Deregisters memory. Returns False, and does nothing, while a call uses the memory."""
     statuses[:] = [lib.entrain_mem_deregister(comm.handle, pointer)]
     return bool(statuses[-1] != lib.ENTRAIN_FAILED_PRECONDITION)
 
@@ -452,8 +453,8 @@ class Batch(Handle):
         self._comm = comm
 
     def start(self) -> Work[None]:
-        """Starts the calls. The result is done when all calls are. Its error is that of the first call, in their
-        order, that failed."""
+        """Starts the calls. The result is done when all calls are. If calls fail, its error is that of the first failed
+        call, in the order in which the batch got the calls."""
         out = ffi.new("entrain_work_t**")
         held = (self._held, self)
         try:

@@ -53,8 +53,8 @@ def _loss(layers: List[Matrix], x: Matrix, label: npt.NDArray[np.int64]) -> Tupl
 
 
 def _train(comm: entrain.Comm, method: str, steps: int, batch: int) -> Tuple[float, float]:
-    """Returns the loss at the end, over all replicas and new data, and the megabytes that this rank sent. Each rank
-    uses 256 points per step."""
+    """Returns the final loss, over all replicas and new data, and the megabytes that this rank sent. Each rank uses
+    `batch` points per step."""
     random = np.random.default_rng(1)
     start = [random.standard_normal(shape).astype(np.float32) / np.float32(np.sqrt(shape[0])) for shape in _SHAPES]
     random = np.random.default_rng(100 + comm.rank)

@@ -56,7 +56,7 @@ class ErrorRecord:
 
     @property
     def code_name(self) -> str:
-        """ "ENTRAIN_PEER_LOST" """
+        """Returns the name of the code, such as "ENTRAIN_PEER_LOST"."""
         return text_of(lib.entrain_status_name(self.code))
 
 
@@ -83,7 +83,7 @@ class FailedPrecondition(Error):
 
 
 class Unimplemented(Error, NotImplementedError):
-    """This build cannot do it. Only this call fails."""
+    """This build does not support the call. Only this call fails."""
 
 
 class ResourceExhausted(Error):
@@ -91,7 +91,7 @@ class ResourceExhausted(Error):
 
 
 class PeerLost(Error, ConnectionError):
-    """A peer or a server is gone or cannot be reached. Ends the communicators that contain it."""
+    """A peer or a server is gone or cannot be reached. Ends the communicators that contain the peer."""
 
 
 class Mismatch(Error):
@@ -107,7 +107,8 @@ class TimedOut(Error, TimeoutError):
 
 
 class Aborted(Error):
-    """A process ended the communicator. If a callback of this process did, `__cause__` is the callback's exception."""
+    """A process ended the communicator. If an exception in a callback of this process was the cause, `__cause__` is
+    this exception."""
 
 
 class Internal(Error):

@@ -1,9 +1,9 @@
 """The lifetime of the library's objects: closing, dropping, the end of the interpreter, and fork.
 
-The garbage collector may finalise a handle on any thread: inside a function that the library has called, while the thread
-holds a lock of the program, and in any order. So `__del__` never calls the library. It appends to a queue, and a thread of
-the package destroys the objects in the queue. Python memory that the library uses for an object lives until the object is
-destroyed.
+The garbage collector may finalise handles in any order and on any thread. This thread may be inside a function that the
+library has called, or may hold a lock of the program. So `__del__` never calls the library. It appends to a queue, and a
+thread of the package destroys the objects in the queue. Python memory that the library uses for an object lives until the
+object is destroyed.
 
 Invariants:
 1. No object is destroyed while a call is inside it (`with life`), or while an object made from it exists.
@@ -33,17 +33,18 @@ _T = TypeVar("_T", bound="Handle")
 _births = itertools.count()
 _process = os.getpid()
 
-#: How long close() waits for calls of other threads that are inside the object.
+#: Seconds that close() waits for calls of other threads that are inside the object.
 TIME_LIMIT = 1.0
 
 
 def nothing(handle: Any) -> None:
-    """Does nothing. The destroy function of a handle that another object destroys."""
+    """Does nothing. It is the destroy function of a handle that another object destroys."""
 
 
 class Life:
-    """An object of the library, from its creation until it is destroyed. The program has a Handle of it, which may be dropped
-    earlier. Any thread may use it. Every call of the library on the object runs inside `with life as handle:`.
+    """An object of the library, from its creation until it is destroyed. The program has a Handle of the object, and may
+    drop the Handle earlier. Any thread may use a Life. Every call of the library on the object runs inside `with life as
+    handle:`.
 
     destroy  destroys the handle. Returns False if that is not possible yet; it is then called again later
     needs    lives that are destroyed after this one. The caller of __init__ is inside these lives
@@ -60,8 +61,8 @@ class Life:
                  stop: Callable[[Any], object] = nothing, lasts: bool = False, late: bool = False) -> None:
         self.handle = handle
         self.what = "handle"
-        # The Handle takes the list. If it stayed here, an object to which its own functions refer would never become
-        # garbage, because the lives that it needs refer to this one.
+        # The Handle takes over the list. If the list stayed here, an object whose functions refer to the object itself would
+        # never become garbage, because the lives in `needs` refer to this Life.
         self.held = list(held)
         #: Whether calls are allowed.
         self.open = True
@@ -112,8 +113,8 @@ class Life:
         return True
 
     def attempt(self) -> bool:
-        """Destroys the object if nothing prevents that now. If it is being closed, destroys those that need it first. Returns
-        whether it is destroyed."""
+        """Destroys the object if nothing prevents this now. If the object is being closed, first destroys the objects that
+        need it. Returns True if the object is destroyed."""
         self.open = False
         if self.closing:
             for child in _youngest_first(self._children.values()):
@@ -133,11 +134,11 @@ class Life:
         for need in self._needs:
             need._children.pop(self.birth, None)
         if self._needs:
-            _dropped.put(None)  # wakes the thread, which may wait for the end of this object to destroy another
+            _dropped.put(None)  # wakes the thread: it may wait for this object's end before it destroys another object
         return True
 
     def stop(self) -> None:
-        """Ends the calls that are inside this object and those that need it."""
+        """Ends the calls that are inside this object, and inside objects that need it."""
         with self._lock:
             if not self.over and self.handle != NULL:
                 self._stop(self.handle)
@@ -146,8 +147,8 @@ class Life:
                 child.stop()
 
     def stirs(self) -> bool:
-        """Returns whether `attempt` may succeed soon. Otherwise the object waits for another object that needs it; the
-        end of that object wakes the thread."""
+        """Returns True if `attempt` may succeed soon. Otherwise this object waits for another object that needs it. The end
+        of that object wakes the thread."""
         if self.closing:
             return not any(child._lasts for child in list(self._children.values()))
         return not self._children
@@ -216,10 +217,9 @@ def _taken(dropped: "queue.SimpleQueue[Optional[Tuple[Life, Any]]]", timeout: Op
 
 
 class Handle:
-    """An object of the library. `close` destroys it, and so does the end of a `with` block or of the interpreter.
-    They close objects that need it first. If the handle is dropped, a thread of the package destroys the object some
-    time later, after the objects that need it. In a forked child closing does nothing, because the parent owns the
-    object."""
+    """An object of the library. `close` destroys it, and so does the end of a `with` block or of the interpreter. Objects
+    that need it are closed first. If the handle is dropped, a thread of the package destroys the object later, after the
+    objects that need it. In a forked child closing does nothing, because the parent owns the object."""
 
     _what = "handle"
 
@@ -342,17 +342,16 @@ def _forget(result: Any) -> None:
 
 
 def interruptible(call: Callable[[], _R], undo: Callable[[_R], object] = _forget) -> _R:
-    """Returns the result of `call`, which makes a blocking call of the library that has no form with a work
-    (creating, saving, loading, and stores). If this is the main thread, `call` runs on another thread, so that signals
-    are noticed at once. If a signal handler raises, the call continues on that thread, and `undo` gets its result, if
-    there is one."""
+    """Runs `call` and returns its result. It is for blocking calls of the library that cannot return a work (creating,
+    saving, loading, and stores). On the main thread, `call` runs on another thread, so that signals are noticed at once. If
+    a signal handler raises, the call continues on that thread. If the call then has a result, `undo` gets it."""
     if threading.current_thread() is not threading.main_thread():
         return call()
     results: List[_R] = []
     failures: List[BaseException] = []
     lock, left = threading.Lock(), threading.Event()
-    # Uses a lock and start_new_thread, because Event.wait is Python code, in which a handler's exception can become a
-    # RuntimeError, and threading.Thread.start calls it.
+    # Uses a lock and start_new_thread. threading.Thread.start calls Event.wait, which is Python code: a handler's exception
+    # can become a RuntimeError in it.
     done = threading.Lock()
     done.acquire()
 

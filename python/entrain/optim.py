@@ -1,6 +1,6 @@
 """Optimizers over flat f32 arrays (entrain/optim.h): SGD, AdamW, AGD, and WSAM around any of them.
 
-A step on a part of the arrays gives this part the values that a step on the whole arrays gives. So each rank steps its
+A step on a part of the arrays gives this part the same values as a step on the whole arrays. So each rank can step its
 own shard.
 Arrays are contiguous, in host memory, and updated in place."""
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Optim(Handle):
         self._call(lib.entrain_optim_preview, p.pointer, g.pointer, pointers, o.pointer, p.count, p.dtype, step, lr)
 
     def info(self) -> OptimInfo:
-        """Counts since the optimizer was made."""
+        """Returns counts since the optimizer was made."""
         out = new_struct("optim_info")
         self._call(lib.entrain_optim_info, out)
         return OptimInfo(out.elements, out.adaptive)
@@ -147,14 +147,14 @@ class WSAM(Handle):
         return float(total[0])
 
     def ascend(self, params: Any, saved: Any, grads: Any, total: float) -> None:
-        """Copies `params` to `saved` and moves them to w + e. `total`: ascent_sum of the whole vector."""
+        """Copies `params` to `saved`, and moves `params` to w + e. `total`: ascent_sum of the whole vector."""
         p = _flat("ascend", "params", params, None, True)
         s = _flat("ascend", "saved", saved, p.count, True)
         g = _flat("ascend", "grads", grads, p.count, False)
         self._call(lib.entrain_wsam_ascend, p.pointer, s.pointer, g.pointer, p.count, p.dtype, total)
 
     def restore(self, params: Any, saved: Any) -> None:
-        """Copies `saved` back, bit for bit."""
+        """Copies `saved` to `params`, bit for bit."""
         p = _flat("restore", "params", params, None, True)
         s = _flat("restore", "saved", saved, p.count, False)
         self._call(lib.entrain_wsam_return, p.pointer, s.pointer, p.count, p.dtype)

@@ -43,7 +43,7 @@ class Callback:
     def __init__(self, function: Callable[..., object], kind: str) -> None:
         self.failure: Optional[BaseException] = None
         self._function = function
-        # Lives as long as this object, because the library holds bare pointers to it.
+        # `pointer` must live as long as the library may call it, because the library holds only the bare pointer.
         self._gives = ffi.typeof(kind).result.cname == "double"
         self.pointer = ffi.callback(kind, self._called)
 
@@ -63,8 +63,8 @@ class Callback:
 
 
 def view(pointer: Any, count: int, dtype: int) -> npt.NDArray[Any]:
-    """Returns `count` elements at `pointer` as a NumPy array, which does not own them. bf16 without ml_dtypes: their
-    bits, uint16."""
+    """Returns `count` elements at `pointer` as a NumPy array, which does not own them. Without ml_dtypes, elements of
+    bf16 are returned as their bits, in uint16."""
     bits = dtype == DType.BF16 and "ml_dtypes" not in sys.modules
     kind = np.dtype(np.uint16) if bits else numpy_dtype(DType(dtype))
     if count == 0:
@@ -73,8 +73,8 @@ def view(pointer: Any, count: int, dtype: int) -> npt.NDArray[Any]:
 
 
 def _destroy_idle(handle: Any) -> bool:
-    """Destroys a reduction, unless its function still runs. The function may run after its call has ended, for
-    example while it waits for the interpreter's lock."""
+    """Destroys a reduction. Returns False, and does nothing, while its function runs. The function may run after its
+    call has ended, for example while it waits for the interpreter's lock."""
     busy = ffi.new("int32_t*")
     lib.entrain_reduction_busy(handle, busy)
     if busy[0]:
@@ -95,8 +95,8 @@ class Reduction(Handle):
         self._callback = callback
 
     def close(self) -> None:
-        """Destroys the object. A reduction of `user` is destroyed when it is dropped: calls in progress keep it, and
-        with it the function."""
+        """Destroys the object. A reduction of `user` is destroyed only after it is dropped, because calls in progress
+        keep the reduction and its function."""
         if self._callback is None:
             super().close()
         else:
@@ -106,12 +106,12 @@ class Reduction(Handle):
     def user(cls, combine: Callable[[npt.NDArray[Any], npt.NDArray[Any]], object], signature: int,
              commutative: bool = True) -> "Reduction":
         """Returns a reduction by the function `combine`. combine(a, b) writes a (+) b into the NumPy array `a`. Both
-        arrays are lent for the call. The function must be associative and give equal bits on every rank. Without
-        `commutative` it is applied in rank order. `signature`: a number of 32 bits that identifies the function and is
-        equal on all ranks. The function runs on a thread of the library and may take locks: other calls continue
-        meanwhile, and the call itself ends at its deadline (TimedOut names the reduction). It must not call the
-        library. If it raises, the communicator ends with Aborted on all ranks, on this rank with the exception as its
-        cause."""
+        arrays are valid only until the function returns. The function must be associative, and must give equal bits on
+        every rank. Without `commutative` it is applied in rank order. `signature`: a number of 32 bits that identifies
+        the function. It must be equal on all ranks. The function runs on a thread of the library and may take locks.
+        Other calls continue meanwhile. If the function does not return, its call ends at the deadline (TimedOut names
+        the reduction). The function must not call the library. If it raises, the communicator ends with Aborted on all
+        ranks. On this rank the exception is the cause of the error."""
 
         def called(dst: Any, src: Any, count: int, dtype: int, user: Any) -> None:
             combine(view(dst, count, dtype), view(src, count, dtype))
@@ -141,8 +141,8 @@ class Reduction(Handle):
             wire_rounding: str = "nearest", error_feedback: bool = False) -> "Reduction":
         """Returns generalised task arithmetic (entrain_reduction_gta). consensus: none, sum, count. sparsification:
         none, magnitude, random, rescaled_random, with 0 < density < 1. wire_format: f32, bf16, int8, int4, or with
-        sparsification int2. wire_rounding: nearest, stochastic. error_feedback: adds the part that a call did not
-        send to the next call's contribution."""
+        sparsification int2. wire_rounding: nearest, stochastic. error_feedback: the part that a call did not send is
+        added to the contribution of the next call."""
         config = new_struct("gta_config")
         values = NULL if weights is None else ffi.new("double[]", list(weights))
         config.weights, config.ranks = values, 0 if weights is None else len(weights)
@@ -162,8 +162,8 @@ class Reduction(Handle):
         self._call(lib.entrain_reduction_set_weights, values, 0 if weights is None else len(weights))
 
     def save(self) -> bytes:
-        """Returns the state that a sparsified or encoded reduction keeps between calls; b"" for others. Local to this
-        rank."""
+        """Returns the state that a sparsified or encoded reduction keeps between calls; b"" for other reductions. Local
+        to this rank."""
         size = ffi.new("size_t*")
         self._call(lib.entrain_reduction_state_size, size)
         state = ffi.new("char[]", max(1, size[0]))

@@ -28,14 +28,15 @@ class Mesh(Trained):
 
     def __init__(self, comm: Comm, *, shard: int = 1, sync: int = 0, tensor: int = 1, pipeline: int = 1, context: int = 1,
                  order: Optional[str] = None) -> None:
-        """Collective over `comm`, which it splits and keeps. sync 0: computed from the others. order: the axes,
-        beginning with the one whose neighbours have consecutive ranks; None: "tensor,context,shard,pipeline,sync"."""
+        """Collective over `comm`. The mesh splits `comm`, and keeps it alive. sync 0: computed from the other axes.
+        order: the axes, beginning with the one whose neighbours have consecutive ranks; None:
+        "tensor,context,shard,pipeline,sync"."""
         config = new_struct("mesh_config")
         config.shard, config.sync, config.tensor, config.pipeline, config.context = shard, sync, tensor, pipeline, context
         text = NULL if order is None else ffi.new("char[]", order.encode())
         config.order = text
 
-        def create(comm: Any, out: Any, text: Any = text) -> int:  # it lives as long as the call
+        def create(comm: Any, out: Any, text: Any = text) -> int:  # keeps text alive during the call
             return int(lib.entrain_mesh_create(comm, config, out))
 
         self._become(create, comm)
@@ -53,8 +54,8 @@ class Mesh(Trained):
 
     @classmethod
     def of(cls, shard_comm: Comm, sync_comm: Comm) -> "Mesh":
-        """Makes a mesh of two existing communicators: this rank's replica, and its part in all replicas. Collective
-        over both. Closing one of them closes the mesh."""
+        """Makes a mesh of two existing communicators. shard_comm has the ranks of this rank's replica. sync_comm has
+        the ranks with the same part of all replicas. Collective over both. Closing one of them closes the mesh."""
         mesh = cls.__new__(cls)
         mesh._become(lib.entrain_mesh_create_from, shard_comm, sync_comm)
         return mesh
@@ -131,11 +132,11 @@ class Shard(Trained):
                  grad_dtype: DTypeLike = "f32", frozen: Optional[Sequence[bool]] = None,
                  replicated: Optional[Sequence[bool]] = None, timeout: Optional[float] = None,
                  segments: Optional[Sequence[Sequence[Tuple[int, int]]]] = None) -> None:
-        """layer_counts: elements of each layer, in the order of the forward pass. param_dtype, grad_dtype: the types
-        that gather delivers and that the gradient buffers take; "f32" or "bf16". frozen: layers in which nothing
-        trains. replicated: layers that all ranks along the tensor axis hold alike. segments: for each layer the
-        (elements, length of dimension 0) of its tensors, each cut along dimension 0 as torch.chunk and FSDP2 cut it;
-        None: layers are cut as flat arrays. Collective."""
+        """layer_counts: elements of each layer, in the order of the forward pass. param_dtype: the type of gathered
+        layers. grad_dtype: the type of gradient buffers. Both are "f32" or "bf16". frozen: layers without trained
+        parameters. replicated: layers whose values are equal on all ranks along the tensor axis. segments: for each
+        layer the (elements, length of dimension 0) of its tensors. Each tensor is cut along dimension 0, as torch.chunk
+        and FSDP2 cut it; None: layers are cut as flat arrays. Collective."""
         config = new_struct("shard_config")
         counts = ffi.new("size_t[]", list(layer_counts))
         flags = [NULL if given is None else self._flags(name, given, len(layer_counts))
@@ -152,14 +153,14 @@ class Shard(Trained):
         config.timeout_ns = nanoseconds(timeout)
         out = ffi.new("entrain_shard_t**")
 
-        def call(kept: Any = (counts, flags, pieces)) -> Life:  # they live as long as the call
+        def call(kept: Any = (counts, flags, pieces)) -> Life:  # keeps them alive during the call
             with mesh._life as handle:
                 check(lib.entrain_shard_create(handle, config, out))
                 return Life(out[0], lib.entrain_shard_destroy, mesh._life, stop=_ending(mesh._life))
 
         super().__init__(interruptible(call, drop))
         self._buffers: Dict[int, List[Any]] = {}  # by layer, of set_buffers
-        self._gathering: Set[int] = set()  # layers that gather() was called for, and neither wait() nor release() since
+        self._gathering: Set[int] = set()  # layers after gather(), and before wait() and release()
         self._types = int(config.param_dtype), int(config.grad_dtype)
         #: The place of each layer.
         self.layers: List[ShardLayer] = [self._layer(index) for index in range(len(layer_counts))]
@@ -184,8 +185,8 @@ class Shard(Trained):
 
     def bind(self, params: Any, grads: Any) -> None:
         """Lends the slab of parameters and the slab of gradients, slab_count elements each, f32 or bf16, until the
-        shard is closed. The shard keeps both arrays alive. Call it once, before any method below. Gradients are added
-        to, never cleared."""
+        shard is closed. The shard keeps both arrays alive. Call it once, before any method below. Reductions add to the
+        gradients, and no method clears them."""
         p = buffer_of("bind", "params", params, writable=True)
         g = buffer_of("bind", "grads", grads, writable=True)
         for name, buffer in (("params", p), ("grads", g)):
@@ -196,8 +197,8 @@ class Shard(Trained):
         self._call(lib.entrain_shard_bind, p.pointer, g.pointer, p.dtype)
 
     def bind_layers(self, params: Sequence[Any], grads: Optional[Sequence[Any]] = None) -> None:
-        """As bind, with one array per layer: shard_count elements each, f32 or bf16; None for a layer without
-        elements. Without `grads` the caller reduces gradients."""
+        """As bind, with one array per layer: shard_count elements each, f32 or bf16; None for a layer without elements.
+        Without `grads` the caller must reduce the gradients."""
         arrays: List[Any] = []
         dtype = DType.F32
         for name, given in (("params", params), ("grads", grads)):
@@ -241,8 +242,8 @@ class Shard(Trained):
         self._gathering.add(layer)
 
     def wait(self, layer: int) -> npt.NDArray[Any]:
-        """Waits for the layer. Returns padded_count elements of param_dtype in the library's memory, to be read only,
-        valid until `release`. Copy values that must live longer."""
+        """Waits for the layer. Returns padded_count elements of param_dtype in the library's memory. They must only be
+        read. They are valid until `release`; copy values that must live longer."""
         out = ffi.new("void**")
         self._watch(lib.entrain_shard_gather_work, layer)
         self._call(lib.entrain_shard_wait, layer, out)
@@ -252,7 +253,7 @@ class Shard(Trained):
         return array
 
     def release(self, layer: int) -> None:
-        """Returns the layer's memory to the library, when its gather is over."""
+        """Gives the layer's memory back to the library, after its gather is over."""
         if layer in self._gathering:
             self._watch(lib.entrain_shard_gather_work, layer)
         self._call(lib.entrain_shard_release, layer)
@@ -294,15 +295,15 @@ class Shard(Trained):
         self._held.append(buffers)
         self._watch(lib.entrain_shard_gradients_work)
         self._call(lib.entrain_shard_set_buffers, layer, *pointers)
-        # The library does not use the arrays that were lent before any more.
+        # The library no longer uses the arrays of an earlier call.
         if layer in self._buffers:
             self._held.remove(self._buffers[layer])
         self._buffers[layer] = buffers
 
     def gradient_norm(self) -> float:
-        """Returns the norm of all gradients of this replica as they are bound, over its shard, tensor and pipeline
-        ranks. Each element counts once. Equal bits on all ranks of the replica. FailedPrecondition unless gradients
-        are bound and reduced. Collective over the replica; blocks."""
+        """Returns the norm of the bound gradients of this replica, over its shard, tensor and pipeline ranks. Each
+        element counts once. Equal bits on all ranks of the replica. FailedPrecondition unless gradients are bound and
+        reduced. Collective over the replica; blocks."""
         norm = ffi.new("double*")
         self._start(lib.entrain_shard_gradient_norm_start, norm)
         return float(norm[0])
@@ -319,7 +320,7 @@ class Shard(Trained):
         return _dataclass_of(ShardStats, out)  # type: ignore[no-any-return]
 
 
-#: outer_step(layer, step, anchor, grad) moves `anchor` in place. Both are f32 arrays that are lent for the call.
+#: outer_step(layer, step, anchor, grad) moves `anchor` in place. Both arrays are f32, and valid only during the call.
 OuterStep = Callable[[int, int, npt.NDArray[np.float32], npt.NDArray[np.float32]], object]
 
 
@@ -406,9 +407,9 @@ class EDiT(Checkpointed):
                  join: Optional[float] = None, **options: Any) -> None:
         """Takes options as a config, or one by one: EDiT(mesh, shard, local_sgd_sync_interval=16). Collective.
 
-        With `join`, this replica joins others that train with admit="exchange": the call waits until they take it in, at
-        most this number of seconds (entrain_edit_join). The mesh then has the ranks of this replica alone. Its
-        communicator is made in the others' store, under a name of its own."""
+        With `join`, this replica joins replicas that train with admit="exchange". The call waits until they take it in,
+        at most `join` seconds (entrain_edit_join). The mesh then has the ranks of this replica alone. Its communicator
+        is made in the others' store, under a name of its own."""
         given = dataclasses.replace(config or EditConfig(), **options)
         struct = new_struct("edit_config")
         arrays = {name: ffi.new(kind, list(getattr(given, name))) for name, kind in _EDIT_ARRAYS.items()
@@ -432,7 +433,7 @@ class EDiT(Checkpointed):
         struct.timeout_ns = nanoseconds(given.timeout)
         out = ffi.new("entrain_edit_t**")
 
-        def call(kept: Any = arrays) -> Life:  # they live as long as the call
+        def call(kept: Any = arrays) -> Life:  # keeps them alive during the call
             with inside(mesh, shard, given.admit_store) as (handle, struct.shard, struct.admit_store):
                 if join is None:
                     check(lib.entrain_edit_create(handle, struct, out))
@@ -491,7 +492,7 @@ class EDiT(Checkpointed):
         self._start(lib.entrain_edit_leave_start)
 
     def info(self) -> EditInfo:
-        """The state after the last finished exchange."""
+        """Returns the state after the last finished exchange."""
         out = new_struct("edit_info")
         self._call(lib.entrain_edit_info, out)
         return _dataclass_of(EditInfo, out)  # type: ignore[no-any-return]

@@ -27,8 +27,8 @@ class Trained(Handle):
         self._callbacks = list(callbacks)
 
     def _watch(self, make: Callable[..., int], *arguments: Any) -> None:
-        """Waits for the work that `make` returns. Ignores its error, since the call that it belongs to returns the
-        same error."""
+        """Waits for the work that `make` returns. Ignores the work's error, because the call that uses the result
+        returns the same error."""
         out = ffi.new("entrain_work_t**")
         with self._life as handle:
             if make(handle, *arguments, out) != OK:
@@ -39,7 +39,8 @@ class Trained(Handle):
             lib.entrain_work_free(out[0])
 
     def _start(self, start: Callable[..., int], *arguments: Any, held: Any = None) -> None:
-        """Makes a call in its started form and waits for it. `arguments` and `held` live until it is over."""
+        """Starts a call with `start`, and waits until the call is over. Keeps `arguments` and `held` alive until
+        then."""
         out = ffi.new("entrain_work_t**")
         self._call(start, *arguments, out)
         try:
@@ -78,13 +79,13 @@ class StateEntry:
     first: int
     count: int
     dtype: DType
-    #: Whether a checkpoint takes the array from this rank, among those that hold equal values.
+    #: Whether a checkpoint takes the array from this rank. Other ranks may hold equal values.
     saves: bool
 
     @property
     def key(self) -> str:
-        """Name, layer, place and rank in one text that no other entry of any rank has, except copies: "steps@0",
-        "anchor.3[0:128]", with parts of the model "anchor.1.3[0:128]"."""
+        """A text of name, layer, place and rank: "steps@0", "anchor.3[0:128]", with parts of the model
+        "anchor.1.3[0:128]". On all ranks, only copies of the same array have equal keys."""
         if self.layer >= 0:
             part = f".{self.part}" if self.part > 0 else ""
             return f"{self.name}{part}.{self.layer}[{self.first}:{self.first + self.count}]"
@@ -92,7 +93,7 @@ class StateEntry:
 
     @property
     def numpy_dtype(self) -> Any:
-        """NumPy's type of the array. bf16 without ml_dtypes: its bits, uint16."""
+        """NumPy's type of the array. Without ml_dtypes, bf16 is returned as its bits, uint16."""
         bits = self.dtype is DType.BF16 and "ml_dtypes" not in sys.modules
         return np.dtype(np.uint16) if bits else numpy_dtype(self.dtype)
 
@@ -147,7 +148,7 @@ class State(Handle):
 
     def commit(self, timeout: Optional[float] = None) -> None:
         """Continues the run with the values that were set, on all ranks or on none. Collective; once."""
-        with self._life as handle:  # inside both objects
+        with self._life as handle:  # neither object is destroyed meanwhile
             self._owner._start(lambda owner, work: int(lib.entrain_state_commit_start(handle, nanoseconds(timeout), work)))
 
 
@@ -234,8 +235,8 @@ class Checkpointed(Trained):
         self._start(getattr(lib, f"entrain_{self._kind}_{verb}_start"), config, held=texts)
 
     def save_to(self, file: Optional[BinaryIO], *, kind: str = "portable", timeout: Optional[float] = None) -> None:
-        """Saves into a file object that can seek (a BytesIO, an open file), from its current position on: the bytes
-        that `save` writes. Only rank 0's file is written; other ranks may pass None. The bytes are valid when this
+        """Writes the bytes of `save` into a file object that can seek (a BytesIO, an open file), from its current
+        position on. Only rank 0's file is written; other ranks may pass None. The bytes are valid when this call
         returns. Collective."""
         self._through("save_to", _File(file, reads=False), kind, timeout)
 

@@ -37,7 +37,7 @@ _unfinished: "weakref.WeakSet[Work[Any]]" = weakref.WeakSet()
 
 
 def orphan(handle: Any, held: Any) -> None:
-    """Keeps `held` until the call is over."""
+    """Takes over the handle of a call. Keeps `held` until the call is over."""
     _orphans.append(_Orphan(handle, held))
 
 
@@ -227,8 +227,8 @@ class Work(Generic[_T]):
 
             loop = asyncio.get_running_loop()
             ready = loop.create_future()
-            # A descriptor of its own, because an event loop has one reader for each descriptor, and several tasks may
-            # wait for one Work.
+            # Uses a descriptor of its own, because an event loop has one reader for each descriptor, and several tasks
+            # may wait for one Work.
             descriptor = os.dup(self.fileno())
 
             def over() -> None:
@@ -299,7 +299,8 @@ class _Notifier:
                     work, callbacks = self._waiting.pop(descriptor)
                     self._poll.unregister(descriptor)
                     self._idle -= 1
-                    # A callback may wait for another call's callbacks, so some thread is always there to run them.
+                    # A callback may wait for the callbacks of another call, so one thread must always be free to run
+                    # them.
                     if self._idle == 0:
                         self._start()
                 work.done()

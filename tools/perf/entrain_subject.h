@@ -1,5 +1,5 @@
-// The library behind its C API, as a subject of the measuring loop. Also gives meetings of ranks
-// through the library.
+// The library behind its C API, as a subject of the measuring loop. Also provides a Meeting that
+// uses the library.
 #pragma once
 
 #include <memory>
@@ -46,7 +46,7 @@ class EntrainSubject final : public Subject {
   std::string transport() const override { return transport_; }
   std::string algorithm(const Case& measured) const override;
 
-  // The lines of entrain_comm_explain; empty for point to point.
+  // Returns the lines of entrain_comm_explain. Empty for point to point.
   absl::StatusOr<std::string> Explain(const Case& measured) const;
 
   // Allocates with entrain_mem_alloc. The buffers must not outlive this object.

@@ -1,5 +1,5 @@
-// The flight dumps of several processes as one picture: communicators, their ranks, and the calls
-// that are not over.
+// Merges the flight dumps of several processes: communicators, their ranks, and the calls that are
+// not over.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,8 @@
 namespace entrain::perf {
 namespace {
 
-// The calls on the path to the culprit, each with the rank that leads from it to the next call.
+// The calls on the path to the culprit. The value is the rank that leads from the call to the next
+// call.
 using Visited = std::map<std::tuple<std::string, int64_t, uint64_t, int>, int>;
 
 std::tuple<std::string, int64_t, uint64_t, int> KeyOf(const OpenCall& call) {
@@ -21,7 +22,7 @@ const RankDump* DumpOf(const JobComm& comm, int rank) {
   return comm.ranks[static_cast<size_t>(rank)];
 }
 
-// The rank that the errors of other ranks blame, with the text of the first such error.
+// The ranks that the errors of other ranks blame, with the text of the first such error.
 struct Blamed {
   std::set<int> ranks;
   int by = -1;
@@ -222,8 +223,8 @@ class Finder {
                               tie ? ": a tie, so either may be wrong" : ""));
   }
 
-  // Handles ranks that have not started the call. The first rank whose process does nothing else is
-  // the culprit. If all are in other calls, the search continues with the first of them.
+  // Handles ranks that have not started the call. The culprit is the first of them whose process is
+  // in no other call. If all of them are in other calls, the search continues with the first one.
   std::optional<Culprit> Absent(const OpenCall& call, const std::vector<RankStanding>& standings) {
     int first = -1;
     for (size_t r = 0; r < standings.size(); ++r) {
@@ -252,9 +253,9 @@ class Finder {
         return Named(call, r, "its own reduction function has not returned");
       }
     }
-    // A message that its sender has sent, or is still sending, and for which its receiver waits.
-    // Messages of a sender that waits for nothing itself come first: other messages may be late
-    // because of them.
+    // A message for which its receiver waits, and which its sender has sent or is still sending.
+    // Messages of a sender that waits for nothing come first: other messages may be late because of
+    // them.
     struct Transit {
       bool sender_waits;
       int from, to;
@@ -387,7 +388,7 @@ std::vector<OpenCall> OpenCallsOf(const JobComm& comm) {
       if (call.over()) {
         continue;
       }
-      // If ranks called different things under one number, these calls are one entry.
+      // If ranks made different calls under one number, these calls are one entry.
       OpenCall& open = found[{call.message, call.tag, call.number, call.message ? dump->rank : -1,
                               call.message ? absl::StrCat(call.operation, call.peer) : ""}];
       if (open.comm == nullptr) {
@@ -400,10 +401,10 @@ std::vector<OpenCall> OpenCallsOf(const JobComm& comm) {
       }
     }
   }
-  // Calls are sorted by age, but an earlier collective always comes before a later one of the same
-  // tag. By age alone the later one could come first: a rank that has done its part of the earlier
-  // collective may have waited in the later one for longer than another rank has been in the
-  // earlier one.
+  // Calls are sorted by age, but an earlier collective always comes before a later collective of
+  // the same tag. By age alone the later one could come first. A rank that has finished the earlier
+  // collective may have been in the later one for a long time, while another rank has only just
+  // started the earlier one.
   std::map<int64_t, double> later_s;  // by tag
   std::vector<std::pair<double, OpenCall>> by_age;
   for (auto call = found.rbegin(); call != found.rend(); ++call) {

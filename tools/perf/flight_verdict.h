@@ -1,5 +1,5 @@
-// Finds the culprit of calls that are not over: the rank for which, directly or through others, all
-// ranks wait.
+// Finds the culprit of calls that are not over: the rank for which all ranks wait, directly or
+// through other ranks.
 #pragma once
 
 #include <optional>

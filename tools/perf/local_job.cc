@@ -110,7 +110,8 @@ class ProcessJob {
 absl::Status ProcessJob::Start(const std::vector<std::string>& arguments, const Options& options,
                                const std::string& transport, const char* store) {
   for (int rank = 0; rank < options.local_ranks; ++rank) {
-    // Must come right after the program's name, since later arguments may include "--".
+    // These options must come right after the program's name, because later arguments may include
+    // "--".
     std::vector<std::string> command{arguments[0], absl::StrCat("--local-rank=", rank),
                                      absl::StrCat("--local-store=", store)};
     if (!transport.empty()) {
@@ -155,7 +156,7 @@ int ProcessJob::Run(const std::vector<std::string>& arguments, const Options& op
     rank.out.Finish();
     TakeErrors(rank);
   }
-  TakeSignals();  // clears the signals of the last ranks' ends, which must not interrupt the wait
+  TakeSignals();  // clears the last ranks' SIGCHLD, which must not interrupt Drain
   if (!out_.Drain(kReaderNs, signals_.get())) {
     Say(absl::StrCat("nobody reads standard output; ", out_.waiting(), " bytes of it are lost"));
   }
@@ -300,7 +301,7 @@ std::string OwnPath(const std::string& otherwise) {
 
 int RunLocalJobs(const Options& options, const std::vector<std::string>& arguments) {
   if (!options.json.empty()) {
-    // Opened once here to empty the file; the jobs append to it.
+    // Opens the file once here, to empty it. The jobs append to it.
     std::FILE* const file = std::fopen(options.json.c_str(), options.append ? "ae" : "we");
     if (file == nullptr) {
       Say(ErrnoStatus(errno, absl::StrCat("--json: cannot write \"", options.json, "\""))

@@ -8,8 +8,8 @@
 
 namespace entrain::perf {
 
-// Runs the command `arguments` (that of this program, argv[0] first) on options.local_ranks ranks,
-// once for each transport. Returns the exit code. A line that several ranks print is printed once.
+// Runs the command `arguments` (this program's own command line) on options.local_ranks ranks, once
+// for each transport. Returns the exit code. A line that several ranks print is printed once.
 int RunLocalJobs(const Options& options, const std::vector<std::string>& arguments);
 
 }  // namespace entrain::perf

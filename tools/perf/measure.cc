@@ -22,7 +22,7 @@ constexpr double kSlowCall = 0.15;  // seconds; calls that take longer are timed
 constexpr double kWarmShare = 0.1;  // share of the budget
 constexpr int kMaxWarm = 50, kMinCalls = 5, kSlowCalls = 3, kBarrierChecks = 8;
 constexpr int kMeetings = 200;
-constexpr double kLoopBelow = 0.03;  // longer calls back to back would only repeat the median
+constexpr double kLoopBelow = 0.03;  // seconds; for longer calls loop_us only repeats the median
 
 class Run {
  public:
@@ -199,7 +199,7 @@ absl::StatusOr<Figures> Run::Measure(double budget_s) {
   figures.algbw_gbs = static_cast<double>(case_.bytes) / figures.median_us * 1e-3;
   figures.busbw_gbs = figures.algbw_gbs * case_.bus_factor();
   if (!in_place && case_.collective != CallKind::kBarrier) {
-    // The result of the last one of all these calls must also be right.
+    // The result of the last call must also be right.
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t late, CountWrong());
     figures.wrong += late;
   }

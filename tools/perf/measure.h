@@ -22,11 +22,11 @@ struct Figures {
   int calls = 0;  // number of timed calls
   double median_us = 0, min_us = 0, p95_us = 0, loop_us = 0;
   double algbw_gbs = 0, busbw_gbs = 0;  // 1e9 bytes a second, from the median
-  // The ranks meet once before the calls and once after them, without the measured library. This is
-  // the longer of the two times. It shows how far apart the cores were: a virtual machine may be
-  // moved to cores that are far apart, and small calls then take several times as long for a while.
-  // -1 if ranks do not spin in the meeting, because the time of a meeting then does not show the
-  // distance.
+  // The time of a meeting of the ranks, without the measured library. The ranks meet once before
+  // the calls and once after them; the longer time counts. It shows how far apart the cores were. A
+  // virtual machine may be moved to cores that are far apart, and small calls then take several
+  // times as long for a while. -1 if ranks do not spin in the meeting, because the time then does
+  // not show the distance.
   double meet_us = -1;
   int64_t wrong = 0;  // number of elements over all ranks; -1: could not be checked
 };

@@ -53,8 +53,8 @@ class RankRun {
     return status;
   }
 
-  // Refuses an algorithm that the library would not take for this case, because measuring another
-  // one would mislead.
+  // Refuses an algorithm that the library would not take for this case. Figures of another
+  // algorithm would mislead.
   static absl::Status CheckTaken(const EntrainSubject& subject, const std::string& asked,
                                  const std::vector<Case>& cases) {
     for (const Case& one : cases) {

@@ -108,8 +108,8 @@ class PageMeeting final : public Meeting {
     return sum;
   }
 
-  // Sequentially consistent: only the measured barrier should order these accesses, and it may be
-  // broken.
+  // The accesses are sequentially consistent, because the measured barrier may be broken and order
+  // nothing.
   void Mark(int64_t step) override { page_.ranks[rank_].mark.store(step); }
   int Behind(int64_t step) const override {
     int behind = 0;
@@ -187,8 +187,8 @@ absl::StatusOr<SharedPage> SharedPage::Open(const std::string& name, int ranks) 
   if (parts.size() != 3 || parts[0] != BootId() || !absl::SimpleAtoi(parts[2], &token)) {
     return absl::NotFoundError("the page lies on another machine");
   }
-  // Another process may have that number in another namespace. So this checks the file before it
-  // maps the file.
+  // Another process may have the number in this name, in another PID namespace. So this function
+  // checks the file before it maps the file.
   const int fd = open(parts[1].c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   struct stat file {};
   if (fd < 0 || fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) ||

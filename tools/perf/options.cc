@@ -245,7 +245,7 @@ absl::Status UnderstandTune(const Words& words, const Options& options) {
   return absl::OkStatus();
 }
 
-// The options that ask for flight dumps cannot be combined with others.
+// Refuses options that cannot be combined with --flight or --flight-of.
 absl::Status UnderstandFlight(const Words& words, const Options& options) {
   const char* const name = options.flight_of > 0 ? "--flight-of" : "--flight";
   for (const auto& [other, given] :

@@ -62,8 +62,7 @@ void StorePair(std::byte* at, double both) {
   StoreAs<L>(at + sizeof(T), static_cast<L>(whole % kLocations));
 }
 
-// Returns the pair that minloc or maxloc selects of the two; both numbers combine value and
-// location.
+// Returns the pair that minloc or maxloc selects. `a` and `b` each combine a value and a location.
 double Located(ReduceOp op, double a, double b) {
   const double a_value = std::floor(a / kLocations), b_value = std::floor(b / kLocations);
   if (a_value == b_value) {

@@ -28,8 +28,7 @@ class Pattern {
  private:
   double Contribution(int rank, int64_t i) const;
   double Reduced(int64_t i, int ranks) const;
-  // Returns one period of elements, each from `value(i)`, repeated to a block that is compared as a
-  // whole.
+  // Returns a block that is compared as a whole: the elements `value(i)` of one period, repeated.
   template <typename Value>
   std::vector<std::byte> Block(Value value) const;
   void Store(std::byte* at, double value) const;

@@ -15,7 +15,8 @@ namespace {
 
 // A choice that contradicts the estimates must be faster by this factor.
 constexpr double kWorth = 1.05;
-// Rates are computed from the largest calls up to this size, which fit into the caches.
+// Rates are computed from the largest calls up to this size, because such calls fit into the
+// caches.
 constexpr int64_t kLargeBytes = 1 << 20;
 
 // Converts bytes in microseconds to units of 1e9 bytes per second.
@@ -98,8 +99,8 @@ LinkFigures Measured(const Times& times, const TunedFor& where, int cores,
   Set(Gbs(gathered * (where.link >= Link::kFabricAcross ? 1.0 / n : 1) * (n - 1),
           together - times.Small(CallKind::kAllGather, "direct")),
       &figures.host_gbs);
-  // The same bytes, but combined: combining n operands accesses n + 1 buffers; combining two
-  // operands accesses three.
+  // A reduce_scatter moves the same bytes, and combines them. Combining n operands accesses n + 1
+  // buffers. Combining two operands accesses three.
   const double turns = where.crowded ? static_cast<double>(n) / cores : 1;
   Set(Gbs(gathered / n * (n + 1) / 3 * turns,
           times.Large(CallKind::kReduceScatter, "direct") - together),
@@ -126,8 +127,8 @@ void Add(const MeasuredChoice& range, std::vector<MeasuredChoice>* ranges) {
   ranges->push_back(range);
 }
 
-// Judges one size, the observations [begin, end): decides whether its fastest algorithm must be
-// chosen against the least estimate, and writes a line of the report.
+// Judges one size, the observations [begin, end). Decides whether the fastest algorithm must be
+// chosen although another one has the least estimate. Writes a line of the report.
 void Judge(const std::vector<Observation>& all, const std::vector<double>& estimates, size_t begin,
            size_t end, TuneResult* result) {
   const Case& of = all[begin].measured;

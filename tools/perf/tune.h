@@ -28,8 +28,8 @@ struct TuneResult {
 };
 
 // Computes each figure from the times of a few calls that differ in the cost of that figure. A
-// figure that no call shows keeps its value from `from`. `observations` has the sizes of one
-// collective after another, ascending. All are of one communicator, which `where` and `cores`
+// figure that no call shows keeps its value from `from`. `observations` is ordered by collective,
+// then by ascending size. All observations are of one communicator, which `where` and `cores`
 // describe.
 TuneResult Tune(const std::vector<Observation>& observations, const TunedFor& where, int cores,
                 const LinkFigures& from);

@@ -9,7 +9,7 @@
 namespace entrain::perf {
 
 // Measures every algorithm of every collective, and a ping-pong, over each requested transport.
-// Then rank 0 prints the result and writes figures and ranges into the file, where the lines for
+// Then rank 0 prints the result, and writes figures and ranges into the file. The file's lines for
 // other links and numbers of ranks stay. Errors are those of MeasureRank.
 absl::Status TuneRank(const Options& options, const RankPlace& place);
 

@@ -28,7 +28,7 @@ class GradientMean:
     """Averages the gradients of `layers` over `comm` in each backward pass in which `due()` returns true, until
     `close`. A layer's all-reduce starts when its last gradient has been added, and runs during the rest of the pass.
     The pass ends when all averages have come. A parameter without a gradient on this rank gets one if it has one on
-    another rank. `memory` allocates."""
+    another rank. `memory` is the communicator that allocates the arrays."""
 
     def __init__(self, layers: Sequence[Layer], comm: Comm, memory: Comm, due: Callable[[], bool]) -> None:
         self._comm, self._due = comm, due

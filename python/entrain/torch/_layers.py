@@ -70,8 +70,8 @@ class Layer:
     rooms: List[int] = dataclasses.field(default_factory=list)
 
     def bind(self, dtype: torch.dtype, ranks: int) -> None:
-        """Moves the parameters, which `ranks` ranks share, into one flat array. They become views of it, with the
-        same names, shapes and objects."""
+        """Moves the parameters, which `ranks` ranks share, into one flat array. The Parameter objects stay, with their
+        names and shapes, and become views of the array."""
         self.rooms = [-(-rows // ranks) * (count // rows) if rows else 0 for count, rows in self.segments]
         self.flat = torch.zeros(sum(self.rooms), dtype=dtype)
         for (_, param), room, whole in zip(self.params, self.rooms, self.flat.split(self.rooms)):
@@ -97,12 +97,13 @@ class Layer:
 
     @property
     def segments(self) -> List[Tuple[int, int]]:
-        """Elements and length of dimension 0 of the whole parameters, so that a portable checkpoint fits any
-        sharding."""
+        """For each whole parameter, its number of elements and the length of its dimension 0. With these, a portable
+        checkpoint fits any sharding."""
         return [(param.numel(), param.shape[0] if param.dim() else 1) for _, param in self.params]
 
     def check_bound(self) -> None:
-        """Raises FailedPrecondition naming a parameter whose memory somebody has replaced since `bind`."""
+        """Raises FailedPrecondition if the memory of a parameter was replaced after `bind`. The error names the
+        parameter."""
         address = self.flat.data_ptr()
         for (name, param), room in zip(self.params, self.rooms):
             local = local_of(param)
@@ -115,7 +116,7 @@ class Layer:
 
 
 def default_layers(model: nn.Module) -> List[nn.Module]:
-    """Returns the modules that become layers unless the caller names them. For a model sharded by fully_shard: the
+    """Returns the modules that become layers unless the caller names layers. For a model sharded by fully_shard: the
     modules given to fully_shard. Otherwise the children of the ModuleList or Sequential with the most parameters. No
     modules if there is no such list."""
     sharded = [module for module in model.modules() if is_fsdp(module) and module is not model]
@@ -147,7 +148,7 @@ def layers_of(model: nn.Module, chosen: Optional[Sequence[nn.Module]], replicate
         if module is model:
             raise invalid("EDiT", f"layers[{index}] is the model itself; what lies in no layer belongs to the model anyway")
         for inner in module.modules():
-            # of nested layers the later one in the list, which by default is the inner one
+            # Of nested layers, the later one in the list counts. By default it is the inner one.
             owners[id(inner)] = index + 1
     owner_of: Dict[int, int] = {}
     for module in model.modules():
@@ -185,21 +186,20 @@ def dtype_of(layers: Sequence[Layer]) -> torch.dtype:
 
 @dataclasses.dataclass(frozen=True)
 class Sharding:
-    """The way in which fully_shard has cut the model: the ranks of torch.distributed, and this rank's place among
-    them."""
+    """How fully_shard has sharded the model: the ranks of torch.distributed, and this rank's place among them."""
 
     ranks: Tuple[int, ...] = ()
     slot: int = 0
 
     @property
     def size(self) -> int:
-        """M; 1 without fully_shard."""
+        """The number of ranks that share a replica (M); 1 without fully_shard."""
         return max(1, len(self.ranks))
 
 
 def sharding_of(model: nn.Module, layers: Sequence[Layer]) -> Sharding:
-    """Returns the one sharding of all parameters. InvalidArgument names a parameter whose sharding the library cannot
-    bind."""
+    """Returns the one sharding of all parameters. Raises InvalidArgument, naming a parameter, if the library cannot
+    bind its sharding."""
     found: Optional[Sharding] = None
     cut = {id(param) for module in model.modules() if is_fsdp(module) for param in module.parameters()}
     for layer in layers:

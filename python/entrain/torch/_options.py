@@ -10,8 +10,8 @@ from ..errors import invalid
 from ..train import EditConfig
 from ._outer import TorchOuter
 
-# The published way to name the outer optimizer: a class of torch.optim and its keyword arguments. The library has
-# these:
+# In the published code, the outer optimizer is a class of torch.optim with keyword arguments. The library has these
+# itself, under the listed names of its options:
 _OUTER: Dict[str, Dict[str, Tuple[str, ...]]] = {
     "SGD": {"lr": ("outer_lr",), "momentum": ("outer_momentum",), "nesterov": ("outer_nesterov",),
             "weight_decay": ("outer_weight_decay",)},

@@ -21,13 +21,13 @@ class _Part:
     param: nn.Parameter
     #: Has memory only inside a step.
     shell: nn.Parameter
-    #: The state that the optimizer has after a step: tensors and numbers, here with any values.
+    #: A template of the state that the optimizer has after a step: tensors and numbers. Their values do not matter.
     kept: Dict[str, Any]
 
 
 class TorchOuter:
-    """Implements EditConfig.outer_step with an optimizer of torch.optim, one for each layer. Thread safety: the
-    library calls it in an exchange. The other methods must be called when there is no exchange."""
+    """Implements EditConfig.outer_step with an optimizer of torch.optim, one for each layer. Thread safety: the library
+    calls the object during an exchange. The other methods must be called while there is no exchange."""
 
     def __init__(self, kind: Type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> None:
         self._kind, self._arguments = kind, dict(arguments)
@@ -41,7 +41,7 @@ class TorchOuter:
         return self._kind.__name__
 
     def bind(self, layers: Sequence[Layer], *, whole: bool) -> None:
-        """Called once, after the layers are known. whole: this rank has all of each parameter."""
+        """Must be called once, after the layers are known. whole: this rank has all of each parameter."""
         self._layers = layers
         for layer in layers:
             parts = []
@@ -83,7 +83,7 @@ class TorchOuter:
     def __call__(self, layer: int, step: int, anchor: npt.NDArray[np.float32], grad: npt.NDArray[np.float32]) -> None:
         values, gradients, parts = torch.from_numpy(anchor), torch.from_numpy(grad), self._parts[layer]
         offset = 0
-        # the arrays may end before padding that nothing follows
+        # Padding at the end may be absent from the arrays.
         for part, room in zip(parts, self._layers[layer].rooms):
             local = local_of(part.param)
             part.shell.data = values[offset:offset + local.numel()].view(local.shape)
@@ -95,9 +95,9 @@ class TorchOuter:
             self._take_memory(parts)
 
     def state(self, suffix: str, *, zeros: bool = False) -> Dict[str, Tensor]:
-        """Returns copies of the optimizers' states by "outer/KEY`suffix`/PARAMETER". They are DTensors if the
-        parameters are, and have their shapes. KEY "known" is 1 if there is a state; otherwise the others are zero.
-        zeros: all are zero."""
+        """Returns copies of the optimizers' states, named "outer/KEY`suffix`/PARAMETER". States with the shape of a
+        sharded parameter are DTensors. KEY "known" is 1 if there is a state. If there is none, "known" and all other
+        values are zero. zeros: all values are zero."""
         found: Dict[str, Tensor] = {}
         for optimizer, part in self._each():
             state = {} if zeros else optimizer.state.get(part.shell, {})

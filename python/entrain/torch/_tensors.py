@@ -86,9 +86,9 @@ def _plain(tensor: Tensor) -> bool:
 
 
 class _Scratch:
-    """Memory for lists that are not contiguous, kept for the next call, because fresh pages cost more than the copy.
-    Finalisers return memory at any place on any thread, so this class has no lock: each step is one operation of a
-    deque."""
+    """Memory for lists of tensors that are not contiguous. It is kept for the next call, because fresh pages cost more
+    than the copy. Finalisers may return memory at any time and on any thread. So this class has no lock, and each step
+    is one operation of a deque."""
 
     KEPT_BYTES = 128 << 20
     SMALLEST = 64 << 10
@@ -206,7 +206,7 @@ class Buffers:
 
 
 def single(operation: str, tensors: Union[Tensor, Sequence[Tensor]]) -> Tensor:
-    """Returns the tensor of a list of one."""
+    """Returns `tensors` itself, or the only tensor of a list."""
     if isinstance(tensors, Tensor):
         return tensors
     if len(tensors) != 1:
@@ -227,7 +227,7 @@ def counts_of(tensors: Sequence[Tensor], factor: int) -> Any:
 
 
 def rows_of(operation: str, name: str, tensor: Tensor, sizes: Sequence[int], ranks: int, factor: int) -> Any:
-    """Returns size_t[] with the elements of each rank's part. `sizes`: its rows; none: equal parts."""
+    """Returns size_t[] with the elements of each rank's part. `sizes`: the rows of each part; empty: equal parts."""
     rows = tensor.size(0) if tensor.dim() > 0 else 1
     if not sizes:
         if rows % ranks != 0:

@@ -191,8 +191,8 @@ class Coalesced(Handle):
 
 
 class Added(Work):
-    """Stands for a call that was added to a Coalesced, or for a call that is already over. In the first case the
-    Coalesced is waited for instead."""
+    """Stands for a call that was added to a Coalesced, or for a call that is already over. In the first case, the
+    caller must wait for the work of the Coalesced instead."""
 
     def __init__(self, outputs: List[Tensor]) -> None:
         _Base.__init__(self)

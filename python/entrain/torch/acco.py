@@ -48,9 +48,9 @@ class ACCO:
     """ACCO (arXiv 2406.02613) around a module; also "dpu", "wp" and "zero1" by `method`. The optimizer's state and
     f32 masters are sharded over the ranks, and the library's optimizer makes the steps.
 
-    The constructor is collective over `comm`. It moves the parameters that require gradients into one flat array (the
-    Parameter objects, their names and shapes stay) and copies rank 0's parameters and buffers to all. From then on a
-    backward pass adds gradients to the channel's accumulator and leaves `param.grad` at None.
+    The constructor is collective over `comm`. It moves the parameters that require gradients into one flat array; the
+    Parameter objects, their names and shapes stay. It copies the parameters and buffers of rank 0 to all ranks. From
+    then on a backward pass adds gradients to the channel's accumulator and leaves `param.grad` at None.
 
     model      a module on the CPU, all its parameters f32 or all bf16, without DTensors
     optimizer  "adamw", "sgd" or "agd", an entrain.Optim, or a torch.optim.AdamW or SGD. A torch optimizer gives its
@@ -60,8 +60,8 @@ class ACCO:
     options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ... With join the
                model must have no frozen parameters and no buffers, because the other ranks do not send them
 
-    The loss of a micro-batch is its mean. A step's gradient is the mean over the micro-batches of all ranks. One
-    thread at a time. `step` raises the failures of other ranks."""
+    The loss of a micro-batch must be a mean over the micro-batch. A step's gradient is the mean over the micro-batches
+    of all ranks. Thread safety: one thread at a time. `step` raises the failures of other ranks."""
 
     def __init__(self, model: nn.Module, optimizer: Union[str, Optim, torch.optim.Optimizer] = "adamw", *,
                  comm: Optional[Comm] = None, **options: Any) -> None:
@@ -140,10 +140,10 @@ class ACCO:
         return add
 
     def step(self, tokens: int = 0, microbatches: int = 1) -> bool:
-        """Must be called after the backward pass of a micro-batch: counts it with its tokens. If the current round is
-        over, installs its parameters and starts the exchange of the added gradients. Waits for other ranks only if
-        the method must. Returns True if the run is over. After that the run cannot continue, and later backward
-        passes have no effect."""
+        """Must be called after the backward pass of a micro-batch. Counts the micro-batch and its tokens. If the
+        current round is over, installs the parameters of the round and starts the exchange of the added gradients.
+        Waits for other ranks only if the method must. Returns True if the run is over. After that the run cannot
+        continue, and later backward passes have no effect."""
         self._channel.add(microbatches, tokens)
         if self._channel.poll():
             self.finished = self._channel.install()
@@ -154,18 +154,18 @@ class ACCO:
         self._channel.stop()
 
     def state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
-        """Returns copies of the state as tensors by name: the parameters' masters and the optimizer's arrays, flat in
-        the order of the optimizer's groups, and counts; if exact also the gradients that were added and not
-        committed. Masters are spread over the ranks. If torch.distributed has the same ranks they are DTensors, for
-        torch.distributed.checkpoint, with exact=False also for another number of ranks. Otherwise their names include
-        their position, and only a run with the same number of ranks can load them. Call it between a `step` that
-        installed and the next backward pass. Local."""
+        """Returns copies of the state as tensors by name: the parameters' masters, the optimizer's arrays, and counts.
+        Masters and arrays are flat, in the order of the optimizer's groups. If exact, the state also has the gradients
+        that were added and not committed. Masters are sharded over the ranks. If torch.distributed has the same ranks,
+        masters are DTensors, for torch.distributed.checkpoint, and with exact=False another number of ranks can load
+        them. Otherwise their names include their position, and only a run with the same number of ranks can load them.
+        Call it between a `step` that installed and the next backward pass. Local."""
         with self._channel.open_state("exact" if exact else "portable") as opened:
             return self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries})
 
     def empty_state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
-        """Returns tensors of the same names and shapes, with zeros, for torch.distributed.checkpoint.load to fill
-        before load_state_dict. Local."""
+        """Returns tensors with the names and shapes of `state_dict`, filled with zeros.
+        torch.distributed.checkpoint.load can fill them before load_state_dict. Local."""
         with self._channel.open_state("exact" if exact else "portable") as opened:
             return self._tensors(opened, exact, {entry.key: np.zeros(entry.count, entry.numpy_dtype) for entry in opened.entries})
 
@@ -218,7 +218,7 @@ class ACCO:
         return self._channel.info()
 
     def close(self) -> None:
-        """Removes the hooks and ends a current round, on all ranks. The model keeps its parameters. A second call
+        """Removes the hooks, and ends the current round on all ranks. The model keeps its parameters. A second call
         does nothing."""
         for hook in self._hooks:
             hook.remove()

@@ -208,11 +208,11 @@ class EDiT:
         self._wait_root()
 
     def begin_step(self) -> bool:
-        """Begins the exchange that is due, as the forward pass does otherwise. Returns whether state can be saved
-        here, before the forward pass: replicas exchange, or have made their first anchors. Needed for models with
-        pipeline stages: all stages must begin a step with it before they wait for activations. Otherwise a stage
-        waits in its forward pass for the other stages' part of the exchange. Call it between a step and the next
-        forward pass in training mode. Collective; blocks only with A-EDiT."""
+        """Begins the exchange that is due. Without this call the forward pass begins it. Returns True if state can be saved
+        here, before the forward pass: replicas exchange, or have made their first anchors. Needed for models with pipeline
+        stages: at each step, every stage must make this call before it waits for activations. Otherwise a stage waits in its
+        forward pass for the other stages' part of the exchange. Call it between a step and the next forward pass in training
+        mode. Collective; blocks only with A-EDiT."""
         if self._begun or self._microbatches % self._accumulation:
             raise _misplaced("begin_step: the step has begun; it is to come before its first forward pass")
         self._begin()
@@ -296,7 +296,7 @@ class EDiT:
         self._warm = warm
         if self._mean is not None:
             self._mean.close()
-        # With fully_shard, _reduced averages each group of parameters, and waits for it at once.
+        # With fully_shard, _reduced averages each group of parameters, and waits for the average at once.
         self._mean = None if self._fsdp or not warm else GradientMean(
             self._layers, self._sync, self.comm, lambda: self._microbatches == self._accumulation)
 
@@ -314,10 +314,9 @@ class EDiT:
             gradients.copy_(whole)
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Clips the gradients of this replica (during warm-up, of all replicas' mean) as
-        torch.nn.utils.clip_grad_norm_ does, and returns the norm before clipping: that of the whole replica, over all
-        its tensor ranks and stages. Call it between the last backward pass and optimizer.step(), after
-        GradScaler.unscale_. Collective over the replica."""
+        """Clips the gradients of this replica as torch.nn.utils.clip_grad_norm_ does. In warm-up the gradients are the mean
+        over all replicas. Returns the norm before clipping, over all tensor ranks and stages of the replica. Call it between
+        the last backward pass and optimizer.step(), after GradScaler.unscale_. Collective over the replica."""
         if self._mesh.coordinate("tensor")[1] * self._mesh.coordinate("pipeline")[1] == 1:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_norm, norm_type)
             return norm.full_tensor() if is_dtensor(norm) else norm
@@ -336,10 +335,10 @@ class EDiT:
 
     @torch.no_grad()
     def spread_overflow_(self) -> None:
-        """For GradScaler with a model that is split by tensor or stage: if a gradient of any rank of this replica is
-        not finite, makes a gradient of every rank infinite. GradScaler checks only its own rank, but all ranks of a
-        replica must skip a step or none; otherwise the next exchange ends in its time limit. Call it between the last
-        backward pass and GradScaler.unscale_ or step. Collective over the replica. fully_shard needs no such call."""
+        """For GradScaler with a model that is split by tensor or stage: if a gradient of any rank of this replica is not
+        finite, makes a gradient of every rank infinite. GradScaler checks only its own rank. But all ranks of a replica must
+        skip the same steps. Otherwise the next exchange ends in its time limit. Call it between the last backward pass and
+        GradScaler.unscale_ or step. Collective over the replica. fully_shard needs no such call."""
         if not math.isfinite(self._largest_gradient()):
             for grad in self._gradients()[:1]:
                 grad[(0,) * grad.dim()] = math.inf
@@ -393,10 +392,10 @@ class EDiT:
 
     @contextlib.contextmanager
     def consensus(self) -> Iterator[None]:
-        """Within the block the model has the parameters on which the replicas have agreed, for evaluation. These are
-        the anchors of the last exchange; during warm-up the parameters themselves; with plain averaging the mean of
-        all replicas, and the call is then collective. Call it between a step and the next forward pass in training
-        mode. No such pass may run inside. Afterwards the model has its own parameters again."""
+        """For evaluation: within the block the model has the parameters on which the replicas have agreed. These are the
+        anchors of the last exchange. In warm-up they are the parameters themselves. With plain averaging they are the mean of
+        all replicas, and the call is collective. Call it between a step and the next forward pass in training mode. No forward
+        pass in training mode may run inside the block. Afterwards the model has its own parameters again."""
         self._wait_all()
         values = self._agreed()
         kept = [layer.flat.clone() for layer in self._layers]
@@ -428,8 +427,8 @@ class EDiT:
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------------------
 
-    # Saving reads the state right after replicas have exchanged, and only there: it makes no exchange of its own, so
-    # a run that saves has the bits of one that does not.
+    # State can be saved only right after replicas have exchanged. Saving makes no exchange of its own, so a run that saves has
+    # the same bits as a run that does not.
 
     def wish_checkpoint(self) -> None:
         """Asks all ranks to save at the replicas' next exchange, where `checkpoint_due` is then true. Allowed on any
@@ -442,10 +441,10 @@ class EDiT:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether all ranks must save before the coming forward pass, because one of them has called wish_checkpoint:
-        equal on all ranks. Ask after begin_step in each step. Waits for the first layer of an exchange that has just
-        begun. While a replica of A-EDiT is in `leave` no rank can save: this is then False, and the wish is lost. In
-        this case save after `leave`."""
+        """True if all ranks must save before the coming forward pass, because one of them has called wish_checkpoint. Equal on
+        all ranks. Read it after begin_step in each step. Waits for the first layer of an exchange that has just begun. While a
+        replica of A-EDiT is in `leave`, no rank can save: the value is False, and the wish is lost. In this case save after
+        `leave`."""
         if not self._exchanged or self._overlaps:
             return False
         self._wait(self._pending.index(True) if self._exchanging else len(self._layers))
@@ -502,21 +501,21 @@ class EDiT:
         self._reshard()
 
     def state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
-        """Returns copies of the state that `save` would write, as tensors by name: anchors and outer state under the
-        names of the parameters ("anchor/blocks.0.weight"), DTensors if the parameters are; counts, detectors and, if
-        exact, the state of each rank. For torch.distributed.checkpoint, with exact=False also for other numbers of
-        replicas and shards. Or for torch.save: if exact each rank's own; otherwise rank 0's, if the model is not
-        sharded. Allowed where `save` is allowed; collective, as `save` is."""
+        """Returns copies of the state that `save` would write, as tensors by name. Anchors and outer state have the names of
+        the parameters ("anchor/blocks.0.weight"), and are DTensors if the parameters are. The other tensors are counts,
+        detectors and, if exact, the state of each rank. torch.distributed.checkpoint can save all of them. With exact=False,
+        other numbers of replicas and shards can load them. torch.save works too: if exact, each rank saves its own; otherwise
+        rank 0 saves, if the model is not sharded. Allowed where `save` is allowed; collective, as `save` is."""
         self._come_to_save("state_dict")
         with self._edit.open_state("exact" if exact else "portable") as opened:
-            # For state of which only the values of replica 0 count, no other replica writes any.
+            # If only the values of replica 0 count, no other replica writes any.
             state = self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries
                                                   if exact or entry.holder != "replica" or self.replica == 0})
         return state if self._outer is None else {**state, **self._outer.state(self._part())}
 
     def empty_state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
-        """Returns tensors of the same names and shapes, with zeros, for torch.distributed.checkpoint.load to fill
-        before load_state_dict. Call it between a step and the next forward pass. Local."""
+        """Returns tensors with the names and shapes of `state_dict`, filled with zeros. torch.distributed.checkpoint.load can
+        fill them before load_state_dict. Call it between a step and the next forward pass. Local."""
         self._wait_all()
         with self._edit.open_state("exact" if exact else "portable") as opened:
             state = self._tensors(opened, exact, {entry.key: np.zeros(entry.count, entry.numpy_dtype) for entry in opened.entries})
@@ -540,8 +539,8 @@ class EDiT:
         self._reshard()
 
     def _part(self) -> str:
-        """Returns the text between the names of an outer state and its parameter, because parts of the model may have
-        equal parameter names."""
+        """Returns a text for the names of outer states. It distinguishes the parts of the model, because parts may have equal
+        parameter names."""
         (tensor, tensors), (stage, stages) = self._mesh.coordinate("tensor"), self._mesh.coordinate("pipeline")
         return f"/part{tensor + tensors * stage}" if tensors * stages > 1 else ""
 

@@ -42,7 +42,7 @@ class _Flat(torch.optim.Optimizer):
         return self._optims[key]
 
     def _arrays(self, param: Tensor, group: Dict[str, Any], count: int) -> List[Tensor]:
-        """Returns the state arrays of a parameter and its step, which this function counts."""
+        """Returns the state arrays of a parameter, and counts its step."""
         state = self.state[param]
         names = _names(self._kind, group)[:count]
         if not state:
@@ -94,8 +94,8 @@ class AGD(_Flat):
 
 
 class WSAM(_Flat):
-    """Weighted sharpness-aware minimisation (arXiv 2305.15817) around SGD, AdamW or AGD of the library. `step` takes
-    a closure that clears the gradients, computes the loss, calls backward and returns the loss. It calls the closure
+    """Weighted sharpness-aware minimisation (arXiv 2305.15817) around SGD, AdamW or AGD of the library. `step` takes a
+    closure that clears the gradients, computes the loss, calls backward and returns the loss. `step` calls the closure
     twice, at w and at w + e.
 
     base      "sgd", "adamw" or "agd", with the options of entrain.Optim by keyword: momentum, betas, weight_decay, ...

@@ -4,8 +4,8 @@ A group has a communicator of its own. Collectives are untagged calls, which the
 c10d does. Sends and receives are matched by their tag. Contiguous tensors are used in place. Strided tensors, and
 lists of tensors that are not contiguous, are copied.
 
-No thread of the library ever needs the interpreter's lock: the package's thread for callbacks completes futures, and
-waiting threads return to the interpreter every 100 ms, so that signals are noticed."""
+No thread of the library needs the interpreter's lock: the package's thread for callbacks completes futures. Waiting
+threads return to the interpreter every 100 ms, so that signals are noticed."""
 from __future__ import annotations
 
 import dataclasses
@@ -147,7 +147,7 @@ class ProcessGroup(_Base):
             pass
         self._comm.close()
 
-    # ---- one funnel -------------------------------------------------------------------------------------------------------
+    # ---- the path of every call -------------------------------------------------------------------------------------------
 
     def _option(self, timeout: timedelta, tag: int) -> Any:
         """Returns options of a call, for use by all calls with equal options."""
@@ -194,7 +194,7 @@ class ProcessGroup(_Base):
 
     def _with(self, batch: Optional[Coalesced], reduction: Optional[Reduction], options: Any, function: Any,
               arguments: Tuple[Any, ...], out: Any) -> int:
-        """Makes a call whose options name other objects. Returns its status."""
+        """Makes a call whose options contain other objects. Returns its status."""
         own = ffi.new("entrain_call_options_t*")
         own[0] = options[0]
         with inside(self._comm, batch, reduction) as (comm, own.batch, own.reduction):
@@ -401,8 +401,8 @@ class ProcessGroup(_Base):
 
     def reduce_scatter(self, output_tensors: List[Tensor], input_tensors: List[List[Tensor]],
                        opts: _Opts = None) -> Work:
-        """Writes the reduction of input_tensors[0][r] into the output of rank r. The inputs may differ in size, alike
-        on all ranks."""
+        """Writes the reduction of input_tensors[0][r] into the output of rank r. The inputs may differ in size, but all
+        ranks must have the same sizes."""
         opts = opts or c10d.ReduceScatterOptions()
         operation = "reduce_scatter"
         output, inputs = single(operation, output_tensors), list_of(operation, input_tensors, self._size)
@@ -421,8 +421,8 @@ class ProcessGroup(_Base):
 
     def all_to_all_single(self, output: Tensor, input: Tensor, output_split_sizes: List[int],
                           input_split_sizes: List[int], opts: _Opts = None) -> Work:
-        """Sends part r of the input to rank r, and receives part r of the output from rank r. Sizes are rows; none:
-        equal parts."""
+        """Sends part r of the input to rank r, and receives part r of the output from rank r. The split sizes are
+        numbers of rows; empty lists: equal parts."""
         opts = opts or c10d.AllToAllOptions()
         operation = "all_to_all"
         dtype, factor = same_types(operation, input, [output])
@@ -454,13 +454,13 @@ class ProcessGroup(_Base):
                                                       counts_of(outputs, factor), dtype), buffers, outputs, opts.timeout)
 
     def barrier(self, opts: _Opts = None) -> Work:
-        """A barrier, over when all ranks have called it."""
+        """Starts a barrier. The Work is over when all ranks have called this method."""
         opts = opts or c10d.BarrierOptions()
         return self._start(lib.entrain_barrier, (), Buffers("barrier"), [], opts.timeout)
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that blocks. If a rank does not come in time, entrain.TimedOut names such a rank (with
-        wait_all_ranks all such ranks) on every rank that did come, and the group ends.
+        """Blocks until all ranks have called this method. If some ranks do not call it in time, the other ranks get
+        entrain.TimedOut, and the group ends. The error names one late rank, or with wait_all_ranks all late ranks.
         (torch.distributed.monitored_barrier refuses every back end but gloo; call this method of the group.)"""
         try:
             self._start(lib.entrain_barrier, (), Buffers("monitored_barrier"), [], timeout or NO_TIMEOUT).wait()
