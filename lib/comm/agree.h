@@ -18,9 +18,9 @@ struct NamedValue {
   double value = 0;
 };
 
-// Collective; blocks. All ranks must give the same names, in the same order. If one value differs,
-// returns kDataLoss (MISMATCH) on all ranks, with a text like "shard: 2 on rank 0, 4 on rank 1 of
-// GROUP".
+// Collective; blocks. All ranks must give equal names in equal order. If a value differs between
+// ranks, returns kDataLoss (MISMATCH) on all ranks. The error's text is like "shard: 2 on rank 0, 4
+// on rank 1 of GROUP".
 absl::Status AgreeOn(Communicator& comm, absl::string_view group,
                      absl::Span<const NamedValue> values, const CallOptions& options = {});
 

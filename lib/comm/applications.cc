@@ -19,9 +19,9 @@
 namespace entrain {
 namespace {
 
-constexpr uint32_t kVersion = 2;  // of the records, and of the messages of an attempt
+constexpr uint32_t kVersion = 2;  // version of the records, and of the messages of an attempt
 constexpr int kMaxSleepMs = 20;
-constexpr size_t kMemberParts = 0, kNewcomerParts = 1;  // by rank in the meeting of two
+constexpr size_t kMemberParts = 0, kNewcomerParts = 1;  // by rank in the meeting of two processes
 // AwaitBeside waits for the key for at most this time before it checks the meeting again.
 constexpr int64_t kKeySliceNs = 200 * kMillisecond;
 
@@ -129,7 +129,7 @@ absl::Status Judge(const Application& application, const Terms& terms,
 
 bool IsRefusal(const absl::Status& status) {
   switch (status.code()) {
-    case absl::StatusCode::kUnavailable:       // the member has died, or has given up
+    case absl::StatusCode::kUnavailable:       // the member has died or has given up
     case absl::StatusCode::kAborted:           // the member asks to apply again
     case absl::StatusCode::kDeadlineExceeded:  // the time limit of a rank in a meeting has passed
       return false;
@@ -185,7 +185,7 @@ absl::Status Intake::Collect(int min, int max, Deadline until, const Stop& stop)
 }
 
 absl::Status Intake::Invite(int64_t count, const Stop& stop) {
-  // The counter gives each application to one member only.
+  // The counter gives each application to exactly one member.
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t last, store_->Add(keys_.Seen(), count, stop));
   const Deadline by = std::min(stop.deadline, Deadline::After(kAnswerInvitationNs));
   std::vector<Newcomer> invited;
@@ -276,7 +276,7 @@ void Intake::Finish(const Stop& stop) {
   }
   newcomers_.clear();
   for (const std::string& key : used_keys_) {
-    store_->Delete(key, stop).IgnoreError();  // a store that the caller made of functions may be
+    store_->Delete(key, stop).IgnoreError();  // a store made of the caller's functions may be
                                               // unable to remove keys
   }
   used_keys_.clear();

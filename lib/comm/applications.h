@@ -1,19 +1,22 @@
-// The store keys and records by which processes ask to be taken into a communicator, and the class
-// with which a member takes them in (used by growth.cc). The newcomer's side is joining.cc.
+// The store keys and records by which a process asks to join a communicator, and the class by which
+// a member takes newcomers in. The code of the members is growth.cc. The code of the newcomer is
+// joining.cc.
 //
 // An application is a meeting of two ranks in the store (lib/store/store.h). The newcomer is rank 1
-// and waits. A member joins as rank 0 when it wants to take the newcomer in. If one of the two
-// dies, the store tells the other. The member can also refuse the newcomer through the meeting.
-// Both stay in this meeting until the newcomer is a member.
+// and waits. When a member wants to take the newcomer in, it joins the meeting as rank 0. If one of
+// the two processes dies, the store tells the other process. The member can also refuse the
+// newcomer through the meeting. The two processes stay in the meeting until the newcomer is a
+// member of the communicator.
 //
-// Keys. All of them begin with "entrain/NAME#grow/":
+// Keys. Each key begins with "entrain/NAME#grow/", which is left out in this list:
 //   calls            counter of the calls of Grow
-//   tickets          counter of applications. The newcomer that raises it to T gets ticket T
-//   seen             counter of the applications that members have looked at, in ticket order
+//   tickets          counter of applications. A newcomer increments it, and the result is the
+//                    newcomer's ticket T
+//   seen             counter of the applications that members have read, in ticket order
 //   apply/T          the meeting of the newcomer with ticket T and a member
-//   B                base of the keys of one call of Grow. The newcomer gets it from rank 0
-//   B/here/T         set by the newcomer with ticket T to show that it lives. Only then is the
-//                    newcomer put on a roster
+//   B                prefix of the keys of one call of Grow. The newcomer gets it from rank 0
+//   B/here/T         set by the newcomer with ticket T to show that it is alive. Rank 0 puts the
+//                    newcomer on a roster after that
 //   B/A/roster       the newcomers of attempt A, with their ranks
 //   B/A              the meeting of attempt A. All ranks of the new communicator join it
 #pragma once
@@ -32,8 +35,8 @@
 
 namespace entrain {
 
-// The time that an invited newcomer has to answer. A newcomer that is waiting in the store answers
-// within milliseconds.
+// The time limit for the answer of an invited newcomer. A live newcomer answers within
+// milliseconds.
 constexpr int64_t kAnswerInvitationNs = 2 * kSecond;
 
 class GrowKeys {
@@ -43,7 +46,8 @@ class GrowKeys {
   std::string Tickets() const { return prefix_ + "tickets"; }
   std::string Seen() const { return prefix_ + "seen"; }
   std::string Application(int64_t ticket) const;
-  // Returns the base of the keys of one call of Grow: `call` is its number in the process `id`.
+  // Returns the base of the keys of one call of Grow. `id`: the process of rank 0. `call`: the
+  // number of the call in that process.
   std::string Base(const PeerId& id, uint64_t call) const;
   static std::string Here(absl::string_view base, int64_t ticket);
   static std::string Attempt(absl::string_view base, int attempt);
@@ -77,21 +81,21 @@ struct Roster {
   static absl::StatusOr<Roster> Decode(absl::string_view bytes);
 };
 
-// The members' values, with which a member judges an application.
+// The values with which a member compares an application.
 struct Terms {
   std::string comm;             // the communicator's name
   std::vector<PeerId> members;  // by rank
   Application own;              // a member's own settings
 };
-// Returns the error with which a member refuses the application, or OK. `others`: the newcomers
-// that have been accepted already.
+// Returns OK, or the error with which a member refuses the application. `others`: the newcomers
+// that are already accepted.
 absl::Status Judge(const Application& application, const Terms& terms,
                    const std::vector<PeerId>& others);
-// Returns true if a newcomer that got this error must not apply again.
+// Returns true if this error is final, so that the newcomer must not apply again.
 bool IsRefusal(const absl::Status& status);
 
-// Returns how many applications to the communicator `comm` no member has looked at. Also counts the
-// applications of processes that have died meanwhile.
+// Returns the number of applications to the communicator `comm` that no member has read yet. Also
+// counts applications of processes that have died since.
 absl::StatusOr<int64_t> CountApplications(Store& store, absl::string_view comm, const Stop& stop);
 
 // Waits until `key` is set and returns its value. Returns the meeting's error if the meeting fails
@@ -99,19 +103,21 @@ absl::StatusOr<int64_t> CountApplications(Store& store, absl::string_view comm, 
 absl::StatusOr<std::string> AwaitBeside(StoreMeeting& meeting, Store& store, const std::string& key,
                                         const Stop& stop);
 
-// The newcomers that a member takes in, in one call of Grow. The destructor tells the newcomers
-// that were not taken in, and they apply again. Only one thread at a time may use the object.
+// The newcomers that a member takes in during one call of Grow. If newcomers have not become
+// members, the destructor tells them, and they apply again. Only one thread at a time may use an
+// Intake.
 class Intake {
  public:
   Intake(std::shared_ptr<Store> store, Terms terms, std::string base);
 
-  // Waits until `until` for `min` newcomers, invites up to `max`, and keeps those that answer. If
-  // there are fewer than `min` applications, invites none. Returns only errors of the store.
+  // Waits for `min` newcomers, at most until `until`. Invites up to `max` newcomers and keeps those
+  // that answer. If there are fewer than `min` applications, invites no newcomer. Too few newcomers
+  // are not an error: every error comes from the store.
   absl::Status Collect(int min, int max, Deadline until, const Stop& stop);
   int size() const { return static_cast<int>(newcomers_.size()); }
-  // Publishes the roster of an attempt; fills in roster.tickets.
+  // Publishes the roster of an attempt. Fills in roster.tickets.
   absl::Status Announce(int attempt, Roster roster, const Stop& stop);
-  // Returns an error if a newcomer has died, and blames the newcomer's rank. Otherwise returns OK.
+  // If a newcomer has died, returns an error that blames the newcomer's rank. Otherwise returns OK.
   // Never blocks.
   absl::Status Check() const;
   // Refuses the newcomer that has this rank.
@@ -126,8 +132,8 @@ class Intake {
     std::unique_ptr<StoreMeeting> meeting;
   };
   absl::Status Invite(int64_t count, const Stop& stop);
-  // Returns the newcomer's application. If the newcomer cannot be taken in, tells it the reason and
-  // returns the reason.
+  // Returns the newcomer's application. If the newcomer cannot be taken in, sends the reason to the
+  // newcomer and returns the reason.
   absl::StatusOr<Application> Hear(StoreMeeting& meeting, const Stop& stop) const;
   std::vector<PeerId> ids() const;
 

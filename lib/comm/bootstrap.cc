@@ -13,12 +13,12 @@ namespace entrain {
 namespace {
 
 constexpr uint32_t kCardVersion = 5;
-// The time limit for asking the store which ranks have not come.
+// The time limit of the query to the store in NameAbsent.
 constexpr int64_t kAskNs = 200 * kMillisecond;
 constexpr size_t kFixedParts = 4;  // parts of a card before its addresses
 
-// Returns the error for this rank when its time is up. The error names the ranks that have not
-// come.
+// Returns the error of this rank after its time limit has passed. The error names the ranks that
+// have not come.
 absl::Status NameAbsent(StoreMeeting& meeting, const absl::Status& why) {
   const auto absent = meeting.Absent({Deadline::After(kAskNs)});
   Blame blame;
@@ -67,8 +67,8 @@ std::string AddressOf(const Card& card, absl::string_view transport) {
   return {};
 }
 
-// Returns the index of the first transport of this rank that the peer also has and that reaches the
-// peer.
+// Returns the index of the first transport of this rank that reaches the peer. The peer must have
+// this transport too.
 std::optional<size_t> ChooseTransport(const Engine& engine, const Card& peer) {
   for (size_t t = 0; t < engine.transports().size(); ++t) {
     const Transport& transport = *engine.transports()[t];
@@ -142,7 +142,7 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
       card = absl::DataLossError(absl::StrCat("creating the communicator: in the place of rank ", r,
                                               " is a card of rank ", card->rank));
     }
-    // All ranks check the cards in this order against the card of rank 0, so all ranks find the
+    // Every rank compares the cards in rank order with the card of rank 0. So all ranks find the
     // same error.
     const absl::Status fine = !card.ok()      ? card.status()
                               : cards.empty() ? absl::OkStatus()
@@ -156,9 +156,10 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
 }
 
 absl::Status ForOthers(const absl::Status& why, int rank, int members, bool hurries) {
-  // An error that all ranks share, or that names the guilty rank, is passed on unchanged. The store
-  // tells newcomers and members which ranks have not come. So a newcomer that blames such a rank is
-  // believed.
+  // If all ranks have the error, or if the error blames a rank, the error is passed on unchanged.
+  // But if a newcomer's error does not blame another newcomer, the newcomer itself is blamed. There
+  // is one exception: a newcomer may blame a member that has not come, because the store tells all
+  // ranks of the meeting which ranks have not come.
   const Blame blame = BlameOf(why);
   const bool absent = absl::IsDeadlineExceeded(why) && blame.phase == Phase::kBootstrap &&
                       blame.rank >= 0 && !hurries;

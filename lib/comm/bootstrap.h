@@ -1,8 +1,9 @@
-// Makes a communicator of ranks that share only a store. Each rank brings a card to a meeting in
-// the store (lib/store/store.h) and gets the cards of all ranks, in one round trip. Each rank
-// compares all cards, so all ranks find the same disagreement. Then the ranks connect. One message
-// between every two ranks proves that they reach each other. If a rank ends or fails before the
-// communicator is made, the store reports this to all other ranks of the meeting.
+// Makes a communicator of ranks that have nothing in common but a store. Each rank publishes a card
+// at a meeting in the store (lib/store/store.h). In the same round trip it gets the cards of all
+// ranks. Each rank compares all cards, so all ranks find the same disagreement. Then the ranks
+// connect. One message between every two ranks proves that they reach each other. If a rank exits
+// or fails before the communicator is made, the store reports this to all other ranks of the
+// meeting.
 #pragma once
 
 #include <memory>
@@ -31,8 +32,8 @@ struct Card {
   std::vector<std::pair<std::string, std::string>> addresses;  // transport, address
   CpuShare cpus;
 
-  // Returns the card in several parts. Some parts are equal on all ranks of a host or of a job. If
-  // many ranks have the same part, the store transfers it only once.
+  // Returns the card in several parts. Some parts are equal on all ranks of a host or of a job. The
+  // store transfers equal parts once.
   Parts ToParts() const;
   static absl::StatusOr<Card> FromParts(const Parts& parts);
 };
@@ -41,20 +42,20 @@ struct Card {
 // if the cards disagree.
 absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Stop& stop);
 
-// Returns the error that this rank tells the other ranks if its creation of the communicator fails
-// because of `why`. `rank` is this rank. `members`: if a communicator grows, its number of ranks
-// before the growth. The ranks from `members` on are newcomers then (joining.cc). 0: no
+// Must be called when this rank (`rank`) cannot create the communicator because of the error `why`.
+// Returns the error that this rank sends to the other ranks. `members`: if a communicator grows,
+// its number of ranks before the growth. Ranks >= `members` are then newcomers (joining.cc). 0: no
 // communicator grows.
 //
 // The members already reach each other. So if a newcomer cannot reach a member, the newcomer is to
-// blame. A newcomer may blame another newcomer. If `hurries` is false, it may also blame a member
-// that did not come to the meeting. `hurries`: the newcomer's own time limit is earlier than that
-// of the other ranks.
+// blame. A newcomer may blame another newcomer. If `hurries` is false, a newcomer may also blame a
+// member that did not come to the meeting. `hurries`: the newcomer has an earlier time limit than
+// the other ranks.
 absl::Status ForOthers(const absl::Status& why, int rank, int members = 0, bool hurries = false);
 
-// Connects to the other ranks. Returns the members, each with the path from this rank to it. For
-// each peer, uses the first transport of this rank that the peer also has and that reaches the
-// peer.
+// Connects to the other ranks. Returns the members, each with the endpoint from this rank to the
+// member. For each peer, uses the first transport of this rank that reaches the peer. The peer must
+// have this transport too.
 absl::StatusOr<std::vector<Member>> MembersFromCards(Runtime& runtime,
                                                      const std::vector<Card>& cards, int rank);
 

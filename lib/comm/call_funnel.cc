@@ -73,8 +73,8 @@ absl::Status CallFunnel::Furnish(Planner& planner, const Call& call, Admitted* a
 }
 
 absl::Status CallFunnel::AdmitLocked(const Call& call, Admitted* admitted) {
-  // Furnish comes before the number. If memory is short, the call then fails without a number, and
-  // this rank's later calls still match those of the other ranks.
+  // Furnish may fail for lack of memory, so it runs before the call takes a number. A failed call
+  // then uses up no number, and later calls of this rank still match those of the other ranks.
   ENTRAIN_RETURN_IF_ERROR(Furnish(planner_, call, admitted));
   admitted->waits = MustWait(call);
   admitted->wiring = admitted->waits ? Unnumbered(call) : Numbered(call);
@@ -93,8 +93,8 @@ absl::StatusOr<RefPtr<Work>> CallFunnel::Start(Call call, int64_t now_ns) {
   RefPtr<CallWork> work =
       owner_.Submit(std::move(admitted), {call, std::move(staged), {}, now_ns, {}, nullptr});
   if (work->waits()) {
-    // The driver may start the work before the work is in its line. The driver cannot miss the
-    // receive, because TakeTurns needs the lock that this thread holds.
+    // The driver may start the work before this thread puts it in its line. The driver cannot miss
+    // the work, because TakeTurns needs the lock that this thread holds.
     lines_[CallNumbers::TagOf(call)].push_back(work.get());
   }
   return RefPtr<Work>::Adopt(work.Leak());
@@ -200,7 +200,7 @@ bool CallFunnel::HasMade(int peer, Asked asked, CallId call) const {
       call.user_tag, asked == Asked::kSend ? CallKind::kSend : CallKind::kRecv, peer));
   const auto line = lines_.find(call.user_tag);
   if (asked == Asked::kRecv && line != lines_.end()) {
-    // Receives in line have no numbers yet. Each receive that can take a message from the peer
+    // Receives in a line have no numbers yet. A receive that can take a message from the peer
     // counts as if it had a number.
     next += static_cast<uint64_t>(std::count_if(
         line->second.begin(), line->second.end(),

@@ -1,14 +1,14 @@
-// Every call passes the funnel before it starts. The funnel gives the call its deadline, its plan,
-// its scratch and its number. A receive whose number is not known yet gets a place in a line (a
-// queue of receives) instead.
+// Prepares each call before it starts: gives the call its deadline, its plan, its scratch memory
+// and its number. If the number of a receive is not known yet, the receive waits in a line instead.
+// A line is a queue of receives.
 //
-// All ranks give a call the same number, because each rank numbers its calls in program order
+// Each rank numbers its calls in program order, so all ranks give a call the same number
 // (call_numbers.h). A receive from any peer has no number until its sender is known. Until then the
 // receive waits in a line, and later receives with the same tag wait behind it. Each tag has its
 // own line.
 //
-// Thread safety: any thread, except for functions marked [driver]. Lock order: while mutex_ is
-// held, only the locks that Submit takes may be taken.
+// Thread safety: any thread, except for functions marked [driver]. Lock order: a thread that holds
+// mutex_ may take only the locks that FunnelOwner::Submit takes.
 #pragma once
 
 #include <atomic>
@@ -38,17 +38,17 @@
 
 namespace entrain {
 
-// The kind of call about which one rank asks another in a query (respondent.h): a collective, or
-// the send or receive that matches the asking rank's own call.
+// The kind of call in a query from one rank to another (respondent.h). The query is about a
+// collective, or about the send or receive that matches a call of the asking rank.
 enum class Asked : uint8_t { kCollective = 0, kSend = 1, kRecv = 2 };
 
 // A call that the library refused to start, because of its arguments or for lack of memory. The
-// caller may try again. If the caller exits instead, the ranks that wait for this call learn the
-// reason.
+// caller may try again or exit. If the caller exits, the ranks that wait for this call use the
+// refusal to report the reason.
 struct Refusal {
   static constexpr int64_t kMaxWhy = 512;
   Asked kind = Asked::kCollective;
-  CallId call;      // the number that the call would have got
+  CallId call;      // with the number that the call would have got
   std::string why;  // empty: no call was refused
   friend bool operator==(const Refusal&, const Refusal&) = default;
 };
@@ -63,11 +63,11 @@ class FunnelOwner {
 
 class CallFunnel final : public InlineFunnel {
  public:
-  // Stands for no call. Every rank answers that it has started kPing, so a query about kPing only
-  // shows whether the rank answers.
+  // No call has this id. Every rank answers that it has started kPing. So a query about kPing tests
+  // whether a rank answers at all.
   static constexpr CallId kPing{0xffffffff, 0};
 
-  // All arguments must outlive the funnel.
+  // All arguments must outlive this object.
   CallFunnel(FunnelOwner& owner, const CoreConfig& config, const Topology& topology,
              const Peers& peers, const CommEnd& end, BufferPool& pool);
 
@@ -83,18 +83,18 @@ class CallFunnel final : public InlineFunnel {
   absl::Status Admit(const Call& call, Admitted* admitted) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Number(CallNumbers::Series series, Wiring* wiring) override;
   // Takes `count` numbers for a call that consists of several calls (packed_call.h,
-  // device_calls.h). calls() counts them as one call.
+  // device_calls.h). calls() counts this call once.
   absl::StatusOr<std::vector<Wiring>> TakeNumbers(const Call& call, size_t count)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Starts one part of a call that consists of several calls, under one of the numbers from
-  // TakeNumbers. Only the ranks of `among` exchange the part, and the part's root is an index in
-  // this group. `among` null: all ranks exchange the part. On an error the part was not started.
+  // Starts one part of a call that consists of several calls. `number`: one of the numbers from
+  // TakeNumbers. `among`: the ranks that exchange the part; null: all ranks. If `among` is not
+  // null, the part's root is an index in this group. On an error the part was not started.
   absl::StatusOr<RefPtr<Work>> LaunchPart(const Call& part, const Wiring& number,
                                           RefPtr<Work> whole, int64_t started_ns,
                                           PartGroup* among = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Makes a group for LaunchPart. The group lives as long as the funnel.
+  // Makes a group for LaunchPart. This object owns the group.
   PartGroup* AddGroup(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns how many calls were started, without the calls of the inline path.
+  // Returns the number of started calls. Calls of the inline path are not counted.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
   // Returns the default timeout of calls that are started from now on.
   int64_t timeout_ns() const { return timeout_ns_.load(std::memory_order_relaxed); }
@@ -105,24 +105,25 @@ class CallFunnel final : public InlineFunnel {
   // collective.
   uint64_t last_sequence() const { return numbers_.Next(CallNumbers::Collectives(Tag::kUntagged)); }
   std::vector<CallNumbers::Count> counts() const { return numbers_.Counts(); }
-  // Returns the number that the peer gives this call. If the call is a receive that waits in a
-  // line, returns the number of the peer's next message.
+  // Returns the number that the peer gives this call. If the call is a receive in a line, returns
+  // the number of the peer's next message.
   CallId CallIdWith(const CallWork& work, int peer) const;
-  // Returns the number, as on the wire, of the next message with this tag from the peer.
+  // Returns the number of the next message with this tag from the peer, in its wire form
+  // (CallNumbers::OnWire).
   uint32_t NextFrom(uint32_t tag, int peer) const;
   bool HasStarted(CallId call) const;
-  // Returns whether this rank has made the call that the peer asks about.
+  // Returns true if this rank has made the call about which the peer asks.
   bool HasMade(int peer, Asked asked, CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Records that the call could not start. Returns the refusal to send, with the number by which
-  // the peers know the call. Returns nullopt if no peer waits for the call, or if the last refusal
-  // was the same.
+  // Records that the call could not start. Returns the refusal that the caller must send to the
+  // peers. The refusal has the number by which the peers know the call. Returns nullopt if no peer
+  // waits for the call, if the last refusal was equal, or if the communicator has ended.
   std::optional<Refusal> Refuse(const Call& call, absl::string_view why)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- [driver] Receives in line
-  // Removes from their lines the receives whose turn has come, gives each the number of its
-  // message, and returns them. `sender` returns a peer whose next message with this tag has begun
-  // to arrive, or -1.
+  // Returns the receives whose turn has come. Removes each of these receives from its line and
+  // gives it the number of its message. `sender` returns a peer whose next message with this tag
+  // has begun to arrive. -1: no such peer.
   std::vector<CallWork*> TakeTurns(absl::FunctionRef<int(uint32_t tag)> sender)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes a receive that ends while it waits in a line.
@@ -136,8 +137,8 @@ class CallFunnel final : public InlineFunnel {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::string> Explain(CallKind kind, int64_t count, DType dtype)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // SetPaths and SetProbed drop the planner's plans. The caller must also call InlinePath::Forget,
-  // because the inline path keeps plans of its own.
+  // SetPaths and SetProbed discard the planner's plans. The caller must also call
+  // InlinePath::Forget, because the inline path caches plans itself.
   void SetPaths(const Paths& paths) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetProbed(const CostModel& model) ABSL_LOCKS_EXCLUDED(mutex_);
   CostModel model() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -145,7 +146,7 @@ class CallFunnel final : public InlineFunnel {
 
  private:
   // Computes this rank's contribution into a buffer of the pool, and makes this buffer the input of
-  // `call`. Called only if ContributionDiffers (contribution.h).
+  // `call`. ContributionDiffers(*call) must be true (contribution.h).
   absl::StatusOr<OwnedBuffer> Stage(Call* call);
   // Gives the call its plan and its scratch.
   absl::Status Furnish(Planner& planner, const Call& call, Admitted* admitted)
@@ -154,8 +155,8 @@ class CallFunnel final : public InlineFunnel {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Wiring Unnumbered(const Call& call) const;
   Wiring Numbered(const Call& call);
-  // Returns true for a receive from any peer, and for any other receive if receives with its tag
-  // wait in a line.
+  // Returns true for a receive from any peer. Also returns true for a receive from one peer if
+  // receives with this tag already wait in a line.
   bool MustWait(const Call& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   FunnelOwner& owner_;
@@ -165,16 +166,16 @@ class CallFunnel final : public InlineFunnel {
   BufferPool& pool_;
   std::atomic<int64_t> timeout_ns_;
   std::atomic<uint64_t> calls_{0};
-  // Has a lock of its own. A thread also holds mutex_ while it takes a number whose order must
-  // agree with other state, for example with lines_.
+  // CallNumbers has its own lock. If the order of a number must agree with other state, for example
+  // with lines_, the thread must also hold mutex_ while it takes the number.
   CallNumbers numbers_;
 
   mutable absl::Mutex mutex_;
   Planner planner_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<PartGroup>> groups_ ABSL_GUARDED_BY(mutex_);
   // Receives without a number, by tag, in program order. The first receive of a line accepts a
-  // message from any peer. A message goes to the first receive that accepts it. So while no message
-  // has come for the first receive, none has come for the receives behind it.
+  // message from any peer. A message goes to the first receive that accepts it. So if no message
+  // has come for the first receive, no message has come for the receives behind it.
   absl::flat_hash_map<uint32_t, std::deque<CallWork*>> lines_ ABSL_GUARDED_BY(mutex_);
   Refusal last_refused_ ABSL_GUARDED_BY(mutex_);
   // Created for the first call whose reduction is a function of the caller.

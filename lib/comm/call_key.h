@@ -1,4 +1,4 @@
-// The shape of a call that has no options. Calls with equal keys differ only in their addresses.
+// The shape of a call without options. Two calls with equal keys differ only in their addresses.
 #pragma once
 
 #include <cstdint>

@@ -9,8 +9,8 @@ const OwnCall* CallNotes::Hear(const Endpoint& from, CallId call, const Descript
   }
   const uint32_t behind = (over.id.number - call.number) & Tag::kCallMask;
   if (over.id.user_tag == call.user_tag && behind <= Tag::kCallMask / 2) {
-    // The call is over and forgotten. A note about it would stay until a later call gets the same
-    // number.
+    // This rank's call is over, and its record was overwritten. A note in early_ would stay there
+    // until a later call gets the same number.
     return nullptr;
   }
   if (early_.size() < kMaxEarly) {

@@ -1,12 +1,12 @@
 // The numbers that one rank gives to the calls of a communicator.
 //
-// All ranks start the collectives of one tag in the same order, and number them in this order. So
-// all ranks give a collective the same number. Sends and receives are numbered by tag, peer and
-// direction. So the sender and the receiver give a message the same number. A rank counts in 64
-// bits. A message carries only the low bits of its number (OnWire).
+// All ranks must start the collectives of one tag in the same order. Each rank numbers them in this
+// order, so all ranks give a collective the same number. Sends and receives are numbered by tag,
+// peer and direction, so the sender and the receiver give a message the same number. A rank counts
+// in 64 bits. A message carries the low bits of its number (OnWire).
 //
 // Thread safety: any thread. If two calls of these functions must be atomic together, the caller
-// must hold a lock of its own.
+// must use its own lock.
 #pragma once
 
 #include <atomic>
@@ -46,7 +46,8 @@ class CallNumbers {
     series.way = 2 * peer + (kind == CallKind::kSend ? 0 : 1);
     return series;
   }
-  // Returns the series of a call: by its tag, and for a send or receive also by its peer.
+  // Returns the series to which a call belongs. It depends on the tag. For a send or receive it
+  // also depends on the kind and the peer.
   static Series Of(const Call& call);
   static uint32_t TagOf(const Call& call) {
     return call.options.user_tag < 0 ? Tag::kUntagged
@@ -55,28 +56,27 @@ class CallNumbers {
 
   explicit CallNumbers(int ranks) : untagged_(1 + 2 * static_cast<size_t>(ranks)) {}
 
-  // Uses up the next number of the series and returns it. The first number is 0.
+  // Takes the next number of the series and returns it. The first number is 0.
   uint64_t Take(Series series) ABSL_LOCKS_EXCLUDED(mutex_) {
     return series.tag == Tag::kUntagged ? Untagged(series).fetch_add(1, std::memory_order_relaxed)
                                         : TakeTagged(series);
   }
-  // Returns the number that Take would return next. Does not use it up.
+  // Returns the number that the next Take will return.
   uint64_t Next(Series series) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The count of numbers that one series has used up.
+  // The number of calls in one series.
   struct Count {
-    int64_t tag = -1;  // -1: untagged
-    int peer = -1;     // the peer of messages; -1: collectives
-    bool sends =
-        false;  // true: messages to the peer; false: messages from the peer, or collectives
+    int64_t tag = -1;    // -1: untagged
+    int peer = -1;       // the peer of messages; -1: collectives
+    bool sends = false;  // messages to the peer; false: messages from the peer, or collectives
     uint64_t used = 0;
   };
-  // Returns every series that has used up a number, sorted by tag, peer and direction.
+  // Returns the counts of all series that have calls, sorted by tag, peer and direction.
   std::vector<Count> Counts() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   static uint32_t OnWire(uint64_t number) { return static_cast<uint32_t>(number) & Tag::kCallMask; }
-  // Returns whether the number with the low bits `on_wire` is below `next`. Correct only if the two
-  // numbers differ by at most half of the range that a message can carry.
+  // Returns true if the number with the low bits `on_wire` is less than `next`. The two numbers
+  // must differ by at most half of the range that a message can carry.
   static bool IsBefore(uint32_t on_wire, uint64_t next) {
     return next > 0 && ((OnWire(next) - 1 - on_wire) & Tag::kCallMask) <= Tag::kCallMask / 2;
   }

@@ -9,7 +9,7 @@
 namespace entrain {
 namespace {
 
-// Adds to a sum. Only the driver changes the sum; other threads read it.
+// Adds to a sum. The driver is the only thread that writes the sum. Other threads read it.
 void Add(std::atomic<uint64_t>& sum, int64_t more) {
   sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
             std::memory_order_relaxed);
@@ -40,7 +40,7 @@ void CallRunner::StartWork(CallWork* work) {
   if (with_.end.ended()) {
     if (!work->from().lent.empty()) {
       // The inline path has sent RTS messages that name the caller's buffers. Fail revokes the
-      // context, so the peers do not read these buffers after the caller has them back.
+      // context, so peers stop reading these buffers before the caller gets them back.
       owner_.Fail(with_.end.status());
     }
     if (with_.open.Has(work)) {
@@ -87,15 +87,14 @@ absl::Status CallRunner::GoOn(const Call& call, Admitted admitted, const Progres
   const int64_t now = engine_->clock().Now();
   Call rest = call;
   with_.funnel.SetDeadline(&rest, now);
-  // The work's start is the deadline minus the timeout, but not later than `now`. A call with a
-  // deadline of its own was started before `now`.
+  // The start of the call is the deadline minus the timeout, but not later than `now`. If the
+  // caller has set the deadline, the call started before `now`.
   const CallOptions& options = rest.options;
   const std::shared_ptr<void> keep = owner_.Keep();  // keeps the communicator until the call ends
   const auto work =
       Prepare(std::move(admitted),
               {rest, {}, progress, std::min(now, options.deadline.at_ns - options.timeout_ns)});
-  // Start the call here and not in a job, because the jobs that wait for this driver must find the
-  // call open.
+  // Start the call here and not in a job. Jobs that wait for this driver must find the call open.
   StartWork(work.get());
   engine_->seat().Stay(*work);
   return work->status();
@@ -106,7 +105,7 @@ absl::Status CallRunner::GoOn(const Call& call, Admitted admitted, const Progres
 int CallRunner::SenderTo(uint32_t tag) {
   const int size = with_.peers.size();
   for (int i = 1; i <= size; ++i) {
-    // Begin with the rank after the last sender, so that no peer's message waits for ever.
+    // Begin with the rank after the last sender, so that no peer starves.
     const int r = (last_source_ + i) % size;
     const Endpoint* const endpoint = with_.peers.endpoint(r);
     if (endpoint != nullptr &&
@@ -143,7 +142,8 @@ void CallRunner::TendLines() {
     Record(work, work->flight_state());
     work->ready = true;
   }
-  // If a receive has just begun, do not fail: its sender may have sent the message before it left.
+  // If a receive has just begun, do not fail. Its sender may have sent the message before the
+  // sender left.
   const int gone = begun.empty() && with_.open.in_line() > 0 ? LastOfAllGone() : -1;
   if (gone >= 0) {
     owner_.Fail(with_.inquiry.Loss(gone, engine_->PathStatus(with_.peers.endpoint(gone))));

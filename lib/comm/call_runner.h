@@ -1,8 +1,8 @@
-// Runs the calls of a communicator that are under way: makes their works, starts the calls on the
-// driver, advances them as their transfers complete, and finishes them. CallRunner also handles
+// Runs the open calls of a communicator. CallRunner makes the works, starts the calls on the
+// driver, advances a call when its transfers complete, and finishes calls. CallRunner also handles
 // failed transfers. If a member is lost, an inquiry (inquiry.h) finds the rank to blame. If the
-// descriptors of two ranks differ, a vote (vote.h) finds it. Any other failure ends the
-// communicator at once.
+// descriptors of two ranks differ, a vote (vote.h) finds the rank to blame. Any other failure ends
+// the communicator at once.
 //
 // Thread safety: any thread, except for functions marked [driver].
 #pragma once
@@ -35,7 +35,7 @@ class RunnerOwner {
   virtual ~RunnerOwner() = default;
   // Returns a reference that keeps the communicator alive.
   virtual std::shared_ptr<void> Keep() = 0;
-  // [driver] Asks for a call of CallRunner::Attend soon.
+  // [driver] Requests that the driver call CallRunner::Attend soon.
   virtual void NeedAttention() = 0;
   // [driver] Ends the communicator.
   virtual void Fail(const absl::Status& why) = 0;
@@ -59,7 +59,7 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
   CallRunner(RunnerOwner& owner, std::shared_ptr<Engine> engine, const Parts& parts)
       : owner_(owner), engine_(std::move(engine)), with_(parts) {}
 
-  // Return the bytes of the calls that are over. Calls of the inline path are not included.
+  // Return the number of bytes of all finished calls. Calls of the inline path are not included.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t bytes_received() const { return bytes_received_.load(std::memory_order_relaxed); }
 
@@ -76,27 +76,26 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
   void Attend();
   // [driver] Ends all open calls.
   void Stop(const absl::Status& why);
-  // [driver] Returns the time at which OnTick must log that a function of the caller is taking
-  // long.
+  // [driver] Returns the time at which OnTick must log that the caller's own reduction is slow.
   Deadline next_tick() const;
   void OnTick(int64_t now_ns);
 
  private:
-  // Makes the work of a call and counts it as open. The engine holds one reference. The caller must
-  // submit the work to the driver, or start it if the caller is the driver.
+  // Makes the work of a call and counts it as open. The engine holds one reference. If the caller
+  // is the driver, it must start the work. Any other caller must submit the work to the driver.
   RefPtr<CallWork> Prepare(Admitted admitted, CallWork::Begin begin);
-  // [driver] Starts the receives in line whose turn has come.
+  // [driver] Starts the receives in lines (call_funnel.h) whose turn has come.
   void TendLines();
-  // [driver] Returns a peer whose next message with this tag has begun to arrive, or -1.
+  // [driver] Returns a peer whose next message with this tag has begun to arrive. -1: no such peer.
   int SenderTo(uint32_t tag);
-  // [driver] If all peers have left and all paths are lost, no message can come any more. Then
-  // returns one of the peers. Otherwise returns -1.
+  // [driver] Returns one of the peers if all peers have left and all paths are lost, so that no
+  // message can arrive any more. Otherwise returns -1.
   int LastOfAllGone() const;
   void CompleteReady();
   // [driver] Handles the failure of a transfer, or of the caller's own reduction.
   void OnBroken(const CallWork& work);
   void Finish(CallWork* work, const absl::Status& status);
-  // Tells the flight recorder of the call's state, if it has changed.
+  // If the call's state has changed, writes it to the flight recorder.
   void Record(CallWork* work, FlightState state);
 
   RunnerOwner& owner_;
@@ -106,9 +105,9 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
 
   // [driver]:
   int last_source_ = -1;  // the last sender found for a receive from any peer
-  std::vector<CallWork*>
-      draining_;            // calls that are over, but have open transfers; one reference each
-  int64_t told_of_ns_ = 0;  // start of the last function that was logged
+  // Calls that are over but still have open transfers. Holds one reference to each.
+  std::vector<CallWork*> draining_;
+  int64_t told_of_ns_ = 0;  // start time of the last slow reduction that was logged
 };
 
 }  // namespace entrain

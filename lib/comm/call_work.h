@@ -1,5 +1,5 @@
-// One started call of a communicator. A CallWork is the job that starts the call on the driver. It
-// is also the work for which the caller waits.
+// One started call of a communicator. A CallWork is a Job: it starts the call on the driver. A
+// CallWork is also a Work: the caller waits for it.
 //
 // Thread safety: functions marked [driver] run on the engine's driver. The others may be called
 // from any thread.
@@ -34,8 +34,7 @@ class CallOwner {
   virtual void NeedAttention() = 0;
 };
 
-// The state of an open call in a flight dump (docs/flight.md). Only the driver can collect this
-// state.
+// The state of an open call in a flight dump (docs/flight.md). [driver]
 struct FlightOpen {
   uint64_t mark = 0;  // the call's mark in the flight recorder; 0: the call is not recorded
   FlightCall call;
@@ -44,11 +43,11 @@ struct FlightOpen {
   std::vector<int> receives_from, sends_to;
 };
 
-// A group of ranks that exchange parts of calls among themselves. All ranks of the communicator,
-// also those outside the group, take the numbers of these parts (CallFunnel::TakeNumbers).
+// A group of ranks that exchange a part of a call. All ranks of the communicator take the numbers
+// of the parts (CallFunnel::TakeNumbers), also the ranks outside the group.
 struct PartGroup {
   Group group;
-  // By index in the group. Wirings refer to these arrays.
+  // By index in the group. Wiring::endpoints and Wiring::contexts refer to these arrays.
   std::vector<Endpoint*> endpoints;
   std::vector<Context> contexts;
   Planner planner;  // guarded by CallFunnel's mutex
@@ -56,10 +55,10 @@ struct PartGroup {
 
 class CallWork final : public Work, public Job {
  public:
-  // The properties of a call that CallFunnel has not added (see Admitted).
+  // The properties of a call, without those that CallFunnel adds (Admitted).
   struct Begin {
     Call call;
-    // The buffer to which the call's input points, if the input is not in the caller's buffer.
+    // If the input is not in the caller's buffer, the buffer to which the call's input points.
     OwnedBuffer staged = {};
     Progress from = {};  // the progress that the inline path has made
     int64_t started_ns = 0;
@@ -78,13 +77,13 @@ class CallWork final : public Work, public Job {
   int64_t started_ns() const { return begin_.started_ns; }
   const RefPtr<Work>& whole() const { return begin_.whole; }
   const Progress& from() const { return begin_.from; }
-  // Returns the call's number, as errors show it (Blame::sequence). 0: the call is a receive in
-  // line (call_funnel.h), which has no number yet.
+  // Returns the call's number as it appears in errors (Blame::sequence). 0: the call is a receive
+  // in a line (call_funnel.h) and has no number yet.
   uint64_t number() const { return number_.load(std::memory_order_relaxed); }
-  // Returns true if the call is a receive in line.
+  // Returns true if the call is a receive in a line.
   bool waits() const { return number() == 0; }
-  // Returns the peer of a send or receive, or the root of another call. -1: a receive from any
-  // peer has not got its message yet.
+  // Returns the peer of a send or receive, or the root of another call. -1: the call is a receive
+  // from any peer, and its message has not come yet.
   int peer() const { return peer_.load(std::memory_order_relaxed); }
   // Returns the call's name in errors: "all_reduce #2".
   std::string Name() const;
@@ -100,14 +99,14 @@ class CallWork final : public Work, public Job {
   FlightCall flight_call() const;
   FlightState flight_state() const;
   FlightOpen flight_open() const;
-  // Ends the wait of a receive in a line. From then on the receive gets its message from `peer`.
+  // Ends the wait of a receive in a line. `peer`: the sender of the receive's message.
   void Take(Admitted admitted, int peer);
-  // Gives the call's buffers back to the pool. No transfer of the call may be under way.
+  // Returns the call's buffers to the pool. No transfer of the call may be under way.
   void GiveBuffers(BufferPool& pool);
 
   bool started = false;
   bool ready = false;     // Executor::Advance must be called
-  bool inquired = false;  // the deadline has passed, and the inquiry about this call was begun
+  bool inquired = false;  // the deadline has passed, and an inquiry about this call has begun
   uint64_t flight = 0;    // the call's mark in the flight recorder
   // The state of the call in the flight recorder.
   FlightState recorded = FlightState::kPlanned;

@@ -32,7 +32,7 @@ std::vector<std::string> TransportNames(const Engine& engine) {
   return names;
 }
 
-// Returns the CPU shares of the members, by host.
+// Returns the sum of the members' CPU shares for each host, by host id.
 std::map<absl::string_view, CpuCrowd> CrowdsOf(const std::vector<Member>& members) {
   std::map<absl::string_view, CpuCrowd> crowds;
   for (const Member& member : members) {
@@ -43,7 +43,7 @@ std::map<absl::string_view, CpuCrowd> CrowdsOf(const std::vector<Member>& member
 bool Crowded(const CpuCrowd& host) {
   return host.size() > host.Cores();
 }
-// Returns the value of Paths::cores.
+// Returns the value for Paths::cores (cost_model.h).
 int FewestCores(const std::map<absl::string_view, CpuCrowd>& crowds) {
   const bool crowded = std::any_of(crowds.begin(), crowds.end(),
                                    [](const auto& host) { return Crowded(host.second); });
@@ -172,8 +172,8 @@ void CommCore::SetProbed(const CostModel& model) {
 }
 
 CommStats CommCore::stats() const {
-  uint64_t inlined = 0;  // includes calls that began on the inline path and were finished by an
-                         // executor
+  // Includes calls that began on the inline path and were finished by an executor.
+  uint64_t inlined = 0;
   for (size_t end = 0; end < kInlineEnds.size(); ++end) {
     inlined += inline_.count(static_cast<InlineEnd>(end));
   }

@@ -1,7 +1,7 @@
-// The core of a communicator. The core owns the parts of the communicator and starts its calls.
-// CommEvents takes the engine's events. The user's handle, the engine and the works share the core.
-// A core may still exist after Engine::Shutdown has destroyed the endpoints. It does not use the
-// endpoints any more then.
+// The core of a communicator. The core owns the parts of the communicator and starts its calls. One
+// part, CommEvents, takes the engine's events. The user's handle, the engine and the works share
+// the core. A core may exist after Engine::Shutdown has destroyed the endpoints. After that the
+// core does not use the endpoints.
 //
 // Thread safety: any thread, except for functions marked [driver] (lib/engine/driver_seat.h).
 #pragma once
@@ -32,10 +32,10 @@ namespace entrain {
 
 class CommCore;
 
-// Describes a call. `number`: the call's number, as in Blame::sequence.
+// Returns a description of a call. `number`: the call's number, as in Blame::sequence.
 WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t started_ns);
-// Returns the two lines of Planner::Explain, and then one line for each different text that
-// Endpoint::Explain returns.
+// Returns the two lines of Planner::Explain, and then the text of Endpoint::Explain of each
+// endpoint. Equal texts appear once.
 absl::StatusOr<std::string> Explain(CommCore& core, CallKind kind, int64_t count, DType dtype);
 
 class CommCore final : private EventsOwner, public std::enable_shared_from_this<CommCore> {
@@ -46,8 +46,8 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
   static std::shared_ptr<CommCore> Make(std::shared_ptr<Engine> engine, BufferPool& pool,
                                         CoreConfig config);
 
-  // Makes the communicator of these ranks of `parent`. Each rank comes with its context number for
-  // the new communicator. The caller must open it.
+  // Makes the core of a communicator of some ranks of `parent`. `members`: the ranks, each with its
+  // context number in the new communicator. The caller must call events().Open().
   static std::shared_ptr<CommCore> MakeFrom(const CommCore& parent, std::string name,
                                             uint64_t generation,
                                             const std::vector<std::pair<int, Context>>& members);
@@ -59,31 +59,33 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
   // Returns the object that gives calls their numbers, their plans and their default timeout.
   CallFunnel& funnel() { return funnel_; }
   const CallFunnel& funnel() const { return funnel_; }
-  // Returns the object that knows whether the communicator has ended, and that can end it.
+  // Returns the object that ends the communicator and has its final status.
   Ending& ending() { return ending_; }
   const Ending& ending() const { return ending_; }
   // Ends `part` when this communicator ends with an error; at once if it has ended.
   void EndToo(const std::shared_ptr<CommCore>& part);
   // [driver] Returns the object that takes the engine's events.
   CommEvents& events() { return events_; }
-  // SetPaths and SetProbed change the figures by which plans are chosen. Plans made before the call
-  // are not used any more.
+  // SetPaths and SetProbed change the values by which plans are chosen. Plans made before are
+  // discarded.
   void SetPaths(const Paths& paths);
   void SetProbed(const CostModel& model);
   CommStats stats() const;
   const FlightRecorder& flight() const { return flight_; }
-  // [driver] Returns the part of a flight dump that only the driver can read.
+  // [driver] Returns the part of a flight dump that must be collected on the driver.
   FlightLook flight_look() const;
-  // Returns the name of the transport to a member. "self" for this rank itself.
+  // Returns the name of the transport to a member, or "self" for this rank itself.
   absl::string_view transport_to(int rank) const;
-  // Blocks until all calls started so far are over. Returns false if one is not over at `give_up`.
+  // Blocks until all calls started so far are over. Returns false if a call is not over at
+  // `give_up`.
   bool Drain(Deadline give_up);
-  // Agrees with the other ranks on the set of remaining ranks. Works also after the communicator
-  // has ended.
+  // Starts an agreement with the other ranks on the set of remaining ranks. May be called after the
+  // communicator has ended.
   RefPtr<SurvivorWork> StartAgreement(Survivors::Wish wish, int64_t timeout_ns,
                                       const std::string& name);
-  // Tells the other ranks that this rank's caller could not start this call, and why. Returns when
-  // the messages are sent. Messages that a peer does not accept now are sent later.
+  // Tells the other ranks that this rank could not start this call, and the reason. Sends the
+  // messages before it returns. If a peer's endpoint does not accept a message yet, the message is
+  // sent later.
   void Refused(const Call& call, const absl::Status& why);
 
   Engine& engine() { return engine_; }

@@ -29,8 +29,8 @@ class CommEnd {
     }
     ended_.store(true, std::memory_order_release);
   }
-  // Replaces the status: by the same error with details that were found out after Set, or by an
-  // error that counts more than the first one (Ending::EndAsStale).
+  // Replaces the status. `why` is the same error with details that became known after Set, or an
+  // error with a higher priority (Ending::EndAsStale).
   void Complete(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     status_ = why;

@@ -71,11 +71,11 @@ std::string CommEvents::UserOf(ConstBytes bytes) const {
 }
 
 void CommEvents::EndCalls(const absl::Status& why) {
-  // The owner requests a flight dump. It must do this before the calls end, while the driver still
-  // knows which ranks they wait for.
+  // The owner requests a flight dump. It must do so before the calls end, because the dump shows
+  // the ranks for which the calls wait.
   owner_.OnFailure();
-  // Stop the inquiry before the calls end. Otherwise the end of the call under inquiry would tell
-  // the asking ranks that nothing holds it up.
+  // Stop the inquiry before the calls end. Otherwise, when the call under inquiry ends, the ranks
+  // that asked about it would get the answer that nothing holds it up.
   inquiry_.Stop(why);
   with_.runner.Stop(why);
   mismatches_.Stop();
@@ -98,8 +98,8 @@ void CommEvents::OnLost(Endpoint& from, const absl::Status& why) {
   }
   mismatches_.OnGone(rank);
   if (inquiry_.left(rank)) {
-    // A receive from any peer may wait for the lost rank. Other calls fail through their
-    // completions.
+    // A receive from any peer may wait for the lost rank. Other calls fail when their transfers
+    // complete with an error.
     NeedAttention();
     return;
   }
@@ -140,8 +140,8 @@ void CommEvents::OnControl(Endpoint& from, absl::string_view message) {
   switch (kind) {
     case ControlKind::kAbort: {
       const std::optional<absl::Status> why = DecodeStatus(message.substr(1));
-      // Fail passes the reason on to all members, because the sender may die before it has told all
-      // of them.
+      // Fail sends the reason to all members, because the sender may die before it has told all of
+      // them.
       Fail(why && !why->ok()
                ? *why
                : absl::AbortedError(
@@ -159,7 +159,7 @@ void CommEvents::OnControl(Endpoint& from, absl::string_view message) {
     case ControlKind::kQuery: {
       const std::optional<Query> query = Query::From(reader);
       if (query && query->compares()) {
-        // Ranks that called different things may wait for each other, so compare the calls.
+        // Two ranks that called different things may wait for each other, so compare the calls.
         mismatches_.Compare(from, query->call, query->theirs);
       }
       if (query && !mismatches_.voting()) {
@@ -196,7 +196,7 @@ Deadline CommEvents::next_tick() const {
   }
   const Deadline next = std::min(inquiry_.next_tick(), survivors_.next_tick());
   if (inquiry_.busy()) {
-    return next;  // members are asked about other expired calls afterwards
+    return next;  // the inquiry about another expired call begins after this one
   }
   return std::min({next, with_.open.FirstDeadline(), with_.runner.next_tick()});
 }

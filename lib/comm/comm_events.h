@@ -1,7 +1,7 @@
-// The events of a communicator, as the engine reports them: control messages and early messages of
-// the members, lost paths, time. CommEvents passes each event to the part that handles it: the
-// calls under way, the inquiry, the vote, the agreements on the ranks that go on, and the end. It
-// also connects these parts with each other, and owns the inquiry, the vote, the answers to other
+// Receives the engine's events for a communicator: control messages and early messages of the
+// members, lost paths, and timers. CommEvents passes each event to the part that handles it: the
+// open calls, the inquiry, the vote, the agreements on the remaining ranks, and the end. CommEvents
+// also connects these parts with each other. It owns the inquiry, the vote, the answers to other
 // ranks and the agreements.
 //
 // Thread safety: none. Belongs to the communicator's driver (lib/engine/driver_seat.h). Only Keep
@@ -41,7 +41,7 @@ class EventsOwner {
   virtual ~EventsOwner() = default;
   // Returns a reference that keeps the communicator alive. Any thread.
   virtual std::shared_ptr<void> Keep() = 0;
-  // Called when the communicator ends with an error, before its calls end.
+  // Called when the communicator has ended with an error, before its calls end.
   virtual void OnFailure() = 0;
   // See SurvivorCallsOwner.
   virtual std::shared_ptr<CommCore> MakeNext(
@@ -56,8 +56,8 @@ class CommEvents final : public ContextOwner,
                          private SurvivorCallsOwner {
  public:
   // The other parts of the communicator. All must exist at every event. `ending`, `runner` and
-  // `funnel` are made after this object and destroyed before it. So neither the constructor nor a
-  // destructor of a part of this object may use these three.
+  // `funnel` are made after CommEvents and destroyed before it. So the constructor of CommEvents
+  // must not use these three, and neither must the destructors of its members.
   struct Parts {
     Engine& engine;
     const CoreConfig& config;
@@ -76,8 +76,8 @@ class CommEvents final : public ContextOwner,
 
   // Opens the communicator's context in the engine. Must be called once, before any call.
   void Open();
-  // Must be called when the user releases the communicator. `what` is a phrase for errors:
-  // "destroyed the communicator".
+  // Must be called when the user releases the communicator. `what`: a phrase for errors, for
+  // example "destroyed the communicator".
   void Leave(absl::string_view what);
   // Returns this rank's knowledge of each rank, in rank order.
   std::vector<MemberReport> Members() const;
@@ -94,8 +94,8 @@ class CommEvents final : public ContextOwner,
   std::optional<int64_t> waits_since() const override;
   Deadline FindOut(HeldUpBy then) override;
 
-  // EndingOwner and RunnerOwner. The functions of InquiryOwner, MismatchOwner and
-  // SurvivorCallsOwner with the same names are these.
+  // EndingOwner and RunnerOwner. These functions also implement those of InquiryOwner,
+  // MismatchOwner and SurvivorCallsOwner with the same names.
   std::shared_ptr<void> Keep() override { return owner_.Keep(); }
   bool left(int rank) const override { return inquiry_.left(rank); }
   void EndCalls(const absl::Status& why) override;
@@ -114,8 +114,8 @@ class CommEvents final : public ContextOwner,
     return owner_.MakeNext(name, members);
   }
 
-  // Returns true if the communicator has ended, and only agreements on the remaining ranks still
-  // run.
+  // Returns true if the communicator has ended. After the end, only agreements on the remaining
+  // ranks run.
   bool Over() const;
 
   EventsOwner& owner_;

@@ -79,11 +79,11 @@ absl::StatusOr<RefPtr<Work>> Communicator::Start(const Call& call, bool kick) {
 
 namespace {
 
-// A work that is over when all its parts are over.
+// A work that is over when all of its calls are over.
 class BatchWork final : public Work {
  public:
-  // Makes a work with two references. One reference is for the caller. The work itself releases the
-  // other reference when the last part is over.
+  // Makes a work with two references. One reference belongs to the caller. The work releases the
+  // other reference when the last call is over.
   BatchWork(Engine* engine, std::string comm, int64_t now_ns, size_t parts)
       : Work(engine),
         comm_(std::move(comm)),
@@ -103,12 +103,12 @@ class BatchWork final : public Work {
     status_of_[part] = status;
     Count();
   }
-  // Must be called once, after all parts were started.
+  // Must be called once, after all calls were started.
   void AllStarted() { Count(); }
 
  private:
-  // Counts down. The last count finishes the work. Acquire-release: the thread with the last count
-  // sees the statuses that the other threads have stored.
+  // Counts down. The thread that reaches 0 finishes the work. Acquire-release: this thread sees the
+  // statuses that the other threads have stored.
   void Count() {
     if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) {
       return;

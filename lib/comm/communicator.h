@@ -1,9 +1,8 @@
-// The handle of a communicator. Each call is checked, numbered, planned and submitted. A
-// communicator knows its ranks, the context number that each rank uses, and the state of its calls.
+// The handle of a communicator. It checks, numbers, plans and submits calls.
 //
-// Thread safety: any thread. A mutex serialises Start, so calls of different threads are numbered
-// in some order. Callers must order untagged calls themselves. Tagged calls need no order between
-// tags.
+// Thread safety: any thread. A mutex serialises Start, but does not order the calls of different
+// threads. Callers must start untagged calls in the same order on all ranks. Calls with different
+// tags need no order.
 #pragma once
 
 #include <cstdint>
@@ -47,31 +46,32 @@ struct CommOptions {
   CpuShare cpus = CpuShare::OfThisThread();         // the cores that this rank claims to have
 };
 
-// A failure of the network may divide the ranks into sides that do not reach each other. This value
-// says which side goes on.
+// A failure of the network may divide the ranks into sides that do not reach each other. Partition
+// selects the side that goes on.
 enum class Partition : int32_t {
-  // The side with more than half of all ranks, or with all ranks that are not proven to have died
-  // or left. Of two halves, the side with the lowest rank.
+  // The side with more than half of all ranks. If two sides have half of the ranks each, the side
+  // with the lowest rank. Also a side that has all ranks except those that are proven to have died
+  // or left.
   kMajority = 0,
   kAny = 1,  // each side
 };
 
 struct ShrinkOptions {
   int64_t timeout_ns = 0;    // 0: the timeout of the communicator
-  std::vector<int> exclude;  // ranks to leave out, even live ones; the union of all callers' lists
+  std::vector<int> exclude;  // ranks to leave out, even if alive; the union of all callers' lists
   Partition partition = Partition::kMajority;
   std::string name;  // name of the new communicator; empty: the name of this communicator
 };
 
 struct GrowOptions {
-  // Returns the store in which newcomers apply. Called on rank 0, and on the other ranks if there
-  // are newcomers.
+  // Returns the store in which newcomers apply. Called on rank 0. Called on the other ranks only if
+  // there are newcomers.
   std::function<absl::StatusOr<std::shared_ptr<Store>>(const Stop& stop)> store = nullptr;
   int min_newcomers = 0;   // if there are fewer, none is taken in
   int max_newcomers = 0;   // 0: any number
   int64_t wait_ns = 0;     // how long to wait for min_newcomers
   int64_t timeout_ns = 0;  // time limit of everything else; 0: the timeout of the communicator
-  // Time limit of one attempt to connect newcomers; 0: a quarter of timeout_ns, at most 30 s.
+  // Time limit of one attempt to connect newcomers. 0: a quarter of timeout_ns, at most 30 s.
   int64_t attempt_ns = 0;
   // Newcomers apply under this name, and the new communicator gets it. Empty: the name of this
   // communicator.
@@ -79,8 +79,8 @@ struct GrowOptions {
 };
 
 struct JoinOptions {
-  // comm.name is the name of the communicator to join. comm.size is not used. comm.rank is used
-  // only as the argument of Runtime::EnsureStarted.
+  // comm.name: the name of the communicator to join. comm.size is not used. comm.rank is only
+  // passed to Runtime::EnsureStarted.
   CommOptions comm;
   int64_t wait_ns = 0;  // how long to wait to be taken in; 0: comm.timeout_ns
 };
@@ -89,28 +89,27 @@ class Communicator {
  public:
   // Blocks until all ranks have met and can reach each other, or until the timeout.
   static absl::StatusOr<std::shared_ptr<Communicator>> Create(const CommOptions& options);
-  // Makes the handle of a core whose context is open.
+  // Makes the handle of a core. The core's context must be open.
   Communicator(std::shared_ptr<Runtime> runtime, std::shared_ptr<CommCore> core);
-  // Aborts unfinished calls on all ranks. If no call is unfinished, leaves the communicator without
-  // an error. Never waits for the network.
+  // If calls are unfinished, aborts them on all ranks. Otherwise leaves the communicator without an
+  // error. Never waits for the network.
   ~Communicator();
 
-  // Starts a call. The caller (lib/api, or the library itself) has checked the shape of the
-  // arguments. This function checks only what depends on the communicator. If options.deadline is
-  // Never and timeout_ns is 0, the call gets the communicator's default.
+  // Starts a call. The caller (lib/api, or the library itself) must have made all checks of the
+  // arguments that do not need the communicator. Start makes the other checks. If options.deadline
+  // is Never and timeout_ns is 0, the call gets the communicator's default.
   absl::StatusOr<RefPtr<Work>> Start(const Call& call);
-  // Allocates in advance the page-locked and other memory that calls on device memory need. The
-  // memory is enough for `at_once` calls under way together that are no larger than `call`. Useful
-  // for callers that must not allocate when they start a call. Local.
+  // Allocates in advance the memory that calls on device memory need, including page-locked memory.
+  // The memory is enough for `at_once` calls that are under way at the same time and are no larger
+  // than `call`. For callers that must not allocate when they start a call. Local.
   absl::Status Reserve(const Call& call, int at_once);
-  // Starts all calls, numbers them in this order, and wakes the engine only once. The returned work
-  // is over when all calls are over. Its status is that of the first call in this order that
-  // failed.
+  // Starts all calls in this order and wakes the engine once. The returned work is over when all
+  // calls are over. Its status is the status of the failed call that comes first in this order.
   RefPtr<Work> StartAll(absl::Span<const Call> calls);
   // Starts the call and waits until it is over. Another thread may destroy the communicator during
-  // Run, RunOrRefuse, RunAgain and Drain. This ends the call.
+  // Run, RunOrRefuse, RunAgain and Drain. If it does, the call ends.
   absl::Status Run(const Call& call);
-  // Runs a call of the user. If this rank cannot start it, calls Refused.
+  // Runs a call of the user. If the call fails, calls Refused.
   absl::Status RunOrRefuse(const Call& call);
   // See InlinePath.
   std::optional<absl::Status> RunAgain(const CallKey& key, const void* in, void* out);
@@ -126,29 +125,29 @@ class Communicator {
 
   // Collective. Returns null for color -1.
   absl::StatusOr<std::shared_ptr<Communicator>> Split(int color, int key);
-  // Starts a split and does not wait for it. When the work is over, FinishSplit returns the part
-  // (the new communicator). FinishSplit may be called once. If it is never called, the part ends on
-  // all ranks when the work is destroyed.
+  // Starts a split and does not wait for it. When the work is over, FinishSplit returns the new
+  // communicator. FinishSplit may be called once. If FinishSplit was not called, the destruction of
+  // the work ends the new communicator on all ranks.
   absl::StatusOr<RefPtr<Work>> StartSplit(int color, int key);
   // kInvalidArgument: the work was not started by StartSplit.
   static absl::StatusOr<std::shared_ptr<Communicator>> FinishSplit(Work& split);
 
-  // Makes a communicator of the remaining ranks. All of these ranks must call Shrink. They may call
-  // it after this communicator has ended. See entrain_comm_shrink. kOutOfRange: the others have
-  // gone on without this rank.
+  // Makes a communicator of the remaining ranks. All remaining ranks must call Shrink. Shrink may
+  // be called after this communicator has ended. See entrain_comm_shrink. kOutOfRange: the other
+  // ranks have gone on without this rank.
   absl::StatusOr<std::shared_ptr<Communicator>> Shrink(const ShrinkOptions& options = {});
-  // Sets *flag to the bitwise AND of the flags of all ranks that took part. The result is equal on
-  // all of these ranks. May be called after the communicator has ended. See entrain_comm_agree.
+  // Sets *flag to the bitwise AND of the flags of all ranks that took part. All of these ranks get
+  // the same result. May be called after the communicator has ended. See entrain_comm_agree.
   // `timeout_ns` 0: the timeout of the communicator.
   absl::Status Agree(uint32_t* flag, int64_t timeout_ns = 0);
-  // Makes a communicator of these ranks and of newcomers, which call Join. Collective. This
-  // communicator stays usable. Returns null if fewer than min_newcomers could be taken in. See
-  // entrain_comm_grow.
+  // Makes a communicator of this communicator's ranks and of newcomers. Newcomers call Join.
+  // Collective. This communicator stays usable. Returns null if fewer than min_newcomers could be
+  // taken in. See entrain_comm_grow.
   absl::StatusOr<std::shared_ptr<Communicator>> Grow(const GrowOptions& options);
   // Waits until the ranks of a communicator take this process in. See entrain_comm_join.
   static absl::StatusOr<std::shared_ptr<Communicator>> Join(const JoinOptions& options);
-  // Does the same as Join for the process of this communicator, with this communicator's settings.
-  // `wait_ns` limits the wait; 0: this communicator's timeout.
+  // Does the same as Join, with the runtime and the settings of this communicator. `wait_ns`: the
+  // time limit of the wait; 0: this communicator's timeout.
   absl::StatusOr<std::shared_ptr<Communicator>> JoinOther(std::shared_ptr<Store> store,
                                                           const std::string& name, int64_t wait_ns);
   // Returns this rank's knowledge of each rank, in rank order. Local.
@@ -157,28 +156,28 @@ class Communicator {
   // Ends the communicator on all ranks. Returns at once. Any thread.
   void Abort(absl::string_view reason);
   // Ends the communicator because of an error on another communicator. Calls on this communicator
-  // then return the error's code, or kAborted if no communicator ends with that code. They blame
-  // the rank that the guilty process has in this communicator. EndWith returns when the other ranks
-  // have been told. So the caller may report the error and exit.
+  // then fail with the code of `why`. If communicators never end with that code, the calls fail
+  // with kAborted. The errors blame the rank of the guilty process in this communicator. EndWith
+  // returns after it has told the other ranks. So the caller may then report the error and exit.
   void EndWith(const absl::Status& why);
-  // Does the same as EndWith. Also tells the other ranks that this rank takes part in no further
-  // agreement, so that their Shrink does not wait for this rank. Agree and Shrink then return
-  // kAborted here.
+  // Does the same as EndWith. Also tells the other ranks that this rank will take part in no
+  // further agreement. So Shrink on the other ranks does not wait for this rank. Agree and Shrink
+  // on this rank then return kAborted.
   void LeaveWith(const absl::Status& why);
-  // Ends `part`, a communicator of some of these ranks, when this communicator ends with an error; at
-  // once if it has ended. So no rank waits in `part` for a rank that has met the error here and
-  // does not come to `part`.
+  // Ends `part`, a communicator of some of these ranks, when this communicator ends with an error.
+  // If this communicator has ended, ends `part` at once. Without this, a rank could wait in `part`
+  // for a rank that has met the error here and therefore makes no call in `part`.
   void EndToo(const Communicator& part);
-  // Must be called when this rank's caller could not start this call, because of its arguments or
-  // for lack of memory. Tells the other ranks, because the caller may never start the call. See
-  // CommCore.
+  // Must be called when this rank could not start this call, because of its arguments or for lack
+  // of memory. Tells the other ranks, because the caller may never start the call. See CommCore.
   void Refused(const Call& call, const absl::Status& why);
-  // See CallerFunctions::Note. The note holds for all communicators of the runtime: if a rank waits
-  // for this rank in any of them, its error can name the function.
+  // See CallerFunctions::Note. The note holds for all communicators of the runtime. If another rank
+  // waits for this rank in one of them, the error of that rank can name the function.
   void NoteFunction(const void* who, absl::string_view name);
   // Returns OK, or the error that ended the communicator.
   absl::Status status() const;
-  // Blocks until every call started here is done. Returns false if `give_up` comes first.
+  // Blocks until every call that this rank has started is over. Returns false if `give_up` comes
+  // first.
   bool Drain(Deadline give_up);
 
   int rank() const;
@@ -188,13 +187,14 @@ class Communicator {
   uint64_t generation() const;
   int64_t timeout_ns() const;
   void SetTimeout(int64_t timeout_ns);  // positive
-  // Returns the number of the last untagged collective that was started here. 0: no collective.
+  // Returns the number of the last untagged collective that this rank has started. 0: no
+  // collective.
   uint64_t last_sequence() const;
   const Topology& topology() const;
   CommStats stats() const;
-  // Returns the transport used to reach a rank, "self" for this rank itself.
+  // Returns the name of the transport to a rank, or "self" for this rank itself.
   absl::StatusOr<const char*> TransportTo(int peer) const;
-  // Returns the algorithm that a call of this shape takes.
+  // Returns the name of the algorithm that a call of this shape uses.
   absl::StatusOr<const char*> AlgorithmFor(CallKind kind, int64_t count, DType dtype) const;
   // Returns the reason for the choice of that algorithm, and the estimates of the other algorithms.
   // See Planner::Explain.

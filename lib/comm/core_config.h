@@ -16,14 +16,14 @@ namespace entrain {
 struct CoreConfig {
   std::string name;
   int rank = 0;
-  Context context = 0;  // the caller has reserved it
+  Context context = 0;  // the caller must have reserved this number
   std::vector<Member> members;
   std::vector<Override> overrides;
   std::shared_ptr<const Tuning> tuning;
-  Paths paths;  // the values at first; CommCore::SetPaths may replace them
+  Paths paths;  // the initial values; CommCore::SetPaths may replace them
   int64_t timeout_ns = 0;
-  // The name of the communicator from which splits and shrinks have made this one, directly or
-  // through other communicators. A communicator that was created or grown has its own name here.
+  // The name of the created or grown communicator from which this one comes through splits and
+  // shrinks. If this communicator was itself created or grown, its own name.
   std::string world;
   Determinism determinism = Determinism::kDefault;  // default for calls
   // The number of changes of the membership: see entrain_comm_generation.

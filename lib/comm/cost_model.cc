@@ -8,23 +8,24 @@ namespace entrain {
 namespace {
 
 // The size of a lane's messages. With short messages, received data is still in the cache when a
-// rank combines it, and a rank can soon pass data on. kExchangedPieceBytes is for calls in which
-// all ranks send at the same time, and no rank combines data or passes data on. In such calls
-// longer messages are faster.
+// rank reduces it, and a rank can forward data early. kExchangedPieceBytes is for calls in which
+// all ranks send at the same time and no rank reduces or forwards data. In such calls longer
+// messages are faster.
 constexpr int64_t kPieceBytes = 256 << 10, kExchangedPieceBytes = 1 << 20;
-// If one rank receives and the others only send, messages of at least this size are not cut into
-// lanes. The transport itself transfers such a message in pieces, and finds the fastest method.
+// If one rank only receives and the other ranks only send, a message of at least this size is not
+// divided among lanes. The transport itself transfers such a message in pieces, by the fastest
+// method that it has.
 constexpr int64_t kWholeBytes = 1 << 20;
 // If receivers read messages from the sender's memory at once (lib/engine/inline_call.h), messages
-// of at most these sizes are not cut either. kScatteredBytes is for a scatter. kPairBytes is for a
-// communicator of two ranks.
+// of at most these sizes are not divided among lanes. kScatteredBytes is for a scatter. kPairBytes
+// is for a communicator of two ranks.
 constexpr int64_t kScatteredBytes = 1 << 20, kPairBytes = 512 << 10;
 constexpr int kMaxLanes = 128;
 constexpr int64_t kElementBytes = 4;
 
 // Returns the size of the shortest message between two ranks if the call has one lane. For an
-// all_reduce, assumes that a message is the part of one rank, whatever the algorithm is. When the
-// ranges of sizes in the built-in tuning were measured, lanes were cut by the same assumption.
+// all_reduce of any algorithm, assumes that a message is the part of one rank. The sizes in the
+// built-in tuning were measured under the same assumption.
 int64_t MessageBytes(const Algorithm& algorithm, int ranks, int64_t bytes) {
   const bool parts = algorithm.message == Message::kPart || algorithm.kind == CallKind::kAllReduce;
   return bytes / (parts ? ranks : 1);

@@ -1,12 +1,13 @@
-// Estimates the time of a call by each algorithm. The estimate is the same on every rank, because
-// all its inputs are agreed by all ranks:
+// Estimates the time of a call by each algorithm. The inputs of the estimate are equal on all
+// ranks, so the estimate is equal on all ranks:
 //
 //   call + first lane + (lanes - 1) * next lane
 //
-// The first lane takes as long as its longest chain of messages and work that wait for one another.
-// A message takes latency + 2 * message + bytes / rate. Combining takes bytes / reduce_rate. Each
-// further lane takes the work of the busiest resource: a rank, a core that serves several ranks, or
-// the medium that the ranks of a host share (collectives/cost.h, LaneCost).
+// The time of the first lane is its critical path: the longest chain of dependent messages and
+// reductions. A message takes latency + 2 * message + bytes / rate. A reduction takes bytes /
+// reduce_rate. The time of each further lane is the busy time of the busiest resource. A resource
+// is a rank, a core of several ranks, or the medium that the ranks of a host share
+// (collectives/cost.h, LaneCost).
 #pragma once
 
 #include <cstdint>
@@ -19,28 +20,28 @@
 
 namespace entrain {
 
-// The number of lanes of a call that are active at the same time on a rank. The number is lower for
-// a call with scratch, so that the scratch stays in the cache.
+// The number of lanes of a call that are active at the same time on a rank. A call with scratch
+// memory has fewer active lanes, so that the scratch memory stays in the cache.
 constexpr int kWindow = 4, kWindowWithoutScratch = 16;
 int WindowOf(const Schedule& schedule);
 
 // Returns the number of lanes of a call. `bytes`: the size of the larger of its two buffers. The
-// number is chosen so that a message of one lane should stay in the second-level cache. `at_once`:
-// every rank reads messages in the sender's memory, as over shm.
+// messages of one lane should fit in the second-level cache. `at_once`: every rank reads messages
+// from the sender's memory, as over shm.
 int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes, bool at_once);
 
-// How the ranks of a communicator reach each other. All ranks have agreed on these values.
+// The links between the ranks of a communicator. These values are equal on all ranks.
 struct Paths {
   Link inside = Link::kTcpInside;  // the slowest link between two ranks of one host
   // The number of cores of a host. If some hosts have more ranks than cores, this is the smallest
-  // number of cores among those hosts. Otherwise no host has more ranks than this number. 0: the
-  // number is not known, and no host counts as crowded.
+  // number of cores among those hosts. Otherwise no host has more ranks than this number. 0: not
+  // known, and no host counts as crowded.
   int cores = 0;
   Link across = Link::kTcpAcross;                  // the slowest link between two hosts
   LinkSpeed inside_speed = {}, across_speed = {};  // the worst values that the transports report
 };
 
-// How many ranks and hosts a communicator has.
+// The numbers of ranks and hosts of a communicator.
 struct Crowd {
   int ranks = 0, hosts = 0;
   int most = 0;  // the largest number of ranks on one host
@@ -48,12 +49,12 @@ struct Crowd {
   static Crowd Of(absl::Span<const int> hosts);
 };
 
-// Sets `where` to the link, ranks and crowding by which the `choose` lines of a tuning are found
-// for this communicator. Returns false if no such line can apply, because there are several hosts
-// and some of them have several ranks.
+// Sets `where` to the values that select the `choose` lines of a tuning for this communicator.
+// Returns false if no such line can apply. This is the case if there are several hosts and a host
+// has several ranks.
 bool WhereOf(const Crowd& crowd, const Paths& paths, TunedFor* where);
 
-// The costs of a machine, and the figures from which they are computed.
+// The costs of a machine, and the measured values from which the costs are computed.
 struct CostModel {
   LinkFigures inside, across;
   int64_t call_ps = 0;

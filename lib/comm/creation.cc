@@ -16,8 +16,8 @@
 namespace entrain {
 namespace {
 
-// The record that each rank sends to all others in MeetAll. `inside` is the rank's slowest link to
-// ranks of its own host, `across` its slowest link to ranks of other hosts.
+// The record that each rank sends to all other ranks in MeetAll. `inside`: the rank's slowest link
+// to ranks of its own host. `across`: the rank's slowest link to ranks of other hosts.
 struct MeetRecord {
   struct Side {
     uint64_t link;  // a value of the enum Link
@@ -27,7 +27,7 @@ struct MeetRecord {
 };
 
 constexpr absl::string_view kProbe = "probe", kCreating = "creating the communicator";
-// The time limit within which a rank that has failed tells the others.
+// The time limit for a failed rank to tell the other ranks.
 constexpr int64_t kTellNs = 2 * kSecond;
 
 Link LinkOf(Medium medium, bool apart) {
@@ -44,8 +44,8 @@ Link LinkOf(Medium medium, bool apart) {
   return apart ? Link::kTcpAcross : Link::kTcpInside;
 }
 
-// The speed that a rank reports for a side (inside or across) on which it has no links. This speed
-// never makes the result of all ranks slower.
+// If a rank has no links on a side (inside or across), it reports this speed. Worsen with this
+// speed changes nothing.
 constexpr LinkSpeed kFastest{0, 1e9, 1e9};
 
 void Worsen(const MeetRecord::Side& other, MeetRecord::Side* side) {
@@ -59,7 +59,7 @@ bool Known(const MeetRecord::Side& side, Link least, Link most) {
          speed.latency_us >= 0 && speed.latency_us < 1e9 && speed.gbs > 0 && speed.host_gbs > 0;
 }
 
-// Checks the texts that travel in a card.
+// Checks the lengths of the texts that a card contains.
 absl::Status CheckTexts(const CommOptions& options) {
   constexpr size_t kMaxText = 1000;
   for (const auto& [name, text] :
@@ -153,7 +153,8 @@ MeetRecord OwnLinks(CommCore& core, const std::string& host_id) {
   return mine;
 }
 
-// Every two ranks exchange a message with their links. The core then has the figures of all ranks.
+// Every two ranks exchange their MeetRecords. Then sets the core's paths to the slowest links of
+// all ranks.
 absl::Status MeetAll(CommCore& core, const std::string& host_id, const CallOptions& options,
                      StoreMeeting& meeting) {
   // The planner runs kCreate as an all-gather in which every rank sends to every other rank.
@@ -166,7 +167,7 @@ absl::Status MeetAll(CommCore& core, const std::string& host_id, const CallOptio
   call.count = sizeof(mine);
   call.options = options;
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core.Start(call, /*kick=*/true));
-  // No path reports the end of a rank that has not connected yet. So check the meeting during the
+  // If a rank ends before it has connected, no path reports this. So check the meeting during the
   // wait.
   while (!work->Wait(Deadline::After(kLookNs))) {
     absl::Status failed = meeting.Check();
@@ -175,8 +176,9 @@ absl::Status MeetAll(CommCore& core, const std::string& host_id, const CallOptio
       if (Blame blame = BlameOf(failed); blame.rank >= 0 && blame.rank < core.size()) {
         blame.peer_id = core.config().members[static_cast<size_t>(blame.rank)].id;
         failed = WithBlame(std::move(failed), blame);
-        // EndWith would drop the blame if a communicator never ends with the code of `failed`, for
-        // example kFailedPrecondition, or kResourceExhausted of a rank that lacks descriptors.
+        // A communicator never ends with some codes, for example kFailedPrecondition, or
+        // kResourceExhausted of a rank without free descriptors. EndWith drops the blame of an
+        // error with such a code. So change the code first.
         told = WithBlame(absl::Status(FailureWords::CodeHere(failed), failed.message()), blame);
       }
       core.ending().EndWith(told);
@@ -201,8 +203,8 @@ absl::Status MeetAll(CommCore& core, const std::string& host_id, const CallOptio
   return absl::OkStatus();
 }
 
-// Does the part of creation that begins with this rank's card. If this part fails, the caller tells
-// the other ranks.
+// Does the part of creation that begins with the exchange of cards. If it fails, the caller must
+// tell the other ranks.
 absl::StatusOr<std::shared_ptr<Communicator>> Meet(Preparation prepared, StoreMeeting& meeting,
                                                    const Stop& stop) {
   const Card& card = prepared.card;
@@ -224,8 +226,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Meet(Preparation prepared, StoreMe
                       prepared.name, settings.determinism, prepared.generation, settings.probe});
   core->engine().seat().RunInDriver([&] { core->events().Open(); });
   auto comm = std::make_shared<Communicator>(prepared.runtime, core);
-  // In MeetAll every two ranks exchange messages. So a rank that returns from MeetAll can reach all
-  // others.
+  // In MeetAll every two ranks exchange messages. So after MeetAll this rank can reach all other
+  // ranks.
   CallOptions barrier;
   barrier.deadline = stop.deadline;
   barrier.timeout_ns = prepared.limit_ns;
@@ -280,8 +282,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
     return absl::InvalidArgumentError(absl::StrCat("rank: ", options.rank, " is not in [0, ",
                                                    options.size, "), the world's size"));
   }
-  // Count the use before anything can fail on this rank alone, so that a repeated attempt meets the
-  // other ranks' repeated attempts.
+  // Call NextUse before anything can fail on this rank alone. Otherwise, after a failure, this
+  // rank's next attempt would use another key than the next attempts of the other ranks.
   const std::string key = absl::StrCat(
       "entrain/", options.name, "#", options.runtime->NextUse(options.store->url(), options.name));
   const Stop stop{Deadline::After(options.timeout_ns)};
@@ -291,9 +293,9 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
 
 namespace {
 
-// Exchanges the message that the members have compared their results. Rank 0 sends the message, and
-// the newcomer receives it. A newcomer must not begin the agreement earlier. Otherwise it could
-// wait for a silent rank while the members drop the attempt.
+// Rank 0 tells a newcomer that the members have compared their results. Rank 0 sends the message,
+// and the newcomer receives it. A newcomer must not begin the agreement before it has the message.
+// Otherwise the newcomer could wait for a silent rank while the members drop the attempt.
 absl::Status PassOn(Communicator& grown, int peer, const CallOptions& options) {
   uint8_t compared = 1;
   Call call;
@@ -316,11 +318,11 @@ absl::Status ConfirmGrown(Communicator& grown, const Confirmation& confirmation)
   if (grown.rank() >= confirmation.members) {
     ENTRAIN_RETURN_IF_ERROR(PassOn(grown, 0, confirmation.compare));
   }
-  // Rank 0 sends the message even if the attempt has failed, because newcomers wait for it before
-  // they come to the agreement.
+  // Rank 0 sends the message even if the attempt has failed, because newcomers wait for the message
+  // before they take part in the agreement.
   for (int rank = confirmation.members; rank < grown.size() && grown.rank() == 0; ++rank) {
     PassOn(grown, rank, confirmation.compare)
-        .IgnoreError();  // after a lost rank all these calls fail; Agree handles the loss
+        .IgnoreError();  // if a rank is lost, all these calls fail. Agree handles the loss
   }
   if (!agrees) {
     return absl::OkStatus();

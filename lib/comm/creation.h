@@ -22,7 +22,7 @@
 
 namespace entrain {
 
-// Interval at which a rank that waits for others checks whether one of them has failed.
+// The interval at which a waiting rank checks whether another rank has failed.
 constexpr int64_t kLookNs = 50 * kMillisecond;
 
 // The settings that must be equal on all ranks of a communicator.
@@ -32,14 +32,14 @@ struct SharedSettings {
   Determinism determinism = Determinism::kDefault;
   bool probe = false;  // the ranks measure their links when they have connected
 
-  // Returns the text that ranks compare, and that errors show.
+  // Returns the text that ranks compare. Errors also show this text.
   std::string ToText() const;
 };
-// Errors name the option.
+// Errors name the invalid option.
 absl::StatusOr<SharedSettings> SettingsOf(const CommOptions& options);
 SharedSettings SettingsOf(const CoreConfig& config);
 
-// The objects that this rank prepares before it meets the others.
+// The objects that this rank prepares before it joins a meeting.
 struct Preparation {
   std::shared_ptr<Runtime> runtime;
   std::string name;
@@ -48,7 +48,8 @@ struct Preparation {
   int64_t timeout_ns = kDefaultTimeoutNs;  // default of operations
   int64_t limit_ns = kDefaultTimeoutNs;    // time limit of the meeting
   uint64_t generation = 0;
-  int parents = 0;  // number of ranks of the parent; they keep their ranks in the new communicator
+  // Number of ranks of the parent. These ranks keep their numbers in the new communicator.
+  int parents = 0;
 };
 
 // The place of this rank in a meeting.
@@ -56,7 +57,7 @@ struct MeetingSeat {
   std::string key;
   int rank = 0, size = 1;
   std::function<absl::Status()> watch = nullptr;  // see WatchedMeeting; null: nothing to watch
-  bool hurries = false;  // the rank's own time limit is earlier than that of the others
+  bool hurries = false;  // this rank's time limit is earlier than that of the other ranks
 };
 
 // Returns this rank's card. The runtime must have started. kResourceExhausted: no context number is
@@ -64,23 +65,25 @@ struct MeetingSeat {
 absl::StatusOr<Card> MakeCard(Runtime& runtime, const SharedSettings& settings, int rank,
                               const CpuShare& cpus);
 
-// Joins a meeting in the store, and makes the communicator of the ranks that meet there. If this
-// rank fails, or if it was not prepared, the other ranks are told.
+// Joins a meeting in the store, and makes the communicator of the ranks of this meeting. If
+// `prepared` is an error or this function fails, tells the other ranks.
 absl::StatusOr<std::shared_ptr<Communicator>> MeetIn(Store& store, const MeetingSeat& seat,
                                                      absl::StatusOr<Preparation> prepared,
                                                      const Stop& stop);
 
-// The ranks of a grown communicator agree on whether all of them use it. Without this agreement,
-// members that lose a rank while they compare the results of an attempt could decide differently.
+// The arguments of ConfirmGrown. In ConfirmGrown the ranks of a grown communicator agree whether
+// they use it. Without this agreement, members could decide differently if a rank is lost while
+// they compare the results of an attempt.
 struct Confirmation {
-  int members = 0;   // number of ranks that are not newcomers
-  bool well = true;  // on a member: false if it does not know that the attempt succeeded on all
-                     // members
-  // Time limit of the message by which rank 0 tells a newcomer that the members have compared.
+  int members = 0;  // number of ranks that are not newcomers
+  // true on a newcomer. On a member: true if it knows that the attempt succeeded on all members.
+  bool well = true;
+  // Time limit of the message from rank 0 that tells a newcomer that the members have compared
+  // their results.
   CallOptions compare = {};
   int64_t timeout_ns = 0;  // time limit of the agreement
 };
-// Returns OK if all ranks that live use the communicator.
+// Returns OK if all live ranks use the communicator.
 absl::Status ConfirmGrown(Communicator& grown, const Confirmation& confirmation);
 
 }  // namespace entrain

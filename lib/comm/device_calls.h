@@ -1,7 +1,7 @@
 // The interface through which a communicator makes calls on device memory. lib/device/calls
-// implements this interface. lib/comm does not depend on lib/device. So the creator of a runtime
-// passes the function that makes the implementation (RuntimeOptions::device_calls). No other code
-// of lib/comm knows of devices.
+// implements this interface. lib/comm must not depend on lib/device. So the creator of a runtime
+// passes a function that makes the implementation (RuntimeOptions::device_calls). No other code of
+// lib/comm handles devices.
 #pragma once
 
 #include <memory>
@@ -26,23 +26,24 @@ class DeviceCalls {
  public:
   virtual ~DeviceCalls() = default;
   // Starts a call whose buffers are on the device options.device. Returns INVALID_ARGUMENT if a
-  // buffer is not on this device, or if an earlier call used another device. `blocks`: the calling
-  // thread itself waits at once for the end of the call. In this case Start makes no stream wait
-  // for the call.
+  // buffer is not on this device, or if an earlier call used another device. `blocks`: right after
+  // Start, the calling thread waits for the end of the call. In this case Start makes no stream
+  // wait for the call.
   virtual absl::StatusOr<RefPtr<Work>> Start(Call call, bool blocks) = 0;
-  // Allocates all memory, page-locked and other, for `at_once` calls of this size or smaller that
-  // are under way at the same time. Starting these calls then allocates no memory. Sends nothing.
+  // Allocates all memory for `at_once` calls that are under way at the same time and are no larger
+  // than `call`. This includes page-locked memory. The start of these calls then allocates no
+  // memory. Sends nothing.
   virtual absl::Status Reserve(const Call& call, int at_once) = 0;
   // Returns the works of the calls that have started and are not over.
   virtual std::vector<RefPtr<Work>> open() const = 0;
-  // Blocks until the calls under way have failed. Must be called after the communicator has ended,
-  // so that these calls fail soon.
+  // Blocks until the open calls have failed. Must be called after the communicator has ended, so
+  // that these calls fail soon.
   virtual void Close() = 0;
 };
 
-// Makes the DeviceCalls of a communicator. It is called at the first call on device memory.
-// `transports`: the names of transports that the runtime was given, including those for devices.
-// Returns UNIMPLEMENTED, with a message that begins with "memory 1", if the process has no device.
+// Makes the DeviceCalls of a communicator. Called at the first call on device memory. `transports`:
+// the names of the runtime's transports, including the transports for devices. Returns
+// UNIMPLEMENTED, with a message that begins with "memory 1", if the process has no device.
 using DeviceCallsFactory = absl::StatusOr<std::unique_ptr<DeviceCalls>> (*)(
     std::shared_ptr<CommCore> core, absl::Span<const std::string> transports);
 

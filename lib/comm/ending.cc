@@ -50,8 +50,7 @@ void Ending::EndHere(const absl::Status& why, bool leaves) {
 
 void Ending::EndWith(const absl::Status& why) {
   const absl::StatusCode code = words_.CodeHere(why);
-  // If the error does not come from another communicator, only this rank has met it, and the blame
-  // names this rank.
+  // If the error does not come from another communicator, this rank is to blame for it.
   const bool own = code != why.code() || !HasBlame(why);
   end_.Set(WithBlame(absl::Status(code, absl::StrCat(config_.name, ": ended by rank ", config_.rank,
                                                      ": ", why.message())),
@@ -74,7 +73,7 @@ void Ending::Fail(const absl::Status& why) {
   const std::shared_ptr<void> keep = owner_.Keep();
   end_.Set(why);
   if (!engine_.Accepts(config_.context)) {
-    return;  // the communicator has ended before
+    return;  // the communicator has already ended
   }
   const absl::Status first =
       words_.WithEarlierCause(words_.WithMember(status()), engine_.causes().cause());
@@ -96,7 +95,7 @@ void Ending::Conclude(const absl::Status& why, const absl::Status& told) {
   end_.Complete(why);
   TellMembers(why, told);
   // Also tells the members of this process's other communicators, because these communicators may
-  // end as a consequence.
+  // end as a result.
   engine_.causes().Tell(
       absl::StartsWith(told.message(), config_.name) ? told : Annotate(told, config_.name));
   engine_.RevokeContext(config_.context);

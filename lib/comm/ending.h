@@ -1,7 +1,7 @@
 // Ends a communicator, once. Every end with an error goes through the function Conclude. The first
-// error counts (except after EndAsStale). Conclude tells the error to the members and to the peers
-// of the process's other communicators. From then on the engine drops messages of the context, and
-// open calls end with the error.
+// error counts, except that the error of EndAsStale replaces an earlier error. Conclude sends the
+// error to the members, and to the peers of the process's other communicators. From then on the
+// engine drops messages of the context, and open calls end with the error.
 //
 // Thread safety: any thread, except for functions marked [driver].
 #pragma once
@@ -26,7 +26,7 @@ class EndingOwner {
   virtual ~EndingOwner() = default;
   // Returns a reference that keeps the communicator alive.
   virtual std::shared_ptr<void> Keep() = 0;
-  // [driver] Returns true if the member has left by itself. Such a member is told nothing more.
+  // [driver] Returns true if the member has left by itself. No error is sent to such a member.
   virtual bool left(int rank) const = 0;
   // [driver] Ends all open calls, inquiries and votes.
   virtual void EndCalls(const absl::Status& why) = 0;
@@ -42,33 +42,33 @@ class Ending {
   bool ended() const { return end_.ended(); }
   absl::Status status() const { return end_.status(); }
 
-  // Ends the communicator on all ranks, because the caller asks for it. Does not wait.
+  // Ends the communicator on all ranks at the caller's request. Does not wait.
   void Abort(absl::string_view reason);
-  // Ends the communicator on all ranks with an error that only this rank knows. Does not wait.
-  // `leaves`: the user of the communicator also releases it.
+  // Ends the communicator on all ranks because of an error on this rank. Does not wait. `leaves`:
+  // the user also releases the communicator.
   void EndHere(const absl::Status& why, bool leaves = false);
-  // Ends the communicator on all ranks with an error that the user has met elsewhere. Returns when
-  // the other ranks have been told.
+  // Ends the communicator on all ranks because of an error outside this communicator. Returns after
+  // it has told the other ranks.
   void EndWith(const absl::Status& why);
   // Does the same as EndWith for an error of the communicator from which this one was made. Does
   // not wait.
   void EndLike(const absl::Status& why);
 
-  // [driver] Ends the communicator here, and tells the other ranks the error.
+  // [driver] Ends the communicator on this rank, and sends the error to the other ranks.
   void Fail(const absl::Status& why);
-  // [driver] Ends the communicator because the other ranks go on without this one. If the
-  // communicator has ended before, this reason replaces the earlier one.
+  // [driver] Ends the communicator because the other ranks go on without this rank. If the
+  // communicator has already ended, `why` replaces the earlier error.
   void EndAsStale(const absl::Status& why);
-  // [driver] Called when the user releases the communicator. If calls are open, ends them on all
-  // ranks; otherwise leaves without an error. `what` is the phrase for the error: "destroyed the
-  // communicator".
+  // [driver] Must be called when the user releases the communicator. If calls are open, ends them
+  // on all ranks. Otherwise leaves without an error. `what`: a phrase for the error, for example
+  // "destroyed the communicator".
   void Leave(absl::string_view what);
 
  private:
-  // Ends the context with `why`, and tells the other ranks `told`.
+  // Ends the context with `why`, and sends `told` to the other ranks.
   void Conclude(const absl::Status& why, const absl::Status& told);
   void TellMembers(const absl::Status& why, const absl::Status& told);
-  // Returns a blame record that names this rank.
+  // Returns a record that blames this rank.
   Blame Mine(Phase phase) const;
 
   EndingOwner& owner_;

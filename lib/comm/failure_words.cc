@@ -102,7 +102,7 @@ absl::Status FailureWords::Disagreement(CallId call, uint64_t sequence,
   blame.sequence = sequence + 1;
   const std::string tag = blame.tag < 0 ? "" : absl::StrCat(" tag ", blame.tag);
   // If a rank is guilty, the text begins with the smallest party and ends with the majority.
-  // Otherwise the text keeps the order of `parties`.
+  // Otherwise the text has the order of `parties`.
   std::vector<std::string> said;
   for (size_t i = votes.parties.size(); i-- > 0;) {
     const Vote::Party& party = votes.parties[i];
@@ -123,7 +123,8 @@ absl::Status FailureWords::Disagreement(CallId call, uint64_t sequence,
 absl::Status FailureWords::Explain(const CallWork& work, const absl::Status& cause) const {
   const int guilty = work.WaitingFor();
   const bool mismatch = cause.code() == absl::StatusCode::kDataLoss;
-  // This process lacks memory, file descriptors or the like, so the peer is not to blame.
+  // This process lacks a resource, for example memory or file descriptors. So the peer is not to
+  // blame.
   const bool shortage = cause.code() == absl::StatusCode::kResourceExhausted;
   // The other ranks also show this text, so the text must name this rank.
   const std::string does =
@@ -131,7 +132,7 @@ absl::Status FailureWords::Explain(const CallWork& work, const absl::Status& cau
       : shortage ? absl::StrCat("rank ", peers_.rank(), " has no resources for its path to ")
                  : "lost ";
   const std::string who = guilty < 0 ? "" : absl::StrCat(does, peers_.NameOf(guilty), ": ");
-  // A mismatch between two ranks does not show which of the two ranks is wrong, so blame no rank.
+  // A mismatch between two ranks does not show which rank is wrong, so blame no rank.
   Blame blame = mismatch ? BlameFor(&work, -1, Phase::kCheck)
                          : BlameFor(&work, shortage ? peers_.rank() : guilty, Phase::kTransfer);
   blame.sys_errno = BlameOf(cause).sys_errno;
@@ -141,8 +142,8 @@ absl::Status FailureWords::Explain(const CallWork& work, const absl::Status& cau
 
 Blame FailureWords::BlameFor(const CallWork* work, int guilty, Phase phase) const {
   Blame blame;
-  // kCreate is the first call on the paths to the peers, so its failed transfer is a failure to
-  // connect.
+  // kCreate is the first call on the paths to the peers. So if a transfer of kCreate fails, the
+  // rank could not connect.
   const bool creating = work != nullptr && work->call().kind == CallKind::kCreate;
   blame.phase = creating && phase == Phase::kTransfer ? Phase::kConnect : phase;
   blame.generation = generation_;
@@ -168,12 +169,12 @@ Blame FailureWords::BlameHere(const absl::Status& why) const {
   Blame blame = BlameOf(why);
   blame.generation = generation_;
   blame.rank = -1;
-  blame.late.clear();  // numbers of the other communicator's ranks
+  blame.late.clear();  // these are ranks of the other communicator
   blame.late_ranks = 0;
   if (const int rank = blame.peer_id == PeerId{} ? -1 : peers_.RankOf(blame.peer_id); rank >= 0) {
     blame.rank = rank;
-    blame.world_rank =
-        peers_.member(rank).world_rank;  // the other communicator may be of another world
+    // The other communicator may belong to another world.
+    blame.world_rank = peers_.member(rank).world_rank;
   }
   return blame;
 }

@@ -164,8 +164,8 @@ void AddOpen(const FlightLook& look, std::vector<FlightComm::Recorded>* calls) {
       continue;
     }
     if (found == calls->end()) {
-      // Later calls have taken the entry of this call, so the call is older than all calls in the
-      // list.
+      // A later call has overwritten the entry of this call. So this call is older than all calls
+      // in the list.
       FlightEntry entry;
       entry.call = open.call;
       entry.mark = open.mark == 0 ? ~uint64_t{0} : open.mark;
@@ -173,7 +173,7 @@ void AddOpen(const FlightLook& look, std::vector<FlightComm::Recorded>* calls) {
       found = calls->insert(calls->begin(), {entry, {}, {}});
     }
     if (found->entry.state == FlightState::kFailed) {
-      // The time in the entry is that of the failure, not that of open.state.
+      // since_ns is the time of the failure, not the time at which open.state began.
       found->entry.since_ns = open.call.started_ns;
     }
     found->entry.state = open.state;
@@ -195,8 +195,8 @@ FlightComm Describe(const CommCore& core, const FlightLook& look) {
                             member.host_id, std::string(core.transport_to(static_cast<int>(r))),
                             r < look.addresses.size() ? look.addresses[r] : member.address});
   }
-  // A process never uses a context number twice, and all members know the context number of the
-  // first member.
+  // A process never uses a context number twice. All members know the context number of the first
+  // member.
   comm.id = absl::StrCat(comm.members[0].process, "-", config.members[0].context);
   comm.ended = core.ending().status();
   comm.driver_answers = look.answered;

@@ -30,8 +30,8 @@ struct FlightMember {
 struct FlightLook {
   bool answered = false;  // false: the driver has not answered in time
   std::vector<FlightOpen> open = {};
-  // By rank, as errors show them: "shm pid 12". The text of this rank is empty. The array is empty
-  // if the driver has not answered.
+  // By rank, in the form that errors show: "shm pid 12". The text of this rank is empty. If the
+  // driver has not answered, the array is empty.
   std::vector<std::string> addresses = {};
 };
 
@@ -61,12 +61,13 @@ struct FlightDump {
   std::vector<FlightComm> comms;
 };
 
-// Reads the flight recorder of a communicator and adds `look`. Any thread may call it.
+// Reads the flight recorder of a communicator and adds `look`. Any thread.
 FlightComm Describe(const CommCore& core, const FlightLook& look);
-// Merges the calls of `look` into `calls`. A call that has an entry gets its state and open
-// transfers from `look`. A call whose entry was overwritten is inserted at the front. An entry with
-// state kDone is newer than `look`, and stays unchanged. An entry with state kFailed gets the state
-// before the failure, because that state shows for which ranks the call waited.
+// Merges the calls of `look` into `calls`. If a call has an entry, the entry gets the state and the
+// open transfers from `look`. If the entry of a call was overwritten, the call is inserted at the
+// front. An entry with state kDone is newer than `look` and stays unchanged. An entry with state
+// kFailed gets the state before the failure, because that state shows the ranks for which the call
+// waited.
 void AddOpen(const FlightLook& look, std::vector<FlightComm::Recorded>* calls);
 std::string ToJson(const FlightDump& dump);
 

@@ -34,11 +34,11 @@ namespace {
 constexpr int64_t kReaderNs = 2 * kSecond;
 constexpr int kPauseMs = 100;
 
-// The variables of the signal handler. wake_fd is an eventfd that belongs to the process wake_of. A
-// forked child has copies of the handler and of the descriptor, and must not wake its parent.
+// The variables of the signal handler. wake_fd is an eventfd of the process wake_of. A forked child
+// has copies of the handler and of the descriptor, but must not wake its parent.
 //
-// A new descriptor is stored with release order. Wake and the handler load it with acquire order,
-// so that the descriptor exists when they write to it.
+// StartThread stores a new descriptor with release order. Wake and the handler load the descriptor
+// with acquire order. So the descriptor exists when they write to it.
 std::atomic<int> wake_fd{-1};
 std::atomic<pid_t> wake_of{0};
 std::atomic<int> signalled{0};  // the number of a signal that has come; 0: none
@@ -90,8 +90,8 @@ std::string HostName() {
   return name;
 }
 
-// Runs in the driver of one engine. Collects which calls of the engine's communicators are open,
-// and which ranks they wait for.
+// Runs on the driver of one engine. Collects the open calls of the engine's communicators, and the
+// ranks for which these calls wait.
 class LookJob final : public Job {
  public:
   struct Answer {
@@ -113,14 +113,14 @@ class LookJob final : public Job {
   const std::shared_ptr<Answer> answer_;
 };
 
-// Returns, for each core, what its driver reports about the calls under way. A core whose driver
-// does not answer within kDriverNs is missing.
+// Returns the open calls of each core, as reported by its driver. If a driver does not answer
+// within kDriverNs, the result has no entries for its cores.
 std::map<const CommCore*, FlightLook> LookAt(const std::vector<std::shared_ptr<CommCore>>& cores) {
   std::map<const CommCore*, FlightLook> looks;
   std::map<Engine*, std::vector<std::shared_ptr<CommCore>>> by_engine;
   for (const auto& core : cores) {
     if (core->ending().ended()) {
-      looks[core.get()].answered = true;  // an ended communicator has no call under way
+      looks[core.get()].answered = true;  // an ended communicator has no open calls
     } else {
       by_engine[&core->engine()].push_back(core);
     }
@@ -128,7 +128,8 @@ std::map<const CommCore*, FlightLook> LookAt(const std::vector<std::shared_ptr<C
   std::vector<std::pair<Engine*, std::shared_ptr<LookJob::Answer>>> asked;
   for (const auto& [engine, of_engine] : by_engine) {
     asked.emplace_back(engine, std::make_shared<LookJob::Answer>());
-    // The job deletes itself when it has run. A stuck driver may run the job late, or never.
+    // The job deletes itself after it has run. If the driver is stuck, the job may run late or
+    // never.
     engine->seat().Submit(new LookJob(of_engine, asked.back().second));
   }
   const absl::Time until = absl::Now() + absl::Nanoseconds(FlightLog::kDriverNs);
@@ -173,8 +174,8 @@ absl::Status WriteNew(const std::string& path, absl::string_view text) {
   return status;
 }
 
-// Returns the rank for the names of dump files: the world rank of this process in the oldest
-// communicator of `cores`. -1: there is no communicator.
+// Returns the rank that the names of dump files contain: the world rank of this process in the
+// oldest communicator of `cores`. -1: there is no communicator.
 int RankOf(const std::vector<std::shared_ptr<CommCore>>& cores) {
   return cores.empty() ? -1
                        : cores.front()
@@ -326,8 +327,8 @@ absl::StatusOr<std::string> FlightLog::DumpTo(const std::string& path, const Req
   const std::string text = Dump(request);
   const std::string stem = absl::StrCat(directory, "/entrain-flight-", HostName(), "-", getpid(),
                                         "-rank", RankOf(Cores()));
-  // An earlier dump may have this name: one of this process, or of an ended process with the same
-  // pid.
+  // A file of this name may exist: an earlier dump of this process, or a dump of an ended process
+  // with the same pid.
   constexpr int kMostNames = 1000;
   for (int i = 0; i < kMostNames; ++i) {
     const std::string name = absl::StrCat(stem, "-", i, ".json");
@@ -392,7 +393,7 @@ void FlightLog::StartThread() {
     return std::atexit([] {
              // A program may exit right after a failure, so the exit waits until the requested
              // dumps are written. A forked child must not wait, because it has no thread that
-             // writes them. It must not lock mutex_ either: if a thread of the parent held mutex_
+             // writes dumps. It must not lock mutex_ either. If a thread of the parent held mutex_
              // at the fork, mutex_ stays locked in the child.
              if (wake_of.load(std::memory_order_relaxed) != getpid()) {
                return;
@@ -409,7 +410,8 @@ void FlightLog::StartThread() {
 }
 
 void FlightLog::EndThread() {
-  wake_of.store(0, std::memory_order_relaxed);  // from now on no signal or failure wakes the thread
+  // From now on, no signal and no failure wakes the thread.
+  wake_of.store(0, std::memory_order_relaxed);
   stopping_.store(true, std::memory_order_release);
   Wake();
   pthread_join(*std::exchange(thread_, std::nullopt), nullptr);
@@ -470,7 +472,8 @@ void FlightLog::WriteRequests() {
 void FlightLog::AnswerConnections() {
   const auto accepted = AcceptLocal(listener_.get());
   if (!accepted.ok()) {
-    // The process has no free descriptor. The connection still waits, so pause before the next try.
+    // The process has no free descriptor. The connection stays pending, so pause before the next
+    // attempt.
     poll(nullptr, 0, kPauseMs);
     return;
   }

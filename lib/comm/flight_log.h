@@ -1,10 +1,10 @@
-// Dumps of the flight recorders of this process: on a failure, on a signal, for a local socket and
-// for a caller. docs/flight.md describes the settings and the files.
+// Makes the flight dumps of this process: after a failure, on a signal, for a reader at a local
+// socket, and for a caller. docs/flight.md describes the settings and the files.
 //
-// The thread entrain-flight writes all dumps except those that a caller asks for. The first
-// communicator of the process starts the thread, and the end of the last runtime ends it. The
-// thread never waits for an engine's driver for longer than kDriverNs. So a process whose driver is
-// stuck can still write a dump. Such a dump shows the calls, but not the ranks for which they wait.
+// The thread entrain-flight writes all dumps except the dumps for a caller. The first communicator
+// of the process starts the thread. The end of the last runtime ends the thread. The thread waits
+// at most kDriverNs for the drivers. So if a driver is stuck, the process can still write a dump.
+// Such a dump shows the calls, but not the ranks for which the calls wait.
 //
 // Thread safety: any thread, except for functions marked [driver].
 #pragma once
@@ -37,12 +37,11 @@ class CommCore;
 
 class FlightLog {
  public:
-  // The time that a driver has to report which ranks its calls wait for.
+  // The time limit for a driver's report on its open calls.
   static constexpr int64_t kDriverNs = 200 * kMillisecond;
-  // When the process exits, it waits for at most this time until the dumps of failures are written.
+  // When the process exits, it waits at most this time for the dumps of failures.
   static constexpr int64_t kExitNs = kSecond;
-  // The most files that a process writes because of failures, signals, and calls of DumpTo without
-  // a path.
+  // The largest number of files that a process writes in ENTRAIN_FLIGHT_DIR.
   static constexpr int kMostFiles = 16;
 
   // Returns the log of this process. Never destroyed.
@@ -50,35 +49,37 @@ class FlightLog {
 
   // Reads ENTRAIN_FLIGHT_CALLS, _DIR and _SIGNAL. The error names the variable and its value.
   absl::Status Configure() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns how many calls a new communicator keeps. 0: the recorder is off.
+  // Returns the number of calls that the flight recorder of a new communicator keeps. 0: the
+  // recorder is off.
   int calls() const { return calls_.load(std::memory_order_relaxed); }
-  // Retain must be called when a runtime begins, Release when it ends. The last Release waits until
-  // the dumps of failures are written and the thread has ended.
+  // Retain must be called when a runtime begins, and Release when the runtime ends. The last
+  // Release waits until the dumps of failures are written and the thread has ended.
   void Retain() ABSL_LOCKS_EXCLUDED(life_mutex_, mutex_);
   void Release() ABSL_LOCKS_EXCLUDED(life_mutex_, mutex_);
-  // Adds a communicator to the dumps. Starts the thread, if there is a runtime and the thread does
-  // not run yet.
+  // Adds a communicator to the dumps. If there is a runtime and the thread does not run yet, starts
+  // the thread.
   void Add(const std::shared_ptr<CommCore>& core) ABSL_LOCKS_EXCLUDED(life_mutex_, mutex_);
-  // [driver] Must be called when the communicator ends because of a failure, before the
-  // communicator's calls end. Requests a dump if the settings ask for one.
+  // [driver] Must be called when the communicator ends because of a failure, before its calls end.
+  // If the settings ask for a dump, requests a dump.
   void OnFailure(const CommCore& core) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Returns the JSON text of all communicators of this process. Blocks for at most about kDriverNs.
-  // The driver must not call it. `why`: the reason of the dump.
+  // Returns a dump of all communicators of this process, as JSON text. Blocks for at most about
+  // kDriverNs. Must not be called on the driver. `why`: the reason of the dump.
   std::string Dump(absl::string_view why) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Writes a dump to a new file. `path` empty: a file in ENTRAIN_FLIGHT_DIR. Returns the file.
-  // kFailedPrecondition: the file exists, or ENTRAIN_FLIGHT_DIR is not set. kResourceExhausted:
-  // this process has written kMostFiles files in ENTRAIN_FLIGHT_DIR, or no file name is free there.
+  // Writes a dump to a new file. `path` empty: a file in ENTRAIN_FLIGHT_DIR. Returns the path of
+  // the file. kFailedPrecondition: the file exists, or ENTRAIN_FLIGHT_DIR is not set.
+  // kResourceExhausted: this process has written kMostFiles files in ENTRAIN_FLIGHT_DIR, or no file
+  // name is free there.
   absl::StatusOr<std::string> DumpTo(const std::string& path, absl::string_view why)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // A dump to be written by the thread.
+  // A dump that the thread must write.
   struct Request {
     std::string why;
-    // The communicator that has ended, and its calls at that time. Null: none.
+    // The communicator that has ended, or null.
     std::shared_ptr<const CommCore> ended;
-    FlightLook look;
+    FlightLook look;  // the calls of `ended` when it ended
   };
 
   FlightLog() = default;
@@ -86,7 +87,8 @@ class FlightLog {
   absl::StatusOr<std::string> DumpTo(const std::string& path, const Request& request)
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::shared_ptr<CommCore>> Cores() ABSL_LOCKS_EXCLUDED(mutex_);
-  // In a child that was forked, forgets the parent's runtimes, communicators and thread.
+  // In a forked child process, removes the parent's runtimes, communicators and thread from this
+  // object.
   void ForgetParent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(life_mutex_) ABSL_LOCKS_EXCLUDED(mutex_);
   void StartThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(life_mutex_) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(life_mutex_) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -97,7 +99,7 @@ class FlightLog {
   void Wake();
 
   std::atomic<int> calls_{FlightRecorder::kDefaultCalls};
-  // Changed only while the thread does not run.
+  // listener_ is changed only while the thread does not run.
   Fd listener_;
   std::atomic<bool> stopping_{false};
 

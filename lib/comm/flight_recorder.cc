@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kTicketShift = 48, kStateShift = 44;
 constexpr uint64_t kTimeMask = (uint64_t{1} << kStateShift) - 1;
-constexpr int kAttempts = 4;  // how often a reader tries to copy an entry that is being written
+constexpr int kAttempts = 4;  // attempts of a reader to copy an entry that is being written
 
 uint64_t MaskOf(int calls) {
   return calls <= 0 ? 0 : std::bit_ceil(static_cast<uint64_t>(std::max(calls, 2))) - 1;
@@ -72,7 +72,7 @@ uint64_t FlightRecorder::Begin(const FlightCall& call) {
   }
   const uint64_t ticket = submitted_next_.fetch_add(1, std::memory_order_relaxed);
   Entry& entry = submitted_[ticket & mask_];
-  // A later call may have taken the entry already, if this thread was stopped after it had taken
+  // A later call may already have overwritten the entry, if this thread was delayed after it took
   // its ticket.
   uint64_t version = entry.version.load(std::memory_order_relaxed);
   if (version % 2 != 0 || version > 2 * ticket ||
@@ -97,8 +97,8 @@ void FlightRecorder::Enter(uint64_t mark, FlightState state, int64_t now_ns) {
   std::atomic<uint64_t>& word = submitted_[(mark - 1) & mask_].state;
   uint64_t before = word.load(std::memory_order_relaxed);
   if (before >> kTicketShift == next >> kTicketShift) {
-    // Fails only if a later call has just taken the entry. Only the driver and Begin change this
-    // word.
+    // Fails only if a later call has just overwritten the entry, because only the driver and Begin
+    // change this word.
     word.compare_exchange_strong(before, next, std::memory_order_relaxed);
   }
 }
@@ -165,8 +165,8 @@ FlightRecorder::Found FlightRecorder::ReadSubmitted(uint64_t ticket) const {
 FlightRecorder::Found FlightRecorder::ReadInlined(uint64_t ticket) const {
   Found found;
   Copy(inlined_[ticket & mask_], &found.entry, &found.state);
-  // The ticket `ticket + mask_ + 1` uses the same entry. Once that ticket is the next one, its call
-  // may have begun to overwrite the entry.
+  // The call with the ticket `ticket + mask_ + 1` uses the same entry. When inlined_next_ is that
+  // ticket, the driver may have begun to overwrite the entry.
   return inlined_next_.load(std::memory_order_relaxed) <= ticket + mask_ ? found : Torn();
 }
 
@@ -175,9 +175,9 @@ std::vector<FlightEntry> FlightRecorder::Read() const {
   if (!on()) {
     return all;
   }
-  // A call that the inline path hands over is only in the ring of submitted calls. So the two rings
-  // may be read in any order. The oldest entry of the inline path is left out, because the inline
-  // path may be overwriting it.
+  // If the inline path gives a call to an executor, the call is only in the ring of submitted
+  // calls. So the two rings may be read in any order. The oldest inline entry is left out, because
+  // the driver may be overwriting it.
   std::vector<Found> inlined;
   const uint64_t inlined_next = inlined_next_.load(std::memory_order_acquire);
   for (uint64_t t = inlined_next - std::min(inlined_next, mask_); t < inlined_next; ++t) {

@@ -10,7 +10,7 @@
 namespace entrain {
 
 // Returns the name of the socket of the process `pid`. The process sends one dump (docs/flight.md)
-// over each connection and closes it.
+// over each connection and then closes the connection.
 inline std::string FlightSocketName(int64_t pid) {
   return absl::StrCat("entrain-flight-", pid);
 }

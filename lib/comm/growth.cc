@@ -1,25 +1,24 @@
-// Implements Communicator::Grow, by which the members of a communicator take in newcomers.
-// joining.cc is the side of the newcomers. applications.h has the keys and the records in the
-// store.
+// Implements Communicator::Grow: the members of a communicator take newcomers in. joining.cc is the
+// code of the newcomers. applications.h has the keys and the records in the store.
 //
 // The steps of a call (members: the ranks of the old communicator):
 //   1 The members compare their options (an all-gather).
 //   2 Rank 0 collects newcomers from the store.
-//   3 Rank 0 broadcasts the number of newcomers. If there are none, the call is over.
+//   3 Rank 0 broadcasts the number of newcomers. If the number is 0, the call is over.
 //   4 Attempt: the members and the newcomers meet in the store and connect, as when a communicator
 //     is created.
 //   5 The members tell each other the result of the attempt (an all-gather over the old
 //     communicator).
-//   6 If the attempt succeeded on all members, the members and the newcomers agree over the new
-//     communicator to use it. The call is over.
+//   6 If the attempt succeeded on all members, all ranks of the new communicator agree to use it.
+//     They use the new communicator for this agreement. The call is over.
 //   7 If the attempt failed, all members drop the new communicator. If newcomers are to blame,
-//     rank 0 refuses these newcomers, and the members go on at step 3. Otherwise the call fails.
+//     rank 0 refuses these newcomers, and the members continue at step 3. Otherwise the call fails.
 //
-// Each failed attempt that is repeated removes at least one newcomer, so the attempts are bounded.
+// Before each further attempt, rank 0 refuses at least one newcomer. So the number of attempts is
+// bounded.
 //
-// A failure of a newcomer does not harm the old communicator. The time limits of the calls on the
-// old communicator are long enough for every member, whatever the newcomers do (see
-// Growth::Limits).
+// A failure of a newcomer does not harm the old communicator. The time limits are chosen so that
+// newcomers cannot make a call on the old communicator time out (see Growth::Limits).
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -63,8 +62,8 @@ std::string Read(const Text& from) {
 // The message that rank 0 broadcasts before an attempt.
 struct Word {
   int32_t code = ENTRAIN_OK;  // an error of rank 0, which ends the call on all ranks
-  int32_t newcomers = 0;      // 0: none, the call is over
-  uint64_t call = 0;          // rank 0's number of the call of Grow, for GrowKeys::Base
+  int32_t newcomers = 0;      // 0: the call is over
+  uint64_t call = 0;          // number of the call of Grow in rank 0's process, for GrowKeys::Base
   Text text{};
 };
 
@@ -89,10 +88,10 @@ class Growth {
   absl::StatusOr<std::shared_ptr<Communicator>> Run();
 
  private:
-  // The time limits of one call. The wait for newcomers begins when the ranks have agreed on their
-  // wishes. The timeout begins when the wait for newcomers ends. A quarter of the timeout is for
-  // the store, a half is for attempts, and a quarter is for the exchange of outcomes. So a newcomer
-  // never makes a rank miss the time limit of a call on the old communicator.
+  // The time limits of one call. The wait for newcomers begins when the ranks have compared their
+  // options (Wish). The timeout begins when the wait for newcomers ends. One quarter of the timeout
+  // is for the store, one half for attempts, and one quarter for the exchange of outcomes. So a
+  // newcomer cannot make a call on the old communicator time out.
   struct Limits {
     int64_t attempt_ns = 0;
     Deadline wait, collect, last_attempt, all;
@@ -112,11 +111,11 @@ class Growth {
   // error if the attempt failed and no newcomer is to blame.
   absl::StatusOr<std::set<int>> Compare(const absl::Status& made, int newcomers);
   void Dismiss(const std::set<int>& culprits);
-  // Agrees with all ranks of `grown` whether they use it. Returns OK if they do. `well`: this rank
-  // knows that the attempt succeeded on all members.
+  // Agrees with all ranks of `grown` whether to use it. Returns OK if they use it. `well`: this
+  // rank knows that the attempt succeeded on all members.
   absl::Status Conclude(Communicator& grown, int attempt, bool well);
   // Tells the newcomers that `attempt` was the last attempt. If a newcomer missed the agreement
-  // because a rank was lost, it applies again.
+  // because a rank was lost, the newcomer then applies again.
   void Finish(int attempt);
   Roster NewRoster() const;
 
@@ -128,7 +127,7 @@ class Growth {
   int64_t timeout_ns_ = 0;
   Limits limits_;
   std::shared_ptr<Store> store_;
-  std::string reason_;     // the error of the last failed attempt, from one rank
+  std::string reason_;     // the error of one rank in the last failed attempt
   bool compared_ = false;  // this rank knows the outcomes of the last attempt on all members
   // Rank 0 only:
   uint64_t call_ = 0;
@@ -253,8 +252,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Growth::Attempt(int attempt, const
   const Stop stop{Deadline::After(limits_.attempt_ns)};
   ENTRAIN_RETURN_IF_ERROR(OpenStore(stop));
   const std::string base = GrowKeys(name_).Base(config_.members[0].id, word.call);
-  // If a newcomer has died before it came to the meeting, only rank 0 learns this (intake_). If a
-  // member has died, only the old communicator reports this.
+  // If a newcomer dies before it comes to the meeting, only rank 0 learns this (intake_). If a
+  // member dies, only the old communicator reports this.
   const auto watch = [this] {
     const absl::Status ended = comm_.status();
     return ended.ok() && intake_ != nullptr ? intake_->Check() : ended;
@@ -279,7 +278,8 @@ absl::StatusOr<std::set<int>> Growth::Compare(const absl::Status& made, int newc
   ENTRAIN_RETURN_IF_ERROR(Gather(&mine, all.data(), sizeof(mine), Limited()));
   compared_ = true;
   std::set<int> culprits;
-  // The first rank that blames a newcomer. If no rank blames one: the first rank with an error.
+  // The first rank that blames a newcomer. If no rank blames a newcomer: the first rank with an
+  // error.
   int failed = -1;
   for (int rank = 0; rank < comm_.size(); ++rank) {
     const Outcome& one = all[static_cast<size_t>(rank)];
@@ -317,7 +317,7 @@ void Growth::Dismiss(const std::set<int>& culprits) {
   if (intake_ == nullptr) {
     return;
   }
-  // Refuse lowers the ranks of all later newcomers by one, so the highest rank comes first.
+  // Refuse lowers the ranks of all later newcomers by one, so refuse the highest rank first.
   for (auto rank = culprits.rbegin(); rank != culprits.rend(); ++rank) {
     intake_->Refuse(
         *rank, absl::FailedPreconditionError(absl::StrCat(
@@ -342,8 +342,8 @@ absl::Status Growth::Conclude(Communicator& grown, int attempt, bool well) {
 void Growth::Finish(int attempt) {
   const Stop stop{Deadline::After(limits_.attempt_ns)};
   intake_->Finish(stop);
-  // Publishes an empty roster for the next attempt. A newcomer that the agreement has left out
-  // waits for this roster, does not find itself on it, and applies again.
+  // Publishes an empty roster for the next attempt. If the agreement has left out a newcomer, the
+  // newcomer waits for this roster. It does not find itself on the roster, and applies again.
   intake_->Announce(attempt + 1, NewRoster(), stop).IgnoreError();
 }
 
@@ -377,8 +377,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Growth::Run() {
       }
     }
     if (made.ok()) {
-      // EndWith returns when it has told all other ranks. The newcomers must be told, because they
-      // wait for a message over this communicator.
+      // EndWith returns after it has told all other ranks. The newcomers must be told, because they
+      // wait for a message over the new communicator.
       (*made)->EndWith(absl::AbortedError(culprits.ok() ? reason_ : culprits.status().message()));
     }
     ENTRAIN_RETURN_IF_ERROR(culprits.status());

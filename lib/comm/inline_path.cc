@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kMaxKeptScratch = 64 << 10;
 
-// Adds to a counter that only the driver changes, so the addition need not be atomic.
+// Adds to a counter. The driver is the only writer, so load and store need not be one atomic
+// operation.
 void Add(std::atomic<uint64_t>& sum, int64_t more) {
   sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
             std::memory_order_relaxed);
@@ -59,8 +60,8 @@ std::optional<absl::Status> InlinePath::Run(const Call& call) {
   if (!MayTry(call) || !seat_.TakeIfQuiet()) {
     return std::nullopt;
   }
-  // Must be read before Admit. If Forget is called during Admit, the plan may be out of date.
-  // Because of the older number, the cache then does not use the plan again.
+  // Must be read before Admit. If Forget is called during Admit, the plan may be out of date. The
+  // plan then has an older number in the cache, so the cache does not use it again.
   const uint64_t made = plans_made();
   pool_.Give(std::move(scratch_));
   Admitted admitted;
@@ -89,7 +90,7 @@ bool InlinePath::ReserveScratch(int64_t bytes) {
   pool_.Give(std::move(scratch_));
   absl::StatusOr<OwnedBuffer> taken = pool_.Take(bytes);
   if (!taken.ok()) {
-    return false;  // the caller goes on to Run, and Admit returns the error
+    return false;  // the caller then calls Run, and Admit returns the error
   }
   scratch_ = *std::move(taken);
   return true;

@@ -10,9 +10,9 @@
 namespace entrain {
 namespace {
 
-// How much later than promised an answer may come.
+// The time by which an answer may be later than the peer has promised.
 constexpr int64_t kSlackNs = 100 * kMillisecond;
-// The longest time that a peer may make us wait for more of its answer.
+// The longest extra time that a peer may request for its answer.
 constexpr int64_t kLongestMoreNs = 2 * kSecond;
 
 }  // namespace
@@ -42,8 +42,9 @@ void Inquiry::Expire(CallWork* work, int64_t now_ns) {
     return;
   }
   // Only one inquiry runs at a time. If an inquiry about another expired call is under way, Expire
-  // is called again for this call when that inquiry is over. An inquiry for callers of FindOut is
-  // stopped. But if it is about this call, it continues as the inquiry of this rank.
+  // is called again for this call after that inquiry. If an inquiry for callers of FindOut is under
+  // way and is about another call, stop it. If it is about this call, it becomes the inquiry of
+  // this rank.
   if (AsksForOthers() && work != asked_) {
     membership_.OnFinished();
   }
@@ -52,10 +53,10 @@ void Inquiry::Expire(CallWork* work, int64_t now_ns) {
 
 bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
   const Wiring& wiring = work->wiring();
-  // Only the peer of a send or receive knows about the message. The other members are asked about
-  // kPing, which shows only whether they answer. A receive that waits in a line (call_funnel.h) has
-  // no number yet. The query to each peer then names that peer's next message. This is correct,
-  // because no message has come for an earlier receive of the line either.
+  // For a send or receive, only the peer knows the message. The query to the other members is about
+  // kPing, which tests whether they answer. A receive in a line (call_funnel.h) has no number yet.
+  // Its query to each peer names the peer's next message. This is correct, because no message has
+  // come for an earlier receive of the line.
   const auto query = membership_.OnExpired(
       wiring.point_to_point ? CallFunnel::kPing : CallId{wiring.user_tag, wiring.call_number},
       now_ns, answer_ns + 2 * peers_.SlowestRoundTrip());
@@ -145,7 +146,7 @@ void Inquiry::OnLost(int rank, const absl::Status& why) {
   if (!membership_.losing()) {
     lost_why_ = why;
   }
-  // If the peer has reported why it may end, no better reason will come, so do not wait.
+  // If the peer has already reported an error, no better reason will come, so do not wait.
   const bool told = !owner_.CauseOf(rank).ok();
   membership_.OnLost(rank, clock_.Now(),
                      told ? 0 : Membership::kGraceNs + peers_.SlowestRoundTrip());
@@ -187,7 +188,7 @@ Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verd
   const bool answers = verdict.answer != Answer::kNone;
   const bool from_any = message && work.peer() < 0 && peers_.size() > 2;
   if (from_any && answers && !verdict.late.empty()) {
-    // Each of the late ranks might have sent the message.
+    // Each of the late ranks could be the missing sender.
     finding.awaited = -1;
     finding.blame = words_.BlameFor(&work, -1, Phase::kTransfer);
     finding.reason = absl::StrCat("nothing has come from ", words_.RankList(verdict.late));
@@ -197,7 +198,7 @@ Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verd
     finding.reason = "it has not made the matching call";
   }
   const auto member = static_cast<size_t>(verdict.guilty);
-  // A member that has left may have left because of a failure that it has reported before.
+  // If a member has left, the reason may be a failure that the member has reported before.
   const absl::Status excuse =
       verdict.answer == Answer::kExcused
           ? excuses_[member]

@@ -1,6 +1,6 @@
-// Finds the rank that holds up a call whose deadline has passed, and the rank to blame for a lost
-// path. Inquiry asks the members and keeps their answers. The class Membership decides. Inquiry
-// then puts the verdict into words.
+// Finds the rank to blame in two cases: the deadline of a call has passed, or the path to a member
+// is lost. Inquiry asks the members and keeps their answers. Membership decides. Inquiry then
+// reports the verdict in an error.
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -26,10 +26,10 @@ namespace entrain {
 class InquiryOwner {
  public:
   virtual ~InquiryOwner() = default;
-  // Returns the status with which the member's process has reported that one of its communicators
-  // ended, since this communicator was opened. OK: no report.
+  // Returns the status with which the member's process has reported the end of one of its
+  // communicators. Reports from before this communicator was opened do not count. OK: no report.
   virtual absl::Status CauseOf(int rank) const = 0;
-  // Makes the driver flush sent messages to the peers before it leaves its seat.
+  // Makes the driver flush sent messages to the peers before the thread stops being the driver.
   virtual void NeedFlush() = 0;
   // Ends the communicator.
   virtual void Fail(const absl::Status& why) = 0;
@@ -40,48 +40,50 @@ class Inquiry {
   // See ContextOwner::FindOut.
   using HeldUpBy = absl::AnyInvocable<void(const absl::Status& why)>;
 
-  // All arguments must exist at every call. The destructor does not use them.
+  // All arguments must exist during every call of a member function. The destructor does not use
+  // them.
   Inquiry(InquiryOwner& owner, const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
           const FailureWords& words, const Clock& clock);
 
   // ---- Questions
-  // Must be called when the call's deadline has passed. Asks all members about the call, unless
-  // they are being asked about another call.
+  // Must be called when the call's deadline has passed. If a function of the caller on this rank
+  // holds up the call, ends the communicator at once. Otherwise asks all members about the call,
+  // unless an inquiry about another expired call is under way.
   void Expire(CallWork* work, int64_t now_ns);
-  // Called when a rank of another communicator waits for this rank. Calls `then` with the reason
-  // why the oldest call of this communicator is held up. Returns the time by which `then` is
-  // called.
+  // Must be called when a rank waits for this rank in another communicator. Later calls `then` with
+  // the reason why the oldest call of this communicator cannot finish. Returns the latest time of
+  // this call.
   Deadline FindOut(HeldUpBy then);
-  // Takes a member's answer. Returns true if OnTick has something to do.
+  // Handles a member's answer. Returns true if OnTick must be called.
   bool OnAnswer(const Endpoint& from, int rank, Reader& reader);
   // Must be called when the call has ended without a verdict.
   void OnFinished(const CallWork* work);
-  // Must be called when the communicator ends because of `why`, before its calls end. Forgets the
-  // call that is being asked about, and gives `why` to the callers of FindOut.
+  // Must be called when the communicator ends because of `why`, before its calls end. Stops the
+  // inquiry, and gives `why` to the callers of FindOut.
   void Stop(const absl::Status& why);
 
   // ---- Members that go
   bool left(int rank) const { return membership_.left(rank); }
   void OnLeft(int rank) { membership_.OnLeft(rank); }
-  // Must be called when the path to a member broke. The verdict then waits a moment, because a
-  // better reason may arrive.
+  // Must be called when the path to a member is lost. The verdict comes after a short delay,
+  // because a better reason may arrive.
   void OnLost(int rank, const absl::Status& why);
-  // Takes a member's message that its caller could not start a call.
+  // Handles a member's message that it could not start a call.
   void OnRefused(int rank, Reader& reader);
   // Returns the status with which the communicator ends after the path to the member was lost.
   absl::Status Loss(int rank, const absl::Status& path) const;
 
   // ---- Time
-  // Returns true while members are being asked about a call of this rank that has expired. If more
-  // calls expire meanwhile, the members are asked about these calls afterwards.
+  // Returns true while an inquiry about an expired call of this rank is under way. If another call
+  // expires during the inquiry, the inquiry about that call begins afterwards.
   bool busy() const { return membership_.inquiring() && !AsksForOthers(); }
   Deadline next_tick() const { return membership_.next_tick(); }
   // If there is a verdict, ends the communicator or answers the callers of FindOut.
   void OnTick(int64_t now_ns);
 
  private:
-  // Returns true if an inquiry is under way and only callers of FindOut need it, because the
-  // deadline of the call in question has not passed.
+  // Returns true if an inquiry is under way only for callers of FindOut. The deadline of the call
+  // in question has then not passed.
   bool AsksForOthers() const;
   // Asks the members about the call. Returns false if an inquiry about another call is under way.
   bool Ask(CallWork* work, int64_t now_ns, int64_t answer_ns);
@@ -90,10 +92,10 @@ class Inquiry {
   Finding FindingOf(const CallWork& work, const Membership::Verdict& verdict) const;
   // Returns the finding for a call that all ranks have started.
   Finding FindingOfNobody(const CallWork& work, Finding finding) const;
-  // Returns true if the refusal explains why this rank waits: an open call waits for `rank`, and
-  // `rank` has refused that call. If no call is open, returns true if this rank has not started the
-  // refused call either. Returns false if all open calls are later ones, because `rank` has then
-  // made the refused call successfully.
+  // Returns true if the refusal explains why this rank waits: `rank` has refused a call that is
+  // open on this rank. If no call is open, returns true if the refused call is a collective that
+  // this rank has not started either. Returns false if all open calls are later than the refused
+  // call, because `rank` has then made the refused call after all.
   bool IsDue(int rank, const Refusal& refusal) const;
 
   InquiryOwner& owner_;
@@ -103,12 +105,11 @@ class Inquiry {
   const FailureWords& words_;
   const Clock& clock_;
   Membership membership_;
-  absl::Status lost_why_;                  // the reason of the path loss about which membership_
-                                           // decides
-  CallWork* asked_ = nullptr;              // the call that membership_ inquires about
-  std::vector<absl::Status> excuses_;      // by rank, from its answer
-  std::vector<HeldUpBy> those_who_asked_;  // wait for the verdict about asked_
-  std::vector<Refusal> refusals_;          // by rank, its last refusal
+  absl::Status lost_why_;                  // the error of the lost path (Membership::losing)
+  CallWork* asked_ = nullptr;              // the call of the inquiry
+  std::vector<absl::Status> excuses_;      // by rank, from the rank's answer
+  std::vector<HeldUpBy> those_who_asked_;  // callers of FindOut that wait for the verdict
+  std::vector<Refusal> refusals_;          // by rank, the rank's last refusal
 };
 
 }  // namespace entrain

@@ -1,9 +1,9 @@
-// Communicator::Join: the newcomer's side of Grow. applications.h has the keys and records,
-// growth.cc the members' side.
+// Implements Communicator::Join: a newcomer joins a communicator whose members call Grow
+// (growth.cc). applications.h has the keys and the records in the store.
 //
 // The newcomer applies, waits for an invitation, answers it, and takes part in attempts until one
-// succeeds. The members may drop the newcomer for a reason that does not lie in the newcomer (a
-// member has died, too few newcomers came). The newcomer then applies again, until its time is up.
+// succeeds. The members may drop the newcomer although it is not at fault, for example if a member
+// has died or too few newcomers came. The newcomer then applies again, until its time limit.
 #include <algorithm>
 #include <utility>
 
@@ -20,12 +20,12 @@
 namespace entrain {
 namespace {
 
-// The time limit for asking the store why no member has taken the newcomer in.
+// The time limit of the query to the store in TimeIsUp.
 constexpr int64_t kAskNs = 200 * kMillisecond;
 // The interval at which a waiting newcomer checks whether a member has taken its ticket. A member
 // that has taken a ticket joins the ticket's meeting within milliseconds.
 constexpr int64_t kLookAtTicketsNs = kSecond;
-constexpr size_t kMemberRank = 0, kNewcomerRank = 1;  // in the meeting of two
+constexpr size_t kMemberRank = 0, kNewcomerRank = 1;  // in the meeting of two processes
 
 absl::Status AboutJoin(const absl::Status& status, Phase phase) {
   Blame blame = BlameOf(status);
@@ -48,18 +48,19 @@ class Joining {
 
  private:
   using Made = absl::StatusOr<std::shared_ptr<Communicator>>;
-  // Applies once. Null: the application failed because of other processes, and `last_` has the
-  // reason.
+  // Applies once. Returns null if the application failed because of other processes. `last_` is
+  // then the reason.
   Made Apply();
   // Waits until a member has joined the meeting of the application.
   absl::StatusOr<std::vector<Parts>> AwaitInvitation(StoreMeeting& application, int64_t ticket);
-  // Returns null, or the error if it is final.
+  // Returns the error if it is final. Otherwise sets last_ and returns null.
   Made Again(const absl::Status& why);
   Made TakePart(StoreMeeting& application, int64_t ticket, const std::string& base);
   absl::StatusOr<Preparation> Prepare(const Roster& roster, int rank) const;
   Made Attempt(StoreMeeting& application, const std::string& base, int attempt,
                const Roster& roster, int rank);
-  // Returns the error of a newcomer whose time is up. The error says what was missing.
+  // Returns the error for a newcomer after its time limit. The error names the event that was
+  // missing.
   absl::Status TimeIsUp() const;
 
   const JoinOptions& options_;
@@ -87,7 +88,8 @@ Joining::Made Joining::Run() {
 }
 
 Joining::Made Joining::Again(const absl::Status& why) {
-  // A timeout without blame is that of this call. The timeouts of other ranks carry blame.
+  // If a timeout has no blame, it is the timeout of this call. The timeouts of other ranks have
+  // blame.
   if (absl::IsDeadlineExceeded(why) && !HasBlame(why)) {
     return TimeIsUp();
   }
@@ -125,10 +127,10 @@ Joining::Made Joining::Apply() {
 }
 
 // A member may take a ticket from the counter and die before it joins the ticket's meeting. No
-// other member looks at this application again, so the newcomer itself must notice this case.
+// other member reads this application, so the newcomer itself must detect this case.
 absl::StatusOr<std::vector<Parts>> Joining::AwaitInvitation(StoreMeeting& application,
                                                             int64_t ticket) {
-  bool passed = false;  // the ticket had already been taken at the last look
+  bool passed = false;  // a member had already taken the ticket at the previous check
   while (true) {
     const Stop slice{std::min(stop_.deadline, Deadline::After(kLookAtTicketsNs)), stop_.cancelled};
     auto table = application.Wait(slice);
@@ -186,7 +188,8 @@ Joining::Made Joining::Attempt(StoreMeeting& application, const std::string& bas
   const Deadline limit = Deadline::After(roster.limit_ns);
   const bool hurries = stop_.deadline < limit;
   const Stop stop{hurries ? stop_.deadline : limit, stop_.cancelled};
-  // Rank 0 may die before it comes to the meeting.
+  // Rank 0 may die before it comes to the meeting of the attempt. The meeting of the application
+  // reports this.
   const auto watch = [&application] { return application.Check(); };
   ENTRAIN_ASSIGN_OR_RETURN(auto comm, MeetIn(store_,
                                              {.key = GrowKeys::Attempt(base, attempt),
@@ -196,7 +199,7 @@ Joining::Made Joining::Attempt(StoreMeeting& application, const std::string& bas
                                               .hurries = hurries},
                                              Prepare(roster, rank), stop));
   // The members compare the results of the attempt. Then all ranks agree to use the communicator,
-  // or the members end it.
+  // or the members end the communicator.
   Confirmation confirmation{.members = roster.members, .timeout_ns = roster.limit_ns};
   confirmation.compare.deadline = stop_.deadline;
   confirmation.compare.timeout_ns = options_.wait_ns;

@@ -16,8 +16,8 @@
 namespace entrain {
 namespace {
 
-// The environment variables of one launcher. Null: the launcher has no such variable. Of several
-// variables for a size, the first variable that is set counts.
+// The environment variables of one launcher. Null: the launcher has no such variable. If a size has
+// several variables, the first variable that is set counts.
 struct Kind {
   const char* name;
   const char* rank;
@@ -76,7 +76,8 @@ absl::StatusOr<std::optional<int>> Integer(const EnvLookUp& env, const char* nam
 
 constexpr int kMost = 1 << 24;  // the largest rank or size that a variable may have
 
-// Returns the first of `names` that is set, and writes that name to `*used`.
+// Returns the value of the first variable of `names` that is set. Writes the variable's name to
+// `*used`.
 absl::StatusOr<std::optional<int>> FirstInteger(const EnvLookUp& env,
                                                 const std::vector<const char*>& names,
                                                 const char** used) {
@@ -90,9 +91,9 @@ absl::StatusOr<std::optional<int>> FirstInteger(const EnvLookUp& env,
   return std::optional<int>();
 }
 
-// Returns true if the variable may have different values on different hosts. Each torchrun agent
-// counts only the restarts that it has begun itself. So the agents of several hosts may have
-// different counts for the same start of the job.
+// Returns true if the variable may have different values on different hosts. A torchrun agent
+// counts only its own restarts. So for one start of the job, the agents of several hosts may have
+// different counts.
 bool DiffersByHost(const EnvLookUp& env, const char* name) {
   const auto agents = env("GROUP_WORLD_SIZE");
   return std::strcmp(name, "TORCHELASTIC_RESTART_COUNT") == 0 && agents.value_or("1") != "1";
@@ -121,8 +122,8 @@ bool InSlurmStep(const EnvLookUp& env) {
 }
 
 // Returns an error if this process is a Slurm batch script. Outside a step, Slurm gives the script
-// the variables of task 0 of N tasks, but starts only this one process. The process would wait
-// forever for the other ranks.
+// the variables of task 0 of N tasks, but starts only one process. This process would wait forever
+// for the other ranks.
 absl::Status CheckSlurmStep(const EnvLookUp& env, int size) {
   if (size > 1 && !InSlurmStep(env)) {
     return absl::FailedPreconditionError(
@@ -133,8 +134,8 @@ absl::Status CheckSlurmStep(const EnvLookUp& env, int size) {
   return absl::OkStatus();
 }
 
-// Returns the error for a process with RANK and without LOCAL_RANK. Some Kubernetes operators (for
-// example Kubeflow's) set RANK to the number of the node, and WORLD_SIZE to the count of nodes.
+// Returns the error for a process that has RANK but not LOCAL_RANK. Some Kubernetes operators, for
+// example Kubeflow's, set RANK to the index of the node and WORLD_SIZE to the number of nodes.
 absl::Status CheckTorchLocalRank(int rank, int size) {
   return absl::InvalidArgumentError(absl::StrCat(
       "RANK=", rank, " and WORLD_SIZE=", size,
@@ -201,8 +202,8 @@ bool IsSlurm(const Launch& launch) {
   return launch.launcher == KindOf("Slurm").name;
 }
 
-// Returns true if Slurm started one launcher per host, and these launchers started the ranks. In
-// this case Slurm's variables count hosts instead of ranks.
+// Returns true if Slurm started one launcher per host and these launchers started the ranks.
+// Slurm's variables then count hosts instead of ranks.
 bool IsNested(const Launch& inner, const Launch& slurm) {
   return IsSlurm(slurm) && inner.local_size > 0 &&
          int64_t{slurm.size} * inner.local_size == inner.size;
@@ -212,7 +213,7 @@ bool Agree(const EnvLookUp& env, const Launch& first, const Launch& second) {
   if (first.rank == second.rank && first.size == second.size) {
     return true;
   }
-  // Outside a step, Slurm's variables describe no task, so they contradict no other launcher.
+  // Outside a step, Slurm's variables do not describe this process, so any difference is ignored.
   return IsNested(first, second) || (IsSlurm(second) && !InSlurmStep(env));
 }
 
@@ -272,8 +273,8 @@ absl::Status StoreOfThisHost(const ProcessLookUp& launching_process, Launch* lau
   return absl::OkStatus();
 }
 
-// Returns a port for a Slurm step. All tasks of the step get this port. Another step almost always
-// gets another port.
+// Returns a port for a Slurm step. All tasks of the step get the same port. Other steps almost
+// always get other ports.
 absl::StatusOr<int> SlurmPort(const EnvLookUp& env) {
   if (const auto reserved = env("SLURM_STEP_RESV_PORTS"); reserved.has_value()) {
     int port = 0;  // the first port of a list like "12000-12003,12010"
@@ -291,7 +292,7 @@ absl::StatusOr<int> SlurmPort(const EnvLookUp& env) {
   return 20000 + static_cast<int>(hash % 10000);
 }
 
-// Returns whether the ranks are the tasks of a Slurm step.
+// Returns true if the ranks are the tasks of a Slurm step.
 bool IsSlurmStep(const EnvLookUp& env, const Launch& launch) {
   const auto slurm = Detect(env, KindOf("Slurm"));
   return InSlurmStep(env) && slurm.ok() && slurm->has_value() && (*slurm)->rank == launch.rank &&
@@ -321,8 +322,8 @@ absl::Status StoreFromSlurm(const EnvLookUp& env, const ProcessLookUp& launching
   ENTRAIN_ASSIGN_OR_RETURN(const auto task, Integer(env, "SLURM_LOCALID", 0, kMost));
   ENTRAIN_ASSIGN_OR_RETURN(const int port, SlurmPort(env));
   launch->store_url = absl::StrCat("tcp://", nodes->front(), ":", port);
-  // Slurm may distribute tasks so that rank 0 is not on the first node. So the first task on the
-  // first node serves the store.
+  // Slurm may place rank 0 on another node than the first. So the first task on the first node
+  // serves the store.
   launch->serve =
       node.has_value() && task.has_value() ? *node == 0 && *task == 0 : launch->rank == 0;
   launch->store_origin =

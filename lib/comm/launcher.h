@@ -1,6 +1,6 @@
-// Finds this process's rank, the size and the store from the variables of a launcher: torchrun,
-// Open MPI, MPICH (and Intel MPI), Slurm or Kubernetes. DetectLaunch is a pure function of two
-// look-ups. It does not read the environment itself.
+// Finds this process's rank, the number of ranks and the store from the environment variables of a
+// launcher: torchrun, Open MPI, MPICH (and Intel MPI), Slurm or Kubernetes. DetectLaunch is a pure
+// function of its two look-up functions. It does not read the environment itself.
 #pragma once
 
 #include <functional>
@@ -14,47 +14,48 @@
 namespace entrain {
 
 struct Launch {
-  // "torchrun", "Open MPI", "MPICH", "Slurm" or "Kubernetes". If several launchers agree, this is
-  // the first of them in this order.
+  // "torchrun", "Open MPI", "MPICH", "Slurm" or "Kubernetes". If the variables of several launchers
+  // are set and agree, the first launcher in this order.
   std::string launcher;
   int rank = -1, size = 0;
   int local_rank = -1, local_size = 0;  // on this host; -1 and 0: unknown
   std::string store_url;                // for OpenStore, or for ServeStore when `serve`
-  bool serve = false;  // this rank must serve the store at store_url; the other ranks open it
-  // A text for messages. It says which rank serves the store, and where store_url comes from.
-  // Empty: store_url is the value of ENTRAIN_STORE.
+  bool serve = false;  // this rank must serve the store at store_url; other ranks open the store
+  // A text for messages: which rank serves the store, and where store_url comes from. Empty:
+  // store_url is the value of ENTRAIN_STORE.
   std::string store_origin;
   std::string incarnation;  // changes when the job is started again; empty: unknown
 };
 
-// For jobs of entrain-run --elastic. The launcher sets the variable kRestarts of each rank to the
-// number of times that it has restarted the rank. If the number is not 0, the process joins the
-// communicator of the other ranks. A process that has got a communicator sets MemberKey(RANK) in
-// the store to its number of restarts. So the launcher knows whether there still is a rank that can
-// take newcomers in.
+// For jobs of entrain-run --elastic. entrain-run sets the environment variable kRestarts of each
+// rank to the number of restarts of this rank. If the number is not 0, the process joins the
+// communicator of the other ranks. When a process has a communicator, it sets MemberKey(RANK) in
+// the store to its number of restarts. From these keys entrain-run knows whether a rank is left
+// that can take newcomers in.
 inline constexpr char kRestarts[] = "ENTRAIN_RESTARTS";
 std::string MemberKey(int rank);
 
-// Returns the value of a variable, or nullopt when it is unset or empty.
+// Returns the value of a variable, or nullopt if the variable is unset or empty.
 using EnvLookUp = std::function<std::optional<std::string>(const char* name)>;
-// Returns a name of the process that started the ranks of this host, as LaunchingProcess does.
+// Returns a name of the process that started the ranks of this host. See LaunchingProcess.
 using ProcessLookUp = std::function<absl::StatusOr<std::string>(const std::string& rank_variable)>;
 
-// Returns the launch of this process. Its store is the first of these that applies:
+// Returns the launch of this process. The store is the first entry of this list that applies:
 //   ENTRAIN_STORE: another process serves it
-//   MASTER_ADDR and MASTER_PORT, which torchrun or the user sets: rank 0 serves there, on
+//   MASTER_ADDR and MASTER_PORT (set by torchrun or the user): rank 0 serves it at MASTER_ADDR, on
 //     MASTER_PORT + 1 (torch itself uses MASTER_PORT)
 //   a world of one rank: a store inside this process
-//   all ranks on this host: "local:", rank 0 serves
-//   a Slurm step: the first task of its first node serves there, on the first of
-//     SLURM_STEP_RESV_PORTS, else on a port from 20000 to 29999 computed from the numbers of job
-//     and step
+//   all ranks on this host: "local:", rank 0 serves it
+//   a Slurm step on one node: "local:", rank 0 serves it
+//   a Slurm step on several nodes: the first task on the first node serves it there. The port is
+//     the first port of SLURM_STEP_RESV_PORTS, or else a port from 20000 to 29999 that is computed
+//     from the ids of job and step
 //
-// The variables of Slurm may disagree with those of a launcher inside a Slurm job in two cases.
-// First, Slurm started one task per host, and each task started the ranks of its host. The size of
-// the inner job is then the number of tasks times the local size. Second, Slurm started no step.
-// The variables of Kubernetes are used only if there is no other launcher. An Indexed Job sets
-// JOB_COMPLETION_INDEX in every pod, but the Job's manifest must set WORLD_SIZE.
+// Inside a Slurm job, the variables of Slurm may differ from the variables of another launcher in
+// two cases. First, Slurm started one task per host, and each task started the ranks of its host.
+// The size of the inner job is then the number of tasks times the local size. Second, Slurm started
+// no step. The variables of Kubernetes are used only if no other launcher is found. An Indexed Job
+// sets JOB_COMPLETION_INDEX in every pod. The Job's manifest must set WORLD_SIZE.
 //
 //   kFailedPrecondition: no launcher was recognised (the error lists the variables), two launchers
 //     disagree on rank or size (the error lists both), there is no store, or the variables of a

@@ -34,9 +34,9 @@ bool Has(const std::string& environment, const std::string& variable) {
   return false;
 }
 
-// Returns the number in field `place` of /proc/PID/stat. Fields are counted from 1, as in proc(5),
-// and `place` is at least 3. Field 2 is a name in parentheses that may contain any characters, so
-// the fields are counted from its last parenthesis.
+// Returns the number in field `place` of /proc/PID/stat. Fields are counted from 1, as in proc(5).
+// `place` must be at least 3. Field 2 is a name in parentheses and may contain any characters. So
+// the search for fields begins at the last closing parenthesis.
 std::optional<int64_t> StatNumber(int64_t pid, size_t place) {
   const auto stat = ReadOf(pid, "stat");
   const size_t name_end = stat.has_value() ? stat->rfind(')') : std::string::npos;

@@ -1,4 +1,4 @@
-// The state of one rank of a communicator, as another rank knows it.
+// The state of a rank of a communicator, from the view of another rank.
 #pragma once
 
 #include "absl/status/status.h"
@@ -10,9 +10,9 @@ namespace entrain {
 struct MemberReport {
   enum class State : int32_t { kAlive = 0, kLost = 1, kLeft = 2 };
   PeerId id{};
-  int parent_rank = -1;  // its rank in the communicator from which this one was made; -1: none
+  int parent_rank = -1;  // the member's rank in the parent communicator; -1: no parent
   State state = State::kAlive;
-  absl::Status why;  // if kLost: the reason why the path to the rank was lost
+  absl::Status why;  // if kLost: the error of the lost path
 };
 
 }  // namespace entrain

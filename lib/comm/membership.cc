@@ -30,8 +30,8 @@ bool Membership::OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more
   if (!inquiring_ || nonce != nonce_) {
     return false;
   }
-  // Extend the time only at the member's first answer. The member may wait for a rank that waits
-  // for this rank, and further extensions would never end.
+  // Extend the time only at the member's first answer. If the member waits for a rank that itself
+  // waits for this rank, further extensions would never end.
   if (answer == Answer::kElsewhere && answers_[static_cast<size_t>(rank)] == Answer::kNone) {
     until_ = std::max(until_, more_by);
   }
@@ -48,7 +48,7 @@ void Membership::OnLost(int rank, int64_t now_ns, int64_t grace_ns) {
     lost_ = rank;
     lost_until_ = {now_ns + grace_ns};
   }
-  // The rank cannot answer any more, so its silence is no sign of guilt.
+  // The rank cannot answer any more, so a missing answer does not prove guilt.
   Answer& answer = answers_[static_cast<size_t>(rank)];
   if (inquiring_ && (answer == Answer::kNone || answer == Answer::kElsewhere)) {
     answer = Answer::kStarted;

@@ -1,20 +1,21 @@
 // Decides which rank is to blame when a call's deadline has passed. Membership is a pure state
 // machine, (state, event, time) -> actions, without I/O and clock.
 //
-// In a ring, the neighbour that a rank waits for is usually innocent: it waits for another rank. So
-// when a call expires, every member is asked how far it has come. The asking rank awaits answers
-// for kAnswerNs and two round trips of the slowest path. The verdict is one rank, the same on all
-// ranks:
-//   the lowest member that does not answer (stopped, hung, cut off); else
+// In a ring algorithm, a rank waits for its neighbour. The neighbour is usually innocent, because
+// it waits for another rank itself. So when the deadline of a call passes, the rank asks every
+// member whether that member has started the call. The rank waits for answers for kAnswerNs and two
+// round trips of the slowest path. The verdict is one rank, equal on all ranks:
+//   the lowest member that does not answer (stopped, hung, unreachable); else
 //   the lowest member that has not started the call and has no excuse; else
-//   the lowest member that has not started the call because it is held up in another communicator,
-//   or has lost a rank there. The guilty rank is then the one that holds up this member; else
-//   no rank: all have started the call, and the data does not move fast enough.
+//   the lowest member that has not started the call because of a failure elsewhere, for example
+//   because another rank holds it up in another communicator. The other rank is then guilty; else
+//   the lowest member that waits in another communicator and does not know the guilty rank; else
+//   the lowest member that has destroyed its communicator; else
+//   no rank: all members have started the call, and the data does not arrive in time.
 //
-// A broken path leads to one peer, but that peer may have exited only because another rank failed
-// first. A process that learns of a failure may exit at once, and the message in which it reports
-// the failure may arrive after the break. So the verdict waits kGraceNs and one round trip for a
-// better reason.
+// A lost path names one peer, but that peer may have exited because another rank failed first. A
+// process that learns of a failure may exit at once. Its message about the failure may arrive after
+// the path is lost. So the verdict is delayed by kGraceNs and one round trip, for a better reason.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@
 
 namespace entrain {
 
-// A collective call, by the number that all ranks give it.
+// Identifies a call by its tag and its number. All ranks give a collective the same number.
 struct CallId {
   uint32_t user_tag = 0;
   uint32_t number = 0;
@@ -38,15 +39,15 @@ class Membership {
   static constexpr int64_t kAnswerNs = 150 * kMillisecond;
   static constexpr int64_t kGraceNs = 100 * kMillisecond;
 
-  // Used instead of kAnswerNs in an inquiry for a rank of another communicator. That rank waits for
-  // the result while it waits for the answers of its own members.
+  // Replaces kAnswerNs in an inquiry for a rank of another communicator. That rank waits for the
+  // result as a part of its own inquiry, so this time must be shorter.
   static constexpr int64_t kAnswerToOthersNs = 100 * kMillisecond;
 
   enum class Answer : uint8_t {
     kNone,
     kStarted,  // the member has started the call
-    // Not started: the member waits in a call of another communicator, and is finding out which
-    // rank it waits for there.
+    // Not started: the member waits in a call of another communicator, and is finding out the rank
+    // that holds it up.
     kElsewhere,
     kExcused,  // not started, and another rank is guilty
     kAbsent,   // not started
@@ -56,42 +57,46 @@ class Membership {
     CallId call;
   };
   struct Verdict {
-    bool lost = false;  // true: the path to `guilty` broke; false: `call` has timed out
+    bool lost = false;  // true: the path to `guilty` is lost; false: `call` has timed out
     CallId call;
     int guilty = -1;  // -1: no rank
-    // The answer of the guilty member. kElsewhere: it has not found out which rank it waits for.
+    // The answer of the guilty member. kElsewhere: the member has not found out the rank for which
+    // it waits.
     Answer answer = Answer::kNone;
-    std::string reason;  // "does not answer", "has not started the call", ...; names further ranks
-    // All members that have not started the call, for any reason.
+    std::string reason;  // "it does not answer (silent: ranks 2, 5)"
+    // All members that have not started the call, or have not answered.
     std::vector<int> late;
   };
 
   Membership(int rank, int size);
 
-  // Must be called when a call's deadline has passed. Returns the query to send to every member
-  // that has not left, or nullopt if an inquiry is under way already. `answer_ns`: how long to
-  // await answers.
+  // Must be called when a call's deadline has passed. Returns the query that the caller must send
+  // to every member that has not left. Returns nullopt if an inquiry is already under way.
+  // `answer_ns`: time limit of the answers.
   std::optional<Query> OnExpired(CallId call, int64_t now_ns, int64_t answer_ns = kAnswerNs);
-  // Takes a member's answer. If the answer belongs to an earlier query, ignores it and returns
-  // false. If the answer is kElsewhere, the member sends a second answer by `more_by`.
+  // Must be called when a member's answer has come. If the answer belongs to an earlier query,
+  // ignores it and returns false. `more_by`: if the answer is kElsewhere, the time limit of the
+  // member's second answer.
   bool OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more_by = {0});
-  // Must be called when a member has destroyed its communicator. It will start no further call.
+  // Must be called when a member has destroyed its communicator. Such a member starts no further
+  // call.
   void OnLeft(int rank);
-  // Must be called when the path to a member broke. Only the first break counts. `grace_ns`: how
-  // long to await a better reason.
+  // Must be called when the path to a member is lost. Only the first lost path counts. `grace_ns`:
+  // time limit for a better reason.
   void OnLost(int rank, int64_t now_ns, int64_t grace_ns = kGraceNs);
-  // Returns true if a path broke and the verdict is pending.
+  // Returns true if a path is lost and the verdict is pending.
   bool losing() const { return lost_ >= 0; }
-  // Returns true while members are being asked.
+  // Returns true while an inquiry is under way.
   bool inquiring() const { return inquiring_; }
-  // Returns the time by which the inquiry has a verdict.
+  // Returns the time limit of the inquiry.
   Deadline until() const { return until_; }
   bool left(int rank) const { return left_[static_cast<size_t>(rank)]; }
-  // Must be called when the call that is inquired about has ended without a verdict.
+  // Must be called when the call of the inquiry has ended before the verdict.
   void OnFinished();
   // Returns the time at which OnTick must be called next.
   Deadline next_tick() const;
-  // Returns the verdict, once all members have answered or the time is up.
+  // Returns the verdict if all members have answered or the time limit has passed. Otherwise
+  // returns nullopt.
   std::optional<Verdict> OnTick(int64_t now_ns);
 
  private:

@@ -26,7 +26,8 @@ float* MergeState::Owed(int64_t tag, int64_t count) {
   absl::MutexLock lock(&mutex_);
   std::vector<float>& owed = owed_[{tag, count}];
   owed.resize(static_cast<size_t>(count));
-  return owed.data();  // stays valid when the map grows, because the map moves its vectors
+  // Stays valid when the map grows, because the map moves its vectors.
+  return owed.data();
 }
 
 void MergeState::Settle(int64_t tag, int64_t count, absl::FunctionRef<void(float*)> body) {
@@ -62,7 +63,7 @@ absl::Status MergeState::Load(absl::string_view saved) {
   for (uint64_t e = 0; good && e < entries; ++e) {
     const auto tag = reader.Get<int64_t>();
     const auto count = reader.Get<int64_t>();
-    // Checks the count before the allocation: `saved` cannot hold more numbers than this.
+    // Check the count before the allocation. `saved` cannot hold more numbers than this.
     good =
         reader.ok() && count >= 0 && static_cast<uint64_t>(count) <= saved.size() / sizeof(float);
     std::vector<float> numbers(good ? static_cast<size_t>(count) : 0);

@@ -20,7 +20,7 @@ size_t Index(Axis axis) {
   return static_cast<size_t>(axis);
 }
 
-// Returns the axes from the fastest to the slowest.
+// Returns the axes, beginning with the axis that varies fastest.
 absl::StatusOr<std::array<size_t, kAxes>> ParseOrder(const std::string& order) {
   const std::vector<std::string> names = absl::StrSplit(order, ',');
   const auto bad = [&](absl::string_view why) {
@@ -56,8 +56,8 @@ std::string Product(const std::array<int, kAxes>& lengths) {
   return absl::StrJoin(factors, " x ");
 }
 
-// If the length of sync is 0, computes it so that the product of all lengths is `size`. Returns the
-// lengths, or an error if their product is not `size`.
+// If the length of sync is 0, computes this length from `size`. Returns the lengths, or an error if
+// their product is not `size`.
 absl::StatusOr<std::array<int, kAxes>> Complete(std::array<int, kAxes> lengths, int size) {
   int64_t product = 1;
   for (size_t axis = 0; axis < kAxes; ++axis) {
@@ -68,7 +68,7 @@ absl::StatusOr<std::array<int, kAxes>> Complete(std::array<int, kAxes> lengths, 
     }
     product *= remains ? 1 : lengths[axis];
     if (product > size) {
-      break;  // the lengths are wrong already; stop before the product overflows
+      break;  // the lengths are already wrong; stop before the product overflows
     }
   }
   int& sync = lengths[Index(Axis::kSync)];
@@ -100,7 +100,7 @@ absl::Status AgreeOnConfig(Communicator& comm, const MeshConfig& config) {
   for (size_t axis = 0; axis < kAxes; ++axis) {
     values.push_back({kNames[axis], static_cast<double>(config.lengths[axis])});
   }
-  // The order is compared by a hash, because its text may have any length.
+  // The ranks compare a hash of the order, because the text may have any length.
   uint32_t hash = 2166136261u;
   for (const char c : config.order) {
     hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
@@ -109,8 +109,8 @@ absl::Status AgreeOnConfig(Communicator& comm, const MeshConfig& config) {
   return AgreeOn(comm, "the communicator", values);
 }
 
-// Returns the color with which a rank splits. Two ranks get the same color if they differ only
-// along axes for which `along` returns true.
+// Returns the color of a rank for a split. Two ranks get the same color if they differ only along
+// axes for which `along` returns true.
 int ColorOf(const std::array<int, kAxes>& coordinates, const std::array<int, kAxes>& lengths,
             const std::function<bool(size_t axis)>& along) {
   int color = 0;
@@ -156,9 +156,9 @@ absl::StatusOr<std::shared_ptr<Mesh>> Mesh::Create(std::shared_ptr<Communicator>
 
 absl::StatusOr<std::shared_ptr<Mesh>> Mesh::CreateFrom(std::shared_ptr<Communicator> shard,
                                                        std::shared_ptr<Communicator> sync) {
-  // Make both comparisons before judging the results, and tell the verdict to all ranks of both
-  // groups. Otherwise a rank that gives up after the first comparison would leave other ranks
-  // waiting in the second.
+  // Make both comparisons first. Then combine the results over both groups, so that all ranks get
+  // the same result. If a rank gave up after the first comparison, other ranks would wait in the
+  // second comparison.
   absl::Status status = AgreeOn(
       *shard, "the shard group",
       {{"size of sync_comm", 1.0 * sync->size()}, {"rank in sync_comm", 1.0 * sync->rank()}});

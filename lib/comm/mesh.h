@@ -1,6 +1,6 @@
-// The mesh divides the ranks of a communicator into groups along five axes: tensor, pipeline,
-// context, shard and sync. The model group of a rank spans all axes except sync. In the words of
-// include/entrain/train.h, shard groups are columns and sync groups are rows.
+// A mesh divides the ranks of a communicator into groups along five axes: tensor, pipeline,
+// context, shard and sync. The model group of a rank spans all axes except sync.
+// include/entrain/train.h calls shard groups columns, and sync groups rows.
 #pragma once
 
 #include <array>
@@ -18,23 +18,23 @@ constexpr int kAxes = 5;  // kModel is not an axis
 
 struct MeshConfig {
   std::array<int, kAxes> lengths = {1, 1, 1, 1, 0};  // by Axis; sync 0: computed from the size
-  // The axes. The first one varies fastest from rank to rank.
+  // The axes. The first axis varies fastest from rank to rank.
   std::string order = "tensor,context,shard,pipeline,sync";
 };
 
 class Mesh {
  public:
-  // Splits `comm` once for each axis longer than 1, once for the model group if it has more than
-  // one rank, and once for all groups of one rank together. Collective.
+  // Splits `comm` once for each axis longer than 1, and once for the model group if it has more
+  // than one rank. All groups of one rank share one further split. Collective.
   static absl::StatusOr<std::shared_ptr<Mesh>> Create(std::shared_ptr<Communicator> comm,
                                                       const MeshConfig& config);
-  // Makes a mesh of two existing communicators. Collective over both communicators. All ranks must
-  // agree on the sizes of both. All ranks of `sync` must have the same rank in `shard`, and all
-  // ranks of `shard` must have the same rank in `sync`.
+  // Makes a mesh of two existing communicators. Collective over both communicators. The sizes of
+  // the two communicators must be equal on all ranks. All ranks of `sync` must have the same rank
+  // in `shard`. All ranks of `shard` must have the same rank in `sync`.
   static absl::StatusOr<std::shared_ptr<Mesh>> CreateFrom(std::shared_ptr<Communicator> shard,
                                                           std::shared_ptr<Communicator> sync);
-  // Returns the communicator that Create has split. Returns null if it does not exist any more, or
-  // if the mesh is from CreateFrom.
+  // Returns the communicator that Create has split. Returns null if this communicator was
+  // destroyed, or if CreateFrom made the mesh.
   std::shared_ptr<Communicator> whole() const { return whole_.lock(); }
   int coordinate(Axis axis) const;
   int length(Axis axis) const;

@@ -12,7 +12,8 @@ OwnCall OwnCallOf(const Wiring& call, const Descriptor& descriptor) {
 
 }  // namespace
 
-// Finishes when the vote is over. Only the driver waits for this work, so it wakes no thread.
+// A work that is over when the vote is over. Only the driver may wait for this work, so Finish
+// wakes no thread.
 class Mismatches::EndWork final : public Work {
  public:
   EndWork() : Work(nullptr) {}
@@ -82,8 +83,8 @@ void Mismatches::FoundBetweenTwo(CallId call, absl::Status why) {
 
 void Mismatches::Begin(CallId call) {
   Deadline until{clock_.Now() + Vote::kVoteNs + 2 * peers_.SlowestRoundTrip()};
-  // During a vote, no inquiry begins about a call whose deadline passes. The inquiry begins after
-  // the vote, so the vote ends at most kLateNs after the first deadline.
+  // If the deadline of a call passes during the vote, the inquiry about the call begins after the
+  // vote. So the vote must end at most kLateNs after the first deadline.
   if (const Deadline first = open_.FirstDeadline(); first < Deadline::Never()) {
     until = std::min(until, {first.at_ns + Vote::kLateNs});
   }
@@ -104,8 +105,8 @@ void Mismatches::SendBallot() {
   const CallId call = vote_.call();
   const std::optional<OwnCall> own = Own(call);
   if (!own && !notes_.HasForgotten(call)) {
-    // This rank does not know its call yet. A call may have its number long before it starts. The
-    // rank votes when the call starts (see Meet).
+    // This rank's call has not started, so its descriptor is not known. (A call may have its number
+    // long before it starts.) This rank votes when the call starts (see Meet).
     return;
   }
   voted_ = true;
@@ -175,8 +176,8 @@ void Mismatches::Count() {
     const std::optional<OwnCall> own = Own(call);
     owner_.Disagree(call, own ? own->sequence : call.number, result);
   } else if (!between_two_.ok()) {
-    // All descriptors are equal. The two ranks that called FoundBetweenTwo have found a difference
-    // that only they know.
+    // All descriptors are equal, but FoundBetweenTwo has reported a difference that descriptors do
+    // not show.
     owner_.Fail(between_two_);
   }
   EndVote();

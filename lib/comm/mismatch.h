@@ -1,10 +1,9 @@
-// Finds ranks that called different things. A vote of all ranks (vote.h) decides which rank is
-// guilty.
+// Finds ranks whose calls do not match. A vote of all ranks (vote.h) decides which rank is guilty.
 //
-// Every message carries the descriptor of its call. A rank compares the descriptor with its own
-// call of the same number. If its call is open, the rank compares at once. If its call starts
-// later, the rank compares when the call starts. If its call is over, the rank compares as long as
-// it remembers the call (call_notes.h).
+// Every message carries the descriptor of its call. The receiving rank compares the descriptor with
+// its own call of the same number. If its own call is open, the rank compares at once. If its own
+// call has not started, the rank compares when the call starts. If its own call is over, the rank
+// compares only while it remembers the call (call_notes.h).
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -26,13 +25,13 @@
 
 namespace entrain {
 
-// The interface of Mismatches to the calls under way (OpenCalls).
+// The interface of Mismatches to the open calls (OpenCalls).
 class ComparedCalls {
  public:
   virtual ~ComparedCalls() = default;
-  // Returns the open collective of this number.
+  // Returns the open collective of this number, or nullopt.
   virtual std::optional<OwnCall> OwnCollective(CallId call) const = 0;
-  // Returns the first deadline of the calls about which no inquiry was begun. Returns
+  // Returns the earliest deadline of the calls about which no inquiry has begun. Returns
   // Deadline::Never() if there is no such call.
   virtual Deadline FirstDeadline() const = 0;
 };
@@ -43,12 +42,12 @@ class MismatchOwner {
   virtual ~MismatchOwner() = default;
   // Returns true if the rank has left or its path is lost, so that it sends nothing any more.
   virtual bool SaysNothing(int rank) const = 0;
-  // Makes the driver flush sent messages to the peers before it leaves its seat.
+  // Makes the driver flush sent messages to the peers before the thread stops being the driver.
   virtual void NeedFlush() = 0;
-  // Asks for a call of Mismatches::Attend soon.
+  // Requests that the driver call Mismatches::Attend soon.
   virtual void NeedAttention() = 0;
-  // Ends the communicator because ranks called different things. `sequence`: the number of this
-  // rank's call.
+  // Ends the communicator because the calls of the ranks do not match. `sequence`: the number of
+  // this rank's call.
   virtual void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) = 0;
   // Ends the communicator.
   virtual void Fail(const absl::Status& why) = 0;
@@ -63,10 +62,11 @@ class Mismatches {
 
   // ---- Calls of peers and of this rank
   // Compares a peer's call with this rank's call of the same number. If this rank's call has not
-  // started, notes the peer's call.
+  // started, stores the peer's descriptor.
   void Compare(const Endpoint& from, CallId call, const Descriptor& theirs);
-  // Must be called when a call of this rank starts, or when it is over without ever having been
-  // open. Compares the call with the calls that peers have started under the same number.
+  // Must be called when a call of this rank starts. For a call of the inline path, which is never
+  // open, must be called when the call is over. Compares the call with the calls that peers have
+  // started under the same number.
   void Meet(const Wiring& call, const Descriptor& mine);
   // Must be called when a call of this rank is over.
   void NoteOver(const Wiring& call, const Descriptor& mine);
@@ -78,13 +78,14 @@ class Mismatches {
   // Begins a vote. If all ballots are equal, the communicator ends with `why`.
   void FoundBetweenTwo(CallId call, absl::Status why);
   void OnBallot(int rank, Reader& reader);
-  // Must be called when the rank will send nothing any more.
+  // Must be called when the rank cannot send anything any more.
   void OnGone(int rank);
-  // Sends this rank's ballot once its call is known. Counts the ballots once all have come.
+  // If this rank's call is known and its ballot was not sent, sends the ballot. If all ballots have
+  // come, counts them.
   void Attend();
   // If until() has passed, counts the ballots that have come.
   void OnTick(int64_t now_ns);
-  // Returns a work that is over when the vote is over. It is for a caller whose own call is over.
+  // Returns a work that is over when the vote is over. For a caller whose own call is already over.
   // Only the driver may wait for this work.
   RefPtr<Work> End();
   // Must be called when the communicator has ended.
@@ -110,7 +111,7 @@ class Mismatches {
   int witnessed_ = -1;  // the rank whose call began the vote
   Descriptor witnessed_call_;
   absl::Status between_two_;
-  RefPtr<EndWork> end_;  // the work that End returned, if the vote is not over; else null
+  RefPtr<EndWork> end_;  // the work that End returned; null if the vote is over
 };
 
 }  // namespace entrain

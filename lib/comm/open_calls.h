@@ -1,5 +1,4 @@
-// The open calls of a communicator: the calls that are under way, in the order in which the driver
-// has started them.
+// The open calls of a communicator, in the order in which the driver has started them.
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -18,8 +17,8 @@ namespace entrain {
 
 class OpenCalls final : public ComparedCalls {
  public:
-  // A reduction function of the caller is reported as the reason for a delay only if it has run for
-  // at least this time.
+  // If the caller's own reduction function has run for at least this time, errors report it as the
+  // reason for a delay.
   static constexpr int64_t kLongRunNs = 100 * kMillisecond;
 
   // OpenCalls holds one reference to each work. The caller of Remove must release this reference.
@@ -31,24 +30,25 @@ class OpenCalls final : public ComparedCalls {
   // Indexes change when works are added or removed.
   CallWork* operator[](size_t index) const { return works_[index]; }
   const std::vector<CallWork*>& works() const { return works_; }
-  // Returns the work that the driver has started first. Returns null if no work is open.
+  // Returns the work that the driver has started first, or null if no work is open.
   CallWork* first() const { return works_.empty() ? nullptr : works_.front(); }
   // Returns the number of receives that wait in a line of CallFunnel.
   int in_line() const { return in_line_; }
-  // Must be called when this number of receives have left their lines because their turn came.
+  // Must be called when receives have left their lines because their turn has come. `receives`: the
+  // number of these receives.
   void LeftLine(size_t receives) { in_line_ -= static_cast<int>(receives); }
 
   // Returns null if the collective is not open.
   const CallWork* Collective(CallId call) const;
-  // Returns the collective in the form in which it is compared with peers' calls.
+  // Returns the open collective in the form that Mismatches compares with peers' calls.
   std::optional<OwnCall> OwnCollective(CallId call) const override;
-  // Returns the call that the caller has made first. Returns null if no call is open.
+  // Returns the open call with the earliest start by the caller, or null if no call is open.
   CallWork* Oldest() const;
   Deadline FirstDeadline() const override;
-  // Returns a call whose input or output overlaps these bytes. Returns null if there is none.
+  // Returns an open call whose input or output overlaps these bytes, or null.
   const CallWork* UserOf(ConstBytes bytes) const;
-  // Returns the reduction function of the caller that is running, or an empty value. At most one
-  // such function runs at a time, because all of them run on one thread.
+  // Returns the caller's reduction function that is running, or an empty value. At most one such
+  // function runs at a time, because all such functions run on one thread.
   Running RunningFunction() const;
   // Returns RunningFunction() if `work` waits for a function of the caller, and the running
   // function has run for at least kLongRunNs. Otherwise returns an empty value.

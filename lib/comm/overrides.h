@@ -1,12 +1,12 @@
-// Overrides: a text in which the user names the algorithms for collectives. Example:
+// Overrides: a text in which the user selects the algorithms of collectives. Example:
 // "all_reduce:ring@1M-inf,broadcast:tree".
 //
 // The text is a list of entries "COLLECTIVE:ALGORITHM[@LOW-HIGH]", separated by commas. LOW and
 // HIGH are numbers of bytes, and may end in K, M or G. HIGH may be "inf". An entry without a range
-// covers all sizes. The size of a call is that of the larger buffer of one rank. The sizes of
-// gather_v, scatter_v and all_to_all_v count as 1M, because no rank knows all parts of a call of
-// these kinds. If several entries cover a call, the first entry whose algorithm can run the call is
-// used.
+// covers all sizes. The size of a call is the size of the larger of its two buffers on one rank.
+// The size of a gather_v, scatter_v or all_to_all_v counts as 1M, because not all ranks know the
+// sizes of all parts. If several entries cover a call, the first entry whose algorithm can run the
+// call is used.
 #pragma once
 
 #include <cstdint>

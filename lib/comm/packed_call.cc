@@ -41,9 +41,9 @@ Packing PackingOf(const Call& call) {
           merging.wire_rounding};
 }
 
-// Returns the wire format of results. A result is never sent as kInt2, because kInt2 cannot express
-// zero and a result may contain zeros. Also, error feedback does not make up for the losses of a
-// result.
+// Returns the wire format of results. A result is never sent as kInt2, for two reasons. A result
+// may contain zeros, and kInt2 cannot express zero. And error feedback does not correct the
+// rounding of results.
 Packing ResultPackingOf(const Call& call) {
   Packing packing = PackingOf(call);
   if (packing.format == WireFormat::kInt2) {
@@ -53,7 +53,7 @@ Packing ResultPackingOf(const Call& call) {
   return packing;
 }
 
-// Returns the slice of each owner.
+// Returns the slice that each rank owns.
 Layout SlicesOf(const Call& call, int rank, int size) {
   const Spec spec{call.kind, rank, size};
   return call.uneven == nullptr ? UniformLayout(spec, call.count)
@@ -80,7 +80,7 @@ absl::Status CheckElements(const Call& call, int64_t elements) {
   return absl::OkStatus();
 }
 
-// The purposes of random numbers. Each purpose has draws of its own (DrawsFor).
+// The purposes of random numbers. Each purpose has its own sequence of random numbers (DrawsFor).
 enum : uint64_t { kMask = 1, kRounding = 2, kResultRounding = 3 };
 
 }  // namespace
@@ -160,8 +160,8 @@ Draws PackedCall::DrawsFor(uint64_t purpose) const {
 
 absl::Status PackedCall::PackInput() {
   draw_ = call_->reduction.merge_state->NextCall();
-  // Computes the lengths of dense slices, which follow from the call. For sparsified slices the
-  // actual lengths replace these values later.
+  // Compute the lengths of dense slices. They depend only on the call. If slices are sparsified,
+  // the actual lengths replace these values later.
   for (int r = 0; r < size_; ++r) {
     to_[At(r)] = contributes(rank_) ? DenseBytes(packing_, elements(r)) : 0;
     from_[At(r)] = contributes(r) ? DenseBytes(packing_, elements(rank_)) : 0;
@@ -233,9 +233,8 @@ absl::Status PackedCall::PackVector(const void* x, Sieve sieve) {
   return absl::OkStatus();
 }
 
-// Subtracts the values that were packed from `owed`, so that `owed` holds what this call does not
-// send. Replaces a value that is not finite by 0, because it would otherwise stay in `owed` for
-// ever.
+// Subtracts the packed values from `owed`. Then `owed` holds the values that this call does not
+// send. Replaces values that are not finite by 0. Otherwise they would stay in `owed` for ever.
 absl::Status PackedCall::SubtractPacked(float* owed) const {
   const std::byte* packed = packed_.data();
   for (int r = 0; r < size_; packed += to_[At(r++)]) {
@@ -319,7 +318,7 @@ void PackedCall::OnPartDone(const absl::Status& status) {
     return End(good);
   }
   if (!good.ok()) {
-    // The other ranks wait for parts of this call that this rank will not send.
+    // This rank will not send the remaining parts, but the other ranks wait for them.
     core_->ending().EndHere(good);
     End(core_->ending().status());
   }
@@ -340,8 +339,8 @@ absl::Status PackedCall::Digest(Part part) {
   return absl::OkStatus();
 }
 
-// Checks the packed lengths that came from the ranks, one from each. A length must not exceed
-// MostBytes for the elements of its slice. `elements_of(r)`: the elements of the slice from rank r.
+// Checks the packed lengths that came from the ranks. `lengths`: by rank. Each length must not
+// exceed MostBytes of its slice. `elements_of(r)`: the number of elements of the slice from rank r.
 absl::Status PackedCall::CheckLengths(const Packing& packing, const std::vector<int64_t>& lengths,
                                       absl::FunctionRef<int64_t(int)> elements_of) const {
   for (int r = 0; r < size_; ++r) {

@@ -1,6 +1,7 @@
 // An all_reduce or reduce_scatter whose contributions are sent packed (lib/kernels/packing.h):
-// sparsified, or in a type of fewer bits. A packed call is a chain of ordinary calls, its parts.
-// Every part carries the descriptor of the packed call. Each rank owns one slice of the vector:
+// sparsified, or in a type of fewer bits. A packed call is a chain of ordinary calls. These calls
+// are its parts. Every part carries the descriptor of the packed call. Each rank owns one slice of
+// the vector:
 //
 //   caller   selects and packs this rank's values for the owner of each slice
 //            all_to_all of the slices' lengths      only if sparsified: the lengths are unknown
@@ -9,11 +10,11 @@
 //            packs the result                       only all_reduce
 //            all_gather of the results' lengths     only all_reduce, and only if sparsified
 //            all_gather of the results              only all_reduce
-//   driver   unpacks all results, also its own, so that every rank has the same bits; only
-//            all_reduce
+//   driver   unpacks all results, also the result of this rank, so that all ranks get equal bits;
+//            only all_reduce
 //
-// Thread safety: none, because only one thread at a time uses the object: at first the thread that
-// starts the call, and after each part the thread that finishes the part, usually the engine's
+// Thread safety: none. Only one thread at a time uses the object. The first is the thread that
+// starts the call. After each part it is the thread that finishes the part, usually the engine's
 // driver.
 #pragma once
 
@@ -41,15 +42,14 @@ class PackedCall final : public Work {
  public:
   // Returns true if the call's contributions are sent packed.
   static bool Is(const Call& call);
-  // Makes a packed call and packs this rank's contribution. Afterwards the call does not read its
-  // input any more. Returns Check's error if the arguments are invalid.
+  // Makes a packed call and packs this rank's contribution. After that the call does not read its
+  // input. Returns Check's error if the arguments are invalid.
   static absl::StatusOr<RefPtr<PackedCall>> Make(std::shared_ptr<CommCore> core, const Call& call,
                                                  int64_t now_ns);
-  // Checks the arguments of the call, but not the input's values. Returns INVALID_ARGUMENT if the
-  // contributions of a call of this kind, type or length cannot be sent packed. `size`: the number
-  // of ranks.
+  // Checks the arguments of the call. Returns INVALID_ARGUMENT if the contributions of a call of
+  // this kind, type or length cannot be sent packed. `size`: the number of ranks.
   static absl::Status Check(const Call& call, int size);
-  // Returns the number of parts. It is the same on all ranks.
+  // Returns the number of parts, which is equal on all ranks.
   static size_t PartsOf(const Call& call);
   // Makes a packed call, takes the numbers of its parts and starts the first part. If the first
   // part cannot start, ends the communicator, because the other ranks wait for that part.
@@ -76,7 +76,7 @@ class PackedCall final : public Work {
   absl::Status MergeSlices();
   absl::Status PackResult();
   absl::Status UnpackResults();
-  // Gives the call's buffers back and finishes the work.
+  // Returns the call's buffers to the pool and finishes the work.
   void End(const absl::Status& status);
 
   absl::Status CheckLengths(const Packing& packing, const std::vector<int64_t>& lengths,
@@ -95,11 +95,11 @@ class PackedCall final : public Work {
   const int rank_, size_;
   const int64_t now_ns_;
   const Packing packing_, result_packing_;
-  Layout slices_;  // the slice of the whole vector that each rank owns
+  Layout slices_;  // by rank, the slice of the vector that the rank owns
   const std::vector<Part> parts_;
   size_t next_part_ = 0;
   std::vector<Wiring> numbers_;  // by part
-  uint64_t draw_ = 0;            // number of earlier calls of this reduction; selects the draws
+  uint64_t draw_ = 0;            // number of earlier calls of this reduction; an input of DrawsFor
   // to_: by owner, the bytes of the packed slice that this rank sends. from_: by sender, the bytes
   // of the packed slice that this rank receives. PackResult reuses to_[rank_] for the bytes of the
   // packed result.

@@ -1,7 +1,6 @@
-// The memory of this process that the other processes of its host may read in place
-// (entrain_mem_alloc, entrain_mem_register). The memory serves all communicators of the runtime.
-// PeerMemory changes the runtime's list of regions, and sees to it that no call loses memory that it
-// uses.
+// The memory of this process that other processes of the host may read in place (entrain_mem_alloc,
+// entrain_mem_register). The memory serves all communicators of the runtime. PeerMemory changes the
+// runtime's list of regions. It keeps memory available while a call uses the memory.
 //
 // Thread safety: any thread.
 #pragma once
@@ -24,20 +23,20 @@ class PeerMemory {
   // Both arguments must outlive this object.
   PeerMemory(Engine& engine, SharedRegions& regions) : engine_(engine), regions_(regions) {}
 
-  // Allocates memory that the other processes of this host may read in place.
+  // Allocates memory that other processes of this host may read in place.
   absl::StatusOr<void*> Allocate(int64_t bytes, SealedMemory::Pages pages);
-  // Frees memory of Allocate. It stays mapped while a call of any communicator of the runtime uses
-  // it.
+  // Frees memory from Allocate. The memory stays mapped while a call of a communicator of the
+  // runtime uses it.
   absl::Status Free(void* memory);
-  // Lets the other processes of this host read memory of the caller in place. Only whole pages of
-  // private memory can be read in this way. Returns the number of these bytes.
+  // Lets other processes of this host read the caller's memory in place. They can read only whole
+  // pages of private memory. Returns the number of bytes in these pages.
   absl::StatusOr<int64_t> Register(Bytes memory);
   absl::Status Deregister(void* memory);
 
  private:
-  // Takes back the region that begins at `memory`. If a call uses registered memory, does not take
-  // it back, and returns an error that names the call. If a call uses allocated memory, it stays
-  // mapped until the call is over.
+  // Removes the region that begins at `memory` from the list of regions, and returns the region. If
+  // the memory is registered and a call uses it, returns an error that names the call. If the
+  // memory was allocated and a call uses it, the memory stays mapped until the call is over.
   absl::StatusOr<std::shared_ptr<SharedRegion>> TakeBack(void* memory, bool registered);
 
   Engine& engine_;

@@ -1,9 +1,10 @@
-// Knows when a rank was heard last. Decides when a rank that sends nothing counts as silent, and when
-// this rank must ask the others for a sign of life. PeerSilence is a pure state machine without I/O
-// and clock. The agreement on the ranks that go on uses it (survivors.h).
+// A failure detector. It stores when each rank was last heard. It decides when a rank that sends
+// nothing counts as silent, and when this rank must send a question to the other ranks. PeerSilence
+// is a pure state machine without I/O and clock. The agreement on the remaining ranks (survivors.h)
+// uses PeerSilence.
 //
-// A process that was stopped does not hear its peers. So if no event came for half of the allowed
-// silence, the time of this break does not count as silence of the peers.
+// While this process is stopped, it does not hear its peers. So if no event came for half of the
+// allowed silence, this interval does not count as silence of the peers.
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -21,19 +22,20 @@ class PeerSilence {
   // The ranks are 0 to size - 1.
   explicit PeerSilence(int size) : heard_ns_(static_cast<size_t>(size), 0) {}
 
-  // Must be called when this rank asks the others and begins to wait for them. From now on a rank that sends nothing for `allowed_ns` counts as silent.
+  // Must be called when this rank asks the other ranks and begins to wait for them. From then on, a
+  // rank that sends nothing for `allowed_ns` counts as silent.
   void Begin(int64_t now_ns, int64_t allowed_ns);
-  // Must be called at every event, before its other consequences.
+  // Must be called at every event, before the event is handled.
   void OnEvent(int64_t now_ns);
-  // Must be called when a message of the rank has come.
+  // Must be called when a message from the rank has come.
   void OnHeard(int rank, int64_t now_ns) { heard_ns_[static_cast<size_t>(rank)] = now_ns; }
-  // Returns true if this rank must ask the others now. The next question is then due after a
+  // Returns true if this rank must ask the other ranks now. The next question is then due after a
   // quarter of the allowed silence.
   bool TakeQuestion(int64_t now_ns);
 
   // Returns the time of the next question.
   Deadline ask_at() const { return {ask_at_ns_}; }
-  // Returns the time at which the rank counts as silent if it sends nothing until then.
+  // Returns the time at which the rank counts as silent if it sends nothing before that time.
   Deadline SilentAt(int rank) const;
 
  private:
@@ -41,7 +43,7 @@ class PeerSilence {
 
   int64_t allowed_ns_ = 0;
   int64_t ask_at_ns_ = 0;
-  int64_t awake_since_ns_ = 0;  // since this time this rank has been running without a break
+  int64_t awake_since_ns_ = 0;  // this process has run without a long stop since this time
   int64_t last_event_ns_ = 0;
   std::vector<int64_t> heard_ns_;  // by rank
 };

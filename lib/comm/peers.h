@@ -17,17 +17,17 @@
 
 namespace entrain {
 
-// A rank of the communicator, with the path to it. Set when the communicator is made.
+// A rank of the communicator, with the path from this rank to it. Does not change after creation.
 struct Member {
   PeerId id{};
   std::string host_id;
-  Context context = 0;   // the rank's number for this communicator
-  int world_rank = 0;    // its rank in the communicator at the root of all splits
-  int parent_rank = -1;  // its rank in the communicator from which this one was made; -1: none
-  // The transport to the rank, as an index in the engine's transports. Unused if the member is this
-  // process's own rank.
+  Context context = 0;   // the context number of this communicator in the member's process
+  int world_rank = 0;    // the member's rank in the communicator at the root of all splits
+  int parent_rank = -1;  // the member's rank in the parent communicator; -1: no parent
+  // The transport to the rank, as an index in the engine's transports. Not used if the member is
+  // this rank.
   size_t transport = 0;
-  std::string address;           // the rank's address on that transport
+  std::string address;           // the member's address on that transport
   Endpoint* endpoint = nullptr;  // null for this rank
   CpuShare cpus;
 };
@@ -45,8 +45,8 @@ enum class ControlKind : uint8_t {
 
 class Peers {
  public:
-  // The members must outlive this object. `world` is the name of the communicator at the root of
-  // all splits, or `name` if this communicator is no split.
+  // The members must outlive this object. `world`: the name of the communicator at the root of all
+  // splits, or `name` if this communicator is not from a split.
   Peers(absl::string_view name, absl::string_view world, int rank,
         const std::vector<Member>& members);
 
@@ -56,12 +56,12 @@ class Peers {
   // Returns null for this rank.
   Endpoint* endpoint(int rank) const { return endpoints_[static_cast<size_t>(rank)]; }
   Context context(int rank) const { return contexts_[static_cast<size_t>(rank)]; }
-  // Return arrays by rank. Wirings refer to these arrays, so this object must outlive the wirings.
+  // Return arrays by rank. Wiring objects refer to these arrays, so Peers must outlive them.
   absl::Span<Endpoint* const> endpoints() const { return endpoints_; }
   absl::Span<const Context> contexts() const { return contexts_; }
-  // Returns the rank to which the endpoint leads, or -1 if it leads to no member.
+  // Returns the rank to which the endpoint leads. -1: it leads to no member.
   int RankOf(const Endpoint* endpoint) const;
-  // Returns the rank of the process, or -1 if it is no member.
+  // Returns the rank of the process. -1: the process is no member.
   int RankOf(const PeerId& id) const;
   // Returns the longest round trip to a peer, in nanoseconds.
   int64_t SlowestRoundTrip() const;
@@ -71,11 +71,11 @@ class Peers {
   // [driver] Sends a control message, which may wait behind data. The messages of Send arrive in
   // the order in which they were sent.
   void Send(int to, ControlKind kind, absl::string_view body = {}) const;
-  // [driver] Sends a control message that overtakes data, if the transport can do that. For
-  // questions and answers, which do not depend on data that was sent before.
+  // [driver] Sends a control message that overtakes data, if the transport supports this. Must be
+  // used only for messages that do not depend on earlier data, such as queries and answers.
   void SendSoon(int to, ControlKind kind, absl::string_view body) const;
-  // [driver] Sends the message once as SendUrgent and once as Send. The first copy does not wait
-  // behind data. The second copy arrives before the peer sees that the path has ended.
+  // [driver] Sends the message twice: by Endpoint::SendUrgent, and as Send does. The first copy
+  // does not wait behind data. The second copy arrives before the peer sees the end of the path.
   void SendTwice(int to, ControlKind kind, absl::string_view body) const;
 
  private:

@@ -9,7 +9,7 @@ uintptr_t At(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
 
-// Returns whether a call may use this buffer. An empty buffer is always good. Any other buffer must
+// Returns true if a call may use this buffer. An empty buffer is always good. Any other buffer must
 // be aligned, must not be null, and must not wrap around the end of the address space.
 bool IsGoodBuffer(const void* buffer, int64_t bytes, int64_t alignment) {
   return bytes == 0 ||
@@ -58,7 +58,7 @@ bool CachedCall::Cut(int64_t count) {
 }
 
 bool CachedCall::Serves(const void* in, const void* out) const {
-  // Buffers that share memory must overlap as in the checked call.
+  // If input and output share memory, they must have the same distance as in the checked call.
   return IsGoodBuffer(in, call.in.bytes, alignment_) &&
          IsGoodBuffer(out, call.out.bytes, alignment_) &&
          (At(out) - At(in) == apart_by_ || (apart_ && Apart(in, out)));

@@ -1,5 +1,5 @@
-// The plan cache keeps checked calls that fit the inline path, by their key. A later call with an
-// equal key needs no check, no new plan, no lock and no conversion.
+// The plan cache keeps checked calls that fit the inline path, by their CallKey. A later call with
+// an equal key needs no check, no planning and no lock.
 //
 // Thread safety: any thread may call MayHold. All other functions run on the engine's driver.
 #pragma once
@@ -17,7 +17,7 @@
 namespace entrain {
 
 struct CachedCall {
-  // Returns whether the cache may serve later calls that have this shape and no options.
+  // Returns true if the cache may serve later calls of this shape without options.
   static bool MayRepeat(const Call& call);
   static CallKey KeyOf(const Call& call) {
     return {call.kind, call.dtype, call.reduction.op, call.root, call.count};
@@ -25,9 +25,9 @@ struct CachedCall {
 
   CachedCall(const Call& checked, const Descriptor& descriptor, const Wiring& wiring,
              uint64_t plans_made, std::shared_ptr<const Plan> plan);
-  // Returns whether the cached call may run with these addresses without a new check. Buffers that
-  // are not empty must be aligned and not null. Input and output must be disjoint here and in the
-  // checked call, or must have the same distance as in the checked call.
+  // Returns true if the cached call may run with these addresses without a new check. Nonempty
+  // buffers must be aligned and not null. Input and output must be disjoint in this call and in the
+  // checked call, or must have the same distance in the two calls.
   bool Serves(const void* in, const void* out) const;
   // Changes the length of a send or receive, in the cache's own copy of the plan. Returns false if
   // a call of this length does not fit the inline path, or if an executor still uses the plan.
@@ -44,15 +44,14 @@ struct CachedCall {
   bool Apart(const void* in, const void* out) const;
   bool Cut(int64_t count);
 
-  Plan* own_ = nullptr;  // `plan`, if it belongs to a send or receive, so that Cut can change it;
-                         // else null
+  Plan* own_ = nullptr;  // send or receive: `plan`, so that Cut can change it; otherwise null
   int64_t alignment_;
   uintptr_t apart_by_;  // out - in
   bool apart_;          // in and out share no memory
 };
 
-// A cache with one call in each slot. Sends that differ only in their length share a slot, and so
-// do receives.
+// A cache with one call in each slot. Sends that differ only in their length share a slot. Receives
+// that differ only in their length also share a slot.
 class PlanCache {
   static constexpr size_t kSlots = 256;
 
@@ -71,9 +70,9 @@ class PlanCache {
       print_ = ((mixed ^ mixed >> 32 ^ who) * kOdd) | 1;
       slot_ = (mixed >> 56 ^ (who & 15) ^ (who >> 8 << 4)) % kSlots;
     }
-    // If two calls have the same data type, operation and count, they have different slots if their
-    // kinds differ or if their roots differ by less than 16. So a caller may alternate between
-    // sends and receives, or between several peers, and all these calls stay in the cache.
+    // Consider two calls with equal data type, operation and count. Their slots differ if their
+    // kinds differ, or if their roots differ by less than 16. So if a caller alternates between
+    // sends and receives, or between several peers, all these calls stay in the cache.
     size_t slot() const { return slot_; }
 
    private:
@@ -90,14 +89,14 @@ class PlanCache {
     size_t slot_;
   };
 
-  // Returns whether Find may find this call. Reads one atomic word, so a caller need not become the
-  // driver to learn that the call is missing.
+  // Returns false if Find cannot find this call. Any thread may call it, so a caller need not
+  // become the driver to learn that the call is missing.
   bool MayHold(const Query& query) const {
     return prints_[query.slot()].load(std::memory_order_relaxed) == query.print_;
   }
   // Returns null if the call is not in the cache.
   CachedCall* Find(const Query& query);
-  // Replaces the call in the same slot, if there is one.
+  // Adds a call. Replaces an earlier call in the same slot.
   void Keep(CachedCall call);
 
  private:
@@ -106,8 +105,8 @@ class PlanCache {
     CachedCall call;
   };
 
-  // The Query::print_ of the call in each slot. A print is only a hint, so relaxed order is enough:
-  // Find compares the shape itself, in entries_, which only the driver uses.
+  // Query::print_ of the call in each slot. This hash is only a hint, so relaxed order is enough.
+  // Find compares the shape itself, in entries_. Only the driver uses entries_.
   std::array<std::atomic<uint64_t>, kSlots> prints_{};
   std::array<std::unique_ptr<Entry>, kSlots> entries_;
 };

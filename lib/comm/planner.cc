@@ -15,16 +15,15 @@ namespace {
 constexpr size_t kMaxPlans = 512;
 constexpr size_t kMaxSchedules = 64;
 
-// The size that the planner assumes for a call with uneven parts, if not all ranks know the size of
-// the call.
+// The assumed size of a call with uneven parts, if not all ranks know its size.
 constexpr int64_t kUnknownBytes = 1 << 20;
 
 // With more ranks than this, the planner does not consider algorithms in which every rank sends to
-// every other rank. To estimate such an algorithm would take longer than the call. Calls whose
-// contributions must be combined in some order are an exception.
+// every other rank. The estimate of such an algorithm would take longer than the call. The limit
+// does not hold for calls whose contributions must be reduced in some order.
 constexpr int kMaxDirectRanks = 64;
-// With more ranks than kMaxDirectRanks, an all_to_all sends parts below this size together with
-// other parts.
+// With more ranks than kMaxDirectRanks, if the parts of an all_to_all are below this size, one
+// message carries several parts.
 constexpr int64_t kSmallPartBytes = 1 << 10;
 
 absl::StatusOr<const Algorithm*> First(CallKind kind, Partners partners) {
@@ -105,13 +104,13 @@ std::vector<const Algorithm*> Planner::Candidates(const Spec& spec, Order order)
   return candidates;
 }
 
-// Chooses the algorithm with the lowest estimate, for calls of about 2^log_bytes bytes. An estimate
-// builds the schedules of all ranks, so the choice is made once for each power of two. An
-// all_to_all on more than kMaxDirectRanks ranks is not estimated: the size of its parts decides.
+// Returns the algorithm with the lowest estimate, for calls of about 2^log_bytes bytes. An estimate
+// builds the schedules of all ranks, so the choice is made once for each power of two. For an
+// all_to_all on more than kMaxDirectRanks ranks, the size of its parts decides instead.
 absl::StatusOr<const Algorithm*> Planner::Cheapest(Spec spec, Order order, int log_bytes) {
   // The choice is kept for later calls, and ranks may make their calls in different orders. So the
-  // choice must not depend on the root of the first call, nor on whether the input and output of
-  // this rank are one buffer.
+  // choice must not depend on the root of the first call. It must not depend on in_place of the
+  // first call either.
   spec.root = 0;
   spec.in_place = false;
   const auto [entry, added] =
@@ -247,8 +246,8 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
                                                           const PartCounts* uneven) {
   Spec spec = SpecOf(shape, uneven);
   ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* algorithm, Choose(shape, spec, nullptr));
-  // If spec.uneven is set, some ranks do not know all parts. Ranks could then not agree on a number
-  // of lanes above 1.
+  // If spec.uneven is set, some ranks do not know the sizes of all parts. Then ranks cannot agree
+  // on a number of lanes, so use one lane.
   const bool at_once = topology_.hosts == 1 && paths_.inside == Link::kShm;
   spec.lanes = spec.uneven ? 1 : LanesFor(*algorithm, spec.size, DataBytes(shape), at_once);
   const Layout in =
@@ -290,8 +289,8 @@ Planner::Shape Planner::ShapeOf(const Call& call) const {
 absl::StatusOr<std::shared_ptr<const Plan>> Planner::PlanFor(const Call& call) {
   Shape shape = ShapeOf(call);
   if (call.uneven != nullptr) {
-    // A shape has the count of one part, and call.count is the sum of all parts. If not all ranks
-    // know the sum, Choose and Make do not use the count.
+    // Shape::count is the count of one part, but call.count is the sum of all parts. If not all
+    // ranks know the sum, Choose and Make do not use the count.
     shape.count /= static_cast<int64_t>(topology_.host_of.size());
     return Make(shape, call.uneven.get());
   }

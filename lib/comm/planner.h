@@ -2,9 +2,8 @@
 //
 // The choice depends only on values that are equal on all ranks: the shape and size of the call,
 // the topology, the paths, the overrides and the tuning. So all ranks choose the same algorithm.
-// The planner has three sources: the overrides, the tuning's measured choices, and the cost model's
-// estimates. It asks the sources in this order and takes the first algorithm that can serve the
-// call.
+// The planner has three sources: first the overrides, then the tuning's measured choices, then the
+// cost model's estimates. It uses the first algorithm from these sources that can serve the call.
 //
 // Thread safety: none. The mutex of CallFunnel guards each planner.
 #pragma once
@@ -34,25 +33,25 @@ class Planner {
           std::shared_ptr<const Tuning> tuning, const Paths& paths,
           Determinism determinism = Determinism::kDefault);
 
-  // Sets the paths on which the ranks have agreed at their meeting. Drops all plans.
+  // Sets the paths, which must be equal on all ranks. Discards all plans.
   void SetPaths(const Paths& paths);
-  // Sets a cost model with freshly measured links. `model` replaces the tuning's figures, and the
-  // planner does not use the tuning's choices any more. Drops all plans.
+  // Sets a cost model with newly measured links. `model` replaces the tuning's values. From then
+  // on, the planner does not use the tuning's choices. Discards all plans.
   void SetProbed(const CostModel& model);
   const CostModel& model() const { return model_; }
   const Paths& paths() const { return paths_; }
 
-  // Returns the plan for a call. Keeps the plan for later calls of the same shape, except if the
-  // call has uneven parts. The plan of a send or receive has one transfer.
+  // Returns the plan for a call. Keeps the plan for later calls of the same shape, unless the call
+  // has uneven parts. The plan of a send or receive has one transfer.
   absl::StatusOr<std::shared_ptr<const Plan>> PlanFor(const Call& call);
-  // Returns two lines. The first line names the chosen algorithm, the reason for the choice and the
+  // Returns two lines. The first line has the chosen algorithm, the reason for the choice, and the
   // estimate of every candidate. The second line is "for RANKS on N cores, from ORIGIN: FIGURES".
-  // RANKS is the text by which lines of a tuning name such ranks ("shm ranks 4"). If no line can
-  // hold for these ranks, RANKS is "R ranks on H hosts". FIGURES are the cost model's figures.
+  // RANKS has the form of a tuning line ("shm ranks 4"). If no tuning line can apply to this
+  // communicator, RANKS is "R ranks on H hosts". FIGURES are the values of the cost model.
   absl::StatusOr<std::string> Explain(const Call& call);
 
  private:
-  // Returns the order in which contributions must be combined.
+  // Returns the order in which contributions must be reduced.
   Order OrderOf(const Call& call) const;
   struct Shape {
     CallKind kind;
@@ -70,7 +69,7 @@ class Planner {
   absl::StatusOr<std::shared_ptr<const Plan>> Make(const Shape& shape, const PartCounts* uneven);
   Shape ShapeOf(const Call& call) const;
   Spec SpecOf(const Shape& shape, const PartCounts* uneven) const;
-  // Chooses the algorithm. Writes the reason for the choice to `reason` if that is not null.
+  // Chooses the algorithm. If `reason` is not null, writes the reason for the choice to it.
   absl::StatusOr<const Algorithm*> Choose(const Shape& shape, const Spec& spec,
                                           std::string* reason);
   // Returns the algorithm of the override `named`. Returns null if the override does not cover the
@@ -91,11 +90,11 @@ class Planner {
   const Crowd crowd_;
   Paths paths_;
   CostModel model_;
-  std::string source_;              // the origin of the model's figures, for Explain
+  std::string source_;              // the origin of the model's values, for Explain
   std::vector<Override> measured_;  // the tuning's choices for this communicator
   absl::flat_hash_map<Shape, std::shared_ptr<const Plan>> plans_;
-  // The shape of last_plan_. Not valid while last_plan_ is null. PlanFor compares this shape before
-  // it looks into plans_, because most calls have the shape of the call before.
+  // The shape of last_plan_. Not valid while last_plan_ is null. Most calls have the shape of the
+  // previous call, so PlanFor compares this shape before it searches plans_.
   Shape last_shape_{};
   std::shared_ptr<const Plan> last_plan_;
   // The choices of Cheapest, by kind, order, whether parts are uneven, and logarithm of the bytes.

@@ -11,8 +11,8 @@ namespace {
 constexpr int kSmallRounds = 64, kLargeRounds = 4, kWarmRounds = 8;
 constexpr int64_t kSmallBytes = 8, kLargeBytes = 1 << 20;
 
-// The values that one rank has measured for one kind of link. Zero: the rank has no partner on such
-// a link.
+// The values that one rank has measured for one kind of link. 0: the rank has no partner on such a
+// link.
 struct Seen {
   double latency_us = 0, gbs = 0;
 };
@@ -22,8 +22,8 @@ class PingPong {
   PingPong(Communicator& comm, const CallOptions& options)
       : comm_(comm), options_(options), buffer_(static_cast<size_t>(kLargeBytes)) {}
 
-  // Measures the link to the partner of this rank in the group. The members 0 and 1 are partners,
-  // the members 2 and 3, and so on. Returns zeros if this rank has no partner.
+  // Measures the link to this rank's partner in the group. Members 0 and 1 are partners, members 2
+  // and 3 are partners, and so on. Returns zeros if this rank has no partner.
   absl::StatusOr<Seen> With(const Group& group) {
     const int partner = group.me ^ 1;
     if (partner >= group.size()) {
@@ -66,9 +66,9 @@ class PingPong {
   std::vector<char> buffer_;
 };
 
-// Replaces the latency and the rates of `figures` by measured values. The measured latency of a
-// message between idle ranks includes the work on both sides (message_us). Only one rate is
-// measured, so both rates are scaled by the same factor.
+// Replaces the latency and the two rates of `figures` by measured values. The measured latency of a
+// message includes the work of sender and receiver (message_us for each). Only one rate was
+// measured, so the two rates are scaled by the same factor.
 void Apply(const Seen& seen, LinkFigures* figures) {
   if (seen.gbs <= 0) {
     return;

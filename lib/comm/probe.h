@@ -1,5 +1,5 @@
 // Measures the links of a new communicator, for ENTRAIN_TUNING=probe. The ranks form pairs. All
-// pairs exchange ping-pong messages at the same time. The worst values of all pairs count.
+// pairs exchange ping-pong messages at the same time. The result is the worst value of all pairs.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -10,7 +10,8 @@
 namespace entrain {
 
 // Collective; blocks. Returns a copy of `from` with the measured latencies and rates, equal on all
-// ranks. A kind of link (inside a host, across hosts) that no pair uses keeps its figures.
+// ranks. If no pair uses a kind of link (inside a host, across hosts), the values of this kind do
+// not change.
 absl::StatusOr<CostModel> ProbeLinks(Communicator& comm, const CostModel& from, const Paths& paths,
                                      const CallOptions& options);
 

@@ -83,7 +83,7 @@ class RankSet {
   friend bool operator==(const RankSet&, const RankSet&) = default;
 
   void WriteTo(Writer* out) const { out->PutRaw(bytes_.data(), bytes_.size()); }
-  // Reads a set that WriteTo wrote, for the ranks 0 to size - 1. Drops the bits of other ranks.
+  // Reads a set of the ranks 0 to size - 1, written by WriteTo. Clears the bits of other ranks.
   static RankSet ReadFrom(Reader* in, int size) {
     RankSet set(size);
     const absl::string_view raw = in->GetRaw(set.bytes_.size());

@@ -54,7 +54,7 @@ absl::Status Respondent::Excuse() {
 void Respondent::Send(int rank, const Query& query, Answer answer, const absl::Status& excuse,
                       int64_t more_ns) {
   if (funnel_.ended()) {
-    return;  // the peer has been told why the communicator ended
+    return;  // the peer already knows why the communicator ended
   }
   peers_.SendSoon(
       rank, ControlKind::kAnswer,

@@ -1,6 +1,6 @@
-// Answers the queries of other ranks. A query asks whether this rank has made a call (inquiry.h
-// sends queries). The answer is yes, or the reason why this rank has not made the call. The reason
-// may be a call of another communicator.
+// Answers the queries of other ranks (inquiry.h). A query asks whether this rank has made a call.
+// The answer is yes, or the reason why this rank has not made the call. For example, this rank may
+// wait in a call of another communicator.
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -23,35 +23,36 @@ namespace entrain {
 
 // The content of a query, which is a control message.
 struct Query {
-  uint32_t nonce = 0;  // the answer carries the same value
+  uint32_t nonce = 0;  // the answer contains the same value
   Asked asked = Asked::kCollective;
   CallId call;
   Descriptor theirs;  // the asking rank's call
   // Returns nullopt if the message is malformed.
   static std::optional<Query> From(Reader& reader);
-  // Returns true if the query is about a collective, so that `theirs` must be compared with this
+  // Returns true if the query is about a collective. `theirs` must then be compared with this
   // rank's call.
   bool compares() const { return asked == Asked::kCollective && call != CallFunnel::kPing; }
 };
 
 class Respondent {
  public:
-  // All arguments must exist at every call. The destructor does not use them.
+  // All arguments must exist during every call of a member function. The destructor does not use
+  // them.
   Respondent(Engine& engine, const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
              const FailureWords& words)
       : engine_(engine), peers_(peers), funnel_(funnel), open_(open), words_(words) {}
 
-  // Sends the answer to `rank`. If this rank waits in another communicator, the first answer says
-  // this. A second answer follows when this rank knows what holds up the other communicator. `self`
-  // is this communicator. It is kept alive until the second answer.
+  // Sends the answer to `rank`. If this rank waits in a call of another communicator, the first
+  // answer is kElsewhere. The second answer follows when this rank knows the reason for the wait.
+  // `self`: this communicator. Keeps a reference to `self` until the second answer.
   void To(const std::shared_ptr<const ContextOwner>& self, int rank, const Query& query);
 
  private:
   using Answer = Membership::Answer;
-  // Returns the reason why this rank holds up the call of the query, although it has started the
+  // Returns the reason why this rank holds up the call of the query although it has started the
   // call. OK: this rank does not hold up the call.
   absl::Status HoldsUp(const Query& query) const;
-  // Returns the reason why this rank makes no call now. OK: no reason is known.
+  // Returns the reason why this rank makes no call at the moment. OK: no reason is known.
   absl::Status Excuse();
   void Send(int rank, const Query& query, Answer answer,
             const absl::Status& excuse = absl::OkStatus(), int64_t more_ns = 0);

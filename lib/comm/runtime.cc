@@ -68,9 +68,9 @@ absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Create(const RuntimeOptions& o
 }
 
 absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Default(DeviceCallsFactory device_calls) {
-  // The state of the process. The pointer to the runtime is weak, because only the users of the
-  // runtime keep it alive. The use counts outlive the runtime, because a store still holds the keys
-  // of earlier communicators.
+  // The state of the process. The pointer is weak, because only the users of the runtime keep the
+  // runtime alive. The use counts outlive the runtime, because a store still has the keys of
+  // earlier communicators.
   static absl::Mutex mutex(absl::kConstInit);
   static std::weak_ptr<Runtime>* const current = new std::weak_ptr<Runtime>();
   static const auto* const uses = new std::shared_ptr<UseCounts>(std::make_shared<UseCounts>());
@@ -141,7 +141,7 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
       engine->AddTransport(*std::move(transport));
       continue;
     }
-    // The runtime works without a transport that is not available. An invalid setting, however, is
+    // If a transport is not available, the runtime works without it. But an invalid setting is
     // always an error.
     if (transports_named_ || absl::IsInvalidArgument(transport.status())) {
       return Annotate(transport.status(), absl::StrCat("transport ", factory.name));

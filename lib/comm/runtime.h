@@ -1,6 +1,6 @@
 // The objects that a process has once: the engine with its transports, the identity, the key and
-// certificates, and the buffer pool. Most processes use the default runtime. If the ranks are
-// threads of one process, each rank has a runtime of its own.
+// certificates, and the buffer pool. Most processes use the default runtime. If several ranks are
+// threads of one process, each rank must have its own runtime.
 //
 // Thread safety: any thread.
 #pragma once
@@ -24,8 +24,8 @@
 
 namespace entrain {
 
-// If a text is empty, its environment variable is used. If the variable is not set either, the
-// default is used (lib/base/config).
+// If a text is empty, the value of its environment variable is used. If the variable is not set
+// either, the default is used (lib/base/config).
 struct RuntimeOptions {
   std::string transports;
   std::string interface_filter;
@@ -51,17 +51,17 @@ class UseCounts {
 class Runtime {
  public:
   static absl::StatusOr<std::shared_ptr<Runtime>> Create(const RuntimeOptions& options);
-  // Returns the process's default runtime, and creates it if it does not exist. The runtime is
-  // destroyed when its last user releases it. `device_calls`: see RuntimeOptions; used only if this
+  // Returns the process's default runtime. Creates the runtime if it does not exist. The runtime is
+  // destroyed when its last user releases it. `device_calls`: see RuntimeOptions. Used only if this
   // call creates the runtime.
   static absl::StatusOr<std::shared_ptr<Runtime>> Default(DeviceCallsFactory device_calls);
-  // Ends every open communicator of this runtime. Never waits for the network. Waits for the
+  // Ends every open communicator of this runtime. Does not wait for the network. Waits for the
   // engine's thread, so the destructor must not run on that thread.
   ~Runtime();
 
   // Creates and starts the engine and its transports if they do not exist. `route_to`: the host of
-  // the store, which determines the network interface; empty: unknown. `rank`: this process's rank
-  // in its first communicator. ENTRAIN_FAULT may select processes by this rank.
+  // the store, or empty if it is not known. This host determines the network interface. `rank`:
+  // this process's rank in its first communicator. ENTRAIN_FAULT may select processes by this rank.
   absl::Status EnsureStarted(const std::string& route_to, int rank);
 
   const PeerId& id() const { return id_; }
@@ -70,16 +70,16 @@ class Runtime {
   BufferPool& pool() { return pool_; }
   // Valid after EnsureStarted.
   Engine& engine() { return *engine_; }
-  // Valid after EnsureStarted. Returns the memory of this process that its peers may map. The runtime frees the regions that
-  // the user has not freed.
+  // Valid after EnsureStarted. Returns the memory of this process that peers may map. The runtime
+  // frees regions that the user has not freed.
   PeerMemory& memory() { return *memory_; }
   const std::shared_ptr<Engine>& shared_engine() const { return engine_; }
   // Returns UNIMPLEMENTED with the reason if calls on device memory are refused.
   absl::StatusOr<std::unique_ptr<DeviceCalls>> MakeDeviceCalls(
       std::shared_ptr<CommCore> core) const;
-  // Returns how often this process has tried before to create a communicator of this name in this
-  // store. The number becomes a part of the key in the store, so that the program can use a name
-  // again. Successive default runtimes of a process share one count.
+  // Returns the number of earlier attempts of this process to create a communicator of this name in
+  // this store. The number is a part of the key in the store, so that the program can use a name
+  // again. All default runtimes of a process share one count.
   int NextUse(const std::string& store_url, const std::string& name) {
     return uses_->Next(store_url, name);
   }
@@ -94,19 +94,19 @@ class Runtime {
   Security security_;
   std::vector<std::string> transport_names_;
   std::optional<FaultPlan> fault_;
-  // True: the user has named the transports, so a transport that is not available is an error.
+  // True: the user has listed the transports. Then a transport that is not available is an error.
   bool transports_named_ = false;
   BufferPool pool_;
   const std::shared_ptr<SharedRegions> regions_ = std::make_shared<SharedRegions>();
   absl::Mutex mutex_;
   std::shared_ptr<UseCounts> uses_ = std::make_shared<UseCounts>();
-  // Communicators share the engine, because their threads may still be in a wait when the runtime
-  // ends.
+  // Communicators share the engine, because threads may still wait in their calls when the runtime
+  // is destroyed.
   std::shared_ptr<Engine> engine_;
   std::unique_ptr<PeerMemory> memory_;
 };
 
-// Returns a text of the boot id, the network namespace and the IPC namespace. Processes with equal
+// Returns the boot id, the network namespace and the IPC namespace as a text. Processes with equal
 // texts can share memory and can reach each other over loopback.
 std::string ThisHostId();
 

@@ -18,7 +18,7 @@ SplitWork::SplitWork(std::shared_ptr<CommCore> parent, std::weak_ptr<Runtime> ru
       mine_{color, key, parent_->engine().ReserveContext(), 0},
       all_(static_cast<size_t>(parent_->size())) {}
 
-// Ends a part that was never taken, because the other ranks may wait for this rank in calls on the
+// If the part was never taken, ends it, because other ranks may wait for this rank in calls on the
 // part.
 SplitWork::~SplitWork() {
   absl::MutexLock lock(&mutex_);
@@ -50,7 +50,7 @@ absl::Status SplitWork::Begin() {
     return records.status();
   }
   records_ = *std::move(records);
-  AddRef();  // Run or OnRecords releases it
+  AddRef();  // Run or OnRecords releases this reference
   records_->Then([this](const absl::Status& status) { OnRecords(status); });
   parent_->engine().seat().Kick();
   return absl::OkStatus();
@@ -58,8 +58,8 @@ absl::Status SplitWork::Begin() {
 
 void SplitWork::OnRecords(const absl::Status& status) {
   if (status.ok() && mine_.color >= 0) {
-    parent_->engine().seat().Submit(this);  // the part must be made on the driver, and this thread
-                                            // may be another one
+    // The part must be made on the driver, and this thread may not be the driver.
+    parent_->engine().seat().Submit(this);
     return;
   }
   GiveUp(status);

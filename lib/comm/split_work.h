@@ -1,10 +1,10 @@
-// The work of a split that was started. The split makes one part for each color: a communicator of
+// The work of a started split. A split makes one part for each color. A part is a communicator of
 // the ranks that gave this color.
 //
 // The work is over when every rank has started the split. The part is then open in the engine, so
-// this rank receives messages of the part even if the caller has not taken the part yet. The work
-// keeps the part until the caller takes it. If the caller never takes the part, the destructor of
-// the work ends the part on all ranks.
+// this rank receives messages of the part even before the caller takes it. The work owns the part
+// until the caller takes it. If the caller never takes the part, the destructor of the work ends
+// the part on all ranks.
 //
 // Thread safety: any thread.
 #pragma once
@@ -34,17 +34,17 @@ class SplitWork final : public Work, public Job {
   // `color`: -1 or more. -1: this rank gets no part. `runtime`: the parent's runtime.
   static absl::StatusOr<RefPtr<Work>> Start(std::shared_ptr<CommCore> parent,
                                             std::weak_ptr<Runtime> runtime, int color, int key);
-  // Returns the part. Must be called when the work is over. Returns null if the color is -1.
-  // Returns the work's error if the split has failed, and kFailedPrecondition if the part was taken
-  // before.
+  // Returns the part, or null if the color is -1. Must be called when the work is over. Returns the
+  // work's error if the split has failed. kFailedPrecondition: the part was already taken.
   absl::StatusOr<std::shared_ptr<CommCore>> Take() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns null if the runtime is gone. The work must not keep the runtime alive: the engine's
-  // thread may drop the last reference to a work, and a runtime's destructor waits for this thread.
+  // Returns null if the runtime was destroyed. The work must not keep the runtime alive. The
+  // engine's thread may release the last reference to a work, and a runtime's destructor waits for
+  // this thread.
   std::shared_ptr<Runtime> runtime() const { return runtime_.lock(); }
 
   WorkInfo Info() const override { return records_->Info(); }
   uint64_t yields() const override { return kYields; }
-  // Job: makes and opens the part. Releases the reference that Begin has taken.
+  // Job. Makes and opens the part. Releases the reference that Begin has taken.
   void Run() override;
 
  private:

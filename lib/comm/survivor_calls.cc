@@ -76,8 +76,8 @@ Survivors& SurvivorCalls::machine() {
   return *machine_;
 }
 
-// Inside a host no network can break a connection. So a connection to a process of this host that
-// was reset or closed proves that the process has ended.
+// Inside a host, no network failure can break a connection. So if a connection to a process of this
+// host was reset or closed, that process has ended.
 bool SurvivorCalls::Proves(int rank, const absl::Status& why) const {
   const int error = BlameOf(why).sys_errno;
   return !why.ok() && (IsPeerEnded(why) ||
@@ -109,9 +109,9 @@ void SurvivorCalls::Start(RefPtr<SurvivorWork> work) {
   Begin();
 }
 
-// Makes the call in the machine. The machine handles one call at a time. If the caller of an
-// earlier call timed out, that call may still be pending. The machine then continues the pending
-// call first.
+// Makes the call of work_ in machine_. machine_ handles one call at a time. An earlier call that
+// has timed out may still be pending. If it is of another kind, it must be decided before the call
+// of work_ begins.
 void SurvivorCalls::Begin() {
   Survivors::Wish wish = work_->wish_;
   const bool pending = machine().pending();
@@ -221,7 +221,7 @@ void SurvivorCalls::TakeDecision() {
     untaken_ = std::move(result);
   }
   if (work_) {
-    Begin();  // work_ has waited for the decision of an earlier call
+    Begin();  // work_ has waited for this decision of an earlier call
   }
 }
 

@@ -1,10 +1,10 @@
-// The agreements of a communicator on the ranks that go on: entrain_comm_agree and
-// entrain_comm_shrink. The class Survivors decides. This class sends its messages, keeps the
-// callers' deadlines, makes the new communicator, and writes the errors.
+// The agreements of a communicator on the remaining ranks: entrain_comm_agree and
+// entrain_comm_shrink. Survivors decides. SurvivorCalls sends the messages of Survivors, handles
+// the callers' deadlines, makes the new communicator, and writes the errors.
 //
-// A caller whose time is up gets TIMED_OUT, but its rank stays in the agreement, so the other ranks
-// may still include this rank in their decision. When the caller makes the call again, the call
-// returns that decision.
+// If the time limit of a call passes, the call returns TIMED_OUT, but the rank stays in the
+// agreement. So the other ranks may still include this rank in their decision. When the caller
+// repeats the call, the call returns that decision.
 //
 // Thread safety: none. Belongs to the communicator's driver. Any thread may use the works.
 #pragma once
@@ -35,10 +35,10 @@ class SurvivorCallsOwner {
   virtual ~SurvivorCallsOwner() = default;
   // Returns true if the member has destroyed its communicator.
   virtual bool left(int rank) const = 0;
-  // Ends the communicator, because the other ranks go on without this one.
+  // Ends the communicator because the other ranks go on without this rank.
   virtual void EndAsStale(const absl::Status& why) = 0;
-  // Makes and opens the communicator of these ranks. Each rank comes with its context number for
-  // the new communicator.
+  // Makes and opens the communicator of these ranks. `members`: the ranks, each with its context
+  // number in the new communicator.
   virtual std::shared_ptr<CommCore> MakeNext(
       const std::string& name, const std::vector<std::pair<int, Context>>& members) = 0;
 };
@@ -46,14 +46,14 @@ class SurvivorCallsOwner {
 // One call of entrain_comm_agree or entrain_comm_shrink on this rank.
 class SurvivorWork final : public Work {
  public:
-  // `name` is the name of the communicator that a shrink makes. SurvivorCalls fills in
-  // wish.context.
+  // `name`: the name of the communicator that a shrink makes. SurvivorCalls sets the context of
+  // `wish`.
   SurvivorWork(Engine& engine, Survivors::Wish wish, int64_t timeout_ns, std::string comm,
                std::string name);
   ~SurvivorWork() override;
 
   WorkInfo Info() const override;
-  // Results, valid once the work is over. flag: the AND of all ranks' flags. TakeNext: the
+  // Results. Valid after the work is over. flag: the AND of all ranks' flags. TakeNext: the
   // communicator that a shrink has made.
   uint32_t flag() const { return flag_; }
   std::shared_ptr<CommCore> TakeNext() { return std::move(next_); }
@@ -71,8 +71,8 @@ class SurvivorWork final : public Work {
 
 class SurvivorCalls {
  public:
-  // A rank whose library sends nothing for a quarter of the call's timeout counts as unreachable.
-  // The quarter is limited to this range.
+  // If the library of a rank sends nothing for a quarter of the call's timeout, the rank counts as
+  // unreachable. The quarter is limited to this range.
   static constexpr int64_t kLeastSilenceNs = 500 * kMillisecond, kMostSilenceNs = 5 * kSecond;
 
   // All arguments must outlive this object.
@@ -85,12 +85,12 @@ class SurvivorCalls {
   void OnLeft(int rank);
   Deadline next_tick() const;
   void OnTick(int64_t now_ns);
-  // Must be called when this rank leaves the communicator, or its runtime is destroyed. A call in
-  // progress, and every later call, ends with `why`.
+  // Must be called when this rank leaves the communicator, or its runtime is destroyed. The call
+  // under way and every later call end with `why`.
   void Close(const absl::Status& why);
 
  private:
-  // A result that came after the caller's call had timed out, and that no later call has taken.
+  // A result that came after its call had timed out. The next call of this kind returns the result.
   struct Result {
     Survivors::Kind kind;
     absl::Status status;
@@ -99,7 +99,7 @@ class SurvivorCalls {
   };
 
   Survivors& machine();
-  // Returns true if the status proves that the rank's process has ended.
+  // Returns true if the error of the path proves that the rank's process has ended.
   bool Proves(int rank, const absl::Status& why) const;
   void Begin();
   // Sends the messages of machine_. If machine_ has decided or given up, applies the result.
@@ -121,15 +121,15 @@ class SurvivorCalls {
   const FailureWords& words_;
   const std::string& name_;
   const uint64_t generation_;
-  // Made at the first use, because most communicators need none.
+  // Created at the first use, because most communicators do not need it.
   std::optional<Survivors> machine_;
-  uint32_t seen_ = 1;    // the machine's number at the last call of After
+  uint32_t seen_ = 1;    // machine_->number() at the last call of After
   absl::Status closed_;  // the argument of Close
-  bool ended_ = false;   // the machine has given up, and the communicator has ended because of it
-  bool begun_ = false;   // the wish of work_ was passed to the machine
-  Context context_ = 0;  // reserved for the communicator that is being made; 0: none
-  // The agreement under way on this rank. If there is none: the agreement that the other ranks may
-  // have begun.
+  bool ended_ = false;   // machine_ has given up, and the communicator has ended for this reason
+  bool begun_ = false;   // the wish of work_ was passed to machine_
+  Context context_ = 0;  // reserved for the communicator of the shrink under way; 0: none
+  // The kind of the agreement under way on this rank. If no agreement is under way: the kind that
+  // the other ranks may have begun.
   Survivors::Kind kind_ = Survivors::Kind::kShrink;
   std::string next_name_;
   RefPtr<SurvivorWork> work_;

@@ -58,12 +58,12 @@ bool SurvivorKnowledge::AllFollow() const {
     }
     for (const int other : lower.ranks()) {
       if (other < rank_ && !report.cut.Has(other)) {
-        return false;  // rank `r` follows `other` or a still lower rank, not this rank
+        return false;  // rank `r` follows `other` or a lower rank, not this rank
       }
     }
   }
-  // The leader waits until it has cut all excluded ranks. An excluded rank gives up when a report
-  // tells it that it is excluded.
+  // The leader waits until it has cut all excluded ranks. An excluded rank gives up when it gets a
+  // report that excludes it.
   return reached.Without(own().exclude) == reached;
 }
 
@@ -103,7 +103,8 @@ RankSet SurvivorKnowledge::Connected(RankSet among, int keep) const {
       broken[i] -= Broken(ranks[i], ranks[worst]) ? 1 : 0;
     }
   }
-  // Takes a dropped rank back if the ranks that it does not reach have been dropped after it.
+  // If a dropped rank reaches all ranks that are left, add it again. (The ranks that it does not
+  // reach were dropped after it.)
   for (const int rank : ranks) {
     if (!among.Has(rank) && reaches_all(rank)) {
       among.Add(rank);

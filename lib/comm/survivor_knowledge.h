@@ -1,7 +1,7 @@
-// Holds what a rank knows in an agreement on the ranks that go on (survivors.h): the base, and the
-// last report of each rank. This rank's own report holds its knowledge of the others. The class
-// answers the questions of a leader: whether all ranks follow it, which ranks reach each other,
-// whether they are a quorum, and what the leader proposes.
+// The knowledge of a rank in an agreement on the remaining ranks (survivors.h): the base, and the
+// last report of each rank. This rank's own report contains its knowledge of the other ranks. For a
+// leader, the class computes whether all ranks follow the leader, which ranks reach each other,
+// whether a set of ranks is a quorum, and the decision to propose.
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -20,9 +20,9 @@ class SurvivorKnowledge {
   // At first the base contains all ranks.
   SurvivorKnowledge(int rank, int size);
 
-  // Begins the agreement of these ranks. Forgets everything about the agreement before, except
-  // which ranks are cut and gone, and this rank's last call. Its reports repeat that call until the
-  // next call.
+  // Begins a new agreement of these ranks. Discards the previous agreement, except which ranks are
+  // cut and gone, and this rank's last wish. Until the next call, this rank's reports contain that
+  // wish.
   void Begin(RankSet base);
 
   // ---- What this rank knows
@@ -37,8 +37,8 @@ class SurvivorKnowledge {
   void Take(int from, SurvivorReport report) {
     reports_[static_cast<size_t>(from)] = std::move(report);
   }
-  // Add a rank to a set of this rank's report. Return true if it was not in the set before. A rank
-  // that is gone is also cut.
+  // Add a rank to a set of this rank's report. Return true if the rank was not in the set before. A
+  // gone rank is also cut.
   bool AddGone(int rank);
   bool AddCut(int rank) { return own().cut.Add(rank); }
   bool AddExcluded(int rank) { return own().exclude.Add(rank); }
@@ -48,18 +48,18 @@ class SurvivorKnowledge {
   RankSet reached() const { return base_.Without(cut()); }
   // Returns the rank that this rank follows.
   int leader() const { return reached().lowest(); }
-  // Returns the ranks that this rank reaches and whose caller has not made the call.
+  // Returns the reached ranks whose callers have not made the call.
   std::vector<int> not_called() const;
-  // Returns true if the caller of every reached rank has made the call, each of these ranks follows
-  // this rank, and this rank has cut all ranks that are excluded.
+  // Returns true if three conditions hold: the caller of every reached rank has made the call,
+  // every reached rank follows this rank, and this rank has cut all excluded ranks.
   bool AllFollow() const;
   bool IsQuorum(const RankSet& ranks) const;
-  // Returns a large set of ranks of `among` that all reach each other. Drops the rank with the most
-  // broken edges, again and again until no edge is broken. If several ranks have the most, drops
-  // the highest of these. Never drops `keep`.
+  // Returns a large set of ranks of `among` that all reach each other. Repeatedly drops the rank
+  // with the most broken paths, until no broken path is left. If several ranks have the most broken
+  // paths, drops the highest of these ranks. Never drops `keep`.
   RankSet Connected(RankSet among, int keep) const;
-  // Returns the decision that these ranks go on, with their contexts and the AND of their flags.
-  // If the reached ranks have not made the same call, or a member has no context number left, the
+  // Returns the decision that `members` go on, with their contexts and the AND of their flags. If
+  // the reached ranks have made different calls, or a member has no context number left, the
   // decision is an error.
   SurvivorDecision DecisionFor(const RankSet& members) const;
 

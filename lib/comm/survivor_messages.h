@@ -1,6 +1,6 @@
-// The messages by which ranks agree on the ranks that go on (survivors.h), and their form on the
-// wire. Every message begins with the number of the call (u32) and the type (u8). The fields of the
-// type follow.
+// The messages by which ranks agree on the remaining ranks (survivors.h), and their wire format.
+// Every message begins with the number of the call (u32) and the type (u8). The fields of this type
+// follow.
 //
 // Thread safety: the same as for other values.
 #pragma once
@@ -28,8 +28,8 @@ enum class SurvivorCallKind : uint8_t { kAgree = 1, kShrink = 2 };
 struct SurvivorDecision {
   enum class Error : uint8_t {
     kNone = 0,
-    kKinds = 1,     // `culprit` has made another call than the leader
-    kPolicies = 2,  // `culprit` has another partition policy
+    kKinds = 1,     // the call of `culprit` differs from the call of the leader
+    kPolicies = 2,  // the partition policy of `culprit` differs
     kContexts = 3,  // `culprit` has no context number left
   };
   SurvivorCallKind kind = SurvivorCallKind::kAgree;
@@ -44,12 +44,13 @@ struct SurvivorDecision {
   // Returns the message that tells the decision.
   std::string ToText(uint32_t number) const;
   // The decision is the last field of several messages. Read must be called on an empty decision.
-  // It returns false if the fields are malformed. The caller must check that nothing follows.
+  // Read returns false if the fields are malformed. The caller must check that no bytes follow the
+  // decision.
   void WriteTo(Writer* out) const;
   bool Read(Reader* in, int size);
 };
 
-// Ballots are ordered by leader, and then by attempt.
+// A ballot identifies a proposal. Ballots are ordered by leader, and then by attempt.
 struct SurvivorBallot {
   int32_t leader = -1;  // -1: none
   uint32_t attempt = 0;
@@ -76,15 +77,15 @@ struct SurvivorReport {
   AcceptedDecision accepted;
 
   std::string ToText(uint32_t number) const;
-  // Reads the fields after the type, up to the end of the message. Returns false if they are
-  // malformed. The same holds for Read of the types below.
+  // Reads the fields after the type, up to the end of the message. Returns false if the fields are
+  // malformed. SurvivorProposal::Read and SurvivorAcceptance::Read do so too.
   bool Read(Reader* in, int size);
 };
 
 // A leader's proposal. The leader is the sender.
 struct SurvivorProposal {
   uint32_t attempt = 0;
-  RankSet gone;  // the ranks that the leader knows to be gone
+  RankSet gone;  // the ranks that are gone for the leader
   SurvivorDecision decision;
 
   std::string ToText(uint32_t number) const;

@@ -59,7 +59,7 @@ void Survivors::OnMessage(int from, absl::string_view text, int64_t now_ns) {
     return;
   }
   if (cut || end_ != End::kNone) {
-    // The sender may not know that this rank no longer waits for it.
+    // The sender may not know that this rank does not wait for it any more.
     if (reports && !report.given_up && !(cut && report.cut.Has(rank_))) {
       SendReport(from);
     }
@@ -71,7 +71,7 @@ void Survivors::OnMessage(int from, absl::string_view text, int64_t now_ns) {
       Send(from, last_->ToText(number_ - 1));
     }
   } else if (number > number_) {
-    return;  // this rank first needs the sender's decision about the call number_
+    return;  // this rank first needs the decision about call number_ from the sender
   } else if (reports) {
     OnReport(from, std::move(report));
   } else if (type == Type::kProposal) {
@@ -206,8 +206,8 @@ void Survivors::GiveUp(End end, int by) {
 
 // ---- The leader
 
-// Makes the leader propose a decision, if all ranks that the leader reaches also follow the leader.
-// Does nothing on a rank that is not a leader.
+// If this rank is a leader and all ranks that it reaches follow it, proposes a decision. Otherwise
+// does nothing.
 void Survivors::Step() {
   if (!pending() || knows_.leader() != rank_ || !knows_.AllFollow()) {
     return;
@@ -249,7 +249,7 @@ void Survivors::Propose(Decision decision) {
   const RankSet reached = knows_.reached();
   if (attempt_ && attempt_->to == reached && attempt_->proposal.gone == knows_.gone() &&
       attempt_->proposal.decision == decision) {
-    return;  // the attempt that is under way has this proposal
+    return;  // the attempt under way has the same proposal
   }
   attempt_ = {{++attempts_, knows_.gone(), std::move(decision)}, reached, RankSet(size_)};
   const SurvivorProposal& proposal = attempt_->proposal;
@@ -314,8 +314,8 @@ void Survivors::OnDecision(int from, uint32_t number, Reader* in) {
   }
   const bool cut = knows_.cut().Has(from);
   if (cut && (decision.any || (number == number_ && decision.members.Has(rank_)))) {
-    // With kAny, a cut rank may be on another side, and then its decision does not hold here.
-    // Without kAny, this rank gets the same decision also from a rank that is not cut.
+    // With kAny, a cut rank may be on another side of a partition. Its decision is then not valid
+    // on this side. Without kAny, this rank also gets the decision from a rank that is not cut.
     return;
   }
   if (number == number_ && knows_.own().called && !cut) {

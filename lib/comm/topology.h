@@ -1,4 +1,4 @@
-// The hosts of the ranks of a communicator. The value is equal on every rank.
+// The hosts of the ranks of a communicator. The value is equal on all ranks.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 namespace entrain {
 
 struct Topology {
-  // By rank: the number of its host. Hosts are numbered in the order of their first ranks.
+  // By rank: the number of the rank's host. Hosts are numbered in the order of their first ranks.
   std::vector<int> host_of;
   int hosts = 0;
 
@@ -19,8 +19,8 @@ struct Topology {
   static Topology FromHostIds(absl::Span<const std::string> host_ids);
   // Returns the ranks of `rank`'s host, in increasing order.
   Group Local(int rank) const;
-  // Returns one rank of each host: the rank that has the same place among the ranks of its host as
-  // `rank` has on its own host. Leaves out the hosts that have no such rank.
+  // Returns at most one rank of each host. If `rank` is the n-th rank of its host, these are the
+  // n-th ranks of all hosts. Hosts with fewer than n ranks are left out.
   Group Across(int rank) const;
 };
 

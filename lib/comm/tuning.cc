@@ -27,8 +27,8 @@ constexpr const char* kBuiltin =
 #include "lib/comm/tuning_builtin.inc"
     ;
 
-// One figure of a `link` line, and its allowed range. kFigures has all figures, in the order of the
-// line. The ranges keep sums of estimates far below the limit of 64 bits.
+// One figure of a `link` line, and its allowed range. kFigures has all figures in the order of the
+// line. The ranges ensure that sums of estimates fit into 64 bits.
 struct Figure {
   absl::string_view name;
   double LinkFigures::*field;
@@ -129,7 +129,7 @@ bool Names(const Tuning& tuning, Link link) {
          std::any_of(tuning.choices.begin(), tuning.choices.end(), is);
 }
 
-// Adds the built-in lines (`own`) for those kinds of links that `tuning` does not name.
+// Adds the built-in lines (`own`) of those kinds of links that `tuning` does not name.
 void Complete(const Tuning& own, Tuning* tuning) {
   bool named[kLinks];
   for (int link = 0; link < kLinks; ++link) {
@@ -146,9 +146,9 @@ void Complete(const Tuning& own, Tuning* tuning) {
   take(own.choices, &tuning->choices);
 }
 
-// Estimates the figures of a link for which the tuning has no line. Latencies and rates come from
-// the transport: the latency of a small message, and the rate of a large one. The other figures are
-// guesses.
+// Estimates the figures of a link for which the tuning has no line. `speed` comes from the
+// transport: the latency of a small message, and the rates of large messages. The figures that do
+// not depend on `speed` are guesses.
 LinkFigures Estimated(const TunedFor& where, const LinkSpeed& speed) {
   LinkFigures figures;
   figures.where = where;

@@ -1,4 +1,4 @@
-# The values by which algorithms are chosen. Uses no other code of lib/comm.
+# The values by which algorithms are chosen. Must not use other code of lib/comm.
 entrain_unit(tuning
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/cost_model.cc ${CMAKE_CURRENT_LIST_DIR}/overrides.cc
           ${CMAKE_CURRENT_LIST_DIR}/tuning.cc

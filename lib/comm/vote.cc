@@ -7,8 +7,8 @@
 namespace entrain {
 namespace {
 
-// Returns true if call `a` comes before call `b`. All ranks order calls in this way. If ranks begin
-// votes about several calls, all ranks therefore keep the vote about the same call.
+// Returns true if call `a` is before call `b` in an order that is equal on all ranks. So if ranks
+// begin votes about several calls, all ranks keep the vote about the same call.
 bool IsEarlier(CallId a, CallId b) {
   const uint32_t behind = (b.number - a.number) & Tag::kCallMask;
   return a.user_tag != b.user_tag ? a.user_tag < b.user_tag

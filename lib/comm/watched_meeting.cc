@@ -13,7 +13,7 @@ absl::StatusOr<std::vector<Parts>> WatchedMeeting::Wait(const Stop& stop) {
     const Stop slice{std::min(stop.deadline, Deadline::After(kLookNs)), stop.cancelled};
     auto table = base_.Wait(slice);
     // A timeout without blame means that the slice is over. A timeout with blame is the error of a
-    // rank, and all ranks get it.
+    // rank. All ranks get this error.
     const bool sliced = absl::IsDeadlineExceeded(table.status()) && !HasBlame(table.status());
     if (!sliced || stop.deadline.Passed(Clock::Real().Now())) {
       return table;

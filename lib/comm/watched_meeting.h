@@ -1,4 +1,4 @@
-// A meeting in the store that can also fail for a reason that the store does not know.
+// A meeting in the store that can also fail for a reason outside the store.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@ namespace entrain {
 
 class WatchedMeeting final : public StoreMeeting {
  public:
-  // `watch` returns the reason why the meeting cannot succeed, or OK. It must not block. Check
-  // calls `watch`, and Wait calls it about every kLookNs (creation.h). `base` must outlive this
+  // `watch` returns OK, or the reason why the meeting cannot succeed. `watch` must not block. Check
+  // calls `watch`. Wait calls `watch` about every kLookNs (creation.h). `base` must outlive this
   // object.
   WatchedMeeting(StoreMeeting& base, std::function<absl::Status()> watch)
       : base_(base), watch_(std::move(watch)) {}
@@ -28,7 +28,8 @@ class WatchedMeeting final : public StoreMeeting {
   absl::StatusOr<std::vector<int>> Absent(const Stop& stop) override { return base_.Absent(stop); }
 
  private:
-  // Calls `watch`. If it returns a reason, fails the meeting with this reason and returns it.
+  // Calls `watch`. If `watch` returns a reason, fails the meeting with this reason and returns the
+  // reason.
   absl::Status Look();
 
   StoreMeeting& base_;
