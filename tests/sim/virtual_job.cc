@@ -36,6 +36,7 @@ VirtualStore::Times VirtualJob::PickTimes(uint64_t seed) {
 
 VirtualJob::VirtualJob(uint64_t seed, int processes)
     : world_(seed, processes, PickDelays(seed)), store_(&world_, PickTimes(seed)) {
+  slack_ns_ += 4 * PickDelays(seed).most_ns;
   const bool skewed = Chance(0.3);
   one_host_ = Chance(0.5);
   for (int p = 0; p < processes; ++p) {

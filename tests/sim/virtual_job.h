@@ -93,7 +93,8 @@ class VirtualJob {
 
   VirtualWorld world_;
   VirtualStore store_;
-  int64_t slack_ns_ = 260 * kMillisecond;  // of every call: 250 ms, and its thread wakes late
+  // Of every call: 250 ms and two round trips (Vote::kLateNs), and its thread wakes late.
+  int64_t slack_ns_ = 260 * kMillisecond;
   std::map<int, int64_t> crash_at_;  // by process: the blocking call; set by the scenario
   std::set<int> touched_;
   std::set<std::pair<int, int>> cut_;
