@@ -1,8 +1,8 @@
 /* Types shared by all headers: status codes, data types, reduction operators, memory kinds and opaque handles.
  *
- * The headers are C99 and include only <stddef.h> and <stdint.h>. Enumerations cross the ABI as int32_t. The value of
- * an enumerator never changes, and no later enumerator gets the same value. The conventions for all calls are at the
- * top of entrain.h. */
+ * The headers are C99 and include only <stddef.h> and <stdint.h>. Enumerations are passed and stored as int32_t. The
+ * value of an enumerator never changes and is never used again for another one. The conventions for all calls are at
+ * the top of entrain.h. */
 #ifndef ENTRAIN_TYPES_H_
 #define ENTRAIN_TYPES_H_
 
@@ -29,9 +29,9 @@
 extern "C" {
 #endif
 
-/* The result of a call. 0 means success. A positive value is not an error. An error is negative, and its hundreds name
- * its category: -1xx the caller, -2xx this process, -3xx another process, -4xx time, -5xx a deliberate end, -9xx a
- * defect. */
+/* The result of a call. 0 means success. A positive value is not an error. An error is negative. The digit of its
+ * hundreds names the cause: -1xx the caller, -2xx this process, -3xx another process, -4xx a deadline, -5xx a
+ * deliberate end, -9xx a defect of this library. */
 typedef int32_t entrain_status_t;
 enum {
   ENTRAIN_OK = 0,
@@ -40,22 +40,22 @@ enum {
   ENTRAIN_FAILED_PRECONDITION = -102, /* the call came at the wrong time; the communicator still works */
   ENTRAIN_UNIMPLEMENTED = -103,      /* this build cannot do that; the communicator still works */
   ENTRAIN_RESOURCE_EXHAUSTED = -201, /* memory, descriptors or another local resource ran out */
-  ENTRAIN_PEER_LOST = -301,          /* a peer or server has died or cannot be reached; ends every communicator of that
-                                        peer */
+  ENTRAIN_PEER_LOST = -301,          /* a peer or a server has died or cannot be reached. The loss of a peer ends every
+                                        communicator that contains the peer */
   ENTRAIN_MISMATCH = -302,           /* ranks made different calls; ends the communicator */
-  ENTRAIN_STALE_GENERATION = -303,   /* the other ranks have gone on without this one, in a newer generation of the
-                                        communicator (entrain_comm_shrink); ends the communicator */
+  ENTRAIN_STALE_GENERATION = -303,   /* the other ranks have left this rank out and continue in a newer generation of
+                                        the communicator (entrain_comm_shrink); ends the communicator on this rank */
   ENTRAIN_TIMED_OUT = -401,          /* a deadline passed; ends the communicator of the operation */
   ENTRAIN_ABORTED = -501,            /* a rank called abort; ends the communicator */
   ENTRAIN_INTERNAL = -901            /* a defect of this library */
 };
 
 /* Element types. entrain_dtype_size() returns the size of an element in bytes. A buffer must be aligned to the size of
- * its element, and a buffer of pairs to half of that size. The 8-bit floats follow the OCP specification. e4m3 has no
- * infinity: its largest number is 448, and a value that would round to more becomes NaN. e5m2 has infinities, and its
- * largest number is 57344. A pair is a value followed by the location where the value was found, as in MPI_FLOAT_INT.
- * Both fields have the same width, and there is no padding: struct { float value; int32_t location; } is
- * ENTRAIN_F32_I32. */
+ * its element. For pairs, half of that size is enough. The 8-bit floats follow the OCP specification. e4m3 has no
+ * infinity. Its largest number is 448, and a value that would round to a larger number becomes NaN. e5m2 has
+ * infinities, and its largest number is 57344. A pair is a value followed by the location where the value was found, as
+ * in MPI_FLOAT_INT. Both fields have the same width, and there is no padding. For example, ENTRAIN_F32_I32 is
+ * struct { float value; int32_t location; }. */
 typedef int32_t entrain_dtype_t;
 enum {
   ENTRAIN_F32 = 0,
@@ -84,11 +84,11 @@ enum {
  * - Sums and products of integers wrap around.
  * - min, max: the result is NaN if any contribution is NaN.
  * - Bit operators (band, bor, bxor): integers only.
- * - Logical operators (land, lor, lxor): all types except pairs. Every value except zero is true, also NaN, and the
- *   result is 1 or 0. On a communicator of one rank, the result is the contribution, unchanged.
+ * - Logical operators (land, lor, lxor): all types except pairs. Every value except zero counts as true, NaN included.
+ *   The result is 1 or 0. On a communicator of one rank, the result is the contribution, unchanged.
  * - minloc, maxloc: pairs only, and pairs allow no other operator. The result is the smallest (largest) value and its
- *   location. A NaN comes before every number. If several contributions have this value, the result has the smallest of
- *   their locations. */
+ *   location. NaN counts as smaller (larger) than every number. If several contributions have the result's value, the
+ *   result has the smallest of their locations. */
 typedef int32_t entrain_op_t;
 enum {
   ENTRAIN_SUM = 0,
@@ -111,29 +111,28 @@ enum {
 typedef int32_t entrain_memory_t;
 enum {
   ENTRAIN_MEMORY_HOST = 0,
-  ENTRAIN_MEMORY_DEVICE = 1,     /* memory of a CUDA device. Without such a device calls return UNIMPLEMENTED, with the
-                                    reason */
+  ENTRAIN_MEMORY_DEVICE = 1,     /* memory of a CUDA device. Without such a device, calls return UNIMPLEMENTED, and the
+                                    text states the reason */
   ENTRAIN_MEMORY_HOST_PINNED = 2 /* host memory that CUDA has page-locked */
 };
 
 /* Opaque handles. The caller destroys each handle that it has created. Destroying NULL does nothing. */
-typedef struct entrain_runtime entrain_runtime_t;     /* state of a process: progress loop, listener, pools, identity */
+typedef struct entrain_runtime entrain_runtime_t;     /* engine, listener, memory pools and identity */
 typedef struct entrain_store entrain_store_t;         /* a rendezvous store */
 typedef struct entrain_comm entrain_comm_t;           /* a communicator */
 typedef struct entrain_work entrain_work_t;           /* one started call */
 typedef struct entrain_reduction entrain_reduction_t; /* a way to combine contributions */
 typedef struct entrain_batch entrain_batch_t;         /* several calls started as one */
-typedef struct entrain_mesh entrain_mesh_t;           /* shard groups × sync groups */
-typedef struct entrain_shard entrain_shard_t;         /* a model cut into layers; each layer is sharded over a shard
-                                                         group */
+typedef struct entrain_mesh entrain_mesh_t;           /* ranks in shard groups and sync groups */
+typedef struct entrain_shard entrain_shard_t;         /* a model in layers; each layer is sharded over a shard group */
 typedef struct entrain_edit entrain_edit_t;           /* EDiT on a sharded model */
-typedef struct entrain_acco entrain_acco_t;           /* ACCO: gradients cross the network during the computation */
+typedef struct entrain_acco entrain_acco_t;           /* ACCO: gradients are reduced during the computation */
 typedef struct entrain_state entrain_state_t;         /* the state of a training object, array by array */
 typedef struct entrain_optim entrain_optim_t;         /* an optimizer over flat arrays */
 typedef struct entrain_wsam entrain_wsam_t;           /* WSAM around an optimizer */
 
-/* Identifies a process to its peers. The identity stays the same for the life of the process, whatever the rank of the
- * process in a communicator. */
+/* Identifies a process to its peers. The identity stays the same for the life of the process. It does not depend on the
+ * rank of the process in a communicator. */
 typedef struct entrain_peer_id {
   uint8_t bytes[16];
 } entrain_peer_id_t;

@@ -1,5 +1,5 @@
-// The place where newcomers apply (option admit): the fields admit_store and admit_name of the
-// configs of EDiT and ACCO.
+// The store and the name under which newcomers apply (option admit): the fields admit_store and
+// admit_name of entrain_edit_config_t and entrain_acco_config_t.
 #pragma once
 
 #include <string>
@@ -17,9 +17,9 @@ struct AdmissionPlace {
   std::string name;
 };
 
-// `store` and `name` are these fields, which may be NULL. If `store` is NULL, the launcher's store
-// is used and is opened when it is needed. If `name` is NULL, the name is `usual`. If `admits` is
-// false, both fields must be NULL.
+// `store` and `name` are the values of the two fields. If `store` is NULL, AdmissionPlace::store
+// opens the launcher's store. If `name` is NULL, the name is `usual`. If `admits` is false, both
+// fields must be NULL.
 absl::StatusOr<AdmissionPlace> AdmissionPlaceOf(bool admits, const entrain_store_t* store,
                                                 const char* name, const char* usual,
                                                 const Security& security);

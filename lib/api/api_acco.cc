@@ -31,7 +31,7 @@ namespace {
 ENTRAIN_OPTION_ROWS(AccoRows, ENTRAIN_ACCO_OPTIONS, entrain_acco_config_t, ChannelOptions,
                     entrain::AccoOptionTable);
 
-// Returns the checked `dtype`, or `usual`, the type of the parameters, if `dtype` is -1.
+// Returns the checked `dtype`. If `dtype` is -1, returns `usual`.
 absl::StatusOr<DType> ToDType(int32_t dtype, DType usual) {
   if (dtype == -1) {
     return usual;
@@ -77,8 +77,8 @@ absl::StatusOr<std::vector<ParameterGroup>> ToGroups(const entrain_acco_config_t
   return groups;
 }
 
-// Converts the config. Checks the values of the C enumerations and types, because only this file
-// sees them. GradientChannel checks all other values.
+// Converts the config. Checks the values of C enumerations and types, because GradientChannel does
+// not see these values. GradientChannel checks everything else.
 absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& config,
                                                 const entrain::Communicator& comm) {
   ENTRAIN_RETURN_IF_ERROR(CheckCopyable<AccoRows>(config));
@@ -120,7 +120,7 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
   return options;
 }
 
-// Checks the config and creates the handle. `make` must return the GradientChannel.
+// Checks the config and creates the handle. `make` creates the GradientChannel.
 template <typename MakeChannel>
 absl::Status MakeAcco(entrain_comm_t* comm, const entrain_acco_config_t* config,
                       entrain_acco_t** acco, const MakeChannel& make) {
@@ -131,7 +131,7 @@ absl::Status MakeAcco(entrain_comm_t* comm, const entrain_acco_config_t* config,
       entrain::CopyStruct(config, &known, sizeof(known), "entrain_acco_config_t"));
   ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
   const std::shared_ptr<entrain::Communicator> shared =
-      comm->comm;  // keeps the communicator if the handle is destroyed meanwhile
+      comm->comm;  // keeps it alive if another thread destroys the handle
   ENTRAIN_ASSIGN_OR_RETURN(const ChannelOptions options, ToChannelOptions(known, *shared));
   ENTRAIN_ASSIGN_OR_RETURN(auto made, make(*shared, options));
   *acco = new entrain_acco{.channel = std::move(made),
@@ -139,8 +139,8 @@ absl::Status MakeAcco(entrain_comm_t* comm, const entrain_acco_config_t* config,
   return absl::OkStatus();
 }
 
-// Runs a call of the training loop. If the call fails, tells the other ranks, because they may wait
-// for this rank and this rank may end.
+// Runs a call of the training loop. If the call fails, tells the other ranks the error, because
+// they may wait for this rank, and this rank may exit.
 template <typename Body>
 entrain_status_t GuardCall(const char* function, entrain_acco_t* acco, const Body& body,
                            Does does = Does::kWait) {

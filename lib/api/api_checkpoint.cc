@@ -42,8 +42,8 @@ absl::StatusOr<CheckpointOptions> ToCheckpointOptions(const entrain_checkpoint_c
                            .timeout_ns = known.timeout_ns};
 }
 
-// Converts the options of a checkpoint that goes through the caller's functions. Both arguments may
-// be null.
+// Converts the options of a checkpoint that the caller's functions write or read. Both arguments
+// may be null.
 absl::StatusOr<CheckpointOptions> ToCheckpointOptions(
     const entrain_checkpoint_config_t* config, const entrain_checkpoint_functions_t* functions) {
   entrain_checkpoint_functions_t known;
@@ -91,7 +91,7 @@ absl::Status AddState(Trained& trained, const char* name, void* data, size_t cou
                           DType{dtype}, data, elements);
 }
 
-// The four operations on a checkpoint: saving and loading, for the two kinds of objects.
+// Overloads for the two kinds of training objects. Run and Start call them.
 absl::Status Save(entrain_edit_t* edit, const CheckpointOptions& options) {
   return edit->edit->state().Save(options);
 }

@@ -1,5 +1,5 @@
-// Implements the collectives, send and recv of collectives.h. Each call becomes one entrain::Call
-// (request.h).
+// Implements the collectives, send and recv of collectives.h. Converts each call to one
+// entrain::Call (request.h).
 #include <cstdint>
 #include <utility>
 
@@ -29,7 +29,7 @@ absl::Status AddToBatch(const Request& request, Call call, entrain_batch_t* batc
   return absl::OkStatus();
 }
 
-// Makes all checks that can refuse the call before it starts.
+// Makes all checks that can refuse a call. Adds the operation and its tag to the error.
 absl::Status Check(const Request& request, Call* call, entrain_batch_t** batch) {
   absl::Status checked = ToCall(request, call, batch);
   if (checked.ok() && *batch == nullptr && request.work == nullptr) {
@@ -61,8 +61,8 @@ entrain_status_t Submit(const Request& request) {
     entrain_batch_t* batch = nullptr;
     absl::Status status = Check(request, &call, &batch);
     if (status.ok() && batch == nullptr && request.work == nullptr) {
-      return request.comm->comm->RunOrRefuse(call);  // the handle may be destroyed when this
-                                                     // returns
+      return request.comm->comm->RunOrRefuse(call);  // request.comm may be destroyed during this
+                                                     // call
     }
     if (status.ok()) {
       status = batch == nullptr ? StartWork(request, call) : AddToBatch(request, call, batch);

@@ -34,8 +34,7 @@ std::vector<T> Copy(const T* values, int32_t count) {
 ENTRAIN_OPTION_ROWS(EditRows, ENTRAIN_EDIT_OPTIONS, entrain_edit_config_t, EditOptions,
                     entrain::EditOptionTable);
 
-// Converts the config and checks each option. LayerSync makes the checks that concern several
-// options.
+// Converts the config and checks each option. LayerSync checks combinations of options.
 absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
                                           const entrain::Mesh& mesh) {
   ENTRAIN_ASSIGN_OR_RETURN(EditOptions options, NumbersOf<EditRows>(config));
@@ -54,7 +53,7 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
   return options;
 }
 
-// Checks the config and creates the handle. `make` must return the LayerSync.
+// Checks the config and creates the handle. `make` creates the LayerSync.
 template <typename MakeSync>
 absl::Status MakeEdit(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                       entrain_edit_t** edit, const MakeSync& make) {
@@ -92,8 +91,8 @@ int32_t ToWishes(uint64_t flags) {
   return static_cast<int32_t>(flags) & kAllWishes;
 }
 
-// Runs a call of the training loop. If the call fails, tells the other ranks, because they may wait
-// for this rank and this rank may end.
+// Runs a call of the training loop. If the call fails, tells the other ranks the error, because
+// they may wait for this rank, and this rank may exit.
 template <typename Body>
 absl::Status Make(const char* function, entrain_edit_t* edit, Body& body) {
   const absl::Status status = body();

@@ -99,7 +99,8 @@ entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entrain_grow_conf
     ENTRAIN_ASSIGN_OR_RETURN(const GrowOptions options, ToGrowOptions(known, comm));
     auto made = kept->Grow(options);
     if (!made.ok()) {
-      // Newcomers may have failed without harm to the communicator. Then only the call has failed.
+      // If the communicator still works, only the call has failed, for example because of a
+      // newcomer.
       reach = kept->status().ok() ? Reach::kCall : Reach::kByCode;
       return made.status();
     }

@@ -1,6 +1,6 @@
-// Implements the list calls of collectives.h, whose parts may lie apart in memory. A list call
-// becomes the corresponding call on contiguous memory: on the caller's own memory if the parts are
-// contiguous, else on a temporary copy.
+// Implements the list calls of collectives.h, whose parts may lie apart in memory. Each list call
+// makes the corresponding call on contiguous memory. If the parts are contiguous, this is the
+// memory of the caller, otherwise a temporary copy.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -23,11 +23,12 @@
 namespace entrain::api {
 namespace {
 
-// A list of buffers as one contiguous buffer.
+// A list of buffers, and one contiguous buffer for all of them.
 struct Parts {
-  std::vector<const void*> list;  // a copy, since the caller's list is valid only during the call
+  std::vector<const void*> list;  // a copy, because the caller's list is valid only during the call
   std::vector<size_t> bytes;
-  std::unique_ptr<std::byte[]> staged;  // null: the caller's parts are contiguous
+  std::unique_ptr<std::byte[]> staged;  // the copy of all parts; null: the caller's parts are
+                                        // contiguous
   void* whole = nullptr;
 
   void CopyIn() const {
@@ -38,7 +39,7 @@ struct Parts {
       }
     }
   }
-  // `list` must be a list of output buffers.
+  // Must be called only if `list` has output buffers.
   void CopyOut() const {
     const std::byte* at = staged.get();
     for (size_t r = 0; staged != nullptr && r < bytes.size(); at += bytes[r++]) {
@@ -49,7 +50,7 @@ struct Parts {
   }
 };
 
-// The arguments of a list function other than its lists.
+// The arguments of a list function, without its lists and counts.
 struct ListCall {
   const char* function;
   CallKind kind;
@@ -59,8 +60,8 @@ struct ListCall {
   entrain_work_t** work;
 };
 
-// Checks the list and returns its parts. `counts` has the number of elements of each rank. If
-// `counts` is null, each rank has `count` elements.
+// Checks the list and returns its parts. `counts` has the number of elements of each part. If
+// `counts` is null, each part has `count` elements.
 absl::StatusOr<Parts> PartsOf(const ListCall& call, const char* name, const void* const* list,
                               size_t count, const size_t* counts) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(call.comm, "comm"));
@@ -114,7 +115,7 @@ absl::StatusOr<Parts> PartsOf(const ListCall& call, const char* name, const void
   return parts;
 }
 
-// The work of a list call. The work is over only when the caller's parts have been written.
+// The work of a list call. It ends when the result has been copied to the caller's parts.
 class ListWork final : public Work {
  public:
   ListWork(Engine* engine, RefPtr<Work> whole, Parts ins, Parts outs)
@@ -136,8 +137,8 @@ class ListWork final : public Work {
   const Parts ins_, outs_;
 };
 
-// Runs or starts a list call. `start(in, out, work)` must start the call on contiguous memory. `in`
-// or `out` is empty if the call has no list of inputs or of outputs.
+// Runs or starts a list call. `start(in, out, work)` must make the call on contiguous memory. `ins`
+// is empty if the call has no list of inputs; `outs` is empty if it has no list of outputs.
 template <typename Start>
 entrain_status_t Run(const ListCall& call, absl::StatusOr<Parts> ins, absl::StatusOr<Parts> outs,
                      const Start& start) {
@@ -182,7 +183,7 @@ const void* const* AsList(void* const* outs) {
   return const_cast<const void* const*>(outs);
 }
 bool IsRoot(const entrain_comm_t* comm, int32_t root) {
-  return comm == nullptr || comm->comm->rank() == root;  // PartsOf refuses a null comm
+  return comm == nullptr || comm->comm->rank() == root;  // if null, PartsOf returns the error
 }
 
 }  // namespace

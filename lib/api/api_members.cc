@@ -65,9 +65,8 @@ absl::StatusOr<entrain::ShrinkOptions> ToShrinkOptions(const entrain_shrink_conf
   return options;
 }
 
-// Runs an agreement. The errors TIMED_OUT and MISMATCH fail only the call. In other calls they end
-// the communicator; in an agreement the communicator lives on if a rank does not call or calls
-// something else.
+// Runs agree or shrink. Records TIMED_OUT and MISMATCH as failures of the call alone. In other
+// calls these errors end the communicator, but not in agree and shrink.
 entrain_status_t GuardAgreement(const char* function, absl::FunctionRef<absl::Status()> body) {
   absl::Status status;
   const entrain_status_t code = Guard(function, Does::kWait, [&] { return status = body(); });
@@ -105,7 +104,7 @@ entrain_status_t entrain_comm_members(const entrain_comm_t* comm, entrain_member
     if (written > 0) {
       ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(members), "members"));
     }
-    // The caller's structs may have another size than this library's struct.
+    // The caller's structs may be longer or shorter than this library's.
     char* at = reinterpret_cast<char*>(members);
     for (int32_t r = 0; r < written; ++r) {
       const entrain_member_t known = ToMember(r, reports[static_cast<size_t>(r)]);

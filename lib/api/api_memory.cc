@@ -1,4 +1,4 @@
-// Implements memory.h: memory that peers map.
+// Implements memory.h.
 #include <cstdint>
 #include <limits>
 

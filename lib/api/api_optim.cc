@@ -123,8 +123,8 @@ entrain_status_t entrain_optim_preview(const entrain_optim_t* optim, const void*
                                        size_t count, entrain_dtype_t dtype, int64_t step,
                                        double lr) {
   return Guard(__func__, [&] {
-    // A preview writes neither the parameters nor the state. The const_casts are needed because
-    // both kinds of step share one struct.
+    // GivenStep has no const pointers, because a step writes these arrays. A preview does not write
+    // them.
     return Run(optim,
                {.params = const_cast<void*>(params),
                 .grads = grads,

@@ -100,8 +100,8 @@ entrain_status_t entrain_reduction_busy(const entrain_reduction_t* reduction, in
     ENTRAIN_RETURN_IF_ERROR(NotNull(reduction, "reduction"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(busy, "busy"));
     const auto& inside = reduction->reduction.inside;
-    // Acquire: pairs with the release in UserCombine, so that the function's effects are visible
-    // here.
+    // Acquire: pairs with the release in UserCombine. So the caller sees what the function has
+    // written.
     *busy = inside != nullptr && inside->load(std::memory_order_acquire) > 0 ? 1 : 0;
     return absl::OkStatus();
   });

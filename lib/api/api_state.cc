@@ -1,5 +1,4 @@
-// Implements the functions of train.h that give access to a training object's state, array by
-// array.
+// Implements the functions of train.h for a training object's state, array by array.
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -23,7 +22,7 @@ using entrain::StateEntry;
 
 namespace {
 
-// Opens the state `of` an object, which is `owner` or a part of it.
+// Opens the state that `of` holds. `of` is a part of the training object `owner`.
 template <typename Of>
 absl::Status Open(Of& of, const std::shared_ptr<const void>& owner,
                   const std::shared_ptr<StartedCalls>& calls, int32_t kind,
@@ -43,14 +42,14 @@ absl::Status CheckOpen(const entrain_state_t* state) {
                                 : absl::OkStatus();
 }
 
-// Checks that the object of the state may be used or changed.
+// Checks that the state is open, and that no started call uses its object.
 absl::Status CheckUsable(const entrain_state_t* state) {
   ENTRAIN_RETURN_IF_ERROR(CheckOpen(state));
   return CheckIdle(state, "state");
 }
 
-// Checks the caller's array and returns its number of elements. The entry of the state compares the
-// number and `dtype` with its own.
+// Checks the caller's array and returns its number of elements. OpenState compares this number and
+// `dtype` with those of the entry.
 absl::StatusOr<int64_t> CheckData(const void* data, size_t count, entrain_dtype_t dtype) {
   ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));
@@ -190,8 +189,8 @@ entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckUsable(state));
     ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
-    const std::shared_ptr<OpenState> kept = state->state;  // keeps the state if the handle is
-                                                           // destroyed meanwhile
+    const std::shared_ptr<OpenState> kept = state->state;  // keeps the state alive if another
+                                                           // thread destroys the handle
     return kept->Commit(timeout_ns);
   });
 }

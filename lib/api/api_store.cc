@@ -19,10 +19,10 @@
 namespace entrain::api {
 namespace {
 
-// time limit of entrain_store_open if its timeout is 0
+// the time limit of entrain_store_open if timeout_ns is 0
 constexpr int64_t kConnectTimeout = 30 * kSecond;
 
-// Returns the Stop of a call that waits only for the store.
+// Returns the Stop for a request to the store.
 Stop RequestStop(const entrain_store_t* store) {
   return {.deadline = Deadline::After(store->timeout_ns.load(std::memory_order_relaxed))};
 }
@@ -38,7 +38,8 @@ absl::Status CheckKey(const entrain_store_t* store, const char* key) {
   return absl::OkStatus();
 }
 
-// Returns a reference that keeps the store alive. The handle may be destroyed while a call waits.
+// Returns a reference that keeps the store alive. Another thread may destroy the handle during a
+// call.
 std::shared_ptr<Store> Kept(const entrain_store_t* store) {
   return store->store;
 }

@@ -1,4 +1,4 @@
-// Implements the functions of train.h for the mesh and for the layer-wise sharding of a model.
+// Implements the functions of train.h for the mesh and for sharded models.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -132,7 +132,7 @@ absl::StatusOr<entrain::ShardConfig> ToShardConfig(const entrain_shard_config_t&
   return result;
 }
 
-// Checks and converts an array that has one pointer per layer.
+// Checks and converts a list of one pointer per layer. `name` is "params" or "grads".
 absl::StatusOr<std::vector<std::byte*>> ToArrays(const char* name, void* const* arrays, DType dtype,
                                                  const entrain::Slab& slab) {
   std::vector<std::byte*> result;
@@ -147,7 +147,7 @@ absl::StatusOr<std::vector<std::byte*>> ToArrays(const char* name, void* const* 
   return result;
 }
 
-// Checks that no two of the arrays share a byte.
+// Checks that the arrays of all layers are disjoint.
 absl::Status CheckApart(const entrain::LayerArrays& live, const entrain::Slab& slab) {
   struct Range {
     const std::byte *begin, *end;
@@ -188,8 +188,8 @@ absl::Status CheckHasLayer(const entrain_shard_t* shard, int32_t layer) {
   return absl::OkStatus();
 }
 
-// Checks the layer, and that the shard is idle. While a call on the shard is not over, callers may
-// only ask for a layer's place in the slab.
+// Checks the layer, and that the shard is idle. Functions that are allowed during a started call
+// use CheckHasLayer instead.
 absl::Status CheckLayer(const entrain_shard_t* shard, int32_t layer) {
   ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
   return CheckHasLayer(shard, layer);
@@ -258,8 +258,7 @@ entrain_status_t entrain_mesh_comm(const entrain_mesh_t* mesh, int32_t axis,
     ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
     ENTRAIN_RETURN_IF_ERROR(CheckAxis(axis));
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
-    // The const_cast is needed because the caller may use the communicator. This function itself
-    // does not change the mesh.
+    // The handle is part of the mesh, but the caller needs it without const.
     *comm = &const_cast<entrain_mesh_t*>(mesh)->comms[static_cast<size_t>(axis)];
     return absl::OkStatus();
   });

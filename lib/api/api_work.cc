@@ -1,4 +1,4 @@
-// Implements the functions of collectives.h for batches, and for calls that were started.
+// Implements the functions of collectives.h for batches and works.
 #include <cstddef>
 #include <cstdint>
 #include <utility>

@@ -1,4 +1,4 @@
-// Implements the functions of optim.h for WSAM, which wraps an optimizer.
+// Implements the functions of optim.h for WSAM.
 #include <cmath>
 #include <utility>
 
@@ -18,7 +18,7 @@ using entrain::DType;
 
 namespace {
 
-// Makes the checks that all calls on arrays share. Returns the number of elements.
+// Makes the checks that are common to all calls on arrays. Returns the number of elements.
 absl::StatusOr<int64_t> CheckArrays(const entrain_wsam_t* wsam, absl::Span<const NamedArray> arrays,
                                     size_t given, entrain_dtype_t dtype) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(wsam, "wsam"));

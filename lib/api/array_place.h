@@ -1,5 +1,5 @@
-// The place of the arrays of an object's calls: host memory, where the CPU computes in the caller's
-// thread, or a device, which computes on a stream.
+// Where the arrays of an object's calls lie: in host memory or on a device. For host memory the
+// calling thread computes. A device computes on a stream.
 //
 // Thread safety: any thread.
 #pragma once
@@ -20,11 +20,11 @@ namespace entrain::api {
 struct ArrayPlace {
   entrain_memory_t memory = ENTRAIN_MEMORY_HOST;
   void* stream = nullptr;
-  int64_t limit_ns = kDefaultTimeoutNs;  // limit for a kernel that returns a number
+  int64_t limit_ns = kDefaultTimeoutNs;  // time limit of a call that waits for the stream
 };
 
-// Accepts HOST without a stream, and DEVICE if the process's devices can be used. Returns an error
-// for everything else.
+// Accepts HOST without a stream. Accepts DEVICE if this process can use a device. Otherwise returns
+// an error.
 absl::Status CheckArrayPlace(const ArrayPlace& place);
 
 // Sets the stream for later calls. Returns FAILED_PRECONDITION for host memory.
@@ -35,13 +35,12 @@ struct NamedArray {
   const void* array;
 };
 
-// Returns the device that holds `arrays`, or null if the place is host memory or all arrays are
-// null. Returns INVALID_ARGUMENT, naming the array, if an array is in another place.
+// Returns the device that holds `arrays`. Returns null if `place` is host memory or all arrays are
+// null. Returns INVALID_ARGUMENT if an array is not on this device; the text names the array.
 absl::StatusOr<Device*> DeviceOf(const ArrayPlace& place, absl::Span<const NamedArray> arrays);
 
-// Runs `body` so that CurrentKernels, CopyArray and ZeroArray (lib/device/device.h) work on
-// `arrays`. Returns INVALID_ARGUMENT, naming the array, if an array is in another place. Accepts
-// null arrays.
+// Runs `body`. Inside it, CurrentKernels, CopyArray and ZeroArray (lib/device/device.h) work on the
+// device of `arrays`, or on the host. Errors and null arrays: as for DeviceOf.
 absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arrays,
                       absl::FunctionRef<void()> body);
 

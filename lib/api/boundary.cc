@@ -15,7 +15,7 @@
 namespace entrain::api {
 namespace {
 
-// True only in a forked child. Set in the child before any other code of the child runs.
+// True in a forked child. The fork handler sets it before other code runs in the child.
 std::atomic<bool> forked{false};
 
 entrain_error_t EmptyRecord() {
@@ -32,7 +32,7 @@ entrain_error_t& ThreadRecord() {
 template <size_t kBytes>
 void CopyText(absl::string_view text, char (&to)[kBytes]) {
   const size_t bytes = std::min(text.size(), kBytes - 1);
-  std::copy_n(text.data(), bytes, to);  // an empty text may have no address
+  std::copy_n(text.data(), bytes, to);  // not memcpy: an empty text may have a null address
   std::memset(to + bytes, 0, kBytes - bytes);
 }
 
@@ -77,7 +77,7 @@ void ToRecord(const absl::Status& status, Reach reach, entrain_error_t* record) 
 
 entrain_status_t Fail(const char* function, const absl::Status& status, Reach reach) {
   entrain_error_t& record = ThreadRecord();
-  // The message of a failed operation already begins with "all_reduce #41: ...".
+  // The message of a failed operation already names it: "all_reduce #41: ...".
   const bool says_what = BlameOf(status).sequence != 0;
   ToRecord(says_what ? status : Annotate(status, function), reach, &record);
   return record.code;
@@ -117,7 +117,7 @@ void WriteDefaults(const void* defaults, size_t known_size, void* to, size_t byt
 absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name,
                          std::initializer_list<LongField> long_fields) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(to, name));
-  // CopyStruct is called only for its checks; its copy is not used.
+  // CopyStruct makes the checks. Its copy is not used.
   std::string scratch(known_size, '\0');
   ENTRAIN_RETURN_IF_ERROR(CopyStruct(to, scratch.data(), known_size, name));
   const size_t size = SizeOfStruct(to);

@@ -1,6 +1,6 @@
-// The boundary between C and the library. Every public function that can fail runs its body through
-// Guard, which refuses calls in a forked child and turns the body's absl::Status into a code and
-// this thread's last error.
+// The boundary between the C API and the C++ library. Every public function that can fail runs its
+// body in Guard. Guard refuses calls in a forked child. It converts the absl::Status of the body to
+// a code, and stores a failure as this thread's last error.
 //
 // Thread safety: any thread. Each thread has its own last error.
 #pragma once
@@ -21,21 +21,21 @@ namespace entrain::api {
 using entrain::CallbackScope;
 using entrain::Does;
 
-// Says what a failure ends. kByCode: the code decides whether the communicator has ended. kCall:
-// only the call has failed; for stores and optimizers, which have no communicator.
+// What a failure ends (entrain_error_t.scope). kByCode: the code decides whether the communicator
+// has ended. kCall: only the call has failed, whatever the code.
 enum class Reach { kByCode, kCall };
 
-// Stores `status` (not OK) as this thread's last error and returns its code. Puts `function`
-// ("entrain_send") in front of the text if the text does not name its operation.
+// Stores `status` (not OK) as this thread's last error and returns its code. If the text does not
+// name an operation, puts `function` ("entrain_send") in front of it.
 entrain_status_t Fail(const char* function, const absl::Status& status, Reach reach);
 
-// Converts a status, which may be OK, to a record.
+// Converts a status to a record. The status may be OK.
 void ToRecord(const absl::Status& status, Reach reach, entrain_error_t* record);
 
 // Returns the record of this thread's last failure.
 const entrain_error_t& LastError();
 
-// Returns FAILED_PRECONDITION in a process that was forked from a process that used the library.
+// Returns FAILED_PRECONDITION in the child of a fork if the parent has used the library.
 absl::Status CheckProcess();
 bool Forked();
 
@@ -47,35 +47,36 @@ inline absl::Status NotNull(const void* pointer, const char* name) {
   return absl::OkStatus();
 }
 
-// A field of more than 8 bytes, such as a text. It has bytes [begin, begin + bytes) of its struct.
+// A field of more than 8 bytes, such as a text: bytes [begin, begin + bytes) of its struct.
 struct LongField {
   size_t begin;
   size_t bytes;
 };
 
-// Copies a result struct to a caller whose struct may have fewer or more fields. Writes the fields
-// that both structs have, and keeps the caller's size. Refuses the same sizes as CopyStruct, and a
-// size that cuts one of `long_fields`, which must list all long fields of the struct.
+// Copies a result struct to the caller's struct, which may have fewer or more fields. Writes the
+// fields that both structs have. Does not change the caller's `size`. Refuses the sizes that
+// CopyStruct refuses, and sizes that end inside one of `long_fields`. `long_fields` must list all
+// long fields of the struct.
 absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name,
                          std::initializer_list<LongField> long_fields = {});
 
 absl::Status WriteError(const entrain_error_t& known, entrain_error_t* to);
 
-// Copies a text, cut to `bytes` bytes with a 0 at the end. `to` may be null.
+// Copies a text, cut to `bytes` bytes, with a zero byte at its end. `to` may be null.
 void WriteText(absl::string_view text, char* to, size_t bytes);
 
-// Writes the defaults of a struct into the caller's struct, which has `bytes` bytes: first the
-// fields that both structs have, then zeros, and `bytes` as its size. Does nothing for NULL, or if
-// `bytes` has no room for the size.
+// Writes the defaults of a struct to the caller's struct of `bytes` bytes. Writes the fields that
+// both structs have, zeros after them, and `bytes` as the size. Does nothing for NULL, or if
+// `bytes` is too small for the field `size`.
 void WriteDefaults(const void* defaults, size_t known_size, void* to, size_t bytes);
 template <typename Struct>
 void WriteDefaults(const Struct& defaults, Struct* to, size_t bytes) {
   WriteDefaults(&defaults, sizeof(defaults), to, bytes);
 }
 
-// Runs `body`, which returns absl::Status. Refuses instead if the process is a forked child, or if
-// the thread is inside a callback that forbids this kind of function. `reach` is read after the
-// body, because the body may change it.
+// Runs `body`, which returns absl::Status. Returns an error instead in a forked child. Also if the
+// thread is inside a callback that must not call this kind of function. Guard reads `reach` after
+// the body, because the body may change it.
 template <typename Body>
 entrain_status_t Guard(const char* function, const Reach& reach, Does does, const Body& body) {
   absl::Status status = CheckProcess();

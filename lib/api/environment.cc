@@ -21,11 +21,11 @@
 namespace entrain::api {
 namespace {
 
-// A store that the environment names already exists, and launchers start all ranks at once. So a
-// store that does not answer within this time will not answer at all.
+// The time within which a store from the environment must answer. A launcher starts all ranks at
+// the same time, so a store that has not answered by then will not answer at all.
 constexpr int64_t kStoreTimeout = 30 * kSecond;
 
-// The stores that this process serves, by the requested URL.
+// The stores that this process serves, by the URL that was requested.
 class ServedStores {
  public:
   absl::StatusOr<std::shared_ptr<Store>> Serve(const std::string& url, const Security& security) {
@@ -76,7 +76,8 @@ absl::StatusOr<std::shared_ptr<Store>> StoreOf(const Launch& launch, const Secur
       BlameOf(store.status()));
 }
 
-// Returns a world of one rank, with a store whose name no other process can know.
+// Returns the place of a process without launcher: a world of one rank, with a store that no other
+// process can open.
 absl::StatusOr<Place> Alone() {
   static std::atomic<int> count{0};
   ENTRAIN_LOG(kInfo, "no launcher's variables are set: a world of one");
@@ -86,7 +87,8 @@ absl::StatusOr<Place> Alone() {
   return place;
 }
 
-// Opens the part of the store that belongs to this start of the job.
+// Opens the job's store, or if the launcher counts the starts of the job, the part of the store for
+// this start.
 absl::StatusOr<std::shared_ptr<Store>> PartOf(const Launch& launch, const Security& security,
                                               int64_t timeout_ns) {
   ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreOf(launch, security, timeout_ns));
@@ -107,8 +109,7 @@ absl::StatusOr<std::optional<int64_t>> Restarts() {
 
 absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t timeout_ns) {
   ENTRAIN_ASSIGN_OR_RETURN(const std::optional<int64_t> restarts, Restarts());
-  // If a job's variables are set but the rank is missing, returns an error instead of a world of
-  // one rank.
+  // True if a variable of a launcher is set. If it is, but the rank is missing, that is an error.
   bool launched = GetEnv("ENTRAIN_STORE").has_value() || GetEnv("WORLD_SIZE").has_value();
   absl::StatusOr<Launch> launch = DetectLaunch([&launched](const char* name) {
     std::optional<std::string> value = GetEnv(name);

@@ -1,5 +1,4 @@
-// The place of this process in the job, from its launcher's variables: rank, size, and the store
-// for meetings.
+// The place of this process in the job, from the launcher's variables: rank, size and store.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +14,26 @@ namespace entrain::api {
 
 struct Place {
   int rank = 0, size = 1;
-  // the part of the job's store that belongs to this start of the job
+  // the job's store, or the part of it for this start of the job
   std::shared_ptr<Store> store;
-  // Number of times that entrain-run --elastic has restarted this rank. If it is at least 1, this
-  // process is a newcomer. nullopt if the job is not elastic.
+  // How often entrain-run --elastic has restarted this rank. If it is at least 1, this process is a
+  // newcomer. nullopt: the job is not elastic.
   std::optional<int64_t> restarts;
 };
 
-// Returns this process's place. Opens the job's store. If the launcher's conventions say that this
-// rank serves the store, starts the server instead. A served store stays until the process ends,
-// since other ranks may use it after this rank has finished. If no launcher has set its variables,
-// returns a world of one rank, with a store of its own. Any thread may call this. Blocks for at
-// most `timeout_ns`, and at most 30 s.
+// Returns this process's place, and opens the job's store. If this rank must serve the store
+// (DetectLaunch), starts the server instead. The server runs until the process ends, because other
+// ranks may use the store after this rank has finished. If no launcher's variables are set, returns
+// a world of one rank, with a store of its own. Any thread. Blocks for at most `timeout_ns`, and at
+// most 30 s.
 absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t timeout_ns);
 
-// Opens the job's store, too, but does not need a rank in the environment. ENTRAIN_STORE is
-// sufficient.
+// Opens the job's store as PlaceFromEnvironment does. Needs no rank in the environment:
+// ENTRAIN_STORE is sufficient.
 absl::StatusOr<std::shared_ptr<Store>> StoreFromEnvironment(const Security& security,
                                                             const Stop& stop);
 
-// Tells entrain-run --elastic that this process has a communicator.
+// Tells entrain-run --elastic that this process has a communicator. Otherwise does nothing.
 void TellLauncher(const Place& place);
 
 }  // namespace entrain::api

@@ -1,5 +1,5 @@
-// The structs behind the opaque handles of the C API: first a mark of their kind, then a reference
-// to the object.
+// The structs behind the opaque handles of the C API. Each begins with a mark of its kind
+// (lib/base/mark.h), and has a reference to an object.
 #pragma once
 
 #include <array>
@@ -37,8 +37,8 @@
 
 namespace entrain::api {
 
-// Ends the call that was started on the object, if it is not over. Must be called before the object
-// is destroyed.
+// If a call that was started on the object is not over, makes it fail and waits for its end. Must
+// be called before the object is destroyed.
 template <typename Object>
 void EndCalls(StartedCalls& calls, Object* object) {
   if (calls.RunsFor(object)) {
@@ -58,15 +58,15 @@ struct entrain_store {
   entrain::Mark<entrain::MarkOf("stor")> mark = {};
   std::shared_ptr<entrain::Store> store;
   std::string url;  // lent to callers of entrain_store_url
-  // time limit of calls that do not give one
+  // time limit of calls without a timeout argument
   std::atomic<int64_t> timeout_ns = 30 * entrain::kSecond;
 };
 
 struct entrain_comm {
   entrain::Mark<entrain::MarkOf("comm")> mark = {};
   std::shared_ptr<entrain::Communicator> comm;
-  bool lent = false;  // belongs to a mesh, which destroys the communicator
-  // The environment's store. The first entrain_comm_grow that needs the store opens it.
+  bool lent = false;  // the handle belongs to a mesh, which destroys it
+  // The store from the environment. Opened by the first entrain_comm_grow that needs it.
   std::shared_ptr<entrain::Store> store = nullptr;
 };
 
@@ -112,7 +112,7 @@ struct entrain_edit {
   std::shared_ptr<entrain::LayerSync> edit;
   int layers = 0;
   int64_t slab_count = 0;
-  std::shared_ptr<entrain::api::StartedCalls> calls;  // calls of the shard
+  std::shared_ptr<entrain::api::StartedCalls> calls;  // the StartedCalls of the shard
   ~entrain_edit() { entrain::api::EndCalls(*calls, edit.get()); }
   const void* object() const { return edit.get(); }
 };
@@ -127,17 +127,18 @@ struct entrain_acco {
 
 struct entrain_state {
   entrain::Mark<entrain::MarkOf("stat")> mark = {};
-  std::shared_ptr<entrain::OpenState> state;          // shared with the calls in progress
-  std::weak_ptr<const void> owner;                    // if expired, the state must not be used
-  std::shared_ptr<entrain::api::StartedCalls> calls;  // calls of the owner
+  std::shared_ptr<entrain::OpenState> state;          // shared with calls in progress
+  std::weak_ptr<const void> owner;                    // the training object; if expired, the state
+                                                      // must not be used
+  std::shared_ptr<entrain::api::StartedCalls> calls;  // the StartedCalls of the owner
   const void* object() const { return owner.lock().get(); }
 };
 
 namespace entrain::api {
 
-// A started call has no struct of its own: its handle is the address of the Work, and holds one
-// reference to the Work. So starting a call costs no second allocation. The lowest bit of the
-// handle is set if waits are in background mode.
+// The handle of a started call is the address of its Work, and holds one reference to it. There is
+// no struct entrain_work, because it would cost one more allocation per call. The lowest bit of the
+// handle is 1 if waits use ENTRAIN_WAIT_BACKGROUND.
 static_assert(alignof(Work) >= 2);
 
 inline entrain_work_t* ToHandle(RefPtr<Work> work, bool background) {
@@ -151,18 +152,18 @@ inline bool WaitsInBackground(const entrain_work_t* handle) {
   return (reinterpret_cast<uintptr_t>(handle) & 1) != 0;
 }
 
-// Returns true if the pointer may be dereferenced: it is not null, and aligned.
+// Returns true if the pointer is not null, and aligned for a mark. Only then a mark may be read.
 inline bool IsPlace(const void* pointer) {
   return pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % alignof(uint64_t) == 0;
 }
 void LogRefused(const char* function, const absl::Status& status);
 
-// Returns INVALID_ARGUMENT if `handle` is null or `found` is not the expected mark: "`name` is
-// NULL", "`name` is a store, not a communicator", "`name` is no communicator: it was destroyed, or
-// was never one".
+// Returns INVALID_ARGUMENT if `handle` is null or `found` is not the expected mark. Texts: "`name`
+// is NULL", "`name` is a store, not a communicator", "`name` is not a communicator: it was
+// destroyed, or never was one".
 absl::Status CheckMark(const void* handle, uint64_t found, uint64_t expected, const char* name);
 
-// For handles, NotNull also checks the mark.
+// Overloads of NotNull for handles: they also check the mark.
 template <typename Handle>
 requires requires(const Handle* handle) {
   handle->mark.value();
@@ -176,8 +177,8 @@ inline absl::Status NotNull(const entrain_work_t* handle, const char* name) {
   return CheckMark(work, IsPlace(work) ? work->mark() : 0, Work::kMark, name);
 }
 
-// Returns FAILED_PRECONDITION if a call that was started is not over. The call may be on the object
-// or on another object that shares its state.
+// Returns FAILED_PRECONDITION if a call that was started on the object, or on another object with
+// the same StartedCalls, is not over.
 template <typename Handle>
 requires requires(const Handle* handle) {
   handle->calls->CheckIdle("");
@@ -187,7 +188,7 @@ absl::Status CheckIdle(const Handle* handle, const char* name) {
   return handle->calls->CheckIdle(name);
 }
 
-// Starts `call` on the object, on a thread of the library.
+// Starts `call`, a call on the object of the handle, on a thread of the library.
 template <typename Handle>
 absl::Status StartOn(const Handle* handle, const char* name, absl::string_view operation,
                      entrain_work_t** work, absl::AnyInvocable<absl::Status()> call) {
@@ -198,7 +199,8 @@ absl::Status StartOn(const Handle* handle, const char* name, absl::string_view o
   return absl::OkStatus();
 }
 
-// Returns a work that is over once the continuation passed to `when` has been called.
+// Calls `when` with a continuation, and creates a work that is over when the continuation has been
+// called.
 template <typename Handle>
 absl::Status WatchOn(const Handle* handle, absl::string_view operation, int64_t tag,
                      entrain_work_t** work,
@@ -210,9 +212,9 @@ absl::Status WatchOn(const Handle* handle, absl::string_view operation, int64_t 
   return absl::OkStatus();
 }
 
-// Destroys a handle's object. Does nothing for NULL and in a forked child. Logs an error for a
-// wrong handle, and for a handle that must not be destroyed inside a callback. `does` says what the
-// destruction needs (callback_scope.h).
+// Destroys a handle. Does nothing for NULL and in a forked child. If the handle is wrong, or a
+// callback that is running must not destroy it, logs an error and destroys nothing. `does`: what
+// the destruction needs (lib/base/callback_scope.h).
 template <typename Handle>
 void Destroy(const char* function, Handle* handle, Does does = Does::kLook) {
   if (handle == nullptr || Forked()) {

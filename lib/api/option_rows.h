@@ -1,6 +1,6 @@
-// Joins the rows of an option list (lib/train/option_list.h) to the C struct that has a field of
-// the same name for each row. Implements the functions of the API that describe these options
-// (entrain_edit_option, entrain_acco_option and similar functions).
+// Connects an option list (lib/train/option_list.h) with its C struct: each row of the list has a
+// field of the same name in the struct. Implements the functions of the API that describe options,
+// such as entrain_edit_option and entrain_acco_option.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@
 #define ENTRAIN_OPTION_COPY(type, name, fallback, range, matters, why, shared, help) \
   to->name = static_cast<decltype(to->name)>(from.name);
 
-// Declares the struct `Rows`, which joins a list to its C struct and its C++ struct. The functions
-// below take it as their template argument.
+// Declares the struct `Rows`, which connects a list with its C struct and its C++ struct. `Rows` is
+// the template argument of the functions below.
 #define ENTRAIN_OPTION_ROWS(Rows, LIST, CStruct, CppStruct, TABLE)                \
   struct Rows {                                                                   \
     using Config = CStruct;                                                       \
@@ -48,8 +48,8 @@ namespace entrain::api {
 static_assert(ENTRAIN_OPTION_SWITCH == static_cast<int32_t>(OptionType::kSwitch));
 static_assert(ENTRAIN_OPTION_F64 == static_cast<int32_t>(OptionType::kF64));
 
-// Returns an error if a value of the C struct does not fit the bool or the enumeration of the C++
-// struct.
+// Returns an error if a switch or a choice of the C struct has a value out of range. Rows::Copy
+// must not convert such a value to a bool or an enumeration.
 template <typename Rows>
 absl::Status CheckCopyable(const typename Rows::Config& config) {
   const std::vector<double> values = Rows::Values(config);
@@ -62,8 +62,8 @@ absl::Status CheckCopyable(const typename Rows::Config& config) {
   return absl::OkStatus();
 }
 
-// Checks the range of each row's value. Returns options with these values. The other fields have
-// their defaults.
+// Checks the range of each row's value, and returns options with these values. Fields without a row
+// keep their defaults.
 template <typename Rows>
 absl::StatusOr<typename Rows::Options> NumbersOf(const typename Rows::Config& config) {
   const std::vector<double> values = Rows::Values(config);
@@ -101,8 +101,8 @@ absl::Status DescribeOption(int32_t index, entrain_edit_option_t* option) {
   return WriteStruct(&known, sizeof(known), option, "entrain_edit_option_t");
 }
 
-// Sets *matters to 1 if the option has an effect with this config, else to 0. `known` must have the
-// defaults of the C struct. The caller's fields replace these defaults.
+// Implements entrain_edit_option_matters and entrain_acco_option_matters. `known` must have the
+// defaults of the C struct; the fields of *config replace them.
 template <typename Rows>
 absl::Status OptionMatters(const typename Rows::Config* config, typename Rows::Config known,
                            int32_t index, int32_t* matters) {

@@ -49,7 +49,7 @@ absl::Status ApplyOptions(const entrain_call_options_t& options, Call* call) {
         absl::StrCat("options.memory ", options.memory, ": a barrier has no buffers"));
   }
   call->options.device = options.memory == ENTRAIN_MEMORY_DEVICE;
-  // Page-locked memory without a stream is treated as other host memory.
+  // Page-locked memory without a stream is ordinary host memory.
   call->options.on_stream = options.memory == ENTRAIN_MEMORY_DEVICE || options.stream != nullptr;
   call->options.stream = options.stream;
   if (call->kind == CallKind::kRecvAny && call->options.on_stream) {
@@ -103,7 +103,7 @@ absl::Status ApplyReduction(const Request& request, const entrain_reduction_t* r
   return absl::OkStatus();
 }
 
-// Return the number of parts of `count` elements in this rank's input and output.
+// Return the number of parts in this rank's input, or output. A part has `count` elements.
 int64_t InParts(CallKind kind, int size, bool is_root) {
   switch (kind) {
     case CallKind::kReduceScatter:
@@ -138,9 +138,9 @@ int64_t SumOf(const std::vector<int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// Checks that `in` and `out` share memory only as the call documents: the smaller buffer may be
-// this rank's part of the larger one. Buffers of equal size may be the same. `before` is the
-// number of elements before this part.
+// Checks that `in` and `out` overlap only in an in-place call. There the smaller buffer is this
+// rank's part of the larger one, or buffers of equal size are the same. `before`: the number of
+// elements of the larger buffer before this rank's part.
 absl::Status CheckApart(const Call& call, int64_t before) {
   if (!Overlap(call.in.data, call.in.bytes, call.out.data, call.out.bytes)) {
     return absl::OkStatus();
@@ -169,7 +169,8 @@ absl::Status ApplyBuffers(const Request& request, Call* call, int rank, int size
   const bool is_root = rank == call->root;
   const int64_t in_parts = InParts(call->kind, size, is_root);
   const int64_t out_parts = OutParts(call->kind, size, is_root);
-  // The count is equal on all ranks, so every rank applies the limit of a rank that has all parts.
+  // All ranks have the same count. So that all of them accept or refuse it, every rank applies the
+  // limit of a rank that has all parts.
   const int64_t most = HasParts(call->kind) ? size : 1;
   ENTRAIN_ASSIGN_OR_RETURN(call->count, CheckCount(request.count, call->dtype, most));
   const int64_t bytes = call->count * SizeOf(call->dtype);
@@ -179,8 +180,8 @@ absl::Status ApplyBuffers(const Request& request, Call* call, int rank, int size
   return CheckApart(*call, rank * call->count);
 }
 
-// Converts the caller's numbers of elements, one per rank. Checks that all parts together fit into
-// memory.
+// Converts the caller's counts, one per rank. Checks that the bytes of all parts together fit into
+// int64_t.
 absl::StatusOr<std::vector<int64_t>> CheckCounts(const char* name, const size_t* counts,
                                                  DType dtype, int size) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(counts, name));
@@ -205,8 +206,8 @@ absl::Status ApplyUnevenBuffers(const Request& request, Call* call, int rank, in
   const bool is_root = rank == call->root;
   const bool rooted = HasRoot(call->kind);
   const auto own = static_cast<size_t>(rank);
-  // For gather and scatter, `counts` belongs to the root's buffer. The other buffer has `count`
-  // elements on every rank.
+  // In gather and scatter only the root has all counts. Every rank also has `count`, the number of
+  // elements of its own part.
   const size_t* const parts =
       call->kind == CallKind::kGather ? request.out_counts : request.in_counts;
   const char* const name = call->kind == CallKind::kAllToAll ? "in_counts" : "counts";

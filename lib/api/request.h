@@ -23,23 +23,24 @@ struct Request {
   size_t count = 0;
   entrain_dtype_t dtype = ENTRAIN_U8;
   entrain_op_t op = ENTRAIN_SUM;
-  int32_t root = 0;  // the root, or the peer; recv_any: -1
+  int32_t root = 0;  // the root; send and recv: the peer; recv_any: -1
   const entrain_call_options_t* options = nullptr;
   entrain_work_t** work = nullptr;
-  // For v-variants: the number of elements of each rank. Both arrays have `size` entries.
+  // For functions whose names end in _v: the number of elements of each rank's part.
   bool uneven = false;
   const size_t* in_counts = nullptr;
   const size_t* out_counts = nullptr;
   int32_t* source = nullptr;  // for recv_any
 };
 
-// Makes all checks that need no other rank. Sets `batch` to the batch of the options, if there is
-// one.
+// Converts the request to *call. Makes all checks that need no other rank. If the options name a
+// batch, sets *batch.
 absl::Status ToCall(const Request& request, Call* call, entrain_batch_t** batch);
-// Returns the tag in the options, or -1 if there is none or the tag is refused.
+// Returns the tag in the options. Returns -1 if `options` is null or has a value that CheckOptions
+// refuses.
 int64_t TagOf(const entrain_call_options_t* options);
-// Returns `why` with the blame record of a refused call. The record names the operation and has no
-// number.
+// Returns `why` with the blame record of a refused call. The record has the operation and the tag,
+// but no number.
 absl::Status Refusal(const Call& call, const absl::Status& why);
 
 }  // namespace entrain::api

@@ -15,7 +15,8 @@
 namespace entrain::api {
 namespace {
 
-// Returns an empty text for null. An empty text means that the environment's value applies.
+// Returns an empty text for null. In RuntimeOptions an empty text means the value from the
+// environment.
 std::string TextOrEmpty(const char* given) {
   return given != nullptr ? given : "";
 }

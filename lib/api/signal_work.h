@@ -1,6 +1,6 @@
-// Works that are not calls on a communicator. A SignalWork ends when another thread calls Over.
-// StartedCalls runs blocking calls on a thread of its own, one at a time, and gives the caller a
-// work to wait for.
+// Works that are not calls on a communicator. A SignalWork ends when some thread calls Over.
+// StartedCalls runs blocking calls on a thread of its own, one at a time, and returns a work for
+// each of them.
 //
 // Thread safety: any thread.
 #pragma once
@@ -25,11 +25,12 @@ namespace entrain::api {
 
 class SignalWork final : public Work, public Job {
  public:
-  // `comm` is the name of a communicator. `operation` must live for ever. `tag` is -1 or a layer.
+  // `comm` is the name of a communicator. `operation` must be a static text. `tag` is -1 or a
+  // layer.
   static RefPtr<SignalWork> Make(std::shared_ptr<Engine> engine, std::string comm,
                                  absl::string_view operation, int64_t tag);
-  // Ends the work with `status` the next time the engine runs its jobs. Must be called once, by any
-  // thread.
+  // Ends the work with `status`. The engine does this the next time that it runs its jobs. Must be
+  // called once, by any thread.
   void Over(const absl::Status& status);
 
   WorkInfo Info() const override { return info_; }
@@ -43,26 +44,27 @@ class SignalWork final : public Work, public Job {
   absl::Status ends_with_;
 };
 
-// The works of objects that share their state: a shard, the EDiT object on it, and its open states.
-// While a call that was started on one of these objects is not over, none of them may be used.
+// The works of a group of objects: a shard, the EDiT object on it and its open states, or a channel
+// and its open states. While a started call on one of these objects is not over, no other call may
+// use any of them.
 class StartedCalls {
  public:
   // The works use the engine and the name of `comm`.
   explicit StartedCalls(const Communicator& comm);
 
-  // Returns a work that ends when its creator calls Over.
+  // Returns a work. The caller must end it by Over.
   RefPtr<SignalWork> NewWork(absl::string_view operation, int64_t tag = -1) const;
-  // Starts `call` on a thread of the library and returns its work. `owner` is the object whose
-  // destruction ends the call. No other call may be in progress. When the work is over, `call` has
-  // returned and the objects are idle.
+  // Starts `call` on a thread of the library and returns its work. `owner`: the object that makes
+  // the call fail when it is destroyed. No other call may be in progress. When the work is over,
+  // `call` has returned and the objects are idle.
   RefPtr<Work> Start(const void* owner, absl::string_view operation,
                      absl::AnyInvocable<absl::Status()> call) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns FAILED_PRECONDITION if a call is not over, for example "`name`: edit_leave, which was
   // started, is not over".
   absl::Status CheckIdle(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // RunsFor returns true if a call of the owner is not over. Join blocks until the call is over, so
-  // the owner must make the call fail first.
+  // Returns true if a call of this owner is not over.
   bool RunsFor(const void* owner) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Blocks until the call in progress is over. The owner must make the call fail first.
   void Join() { worker_.Drain().IgnoreError(); }
 
  private:
@@ -71,7 +73,7 @@ class StartedCalls {
   mutable absl::Mutex mutex_;
   const void* owner_ ABSL_GUARDED_BY(mutex_) = nullptr;  // owner of the last call
   absl::string_view operation_ ABSL_GUARDED_BY(mutex_);  // operation of the last call
-  // No limit, because the calls themselves have time limits.
+  // No time limit, because each call has its own.
   WorkerThread worker_{std::numeric_limits<int64_t>::max(), [](const absl::Status&) {}};
 };
 

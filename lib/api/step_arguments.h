@@ -1,4 +1,4 @@
-// The checked arrays of an optimizer's step.
+// The arguments of an optimizer's step, and their checks.
 #pragma once
 
 #include <array>
@@ -45,7 +45,8 @@ absl::Status CheckStep(const GivenStep& given, const Optimizer& optimizer, Apply
 // Checks one array of `count` f32 elements.
 absl::Status CheckF32Array(const char* name, const void* array, int64_t count);
 
-// Checks that no two of the arrays overlap. The error is "two of `names` overlap".
+// Checks that the arrays, of `count` f32 elements each, are disjoint. The error is "two of `names`
+// overlap".
 absl::Status CheckApart(absl::Span<const void* const> arrays, int64_t count, const char* names);
 
 }  // namespace entrain::api

@@ -1,8 +1,9 @@
-/* Creates a communicator of Entrain from a communicator of MPI. MPI only lets the ranks find each other; all data of
+/* Creates a communicator of Entrain from a communicator of MPI. The ranks use MPI only to find each other. All data of
  * Entrain travel on Entrain's transports.
  *
- * The library does not link MPI, and MPI implementations differ in their binary interface. So the function is defined
- * in this header, and your program compiles it with its own MPI (mpicc). entrain.h does not include this header. */
+ * MPI implementations differ in their binary interface, so the library does not link MPI. The function is defined in
+ * this header instead, and your program compiles it with its own MPI (mpicc). entrain.h does not include this
+ * header. */
 #ifndef ENTRAIN_MPI_H_
 #define ENTRAIN_MPI_H_
 
@@ -39,17 +40,18 @@ static inline int entrain_mpi_one_host_(MPI_Comm mpi, int size, int* one) {
  * over `mpi`; blocks. Call it between MPI_Init and MPI_Finalize, on a thread that may call MPI. The new communicator
  * does not use MPI afterwards, and may outlive it. The caller destroys it.
  *
- * During the call rank 0 serves a store, on a port that the kernel chooses. The address is the loopback address if all
- * ranks are on one host. Otherwise it is the processor name of rank 0 (MPI_Get_processor_name), which the other ranks
- * must be able to resolve and reach.
+ * During the call rank 0 serves a store. The kernel chooses the port. If all ranks are on one host, the address is the
+ * loopback address. Otherwise the address is the processor name of rank 0 (MPI_Get_processor_name). The other ranks
+ * must be able to resolve this name and to reach the address.
  *
- * config: as for entrain_comm_create; its rank, world_size and store are ignored. NULL: the defaults. The deadline is
- * that of entrain_comm_create. It does not bound the MPI calls that this function makes.
+ * config: as for entrain_comm_create. The fields rank, world_size and store are ignored. NULL: the defaults. The
+ * deadline of entrain_comm_create applies. It does not bound the MPI calls that this function makes.
  *
- * Returns the result of entrain_comm_create, with entrain_last_error(). If rank 0 cannot serve a store, all ranks
- * return the same error. If an MPI call fails, and MPI returns the error, the result is ENTRAIN_PEER_LOST. If the store
- * failed, entrain_last_error() has the reason on rank 0. On the other ranks, and after a failed MPI call, its text is
- * that of an earlier failure. */
+ * Returns the result of entrain_comm_create; entrain_last_error() then has the text. There are two other errors. If
+ * rank 0 cannot serve a store, all ranks return the error of rank 0. In this case only rank 0 has the text in
+ * entrain_last_error(). If an MPI call fails, and MPI returns the error instead of ending the program, the result is
+ * ENTRAIN_PEER_LOST without a text. Without a text of this call, entrain_last_error() has the text of an earlier
+ * failure. */
 static inline entrain_status_t entrain_comm_create_from_mpi(MPI_Comm mpi, const entrain_comm_config_t* config,
                                                             entrain_comm_t** comm) {
   entrain_comm_config_t own;
