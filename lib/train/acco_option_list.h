@@ -1,9 +1,9 @@
-// The options of ACCO whose values are single numbers. Each row describes the field of the same
-// name in entrain_acco_config_t. option_list.h explains the columns and the code made from the
-// rows.
+// The options of ACCO whose values are single numbers. Each row describes one option: the field of
+// the same name in entrain_acco_config_t. option_list.h explains the columns, and the code that is
+// generated from the rows.
 //
-// Options that are pointers or arrays, and rules between several options, are in
-// gradient_channel_options.h and gradient_channel_options.cc.
+// gradient_channel_options.h and gradient_channel_options.cc have the options that are pointers or
+// arrays, and the rules that concern several options.
 #pragma once
 
 // clang-format off

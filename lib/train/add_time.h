@@ -1,4 +1,4 @@
-// Adds the time from its construction to its destruction to a counter of nanoseconds.
+// Measures the lifetime of the object, in nanoseconds. The destructor adds it to a counter.
 #pragma once
 
 #include <cstdint>

@@ -27,8 +27,9 @@ int64_t Admission::LimitNs(const Communicator& from) const {
   return parts_.options.timeout_ns > 0 ? parts_.options.timeout_ns : from.timeout_ns();
 }
 
-// Returns true if processes have applied, there is room for them, and no replica is about to end.
-// All members have the same table, and so the same answer.
+// Returns true if processes have applied, there is room for them, and no replica is leaving, wants
+// to stop, or has requested this exchange (kInsist). All members have the same table, so all get
+// the same answer.
 bool Admission::Wanted() const {
   uint64_t flags = 0;
   for (const Standing& one : parts_.exchange.rendezvous().table().standings) {
@@ -48,8 +49,8 @@ absl::Status Admission::Run() {
     ENTRAIN_LOG(kInfo, "edit: newcomers: none was taken in: ", grown.status().message());
     ENTRAIN_RETURN_IF_ERROR(LossOf(from.get()));
     if (absl::IsOutOfRange(grown.status())) {
-      // The other members have gone on with newcomers. These members must not wait for this rank in
-      // `from`.
+      // The other members have continued together with newcomers. Ends `from`, so that no rank
+      // waits for this rank there.
       parts_.world.End(grown.status());
       return grown.status();
     }
@@ -70,7 +71,7 @@ AdmissionCard Admission::MyCard() const {
   const ReplicaPlace& mine = parts_.world.mine();
   const RoundCloser* const closer = parts_.closer;
   const Attended attended = closer == nullptr ? Attended() : closer->attended();
-  uint64_t met_step = 0;  // a late replica's standing has the step of an earlier rendezvous
+  uint64_t met_step = 0;  // the maximum: a late replica's standing is of an earlier rendezvous
   for (const Standing& one : parts_.exchange.rendezvous().table().standings) {
     met_step = std::max(met_step, one.steps);
   }
@@ -104,7 +105,7 @@ absl::Status Admission::TakeIn(std::shared_ptr<Communicator> grown, int members,
   return mine.ok() ? all : mine;
 }
 
-// Finds out whether the admission has succeeded on all members. If so, makes it take effect.
+// Finds out whether all members have succeeded. If so, the admission takes effect.
 absl::Status Admission::Conclude(Communicator& from, EnlargedWorld enlarged,
                                  const absl::Status& taken,
                                  const std::shared_ptr<Communicator>& grown) {
@@ -115,7 +116,7 @@ absl::Status Admission::Conclude(Communicator& from, EnlargedWorld enlarged,
   }
   Adopt(enlarged);
   const absl::Status told = Welcome(*grown, limit_ns);
-  if (!told.ok()) {  // a rank is lost; the next call reports it
+  if (!told.ok()) {  // a rank is lost, and the next call reports the loss
     ENTRAIN_LOG(kInfo, "edit: newcomers: ", told.message());
   }
   return absl::OkStatus();

@@ -1,20 +1,20 @@
-// The members' side of an admission (option admit). Newcomers are replicas that join while the
-// members train. The admission runs on the worker after an exchange, while the caller makes its
-// next steps.
+// The members' side of an admission (option admit). Members are the replicas that already train.
+// Newcomers are replicas that join them. The admission runs on the worker after an exchange, while
+// the caller makes its next steps.
 //
-//   rendezvous k   rank 0 says in its standing that processes have applied (Look)
+//   rendezvous k   the standing of rank 0 says that processes have applied (Look)
 //   exchange k
 //   after it       Run:   Grow             the newcomers are connected
 //                         MeetNewcomers    numbers, groups, options          admission_meeting
 //                         TransferState    from all members                  state_transfer
-//                         Agree            on the old communicator: all members have succeeded?
-//                  yes    the larger communicator and new groups replace the old ones
-//                  no     the larger communicator is dropped, and nothing has changed
+//                         Agree            on the old communicator: have all members succeeded?
+//                  yes    the larger communicator and its groups replace the old ones
+//                  no     the larger communicator is dropped; the members' state is unchanged
 //   rendezvous k + 1      the newcomers take part
 //
-// Until Agree, the members keep their old state and groups. If a newcomer fails, the members lose
-// only this attempt. Agree has the same result on all members that live, even if a member dies
-// meanwhile.
+// Until Agree, the members keep their old state and groups. If a newcomer fails, only this attempt
+// is lost. Agree returns the same result on all surviving members, even if a member is lost during
+// the admission.
 //
 // Thread safety: the worker calls Look and Run. NoteStep may be called from any thread.
 #pragma once
@@ -57,12 +57,12 @@ class Admission {
         alike_(std::move(alike)),
         applicants_("edit", parts.options.admit_store, parts.options.admit_name) {}
 
-  // Called before a rendezvous. On rank 0 of the world: announces in the next standing that
-  // processes have applied.
+  // Called before a rendezvous. On rank 0 of the world: if enough processes for a replica have
+  // applied, sets the flag kApplied in the next standing.
   void Look();
-  // Called after the exchange of the last rendezvous, on all ranks. Takes newcomers in if rank 0
-  // has announced applications. Returns an error only if a member is lost, or this rank cannot go
-  // on.
+  // Called on all ranks after the exchange of the last rendezvous. If rank 0 has announced
+  // applications, admits the newcomers. Returns an error only if a member is lost or this rank
+  // cannot continue.
   absl::Status Run();
   // Records the number of steps that the caller has made.
   void NoteStep(int64_t step) { step_.store(step, std::memory_order_relaxed); }

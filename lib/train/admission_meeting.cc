@@ -36,10 +36,12 @@ absl::Status Say(absl::string_view what, Communicator& world, int64_t limit_ns) 
   return world.Broadcast(&word, 1, DType::kU8, /*root=*/0, Limited(what, limit_ns));
 }
 
-// Splits `world`, which must have no other calls under way. The time limit is at most kAdmissionNs,
-// because a newcomer that hangs must not hold the members up for longer. If a rank is lost, the
-// split may fail on some ranks only. The part ends with `world`, so that no rank waits in the part
-// for these ranks, also if the lost rank is in another part.
+// Splits `world`, which must have no other calls under way. Limits the time to kAdmissionNs,
+// because a newcomer that hangs must not block the members for longer.
+//
+// The end of `world` also ends the new communicator (EndToo), even if the lost rank is in another
+// one. Otherwise, if the split fails on some ranks only, the other ranks would wait for them in the
+// new communicator.
 absl::StatusOr<std::shared_ptr<Communicator>> Part(Communicator& world, int color, int key) {
   WorkerThread::Doing("newcomers: making the groups", 2 * kAdmissionNs);
   const int64_t usual_ns = world.timeout_ns();
@@ -53,8 +55,9 @@ absl::StatusOr<std::shared_ptr<Communicator>> Part(Communicator& world, int colo
   return part;
 }
 
-// Collective. If a value differs, returns an error that names the value: kDataLoss on a rank that
-// differs from rank `member`, and kAborted on the other ranks, because they may try again.
+// Collective. If a value differs between two ranks, returns an error that names the value. The
+// error is kDataLoss on a rank whose values differ from those of rank `member`. It is kAborted on
+// the other ranks, because they may try again.
 absl::Status CompareValues(Communicator& comm, const std::vector<NamedValue>& group, int member) {
   const absl::Status alike =
       AgreeOn(comm, "the replicas", group, Limited("newcomers: comparing the options"));
@@ -74,7 +77,8 @@ absl::Status CompareValues(Communicator& comm, const std::vector<NamedValue>& gr
   return innocent ? absl::AbortedError(alike.message()) : alike;
 }
 
-// Those ranks of a newcomer's replica that have come. AdmissionCard::group identifies the replica.
+// The ranks of one newcomer's replica that have joined `world`. AdmissionCard::group identifies the
+// replica.
 struct Arrival {
   int first_rank = 0;
   std::set<int64_t> slots = {};
@@ -91,7 +95,7 @@ absl::Status CheckWhole(const std::map<uint64_t, Arrival>& arrivals, int64_t slo
   return absl::OkStatus();
 }
 
-// Returns the numbers of the newcomers' replicas, by group.
+// Returns the number of each newcomer's replica, by AdmissionCard::group.
 absl::StatusOr<std::map<uint64_t, int>> Number(const std::map<uint64_t, Arrival>& arrivals,
                                                const std::set<int64_t>& taken,
                                                const AdmissionCard& member) {
@@ -163,7 +167,7 @@ absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
     ENTRAIN_ASSIGN_OR_RETURN(enlarged.model, Part(*enlarged.world, here.replica, here.slot));
   }
   ENTRAIN_ASSIGN_OR_RETURN(enlarged.sync, Part(*enlarged.world, here.slot, here.replica));
-  std::map<int, bool> by_replica;  // true: the replica is a newcomer
+  std::map<int, bool> by_replica;  // value: the replica is a newcomer
   for (size_t rank = 0; rank < enlarged.places.size(); ++rank) {
     by_replica[enlarged.places[rank].replica] = enlarged.cards[rank].replica < 0;
   }
@@ -175,7 +179,7 @@ absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
   for (const std::vector<NamedValue>& group : alike) {
     ENTRAIN_RETURN_IF_ERROR(CompareValues(*enlarged.sync, group, enlarged.parties.donors[0]));
   }
-  if (rounds) {  // `rounds` follows from options, which are equal on all ranks of this sync group
+  if (rounds) {  // equal on all ranks of this sync group, because it depends only on options
     ENTRAIN_ASSIGN_OR_RETURN(enlarged.rounds, Part(*enlarged.world, 0, enlarged.world->rank()));
   }
   return enlarged;
@@ -205,7 +209,7 @@ absl::Status CompareOutcomes(Communicator& world, int members, const absl::Statu
     const Outcome& one = all[rank];
     if (one.code != ENTRAIN_OK) {
       const absl::StatusCode code = FromCode(static_cast<entrain_status_t>(one.code));
-      // A rank without an error of its own may try again.
+      // This rank has no error of its own, so it may try again.
       return absl::Status(
           mine.ok() && code == absl::StatusCode::kDataLoss ? absl::StatusCode::kAborted : code,
           CleanText({one.text.data(), strnlen(one.text.data(), one.text.size())}));
@@ -234,7 +238,7 @@ absl::StatusOr<bool> AgreeToTakeIn(absl::string_view object, Communicator& from,
     return false;
   }
   if (agreed.code() != absl::StatusCode::kOutOfRange) {
-    // The other members will agree on the remaining ranks. This rank must take part.
+    // The other members will agree on the remaining ranks, and this rank must take part.
     from.EndWith(absl::UnavailableError(agreed.message()));
   }
   return agreed;

@@ -1,13 +1,13 @@
-// The part of an admission that members and newcomers do together. They use the communicator that
+// The steps of an admission that members and newcomers do together, on the communicator that
 // Communicator::Grow has made. In this communicator the members have the first ranks.
 //
-//   cards       each rank sends its card; the cards determine the newcomers' numbers
-//   groups      the sync groups, and the model groups of replicas of several ranks
-//   options     are compared, and must be equal
-//   state       goes from all members to the newcomers (state_transfer)
+//   cards       each rank sends its AdmissionCard; these determine the newcomers' numbers
+//   groups      the sync groups, and the model groups if replicas have several ranks
+//   options     all ranks compare their options, which must be equal
+//   state       all members send state to the newcomers (state_transfer)
 //   outcomes    each rank sends its status
 //
-// admission.h has the members' side, newcomer.h the newcomers'.
+// admission.h has the functions of the members, newcomer.h those of the newcomers.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@
 namespace entrain {
 
 // The time limit of a call between members and newcomers. A call that moves data gets more time
-// (TransferLimit). A newcomer that hangs blocks the members' worker for this time.
+// (TransferLimit). A newcomer that hangs blocks the members' worker for at most this time.
 constexpr int64_t kAdmissionNs = 10 * kSecond;
 
-// The record that a rank sends about itself, as it is in memory.
+// The record of a rank. Ranks send this struct as it is in memory.
 struct AdmissionCard {
-  int64_t replica = -1;  // a member's replica; -1: a newcomer
+  int64_t replica = -1;  // number of a member's replica; -1: a newcomer
   int64_t slot = 0, slots = 1;
-  uint64_t group = 0;  // newcomers: a number that only the ranks of one replica share
+  uint64_t group = 0;  // newcomers: identifies the replica (GroupOf)
   // Members only:
   int64_t most_replicas = 0;
   int64_t rendezvous = 0;  // number of finished rendezvous
@@ -49,59 +49,59 @@ struct AdmissionCard {
 };
 static_assert(sizeof(AdmissionCard) == 14 * sizeof(int64_t));
 
-// Returns the places of all ranks. Each newcomer's replica gets a number that is at least
-// first_number and that no other replica has. These numbers are as low as possible and ascend with
-// the lowest rank of the replica. Returns kFailedPrecondition if ranks of a newcomer's replica are
-// missing, or if it has more or fewer ranks than the members' replicas. Returns kResourceExhausted
-// if there are no numbers left.
+// Returns the places of all ranks. Each newcomer's replica gets the lowest free number that is at
+// least first_number. The numbers ascend with the lowest rank of each replica. Returns
+// kFailedPrecondition if ranks of a newcomer's replica are missing, or if its number of ranks
+// differs from that of the members' replicas. Returns kResourceExhausted if no number below
+// most_replicas is free.
 absl::StatusOr<std::vector<ReplicaPlace>> PlacesOf(absl::Span<const AdmissionCard> cards);
 
-// Values that must be equal on all ranks, in groups that are compared one after the other. If the
-// first groups are equal on all ranks, the next group has the same length on all ranks.
+// Values that must be equal on all ranks. The groups are compared one after the other. The length
+// of a group may depend on the values of earlier groups.
 using NamedGroups = std::vector<std::vector<NamedValue>>;
 
-// Members and newcomers, and their groups.
+// The communicators of members and newcomers.
 struct EnlargedWorld {
   std::shared_ptr<Communicator> world, model, sync;  // model: null for replicas of one rank
-  std::shared_ptr<Communicator> rounds;              // for RoundCloser; null: not asked for
+  std::shared_ptr<Communicator> rounds;              // for RoundCloser; null if not requested
   std::vector<AdmissionCard> cards;                  // by rank of world
   std::vector<ReplicaPlace> places;                  // by rank of world
   TransferParties parties;                           // donors and newcomers among the ranks of sync
 
   const ReplicaPlace& mine() const { return places[static_cast<size_t>(world->rank())]; }
 };
-// Collective over `world`. Exchanges the cards, compares the options, and makes the groups. Makes
-// EnlargedWorld::rounds only if `rounds` is true.
+// Collective over `world`. Exchanges the cards, makes the groups, and compares the values in
+// `alike`. Makes EnlargedWorld::rounds only if `rounds` is true.
 absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
                                             const AdmissionCard& mine, const NamedGroups& alike,
                                             bool rounds = false);
 
-// Returns the items of the state that all replicas have in common: the state of the exchange, and
-// the layers that do not train. `list` receives the entries from which the items are made.
+// Returns the items of the state that is equal on all replicas: the state of the exchange, and the
+// layers that do not train. `list` receives the entries from which the items are made.
 std::vector<TransferItem> StateInCommon(Exchange& exchange, const Slab& slab,
                                         const LayerArrays& live, StateList* list);
 
 // Collective over `world`. `mine` is the status of the admission on this rank. Returns the first
-// error of any rank. A kDataLoss of another rank is returned as kAborted, because this rank may try
-// again. `*step` becomes the largest of the members' steps.
+// error of any rank. If another rank has kDataLoss, returns kAborted, because this rank may try
+// again. Sets `*step` to the largest of the members' steps.
 absl::Status CompareOutcomes(Communicator& world, int members, const absl::Status& mine,
                              int64_t* step);
 
-// Collective over `from`, the members' communicator. Decides whether the members take the newcomers
-// in. `taken` is the status of the admission on this rank. Returns true if the admission has
-// succeeded on all members. Otherwise leaves `grown`. Then returns an error if a member is lost or
-// the others have gone on without this rank, and false in all other cases. All members that live
-// have the same result, even if a member dies meanwhile.
+// Collective over `from`, the members' communicator. `taken` is the status of the admission on this
+// rank. Returns true if the admission has succeeded on all members. Otherwise leaves `grown`. Then
+// returns an error if a member is lost, or if the other members have continued without this rank.
+// Otherwise returns false. All surviving members get the same result, even if a member is lost
+// during the call.
 absl::StatusOr<bool> AgreeToTakeIn(absl::string_view object, Communicator& from,
                                    Communicator& grown, const absl::Status& taken,
                                    int64_t limit_ns);
 
 // Collective over `world`. Tells the waiting newcomers of a gradient channel that the members are
-// ready to meet them. Must be called before MeetNewcomers.
+// ready for MeetNewcomers. Must be called before MeetNewcomers.
 absl::Status CallIn(Communicator& world, int64_t limit_ns);
 
-// Collective over `world`. Tells the newcomers that they are replicas. Must be the last call of an
-// admission.
+// Collective over `world`. Tells the newcomers that they are replicas now. Must be the last call of
+// an admission.
 absl::Status Welcome(Communicator& world, int64_t limit_ns);
 
 }  // namespace entrain

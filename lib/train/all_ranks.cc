@@ -13,10 +13,10 @@
 namespace entrain {
 namespace {
 
-// The largest number of bytes that is sent at a time.
+// Messages are sent in pieces of at most this many bytes.
 constexpr int64_t kPiece = 4 << 20;
 constexpr int64_t kEnd = -1;  // sent in place of a length
-// Encoded statuses are shorter than this.
+// An encoded status is shorter than this.
 constexpr size_t kStatusBytes = 4096;
 
 int64_t TimeOf(const std::shared_ptr<Communicator>& comm) {
@@ -54,8 +54,8 @@ absl::Status AllRanks::Min(int64_t* value) {
 absl::StatusOr<int64_t> AllRanks::FirstDifference(const std::vector<int64_t>& values,
                                                   bool in_replica, bool across_replicas) {
   const auto count = static_cast<int64_t>(values.size());
-  // The values, then their complements. The minimum of the complements of a value is the complement
-  // of the largest value.
+  // The values, followed by their complements. The minimum of the complements is the complement of
+  // the maximum.
   std::vector<int64_t> least = values;
   std::transform(values.begin(), values.end(), std::back_inserter(least),
                  [](int64_t value) { return ~value; });
@@ -73,8 +73,8 @@ absl::StatusOr<int64_t> AllRanks::FirstDifference(const std::vector<int64_t>& va
   return -1;
 }
 
-// The root sends to the ranks that have the same place in the other replicas. Then the root and
-// these ranks send to the other ranks of their own replicas.
+// The root sends to the ranks that have the same place in other replicas. Then each of these ranks,
+// and the root, sends to the other ranks of its own replica.
 absl::Status AllRanks::Spread(int root, void* data, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += kPiece) {
     void* const piece = static_cast<std::byte*>(data) + at;

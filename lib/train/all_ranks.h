@@ -1,16 +1,16 @@
-// The collective operations of a checkpoint over all ranks of a mesh: agree on a status, send rank
-// 0's data to all ranks, and bring data to rank 0. They use the two groups that every mesh has, the
-// model group and the sync group:
+// The collective operations of a checkpoint over all ranks of a mesh: agreement on a status, a
+// broadcast of rank 0's data, and a gather of messages on rank 0. They use the two groups that
+// every mesh has: the model group and the sync group.
 //
 //              sync ->                  rank = replica x ranks of a replica + place in the replica
-//          0    2    4                  rank 0 is first; messages of 3 and 5 pass through rank 1
+//          0    2    4                  rank 1 forwards the messages of ranks 3 and 5 to rank 0
 //  model   1    3    5
 //
-// One deadline covers all operations of an object. If a call has failed in the network, its group
-// has ended, and broken() returns true. An error on which all ranks agreed does not break the
-// object.
+// One deadline covers all operations of an object. If a call fails in the network, its group ends,
+// and broken() returns true from then on. An error on which all ranks have agreed does not have
+// this effect.
 //
-// Thread safety: one thread at a time, the same calls in the same order on all ranks.
+// Thread safety: one thread at a time. All ranks must make the same calls in the same order.
 #pragma once
 
 #include <cstdint>
@@ -38,40 +38,43 @@ class AllRanks {
   int rank() const { return replica_ * places_ + place_; }
   int size() const { return replicas_ * places_; }
   int replica() const { return replica_; }
-  int place() const { return place_; }    // in the replica
+  int place() const { return place_; }    // rank in the replica
   int places() const { return places_; }  // ranks of a replica
   int replicas() const { return replicas_; }
   bool first() const { return rank() == 0; }
   Deadline deadline() const { return options_.deadline; }
 
-  // Collective. Returns OK if all ranks bring OK. Otherwise returns on all ranks the error of the
-  // lowest rank that brings one, with the number of that rank.
+  // Collective. Returns OK if `mine` is OK on all ranks. Otherwise returns the error of the lowest
+  // rank that has one, with the number of this rank. The result is the same on all ranks.
   absl::Status Agree(const absl::Status& mine);
-  // Gives rank 0's text to all ranks.
+  // Collective. Replaces `*text` on all ranks by rank 0's text.
   absl::Status Tell(std::string* text);
-  // Gives rank 0's bytes to all ranks. All ranks must know the number of bytes beforehand.
+  // Collective. Overwrites `bytes` on all ranks with rank 0's bytes. `bytes` must have the same
+  // size on all ranks.
   absl::Status Tell(Bytes bytes);
 
-  // Compares values between the ranks of a replica (`in_replica`), between the ranks with the same
-  // place in all replicas (`across_replicas`), or both. All compared ranks must bring equally many
-  // values. Returns the first index at which the values differ, or -1.
+  // Collective. With `in_replica`, compares values between the ranks of a replica. With
+  // `across_replicas`, compares values between the ranks that have the same place in their
+  // replicas. All compared ranks must pass the same number of values. Returns the first index at
+  // which the values differ, or -1.
   absl::StatusOr<int64_t> FirstDifference(const std::vector<int64_t>& values, bool in_replica,
                                           bool across_replicas);
 
-  // Every rank but 0 sends its messages to rank 0, then calls EndSend. In EndSend the ranks of
-  // replica 0 also pass on the messages that travel through them.
+  // Every rank except rank 0 sends its messages to rank 0, then calls EndSend. In EndSend, ranks of
+  // replica 0 also forward the messages of other replicas to rank 0.
   absl::Status Send(ConstBytes message);
   absl::Status EndSend();
-  // On rank 0: receives the next message of `from` in pieces and calls `take` with each piece;
-  // `take` must not fail. Messages must be received from the lowest rank upwards, and all messages
-  // of one rank before any message of the next rank. Within replica 0 any order of ranks is
-  // allowed.
+  // On rank 0: receives the next message of rank `from` in pieces, and calls `take` with each
+  // piece. Messages of different replicas must be received in ascending order of ranks: all
+  // messages of one rank before any message of the next rank. The ranks of replica 0 may be
+  // received in any order.
   absl::Status Receive(int from, absl::FunctionRef<void(ConstBytes piece)> take);
-  // Receives the end of the messages of `from`.
+  // On rank 0: receives the end of the messages of rank `from`. Must be called after its last
+  // message.
   absl::Status ReceiveEnd(int from);
 
-  // Records that this rank cannot continue, although the network works. Afterwards broken() returns
-  // true. Returns `why`.
+  // Records that this rank cannot continue, although the network works. From then on broken()
+  // returns true. Returns `why`.
   absl::Status GiveUp(const absl::Status& why) { return Note(why); }
   bool broken() const { return broken_; }
 
@@ -80,8 +83,8 @@ class AllRanks {
   absl::Status Move(Communicator& comm, CallKind kind, int peer, void* data, int64_t bytes);
   absl::Status Min(int64_t* value);
   absl::Status Spread(int root, void* data, int64_t bytes);
-  // Out returns the communicator in which this rank sends its messages. Rank 0 receives the
-  // messages of rank `from` in the communicator In(from), from the peer PeerOf(from).
+  // Returns the communicator in which this rank sends its messages. Rank 0 receives the messages of
+  // rank `from` on the communicator In(from), from that communicator's rank PeerOf(from).
   Communicator& Out() const { return place_ == 0 || replica_ > 0 ? *sync_ : *model_; }
   Communicator& In(int from) const { return from % places_ == 0 ? *sync_ : *model_; }
   int PeerOf(int from) const { return from % places_ == 0 ? from / places_ : from % places_; }

@@ -22,8 +22,8 @@ AnchorGuard::AnchorGuard(const Slab& slab, const Anchors& anchors, AnchorCheck c
       noted_(static_cast<size_t>(slab.layers()), 0),
       distrusted_(static_cast<size_t>(slab.layers()), 0) {}
 
-// Hashes each piece of the anchor while it is in the cache. On a device the hash is a separate
-// pass.
+// On the host, hashes each piece of the anchor while the piece is in the cache. On a device, the
+// hash is a separate pass.
 double AnchorGuard::Measure(int layer, const float* theta) {
   const SlabLayer& l = slab_.layer(layer);
   const float* const anchor = anchors_.anchor(layer);

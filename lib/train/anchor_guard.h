@@ -1,7 +1,7 @@
-// A rank's record for the comparison of anchors between replicas (option anchor_check): the hashes
-// of this rank's anchors in memory, and the layers whose anchors were repaired.
+// Compares the anchors of the replicas (option anchor_check). Keeps the hashes of this rank's
+// anchors in memory, and marks the layers whose anchors were repaired.
 //
-// Thread safety: one thread at a time, the thread that runs Exchange::Judge.
+// Thread safety: one thread at a time: the thread that runs Exchange::Judge.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,24 @@ class AnchorGuard {
   // `slab` and `anchors` must outlive this object.
   AnchorGuard(const Slab& slab, const Anchors& anchors, AnchorCheck check);
 
-  // Returns the sum of squares of Delta = a - theta over this rank's shard, and notes the hash of
-  // the anchor a. In plain averaging there is no anchor, and the result is the sum of squares of
-  // theta, which shows whether theta is finite.
+  // Returns the sum of squares of Delta = a - theta over this rank's shard, where a is the anchor
+  // and theta the parameters. Stores the hash of a. In plain averaging there is no anchor. Then
+  // returns the sum of squares of theta, which is finite only if theta is finite.
   double Measure(int layer, const float* theta);
-  // Returns a checksum of the hashes that Measure has noted for these layers. If the replicas do
-  // not compare anchors, returns the checksum of the hashes that Anchors::Seal has stored.
+  // Returns a checksum of the hashes that Measure has stored for these layers. If the replicas do
+  // not compare anchors, returns the checksum of the hashes that Anchors::Seal has stored for all
+  // layers.
   uint64_t Checksum(const std::vector<int>& layers) const;
-  // Used if there is only one replica. Returns kDataLoss if an anchor differs from its sealed hash.
+  // Used if there is only one replica. Returns kDataLoss if the hash of an anchor in memory differs
+  // from the hash that Anchors::Seal has stored.
   absl::Status CheckSeals(const std::vector<int>& layers) const;
   std::vector<AnchorHash> Hashes(const std::vector<int>& layers) const;
   // Returns true if the replicas compare anchors.
   bool compares() const { return check_ != AnchorCheck::kOff; }
   bool repairs() const { return check_ == AnchorCheck::kRepair; }
 
-  // A layer is distrusted from the repair of its anchor to its next exchange, because the
-  // parameters may come from the wrong anchor.
+  // A layer is distrusted from the repair of its anchor to its next exchange, because this
+  // replica's parameters may have been trained from a wrong anchor.
   bool distrusts(int layer) const { return distrusted_[static_cast<size_t>(layer)] != 0; }
   void SetDistrusted(int layer, bool distrusted) {
     distrusted_[static_cast<size_t>(layer)] = distrusted ? 1 : 0;

@@ -14,13 +14,14 @@ namespace {
 
 constexpr uint64_t kBasis = 0xcbf29ce484222325u;
 
-// FNV-1a over 64-bit words. A change of one word always changes the result, because each step is a
-// bijection of the state.
+// FNV-1a over 64-bit words. Each step is a bijection of the state, so a change of one word always
+// changes the result.
 uint64_t Mix(uint64_t state, uint64_t word) {
   return (state ^ word) * 0x100000001b3u;
 }
 
-// Makes every bit depend on all other bits. Applied before states are mixed with each other.
+// Makes every output bit depend on all input bits. Must be applied before one state is mixed into
+// another.
 uint64_t Spread(uint64_t x) {
   x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
   x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
@@ -30,7 +31,7 @@ uint64_t Spread(uint64_t x) {
 }  // namespace
 
 void ArrayHash::Add(const float* values, int64_t count) {
-  // These are local variables, so that the loop stores nothing.
+  // Uses local variables, so that the loop stores nothing to memory.
   uint64_t a = chains_[0], b = chains_[1], c = chains_[2], d = chains_[3];
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {
@@ -151,7 +152,7 @@ void Anchors::Seal(int layer, const ArrayHash& hash) {
 
 void Anchors::Drop() {
   exist_ = false;
-  if (room_ != nullptr && anchor_.data != nullptr) {  // keeps the device memory
+  if (room_ != nullptr && anchor_.data != nullptr) {  // reuses device memory, which is never freed
     reserved_.push_back(std::move(anchor_));
     std::move(outer_.begin(), outer_.end(), std::back_inserter(reserved_));
   }

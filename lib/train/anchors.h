@@ -1,10 +1,10 @@
-// The state that EDiT keeps on each rank beside the live parameters: the anchor a, on which all
-// replicas agreed last, and the arrays of the outer optimizer (sgd: its momentum b; adamw: two
-// moments). All are f32 and cover only the layers that train. Each array takes 4 P / M bytes if
-// these layers have P parameters, in M shards.
+// The state that EDiT keeps on each rank in addition to the parameters. The state consists of the
+// anchor a, on which all replicas agreed last, and the arrays of the outer optimizer (sgd: its
+// momentum b; adamw: two moments). All arrays are f32 and cover only the layers that train. If
+// these layers have P parameters in M shards, each array takes 4 P / M bytes.
 //
-// On device memory, functions that touch the arrays must be called on a thread that has bound the
-// device's kernels (KernelStream).
+// On a device, a thread must bind the device's kernels (KernelStream) before it calls a function
+// that accesses the arrays.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -23,8 +23,8 @@
 
 namespace entrain {
 
-// A hash of the bits of an array. The array is added in pieces; all pieces but the last must be a
-// multiple of 8 elements long.
+// A hash of the bits of an array. The array is added in pieces. The length of each piece except the
+// last must be a multiple of 8 elements.
 class ArrayHash {
  public:
   void Add(const float* values, int64_t count);
@@ -32,57 +32,58 @@ class ArrayHash {
 
  private:
   static constexpr uint64_t kBasis = 0xcbf29ce484222325u;
-  // Four independent chains, so that no multiplication waits for the one before it.
+  // Four independent chains, so that four multiplications can run in parallel.
   uint64_t chains_[4] = {kBasis, kBasis + 1, kBasis + 2, kBasis + 3};
   uint64_t count_ = 0;
 };
 
-// Returns a hash of hashes, in their order; never 0.
+// Returns a hash of `hashes`, which depends on their order. Never returns 0.
 uint64_t CombineHashes(absl::Span<const uint64_t> hashes);
 
 class Anchors {
  public:
-  // `room`, if not null, belongs to the device that holds the anchors; it must outlive this object.
-  // With `offload` the anchors lie in page-locked host memory, which the device reads and writes
-  // over the bus.
+  // `room` belongs to the device that holds the anchors. It is null on the host. `slab` and `room`
+  // must outlive this object. With `offload`, the anchors are in page-locked host memory, which the
+  // device accesses over the bus.
   Anchors(const Slab& slab, DeviceRoom* room, bool offload = false);
 
   // Allocates the memory that Create needs.
   absl::Status Reserve(int outer_arrays);
-  // Copies theta to a, and zeroes `outer_arrays` arrays. Padding becomes zero, whatever theta has
-  // there. Does not seal the anchors, because on a device sealing waits.
+  // Copies the parameters `live` to the anchor, and creates `outer_arrays` arrays of zeros. Sets
+  // the anchor's padding to zero. Does not seal the anchors, because on a device Seal blocks.
   absl::Status Create(const LayerArrays& live, int outer_arrays);
   void SealAll();
   void Drop();
   bool exist() const { return exist_; }
-  // Returns the trained part of a layer in the anchor, or null if the anchor does not exist.
+  // Returns the layer's shard in the anchor, or null if the anchor does not exist.
   float* anchor(int layer) { return Part(anchor_, layer); }
   const float* anchor(int layer) const { return Part(anchor_, layer); }
-  // Returns the layer's part of one array of the outer optimizer.
+  // Returns the layer's shard in one array of the outer optimizer.
   float* outer(int array, int layer) const {
     return Part(outer_[static_cast<size_t>(array)], layer);
   }
   int outer_arrays() const { return static_cast<int>(outer_.size()); }
 
-  // Stores the hash of the layer's anchor. Must be called after each change of the anchor.
+  // Stores the hash of the layer's anchor. Must be called after each change of the anchor. On a
+  // device, blocks until the hash is computed.
   void Seal(int layer);
-  // Stores a hash of the layer's anchor that the caller has computed. It must cover the whole shard
+  // Does the same with a hash that the caller has computed. The hash must cover the whole shard
   // with its padding.
   void Seal(int layer, const ArrayHash& hash);
-  // Returns the hash that was stored last.
+  // Returns the hash that Seal has stored last.
   uint64_t seal(int layer) const { return seals_[static_cast<size_t>(layer)]; }
-  // Returns the hash of the layer's anchor as it is in memory. On a device, waits for the hash.
-  // Returns 0 after an error on the device; the kernel stream then has this error.
+  // Computes the hash of the layer's anchor in memory. On a device, blocks until the hash is
+  // computed. After an error on the device, returns 0 and notes the error in the kernel stream.
   uint64_t HashOf(int layer) const;
-  // Visits the state that a checkpoint holds. A caller that changes it must seal all layers
+  // Visits the arrays that a checkpoint contains. A caller that changes them must seal all layers
   // afterwards.
   void VisitState(StateVisitor& visitor);
-  // Returns a hash of the hashes that Seal has stored for all layers; 0 if there are no anchors.
-  // All ranks of a sync group must get the same value.
+  // Returns a hash of the hashes that Seal has stored for all layers, or 0 if there are no anchors.
+  // The value must be equal on all ranks of a sync group.
   uint64_t checksum() const;
 
  private:
-  // An array over all layers that train.
+  // An array that covers all layers that train.
   struct Array {
     OwnedBuffer host;
     std::byte* data = nullptr;
@@ -93,7 +94,7 @@ class Anchors {
   const Slab& slab_;
   DeviceRoom* const room_;
   const bool offload_;
-  std::vector<int64_t> offsets_;  // by layer: the start of its part
+  std::vector<int64_t> offsets_;  // by layer: start of its shard in each array
   int64_t count_ = 0;             // elements of each array
   std::vector<Array> reserved_;
   Array anchor_;

@@ -10,13 +10,14 @@
 namespace entrain {
 namespace {
 
-// The published code adds this to a rejected norm before it ingests the norm.
+// The penalty of the published code. Before that code ingests a rejected norm, it adds this to the
+// norm.
 constexpr double kPublishedPenalty = 1e6;
-// sigma is at least this share of mu. Norms that differ by less count as equal, because the noise
-// of any training is larger.
+// sigma is at least this share of mu. So norms that differ by less count as equal. The noise of any
+// real training is larger.
 constexpr double kLeastDeviation = 0.01;
-// The widening s does not grow with kappa above this value, because the distribution of norms so
-// far from the mean is unknown.
+// In the factor s, kappa is limited to this value, because the distribution of norms so far from
+// the mean is unknown.
 constexpr double kRarest = 4;
 
 }  // namespace
@@ -46,7 +47,7 @@ void AnomalyDetector::Settle() {
   if (!options_.as_published && !(weight_ >= 1)) {
     mean_ = variance_ = weight_ = 0;
     count_ = 0;
-  } else if (weight_ > (1 + 1e-9) / options_.alpha) {  // loaded from a run with another alpha
+  } else if (weight_ > (1 + 1e-9) / options_.alpha) {  // was loaded from a run with another alpha
     weight_ = 1 / options_.alpha;
   }
 }
@@ -61,10 +62,11 @@ double AnomalyDetector::Deviation() const {
   return std::max(std::sqrt(square), kLeastDeviation * mean_);
 }
 
-// Returns s, which widens the limit because mu and sigma are estimates. The distance of the next
-// norm from mu has 1 + q times the variance of a norm. This distance, divided by its estimated
-// standard deviation sigma sqrt(1 + q), has Student's t distribution. The quantile of that
-// distribution is the normal quantile times 1 + (kappa^2 + 1) / (4 nu) + ...
+// Returns s, the factor that widens the limit because mu and sigma are only estimates. The variance
+// of the distance between the next norm and mu is 1 + q times the variance of a norm. This
+// distance, divided by its estimated standard deviation sigma sqrt(1 + q), has Student's t
+// distribution. The quantile of that distribution is the normal quantile times
+// 1 + (kappa^2 + 1) / (4 nu) + ...
 double AnomalyDetector::Widening() const {
   if (options_.as_published) {
     return 1;
@@ -75,7 +77,7 @@ double AnomalyDetector::Widening() const {
   return std::sqrt(1 + q) * (1 + (kappa * kappa + 1) / (4 * nu));
 }
 
-// Returns kappa, widened if recent scores disperse by more than 1.
+// Returns the upper limit of z, which is kappa max(1, stdev(Z)) s.
 double AnomalyDetector::Limit() const {
   const auto n = static_cast<double>(kept_);
   const double limit = options_.threshold * Widening();
@@ -115,7 +117,7 @@ void AnomalyDetector::Accept(double norm) {
 
 void AnomalyDetector::Reject(double norm) {
   if (!std::isfinite(norm)) {
-    return;  // such a norm says nothing about the level of norms
+    return;  // has no information about the usual size of norms
   }
   if (options_.ingest_rejected) {
     Ingest(norm + kPublishedPenalty);
@@ -131,7 +133,7 @@ void AnomalyDetector::Restart() {
 
 void AnomalyDetector::Ingest(double norm) {
   if (weight_ == 0 && norm == 0 && !options_.as_published) {
-    return;  // there is no level yet
+    return;  // zeros before the first other norm are ignored
   }
   ++count_;
   const double before = norm - mean_;

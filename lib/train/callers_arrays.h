@@ -1,4 +1,4 @@
-// The caller's arrays that are part of a run's state.
+// Arrays that belong to the caller and are part of a run's state.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace entrain {
 
 class CallersArrays {
  public:
-  // The array is lent until this object is destroyed.
+  // Does not copy the array: `data` must stay valid until this object is destroyed.
   absl::Status Add(absl::string_view name, Holder holder, DType dtype, void* data, int64_t count) {
     if (!IsArrayName(absl::StrCat("caller/", name)) || name.empty()) {
       return absl::InvalidArgumentError(

@@ -16,7 +16,7 @@
 namespace entrain {
 namespace {
 
-// The shortest time between two looks of rank 0 into the store.
+// Rank 0 queries the store for applications at most once in this time.
 constexpr int64_t kLookEveryNs = 20 * kMillisecond;
 
 void TurnAway(Communicator* grown, absl::string_view why) {
@@ -37,7 +37,7 @@ struct ChannelAdmission::Growth {
   const std::shared_ptr<Communicator> from;
   absl::Mutex mutex;
   bool over ABSL_GUARDED_BY(mutex) = false;
-  std::string dropped ABSL_GUARDED_BY(mutex);  // the reason; "": the growth is wanted
+  std::string dropped ABSL_GUARDED_BY(mutex);  // why this attempt was dropped; "": it was not
   std::shared_ptr<Communicator> grown ABSL_GUARDED_BY(mutex);
 };
 
@@ -124,7 +124,7 @@ void ChannelAdmission::Drop(absl::string_view why) {
 }
 
 void ChannelAdmission::Await() {
-  thread_.Drain().IgnoreError();  // an error of a job ends the communicator
+  thread_.Drain().IgnoreError();  // if a job fails, give_up has ended the communicator
 }
 
 absl::Status ChannelAdmission::Attend(GradientRound& round) {
@@ -180,8 +180,8 @@ absl::Status ChannelAdmission::TakeIn(const std::shared_ptr<Communicator>& grown
 absl::Status ChannelAdmission::Run(GradientRound& round,
                                    const std::shared_ptr<Communicator>& grown) {
   const std::shared_ptr<Communicator> from = world_.comm();
-  // A member comes here when its caller installs. After the barrier, no member waits for another
-  // member's caller.
+  // A member reaches this barrier only after its caller's install. So after the barrier, no member
+  // waits for the caller of another member.
   WorkerThread::Doing("newcomers: waiting for the other members");
   if (const absl::Status here = from->Barrier(TimedCall(options_.timeout_ns, -1, true));
       !here.ok()) {
@@ -201,7 +201,7 @@ absl::Status ChannelAdmission::Run(GradientRound& round,
   }
   round.Enlarge(enlarged, std::move(cut));
   const absl::Status told = Welcome(*grown, options_.at.limit_ns);
-  if (!told.ok()) {  // a rank is lost; the next round finds this
+  if (!told.ok()) {  // a rank is lost, and the next round finds the loss
     ENTRAIN_LOG(kInfo, "acco: newcomers: ", told.message());
   }
   return absl::OkStatus();

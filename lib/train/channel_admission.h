@@ -1,30 +1,31 @@
 // The members' side of the admission of newcomers to a gradient channel (option admit).
-// channel_newcomer has the newcomer's side.
+// channel_newcomer.h has the newcomer's side.
 //
-//   own thread   rank 0 looks whether processes have applied          all connect them: Grow
-//   rounds       ... | counts: "applied" | rounds go on meanwhile ... | counts: "connected", on all
-//   worker                                 at the beginning of the first round behind a commit, Run:
+//   own thread   rank 0 queries the store for applications            all ranks connect: Grow
+//   rounds       ... | counts: applied  | further rounds, meanwhile ... | counts: met, on all
+//   worker                                 Run, at the beginning of the first round after a commit:
 //                                          MeetNewcomers    numbers, options       admission_meeting
 //                                          ShareChannel     parameters, shards     channel_transfer
 //                                          AgreeToTakeIn    on the old communicator
-//                                     yes  the larger communicator and the new cut replace the old
-//                                     no   both are dropped, and nothing has changed
+//                                     yes  the larger communicator and partition replace the old
+//                                     no   both are dropped; the members' state is unchanged
 //   this round                             counts the newcomers' gradients
 //
-// The admission belongs to the round after the commit, not to the commit. This decides which ranks
-// take part in a save. With synchronous rounds, a save between the two rounds is made without the
-// newcomers. With other rounds, the install that takes the commit also begins the next round. A
-// save after this install is made with the newcomers, which save after their first install.
+// Newcomers are admitted at the beginning of the round after a commit, not at the end of the
+// commit. This decides which ranks take part in a save. If rounds are synchronous, the save is made
+// between the two rounds, without the newcomers. Otherwise the install that takes the commit also
+// begins the next round. Then the save after this install includes the newcomers. A newcomer takes
+// part in it after its own first install.
 //
-// All decisions follow from counts that are summed over all ranks together with the counts of
-// gradients. So the decisions are the same on all ranks. A recovery from a loss drops newcomers
-// that are being connected.
+// All decisions follow from AdmissionCounts. These are summed over all ranks, in the same call as
+// the counts of micro-batches. So all ranks make the same decisions. If a member is lost, the
+// recovery drops newcomers that are not admitted yet.
 //
-// Calls of rounds have tags, so they may run beside a Grow, which has no tag. Other untagged calls
-// may not: Await must be called before them.
+// The calls of rounds have tags, so they may run concurrently with Grow, which has no tag. Before
+// any other call without a tag, Await must be called.
 //
-// Thread safety: one thread at a time: the worker or, while the worker is idle, the caller's
-// thread.
+// Thread safety: one thread at a time. This is the worker or, while the worker is idle, the
+// caller's thread.
 #pragma once
 
 #include <atomic>
@@ -48,37 +49,37 @@ namespace entrain {
 
 class GradientRound;
 
-// The numbers about newcomers that ranks send with the counts of a round. An object holds one
-// rank's numbers, or their sums over all ranks.
+// The numbers about newcomers, which ranks add to the counts of a round. An object has the numbers
+// of one rank, or their sums over all ranks.
 struct AdmissionCounts {
   int64_t applied = 0;  // 1 on rank 0 if processes have applied; 0 on other ranks
-  int64_t met = 0;      // 1: this rank has connected newcomers
-  int64_t unmet = 0;    // 1: the attempt to connect newcomers is over, and there are none
+  int64_t met = 0;      // 1: this rank has connected the newcomers
+  int64_t unmet = 0;    // 1: this rank has tried to connect newcomers, and has failed
 };
 
 class ChannelAdmission {
  public:
   // `options` and `world` must outlive the object. Each rank of `world` is a replica. `give_up` is
-  // as in WorkerThread. It must end the communicators of `world`.
+  // passed to WorkerThread; it must end the communicators of `world`.
   ChannelAdmission(const ChannelOptions& options, ReplicaWorld& world,
                    absl::AnyInvocable<void(const absl::Status&)> give_up);
-  // Ends a Grow under way. To do so, ends the communicator in which the Grow runs.
+  // If a Grow is under way, ends it by ending its communicator.
   ~ChannelAdmission();
 
-  // Returns this rank's numbers for the counts of a round. Must be called before these counts.
-  // Never blocks.
+  // Returns this rank's numbers. Must be called before the counts of a round are summed. Never
+  // blocks.
   AdmissionCounts Tell();
-  // Takes the sums of AdmissionCounts over all ranks, which a round has computed with its counts.
-  // Must be called on all ranks.
+  // Sets the sums of the numbers over all ranks. Must be called on all ranks, after a round has
+  // summed its counts.
   void Hear(const AdmissionCounts& all) { heard_ = all; }
-  // Called at the beginning of a round, on all ranks. If the counts of the previous round say that
-  // processes have applied, begins to connect newcomers. If these counts say that all ranks have
-  // connected the newcomers, and the previous round was a commit, takes the newcomers in. Returns
-  // an error only if a member is lost, or this rank cannot go on.
+  // Called on all ranks at the beginning of a round. Acts on the sums of the last Hear:
+  //   applied: begins to connect newcomers
+  //   all ranks have connected the newcomers, and the previous round was a commit: admits them
+  // Returns an error only if a member is lost or this rank cannot continue.
   absl::Status Attend(GradientRound& round);
-  // Blocks until no Grow is under way on this rank.
+  // Blocks until no Grow runs on this rank.
   void Await();
-  // Turns away newcomers that are connected or are being connected. Must be called on all ranks.
+  // Refuses newcomers that are connected or are being connected. Must be called on all ranks.
   void Drop(absl::string_view why);
 
  private:
@@ -95,11 +96,11 @@ class ChannelAdmission {
   ReplicaWorld& world_;
   const NamedGroups alike_;
   Applicants applicants_;             // used on thread_ only
-  AdmissionCounts heard_;             // sums of the last round
-  std::atomic<bool> applied_{false};  // rank 0: the last Look found applications; Tell clears it
+  AdmissionCounts heard_;             // the argument of the last Hear
+  std::atomic<bool> applied_{false};  // rank 0: Look has found applications; Tell clears the flag
   int64_t looked_ns_ = 0;             // rank 0: time at which the last Look began
-  std::shared_ptr<Growth> growth_;    // null: no newcomer is being connected
-  WorkerThread thread_;               // last member: its jobs use the others
+  std::shared_ptr<Growth> growth_;    // null: no newcomer is connected or being connected
+  WorkerThread thread_;               // last member: its jobs use the other members
 };
 
 }  // namespace entrain

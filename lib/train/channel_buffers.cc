@@ -8,7 +8,7 @@
 
 namespace entrain {
 
-// The padding of parameters depends on the number of ranks, which may change.
+// The number of ranks determines the padding of the parameters, and may change later.
 absl::Status ChannelBuffers::Allocate(int ranks) {
   Device* const device = options_.at.device;
   const DType params = options_.params_dtype, wire = options_.wire_dtype;

@@ -1,13 +1,14 @@
-// The memory of a gradient channel's rounds, and the stream on which rounds work on this memory.
-// A round needs one buffer, com. The buffer first holds this rank's gradients, then the sums of a
-// shard, then the parameters. With on_loss finish the gradients stay in a second array, kept.
+// The memory of a gradient channel's rounds, and the stream on which rounds work on this memory. A
+// round needs one buffer, com. At first com contains this rank's gradients. Later it contains the
+// sums of a shard, and then the parameters. With on_loss finish, the gradients stay in a second
+// array, kept.
 //
-//   caller's stream   accumulator --Take--> com, or kept        com --Publish--> caller's parameters
+//   caller's stream   accumulator --Take--> com, or kept       com --Publish--> caller's parameters
 //   own stream                              the round's calls and its step
 //
-// Without a device, all functions run at once, and there are no streams.
+// On the host there are no streams, and a function returns when its work is done.
 //
-// Thread safety: one thread at a time, except bytes.
+// Thread safety: one thread at a time. Any thread may call bytes.
 #pragma once
 
 #include <cstddef>
@@ -26,19 +27,23 @@ namespace entrain {
 
 class ChannelBuffers {
  public:
-  // `options` have been checked and must outlive the object.
+  // `options` must have been checked, and must outlive the object.
   explicit ChannelBuffers(const ChannelOptions& options) : options_(options) {}
 
-  // Allocates the arrays of all parameters, and their padding for `ranks` ranks. With on_loss finish
-  // there is room for the padding of fewer ranks, with admit for any number of ranks.
+  // Allocates the arrays, with the padding for `ranks` ranks. With on_loss finish, the padding is
+  // also sufficient for fewer ranks. With admit, it is sufficient for up to kMostChannelRanks
+  // ranks.
   absl::Status Allocate(int ranks);
-  // Copies gradients to taken() on the caller's stream, and clears the accumulator if they are
-  // spent. Clears the padding that follows the gradients: that of `layer`, or with on_loss finish the
-  // whole rest of the array.
+  // Copies the gradients in `accumulator` to taken(), on the caller's stream. Later work on the
+  // object's own stream waits for the copy. If `spent` is true, also clears the accumulator. Clears
+  // the padding after the gradients: with on_loss finish the whole rest of the array, otherwise the
+  // padding of `layer`.
   absl::Status Take(const PlacedArray& accumulator, bool spent, const SlabLayer& layer);
-  // Clears the padding of the gradients that were taken. Used if `layer` is of a new cut.
+  // Clears the padding after the gradients in taken(). Must be called if the partition has changed
+  // since Take. `layer` describes the new partition.
   void ClearPadding(const SlabLayer& layer) const;
-  // Copies com to the caller's parameters, in the order of the caller's stream.
+  // Copies com to the caller's parameters, on the caller's stream. The copy waits for the earlier
+  // work on the object's own stream.
   absl::Status Publish();
   // Copies com to the caller's parameters on the object's own stream. Later work on the caller's
   // stream waits for the copy.
@@ -47,7 +52,7 @@ class ChannelBuffers {
   OwnStream& own() const { return *own_; }
   bool on_device() const { return options_.at.device != nullptr; }
   std::byte* com() const { return com_.data(); }
-  // Returns the gradients that were taken.
+  // Returns the copy of the gradients that Take has made.
   std::byte* taken() const { return array().data(); }
   // Returns the caller's parameters.
   Bytes params() const {
@@ -63,7 +68,7 @@ class ChannelBuffers {
   const ChannelOptions& options_;
   std::unique_ptr<OwnStream> own_;
   PlacedArray com_;
-  PlacedArray kept_;  // with on_loss finish: the gradients that were taken
+  PlacedArray kept_;  // with on_loss finish: the gradients that Take has copied
 };
 
 }  // namespace entrain

@@ -15,8 +15,8 @@ absl::Status ChannelCalls::WarmUp(Communicator& comm, const SlabLayer& layer) co
     call.options = Options(/*on_stream=*/false);
     ENTRAIN_RETURN_IF_ERROR(Annotate(comm.Run(call), "warm-up call"));
   }
-  // Two calls may be under way, because one begins before the other is over. Their elements may
-  // differ in size.
+  // Reserves memory for two calls, because the second call may begin before the first is over. If
+  // the element sizes of the two calls differ, the larger size counts.
   Call wider = SizeOf(options_.params_dtype) >= SizeOf(options_.wire_dtype) ? Parameters(layer)
                                                                             : Gradients(layer);
   wider.options = Options();
@@ -45,8 +45,8 @@ Call ChannelCalls::Parameters(const SlabLayer& layer) const {
   return gather;
 }
 
-// On a device the calls have no tag, so that they may use every path for device memory
-// (lib/comm/device_calls.h).
+// On a device the calls have no tag, because only calls without a tag may use every path for device
+// memory (lib/comm/device_calls.h).
 CallOptions ChannelCalls::Options(bool on_stream) const {
   const bool on_device = buffers_.on_device();
   CallOptions options = TimedCall(options_.timeout_ns, on_device ? -1 : kDataTag, true);

@@ -1,8 +1,9 @@
-// The collective calls on the buffers of a gradient channel's rounds. On the host a call blocks. On
-// a device a call is only enqueued on the channel's own stream, and Settle waits for it:
+// The collective calls on the buffers of a gradient channel's rounds. On the host, Run blocks until
+// the call is over. On a device, Run only enqueues the call on the channel's own stream, and Settle
+// waits for it:
 //
 //   host     Run(gradients) | step | Run(parameters)
-//   device   Run(gradients) | step | Run(parameters)            these only enqueue
+//   device   Run(gradients) | step | Run(parameters)            only enqueued
 //                                                    Settle     waits for both calls
 //
 // Thread safety: one thread at a time.
@@ -24,32 +25,35 @@ namespace entrain {
 
 class ChannelCalls {
  public:
-  // Tags of those collectives of a round that may be under way at the same time.
+  // Tags of the collectives of a round. Calls with different tags may be under way at the same
+  // time.
   static constexpr int64_t kCountsTag = 0, kDataTag = 1;
 
-  // All arguments must outlive the object. `progress` tells the number of the round, which is part
-  // of the steps' names and of errors.
+  // All arguments must outlive the object. `progress` has the number of the round, which becomes
+  // part of error messages and of the names of steps (WorkerThread::Doing).
   ChannelCalls(const ChannelOptions& options, const ChannelBuffers& buffers,
                const ChannelProgress& progress)
       : options_(options), buffers_(buffers), progress_(progress) {}
 
-  // Collective, on a device only. Runs the calls that carry a round's data once, on arbitrary data.
-  // Calls allocate their memory when they run for the first time, and no thread should have to
-  // allocate while a stream waits for a call. Must be called while no stream waits.
+  // Collective. Must be called on a device only, while no stream waits for a call. Runs the calls
+  // of Gradients and Parameters once, on arbitrary data, because a call allocates its memory when
+  // it runs for the first time. Later, no thread should allocate device memory while a stream waits
+  // for a call.
   absl::Status WarmUp(Communicator& comm, const SlabLayer& layer) const;
 
-  // Returns the call that sums the gradients and leaves each rank its shard of the sum.
+  // Returns the reduce-scatter that sums the gradients. Each rank receives its shard of the sums.
   Call Gradients(const SlabLayer& layer) const;
-  // Returns the call that gathers the parameters in place.
+  // Returns the all-gather of the parameters. It works in place.
   Call Parameters(const SlabLayer& layer) const;
-  // Returns the options of the calls that carry a round's data.
+  // Returns the options for the calls of Gradients and Parameters.
   CallOptions Options(bool on_stream = true) const;
 
-  // Names the next step of the worker's job, with the number of the round under way.
+  // Names the next step of the worker's job (WorkerThread::Doing). The name includes the number of
+  // the round under way.
   void Doing(const char* what) const;
-  // Runs the call with Options, or enqueues it on a device. `what` names the call in errors.
+  // On the host, runs the call. On a device, enqueues the call. `what` names the call in errors.
   absl::Status Run(const char* what, Communicator& comm, Call call);
-  // Waits for the calls that Run has enqueued.
+  // Waits for the calls that Run has enqueued. Returns the first error.
   absl::Status Settle();
 
  private:

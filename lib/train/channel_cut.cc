@@ -18,7 +18,8 @@
 namespace entrain {
 namespace {
 
-// Tag of messages that may be under way together with a round's counts and gradients.
+// Tag of the messages between neighbours. These messages may be under way at the same time as a
+// round's counts and gradients.
 constexpr int64_t kCopyTag = 2;
 
 int LeftOf(const Communicator& comm) {
@@ -150,7 +151,7 @@ uint64_t ChannelCut::Hash() const {
   for (const float* const values : own_.Arrays()) {
     ++array;
     for (int64_t i = 0; i < layer().valid; ++i) {
-      // The weight is odd, so that no change of the bits is lost.
+      // Because the weight is odd, a change of the bits of one value always changes the hash.
       const uint64_t weight =
           (static_cast<uint64_t>(layer().first + i) * 16 + array) * 0x9E3779B97F4A7C15u | 1;
       hash += weight * std::bit_cast<uint32_t>(values[i]);
@@ -159,8 +160,8 @@ uint64_t ChannelCut::Hash() const {
   return hash;
 }
 
-// The pieces for one rank lie one after the other in `sent`. The pieces from one rank lie one after
-// the other in `received`.
+// In `sent`, the pieces for the same rank are adjacent. In `received`, the pieces from the same
+// rank are adjacent.
 absl::Status ChannelCut::MoveArray(const ChannelCut* before, absl::Span<const ShardMove> moves,
                                    size_t array, int64_t limit_ns) {
   const auto size = static_cast<size_t>(comm_->size());

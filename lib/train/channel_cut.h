@@ -1,16 +1,17 @@
-// The shards of a gradient channel on this rank: its own shard and, with on_loss finish, a copy of
-// the left neighbour's shard. The left neighbour sends its sum of gradients to this rank. Then both
-// ranks make the same step on the neighbour's shard. This costs fewer bytes than sending masters
+// A partition ("cut") of a gradient channel's parameters into shards. The object has the shards of
+// this rank: its own shard and, with on_loss finish, a copy of the left neighbour's shard. To keep
+// the copy equal, the left neighbour sends its sum of gradients to this rank. Then both ranks make
+// the same step on the neighbour's shard. A sum of gradients has fewer bytes than master parameters
 // and moments.
 //
 //   ranks        0      1      2      3        right neighbour of rank 3: rank 0
 //   own shard    0      1      2      3
 //   copy         3      0      1      2
-//   rank 2 lost: 0 3    1 0           3 2      all shards are left; they are cut into three
+//   rank 2 lost: 0 3    1 0           3 2      no shard is lost; a new partition has 3 shards
 //
-// To give newcomers shards, all shards are cut for more ranks.
+// If newcomers join, a new partition has more shards.
 //
-// Thread safety: one thread at a time, except comm.
+// Thread safety: one thread at a time. Any thread may call comm.
 #pragma once
 
 #include <cstddef>
@@ -33,16 +34,17 @@
 
 namespace entrain {
 
-// A checksum of the masters of a rank's own shard, and one of its copy.
+// Checksums of the master parameters: of the own shard, and of the copy of the left neighbour's
+// shard.
 struct ShardSums {
   uint64_t own = 0, copy = 0;
 };
 
 class ChannelCut {
  public:
-  // `options` have been checked and must outlive the object. `members` has, by rank of `comm`, the
-  // rank's number in the channel: the first ranks are numbered from 0, newcomers after them.
-  // Allocates the shards.
+  // Allocates the shards. `options` must have been checked, and must outlive the object. `members`
+  // has, by rank of `comm`, the rank's number in the channel. The initial ranks are numbered from
+  // 0. Newcomers get higher numbers.
   static absl::StatusOr<std::unique_ptr<ChannelCut>> Make(std::shared_ptr<Communicator> comm,
                                                           const ChannelOptions& options,
                                                           std::vector<int> members);
@@ -53,33 +55,33 @@ class ChannelCut {
   const SlabLayer& layer() const { return slab_.layer(0); }
   ShardStep& own() { return own_; }
   const ShardStep& own() const { return own_; }
-  // Returns true if the rank has a copy: on_loss is finish, and there are other ranks.
+  // Returns true if this rank has a copy, that is, if on_loss is finish and there are other ranks.
   bool has_copy() const { return copy_ != nullptr; }
   int64_t bytes() const;
 
-  // Initialises both shards from the parameters, see ShardStep::Start. Must be called inside
-  // ComputeAt.
+  // Initialises the own shard and the copy from the parameters (ShardStep::Start). Must be called
+  // inside ComputeAt.
   void Start(const std::byte* params);
-  // Collective. Sends this rank's sum of gradients, which lies in `com`, to the right neighbour,
-  // and receives the left neighbour's sum. Does nothing if this rank has no copy.
+  // Collective. Sends this rank's sum of gradients, which is in `com`, to the right neighbour.
+  // Receives the sum of the left neighbour. Does nothing if this rank has no copy.
   absl::Status ExchangeSums(const std::byte* com);
-  // Makes the commit of the left neighbour with the sum that ExchangeSums has received. Uses only
-  // the number of micro-batches and the clip factor of `sum`, not its data.
+  // Makes the left neighbour's commit on the copy, with the sum that ExchangeSums has received.
+  // Uses only the number of micro-batches and the clip factor of `sum`, not its data.
   absl::Status CommitCopy(const GradientSum& sum, const StepTime& t);
-  // Collective. Replaces the copy by the left neighbour's shard. Does nothing if this rank has no
-  // copy. `limit_ns` is as in TakeFrom.
+  // Collective. Receives the copy again from the left neighbour. Does nothing if this rank has no
+  // copy. `limit_ns` has the same meaning as in TakeFrom.
   absl::Status RenewCopy(int64_t limit_ns = 0);
-  // Collective over the ranks of this cut. Receives the shards of this cut from the ranks that hold
-  // the shards of the previous cut. `before` is the previous cut, or null on a newcomer. `holders`
-  // has, for each shard of the previous cut, the rank of this cut that holds it. `limit_ns` limits
-  // each call, not counting the time for its data. If it is 0, the option timeout_ns limits each
-  // call.
+  // Collective over the ranks of this partition. Receives this rank's shards from the ranks that
+  // hold the shards of the previous partition. `before` is the previous partition, or null on a
+  // newcomer. `holders` has, for each shard of the previous partition, the rank of this partition
+  // that sends the shard. `limit_ns` is the time limit of each call, plus time for its data. If
+  // `limit_ns` is 0, the limit is the option timeout_ns.
   absl::Status TakeFrom(const ChannelCut* before, absl::Span<const int> holders,
                         int64_t limit_ns = 0);
-  // Returns a hash of the own shard's masters and state. A change of one bit changes the hash. The
-  // sum of the hashes of all shards does not depend on the cut.
+  // Returns a hash of the own shard: its master parameters and optimizer state. A change of one bit
+  // changes the hash. The sum of the hashes of all shards is the same for every partition.
   uint64_t Hash() const;
-  // Returns the checksums of the masters as of their last change.
+  // Returns the checksums of the master parameters as of their last change.
   const ShardSums& sums() const { return sums_; }
 
  private:
@@ -99,7 +101,7 @@ class ChannelCut {
   const Slab slab_, left_;  // the slabs of this rank and of its left neighbour
   ShardStep own_;
   std::unique_ptr<ShardStep> copy_;
-  PlacedArray sum_;  // the sum of gradients of the left neighbour
+  PlacedArray sum_;  // the left neighbour's sum of gradients
   ShardSums sums_;
 };
 

@@ -1,6 +1,7 @@
-// The first error of a gradient channel. Later rounds, installs, saves and loads return it.
+// Stores the first error of a gradient channel. Later rounds, installs, saves and loads return this
+// error.
 //
-// Thread safety: one thread at a time, the caller's.
+// Thread safety: only the caller's thread may use the object.
 #pragma once
 
 #include "absl/status/status.h"
@@ -15,13 +16,13 @@ class ChannelFailure {
   explicit ChannelFailure(ChannelRanks& ranks) : ranks_(ranks) {}
 
   const absl::Status& status() const { return status_; }
-  // Notes the error, if `why` is one. Returns `why`.
+  // Stores `why` if it is an error and no error is stored yet. Returns `why`.
   absl::Status Note(const absl::Status& why) {
     status_.Update(why);
     return why;
   }
-  // Notes the error, and tells all ranks. Used for errors that only this rank has noticed. Returns
-  // `why`.
+  // Does the same as Note. If `why` is an error, also ends the communicator with this error on all
+  // ranks. Used for errors that only this rank has noticed.
   absl::Status NoteForAll(const absl::Status& why) {
     if (!why.ok()) {
       ranks_.End(why);

@@ -6,7 +6,7 @@
 
 namespace entrain {
 
-// Posts one job. On a device, also posts a second job, which waits for the work that the first has
+// Posts one job. On a device, posts a second job, which waits for the work that the first job has
 // enqueued.
 void ChannelJobs::Post(RoundKind kind, const RoundCounts& mine) {
   const bool on_device = round_.buffers().on_device();
@@ -43,7 +43,7 @@ absl::StatusOr<bool> ChannelJobs::AwaitUntil(Deadline until) {
   }
   absl::StatusOr<bool> over = worker_.WaitUntil(job_, until);
   if (over.ok() && *over && round_.buffers().on_device() && round_.state().EndsRun()) {
-    over = worker_.WaitUntil(job_ + 1, until);  // as Await does
+    over = worker_.WaitUntil(job_ + 1, until);  // see Await
   }
   return over;
 }
@@ -55,7 +55,7 @@ void ChannelJobs::WhenOver(WorkerThread::Continuation then) {
   }
   worker_.WhenDone(job_, [this, then = std::move(then)](const absl::Status& status) mutable {
     if (status.ok() && round_.buffers().on_device() && round_.state().EndsRun()) {
-      worker_.WhenDone(job_ + 1, std::move(then));  // as Await does
+      worker_.WhenDone(job_ + 1, std::move(then));  // see Await
     } else {
       then(status);
     }

@@ -1,14 +1,14 @@
-// Runs the rounds of a gradient channel on the channel's worker, for the caller's thread. At most
-// one round is in flight: handed over, and not taken yet.
+// Runs the rounds of a gradient channel on the channel's worker. At most one round is in flight. A
+// round is in flight from Post to Take.
 //
 //   caller   Post |  ...  IsUnderWay, AwaitUntil, WhenOver  ...  | Await, Take
 //   worker        | job: GradientRound::Run | on a device also: ChannelCalls::Settle
 //
-// On a device Await waits only for the first job. The caller's stream waits for the work that this
-// job has enqueued. After the last round of the run Await also waits for the second job, because no
-// later call would return this job's error.
+// On a device, Await waits only for the first job, because the caller's stream waits for the work
+// that this job has enqueued. After the last round of the run, Await also waits for the second job,
+// because no later call would return an error of the second job.
 //
-// Thread safety: one thread at a time, the caller's.
+// Thread safety: only the caller's thread may use the object.
 #pragma once
 
 #include <atomic>
@@ -30,37 +30,39 @@ namespace entrain {
 
 class ChannelJobs {
  public:
-  // `round` must outlive the object. The other arguments are as in WorkerThread.
+  // `round` must outlive the object. The other arguments are passed to WorkerThread.
   ChannelJobs(GradientRound& round, int64_t limit_ns,
               absl::AnyInvocable<void(const absl::Status&)> give_up,
               absl::AnyInvocable<void(absl::string_view)> inside)
       : round_(round), worker_(limit_ns, std::move(give_up), std::move(inside)) {}
 
-  // Hands a round over to the worker. The round's gradients must have been taken.
+  // Posts the jobs of a round to the worker. Must be called after ChannelBuffers::Take has copied
+  // the round's gradients.
   void Post(RoundKind kind, const RoundCounts& mine);
-  // Returns true from Post to Take: a round is under way, or over but not taken.
+  // Returns true from Post to Take. Meanwhile a round is under way, or is over and was not taken.
   bool in_flight() const { return in_flight_; }
   // Returns true if a round is in flight and is not over. Never blocks.
   bool IsUnderWay() const { return in_flight_ && over_.load(std::memory_order_acquire) < posted_; }
-  // Blocks until Await would not block. Returns false if Await would still block at the deadline.
+  // Blocks until Await would no longer block, or until the deadline. Returns false if Await would
+  // still block.
   absl::StatusOr<bool> AwaitUntil(Deadline until);
-  // Calls `then` once, with the round's status, when Await would not block: before returning, or
-  // from the worker's thread.
+  // Calls `then` once with the round's status, as soon as Await would not block. This may happen
+  // before WhenOver returns, or later on the worker's thread.
   void WhenOver(WorkerThread::Continuation then);
-  // Blocks until the round in flight may be taken. Returns the worker's error.
+  // Blocks until the results of the round in flight may be used. Returns the worker's error.
   absl::Status Await();
-  // Ends the flight of the round that Await has awaited.
+  // Takes the round for which Await has waited: no round is in flight afterwards.
   void Take() { in_flight_ = false; }
-  // Notes whether a wait of the caller has handed over the round in flight. Then the next install
-  // only takes this round.
+  // Records whether GradientChannel::Wait or WhenReady has started the round in flight. If so, the
+  // next Install only takes this round and does not start another.
   void SetStarted(bool started) { started_ = started; }
   bool started() const { return started_; }
-  // Returns kFailedPrecondition if a wait has handed over the round in flight.
+  // Returns kFailedPrecondition if Wait or WhenReady has started the round in flight.
   absl::Status CheckNotStarted() const;
-  // Replaces the rounds by a loaded state. If `in_flight`, a loaded round is over but not taken.
-  // The worker must be idle.
+  // Continues from a loaded state. `in_flight` is true if the state contains a round that is over
+  // and was not taken. The worker must be idle.
   void Restore(bool in_flight);
-  // Returns the time that all rounds have taken.
+  // Returns the sum of the times of all rounds.
   uint64_t round_ns() const { return round_ns_.load(std::memory_order_relaxed); }
   WorkerThread& worker() { return worker_; }
   const WorkerThread& worker() const { return worker_; }
@@ -70,12 +72,12 @@ class ChannelJobs {
 
   GradientRound& round_;
   bool in_flight_ = false, started_ = false;
-  uint64_t job_ = 0;              // the first job of the round in flight; 0: the round was loaded
-  int64_t posted_ = 0;            // number of rounds handed over
-  std::atomic<int64_t> over_{0};  // number of those that are finished
+  uint64_t job_ = 0;              // first job of the round in flight; 0: the round was loaded
+  int64_t posted_ = 0;            // number of rounds posted
+  std::atomic<int64_t> over_{0};  // number of posted rounds that are over
   std::atomic<uint64_t> round_ns_{0};
 
-  WorkerThread worker_;  // last member: its jobs use the others
+  WorkerThread worker_;  // last member: its jobs use the other members
 };
 
 }  // namespace entrain

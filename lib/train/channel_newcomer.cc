@@ -22,7 +22,7 @@ absl::Status ChannelNewcomer::Join(int64_t wait_ns) {
 
 absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world, uint64_t group,
                                       Deadline until) {
-  // The members come after their next commit, which may take a long time.
+  // The members make this call after their next commit, which may take a long time.
   ENTRAIN_RETURN_IF_ERROR(CallIn(*world, std::max<int64_t>(until.at_ns - Clock::Real().Now(), 1)));
   EnlargedWorld enlarged;
   std::unique_ptr<ChannelCut> cut;
@@ -48,11 +48,11 @@ absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world
   return told.ok() || round_.ranks().recovery() == nullptr ? told : GoOnWithoutLost(members);
 }
 
-// Used if a rank was lost after this rank has received everything. This rank does not know whether
-// the members have taken this rank in. The error does not show this: a member ends the communicator
-// both if it has not taken this rank in and if it leaves. If the members have taken this rank in,
-// they go on with it, because they need its shard. If the members have not, they have left the
-// communicator, and this function fails at once.
+// Used if a rank was lost after this rank has received all data. This rank does not know whether
+// the members have admitted this rank. The error does not tell: a member that does not admit this
+// rank ends the communicator, and so does a member that leaves. If the members have admitted this
+// rank, they continue with this rank, because they need its shard. Otherwise the members have left
+// the communicator, and this function fails at once.
 absl::Status ChannelNewcomer::GoOnWithoutLost(int members) {
   const int first_newcomer = round_.ranks().cut().members()[static_cast<size_t>(members)];
   const absl::Status status = round_.ranks().recovery()->Run(round_);

@@ -1,5 +1,4 @@
-// The newcomer's side of joining the ranks of a gradient channel. channel_admission has the
-// members' side.
+// The newcomer's side of joining a gradient channel. channel_admission.h has the members' side.
 //
 // Thread safety: one thread at a time; calls block.
 #pragma once
@@ -18,15 +17,16 @@ namespace entrain {
 
 class ChannelNewcomer {
  public:
-  // All arguments must outlive this object. `own` is the communicator of this process alone.
+  // All arguments must outlive this object. `own` is a communicator that contains only this
+  // process.
   ChannelNewcomer(const ChannelOptions& options, GradientRound& round, Communicator& own)
       : options_(options), round_(round), own_(own), alike_(AlikeForNewcomers(options)) {}
 
-  // Blocks until the members have taken this process in, at most `wait_ns`; 0: the time limit of a
-  // call. Afterwards the round object is in the state of the round that the members have just
-  // finished. Applies again after an attempt that has failed because of another rank.
+  // Blocks until the members have admitted this process, but at most `wait_ns`; if that is 0, at
+  // most the time limit of a call. If an attempt fails because of another rank, applies again.
+  // Afterwards `round` has the state after the round that the members have just finished.
   absl::Status Join(int64_t wait_ns);
-  // Returns the size that the communicator had when this rank was taken in, including this rank.
+  // Returns the number of ranks, including this rank, when this rank was admitted.
   int ranks() const { return ranks_; }
 
  private:

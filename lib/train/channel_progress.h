@@ -1,6 +1,6 @@
-// The progress of a gradient channel's run: the totals that all ranks together have committed, and
-// whether the run ends. Both follow from counts that are summed over all ranks together with the
-// gradients. So the progress is the same on all ranks.
+// The progress of a gradient channel's run: totals over all ranks and all commits, and whether the
+// run ends. The counts of each round are summed over all ranks. So the progress is the same on all
+// ranks.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -12,8 +12,7 @@
 
 namespace entrain {
 
-// The counts that ranks send with a round's gradients. An object holds one rank's counts, or their
-// sums over all ranks.
+// The counts of a round. An object has the counts of one rank, or their sums over all ranks.
 struct RoundCounts {
   int64_t microbatches = 0, tokens = 0, stops = 0;
 };
@@ -23,14 +22,14 @@ class ChannelProgress {
   ChannelProgress(ProgressUnit limit_unit, int64_t limit)
       : limit_unit_(limit_unit), limit_(limit) {}
 
-  // Counts a commit. `all` holds sums over all ranks.
+  // Adds the counts of a commit. `all` has the sums over all ranks.
   void Commit(const RoundCounts& all);
   void EndRound() { ++rounds_; }
-  // Continues from the progress of the other ranks.
+  // For a newcomer: continues from the members' progress.
   void GoOn(int64_t rounds, int64_t commits, const RoundCounts& totals);
 
   int64_t In(ProgressUnit unit) const;
-  // Returns true if a rank has asked for the end or the limit is reached.
+  // Returns true if a rank has requested the end of the run, or if the limit is reached.
   bool Done() const { return stops_ > 0 || (limit_ > 0 && In(limit_unit_) >= limit_); }
   int64_t rounds() const { return rounds_; }
   int64_t commits() const { return commits_; }

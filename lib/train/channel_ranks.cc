@@ -12,7 +12,7 @@ absl::Status ChannelRanks::Start() {
   if (options_.ranks_change()) {
     ENTRAIN_ASSIGN_OR_RETURN(world_, ReplicaWorld::Make(comm, {.replica = comm->rank(), .slot = 0},
                                                         1, options_.timeout_ns));
-    first_comm_ = nullptr;  // world_ has it, and may replace it
+    first_comm_ = nullptr;  // world_ owns the communicator, and may replace it
     StartMembership();
   }
   next_number_ = comm->size();
@@ -23,7 +23,7 @@ absl::Status ChannelRanks::Start() {
   return absl::OkStatus();
 }
 
-// Makes the objects that need world_.
+// Makes the objects that change the ranks.
 void ChannelRanks::StartMembership() {
   if (options_.on_loss == OnLoss::kFinish) {
     recovery_ = std::make_unique<ChannelRecovery>(*world_, options_.timeout_ns);
@@ -64,7 +64,7 @@ void ChannelRanks::Abort(absl::string_view reason) {
   }
   comm()->Abort(reason);
   if (world_ != nullptr) {
-    world_->End(absl::AbortedError(reason));  // also ends the communicator of newcomers
+    world_->End(absl::AbortedError(reason));  // also ends the communicator with newcomers
   }
 }
 
@@ -109,14 +109,14 @@ void ChannelRanks::DropNewcomers(absl::string_view why) {
   }
 }
 
-// Replaces the present cut by the cut of members and newcomers.
+// Replaces the partition by `cut`, the partition for members and newcomers.
 void ChannelRanks::Adopt(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
                          int64_t cuts, int64_t joins) {
   SetCut(std::move(cut));
   prepared_ = nullptr;
   cuts_ = cuts + 1;
   joins_ = joins + static_cast<int64_t>(enlarged.parties.newcomers.size());
-  next_number_ = enlarged.places.back().replica + 1;  // newcomers are the last ranks
+  next_number_ = enlarged.places.back().replica + 1;  // the last rank is a newcomer
 }
 
 void ChannelRanks::Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut) {

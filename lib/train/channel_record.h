@@ -1,6 +1,6 @@
-// The numbers of a gradient channel that a checkpoint holds: the method, the groups, and the
-// results of the last round if this round is over but Install has not taken it. The object keeps
-// these numbers in arrays, which a visitor reads and writes.
+// The numbers of a gradient channel that a checkpoint contains: the method, the parameter groups,
+// and the results of rounds. The object keeps the numbers in arrays, which a visitor reads and
+// writes.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -23,7 +23,7 @@ namespace entrain {
 class ChannelRecord {
  public:
   struct Rounds {
-    bool in_flight = false;  // Install has not taken `made` yet
+    bool in_flight = false;  // the last round is over, but Install has not taken it
     RoundKind kind = RoundKind::kCommit;
     bool finished = false;
     RoundResult landed, made;
@@ -32,12 +32,13 @@ class ChannelRecord {
   explicit ChannelRecord(const ChannelOptions& options);
 
   void Fill(const Rounds& rounds);
-  // Returns the rounds that were loaded since the last Clear. `progress` must have been loaded
-  // before. A portable checkpoint has no rounds.
+  // Returns the results that were loaded since the last Clear. `progress` must have been loaded
+  // before. A portable checkpoint has no results of single rounds.
   Rounds Read(CheckpointKind kind, const ChannelProgress& progress) const;
   void Clear() { flags_ = {}; }
-  // Refuses a checkpoint of another method, because the half batches and rounds of one method mean
-  // nothing to another. Also refuses a checkpoint of other groups. All ranks get the same answer.
+  // Returns kFailedPrecondition if the checkpoint has other parameter groups. Does the same if an
+  // exact checkpoint is of another method, because half batches and rounds of one method mean
+  // nothing to another. All ranks get the same result.
   absl::Status CheckLoaded(const StateList& state) const;
 
   void VisitGroups(StateVisitor& visitor);
@@ -48,10 +49,10 @@ class ChannelRecord {
 
   std::array<int64_t, 4> flags_ = {};  // in flight, a commit, an estimate, finished
   std::array<int64_t, 5> counts_ =
-      {};  // landed: rounds, commits, gradients, tokens; made: micro-batches
-  std::array<double, 3> values_ = {};  // made: lr, norm, clip factor
+      {};  // `landed`: rounds, commits, gradients, tokens; `made`: micro-batches
+  std::array<double, 3> values_ = {};  // `made`: lr, norm, clip factor
   int64_t method_;
-  std::vector<std::array<int64_t, 3>> groups_;  // first, count, state arrays of each group
+  std::vector<std::array<int64_t, 3>> groups_;  // per group: first, count, state arrays
 };
 
 }  // namespace entrain

@@ -16,7 +16,7 @@ std::vector<ChannelLoss> ChannelRecovery::losses() const {
   return losses_;
 }
 
-// An error that only this rank has met is not answered, because a smaller communicator would not
+// Returns false for an error that only this rank has met, because a smaller communicator would not
 // help.
 bool ChannelRecovery::Answers(const absl::Status& status, const ChannelRanks& ranks) const {
   const bool aborted_by_another =
@@ -25,7 +25,8 @@ bool ChannelRecovery::Answers(const absl::Status& status, const ChannelRanks& ra
          !Needed(ranks).ok() && !stopped_.load();
 }
 
-// Returns the loss with which one of the two communicators has ended; OK if there is none.
+// Returns the loss that has ended one of the two communicators: that of the partition, or that of
+// all ranks. Returns OK if there is no loss.
 absl::Status ChannelRecovery::Needed(const ChannelRanks& ranks) const {
   ENTRAIN_RETURN_IF_ERROR(LossOf(ranks.cut().comm().get()));
   return LossOf(world_.comm().get());
@@ -42,7 +43,7 @@ absl::Status ChannelRecovery::Run(GradientRound& round) {
   }
 }
 
-// Ends the communicators, and replaces the communicator of all ranks.
+// Ends both communicators. Replaces the communicator of all ranks by one of the remaining ranks.
 absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
   const std::shared_ptr<Communicator> world = world_.comm(), cut = round.ranks().cut().comm();
   std::vector<absl::Status> causes;
@@ -61,10 +62,11 @@ absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
   ENTRAIN_RETURN_IF_ERROR(world_.Shrink(causes));
   const std::vector<int> left = ReplicasOf(world_.places());
   if (left.size() == before.size() && !causes.empty()) {
-    return causes[0];  // no rank is lost: the network is too slow for the time limit
+    return causes[0];  // no rank is lost, but the network is too slow for the time limit
   }
   if (stopped_.load()) {
-    // If Stop was called before the communicator was replaced, the new communicator must end too.
+    // Stop may have been called before the communicator was replaced, so the new communicator must
+    // end too.
     const absl::Status stopped = absl::AbortedError("this rank left after a loss");
     world_.comm()->LeaveWith(stopped);
     return stopped;
@@ -111,7 +113,8 @@ absl::StatusOr<std::vector<ChannelPlace>> ChannelRecovery::GatherPlaces(const Ch
   return places;
 }
 
-// Collective. If the round is a commit, all ranks that have not finished it make its step.
+// Collective. Sends the outcome of the round to all ranks. If the round is a commit, each rank that
+// has not made its step makes it.
 absl::Status ChannelRecovery::Decide(const CommitPlan& plan, GradientRound& round) {
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
   WorkerThread::Doing("after a loss: the votes", options.timeout_ns);
@@ -122,7 +125,7 @@ absl::Status ChannelRecovery::Decide(const CommitPlan& plan, GradientRound& roun
   return round.Decide(plan.rounds, outcome);
 }
 
-// Collective. Cuts the shards for the remaining ranks.
+// Collective. Makes a new partition for the remaining ranks.
 absl::Status ChannelRecovery::CutAnew(GradientRound& round) {
   const std::vector<int> left = ReplicasOf(world_.places());
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<int> holders,

@@ -4,14 +4,16 @@
 //   2  Shrink finds the remaining ranks                                    replica_world
 //   3  all ranks send their progress, and make the same plan               commit_plan
 //   4  if a rank has decided the commit, all ranks make the commit's step
-//   5  the shards are cut anew for the remaining ranks                     channel_cut
-//   6  if a rank has finished the round, it sends the parameters. Otherwise, if the commit was
-//      decided, the parameters are gathered from the masters. Otherwise the round must be repeated
+//   5  the remaining ranks make a new partition                            channel_cut
+//   6  a rank that has finished the round sends the parameters to the others. If there is none:
+//      if the commit was decided, the parameters are gathered from the master parameters; if not,
+//      the round must be repeated
 //
-// If another rank is lost meanwhile, Run begins again and uses the results that it already has.
+// If another rank is lost during Run, Run begins again and uses the results that this rank already
+// has.
 //
-// Thread safety: Run, saves and Saved are called by the worker or, while it is idle, by the
-// caller's thread. The other functions may be called from any thread.
+// Thread safety: Run, saves and Saved are called by the worker or, while the worker is idle, by the
+// caller's thread. Any thread may call the other functions.
 #pragma once
 
 #include <atomic>
@@ -35,25 +37,27 @@ class GradientRound;
 
 // The loss of a rank.
 struct ChannelLoss {
-  int rank = 0;       // its number in the channel
+  int rank = 0;       // number of the lost rank in the channel
   int64_t round = 0;  // the round in which this rank learned of the loss, counted from 1
   std::string why;
 };
 
 class ChannelRecovery {
  public:
-  // `world` must outlive the object. Each rank of `world` is a replica. `timeout_ns` limits each
-  // call; 0: the communicator's default.
+  // `world` must outlive the object. Each rank of `world` is a replica. `timeout_ns` is the time
+  // limit of each call. If it is 0, the communicator's default applies.
   ChannelRecovery(ReplicaWorld& world, int64_t timeout_ns)
       : world_(world), timeout_ns_(timeout_ns) {}
 
-  // Returns true if a call of `ranks` has failed with `status` because a rank is lost.
+  // Returns true if `status`, the error of a call of `ranks`, is the effect of a lost rank. Returns
+  // false after Stop.
   bool Answers(const absl::Status& status, const ChannelRanks& ranks) const;
   // Collective over the remaining ranks. A rank may call Run during a round or between rounds.
-  // Returns OK if the round is finished, if it can be repeated, or if the next round can begin.
-  // After an error this rank cannot go on.
+  // Returns OK if the round is finished or can be repeated, or if the next round can begin. After
+  // an error this rank cannot continue.
   absl::Status Run(GradientRound& round);
-  // Returns the number of finished saves. A Run may learn from other ranks that a save is finished.
+  // Returns the number of finished saves. In Run, this rank may learn from another rank that a save
+  // is finished.
   int64_t saves() const { return saves_; }
   void Saved(int64_t saves) { saves_ = saves; }
   // Makes Run return an error from now on. Must be called before the caller ends the communicator.

@@ -26,9 +26,9 @@ ModelPart PartOf(const Slab& slab) {
 
 }  // namespace
 
-// A portable checkpoint holds the state after a commit: the masters, the optimizer's arrays, and
-// the counts. An exact checkpoint also holds the half batch that has been added, and the round that
-// is over but not yet taken.
+// A portable checkpoint contains the state after a commit: the master parameters, the optimizer's
+// arrays and the counts. An exact checkpoint also contains the half batch in the accumulator, and
+// the round that is over but was not taken.
 void ChannelState::VisitState(StateVisitor& visitor) {
   record_.Fill({parts_.jobs.in_flight(), parts_.rule.kind(), parts_.landed.finished,
                 parts_.landed.result, parts_.round.state().result()});
@@ -51,9 +51,9 @@ void ChannelState::VisitState(StateVisitor& visitor) {
   callers_.VisitState(visitor);
 }
 
-// Must be called before an untagged call over all ranks. Waits for the round under way, which may
-// replace the communicator and the shards. Also waits until no newcomers are being connected,
-// because the calls that connect newcomers are untagged too.
+// Must be called before a call over all ranks that has no tag. Waits for the round under way,
+// because a round may replace the communicator and the partition. Waits until no newcomers are
+// being connected, because the calls that connect them have no tags either.
 void ChannelState::Quieten() {
   parts_.jobs.worker().Drain().IgnoreError();  // the next use of the worker returns its error
   ranks().AwaitNewcomers();
@@ -75,8 +75,8 @@ absl::Status ChannelState::CheckSavable(CheckpointKind) const {
                                 "is computed in between is not part of a checkpoint"));
 }
 
-// Drains the worker, then checks that all ranks may go on. Saving and loading begin with Prepare.
-// The worker must be drained first, because on a device the calls of jobs and of checkpoints have
+// Must be called first in a save or a load. Drains the worker, then checks that all ranks may
+// continue. Drains the worker first, because on a device the calls of jobs and of checkpoints have
 // no tags.
 absl::Status ChannelState::Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine) {
   ENTRAIN_RETURN_IF_ERROR(parts_.jobs.worker().Drain());
@@ -85,8 +85,8 @@ absl::Status ChannelState::Prepare(AllRanks& all, CheckpointKind kind, absl::Sta
   return all.Agree(mine);
 }
 
-// After a loss either all ranks save again or no rank does, even if the save has failed on some
-// ranks only.
+// If a rank is lost, either all ranks repeat the save or none does, even if the save has failed on
+// some ranks only.
 absl::Status ChannelState::Save(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(parts_.failure.status());
   Quieten();
@@ -160,7 +160,8 @@ absl::Status ChannelState::TakeUp(OpenState& state, int64_t timeout_ns) {
   return status;
 }
 
-// Continues from the values that `fill` loads into the list. After an error the state is unchanged.
+// Continues from the values that `fill` loads into the list. If a check or `fill` fails, the state
+// is unchanged. A later error is permanent: all later calls of the channel return it.
 absl::Status ChannelState::Restore(AllRanks& all, absl::string_view doing, absl::Status mine,
                                    StateList* state, absl::FunctionRef<absl::Status()> fill) {
   const auto restore = [&]() -> absl::Status {
@@ -183,7 +184,7 @@ absl::Status ChannelState::Restore(AllRanks& all, absl::string_view doing, absl:
   RoundState& round = parts_.round.state();
   const ChannelRecord::Rounds rounds = record_.Read(state->kind(), round.progress());
   parts_.rule.Restore(rounds.kind == RoundKind::kEstimate);
-  if (rounds.finished) {  // a loaded run continues even if its end was saved
+  if (rounds.finished) {  // a stop that ended the saved run does not end this run
     round.progress().ForgetStops();
   }
   parts_.jobs.Restore(rounds.in_flight);
@@ -198,7 +199,7 @@ absl::Status ChannelState::Restore(AllRanks& all, absl::string_view doing, absl:
   return state->kind() == CheckpointKind::kPortable ? GoOnFromMasters(all) : absl::OkStatus();
 }
 
-// Makes the masters the parameters, and empties the accumulator.
+// Sets the parameters to the master parameters, and clears the accumulator.
 absl::Status ChannelState::GoOnFromMasters(const AllRanks& all) {
   parts_.held = {};
   parts_.round.state().progress().ForgetStops();
@@ -213,8 +214,8 @@ absl::Status ChannelState::GoOnFromMasters(const AllRanks& all) {
   return status.ok() ? status : parts_.failure.NoteForAll(status);
 }
 
-// Returns the error as the caller sees it. If the group has ended with the error, this object ends
-// too.
+// Returns `status` as the caller sees it. If a communicator has ended because of it, the error is
+// permanent: all later calls of the channel return it.
 absl::Status ChannelState::End(const AllRanks& all, absl::Status status, absl::string_view doing) {
   status = Annotate(status, absl::StrCat("acco: ", doing));
   if (all.broken()) {

@@ -1,7 +1,8 @@
-// A gradient channel's state: the arrays and numbers of a run, when they may be saved, and how a
-// run continues from them. checkpoint.h writes them to disk.
+// The state of a gradient channel. This class lists the arrays and numbers of a run, checks when
+// they may be saved, and continues a run from loaded values. checkpoint.h writes and reads the
+// files.
 //
-// Thread safety: one thread at a time, the caller's.
+// Thread safety: only the caller's thread may use the object.
 #pragma once
 
 #include <cstdint>
@@ -30,16 +31,16 @@
 
 namespace entrain {
 
-// The round that the last install has taken.
+// The results of the round that Install has taken last.
 struct LandedRound {
   RoundResult result;
-  uint64_t round_ns = 0;  // time that rounds had taken by then
+  uint64_t round_ns = 0;  // sum of the times of all rounds up to this one
   bool finished = false;  // the run has ended
 };
 
 class ChannelState final : public StateOwner {
  public:
-  // The parts of the object whose state this is. All of them must outlive this object.
+  // The parts of the gradient channel that this object uses. They must outlive this object.
   struct Parts {
     const ChannelOptions& options;
     const PlacedArray& accumulator;
@@ -55,14 +56,15 @@ class ChannelState final : public StateOwner {
 
   // Counts a call that changes the state.
   void Move() { ++moves_; }
-  // Adds an array of the caller to the run's state. The array is lent until this object is
-  // destroyed.
+  // Adds an array of the caller to the run's state. Does not copy it: `data` must stay valid until
+  // this object is destroyed.
   absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
                         int64_t count);
-  // Collective. Must be called between an install and the next micro-batch.
+  // Collective. Must be called between an Install and the next micro-batch.
   absl::Status Save(const CheckpointOptions& options);
   absl::Status Load(const CheckpointOptions& options);
-  // Gives the state to the caller. Not collective. Waits for the round under way.
+  // Gives the caller access to the arrays of the state. Not collective. Waits for the round under
+  // way.
   absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind);
 
   // StateOwner

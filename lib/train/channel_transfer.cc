@@ -15,15 +15,16 @@
 namespace entrain {
 namespace {
 
-// Returns the bytes of a member's old shard with its state. Old shards are larger than new ones,
-// because fewer ranks had them.
+// Returns the size in bytes of a member's old shard with its optimizer state. A new shard is
+// smaller, because more ranks share the parameters.
 int64_t BytesOfLargestShard(const ChannelCut& after, size_t members) {
   const auto ranks = static_cast<int64_t>(members);
   const int64_t elements = (after.layer().full + ranks - 1) / ranks;
   return elements * static_cast<int64_t>(after.own().Arrays().size() * sizeof(float));
 }
 
-// Collective. The members' old shards and all ranks' new shards must have the same hash.
+// Collective. Checks that the old shards of the members have the same hash as the new shards of all
+// ranks.
 absl::Status CompareShards(const EnlargedWorld& enlarged, const ChannelCut* before,
                            const ChannelCut& after) {
   using Hashes = std::array<uint64_t, 2>;  // before, after
@@ -38,7 +39,8 @@ absl::Status CompareShards(const EnlargedWorld& enlarged, const ChannelCut* befo
   for (const Hashes& one : all) {
     sums = {sums[0] + one[0], sums[1] + one[1]};
   }
-  // If the hashes differ, any rank may be at fault. So the newcomers may apply again.
+  // If the hashes differ, any rank may be at fault. Therefore the error is kAborted, after which
+  // newcomers apply again.
   return sums[0] == sums[1]
              ? absl::OkStatus()
              : absl::AbortedError(absl::StrFormat(
@@ -47,8 +49,8 @@ absl::Status CompareShards(const EnlargedWorld& enlarged, const ChannelCut* befo
                    sums[0], sums[1], all.size()));
 }
 
-// Collective. Returns the first error of any rank, so that a rank with an error does not leave the
-// others waiting in the next call.
+// Collective. Returns this rank's error, or else the first error of another rank. So if one rank
+// has an error, no rank waits for it in the next call.
 absl::Status AllAreWell(const EnlargedWorld& enlarged, const absl::Status& mine) {
   int64_t step = 0;
   const absl::Status all = CompareOutcomes(
@@ -74,7 +76,7 @@ absl::StatusOr<std::unique_ptr<ChannelCut>> ShareChannel(const EnlargedWorld& en
   mine.Update(TransferState(*enlarged.sync, enlarged.parties, items, kAdmissionNs));
   ENTRAIN_RETURN_IF_ERROR(AllAreWell(enlarged, mine));
   std::unique_ptr<ChannelCut> after = *std::move(made);
-  std::vector<int> holders(enlarged.parties.donors.size());  // each member has its own shard
+  std::vector<int> holders(enlarged.parties.donors.size());  // each member sends its own shard
   std::iota(holders.begin(), holders.end(), 0);
   ENTRAIN_RETURN_IF_ERROR(after->TakeFrom(before, holders, kAdmissionNs));
   ENTRAIN_RETURN_IF_ERROR(CompareShards(enlarged, before, *after));

@@ -1,6 +1,6 @@
-// Sends the members' state to newcomers of a gradient channel: the parameters, the numbers, and the
-// newcomers' shards in a new cut for all ranks. All data is hashed. Members and newcomers call the
-// same function. The members' own state stays as it is.
+// Sends the members' state to newcomers of a gradient channel: the totals, the parameters, and the
+// newcomers' shards in a new partition for all ranks. Hashes verify all data. Members and newcomers
+// call the same function. The members' own state does not change.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,25 @@
 
 namespace entrain {
 
-// The numbers that a channel sends to newcomers. After a round they are the same on all ranks. The
-// fields about the round are as in RoundResult.
+// The numbers that members send to newcomers. After a round they are the same on all ranks. Fields
+// that are also in RoundResult have the same meaning.
 struct ChannelTotals {
   int64_t rounds = 0, commits = 0, gradients = 0, tokens = 0;
   int64_t microbatches = 0, ranks = 0;
   double lr = 0, grad_norm = std::numeric_limits<double>::quiet_NaN(), clip_factor = 1;
   int64_t joins = 0;  // number of newcomers so far
-  int64_t cuts = 0;   // how often the shards have been cut anew
+  int64_t cuts = 0;   // how often the partition has changed
   int64_t saves = 0;
 };
 static_assert(sizeof(ChannelTotals) == 12 * sizeof(int64_t));
 
-// Collective over enlarged.world. `before` has this rank's shards; it is null on a newcomer.
-// Members send `params` and `totals`, and newcomers receive them. Returns this rank's shards in the
-// new cut. If one rank has an error, all ranks return an error: kDataLoss on a newcomer that has
-// received other parameters than the members have, and kAborted if the members differ, or if the
-// shards have changed on their way.
+// Collective over enlarged.world. `before` has this rank's current shards; null on a newcomer.
+// Members send `params` and `totals`, which newcomers receive. Returns the new partition with this
+// rank's shards.
+//
+// If one rank has an error, all ranks return an error. A newcomer returns kDataLoss if it has
+// received other parameters than the members have. The error is kAborted if the members' data
+// differs, or if the shards have changed on their way.
 absl::StatusOr<std::unique_ptr<ChannelCut>> ShareChannel(const EnlargedWorld& enlarged,
                                                          const ChannelOptions& options,
                                                          const ChannelCut* before, Bytes params,

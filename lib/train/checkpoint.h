@@ -1,15 +1,15 @@
-// Saves and loads a run's state: decides which rank writes which array into which file, and which
-// rank reads it back.
+// Saves and loads a run's state. Decides which rank writes each array, into which file, and which
+// ranks read it back.
 //
-//    full      rank 0 writes NAME.ckpt; the other ranks send it their arrays, one after the other
-//    sharded   every rank that brings something writes NAME_RANK_ID.ckpt. Rank 0 writes NAME.ckpt
-//              last. NAME.ckpt lists the other files, so all files take effect in one step
+//    full      the other ranks send their arrays to rank 0, one after the other. Rank 0 writes all
+//              arrays to NAME.ckpt
+//    sharded   every rank that provides arrays writes them to NAME_RANK_ID.ckpt. Then rank 0 writes
+//              NAME.ckpt, which lists the other files. So all files take effect in one step
 //
-// If functions of the caller write and read, the checkpoint has the format of `full`, and the code
-// is the same.
+// If functions of the caller replace the files (CheckpointFunctions), the checkpoint has the format
+// of `full`.
 //
-// StateList says what the arrays are and which ranks hold them. lib/checkpoint defines the file
-// format.
+// StateList lists the arrays and the ranks that hold them. lib/checkpoint defines the file format.
 #pragma once
 
 #include <array>
@@ -29,51 +29,51 @@
 
 namespace entrain {
 
-// Fields are explained at entrain_checkpoint_config_t (train.h).
+// entrain_checkpoint_config_t (train.h) explains the fields.
 struct CheckpointOptions {
   std::string directory, name;
   CheckpointKind kind = CheckpointKind::kPortable;
   bool full = true;
-  bool rank0_only = true;  // loading: only rank 0 uses the file system
+  bool rank0_only = true;  // for a load: only rank 0 reads files
   int64_t timeout_ns = 0;
-  // If set, these functions replace the file directory/name.ckpt. The functions of a rank always
-  // stand for one whole checkpoint.
+  // If set, these functions replace the file directory/name.ckpt. A rank's functions read or write
+  // a whole checkpoint, never the part of one rank.
   std::optional<CheckpointFunctions> functions = std::nullopt;
 
-  // Returns the name by which messages name the checkpoint: the path of its file, or a fixed name
-  // if `functions` replace the file.
+  // Returns the name of the checkpoint in messages: the path of its file, or a fixed name if
+  // `functions` replace the file.
   std::string path() const;
 };
-// Returns kInvalidArgument, naming the option, if one is wrong.
+// If an option is wrong, returns kInvalidArgument with the name of the option.
 absl::Status CheckOptions(const CheckpointOptions& options);
-// Collective. All ranks must give the same options, except the directory. The error names the
-// option and both values.
+// Collective. Returns an error if a rank has other options than rank 0. The directory may differ.
+// The error contains the name of the option and both values.
 absl::Status AgreeOnOptions(AllRanks& all, const CheckpointOptions& options);
 
-// The part of the model that a rank has, and how the part is divided into shards.
+// The part of the model on this rank, and the division of this part into shards.
 struct ModelPart {
   std::array<int32_t, 5> mesh = {1, 1, 1, 1, 1};
-  int part = 0, parts = 1;  // numbered by tensor and pipeline coordinate
-  bool copy = false;        // the rank with context coordinate 0 has the same part
+  int part = 0, parts = 1;  // index of this part; number of parts (tensor x pipeline)
+  bool copy = false;        // a rank with context coordinate 0 also has this part
   std::vector<SavedLayer> layers;
 };
 ModelPart PartOf(const Mesh& mesh, const Slab& slab);
 
-// Returns true if this rank brings the item to a checkpoint. Of several ranks with the same item
-// only one brings it.
+// Returns true if this rank provides the item for a checkpoint. If several ranks have the same
+// item, only one of them provides it.
 bool Brings(const StateItem& item, const AllRanks& all, const ModelPart& part, CheckpointKind kind);
-// Returns the item under its name in a checkpoint of that kind. The name does not depend on the
-// rank that brings it.
+// Returns the entry of the item in the manifest of a checkpoint of that kind. All ranks that have
+// the same item return the same entry.
 SavedArray ArrayOf(const StateItem& item, const AllRanks& all, const ModelPart& part,
                    CheckpointKind kind);
 
-// Collective, like all functions below. Returns OK on all ranks, or the same error on all ranks.
-// After an error the checkpoint that would have been replaced is unchanged.
+// Collective. Returns OK on all ranks, or the same error on all ranks. After an error, either the
+// old checkpoint is unchanged, or the new checkpoint has taken effect.
 absl::Status SaveState(AllRanks& all, const ModelPart& part, const CheckpointOptions& options,
                        int64_t step, const StateList& state);
 
-// Reads everything into the list's own memory. If this returns OK, the caller must apply the list.
-// The result is the same on all ranks.
+// Collective. Reads the values into the list's own memory. If this returns OK, the caller must call
+// StateList::Apply. The result is the same on all ranks.
 absl::Status LoadState(AllRanks& all, const ModelPart& part, const CheckpointOptions& options,
                        StateList* state);
 

@@ -25,7 +25,8 @@ class Loader {
   absl::Status Run();
 
  private:
-  // Elements [first, first + count) of an array. They become the elements of the item from `at` on.
+  // Elements [first, first + count) of a saved array. The loader copies them to elements
+  // [at, at + count) of the item.
   struct Piece {
     StateItem* item;
     int64_t first, count, at;
@@ -57,9 +58,9 @@ class Loader {
   StateList& state_;
   const std::string path_;
   Manifest manifest_;
-  Digest digest_{};                                            // digest of rank 0's manifest
-  std::map<int32_t, std::unique_ptr<CheckpointReader>> open_;  // by number in the manifest
-  std::map<size_t, std::vector<Piece>> pieces_;                // by index of the array
+  Digest digest_{};                                            // of rank 0's manifest
+  std::map<int32_t, std::unique_ptr<CheckpointReader>> open_;  // by file number in the manifest
+  std::map<size_t, std::vector<Piece>> pieces_;                // by array index in the manifest
 };
 
 absl::Status Loader::Run() {
@@ -82,7 +83,8 @@ absl::Status Loader::Run() {
   return read;
 }
 
-// Logs the arrays of single replicas that this run does not use, if the checkpoint is portable.
+// If the checkpoint is portable, logs the arrays of single ranks or replicas that this run does not
+// use.
 void Loader::SayWhatIsDropped() const {
   if (options_.kind != CheckpointKind::kPortable || manifest_.kind != CheckpointKind::kPortable) {
     return;
@@ -128,8 +130,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> Loader::Open() const {
   return CheckpointReader::Open(std::move(source));
 }
 
-// Sends rank 0's manifest to all ranks. A rank that reads the files itself must find the same
-// manifest there.
+// Sends rank 0's manifest to all ranks. A rank that reads the files itself must find a manifest
+// with the same digest (File).
 absl::Status Loader::ShareHead() {
   std::string text = ToJson(manifest_);
   ENTRAIN_RETURN_IF_ERROR(all_.Tell(&text));
@@ -192,8 +194,8 @@ absl::Status Loader::CheckLayers() const {
   return absl::OkStatus();
 }
 
-// Refuses a checkpoint with arrays for this rank that this run does not have. They would be lost
-// silently.
+// Returns an error if the checkpoint has an array for this rank that is not in this run's state.
+// Otherwise the array would be lost silently.
 absl::Status Loader::CheckPlaces() const {
   std::set<std::string> names;
   for (const StateItem& item : state_.items()) {
@@ -216,7 +218,7 @@ bool Loader::Is(const SavedArray& array, const SavedArray& wanted) const {
          (wanted.layer < 0 || array.part == wanted.part);
 }
 
-// Finds the elements of the item: pieces that follow each other without a gap.
+// Finds the pieces of saved arrays that make up the item. There must be no gap between them.
 absl::Status Loader::FindPieces(StateItem* item) {
   const SavedArray wanted = ArrayOf(*item, all_, part_, options_.kind);
   std::map<int64_t, size_t> arrays;  // by first element
@@ -275,8 +277,8 @@ absl::StatusOr<CheckpointReader*> Loader::File(int32_t file) {
   return reader.get();
 }
 
-// Reads the arrays that this rank needs, and verifies its share of the other arrays. Together the
-// ranks verify every byte.
+// Reads the arrays that this rank needs, and verifies some of the other arrays. Together the ranks
+// verify every byte of the checkpoint.
 absl::Status Loader::ReadOwn() {
   for (size_t i = 0; i < manifest_.arrays.size(); ++i) {
     const SavedArray& array = manifest_.arrays[i];
@@ -298,8 +300,8 @@ absl::Status Loader::ReadOwn() {
   return absl::OkStatus();
 }
 
-// Rank 0 reads all arrays, one after the other, and sends each to all ranks. Every rank copies the
-// elements that it needs.
+// Rank 0 reads the arrays one after the other, and sends each array to all ranks. Each rank copies
+// the elements that it needs.
 absl::Status Loader::HearAll() {
   int64_t largest = 0;
   for (const SavedArray& array : manifest_.arrays) {

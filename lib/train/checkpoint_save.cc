@@ -23,7 +23,7 @@
 namespace entrain {
 namespace {
 
-// An array that this rank brings, and its state item.
+// An array that this rank provides, and its state item.
 struct Brought {
   SavedArray array;
   const StateItem* item;
@@ -44,7 +44,7 @@ class Saver {
   absl::Status Run();
 
  private:
-  // The list that one rank of replica 0 sends, and the position reached in it.
+  // The list of the arrays that a rank provides, and the index of the next array to write.
   struct Source {
     Manifest list;
     size_t next = 0;
@@ -87,17 +87,17 @@ class Saver {
   const StateList& state_;
   const std::string path_;
   std::vector<Brought> brought_;
-  OwnedBuffer staged_;                        // one array from a device at a time
-  std::unique_ptr<CheckpointWriter> writer_;  // on rank 0: the checkpoint
-  // owned by writer_; null: the caller's functions write
+  OwnedBuffer staged_;                        // host memory for one array of a device
+  std::unique_ptr<CheckpointWriter> writer_;  // on rank 0: writes NAME.ckpt
+  // Owned by writer_. Null if the caller's functions write.
   FileTarget* file_ = nullptr;
   Manifest head_;  // on rank 0
-  // after an error everything is still sent and received
+  // The first error. Afterwards data is still sent and received, so that no rank waits.
   absl::Status failed_;
   std::vector<SavedFile> old_files_;  // on rank 0: files of the replaced checkpoint
-  std::string own_name_;              // this rank's file, as long as it may be removed
+  std::string own_name_;              // name of this rank's file while it may be removed
   std::optional<uint32_t>
-      parts_;  // rank 0's: number of this save's files while they may be removed
+      parts_;  // on rank 0: id in the names of this save's files while they may be removed
   Digest own_digest_{};
   Manifest own_;
 };
@@ -143,7 +143,7 @@ absl::Status Saver::PrepareFile() {
   return absl::OkStatus();
 }
 
-// Puts layers first, because their pieces come from several ranks.
+// Puts layers first, because WriteLayers makes each layer from the pieces of several ranks.
 void Saver::Bring() {
   for (const bool layers : {true, false}) {
     for (const StateItem& item : state_.items()) {
@@ -154,7 +154,8 @@ void Saver::Bring() {
   }
 }
 
-// Returns all bytes of the array. After an error the bytes are undefined.
+// Returns the bytes of the array. After an error, which failed_ keeps, returns undefined bytes of
+// the same length.
 ConstBytes Saver::BytesOf(const Brought& brought) {
   const auto bytes = state_.Read(*brought.item, staged_.data(), all_.deadline());
   failed_.Update(bytes.status());
@@ -220,7 +221,7 @@ absl::StatusOr<Saver::Source> Saver::ReceiveList(int rank) {
   return source;
 }
 
-// Adds the lists of layers of those parts of the model that head_ does not have yet.
+// Copies to head_ the lists of layers for those parts of the model that have no list in head_ yet.
 void Saver::Merge(const Manifest& list) {
   for (size_t part = 0; part < head_.parts.size() && part < list.parts.size(); ++part) {
     if (head_.parts[part].empty()) {
@@ -247,9 +248,9 @@ absl::Status Saver::WriteAll() {
   return absl::OkStatus();
 }
 
-// Writes every layer as a whole, from the pieces of all ranks that have pieces of it. Each rank's
-// list is in the order in which StateList was filled. Slot 0 has the first piece of every layer, so
-// its list gives the order.
+// Writes each layer as one array, made from the pieces of all ranks of replica 0. Each rank lists
+// its layers in the order in which StateList was filled. The rank of slot 0 has the first piece of
+// every layer, so its list determines the order.
 absl::Status Saver::WriteLayers(std::vector<Source>* sources) {
   for (int part = 0; part < part_.parts; ++part) {
     while (true) {
@@ -274,7 +275,7 @@ absl::Status Saver::WriteWhole(std::vector<Source>* sources, const SavedArray& l
   std::map<int64_t, int> pieces;  // by first element: the rank
   whole.count = 0;
   for (size_t rank = 0; rank < sources->size(); ++rank) {
-    // A rank has several pieces if layers are made of segments.
+    // A rank has several pieces of a layer that is made of segments (SlabSegment).
     const Source& source = (*sources)[rank];
     for (size_t i = source.next; i < source.list.arrays.size(); ++i) {
       const SavedArray& next = source.list.arrays[i];
@@ -292,7 +293,7 @@ absl::Status Saver::WriteWhole(std::vector<Source>* sources, const SavedArray& l
   return absl::OkStatus();
 }
 
-// Writes the remaining arrays, each of which comes whole from one rank.
+// Writes the remaining arrays of a rank. No other rank has pieces of them.
 absl::Status Saver::WriteRest(int rank, Source* source) {
   while (const SavedArray* const next = source->Next()) {
     failed_.Update(failed_.ok() ? writer_->Begin(*next) : absl::OkStatus());
@@ -320,7 +321,7 @@ absl::Status Saver::SaveSharded() {
   while (getrandom(&id, sizeof(id), 0) != sizeof(id) || id == 0) {
   }
   if (all_.first()) {
-    failed_.Update(file_->Mark(id));  // before any rank can write a file with that number
+    failed_.Update(file_->Mark(id));  // before any rank can write a file with this id
     parts_ = id;
   }
   ENTRAIN_RETURN_IF_ERROR(all_.Tell(Bytes(reinterpret_cast<std::byte*>(&id), sizeof(id))));
@@ -353,7 +354,8 @@ absl::Status Saver::WriteOwn() {
   return writer->Commit();
 }
 
-// Sends an empty message if this rank has no file.
+// Sends the name and the manifest of this rank's file to rank 0. Sends an empty message if this
+// rank has no file.
 absl::Status Saver::TellOwn() {
   std::string text;
   if (!own_name_.empty()) {
@@ -403,14 +405,14 @@ absl::Status Saver::WriteHead() {
   return writer_->Finish(head_);
 }
 
-// Must be called when all files are on the disk. Gives the final name to the file that lists the
-// others.
+// Makes the checkpoint take effect. Must be called when all files are on the disk. On rank 0, gives
+// the final name to the file that lists the other files.
 absl::Status Saver::Publish() {
   const absl::Status status = all_.first() ? writer_->Commit() : absl::OkStatus();
   auto published = static_cast<std::byte>(all_.first() && writer_->committed());
   const absl::Status told = all_.Tell(Bytes(&published, 1));
   if (!told.ok() || published != std::byte{0}) {
-    own_name_.clear();  // the file takes effect, or may take effect
+    own_name_.clear();  // the checkpoint has taken effect, or may have
     parts_.reset();
   }
   ENTRAIN_RETURN_IF_ERROR(told);
@@ -427,12 +429,12 @@ void Saver::RemoveOwn() {
   if (!own_name_.empty()) {
     unlink(absl::StrCat(options_.directory, "/", own_name_).c_str());
   }
-  if (parts_) {  // includes files of ranks that are gone
+  if (parts_) {  // also removes files of lost ranks
     RemoveParts(options_.directory, options_.name, *parts_);
   }
 }
 
-// Removes files of the replaced checkpoint that no checkpoint refers to any more. A file that
+// Removes the files of the replaced checkpoint to which no checkpoint refers any more. A file that
 // cannot be removed does no harm.
 void Saver::RemoveOld() {
   for (const SavedFile& old : old_files_) {

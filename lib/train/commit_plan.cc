@@ -21,7 +21,7 @@ absl::Status CheckPlace(size_t rank, const ChannelPlace& place, const CommitPlan
   if (place.rounds > plan.rounds + 1 || (ahead && under_way)) {
     return Differ(rank, place.rounds, plan.rounds);
   }
-  // A rank finishes a commit only after the votes of all ranks.
+  // A rank decides a commit only after all ranks have voted.
   const bool voted = place.commits == 0 || place.phase != RoundPhase::kBegun;
   return plan.decided < 0 || ahead || voted
              ? absl::OkStatus()

@@ -11,7 +11,7 @@
 namespace entrain {
 namespace {
 
-// Returns the first rank that holds the same copies as `rank`.
+// Returns the first rank that holds the same parameters as `rank`.
 size_t FirstOf(const std::vector<int64_t>& holds, size_t rank) {
   return static_cast<size_t>(std::find(holds.begin(), holds.end(), holds[rank]) - holds.begin());
 }

@@ -1,5 +1,5 @@
-// Memory for the deltas in flight. On the host the memory comes from a pool. On a device Reserve
-// fixes the number of deltas.
+// Memory for the deltas in flight. On the host, a pool provides the memory. On a device, Reserve
+// fixes the number of deltas that can be in flight.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -23,25 +23,25 @@ class DeltaBuffers {
     float* data = nullptr;  // in `host` or on a device; null: no delta
   };
 
-  // `room`, if not null, must outlive this object. `most` is the number of elements of the longest
-  // delta.
+  // `room` must outlive this object; it is null on the host. `most` is the number of elements of
+  // the longest delta.
   DeltaBuffers(DeviceRoom* room, int64_t most);
 
-  // Must be called on a device only. Allocates memory for `deltas` deltas that are taken at the
-  // same time. Returns the address of one of these deltas.
+  // Must be called on a device only, before Take. Allocates memory for `deltas` deltas, which may
+  // all be taken at the same time. Returns the address of one of them.
   absl::StatusOr<float*> Reserve(int deltas);
   absl::StatusOr<Delta> Take(int64_t count);
-  // Gives a delta back. On a device, the next user of its memory must be ordered behind the work
-  // that is enqueued so far.
+  // Gives a delta back. On a device, the next user of its memory must be ordered after the work
+  // that is enqueued now.
   void Give(Delta delta);
-  // Frees the memory that the host pool keeps. Must not be called while a delta is taken.
+  // Frees the unused memory of the host pool. Must not be called while a delta is taken.
   void Clear() { pool_.Clear(); }
 
  private:
   DeviceRoom* const room_;
   const int64_t most_;
   BufferPool pool_;
-  std::vector<float*> idle_;  // on a device
+  std::vector<float*> idle_;  // on a device: memory that is not taken
 };
 
 }  // namespace entrain

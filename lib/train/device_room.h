@@ -1,6 +1,6 @@
-// Memory and streams of a training object on a device. Memory and streams are kept until the object
-// is destroyed. To free memory or a stream would wait for all streams of the device, and the
-// caller's streams may wait for the library.
+// The memory and the streams of a training object on a device. They are kept until the object is
+// destroyed, because freeing memory or a stream waits for all streams of the device. The caller's
+// streams may in turn wait for the library.
 //
 // Thread safety: any thread.
 #pragma once
@@ -24,22 +24,22 @@ namespace entrain {
 
 class DeviceRoom {
  public:
-  // Returns kInvalidArgument if `callers` is not a stream of the device. `limit_ns` limits each
-  // wait of the object for a stream.
+  // Returns kInvalidArgument if `callers`, the caller's stream, is not a stream of the device.
+  // `limit_ns` is the time limit of each wait of the training object for a stream.
   static absl::StatusOr<std::unique_ptr<DeviceRoom>> Open(Device& device, StreamHandle callers,
                                                           int64_t limit_ns);
-  // Opens a room for another object that uses the same caller's stream as `other`.
+  // Makes the DeviceRoom of another training object. Both objects use the same caller's stream.
   static std::unique_ptr<DeviceRoom> Beside(const DeviceRoom& other, int64_t limit_ns);
   ~DeviceRoom();
 
   Device& device() const { return device_; }
   // Returns the caller's stream.
   StreamHandle callers() const { return callers_->load(std::memory_order_acquire); }
-  // Makes `stream` the caller's stream. `stream` waits for the work on the previous stream. Returns
-  // kInvalidArgument if `stream` is not a stream of the device.
+  // Makes `stream` the caller's stream. Later work on `stream` waits for the work on the previous
+  // stream. Returns kInvalidArgument if `stream` is not a stream of the device.
   absl::Status SetCallers(StreamHandle stream);
-  // Returns kInvalidArgument if `array` is not memory of the device. The error calls the array
-  // `name`.
+  // Returns kInvalidArgument if `array` is not memory of the device. The error contains `name` as
+  // the name of the array.
   absl::Status CheckHolds(const char* name, const void* array) const;
   // Returns the deadline of a wait that begins now.
   Deadline limit() const { return Deadline::After(limit_ns_); }
@@ -49,7 +49,7 @@ class DeviceRoom {
   // Returns zeroed page-locked memory that the device can read and write.
   absl::StatusOr<std::byte*> KeepPinned(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A pool of blocks that are reused. The next user of a block is ordered behind the work that the
+  // Returns a pool of reusable blocks. The next user of a block is ordered after the work that the
   // caller's stream had when the block was given back.
   BlockPool& blocks() { return blocks_; }
 
@@ -62,7 +62,7 @@ class DeviceRoom {
         blocks_(device, MemoryKind::kDevice, BlockPool::Sizes::kExact) {}
 
   Device& device_;
-  const std::shared_ptr<Callers> callers_;  // shared by rooms beside each other
+  const std::shared_ptr<Callers> callers_;  // shared with objects made by Beside
   const int64_t limit_ns_;
   absl::Mutex mutex_;
   std::vector<StreamHandle> streams_ ABSL_GUARDED_BY(mutex_);
@@ -70,18 +70,20 @@ class DeviceRoom {
   BlockPool blocks_;
 };
 
-// A number in page-locked memory (a word) for which streams wait. It only grows, modulo 2^32. The
-// device driver does not know which thread will set the word. Therefore the thread that will set
-// the word must neither free nor allocate device memory until it has set the word. No stream of the
-// library waits for a word, so the library's streams always drain.
+// A 32-bit word in page-locked memory, for which streams wait. Its value only grows, modulo 2^32. A
+// thread that will set the word must neither free nor allocate device memory before it has set the
+// word. The driver may wait for streams in such a call, because it does not know that this thread
+// must set the word. No stream of the library waits for a word, so all work on the library's
+// streams finishes.
 class StreamWord {
  public:
   explicit StreamWord(uint32_t* word) : word_(word) {}  // page-locked
-  // Makes later work on the stream wait until the word has reached `until`.
+  // Makes later work on the stream wait until the value of the word is at least `until`.
   absl::Status Hold(Device& device, StreamHandle stream, uint32_t until) const {
     return device.AwaitWord(stream, word_, until);
   }
-  // Stores with release order: the device sees the host's earlier writes before it sees the word.
+  // Stores with release order, so that the device sees the host's earlier writes before it sees the
+  // new value.
   void Set(uint32_t value) { __atomic_store_n(word_, value, __ATOMIC_RELEASE); }
 
  private:

@@ -1,4 +1,4 @@
-// The waits of training objects for work that they have enqueued on a device.
+// Functions with which training objects wait for work that they have enqueued on a device.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -11,19 +11,19 @@
 
 namespace entrain {
 
-// Blocks until the mark is reached. If `may_go_on` returns an error, returns early with this error.
-// Returns kDeadlineExceeded when the time is up.
+// Blocks until the device has reached the mark. Calls `may_go_on` repeatedly; if it returns an
+// error, returns this error at once. Returns kDeadlineExceeded when `give_up` has passed.
 absl::Status WaitForMark(const DeviceMark& mark, Deadline give_up,
                          absl::FunctionRef<absl::Status()> may_go_on);
-// Blocks until the stream of `at` has finished its present work. `may_go_on` and `give_up` are as
-// in WaitForMark. Returns at once on the host.
+// Blocks until the stream of `at` has finished the work enqueued so far. `may_go_on` and `give_up`
+// have the same meaning as in WaitForMark. On the host, returns at once.
 absl::Status WaitForStream(const ArraysAt& at, Deadline give_up,
                            absl::FunctionRef<absl::Status()> may_go_on = absl::OkStatus);
-// Blocks until the stream that the calling thread has bound (KernelStream) has finished its present
-// work. Returns the stream's first error, or kDeadlineExceeded as WaitForMark does.
+// Does the same for the stream that the calling thread has bound (KernelStream). Returns the first
+// error of the stream, or kDeadlineExceeded as WaitForMark does.
 absl::Status WaitForKernels(Deadline give_up);
 // Returns the first error of the work that the calling thread has enqueued on a device. Does not
-// wait. Returns OK on the host.
+// wait. On the host, returns OK.
 absl::Status StatusOfKernels();
 
 }  // namespace entrain

@@ -26,8 +26,8 @@ void DeviceWorker::Stop() {
 absl::StatusOr<uint64_t> DeviceWorker::PostThen(Job job, absl::AnyInvocable<void()> then) {
   auto mark = std::make_unique<DeviceMark>(room_->device());
   ENTRAIN_RETURN_IF_ERROR(mark->Record(room_->callers()));
-  // The lock is held until the job is posted. Otherwise another job could fail between the check of
-  // status_ and the post, and nothing would ever set the word to this job's number.
+  // Holds the lock until the job is posted. Otherwise another job could fail between the check of
+  // status_ and the post. Then no thread would set the word to this job's number.
   absl::MutexLock posting(&mutex_);
   ENTRAIN_RETURN_IF_ERROR(status_);
   const uint64_t number = ++posted_;
@@ -84,8 +84,8 @@ absl::Status DeviceWorker::RunHere(absl::FunctionRef<absl::Status()> body) {
   return on.status();
 }
 
-// Drains the jobs first. On a device, neither the calls of jobs nor the calls that follow this
-// function have tags, so the jobs must make no calls afterwards.
+// Drains the jobs first, so that they make no calls afterwards. On a device, neither the calls of
+// jobs nor the calls that follow this function have tags.
 absl::Status DeviceWorker::ComeToRest(int64_t timeout_ns) {
   ENTRAIN_RETURN_IF_ERROR(Drain());
   ENTRAIN_RETURN_IF_ERROR(
@@ -103,8 +103,8 @@ absl::Status DeviceWorker::status() const {
   return status_;
 }
 
-// Calls give_up_ before it releases the caller's stream: as soon as this stream continues, the
-// worker may be destroyed.
+// Calls give_up_ before it releases the caller's stream, because the worker may be destroyed as
+// soon as this stream continues.
 void DeviceWorker::End(const absl::Status& why) {
   give_up_(why);
   absl::MutexLock lock(&mutex_);

@@ -1,15 +1,15 @@
-// A worker for jobs on arrays of a device. The caller orders its own work on these arrays by a
-// stream. When a job is posted, a mark is recorded on the caller's stream. The job begins when the
-// device has reached this mark. Later work on the caller's stream can be made to wait for a job.
-// The caller's thread blocks neither until the job begins nor until it ends.
+// A worker for jobs on arrays of a device. The caller's own work on these arrays is in the order of
+// one stream, the caller's stream. Post records a mark on this stream. The job begins when the
+// device has reached the mark. Hold makes later work on the caller's stream wait for a job. Neither
+// Post nor Hold waits for a job.
 //
 //   caller's stream   ... | mark   more work ...            | word >= 1   work that needs the job
 //   worker                posts |~~~~ job 1, on a stream of its own ~~~~| word = 1
 //
-// After the first job that fails no further job runs (worker_thread.h), and the caller's stream is
-// no longer held.
+// If a job fails, no further job runs (worker_thread.h), and the caller's stream no longer waits
+// for jobs.
 //
-// Thread safety: that of Worker.
+// Thread safety: as Worker.
 #pragma once
 
 #include <cstdint>
@@ -31,18 +31,18 @@ namespace entrain {
 
 class DeviceWorker final : public Worker {
  public:
-  // `room` must outlive this object. The room's time limit applies to two waits: until the caller's
-  // stream reaches the mark of a job, and until the device has finished the work of a job.
-  // `give_up` is called before any waiting thread is released; it must make the calls of other
-  // ranks and the running job fail. `sound` is the implementation of Sound; any thread may call it.
+  // `room` must outlive this object. Its time limit applies to two waits: until the caller's stream
+  // reaches the mark of a job, and until the device has finished the work of a job. The worker
+  // calls `give_up` before it releases any waiting thread. `give_up` must make the running job and
+  // the calls of other ranks fail. `sound` implements Sound. Any thread may call it.
   static absl::StatusOr<std::unique_ptr<DeviceWorker>> Make(
       DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
       absl::AnyInvocable<absl::Status() const> sound = absl::OkStatus);
   ~DeviceWorker() override { DeviceWorker::Stop(); }
 
-  // The job runs with the worker's own stream bound (KernelStream). The device finishes all work
-  // that the job enqueues there before the caller's stream continues. `then` runs after this work,
-  // and before the caller's stream continues.
+  // The worker's own stream is bound while the job runs (KernelStream). When the device has
+  // finished all work that the job has enqueued on this stream, the worker calls `then`. Then the
+  // caller's stream may continue.
   absl::StatusOr<uint64_t> PostThen(Job job, absl::AnyInvocable<void()> then) override
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Limit(uint64_t number) override { thread_.Limit(number); }
@@ -66,7 +66,7 @@ class DeviceWorker final : public Worker {
   }
   StreamHandle stream() const override { return stream_; }
 
-  // If the caller's stream waits for the last job, Stop and StopSoon let all jobs finish first.
+  // If the caller's stream waits for the last job, Stop and StopSoon wait until all jobs are done.
   void Stop() override ABSL_LOCKS_EXCLUDED(mutex_);
   bool StopSoon(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Leave(absl::AnyInvocable<void() &&> last) override { thread_.Leave(std::move(last)); }
@@ -91,11 +91,11 @@ class DeviceWorker final : public Worker {
   const StreamHandle stream_;
   mutable absl::Mutex mutex_;
   StreamWord done_ ABSL_GUARDED_BY(mutex_);
-  // Numbers of jobs: the last job that was posted, and the last job for which the caller's stream
-  // waits. The word holds the low 32 bits of the number of the last finished job.
+  // Numbers of jobs: posted_ is the last job that was posted, held_ the last job for which the
+  // caller's stream waits. The word has the low 32 bits of the number of the last finished job.
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0, held_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  WorkerThread thread_;  // last member: its jobs use the others
+  WorkerThread thread_;  // last member: its jobs use the other members
 };
 
 }  // namespace entrain

@@ -28,8 +28,8 @@ absl::Status EditMembership::Start() {
   return absl::OkStatus();
 }
 
-// Collective. Makes the communicator of the ranks of all replicas. Errors name `option`. If
-// replicas have one rank and `apart` is false, the communicator may be the exchange's sync group.
+// Collective. Makes the communicator of the ranks of all replicas. If replicas have one rank and
+// `apart` is false, this is the exchange's sync group itself. Errors name `option`.
 absl::StatusOr<std::unique_ptr<ReplicaWorld>> EditMembership::MakeWorld(absl::string_view option,
                                                                         bool apart) const {
   const ExchangeGroups groups = parts_.exchange.members().groups();
@@ -56,8 +56,8 @@ absl::StatusOr<std::unique_ptr<ReplicaWorld>> EditMembership::MakeWorld(absl::st
   return ReplicaWorld::Make(std::move(world), mine, slots, parts_.options.timeout_ns);
 }
 
-// Collective. Makes the object that handles losses, if the options ask for it and there are other
-// replicas.
+// Collective. If on_loss is finish and there are other replicas, makes the object that handles
+// losses.
 absl::Status EditMembership::StartRecovery() {
   const ExchangeGroups groups = parts_.exchange.members().groups();
   if (parts_.options.admit != Admit::kNone && groups.sync == nullptr) {
@@ -85,7 +85,8 @@ absl::Status EditMembership::StartRecovery() {
   return absl::OkStatus();
 }
 
-// Collective. Makes the object that closes rounds without late replicas, if the options ask for it.
+// Collective. If quorum or round_deadline is set and there are other replicas, makes the object
+// that closes rounds without late replicas.
 absl::Status EditMembership::StartCloser() {
   const ExchangeGroups groups = parts_.exchange.members().groups();
   const int replicas_now = groups.sync == nullptr ? 1 : groups.sync->size();
@@ -109,7 +110,7 @@ absl::Status EditMembership::StartCloser() {
   return absl::OkStatus();
 }
 
-// Makes the object that takes newcomers in, if the options ask for it.
+// If the options ask for it, makes the object that admits newcomers.
 void EditMembership::StartAdmission() {
   if (recovery_ != nullptr && parts_.options.admit == Admit::kExchange) {
     admission_ = std::make_unique<Admission>(
@@ -120,8 +121,8 @@ void EditMembership::StartAdmission() {
   }
 }
 
-// Returns the values that newcomers and members compare, in groups. If the first groups are equal
-// on all ranks, the next group has the same length on all ranks.
+// Returns the values that must be equal on newcomers and members. The first group determines the
+// length of the other groups (NamedGroups).
 NamedGroups EditMembership::Alike() const {
   const Slab& slab = parts_.shards.slab();
   std::vector<NamedValue> numbers = SharedOptions(parts_.options);
@@ -181,9 +182,9 @@ absl::Status EditMembership::Join(int64_t wait_ns) {
   return absl::OkStatus();
 }
 
-// Returns the step at which a newcomer begins: the members' step, but at most the step of the next
-// rendezvous. So the newcomer comes to the next rendezvous when the members do. `met` is the step
-// of the last rendezvous.
+// Returns the step at which a newcomer begins. This is the members' step, but at most the step of
+// the next rendezvous, so that the newcomer reaches the next rendezvous together with the members.
+// `met` is the step of the last rendezvous, and `members` is the members' step.
 int64_t EditMembership::StepOfNewcomer(int64_t met, int64_t members) const {
   int64_t step = met;
   while (step < members) {

@@ -1,9 +1,9 @@
-// The membership of an EDiT object: makes the objects that handle losses (option on_loss), close
-// rounds without late replicas (quorum, round_deadline) and take newcomers in (admit). A newcomer
-// joins the members first.
+// Changes in the membership of an EDiT object. Makes the objects that handle losses (option
+// on_loss), close rounds without late replicas (quorum, round_deadline) and admit newcomers
+// (admit). On a newcomer, Join joins the members.
 //
 // Thread safety: Start and Join run on the caller's thread, before the worker's thread exists. The
-// pointers do not change afterwards.
+// results of the other functions do not change afterwards.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ namespace entrain {
 
 class EditMembership {
  public:
-  // The parts of the EDiT object. They must outlive this object.
+  // The parts of the EDiT object that this object uses. They must outlive this object.
   struct Parts {
     const Mesh& mesh;
     const LayerShards& shards;
@@ -45,16 +45,16 @@ class EditMembership {
   };
   explicit EditMembership(const Parts& parts) : parts_(parts) {}
 
-  // Collective over all replicas. Makes the objects for which the options ask, if there are other
-  // replicas.
+  // Collective over all replicas. If there are other replicas, makes the objects for which the
+  // options ask.
   absl::Status Start();
-  // Used in place of Start by a newcomer. Joins the members, and continues at their last
-  // rendezvous. Blocks at most `wait_ns`; 0: the time limit of calls.
+  // Used by a newcomer in place of Start. Joins the members, and continues at their last
+  // rendezvous. Blocks for at most `wait_ns`; if that is 0, for at most the time limit of calls.
   absl::Status Join(int64_t wait_ns);
 
-  // Return null if the options do not ask for the object, or if the members began as one replica.
-  // recovery: a loss ends the EDiT object.
-  // admission: no newcomer is taken in. closer: rounds need all replicas.
+  // Return null if the options do not ask for the object, or if the run began with one replica. If
+  // recovery is null, a loss ends the EDiT object. If admission is null, no newcomer is admitted.
+  // If closer is null, a round needs all replicas.
   Recovery* recovery() const { return recovery_.get(); }
   Admission* admission() const { return admission_.get(); }
   RoundCloser* closer() const { return closer_.get(); }
@@ -71,7 +71,7 @@ class EditMembership {
   const Parts parts_;
   std::unique_ptr<RoundCloser> closer_;
   std::unique_ptr<Recovery> recovery_;
-  std::unique_ptr<Admission> admission_;  // uses the other two
+  std::unique_ptr<Admission> admission_;  // uses recovery_ and closer_
 };
 
 }  // namespace entrain

@@ -10,11 +10,11 @@
 namespace entrain {
 namespace {
 
-// Limits memory: each layer keeps as many z-scores as the warm-up has exchanges.
+// Limits memory: for each layer, the detector stores one z-score per exchange of the warm-up.
 constexpr double kMaxEwmaWarmup = 1 << 20;
-constexpr double kMaxSyncTime = 1e9;          // fits 64 bits of nanoseconds
-constexpr double kMostNewcomerWarmup = 1000;  // fits kNewBits of a standing
-// Smaller values are 0 in f32, and a zero gradient would be divided by them.
+constexpr double kMaxSyncTime = 1e9;          // in seconds; in nanoseconds it fits int64_t
+constexpr double kMostNewcomerWarmup = 1000;  // fits in kNewBits bits (rendezvous.h)
+// A smaller value may be subnormal in f32 and become 0. Then a zero gradient would be divided by 0.
 constexpr double kLeastEps = 1e-37;
 
 using namespace option_range;  // NOLINT: the ranges of the list
@@ -103,8 +103,8 @@ absl::Status CheckFragmentNumbers(const EditOptions& o) {
   return absl::OkStatus();
 }
 
-// Refuses options with state that the remaining replicas could not repair, or with results that
-// would differ within a layer.
+// Refuses options with which the remaining replicas could not repair their state, or could get
+// different results within a layer.
 absl::Status CheckOnLoss(const EditOptions& o) {
   const auto refuse = [&](absl::string_view why) {
     return RefuseOption("on_loss", static_cast<int32_t>(o.on_loss), why);
@@ -124,8 +124,8 @@ absl::Status CheckOnLoss(const EditOptions& o) {
   return o.compat ? refuse("(finish) does not go with compat") : absl::OkStatus();
 }
 
-// A repair replaces the state that the library keeps for a layer, by the state from before the
-// exchange. Refuses options with which this is not possible.
+// Refuses options that make a repair impossible. A repair replaces the library's state of a layer
+// by that of a replica with the right anchor, before the exchange begins.
 absl::Status CheckAnchorCheck(const EditOptions& o) {
   const auto refuse = [&](absl::string_view why) {
     return RefuseOption("anchor_check", static_cast<int32_t>(o.anchor_check), why);
@@ -145,9 +145,9 @@ absl::Status CheckAnchorCheck(const EditOptions& o) {
   return absl::OkStatus();
 }
 
-// Refuses options that a late replica cannot serve. Its worker runs a round while its caller
-// trains. The refused options need the caller in the round, or have state that the worker would
-// need in two versions.
+// Refuses options that do not work for a late replica. The worker of a late replica runs a round
+// while the caller trains. The refused options need the caller in the round, or have state of which
+// the worker would need two versions.
 absl::Status CheckClosing(const EditOptions& o) {
   if (!o.closes_early()) {
     return absl::OkStatus();

@@ -1,5 +1,5 @@
-// EDiT's state: the arrays and numbers of a run, when they may be saved, and how a run continues
-// from them.
+// The state of EDiT. This file lists the arrays and numbers of a run, checks when they may be
+// saved, and continues a run from loaded values.
 #include "lib/train/edit_state.h"
 
 #include <utility>
@@ -10,7 +10,7 @@
 
 namespace entrain {
 
-// The only list of EDiT's state. The VisitState of a new class must be called here.
+// The only list of EDiT's state. If a new class has state, its VisitState must be called here.
 void EditState::VisitState(StateVisitor& visitor) {
   const EditOptions& options = parts_.options;
   parts_.counter.VisitSteps(visitor);
@@ -27,7 +27,7 @@ void EditState::VisitState(StateVisitor& visitor) {
   const LayerArrays& live = parts_.shards.live();
   for (int l = 0; l < slab().layers(); ++l) {
     const SlabLayer& layer = slab().layer(l);
-    // The parameters of a layer with an anchor equal the anchor and are not saved again.
+    // The parameters of a layer with an anchor equal the anchor, so they are not saved again.
     if (layer.full > 0 && !(layer.trains() && parts_.exchange.anchors().exist())) {
       visitor.Layer("params", l, live.param(l), live.dtype);
     }
@@ -45,7 +45,8 @@ absl::Status EditState::AddState(absl::string_view name, Holder holder, DType dt
   return Annotate(callers_.Add(name, holder, dtype, data, count), "edit");
 }
 
-// Checks that only the caller and exchanges behind further steps use the state.
+// Checks that no layer waits for an exchange, and that no gradients of the current step have been
+// reduced. Allows exchanges that overlap with further steps.
 absl::Status EditState::CheckQuiet() const {
   const int pending = parts_.gates.FirstPending();
   if (pending >= 0) {
@@ -64,7 +65,7 @@ absl::Status EditState::CheckNothingBehind() const {
 }
 
 // Checks that no round was closed without this replica since its last arrival. While this replica
-// is late, its parameters are not those that its next arrival expects.
+// is late, its parameters differ from those that its next arrival expects.
 absl::Status EditState::CheckOnTime() const {
   const absl::MutexLock lock(&parts_.runner.between_late_rounds());
   return parts_.exchange.snapshots().late()
@@ -74,9 +75,10 @@ absl::Status EditState::CheckOnTime() const {
              : absl::OkStatus();
 }
 
-// A portable checkpoint does not contain the replicas' training since the last exchange. An exact
-// one also contains exchanges behind further steps that have arrived, except in A-EDiT, where the
-// time of arrival is not fixed.
+// Checks that a checkpoint of this kind may be saved now. A portable checkpoint does not contain
+// the replicas' training since the last exchange. An exact checkpoint also contains exchanges that
+// overlap with further steps and have arrived. In A-EDiT, such exchanges must be merged before the
+// save, because their time of arrival is not fixed.
 absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
   ENTRAIN_RETURN_IF_ERROR(CheckQuiet());
   if (kind == CheckpointKind::kPortable || parts_.options.use_async) {
@@ -106,7 +108,7 @@ absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
       "); save after a begin_forward that exchanges, when all layers are waited for"));
 }
 
-// A mesh that has lost replicas is treated as a mesh of the remaining replicas.
+// After a loss, describes the mesh of the remaining replicas.
 ModelPart EditState::Part() const {
   ModelPart part = PartOf(parts_.mesh, slab());
   const ExchangeGroups groups = parts_.exchange.members().groups();
@@ -120,7 +122,7 @@ AllRanks EditState::Everybody(int64_t timeout_ns) const {
 }
 
 absl::Status EditState::Save(const CheckpointOptions& options) {
-  if (parts_.closer != nullptr) {  // counts the rounds for which this replica was late
+  if (parts_.closer != nullptr) {  // includes the rounds for which this replica was late
     parts_.counter.SetRendezvous(parts_.results.rendezvous());
   }
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
@@ -167,8 +169,8 @@ absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) 
         "edit: state: does not go with quorum and round_deadline; use save and load");
   }
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
-  // Without anchors, CreateAnchors makes arrays for the list. OpenState::Commit sets their values
-  // later.
+  // If there are no anchors, CreateAnchors makes the arrays for the list. OpenState::Commit sets
+  // their values later.
   const bool creates = LacksAnchors();
   const auto open = [&]() -> absl::StatusOr<std::unique_ptr<OpenState>> {
     ENTRAIN_RETURN_IF_ERROR(parts_.worker.ComeToRest(0));
@@ -191,11 +193,12 @@ absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) 
   return opened.ok() ? std::move(opened) : Annotate(opened.status(), "edit: state");
 }
 
-// Continues from the values that `fill` loads into the list. After an error the state is unchanged.
+// Continues from the values that `fill` loads into the list. If a check or `fill` fails, the state
+// is unchanged. A later error is permanent: the EDiT object has failed.
 absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,
                                 absl::Status mine, StateList* state,
                                 absl::FunctionRef<absl::Status()> fill) {
-  // CreateAnchors allocates memory for anchors. The anchors take effect only after they are loaded.
+  // Allocates the anchors into which `fill` loads. They are dropped if this fails.
   const bool creates = LacksAnchors();
   const auto restore = [&]() -> absl::Status {
     mine.Update(parts_.worker.ComeToRest(timeout_ns));
@@ -237,7 +240,7 @@ absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, int64_t 
   return gone_on;
 }
 
-// Makes VisitState able to show the exchanges behind further steps.
+// Prepares VisitState for exchanges that overlap with further steps.
 absl::Status EditState::PrepareSnapshots() {
   parts_.behind.Prepare();
   return parts_.options.overlap_steps > 0 ? parts_.exchange.snapshots().Reserve()
@@ -250,7 +253,7 @@ void EditState::GoOnFrom(CheckpointKind kind) {
   parts_.counter.GoOn(/*exchanged=*/portable);
   parts_.behind.GoOn(parts_.schedule.all(),
                      [this](int layer) { parts_.exchange.snapshots().Use({layer}); });
-  parts_.trigger.Met();  // an interval begins at the saved rendezvous
+  parts_.trigger.Met();  // a new interval begins at the saved rendezvous
   parts_.results.GoOn(parts_.counter.base_step(), parts_.exchange.anchors().checksum(),
                       parts_.counter.rendezvous());
 }
@@ -261,8 +264,8 @@ absl::Status EditState::CheckLoaded(const StateList& state) const {
                                     state.Loaded("rendezvous"));
 }
 
-// Returns the error as the caller sees it. If a group has ended with the error, this object ends
-// too.
+// Returns `status` as the caller sees it. If a communicator has ended because of it, the EDiT
+// object has failed.
 absl::Status EditState::End(const AllRanks& all, absl::Status status, absl::string_view doing) {
   status = Annotate(status, absl::StrCat("edit: ", doing));
   if (all.broken()) {

@@ -1,7 +1,7 @@
-// EDiT's state: the arrays and numbers of a run, when they may be saved, and how a run continues
-// from them. checkpoint.h writes them to disk.
+// The state of EDiT. This class lists the arrays and numbers of a run, checks when they may be
+// saved, and continues a run from loaded values. checkpoint.h writes and reads the files.
 //
-// Thread safety: one thread at a time, the caller's.
+// Thread safety: only the caller's thread may use the object.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ namespace entrain {
 
 class EditState final : public StateOwner {
  public:
-  // The parts of the EDiT object to which the state belongs. All parts must outlive this object.
+  // The parts of the EDiT object that this object uses. They must outlive this object.
   struct Parts {
     const Mesh& mesh;
     const LayerShards& shards;
@@ -58,18 +58,20 @@ class EditState final : public StateOwner {
 
   // Counts a call that changes the state.
   void Move() { ++moves_; }
-  // Adds an array of the caller to the run's state. The array is lent until this object is
-  // destroyed.
+  // Adds an array of the caller to the run's state. Does not copy it: `data` must stay valid until
+  // this object is destroyed.
   absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
                         int64_t count);
-  // Collective. Allowed only between the end of an exchange and the next reduction of gradients. An
-  // exact checkpoint may also be saved after a rendezvous without an exchange. Otherwise returns
-  // kFailedPrecondition.
+  // Collective. Must be called between the end of an exchange and the next reduction of gradients.
+  // An exact checkpoint may also be saved after a rendezvous without an exchange. At other times
+  // returns kFailedPrecondition.
   absl::Status Save(const CheckpointOptions& options);
-  // Collective. Returns kFailedPrecondition while an exchange is under way or a layer is gathered.
+  // Collective. Returns kFailedPrecondition while an exchange is under way, or while a layer's
+  // parameters are gathered.
   absl::Status Load(const CheckpointOptions& options);
-  // Gives the state to the caller. Not collective. Returns kFailedPrecondition while an exchange is
-  // under way, and with quorum or round_deadline.
+  // Gives the caller access to the arrays of the state. Not collective. Returns kFailedPrecondition
+  // while an exchange is under way. Always returns kFailedPrecondition with quorum or
+  // round_deadline.
   absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind);
 
   // StateOwner

@@ -27,8 +27,9 @@ std::unique_ptr<DeltaReducer> ReducerOf(const EditOptions& options) {
   return std::make_unique<LinearReducer>();
 }
 
-// A reducer's debts (what it has not sent of earlier deltas) are saved in exact checkpoints only.
-// From a portable checkpoint a run begins without debts.
+// Visits the reducer's residuals (option error_feedback): the parts of earlier deltas that it has
+// not sent. Only exact checkpoints contain residuals. A run that continues from a portable
+// checkpoint begins without residuals.
 void VisitReducer(MergeState* state, bool owes, const Slab& slab, StateVisitor& visitor) {
   if (state == nullptr || visitor.kind() != CheckpointKind::kExact) {
     return;
@@ -43,8 +44,8 @@ void VisitReducer(MergeState* state, bool owes, const Slab& slab, StateVisitor& 
   }
 }
 
-// Returns true if the mean is practically zero. The published code tests in this way whether all
-// replicas were rejected. Each rank tests its own shard.
+// Returns true if the mean is practically zero. By this test, the published code finds out whether
+// all replicas were rejected. Each rank tests its own shard.
 bool Vanishes(const float* mean, int64_t count, DeviceRoom* room) {
   std::vector<float> here;
   if (room != nullptr) {
@@ -132,17 +133,17 @@ absl::Status Exchange::ReserveOnDevice() {
   return members_.sync()->Reserve(call, options_.in_flight());
 }
 
-// On a device all ranks handle deltas in the same order, so the calls for deltas need no tags and
-// may use every path. The worker itself waits before and after a call for a delta, so the call
-// needs no stream. Packed calls have tags, because they use one path only and their debts are kept
-// by tag.
+// On a device, all ranks handle deltas in the same order. So the calls for deltas need no tags, and
+// may use every path. The worker waits before and after such a call, so the call needs no stream.
+// Packed calls have tags, because they use only one path, and because their residuals are stored by
+// tag.
 CallOptions Exchange::OptionsOfDelta(int layer) const {
   CallOptions options =
       members_.Options(room_ == nullptr || options_.merging().Packs() ? layer : -1);
   options.device = room_ != nullptr;
   if (members_.now().copies > 1 || (members_.now().tensor > 1 && slab_.layer(layer).replicated)) {
-    // Gives the same bits in every sync group, whatever algorithm a group uses, so that copies stay
-    // equal.
+    // Copies must stay equal, so all sync groups must get the same bits, even if they use different
+    // algorithms.
     options.determinism = Determinism::kRankOrder;
   }
   return options;
@@ -171,7 +172,7 @@ void Exchange::VisitState(StateVisitor& visitor) {
 }
 
 void Exchange::Adopt(bool live) {
-  snapshots_.ForgetLate();  // belongs to another run, as the reports and repairs do
+  snapshots_.ForgetLate();  // the late rounds belong to another run
   verdicts_.Adopt(/*portable=*/live);
   rendezvous_.TrustAll();
   if (!anchors_.exist()) {
@@ -203,7 +204,7 @@ bool Exchange::TakeUp(NormTable table) {
   }
   for (size_t i = 0; i < kept.layers.size(); ++i) {
     snapshots_.SetFinite(kept.layers[i],
-                         std::abs(kept.norm(row, i)) <= kLargestNorm);  // false: NaN
+                         std::abs(kept.norm(row, i)) <= kLargestNorm);  // false for NaN
   }
   verdicts_.Judge(kept, members_.me(), members_.most());
   return true;
@@ -256,7 +257,7 @@ absl::Status Exchange::Finish(int layer) {
   return FinishWith(layer, nullptr);
 }
 
-// `known`, if not null, is the outcome of another shard of the layer.
+// If `known` is not null, it is the outcome of another shard of the layer.
 absl::Status Exchange::FinishWith(int layer, const LayerOutcome* known) {
   const auto at = static_cast<size_t>(layer);
   if (members_.model() != nullptr) {
@@ -283,7 +284,8 @@ absl::Status Exchange::FinishWith(int layer, const LayerOutcome* known) {
   return absl::OkStatus();
 }
 
-// Ranks whose shard of the layer is all padding take part too, because the others wait for them.
+// A rank takes part even if its shard of the layer is all padding, because the other ranks wait for
+// it.
 absl::Status Exchange::Combine(int layer, float* mean, const LayerOutcome* known) {
   const SlabLayer& l = slab_.layer(layer);
   OuterScales scales;
@@ -315,9 +317,9 @@ absl::Status Exchange::Combine(int layer, float* mean, const LayerOutcome* known
 absl::Status Exchange::StepOuter(int layer, float* mean, const OuterScales& scales) {
   const int64_t count = slab_.layer(layer).valid;
   state_.KeepMean(layer, mean);
-  // The outer step writes the new parameters directly to theta in only one case: theta is f32, and
-  // no snapshot is in use. Otherwise it writes them over the mean. They are then rounded into theta
-  // below, or not needed in an exchange behind further steps.
+  // If theta is f32 and no snapshot is in use, the outer step writes the new parameters directly to
+  // theta. Otherwise it writes them over `mean`. Without a snapshot, they are then converted and
+  // written to theta below. With a snapshot, theta does not change here.
   const bool straight = !snapshots_.in_use(layer) && live_.f32(layer) != nullptr;
   ENTRAIN_RETURN_IF_ERROR(
       outer_.Step(layer, mean, scales, &anchors_, straight ? live_.f32(layer) : mean));
@@ -327,8 +329,8 @@ absl::Status Exchange::StepOuter(int layer, float* mean, const OuterScales& scal
   return absl::OkStatus();
 }
 
-// Returns ||mean||² of the whole layer and, if the outer step needs them, ||b||² and ||b - mean||².
-// All ranks get the same bits.
+// Returns ||mean||² of the whole layer. If the outer step needs them, also returns ||b||² and ||b -
+// mean||², where b is the momentum. All ranks get the same bits.
 absl::StatusOr<std::vector<double>> Exchange::OuterSquares(int layer, const float* mean) const {
   const int64_t count = slab_.layer(layer).valid;
   const Kernels& kernels = CurrentKernels();
@@ -357,8 +359,9 @@ void Exchange::NoteScales(int layer, const OuterScales& scales) {
   }
 }
 
-// Used for a layer to which no replica brought a usable delta. Sets theta back to the anchor, and
-// leaves the anchor and the outer state unchanged. Plain averaging has no anchor to go back to.
+// Used for a layer that has no usable mean delta. Sets theta back to the anchor, and does not
+// change the anchor and the outer state. In plain averaging there is no anchor, so theta stays as
+// it is.
 void Exchange::RollBack(int layer) {
   verdicts_.report(layer).rolled_back = true;
   if (anchors_.exist() && !snapshots_.in_use(layer)) {
@@ -368,7 +371,7 @@ void Exchange::RollBack(int layer) {
 
 // ---- After a loss ------------------------------------------------------------------------------
 
-// Waits for the calls of all layers under way and drops their deltas. The communicators must have
+// Waits for all calls for deltas under way, and drops the deltas. The communicators must have
 // ended, so that the calls end soon.
 void Exchange::DropFlights() {
   for (Flight& flight : flights_) {
@@ -396,8 +399,8 @@ absl::Status Exchange::FinishLike(int layer, const LayerOutcome& outcome) {
   return FinishWith(layer, &outcome);
 }
 
-// The result is received into separate memory first. If the sender is lost too, the layer may have
-// to be finished from the old anchor.
+// Receives the result into separate memory first. If the sender is lost too, the layer may have to
+// be finished from the old anchor.
 absl::Status Exchange::Share(int layer, int root, bool finished, const LayerOutcome& outcome) {
   if (outcome.rolled_back != 0) {
     if (!finished) {

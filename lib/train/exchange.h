@@ -1,26 +1,28 @@
-// The arithmetic and the communication of one exchange, line by line as in the paper. layer_sync
-// decides when each part runs.
+// The arithmetic and the communication of one exchange, as in the paper on EDiT (arXiv 2412.07210).
+// LayerSync decides when each part runs.
 //
 //   Judge      G_l ← ||a - theta||; norms of all replicas; w ← softmax(-G / T)              (eq. 2)
 //   Begin(l)   Delta ← w_n (a - theta); its all-reduce starts                               (eq. 3)
 //   Finish(l)  beta ← min(1, phi / (||mean|| + eps)); a ← outer(a, beta mean); theta ← a    (eq. 4)
 //
-// When a rank is lost, Recovery (recovery.h) replaces the communicators, and the remaining replicas
+// If a rank is lost, Recovery (recovery.h) replaces the communicators. Then the remaining replicas
 // finish the exchange under way.
 //
-// Only layers that train take part, and of these only the layers given to Judge. On the host,
-// collectives carry tags, so ranks may interleave Begin and Finish differently. The tag is the
-// layer; in Judge it is the number of layers. On a device the deltas carry no tags, so their order
-// must be the same on all ranks.
+// Only the layers that are passed to Judge take part in the exchange. All of them must be layers
+// that train.
 //
-// Thread safety: one thread at a time: the caller's thread while nothing is under way, otherwise
-// the worker. While the worker works on some layers, the caller may take and merge snapshots of
-// other layers.
+// On the host, collectives have tags, so the order of Begin and Finish may differ between ranks.
+// The tag is the number of the layer. In Judge, the tag is the number of layers in the model. On a
+// device, the calls for deltas have no tags, so their order must be the same on all ranks.
 //
-// On device memory the calling thread must have bound the device's kernels (KernelStream). The
-// caller's thread binds them to the caller's stream, for CreateAnchors, Snapshots::Take and Adopt. The
-// worker binds them to a stream of its own, for the other functions. The enqueued work may still
-// run when a function returns.
+// Thread safety: one thread at a time. This is the caller's thread while nothing is under way,
+// otherwise the worker. While the worker works on some layers, the caller may take and merge
+// snapshots of other layers.
+//
+// On a device, the calling thread must have bound the device's kernels (KernelStream). The caller's
+// thread binds them to the caller's stream, for CreateAnchors, Snapshots::Take and Adopt. The
+// worker binds them to a stream of its own, for the other functions. When a function returns, the
+// work that it has enqueued may still run.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +54,8 @@
 
 namespace entrain {
 
-// The outcome of a layer's exchange. It is equal on all ranks that have finished the layer. Ranks
-// send this struct as it is in memory.
+// The outcome of a layer's exchange. All ranks that have finished the layer have the same outcome.
+// Ranks send this struct as it is in memory.
 struct LayerOutcome {
   int64_t rolled_back = 0;
   int64_t outer_steps = 0;  // number of outer steps of the layer so far
@@ -63,24 +65,26 @@ static_assert(sizeof(LayerOutcome) == 7 * sizeof(int64_t));
 
 class Exchange final : public LayerExchange {
  public:
-  // `slab`, `live` (theta) and `room` must outlive this object. `room` belongs to the device that
-  // holds theta; it is null on the host.
+  // `slab`, `live` (theta) and `room` must outlive this object. `room` belongs to the device on
+  // which theta is. It is null on the host.
   Exchange(const Slab& slab, const LayerArrays& live, const EditOptions& options,
            ExchangeGroups groups, DeviceRoom* room);
-  // Ends the exchange under way on all ranks.
+  // If an exchange is under way, ends it on all ranks.
   ~Exchange() override;
 
-  // Must be called once, before all other functions. On a device: allocates all memory that the
-  // object needs. On the host: allocates the memory that a theta other than f32 needs.
+  // Must be called once, before all other functions. On a device, allocates all memory that the
+  // object needs. On the host, allocates the memory that is needed if theta is not f32.
   absl::Status Reserve();
-  // Used in place of a first exchange: all replicas have equal parameters, and these become the
-  // anchor. Sends nothing.
+  // Used in place of a first exchange. The current parameters become the anchor. They must be equal
+  // on all replicas. Sends nothing.
   absl::Status CreateAnchors();
-  // Hashes the anchors after CreateAnchors. On a device this waits for the hashes.
+  // Must be called after CreateAnchors. Hashes the anchors. On a device, blocks until the hashes
+  // are computed.
   void SealAnchors();
 
   void VisitState(StateVisitor& visitor);
-  // For loading: frees the anchors that CreateAnchors has made, if the checkpoint has none.
+  // Drops the anchors that CreateAnchors has made. Used after a load that has failed, and after
+  // EditState::Open.
   void DropAnchors() { anchors_.Drop(); }
   // Makes the loaded state take effect. If `live` is true, also copies the anchors to theta, as an
   // exchange does.
@@ -95,7 +99,7 @@ class Exchange final : public LayerExchange {
   void Merge(const std::vector<int>& layers) override { snapshots_.Merge(layers); }
   void DropSnapshot(const std::vector<int>& layers) override { snapshots_.Drop(layers); }
 
-  // Frees the buffers of the deltas. Must not be called while a layer is between Begin and Finish.
+  // Frees the memory of the deltas. Must not be called while a layer is between Begin and Finish.
   void FreeBuffers() { deltas_.Clear(); }
 
   const Anchors& anchors() const { return anchors_; }
@@ -107,24 +111,24 @@ class Exchange final : public LayerExchange {
   const Verdicts& verdicts() const { return verdicts_; }
 
   // ---- After a loss. The worker calls these functions
-  // Drops the deltas under way, and replaces the communicators, which have ended. `replicas` has
-  // the numbers of the remaining replicas, by rank of `sync`.
+  // Drops the deltas under way, and replaces the communicators, which must have ended. `replicas`
+  // has the numbers of the remaining replicas, by rank of `sync`.
   void Regroup(std::shared_ptr<Communicator> model, std::shared_ptr<Communicator> sync,
                const std::vector<int>& replicas);
-  // Takes the place of a Judge that has failed on this rank. `table` comes from another rank, on
-  // which Judge has succeeded. Returns what Judge has returned there.
+  // Used on a rank on which Judge has failed. `table` is from a rank on which Judge has succeeded.
+  // Returns the result that Judge had there.
   bool TakeUp(NormTable table);
-  // Computes the weights of the layer again, without the lost replicas. With `counts`, changes the
-  // totals of the report too.
+  // Computes the weights of the layer again, without the lost replicas. If `counts` is true, also
+  // changes the totals of the report.
   void WeighAgain(int layer, bool counts);
   // Returns the outcome of the last exchange of a layer. Valid after Finish of the layer.
   const LayerOutcome& outcome(int layer) const { return outcomes_[static_cast<size_t>(layer)]; }
-  // Finishes this rank's shard of a layer. Used when ranks of other sync groups have finished their
-  // shards of the layer, but no rank of this sync group has finished this shard. Uses the scales in
-  // `outcome`, which comes from a rank that has finished.
+  // Finishes this rank's shard of a layer. Used if ranks of other sync groups have finished their
+  // shards of the layer, but no rank of this sync group has finished its shard. `outcome` comes
+  // from a rank that has finished. Uses its scales.
   absl::Status FinishLike(int layer, const LayerOutcome& outcome);
   // Collective over the sync group. Rank `root`, which has finished the layer, sends the result to
-  // the ranks that have not finished it. `finished` is true if this rank has finished it.
+  // the ranks that have not finished it. `finished` is true if this rank has finished the layer.
   absl::Status Share(int layer, int root, bool finished, const LayerOutcome& outcome);
 
  private:
@@ -156,7 +160,7 @@ class Exchange final : public LayerExchange {
   OuterOptimizer outer_;
   StalenessGaps gaps_;
   LayerState state_;
-  WideTheta theta_;  // of the thread that runs the exchange
+  WideTheta theta_;  // used by the thread that runs the exchange
   Snapshots snapshots_;
   Verdicts verdicts_;
   ReplicaRendezvous rendezvous_;

@@ -1,10 +1,11 @@
 // The members of a rank's exchanges: the communicators of its model group and its sync group, and
-// the numbers of the replicas. They are replaced after a loss and when newcomers have joined.
+// the numbers of the replicas. The communicators and the numbers are replaced after a loss and when
+// newcomers have joined.
 //
-// Thread safety: groups and bytes_sent may be called from any thread. Replace runs on the worker, or
-// on the caller's thread before the worker exists. SetNumbers runs only before the worker exists, so
-// any thread may read me and most afterwards. All other functions belong to the thread that runs
-// the exchange.
+// Thread safety: any thread may call groups and bytes_sent. Replace runs on the worker, or on the
+// caller's thread before the worker exists. SetNumbers runs only before the worker exists. So any
+// thread may call me and most afterwards. All other functions belong to the thread that runs the
+// exchange.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ struct ExchangeBytes {
 
 class ExchangeMembers {
  public:
-  // `timeout_ns` applies to each call; 0: the group's default. The numbers of the replicas are
-  // initially the ranks of the sync group.
+  // `timeout_ns` is the time limit of each call. If it is 0, the group's default applies. At first,
+  // the number of a replica is its rank in the sync group.
   ExchangeMembers(ExchangeGroups groups, int64_t timeout_ns);
 
   // Replaces the communicators. `replicas` has the numbers of the replicas, by rank of `sync`.
@@ -41,7 +42,7 @@ class ExchangeMembers {
   ExchangeGroups groups() const ABSL_LOCKS_EXCLUDED(mutex_);
   ExchangeBytes bytes_sent() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Returns the groups without a copy.
+  // Returns the groups without a copy, for the thread that runs the exchange.
   const ExchangeGroups& now() const { return groups_; }
   // Return null if the group has one rank.
   Communicator* model() const { return groups_.model.get(); }
@@ -50,23 +51,23 @@ class ExchangeMembers {
   const std::vector<int>& replicas() const { return replicas_; }
   // Returns the number of this replica.
   int me() const { return me_; }
-  // The numbers of all replicas are below this.
+  // Returns a number that is above the numbers of all replicas.
   int most() const { return most_; }
 
   // Returns the options of a call on the host. `extra_ns` is added to the time limit.
   CallOptions Options(int64_t tag, int64_t extra_ns = 0) const;
   // Ends this rank's part in a rendezvous with the error `why`. All ranks of all replicas must have
-  // an error and call this function. They leave together, so that each rank reports its own error
-  // and not the abort of another rank. The function waits in a barrier of the sync group and in one
-  // of the model group. So a rank that has passed both knows that the ranks of every slot have
-  // come.
+  // an error and must call this function. They leave together, so that each rank reports its own
+  // error and not the abort of another rank. The function waits in a barrier of the sync group,
+  // then in a barrier of the model group. After both barriers, all ranks of all replicas have
+  // called the function. Returns `why`.
   absl::Status LeaveTogether(int64_t tag, const absl::Status& why) const;
 
  private:
   const int64_t timeout_ns_;
   mutable absl::Mutex mutex_;
-  ExchangeGroups groups_;  // the worker changes it, with mutex_; other threads read it with mutex_
-  // Bytes sent in communicators that were replaced.
+  ExchangeGroups groups_;  // changed with mutex_ held; other threads read it with mutex_ held
+  // Bytes sent in communicators that Replace has replaced.
   ExchangeBytes sent_before_ ABSL_GUARDED_BY(mutex_);
   int me_, most_;
   std::vector<int> replicas_;

@@ -1,9 +1,8 @@
-// Counters and results of EDiT's rounds: the number of rounds, the rejections, and the standings of
-// the replicas.
+// The results of EDiT's rounds: the number of rounds, the rejections, and the standings of the
+// replicas.
 //
-// Thread safety: the functions of a round are called by one thread at a time: by the worker while a
-// round is under way, otherwise by the caller's thread. The functions that read may be called from
-// any thread.
+// Thread safety: one thread at a time may call the functions of a round. This is the worker while a
+// round is under way, otherwise the caller's thread. Any thread may call the functions that read.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +34,11 @@ struct EditInfo {
   int64_t rendezvous = 0;    // number of rendezvous, with or without an exchange
   uint64_t wishes = 0;       // flags that any replica set at the last rendezvous
   double metric = 0;         // mean over replicas at the last rendezvous; NaN: none
-  int64_t rejections = 0;    // rejected layers of this replica, over all exchanges
+  int64_t rejections = 0;    // rejections of a layer of this replica, over all exchanges
   int64_t rollbacks = 0;     // layers that were rolled back
   int replicas = 1;          // number of replicas that are present
   int64_t losses = 0;        // replicas that were lost
-  int64_t joins = 0;         // admissions that have brought replicas
+  int64_t joins = 0;         // number of admissions of newcomers
   int replica = 0;           // number of this replica
   int most_replicas = 1;     // all numbers of replicas are below this
   int64_t short_rounds = 0;  // rounds that lost a replica after their rendezvous
@@ -49,50 +48,53 @@ struct EditInfo {
 
 class ExchangeResults {
  public:
-  // `replicas` is the number of replicas at the beginning. They are numbered from 0.
+  // `replicas` is the number of replicas at the beginning. The replicas are numbered from 0.
   explicit ExchangeResults(int replicas) : replicas_(replicas), most_(replicas) {}
 
   // ---- Called by a round
   // Records the table of rendezvous number `rendezvous`, counted from 0.
   void Met(const NormTable& table, uint64_t rendezvous);
   void Lost(ReplicaLoss loss);
-  // Records that replicas have joined: the run has `replicas` replicas, with numbers below `most`.
+  // Records an admission. Afterwards the run has `replicas` replicas, and their numbers are below
+  // `most`.
   void Joined(int replicas, int most);
-  // Sets the limit: all numbers of replicas are below `most`.
+  // Sets the limit of the numbers of replicas: all numbers are below `most`.
   void SetMost(int most);
-  // Records that a round has lost a replica after its rendezvous. `round` is the number of rounds
-  // that were finished before this round.
+  // Records that a round has lost a replica after its rendezvous. `round` is the number of earlier
+  // rounds.
   void RoundShort(int64_t round);
   void SetRepairs(int64_t repairs);
   // Records that a round was closed without this replica.
   void Missed();
   void LayerOver(bool accepted, bool rolled_back);
-  // Records the end of the exchange's last layer. `begun` is the step at which the exchange began.
+  // Records the end of an exchange, when its last layer is finished. `begun` is the step at which
+  // the exchange began.
   void ExchangeOver(int64_t begun, uint64_t anchor_checksum);
   int64_t syncs() const { return syncs_; }
 
   // ---- Called by the caller's thread
-  // Records that there was no exchange yet and that the anchors were made at this step.
+  // Records that there was no exchange yet, and that the anchors were made at this step.
   void Begin(int64_t step);
   void SetAnchorChecksum(uint64_t checksum);
   void VisitState(StateVisitor& visitor);
-  // For a newcomer: sets the number of exchanges that the run has made so far.
+  // For a newcomer: sets the number of exchanges of the run so far.
   void SetSyncs(int64_t syncs) { syncs_ = syncs; }
   // Continues from loaded state.
   void GoOn(int64_t last_sync_step, uint64_t anchor_checksum, int64_t rendezvous);
 
   // ---- Any thread
-  // Fills in the fields that rounds change.
+  // Fills in the fields of `info` that rounds change.
   void Fill(EditInfo* info) const;
   // Returns the step at which the last finished exchange began; -1 if there was none.
   int64_t last_sync_step() const;
   // Returns the number of finished rendezvous.
   int64_t rendezvous() const;
-  // Returns the standings of the replicas that took part in the last finished rendezvous; empty
-  // before the first.
+  // Returns the standings of the replicas that took part in the last finished rendezvous. Returns
+  // an empty vector before the first rendezvous.
   std::vector<Standing> standings() const;
-  // Returns the standing of a replica, by its number in the mesh, as of the last finished
-  // rendezvous. Returns kFailedPrecondition before the first, and if the replica is lost.
+  // Returns the standing of the replica with this number at the last finished rendezvous. Returns
+  // kFailedPrecondition before the first rendezvous, and if the replica was not at the last
+  // rendezvous. Returns kInvalidArgument if no replica can have this number.
   absl::StatusOr<Standing> StandingOf(int replica) const;
   std::vector<ReplicaLoss> losses() const;
 
@@ -110,7 +112,7 @@ class ExchangeResults {
   std::vector<Standing> standings_ ABSL_GUARDED_BY(mutex_);  // parallel to met_replicas_
   int64_t met_ ABSL_GUARDED_BY(mutex_) = 0;                  // finished rendezvous
   int replicas_ ABSL_GUARDED_BY(mutex_);                     // number of replicas that are present
-  int most_ ABSL_GUARDED_BY(mutex_);                         // all their numbers are below this
+  int most_ ABSL_GUARDED_BY(mutex_);                         // numbers of replicas are below this
   int64_t joins_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<ReplicaLoss> losses_ ABSL_GUARDED_BY(mutex_);
   int64_t short_rounds_ ABSL_GUARDED_BY(mutex_) = 0, last_short_ ABSL_GUARDED_BY(mutex_) = -1;

@@ -23,8 +23,8 @@ int ExchangeRound::TurnOf(int layer) const {
 }
 
 void ExchangeRound::Allow(int turn) {
-  // Only the caller's thread writes allowed_. With release order, a turn sees the caller's earlier
-  // writes.
+  // Only the caller's thread writes allowed_. Because of the release order, a turn sees the
+  // caller's earlier writes.
   allowed_.store(std::max(allowed(), std::min(turn, last_turn())), std::memory_order_release);
 }
 

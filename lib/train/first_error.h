@@ -1,4 +1,4 @@
-// The first error of an object. All later calls of the object return it.
+// Stores the first error of an object. All later calls of the object return this error.
 //
 // Thread safety: any thread.
 #pragma once

@@ -7,10 +7,10 @@
 namespace entrain {
 namespace {
 
-// Returns the fragment of each layer. Sequential: every fragment gets the same number of layers
-// that train, but if necessary the first fragments get one more. Strided: the k-th layer that
-// trains goes to fragment k modulo the number of fragments. Layers that do not train go to fragment
-// 0.
+// Returns the fragment of each layer. Sequential: each fragment gets consecutive layers that train,
+// and the numbers of layers of two fragments differ by at most one. Strided: the k-th layer that
+// trains goes to fragment k modulo the number of fragments. A layer that does not train goes to
+// fragment 0.
 std::vector<int> FragmentOf(const EditOptions& options, const Slab& slab) {
   std::vector<int> result(static_cast<size_t>(slab.layers()), 0);
   if (!options.fragment_of_layer.empty()) {
@@ -38,7 +38,8 @@ FragmentSchedule::FragmentSchedule(const EditOptions& options, const Slab& slab)
     fragment.interval = options.fragment_intervals.empty() ? options.local_sgd_sync_interval
                                                            : options.fragment_intervals[at];
     fragment.offset = options.fragment_offsets.empty()
-                          // Evenly over the interval; the last fragment at its end.
+                          // Spreads the fragments evenly over the interval. The last fragment is at
+                          // the end of the interval.
                           ? fragment.interval / options.fragments * (p + 1) +
                                 fragment.interval % options.fragments * (p + 1) / options.fragments
                           : options.fragment_offsets[at];

@@ -1,9 +1,9 @@
-// Decides which layers EDiT exchanges at which step. Without fragments all layers are exchanged
-// every H steps. A fragment is a part of the model that is exchanged at steps of its own. With
-// fragments the network is used more evenly (Streaming DiLoCo, arXiv 2501.18512, section 2.1).
+// Decides which layers EDiT exchanges at which step. Without fragments, all layers are exchanged
+// every H steps. A fragment is a part of the model that has its own interval and offset. With
+// fragments, the load of the network is more even (Streaming DiLoCo, arXiv 2501.18512, section
+// 2.1).
 //
-// Pure functions: the results are equal on all ranks of a mesh that have the same options and
-// layers.
+// The functions are pure. Ranks of a mesh with the same options and layers get the same results.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,21 @@ namespace entrain {
 
 class FragmentSchedule {
  public:
-  // `options` must have been checked, also by CheckFragments.
+  // `options` must have been checked by CheckOptions and CheckFragments.
   FragmentSchedule(const EditOptions& options, const Slab& slab);
 
-  // Returns, in order, the layers that are exchanged `steps` steps after warm-up. Often there are
+  // Returns the layers, in order, that are exchanged `steps` steps after warm-up. Often there are
   // none.
   std::vector<int> Due(int64_t steps) const;
   // Returns all layers that train, in order.
   const std::vector<int>& all() const { return all_; }
-  // Returns the fragment of each layer and the steps of each fragment, for a comparison between
-  // ranks.
+  // Returns the fragment of each layer, and the interval and offset of each fragment. Ranks compare
+  // these values.
   std::vector<NamedValue> Named() const;
 
  private:
   struct Fragment {
-    int64_t interval = 1, offset = 0;  // exchanged at offset + k interval, k >= 0, but never at 0
+    int64_t interval = 1, offset = 0;  // exchanged at steps offset + k * interval > 0, k >= 0
   };
   const std::vector<int> all_;
   std::vector<int> fragment_of_;  // by layer
