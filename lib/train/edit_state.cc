@@ -90,12 +90,6 @@ absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
         "this replica was late for a round; save after a request_sync, which all replicas wait "
         "for");
   }
-  const int repaired = parts_.exchange.rendezvous().distrusted();
-  if (kind == CheckpointKind::kExact && repaired >= 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the anchor of layer ", repaired,
-        " was repaired, and the layer has had no exchange since; save after its next exchange"));
-  }
   const int64_t step = parts_.counter.step();
   const int64_t last = kind == CheckpointKind::kPortable ? parts_.results.last_sync_step()
                                                          : parts_.counter.last_rendezvous_step();
@@ -106,6 +100,22 @@ absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
       "step ", step, " has had no exchange (",
       last < 0 ? std::string("there was none yet") : absl::StrCat("the last was at step ", last),
       "); save after a begin_forward that exchanges, when all layers are waited for"));
+}
+
+// Must be called after Drain, because an exchange under way may repair an anchor.
+absl::Status EditState::CheckTrusted(CheckpointKind kind) const {
+  const int repaired = parts_.exchange.rendezvous().distrusted();
+  if (kind == CheckpointKind::kExact && repaired >= 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the anchor of layer ", repaired,
+        " was repaired, and the layer has had no exchange since; save after its next exchange"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EditState::CheckSavable(CheckpointKind kind) const {
+  ENTRAIN_RETURN_IF_ERROR(CheckRendezvous(kind));
+  return CheckTrusted(kind);
 }
 
 // After a loss, describes the mesh of the remaining replicas.
@@ -135,6 +145,7 @@ absl::Status EditState::Save(const CheckpointOptions& options) {
     ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
     ENTRAIN_RETURN_IF_ERROR(parts_.worker.Drain());
+    ENTRAIN_RETURN_IF_ERROR(all.Agree(CheckTrusted(options.kind)));
     StateList state(slab(), options.kind, parts_.worker.arrays());
     VisitState(state);
     return SaveState(all, Part(), options, parts_.counter.step(), state);

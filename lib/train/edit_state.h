@@ -76,7 +76,7 @@ class EditState final : public StateOwner {
 
   // StateOwner
   int64_t moves() const override { return moves_; }
-  absl::Status CheckSavable(CheckpointKind kind) const override { return CheckRendezvous(kind); }
+  absl::Status CheckSavable(CheckpointKind kind) const override;
   absl::Status TakeUp(OpenState& state, int64_t timeout_ns) override;
 
  private:
@@ -86,6 +86,7 @@ class EditState final : public StateOwner {
   absl::Status CheckNothingBehind() const;
   absl::Status CheckOnTime() const;
   absl::Status CheckRendezvous(CheckpointKind kind) const;
+  absl::Status CheckTrusted(CheckpointKind kind) const;
   absl::Status CheckLoaded(const StateList& state) const;
   absl::Status PrepareSnapshots();
   absl::Status Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,

@@ -1,5 +1,6 @@
 #include "lib/base/log.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -104,12 +105,14 @@ TEST_F(LogTest, ManyThreadsLogAtOnce) {
 struct LockedSink : Lines {
   static void Sink(int32_t level, const char* line, void* user) {
     auto* const self = static_cast<LockedSink*>(user);
+    self->came = true;
     absl::MutexLock lock(&self->held);
     EXPECT_TRUE(absl::IsFailedPrecondition(CallbackScope::Check(Does::kStart)));
     EXPECT_TRUE(FlushLog(kSecond));  // inside the sink: returns at once
     Lines::Sink(level, line, static_cast<Lines*>(self));
   }
   absl::Mutex held;
+  std::atomic<bool> came{false};
 };
 
 TEST(Log, ASinkThatBlocksHoldsNobody) {
@@ -119,6 +122,9 @@ TEST(Log, ASinkThatBlocksHoldsNobody) {
     absl::MutexLock held(&sink.held);
     for (int i = 0; i < 1500; ++i) {
       ENTRAIN_LOG(kError, "line ", i);
+      while (!sink.came) {  // so that the sink's thread looks for lost lines before there are any
+        std::this_thread::yield();
+      }
     }
     EXPECT_FALSE(FlushLog(10 * kMillisecond));
   }
