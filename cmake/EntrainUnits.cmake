@@ -25,7 +25,9 @@ target_compile_options(entrain_flags INTERFACE -Wall -Wextra -Wshadow $<$<COMPIL
 target_compile_options(entrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 # Lets ccache see which precompiled headers a file was compiled with.
 target_compile_options(entrain_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
+set(entrain_time_factor 1)  # of the time limits of tests
 if(ENTRAIN_SANITIZE)
+  set(entrain_time_factor 4)
   # The check vptr needs type information, but the units are compiled without it (-fno-rtti).
   target_compile_options(entrain_flags INTERFACE -fsanitize=${ENTRAIN_SANITIZE} -fno-sanitize=vptr
                          -fno-omit-frame-pointer -fno-sanitize-recover=all)
@@ -126,9 +128,7 @@ function(entrain_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
-  if(ENTRAIN_SANITIZE)
-    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 4")
-  endif()
+  math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${entrain_time_factor}")
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest_main entrain_flags)
   entrain_test_options(${name})
