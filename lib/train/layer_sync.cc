@@ -339,6 +339,7 @@ absl::Status LayerSync::EndStep() {
   if (membership_.admission() != nullptr) {
     membership_.admission()->NoteStep(counter_.step());
   }
+  AdmitNow();
   return absl::OkStatus();
 }
 

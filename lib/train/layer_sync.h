@@ -172,6 +172,8 @@ class LayerSync final {
   absl::StatusOr<bool> Meet(int64_t extra_ns);
   absl::StatusOr<bool> MeetEverybody(const std::vector<int>& layers);
   void TakeBackMissed();
+  void AdmitAfterStep();
+  void AdmitNow();
   void CountMissed();
   absl::Status StartBehind(std::vector<int> layers);
   absl::Status MergeSettled(bool all);
@@ -195,6 +197,7 @@ class LayerSync final {
   StepCounter counter_;
   RoundsBehind behind_;
   std::shared_ptr<ExchangeRound> round_;  // last round that does not overlap with further steps
+  bool admission_owed_ = false;           // PostAdmission must be called when the step is over
   uint64_t exposed_ns_ = 0;
   ExchangeBytes base_;  // bytes sent during Create
 

@@ -47,7 +47,7 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   }
   runner_->PostJudge(round_, 0);
   gates_->Begin(round_, [this] { return runner_->PostTurn(round_); });
-  runner_->PostAdmission();
+  AdmitAfterStep();
   return true;
 }
 
@@ -96,8 +96,24 @@ absl::StatusOr<bool> LayerSync::Meet(int64_t extra_ns) {
     return false;
   }
   gates_->Begin(round_, [this] { return runner_->PostTurn(round_); });
-  runner_->PostAdmission();
+  AdmitAfterStep();
   return true;
+}
+
+// Newcomers are admitted when the step of the exchange is over, because until then the caller may
+// save: a save is a call of all members, and must not meet an admission. With quorum or
+// round_deadline the workers must not wait for the caller, so they admit at once.
+void LayerSync::AdmitAfterStep() {
+  admission_owed_ = true;
+  if (membership_.closer() != nullptr) {
+    AdmitNow();
+  }
+}
+
+void LayerSync::AdmitNow() {
+  if (std::exchange(admission_owed_, false)) {
+    runner_->PostAdmission();
+  }
 }
 
 // Holds a rendezvous in which all replicas take part. If this replica was late for rounds, it first
@@ -142,7 +158,7 @@ absl::Status LayerSync::StartBehind(std::vector<int> layers) {
   for (int turn = 0; turn <= round->last_turn(); ++turn) {
     round->set_last_job(runner_->PostTurn(round));
   }
-  runner_->PostAdmission();
+  AdmitAfterStep();
   behind_.Add(round);
   return absl::OkStatus();
 }
@@ -201,6 +217,7 @@ absl::Status LayerSync::Leave() {
     ENTRAIN_RETURN_IF_ERROR(Annotate(StartFirst(), "edit: leave"));
   }
   counter_.Leave();
+  AdmitNow();
   const AddTime stopwatch(&exposed_ns_);
   bool all = false;
   while (!all) {

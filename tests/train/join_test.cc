@@ -101,6 +101,26 @@ TEST(Join, TwoMoreThanThereWere) {
   EXPECT_EQ(shared[2].replica + shared[3].replica, 2 + 3);
 }
 
+// The members save after each exchange, also after those at which newcomers have applied.
+TEST(Join, WhileTheMembersSave) {
+  for (const int shards : {1, 2}) {
+    SharedMemory shared;
+    Job job;
+    job.members = 2;
+    job.newcomers = 2;
+    job.shards = shards;
+    job.options.most_replicas = job.options_of_newcomers.most_replicas = 4;
+    job.expected = {0, 1, 2, 3};
+    job.ends = 4 * shards;
+    job.saves_to = testing::TempDir();
+    RunJob(job, shared);
+    std::vector<int> all(static_cast<size_t>(job.processes()));
+    std::iota(all.begin(), all.end(), 0);
+    ExpectAlike(job, shared, all);
+    ExpectReference(job, shared, 0);
+  }
+}
+
 // A replica of two ranks joins as a whole.
 TEST(Join, AReplicaOfTwoRanks) {
   SharedMemory shared;

@@ -96,6 +96,14 @@ absl::Status Train(const Job& job, const SharedMemory& shared, int process, Repl
           shared->last_step = r.edit().info().steps + kMostAhead;
         }
         ++seen;
+        if (!job.saves_to.empty()) {
+          CheckpointOptions save;
+          save.directory = job.saves_to;
+          save.name = absl::StrCat("exchange", r.edit().info().rendezvous % 2);
+          save.kind = r.edit().info().rendezvous % 2 == 0 ? CheckpointKind::kExact
+                                                          : CheckpointKind::kPortable;
+          ENTRAIN_RETURN_IF_ERROR(r.edit().state().Save(save));
+        }
         if (job.at) {
           job.at(process, seen);
         }

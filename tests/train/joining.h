@@ -77,6 +77,8 @@ struct Job {
   // True: the job ends with Leave, which all replicas call at the same step, as fragments need it.
   // Process 0 must live.
   bool leaves = false;
+  std::string
+      saves_to;  // the directory to which all replicas save after each exchange; empty: none
 
   int processes() const { return (members + newcomers) * shards; }
   bool joins(int process) const { return process >= members * shards; }
