@@ -822,7 +822,7 @@ ENTRAIN_API entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wis
  * part in their rendezvous. After the last steps of this replica have been exchanged, its weight is zero. Returns when
  * all replicas have left. Then theta = a, the same on all replicas. Collective over the replica; blocks. For each
  * rendezvous it waits at most tau plus timeout_ns (of the config). With ENTRAIN_ON_LOSS_FINISH it also waits, at most
- * timeout_ns, until all ranks have finished the last exchange. This rank must not train afterwards. */
+ * twice timeout_ns, until all ranks have finished the last exchange. This rank must not train afterwards. */
 ENTRAIN_API entrain_status_t entrain_edit_leave(entrain_edit_t* edit);
 /* Starts entrain_edit_leave. */
 ENTRAIN_API entrain_status_t entrain_edit_leave_start(entrain_edit_t* edit, entrain_work_t** work);

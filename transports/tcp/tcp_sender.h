@@ -58,7 +58,7 @@ class TcpSender final : public Answers {
     Urgent({.type = PacketType::kStands, .message = static_cast<uint64_t>(stream)}, {});
   }
 
-  // Writes as much as the sockets take, up to a few MiB. Returns the number of bytes written.
+  // Writes as much as the sockets take, up to about 1 MiB. Returns the number of bytes written.
   absl::StatusOr<int64_t> Flush(Channel& to);
   // Returns true if there is something to write.
   bool pending() const;
@@ -123,7 +123,7 @@ class TcpSender final : public Answers {
   void Urgent(const PacketHeader& header, absl::string_view payload);
   Frame& NewFrame(const PacketHeader& header, Outgoing* send, const std::byte* payload);
   Frame& At(size_t i) { return frames_[(first_ + i) % kFrames]; }
-  // Makes frames of the waiting messages, until frames_ is full or holds a few MiB.
+  // Makes frames of the waiting messages, until frames_ is full or holds about 1 MiB.
   void Fill();
   // Returns false if nothing can be framed now.
   bool FrameNext();
