@@ -114,8 +114,8 @@ using PeerId = std::array<uint8_t, 16>;  // entrain_peer_id_t: random, one for e
 
 class Endpoint;
 
-// Events of a transport that no completion reports. The engine implements this class. Only Poll
-// calls these functions.
+// The events of a transport, except the ends of transfers, which a Completion reports. The engine
+// implements this class. Only Poll calls these functions.
 class Events {
  public:
   virtual ~Events() = default;

@@ -169,8 +169,8 @@ absl::Status ApplyBuffers(const Request& request, Call* call, int rank, int size
   const bool is_root = rank == call->root;
   const int64_t in_parts = InParts(call->kind, size, is_root);
   const int64_t out_parts = OutParts(call->kind, size, is_root);
-  // All ranks have the same count. So that all of them accept or refuse it, every rank applies the
-  // limit of a rank that has all parts.
+  // All ranks have the same count. Every rank applies the limit of a rank that has all parts, so
+  // that either all ranks accept the count or all refuse it.
   const int64_t most = HasParts(call->kind) ? size : 1;
   ENTRAIN_ASSIGN_OR_RETURN(call->count, CheckCount(request.count, call->dtype, most));
   const int64_t bytes = call->count * SizeOf(call->dtype);

@@ -23,7 +23,8 @@ class MpscQueue {
 
   void Push(MpscNode* node) {
     node->next.store(nullptr, std::memory_order_relaxed);
-    // Acquire-release: this push happens after the push of the node before it, on whichever thread.
+    // Acquire-release: the push of the previous node, which may be by another thread, happens
+    // before this push.
     MpscNode* const before = head_.exchange(node, std::memory_order_acq_rel);
     // Release: pairs with the acquire load in Pop, so that the consumer sees the producer's writes
     // to the node.

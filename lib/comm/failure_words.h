@@ -1,6 +1,7 @@
 // Writes the error messages of a communicator and the blame records. Makes no decisions.
 //
-// Thread safety: all functions are const. Functions that take a work are [driver].
+// Thread safety: all functions are const. Functions that take a work may be called only by the
+// driver.
 #pragma once
 
 #include <cstdint>

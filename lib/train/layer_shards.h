@@ -140,7 +140,7 @@ class LayerShards {
 
  private:
   LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, Slab slab, ShardComms comms);
-  // Most functions call one of these first.
+  // Most public functions first call one of the three Check functions below.
   absl::Status Check(int layer) const;
   absl::Status CheckHasGradients(int layer) const;
   absl::Status CheckBound() const;

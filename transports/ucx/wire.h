@@ -40,7 +40,7 @@ extern const ucp_generic_dt_ops_t kPacking;  // callbacks of Worker::packed
 class Lender {
  public:
   virtual ~Lender() = default;
-  // Called when UCX has packed `bytes` bytes of a message's payload, from Worker::Progress.
+  // Worker::Progress calls this when UCX has packed `bytes` bytes of a message's payload.
   virtual void OnTaken(uint64_t message, int64_t bytes) = 0;
 };
 
