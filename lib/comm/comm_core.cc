@@ -240,23 +240,26 @@ void CommCore::Refused(const Call& call, const absl::Status& why) {
   });
 }
 
-void CommCore::EndToo(const std::shared_ptr<CommCore>& part) {
+std::shared_ptr<void> CommCore::EndToo(const std::shared_ptr<CommCore>& part) {
+  auto tie = std::make_shared<Tie>(part);
   engine_.seat().RunInDriver([&] {
     if (ending_.ended()) {
-      part->ending_.EndLike(ending_.status());
+      part->ending_.EndLike(ending_);
     } else {
-      end_too_.push_back(part);
+      end_too_.push_back(tie);
     }
   });
+  return tie;
 }
 
 // ---- EventsOwner
 
 void CommCore::OnFailure() {
   FlightLog::Get().OnFailure(*this);
-  for (const std::weak_ptr<CommCore>& one : end_too_) {
-    if (const std::shared_ptr<CommCore> part = one.lock()) {
-      part->ending_.EndLike(ending_.status());
+  for (const std::weak_ptr<Tie>& one : end_too_) {
+    const std::shared_ptr<Tie> tie = one.lock();
+    if (const std::shared_ptr<CommCore> part = tie == nullptr ? nullptr : tie->lock()) {
+      part->ending_.EndLike(ending_);
     }
   }
 }

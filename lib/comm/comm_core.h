@@ -62,8 +62,9 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
   // Returns the object that ends the communicator and has its final status.
   Ending& ending() { return ending_; }
   const Ending& ending() const { return ending_; }
-  // Ends `part` when this communicator ends with an error; at once if it has ended.
-  void EndToo(const std::shared_ptr<CommCore>& part);
+  // While the returned object exists, an end of this communicator with an error also ends `part`.
+  // If this communicator has ended already, ends `part` at once.
+  [[nodiscard]] std::shared_ptr<void> EndToo(const std::shared_ptr<CommCore>& part);
   // [driver] Returns the object that takes the engine's events.
   CommEvents& events() { return events_; }
   // SetPaths and SetProbed change the values by which plans are chosen. Plans made before are
@@ -121,7 +122,8 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
   CallRunner runner_;
   CallFunnel funnel_;
   InlinePath inline_;
-  std::vector<std::weak_ptr<CommCore>> end_too_;  // [driver]
+  using Tie = std::weak_ptr<CommCore>;       // to a communicator that ends too
+  std::vector<std::weak_ptr<Tie>> end_too_;  // [driver]
 };
 
 }  // namespace entrain

@@ -21,11 +21,18 @@ class CommEnd {
     absl::MutexLock lock(&mutex_);
     return status_;
   }
+  // Returns true if this rank has ended the communicator, at the wish of its user or for an error of
+  // its own.
+  bool here() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return here_;
+  }
   // Ends the communicator with `why`, which must be an error. Keeps the first status.
-  void Set(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Set(const absl::Status& why, bool here = false) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (status_.ok()) {
       status_ = why;
+      here_ = here;
     }
     ended_.store(true, std::memory_order_release);
   }
@@ -39,6 +46,7 @@ class CommEnd {
  private:
   mutable absl::Mutex mutex_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  bool here_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<bool> ended_{false};
 };
 

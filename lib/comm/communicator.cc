@@ -298,8 +298,8 @@ void Communicator::LeaveWith(const absl::Status& why) {
     core_->engine().Flush();
   });
 }
-void Communicator::EndToo(const Communicator& part) {
-  core_->EndToo(part.core_);
+std::shared_ptr<void> Communicator::EndToo(const Communicator& part) {
+  return core_->EndToo(part.core_);
 }
 void Communicator::Refused(const Call& call, const absl::Status& why) {
   core_->Refused(call, Annotate(why, NameOf(call.kind)));
@@ -309,6 +309,9 @@ void Communicator::NoteFunction(const void* who, absl::string_view name) {
 }
 absl::Status Communicator::status() const {
   return core_->ending().status();
+}
+bool Communicator::ended_here() const {
+  return core_->ending().end().here();
 }
 bool Communicator::Drain(Deadline give_up) {
   std::vector<RefPtr<Work>> works;

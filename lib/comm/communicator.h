@@ -164,10 +164,11 @@ class Communicator {
   // further agreement. So Shrink on the other ranks does not wait for this rank. Agree and Shrink
   // on this rank then return kAborted.
   void LeaveWith(const absl::Status& why);
-  // Ends `part`, a communicator of some of these ranks, when this communicator ends with an error.
-  // If this communicator has ended, ends `part` at once. Without this, a rank could wait in `part`
-  // for a rank that has met the error here and therefore makes no call in `part`.
-  void EndToo(const Communicator& part);
+  // `part` is a communicator of some of these ranks. While the returned object exists, an end of
+  // this communicator with an error also ends `part`. If this communicator has ended already, ends
+  // `part` at once. Without this, a rank could wait in `part` for a rank that has met the error
+  // here and therefore makes no call in `part`.
+  [[nodiscard]] std::shared_ptr<void> EndToo(const Communicator& part);
   // Must be called when this rank could not start this call, because of its arguments or for lack
   // of memory. Tells the other ranks, because the caller may never start the call. See CommCore.
   void Refused(const Call& call, const absl::Status& why);
@@ -176,6 +177,9 @@ class Communicator {
   void NoteFunction(const void* who, absl::string_view name);
   // Returns OK, or the error that ended the communicator.
   absl::Status status() const;
+  // Returns true if this rank has ended the communicator, at the wish of its user or for an error of
+  // its own. Returns false if another rank has ended it, or was lost or late.
+  bool ended_here() const;
   // Blocks until every call that this rank has started is over. Returns false if `give_up` comes
   // first.
   bool Drain(Deadline give_up);

@@ -26,7 +26,11 @@ void Ending::Abort(absl::string_view reason) {
 }
 
 void Ending::EndHere(const absl::Status& why, bool leaves) {
-  end_.Set(HasBlame(why) ? why : WithBlame(why, Mine(Phase::kNone)));
+  end_.Set(HasBlame(why) ? why : WithBlame(why, Mine(Phase::kNone)), /*here=*/true);
+  FailSoon(leaves);
+}
+
+void Ending::FailSoon(bool leaves) {
   class EndJob final : public Job {
    public:
     EndJob(Ending& ending, std::shared_ptr<void> keep, bool leaves)
@@ -54,17 +58,21 @@ void Ending::EndWith(const absl::Status& why) {
   const bool own = code != why.code() || !HasBlame(why);
   end_.Set(WithBlame(absl::Status(code, absl::StrCat(config_.name, ": ended by rank ", config_.rank,
                                                      ": ", why.message())),
-                     own ? Mine(Phase::kNone) : words_.BlameHere(why)));
+                     own ? Mine(Phase::kNone) : words_.BlameHere(why)),
+           /*here=*/true);
   engine_.seat().RunInDriver([this] {
     Fail(status());
     engine_.Flush();
   });
 }
 
-void Ending::EndLike(const absl::Status& why) {
-  EndHere(
+void Ending::EndLike(const Ending& parent) {
+  const absl::Status why = parent.status();
+  end_.Set(
       WithBlame(absl::Status(words_.CodeHere(why), absl::StrCat(config_.name, ": ", why.message())),
-                words_.BlameHere(why)));
+                words_.BlameHere(why)),
+      parent.end().here());
+  FailSoon(/*leaves=*/false);
 }
 
 // ---- [driver]
@@ -124,16 +132,18 @@ void Ending::Leave(absl::string_view what) {
     return;
   }
   if (engine_.Accepts(config_.context) && !open_.empty()) {
-    Fail(WithBlame(absl::AbortedError(absl::StrCat(
-                       config_.name, ": rank ", config_.rank, " ", what, " with ", open_.size(),
-                       " unfinished calls, first ", open_.first()->Name())),
-                   Mine(Phase::kTransfer)));
+    end_.Set(WithBlame(absl::AbortedError(absl::StrCat(
+                           config_.name, ": rank ", config_.rank, " ", what, " with ", open_.size(),
+                           " unfinished calls, first ", open_.first()->Name())),
+                       Mine(Phase::kTransfer)),
+             /*here=*/true);
+    Fail(status());
   }
   const bool quietly = engine_.Accepts(config_.context);
   const absl::Status why =
       absl::AbortedError(absl::StrCat(config_.name, ": the communicator was destroyed"));
   if (quietly) {
-    end_.Set(why);
+    end_.Set(why, /*here=*/true);
   }
   for (int r = 0; r < peers_.size(); ++r) {
     Endpoint* const endpoint = peers_.endpoint(r);

@@ -50,9 +50,9 @@ class Ending {
   // Ends the communicator on all ranks because of an error outside this communicator. Returns after
   // it has told the other ranks.
   void EndWith(const absl::Status& why);
-  // Does the same as EndWith for an error of the communicator from which this one was made. Does
-  // not wait.
-  void EndLike(const absl::Status& why);
+  // Ends the communicator on all ranks because `parent`, the communicator from which this one was
+  // made, has ended. Does not wait.
+  void EndLike(const Ending& parent);
 
   // [driver] Ends the communicator on this rank, and sends the error to the other ranks.
   void Fail(const absl::Status& why);
@@ -68,6 +68,8 @@ class Ending {
   // Ends the context with `why`, and sends `told` to the other ranks.
   void Conclude(const absl::Status& why, const absl::Status& told);
   void TellMembers(const absl::Status& why, const absl::Status& told);
+  // Fails later on the driver, with the status that was set. `leaves`: also leaves.
+  void FailSoon(bool leaves);
   // Returns a record that blames this rank.
   Blame Mine(Phase phase) const;
 

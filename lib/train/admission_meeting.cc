@@ -36,13 +36,14 @@ absl::Status Say(absl::string_view what, Communicator& world, int64_t limit_ns) 
   return world.Broadcast(&word, 1, DType::kU8, /*root=*/0, Limited(what, limit_ns));
 }
 
-// Splits `world`, which must have no other calls under way. Limits the time to kAdmissionNs,
-// because a newcomer that hangs must not block the members for longer.
+// Splits enlarged->world, which must have no other calls under way. Limits the time to
+// kAdmissionNs, because a newcomer that hangs must not block the members for longer.
 //
-// The end of `world` also ends the new communicator (EndToo), even if the lost rank is in another
-// one. Otherwise, if the split fails on some ranks only, the other ranks would wait for them in the
-// new communicator.
-absl::StatusOr<std::shared_ptr<Communicator>> Part(Communicator& world, int color, int key) {
+// During the admission, the end of the world also ends the new communicator (EnlargedWorld::ties),
+// even if the lost rank is in another one. Otherwise, if the split fails on some ranks only, the
+// other ranks would wait for them in the new communicator.
+absl::StatusOr<std::shared_ptr<Communicator>> Part(EnlargedWorld* enlarged, int color, int key) {
+  Communicator& world = *enlarged->world;
   WorkerThread::Doing("newcomers: making the groups", 2 * kAdmissionNs);
   const int64_t usual_ns = world.timeout_ns();
   world.SetTimeout(std::min(usual_ns, kAdmissionNs));
@@ -50,7 +51,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Part(Communicator& world, int colo
   world.SetTimeout(usual_ns);
   if (part.ok()) {
     (*part)->SetTimeout(usual_ns);
-    world.EndToo(**part);
+    enlarged->ties.push_back(world.EndToo(**part));
   }
   return part;
 }
@@ -164,9 +165,9 @@ absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
   enlarged.world = std::move(world);
   const ReplicaPlace here = enlarged.mine();
   if (mine.slots > 1) {
-    ENTRAIN_ASSIGN_OR_RETURN(enlarged.model, Part(*enlarged.world, here.replica, here.slot));
+    ENTRAIN_ASSIGN_OR_RETURN(enlarged.model, Part(&enlarged, here.replica, here.slot));
   }
-  ENTRAIN_ASSIGN_OR_RETURN(enlarged.sync, Part(*enlarged.world, here.slot, here.replica));
+  ENTRAIN_ASSIGN_OR_RETURN(enlarged.sync, Part(&enlarged, here.slot, here.replica));
   std::map<int, bool> by_replica;  // value: the replica is a newcomer
   for (size_t rank = 0; rank < enlarged.places.size(); ++rank) {
     by_replica[enlarged.places[rank].replica] = enlarged.cards[rank].replica < 0;
@@ -180,7 +181,7 @@ absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
     ENTRAIN_RETURN_IF_ERROR(CompareValues(*enlarged.sync, group, enlarged.parties.donors[0]));
   }
   if (rounds) {  // equal on all ranks of this sync group, because it depends only on options
-    ENTRAIN_ASSIGN_OR_RETURN(enlarged.rounds, Part(*enlarged.world, 0, enlarged.world->rank()));
+    ENTRAIN_ASSIGN_OR_RETURN(enlarged.rounds, Part(&enlarged, 0, enlarged.world->rank()));
   }
   return enlarged;
 }

@@ -66,7 +66,9 @@ struct EnlargedWorld {
   std::shared_ptr<Communicator> rounds;              // for RoundCloser; null if not requested
   std::vector<AdmissionCard> cards;                  // by rank of world
   std::vector<ReplicaPlace> places;                  // by rank of world
-  TransferParties parties;                           // donors and newcomers among the ranks of sync
+  // While these exist, an end of `world` also ends model, sync and rounds.
+  std::vector<std::shared_ptr<void>> ties;
+  TransferParties parties;  // donors and newcomers among the ranks of sync
 
   const ReplicaPlace& mine() const { return places[static_cast<size_t>(world->rank())]; }
 };

@@ -219,7 +219,7 @@ TEST_P(Failure, APartThatIsToldToEndsWithItsParent) {
   RunRanks(3, Options(), [](const Comm& comm) {
     auto part = comm->Split(comm->rank() / 2, 0);
     ASSERT_TRUE(part.ok()) << part.status();
-    comm->EndToo(**part);
+    const std::shared_ptr<void> tie = comm->EndToo(**part);
     if (comm->rank() == 2) {
       for (const int rank : {0, 1}) {  // both have their part
         EXPECT_EQ(Word(*comm, CallKind::kRecv, rank), absl::OkStatus());
@@ -236,7 +236,7 @@ TEST_P(Failure, APartThatIsToldToEndsWithItsParent) {
     } else {
       EXPECT_EQ(comm->Barrier().code(), absl::StatusCode::kAborted);
     }
-    comm->EndToo(**part);  // once more, when both have ended
+    const auto again = comm->EndToo(**part);  // when both have ended
     EXPECT_EQ(comm->Barrier().code(), absl::StatusCode::kAborted);
     EXPECT_EQ((*part)->Barrier().code(), absl::StatusCode::kAborted);
   });
@@ -248,8 +248,23 @@ TEST_P(Failure, APartOutlivesAParentThatIsDestroyed) {
     ASSERT_TRUE(parent.ok()) << parent.status();
     auto part = (*parent)->Split(0, 0);
     ASSERT_TRUE(part.ok()) << part.status();
-    (*parent)->EndToo(**part);
+    const auto tie = (*parent)->EndToo(**part);
     parent->reset();
+    EXPECT_EQ((*part)->Barrier(), absl::OkStatus());
+    EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+}
+
+TEST_P(Failure, APartThatIsNoLongerTiedOutlivesTheEndOfItsParent) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    auto parent = comm->Split(0, 0), part = comm->Split(0, 0);
+    ASSERT_TRUE(parent.ok() && part.ok()) << parent.status() << part.status();
+    (*parent)->EndToo(**part).reset();
+    EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+    if (comm->rank() == 0) {
+      (*parent)->Abort("enough");
+    }
+    EXPECT_EQ((*parent)->Barrier().code(), absl::StatusCode::kAborted);
     EXPECT_EQ((*part)->Barrier(), absl::OkStatus());
     EXPECT_EQ(comm->Barrier(), absl::OkStatus());
   });
