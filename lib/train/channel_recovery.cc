@@ -19,8 +19,7 @@ std::vector<ChannelLoss> ChannelRecovery::losses() const {
 // Returns false for an error that only this rank has met, because a smaller communicator would not
 // help.
 bool ChannelRecovery::Answers(const absl::Status& status, const ChannelRanks& ranks) const {
-  const bool aborted_by_another =
-      status.code() == absl::StatusCode::kAborted && BlamesAProcess(status);
+  const bool aborted_by_another = status.code() == absl::StatusCode::kAborted && HasBlame(status);
   return (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || aborted_by_another) &&
          !Needed(ranks).ok() && !stopped_.load();
 }

@@ -13,13 +13,21 @@
 namespace entrain {
 namespace {
 
-// Adds the rank that an error blames.
-void AddGuilty(const Communicator& comm, const absl::Status& why, std::vector<int>* ranks) {
-  if (why.code() == absl::StatusCode::kUnavailable) {
-    return;  // Shrink finds lost paths by itself
+bool HasLost(const std::vector<MemberReport>& members) {
+  return std::any_of(members.begin(), members.end(), [](const MemberReport& member) {
+    return member.state == MemberReport::State::kLost;
+  });
+}
+
+// If the error is that a rank did not come in time, adds this rank. After other errors Shrink finds
+// the ranks by itself: they are lost, or have left. If a member is lost, the error may be one that
+// the lost member has reported, and may blame a rank that lives.
+void AddLate(const Communicator& comm, const absl::Status& why, std::vector<int>* ranks) {
+  const std::vector<MemberReport> members = comm.Members();
+  if (why.code() != absl::StatusCode::kDeadlineExceeded || HasLost(members)) {
+    return;
   }
   const Blame blame = BlameOf(why);
-  const std::vector<MemberReport> members = comm.Members();
   for (size_t rank = 0; rank < members.size(); ++rank) {
     if (std::equal(blame.peer_id.begin(), blame.peer_id.end(), members[rank].id.begin()) &&
         static_cast<int>(rank) != comm.rank()) {
@@ -64,15 +72,12 @@ absl::Status LossOf(const Communicator* comm) {
     case absl::StatusCode::kDeadlineExceeded:
       return why;
     case absl::StatusCode::kAborted:
-      return BlamesAProcess(why) && BlameOf(why).rank != comm->rank() ? why : absl::OkStatus();
+      // The blame does not tell: a rank that was lost may have blamed any process before, also this
+      // one.
+      return comm->ended_here() ? absl::OkStatus() : why;
     default:
       return absl::OkStatus();
   }
-}
-
-bool BlamesAProcess(const absl::Status& why) {
-  const Blame blame = BlameOf(why);
-  return blame.rank >= 0 || blame.peer_id != PeerId{};
 }
 
 absl::StatusOr<std::unique_ptr<ReplicaWorld>> ReplicaWorld::Make(std::shared_ptr<Communicator> comm,
@@ -155,7 +160,7 @@ absl::Status ReplicaWorld::Shrink(absl::Span<const absl::Status> causes) {
   const std::vector<ReplicaPlace> before = places_;
   std::vector<int> exclude;
   for (const absl::Status& cause : causes) {
-    AddGuilty(*comm(), cause, &exclude);
+    AddLate(*comm(), cause, &exclude);
   }
   while (true) {
     ENTRAIN_RETURN_IF_ERROR(ShrinkWithout(exclude));

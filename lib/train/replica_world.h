@@ -38,11 +38,6 @@ std::vector<int> ReplicasOf(absl::Span<const ReplicaPlace> places);
 // with which it has ended. Otherwise returns OK. `comm` may be null.
 absl::Status LossOf(const Communicator* comm);
 
-// Returns true if the error blames a process: a rank of the communicator, or a process that is only
-// in other communicators. The second happens if a rank is lost soon after it has reported that such
-// a process has failed.
-bool BlamesAProcess(const absl::Status& why);
-
 class ReplicaWorld {
  public:
   // Collective over `comm`. Nothing else may use `comm`. There is one exception: if each replica
@@ -57,7 +52,7 @@ class ReplicaWorld {
 
   // Replaces the communicator by a new communicator that contains only the ranks of complete
   // replicas. Collective over the remaining ranks. `causes` are the errors after which Shrink is
-  // called. If one of these errors blames a rank, this rank is left out, even if it is alive.
+  // called. If one of these errors blames a rank for being late, this rank is left out.
   // Returns kOutOfRange if the other ranks have continued without this rank. Returns kUnavailable
   // if this rank's own replica is not complete. After an error this rank cannot continue.
   absl::Status Shrink(absl::Span<const absl::Status> causes);

@@ -23,6 +23,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/base/status.h"
+#include "lib/train/replica_world.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
 #include "tests/train/edit_reference.h"
@@ -32,6 +34,7 @@ namespace entrain {
 namespace {
 
 using testing::AnyOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int kLayerCount = 5;
@@ -226,6 +229,37 @@ void ExpectFinished(const Job& job, const SharedMemory& shared, const std::vecto
     }
     EXPECT_LT(least, 1e-5) << "layer " << layer;
   }
+}
+
+// Rank 2 ends another communicator because of rank 0, and dies. So its end is blamed on rank 0, which
+// lives.
+TEST(Loss, OfARankThatHasBlamedALivingOne) {
+  RanksOptions options;
+  options.transports = "shm";
+  const std::vector<int> ends =
+      RunRankProcesses(3, options, [](const std::shared_ptr<Communicator>& comm) {
+        auto other = comm->Split(0, 0), world = comm->Split(0, 0);
+        ASSERT_TRUE(other.ok() && world.ok());
+        auto replicas = ReplicaWorld::Make(*world, {.replica = comm->rank(), .slot = 0}, 1, 0);
+        ASSERT_TRUE(replicas.ok()) << replicas.status();
+        if (comm->rank() == 2) {
+          Blame blame;
+          blame.rank = 0;
+          blame.peer_id = comm->Members()[0].id;
+          (*other)->EndWith(WithBlame(absl::AbortedError("rank 0 gave up"), blame));
+          Die();
+        }
+        EXPECT_FALSE((*world)->Barrier().ok());
+        EXPECT_EQ(BlameOf((*world)->status()).rank, 0) << (*world)->status();
+        const absl::Status loss = LossOf(world->get());
+        ASSERT_FALSE(loss.ok()) << "rank 2 is lost: " << (*world)->status();
+        ASSERT_EQ((*replicas)->Shrink({loss}), absl::OkStatus());
+        EXPECT_THAT(ReplicasOf((*replicas)->places()), ElementsAre(0, 1));
+        EXPECT_EQ((*replicas)->comm()->Barrier(), absl::OkStatus());
+      });
+  EXPECT_EQ(ends[0], 0);
+  EXPECT_EQ(ends[1], 0);
+  EXPECT_TRUE(WIFSIGNALED(ends[2]));
 }
 
 TEST(Loss, BeforeTheExchange) {
