@@ -9,6 +9,26 @@
 #include "lib/train/applicants.h"
 
 namespace entrain {
+namespace {
+
+// Collective over the replica. `mine` tells how it went on this rank. Returns an error on all ranks
+// if it did not go well on one of them, because a replica joins whole or not at all. Works also if
+// a member is lost meanwhile, which ends the other communicators. `replica` null: one rank.
+absl::Status AgreeInReplica(Communicator* replica, const absl::Status& mine, int64_t limit_ns) {
+  if (replica == nullptr) {
+    return mine;
+  }
+  uint32_t well = mine.ok() ? 1 : 0;
+  const absl::Status agreed = replica->Agree(&well, limit_ns);
+  ENTRAIN_RETURN_IF_ERROR(mine);
+  ENTRAIN_RETURN_IF_ERROR(agreed);
+  return well != 0 ? absl::OkStatus()
+                   : absl::AbortedError(
+                         "newcomers: another rank of this replica was not told that "
+                         "it is a member");
+}
+
+}  // namespace
 
 absl::StatusOr<Newcomer::Joined> Newcomer::Join(int64_t wait_ns) {
   ENTRAIN_ASSIGN_OR_RETURN(const uint64_t group, GroupOf(parts_.own));
@@ -68,9 +88,11 @@ absl::StatusOr<Newcomer::Joined> Newcomer::Attempt(std::shared_ptr<Communicator>
     status = Receive(joined.enlarged);
   }
   const absl::Status all = CompareOutcomes(*world, members, status, &joined.step);
-  ENTRAIN_RETURN_IF_ERROR(status);
-  ENTRAIN_RETURN_IF_ERROR(all);
-  ENTRAIN_RETURN_IF_ERROR(Welcome(*world, limit_ns));
+  status.Update(all);
+  if (status.ok()) {
+    status = Welcome(*world, limit_ns);
+  }
+  ENTRAIN_RETURN_IF_ERROR(AgreeInReplica(joined.enlarged.model.get(), status, 2 * limit_ns));
   const EnlargedWorld& enlarged = joined.enlarged;
   parts_.exchange.members().SetNumbers(enlarged.mine().replica,
                                        static_cast<int>(joined.member().most_replicas));

@@ -139,7 +139,8 @@ class AdmissionJob : private VirtualJob {
   absl::Status Train(Replica& r, Finished* mine) {
     LayerSync& edit = r.edit();
     while (true) {
-      ENTRAIN_RETURN_IF_ERROR(Timed("forward", 8 * kTimeoutNs, [&] { return ForwardFourLayers(edit); }));
+      ENTRAIN_RETURN_IF_ERROR(
+          Timed("forward", 8 * kTimeoutNs, [&] { return ForwardFourLayers(edit); }));
       const EditInfo info = edit.info();
       if (!world_.isolated(world_.process())) {
         mine->after[info.syncs] = info.anchor_checksum;
@@ -179,7 +180,8 @@ class AdmissionJob : private VirtualJob {
     for (int other = process % shards_; other < process; other += shards_) {
       for (const auto& [exchange, checksum] : finished_[other].after) {
         const auto here = mine.after.find(exchange);
-        if (IsSpared(other / shards_ * shards_, shards_) && here != mine.after.end() && here->second != checksum) {
+        if (IsSpared(other / shards_ * shards_, shards_) && here != mine.after.end() &&
+            here->second != checksum) {
           Wrong("processes ", other, ", ", process, " differ after exchange ", exchange);
         }
       }
@@ -195,7 +197,7 @@ class AdmissionJob : private VirtualJob {
 };
 
 TEST(AdmissionSimulation, WhateverHappensToNewcomersMembersFinish) {
-  RunSeeds<AdmissionJob>(200, {780, 520994});
+  RunSeeds<AdmissionJob>(200, {780, 520994, 800072});
 }
 
 }  // namespace
