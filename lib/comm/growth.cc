@@ -331,6 +331,15 @@ absl::Status Growth::Conclude(Communicator& grown, int attempt, bool well) {
   const absl::Status stands = ConfirmGrown(grown, confirmation);
   if (!stands.ok()) {
     const absl::Status ended = comm_.status();
+    // If this rank does not know the result, the other ranks may have gone on in the new
+    // communicator. After a loss, this rank must then not shrink the old one.
+    if (absl::IsOutOfRange(stands) || (absl::IsDeadlineExceeded(stands) && !ended.ok())) {
+      return WithBlame(
+          absl::OutOfRangeError(absl::StrCat(
+              config_.name,
+              ": grow: the other ranks may have gone on without this one: ", stands.message())),
+          BlameOf(stands));
+    }
     return ended.ok() ? Annotate(stands, absl::StrCat(config_.name, ": grow")) : ended;
   }
   if (intake_ != nullptr) {
