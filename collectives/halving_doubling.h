@@ -9,10 +9,10 @@
 //     0     0-2  1-3     0, 1: {2 3}      2, 3: {0 1}      0, 1: {0 1}     2, 3: {2 3}
 //     1     0-1  2-3     0: {1}  1: {0}   2: {3}  3: {2}   the own part, complete
 //
-// If the halves have different sizes, A has one more member than B. A's last member then has no
-// partner. It sends one message to each member of B: its contribution to the piece that this member
-// will own. So the members of B share the additional bytes. On five ranks, with A = {0 1 2} and
-// B = {3 4}:
+// If the halves have different sizes, A has one more member than B. The last member of A then has
+// no partner. It sends each member of B its contribution to the piece that the member of B will
+// own, so all members of B receive an equal part of the additional bytes. On five ranks, with
+// A = {0 1 2} and B = {3 4}:
 //
 //   round  pairs     sends the parts                                then holds sums of
 //     0    0-3 1-4   0, 1: {3 4}  3, 4: {0 1 2}  2: {3} -> 3,       the own half

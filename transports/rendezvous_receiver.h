@@ -22,14 +22,13 @@
 
 namespace entrain {
 
-// RendezvousReceiver calls these functions to send its answers to the peer. `message` is the peer's
-// number of a message.
+// Sends the answers of a RendezvousReceiver to the peer. `message` is the number that the peer has
+// given to the message.
 class Answers {
  public:
   virtual void ClearToSend(uint64_t message) = 0;
   virtual void Refuse(uint64_t message) = 0;
-  // Returns credit to the peer, for eager messages that have left this side's memory for early
-  // messages.
+  // Returns credit to the peer: `bytes` of this side's memory for early messages are free again.
   virtual void ReturnCredit(int64_t bytes) = 0;
 
  protected:

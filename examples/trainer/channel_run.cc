@@ -95,8 +95,9 @@ ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device,
   }
 }
 
-// Must be called after the other ranks have taken this rank in. Continues with the next batches of
-// a rank that has been there from the beginning.
+// Sets the position of this rank to that of a rank that has trained from the beginning, so its next
+// batches are equally far in the data. Must be called after the other ranks have admitted this
+// rank.
 void ChannelRun::Join() {
   const entrain_acco_info_t info = channel_.info();
   joined_after_ = info.rounds;

@@ -21,9 +21,9 @@ class Conditions {
 
   // Returns the replica that is slow in step `step`, if any.
   std::optional<int> Late(int64_t step) const;
-  // Returns the seconds that `replica` must still sleep in a step. The step has taken `own_s`
-  // seconds so far, without the time spent waiting for other replicas. If `parts` > 1, the step has
-  // this number of parts, and `own_s` and the result refer to one part.
+  // Returns the seconds that `replica` must still sleep in a step. `own_s`: the seconds that the
+  // step has taken so far, without waits for other replicas. If `parts` > 1, the step is divided
+  // into `parts` parts, and `own_s` and the result are seconds of one part.
   double Rest(int64_t step, int replica, double own_s, int64_t parts = 1) const;
 
   // Returns true if `replica` learns from shuffled labels in interval `interval` (0: warm-up).

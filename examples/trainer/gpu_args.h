@@ -99,7 +99,7 @@ struct GpuHeadsArgs {
   }
 };
 
-// logits[rows, vocabulary]. A byte of `targets` is the column of a row's target.
+// `logits`: [rows, vocabulary]. `targets`: [rows], the column of each row's target.
 struct GpuTargetsArgs {
   float* logits = nullptr;
   const uint8_t* targets = nullptr;

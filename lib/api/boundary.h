@@ -21,8 +21,8 @@ namespace entrain::api {
 using entrain::CallbackScope;
 using entrain::Does;
 
-// What a failure ends (entrain_error_t.scope). kByCode: the code decides whether the communicator
-// has ended. kCall: only the call has failed, whatever the code.
+// Says what a failure ends (entrain_error_t.scope). kByCode: the code decides whether the
+// communicator has ended. kCall: only the call has failed, whatever the code.
 enum class Reach { kByCode, kCall };
 
 // Stores `status` (not OK) as this thread's last error and returns its code. If the text does not

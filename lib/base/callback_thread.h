@@ -4,8 +4,8 @@
 // Each engine has one CallbackThread for done() of entrain_work_notify. Each communicator has one
 // for its reductions. The process has one for the log function. Each is created at its first use.
 //
-// No code joins the thread, and no code waits for it without a deadline. The running callback may
-// need a lock that the waiting thread holds.
+// The library does not join this thread, and waits for it only with a deadline, because the running
+// callback may be blocked by a lock that the waiting thread holds.
 //
 // Thread safety: any thread.
 #pragma once

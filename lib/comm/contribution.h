@@ -1,6 +1,6 @@
-// Computes a rank's contribution to a reduction if the contribution differs from the input buffer.
-// A sum with a factor differs. A merging on a communicator of one rank also differs, because the
-// rank must apply its weight itself. Packed merging (Merging::Packs) is not handled here.
+// Computes the contribution of a rank to a reduction where it is not the input buffer itself. This
+// happens in two cases: a sum with a factor, and a merging on a communicator of one rank, which
+// multiplies the input by the rank's weight. Packed merging (Merging::Packs) is not handled here.
 //
 // Thread safety: any thread.
 #pragma once

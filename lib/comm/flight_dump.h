@@ -30,8 +30,8 @@ struct FlightMember {
 struct FlightLook {
   bool answered = false;  // false: the driver has not answered in time
   std::vector<FlightOpen> open = {};
-  // By rank, in the form that errors show: "shm pid 12". The text of this rank is empty. If the
-  // driver has not answered, the array is empty.
+  // The address of each rank as errors show it, for example "shm pid 12"; empty for this rank.
+  // There are no elements if the driver has not answered.
   std::vector<std::string> addresses = {};
 };
 

@@ -41,10 +41,10 @@ void Inquiry::Expire(CallWork* work, int64_t now_ns) {
     owner_.Fail(words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));
     return;
   }
-  // Only one inquiry runs at a time. If an inquiry about another expired call is under way, Expire
-  // is called again for this call after that inquiry. If an inquiry for callers of FindOut is under
-  // way and is about another call, stop it. If it is about this call, it becomes the inquiry of
-  // this rank.
+  // Only one inquiry runs at a time. The running one may be:
+  //   about another expired call: Expire is called again for this call when that inquiry ends
+  //   for callers of FindOut, about another call: it is stopped here
+  //   for callers of FindOut, about this call: this rank uses its answer
   if (AsksForOthers() && work != asked_) {
     membership_.OnFinished();
   }

@@ -2,9 +2,9 @@
 // entrain_comm_shrink. Survivors decides. SurvivorCalls sends the messages of Survivors, handles
 // the callers' deadlines, makes the new communicator, and writes the errors.
 //
-// If the time limit of a call passes, the call returns TIMED_OUT, but the rank stays in the
-// agreement. So the other ranks may still include this rank in their decision. When the caller
-// repeats the call, the call returns that decision.
+// A call that reaches its time limit returns TIMED_OUT, but the rank stays in the agreement. So the
+// other ranks can still decide, and their decision may include this rank. A repeated call returns
+// this decision.
 //
 // Thread safety: none. Belongs to the communicator's driver. Any thread may use the works.
 #pragma once

@@ -114,9 +114,9 @@ InlineEnd InlineCall::AwaitTaken(const Round& round, InlineBackoff& backoff) {
 
 InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
   const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
-  // If the round also sends, it continues only after all its messages have arrived. So if ranks
-  // share cores and one message is missing, this rank does not look for further messages. It would
-  // take the core that a peer needs to send the missing message.
+  // A round that also sends cannot continue until all its messages have arrived. If ranks share
+  // cores and a message is missing, do not look for the other messages: that would use the core
+  // that a peer needs to send the missing one.
   const bool in_turn = crowded_ && sends_ > 0;
   while (sends_ < round.transfers) {
     int missing = 0;

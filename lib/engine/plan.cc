@@ -124,8 +124,8 @@ int64_t AsideBytesOf(const Plan& plan, uint32_t index) {
   return op.kind == LocalKind::kCombine ? copies * Aligned(plan.ops[index].bytes) : 0;
 }
 
-// Returns true if Plan::apart may be used: if a message may be received into the memory of a result
-// before the result is computed.
+// Returns true if a message may be received into the memory of a result before the result is
+// computed, as Plan::apart does.
 bool MayUseApart(const Call& call) {
   const auto in = reinterpret_cast<uintptr_t>(call.in.data),
              out = reinterpret_cast<uintptr_t>(call.out.data);

@@ -25,11 +25,11 @@ struct TransferFacts {
   // The operations of the round only read the message. Each operand that shares memory with it lies
   // inside it.
   bool only_read = false;
-  // No later round of the lane uses the message. Its memory is not used any more, or a receive
-  // overwrites all of it first.
+  // No later round of the lane reads the message: its memory is not used any more, or a receive
+  // overwrites the whole memory first.
   bool ends_with_round = false;
-  // The operand of the round that shares memory with the message, and the operation of this
-  // operand. -1 if there is no such operand or more than one.
+  // `operand`: the operand of the round whose memory overlaps the memory of the message. `op`: the
+  // operation that has this operand. Both are -1 if no operand overlaps, or more than one.
   int64_t operand = -1, op = -1;
 };
 

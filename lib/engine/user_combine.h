@@ -24,8 +24,8 @@
 
 namespace entrain {
 
-// What a combination needs: the engine, the thread that runs the function, and the name of the
-// function in errors ("the user reduction of all_reduce #2").
+// A combination uses the engine and the thread that runs the function. Errors show `name`, for
+// example "the user reduction of all_reduce #2".
 struct UserFunctions {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<CallbackThread> thread;

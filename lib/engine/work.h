@@ -94,8 +94,8 @@ class Work {
   bool Wait(Deadline give_up, bool background = false);
   // Any thread may call this after the work was started.
   virtual WorkInfo Info() const { return {}; }
-  // Some works produce an object that the caller can take when the work is over. Returns the mark
-  // (MarkOf) of that kind of object. Returns 0 if the work produces only its status.
+  // If the work produces an object, for example a communicator, returns the mark of its kind
+  // (MarkOf). The caller can take the object when the work is over. Otherwise returns 0.
   virtual uint64_t yields() const { return 0; }
   // Calls DriverSeat::Turn once if no other thread drives. Returns done().
   bool Test();

@@ -54,8 +54,7 @@ struct Gathering {
 
   bool complete() const { return over || seats.size() == static_cast<size_t>(size); }
   std::vector<int> Absent() const;
-  // Returns all parts, by rank. Must be called only if all ranks have joined and the seats still
-  // exist: complete() && !over.
+  // Returns the parts of all ranks, indexed by rank. Must be called only if complete() && !over.
   std::vector<Parts> Table() const;
 };
 

@@ -65,9 +65,8 @@ class AllRanks {
   absl::Status Send(ConstBytes message);
   absl::Status EndSend();
   // On rank 0: receives the next message of rank `from` in pieces, and calls `take` with each
-  // piece. Messages of different replicas must be received in ascending order of ranks: all
-  // messages of one rank before any message of the next rank. The ranks of replica 0 may be
-  // received in any order.
+  // piece. Ranks of replica 0 can be received in any order. The others must be received by
+  // ascending rank, all messages of a rank together.
   absl::Status Receive(int from, absl::FunctionRef<void(ConstBytes piece)> take);
   // On rank 0: receives the end of the messages of rank `from`. Must be called after its last
   // message.

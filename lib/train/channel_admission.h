@@ -69,8 +69,8 @@ class ChannelAdmission {
   // Returns this rank's numbers. Must be called before the counts of a round are summed. Never
   // blocks.
   AdmissionCounts Tell();
-  // Sets the sums of the numbers over all ranks. Must be called on all ranks, after a round has
-  // summed its counts.
+  // Stores `all`, the sums over all ranks of what Tell has returned. Must be called on all ranks
+  // after each round.
   void Hear(const AdmissionCounts& all) { heard_ = all; }
   // Called on all ranks at the beginning of a round. Acts on the sums of the last Hear:
   //   applied: begins to connect newcomers

@@ -29,9 +29,9 @@ enum class ReducerKind : int32_t { kNone = 0, kLinear = 1, kGta = 2 };
 // How a replica merges the result of an exchange with the steps that it has made during the
 // exchange; see train.h.
 enum class OverlapMerge : int32_t { kAdd = 0, kMix = 1, kRestart = 2 };
-// What happens if the anchors of the replicas differ at an exchange; see train.h.
+// Selects what happens if the anchors of the replicas differ at an exchange; see train.h.
 enum class AnchorCheck : int32_t { kStop = 0, kRepair = 1, kOff = 2 };
-// What happens to the pseudo-gradient of a replica that is late for a round; see train.h.
+// Selects what happens to the pseudo-gradient of a replica that is late for a round; see train.h.
 enum class Late : int32_t { kDrop = 0, kCarry = 1, kWeighted = 2 };
 enum class FragmentPattern : int32_t { kSequential = 0, kStrided = 1 };
 

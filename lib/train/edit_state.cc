@@ -64,8 +64,8 @@ absl::Status EditState::CheckNothingBehind() const {
                    "the layers wait for");
 }
 
-// Checks that no round was closed without this replica since its last arrival. While this replica
-// is late, its parameters differ from those that its next arrival expects.
+// Returns an error if a round was closed without this replica and the replica has not arrived since
+// then. Until it arrives, its parameters lack the results of that round.
 absl::Status EditState::CheckOnTime() const {
   const absl::MutexLock lock(&parts_.runner.between_late_rounds());
   return parts_.exchange.snapshots().late()
@@ -204,8 +204,8 @@ absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) 
   return opened.ok() ? std::move(opened) : Annotate(opened.status(), "edit: state");
 }
 
-// Continues from the values that `fill` loads into the list. If a check or `fill` fails, the state
-// is unchanged. A later error is permanent: the EDiT object has failed.
+// Replaces the state by the values that `fill` loads into `state`, and continues from them. If a
+// check or `fill` fails, the old state is kept. After any later error the EDiT object has failed.
 absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,
                                 absl::Status mine, StateList* state,
                                 absl::FunctionRef<absl::Status()> fill) {

@@ -94,7 +94,8 @@ class LayerGather {
   // Starts the all-gather of a gated layer. Runs on the thread that has opened the gate.
   void Begin(int layer, const absl::Status& gate);
   absl::Status Send(int layer, Slot* slot);
-  // Must not be called while the layer is gated.
+  // Calls `then` when the gather of the layer is over. Must not be called before the gate of the
+  // layer is open.
   void WhenArrived(int layer, WorkerThread::Continuation then) ABSL_LOCKS_EXCLUDED(mutex_);
   bool LendsBound(int layer) const {
     return slab_.layer(layer).padded == 0 || (given_[static_cast<size_t>(layer)] == nullptr &&

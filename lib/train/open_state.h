@@ -1,6 +1,6 @@
-// Gives a run's state to the caller, array by array. The caller reads current values, or sets
-// arrays and then commits all of them at once. The arrays and their holders are those of
-// checkpoints (StateList), so the caller sees the same state as a checkpoint.
+// Access of the caller to the state of a run, array by array. The caller reads the current values,
+// or sets arrays and then commits all of them at once. The arrays are those of a checkpoint
+// (StateList), so the caller sees the same state that a checkpoint contains.
 //
 // Thread safety: one thread at a time.
 #pragma once

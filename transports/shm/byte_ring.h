@@ -192,8 +192,8 @@ class RingWriter {
 #endif
   }
 
-  // Zeroes the state word after the reserved record. Must be called before the payload is written:
-  // the line of this word may have to come from the reader's core, and this wait must not delay
+  // Zeroes the state word after the reserved record. Must be called before the payload is written.
+  // The line of this word may have to come from the reader's core, and this wait must not delay
   // Emit.
   void ClearNext() {
     const size_t next = (Offset() + RingFormat::LinesOf(reserved_)) & (bytes_ - 1);

@@ -21,8 +21,8 @@ namespace {
 
 constexpr uint64_t kCardMagic = 0x33'44'52'41'43'4d'48'53;  // "SHMCARD3"
 
-// What a process sends about itself. The two processes may have different builds and versions of
-// the library, so the card has a fixed size and begins with its version.
+// A process describes itself with this card. The two processes may have different builds and
+// versions of the library, so the card has a fixed size and begins with its version.
 struct Card {
   uint64_t magic;
   uint64_t cookie_address;

@@ -66,9 +66,8 @@ absl::Status RtsReceiver::TakeOffers() {
   }
 }
 
-// Several messages of one region may have unmapped bytes in the same memory beside the mapping.
-// That is harmless: a read writes bytes that no other message uses, or the bytes that are already
-// there.
+// Messages of one region may share a page that is not mapped, so several calls may read the same
+// bytes to the same address. This is harmless, because all of them write the same bytes.
 bool RtsReceiver::ReadUnmapped(const PeerRegion& region, uint64_t address, uint64_t bytes) const {
   for (const PeerRegion::Range& range : region.Unmapped(address, bytes)) {
     if (range.bytes > 0 && !Read(range.address, Bytes(region.At(range.address), range.bytes))) {

@@ -109,8 +109,8 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
   bool whole() const { return pieces_ == 1; }
   int64_t first(int64_t piece) const { return piece * piece_; }
   int64_t elements(int64_t piece) const { return std::min(piece_, call_.count - first(piece)); }
-  // A piece of the caller's buffer is one range of each of its parts. The ranges follow each other
-  // in the staged memory.
+  // A buffer of the caller has one or more parts of call_.count elements. A piece takes one range
+  // from each part. In the staged memory these ranges are contiguous.
   int64_t PartsOf(const BufferView& buffer) const {
     const int64_t part = call_.count * SizeOf(call_.dtype);
     return whole() ? 1 : part == 0 ? 0 : buffer.bytes / part;
