@@ -161,12 +161,14 @@ absl::Status ForOthers(const absl::Status& why, int rank, int members, bool hurr
   // is one exception: a newcomer may blame a member that has not come, because the store tells all
   // ranks of the meeting which ranks have not come.
   const Blame blame = BlameOf(why);
-  const bool absent = absl::IsDeadlineExceeded(why) && blame.phase == Phase::kBootstrap &&
-                      blame.rank >= 0 && !hurries;
+  const bool late = absl::IsDeadlineExceeded(why) && blame.phase == Phase::kBootstrap;
+  const bool absent = late && blame.rank >= 0 && !hurries;
   if (members > 0 && rank >= members && blame.rank < members && !absent) {
-    return BlameRank(absl::AbortedError(absl::StrCat("creating the communicator: newcomer rank ",
-                                                     rank, " gave up: ", why.message())),
-                     rank, Phase::kBootstrap);
+    return BlameRank(
+        absl::Status(late ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kAborted,
+                     absl::StrCat("creating the communicator: newcomer rank ", rank,
+                                  " gave up: ", why.message())),
+        rank, Phase::kBootstrap);
   }
   if (absl::IsDataLoss(why) || absl::IsDeadlineExceeded(why) || blame.rank >= 0) {
     return why;

@@ -329,7 +329,14 @@ absl::Status ConfirmGrown(Communicator& grown, const Confirmation& confirmation)
   }
   uint32_t stands = confirmation.well ? 1 : 0;
   ENTRAIN_RETURN_IF_ERROR(grown.Agree(&stands, confirmation.timeout_ns));
-  return stands != 0 ? absl::OkStatus() : ill;
+  if (stands == 0) {
+    return ill;
+  }
+  // A member whose agreement has timed out ends this communicator and keeps the old one. A newcomer
+  // then does not use this communicator. A member that knows the result must go by it.
+  const bool newcomer = grown.rank() >= confirmation.members;
+  const absl::Status ended = grown.status();
+  return newcomer && absl::IsAborted(ended) ? ended : absl::OkStatus();
 }
 
 }  // namespace entrain

@@ -23,7 +23,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -71,8 +71,13 @@ struct Word {
 struct Outcome {
   int32_t code = ENTRAIN_OK;
   int32_t culprit = -1;  // rank in the new communicator
+  int32_t late = 0;      // 1: the time was up before all ranks had met in the store
   Text text{};
 };
+
+// The ranks of the newcomers to blame for a failed attempt. Value: false if the newcomer was only
+// late, so that it may apply again.
+using Culprits = std::map<int, bool>;
 
 class Growth {
  public:
@@ -106,11 +111,11 @@ class Growth {
   Word Speak(int attempt);
   absl::StatusOr<Preparation> Prepare() const;
   absl::StatusOr<std::shared_ptr<Communicator>> Attempt(int attempt, const Word& word);
-  // Exchanges the outcomes of an attempt. `made`: the outcome on this rank. Returns the ranks of
-  // the newcomers to blame, or an empty set if the attempt succeeded on all members. Returns an
-  // error if the attempt failed and no newcomer is to blame.
-  absl::StatusOr<std::set<int>> Compare(const absl::Status& made, int newcomers);
-  void Dismiss(const std::set<int>& culprits);
+  // Exchanges the outcomes of an attempt. `made`: the outcome on this rank. Returns the newcomers to
+  // blame, or none if the attempt succeeded on all members. Returns an error if the attempt failed
+  // and no newcomer is to blame.
+  absl::StatusOr<Culprits> Compare(const absl::Status& made, int newcomers);
+  void Dismiss(const Culprits& culprits);
   // Agrees with all ranks of `grown` whether to use it. Returns OK if they use it. `well`: this
   // rank knows that the attempt succeeded on all members.
   absl::Status Conclude(Communicator& grown, int attempt, bool well);
@@ -266,18 +271,20 @@ absl::StatusOr<std::shared_ptr<Communicator>> Growth::Attempt(int attempt, const
                 Prepare(), stop);
 }
 
-absl::StatusOr<std::set<int>> Growth::Compare(const absl::Status& made, int newcomers) {
+absl::StatusOr<Culprits> Growth::Compare(const absl::Status& made, int newcomers) {
   Outcome mine;
   if (!made.ok()) {
     mine.code = ToCode(made);
-    mine.culprit = BlameOf(made).rank;
+    const Blame blame = BlameOf(made);
+    mine.culprit = blame.rank;
+    mine.late = absl::IsDeadlineExceeded(made) && blame.phase == Phase::kBootstrap ? 1 : 0;
     Write(made.message(), &mine.text);
   }
   std::vector<Outcome> all(static_cast<size_t>(comm_.size()));
   compared_ = false;
   ENTRAIN_RETURN_IF_ERROR(Gather(&mine, all.data(), sizeof(mine), Limited()));
   compared_ = true;
-  std::set<int> culprits;
+  Culprits culprits;
   // The first rank that blames a newcomer. If no rank blames a newcomer: the first rank with an
   // error.
   int failed = -1;
@@ -288,7 +295,7 @@ absl::StatusOr<std::set<int>> Growth::Compare(const absl::Status& made, int newc
       failed = rank;
     }
     if (one.code != ENTRAIN_OK && newcomer) {
-      culprits.insert(one.culprit);
+      culprits[one.culprit] |= one.late == 0;
     }
   }
   if (failed < 0) {
@@ -311,17 +318,19 @@ absl::StatusOr<std::set<int>> Growth::Compare(const absl::Status& made, int newc
                    blame);
 }
 
-void Growth::Dismiss(const std::set<int>& culprits) {
+void Growth::Dismiss(const Culprits& culprits) {
   ENTRAIN_LOG(kInfo, config_.name, ": grow: ", culprits.size(),
               " newcomers could not be taken in, going on without them: ", reason_);
   if (intake_ == nullptr) {
     return;
   }
   // Refuse lowers the ranks of all later newcomers by one, so refuse the highest rank first.
-  for (auto rank = culprits.rbegin(); rank != culprits.rend(); ++rank) {
-    intake_->Refuse(
-        *rank, absl::FailedPreconditionError(absl::StrCat(
-                   "the ranks of ", config_.name, " could not take this process in: ", reason_)));
+  for (auto culprit = culprits.rbegin(); culprit != culprits.rend(); ++culprit) {
+    const auto [rank, refused] = *culprit;
+    intake_->Refuse(rank, absl::Status(refused ? absl::StatusCode::kFailedPrecondition
+                                               : absl::StatusCode::kAborted,
+                                       absl::StrCat("the ranks of ", config_.name,
+                                                    " could not take this process in: ", reason_)));
   }
 }
 
@@ -340,7 +349,13 @@ absl::Status Growth::Conclude(Communicator& grown, int attempt, bool well) {
               ": grow: the other ranks may have gone on without this one: ", stands.message())),
           BlameOf(stands));
     }
-    return ended.ok() ? Annotate(stands, absl::StrCat(config_.name, ": grow")) : ended;
+    if (!ended.ok()) {
+      return ended;
+    }
+    // This rank keeps the old communicator. So the other ranks must not use the new one if their
+    // agreement succeeds later.
+    grown.EndWith(absl::AbortedError(stands.message()));
+    return Annotate(stands, absl::StrCat(config_.name, ": grow"));
   }
   if (intake_ != nullptr) {
     Finish(attempt);

@@ -247,7 +247,7 @@ TEST(GrowthSimulation, MembersAndNewcomersAgree) {
   // 263, 335, 363: a member died in the last exchange of grow, and the others did not all go on alike.
   // 316, 358, 397: a newcomer was refused because a member had not come.
   // 50, 2014: a newcomer that lost a rank before it knew that it was a member waited for another attempt.
-  RunSeeds<GrowthJob>(500, {263, 335, 363, 316, 358, 397, 50, 2014, 804474});
+  RunSeeds<GrowthJob>(500, {263, 335, 363, 316, 358, 397, 50, 2014, 804474, 805030, 819522});
 }
 
 }  // namespace
