@@ -138,6 +138,16 @@ function(entrain_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT} RUN_SERIAL ${ARG_SERIAL})
 endfunction()
 
+# entrain_test_objects(NAME SOURCES x_test.cc ... DEPS ...): tests that several programs contain. A program names them in its
+# SOURCES by $<TARGET_OBJECTS:NAME>.
+function(entrain_test_objects name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} OBJECT ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} entrain_flags)
+  entrain_test_options(${name})
+  entrain_precompile(${name} test)
+endfunction()
+
 # entrain_test_library(NAME SOURCES a.cc ... DEPS entrain_comm ...): code that several tests share.
 function(entrain_test_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})

@@ -1,7 +1,10 @@
 #include "tests/transports/endpoint_contract.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <cstring>
+#include <thread>
 
 #include "tests/support/certificates.h"
 
@@ -71,10 +74,11 @@ std::vector<std::string> EveryTransportOfProcesses() {
 
 Buffer Pattern(int64_t bytes, uint32_t seed) {
   Buffer buffer(static_cast<size_t>(bytes));
-  uint32_t word = seed * 2654435761u + 1;
-  for (uint8_t& byte : buffer) {
-    word = word * 1664525u + 1013904223u;
-    byte = static_cast<uint8_t>(word >> 24);
+  uint64_t word = seed;
+  for (size_t at = 0; at < buffer.size(); at += sizeof(word)) {
+    word = word * 6364136223846793005u + 1442695040888963407u;
+    const uint64_t mixed = word ^ (word >> 32);  // the low bits of `word` repeat soon
+    std::memcpy(&buffer[at], &mixed, std::min(sizeof(mixed), buffer.size() - at));
   }
   return buffer;
 }
@@ -176,6 +180,9 @@ void EndpointContract::Settle() {
       last = 0;
     } else if (Clock::Real().Now() - quiet_since >= 20 * kMillisecond) {
       ++last;
+    } else {
+      // Leaves the core to the other tests that run at this time.
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
 }
