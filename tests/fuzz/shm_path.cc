@@ -85,7 +85,7 @@ class Path {
     options.limits.fragment_bytes = 4 << 10;
     options.limits.credit = 64 << 10;
     options.limits.piece_bytes = 16 << 10;
-    options.limits.quick_reads = (settings & 8) != 0;
+    options.limits.reads = (settings & 8) != 0 ? shm::Reads::kQuick : shm::Reads::kSlow;
     options.pull = (settings & 16) == 0;
     transport_ = shm::CreateTransport(config, &user_, options).value();
     const std::vector<std::string> parts = absl::StrSplit(transport_->address(), '/');

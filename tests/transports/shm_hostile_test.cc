@@ -53,7 +53,7 @@ class ShmHostile : public testing::Test, public Events {
  protected:
   ShmHostile() {
     options.cpus = CpuSet::First(8);
-    options.limits.quick_reads = true;  // independent of this machine
+    options.limits.reads = shm::Reads::kQuick;  // independent of this machine
   }
   bool Accepts(Context) override { return true; }
   void OnEarly(Endpoint&, const Envelope&) override { ++early; }
@@ -509,7 +509,7 @@ TEST_F(ShmHostileSender, WhereReadsAreSlowASenderThatPollsIsAsked) {
     SCOPED_TRACE(sleeps);
     TearDown();
     peer.reset();
-    options.limits.quick_reads = false;
+    options.limits.reads = shm::Reads::kSlow;
     SetUp();
     ASSERT_NO_FATAL_FAILURE(Introduce());
     sleeps ? peer->Sleep(kForData) : peer->Wake();
@@ -522,7 +522,7 @@ TEST_F(ShmHostileSender, WhereReadsAreSlowASenderThatPollsIsAsked) {
 // A receive that waits only for this message leaves it to Poll, which asks for it.
 TEST_F(ShmHostileSender, AMessageThatIsToComeThroughTheRingIsNotReadAtOnce) {
   TearDown();
-  options.limits.quick_reads = false;
+  options.limits.reads = shm::Reads::kSlow;
   SetUp();
   ASSERT_NO_FATAL_FAILURE(Introduce());
   const std::vector<std::byte> out(100'000, std::byte{3});

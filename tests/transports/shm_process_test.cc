@@ -186,8 +186,8 @@ struct Way {
   bool forbid_before, forbid_after;  // in the child: before or after connecting
   bool pull;                         // the option, on both sides
   size_t ring_bytes;
-  int cores = 8;            // the number of usable cores to assume
-  bool quick_reads = true;  // Limits::quick_reads
+  int cores = 8;                          // the number of usable cores to assume
+  shm::Reads reads = shm::Reads::kQuick;  // Limits::reads
 };
 
 class ShmWays : public testing::TestWithParam<Way> {
@@ -196,22 +196,24 @@ class ShmWays : public testing::TestWithParam<Way> {
     shm::Options options;
     options.pull = way.pull;
     options.limits.ring_bytes = way.ring_bytes;
-    options.limits.quick_reads = way.quick_reads;
+    options.limits.reads = way.reads;
     options.cpus = CpuSet::First(way.cores);
     return options;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Every, ShmWays,
-                         testing::Values(Way{"pull", false, false, true, 512 << 10},
-                                         Way{"push", false, false, false, 512 << 10},
-                                         Way{"push_small_ring", false, false, false, 32 << 10},
-                                         Way{"one_forbidden", true, false, true, 512 << 10},
-                                         Way{"forbidden_later", false, true, true, 128 << 10},
-                                         Way{"on_one_core", false, false, true, 512 << 10, 1},
-                                         Way{"slow_reads", false, false, true, 512 << 10, 8, false},
-                                         Way{"slow_reads_on_one_core", false, false, true,
-                                             512 << 10, 1, false}),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Every, ShmWays,
+    testing::Values(Way{"pull", false, false, true, 512 << 10},
+                    Way{"push", false, false, false, 512 << 10},
+                    Way{"push_small_ring", false, false, false, 32 << 10},
+                    Way{"one_forbidden", true, false, true, 512 << 10},
+                    Way{"forbidden_later", false, true, true, 128 << 10},
+                    Way{"on_one_core", false, false, true, 512 << 10, 1},
+                    Way{"fair_reads", false, false, true, 512 << 10, 8, shm::Reads::kFair},
+                    Way{"slow_reads", false, false, true, 512 << 10, 8, shm::Reads::kSlow},
+                    Way{"slow_reads_on_one_core", false, false, true, 512 << 10, 1,
+                        shm::Reads::kSlow}),
+    [](const auto& test) { return test.param.name; });
 
 TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
   const Way& way = GetParam();
@@ -389,7 +391,7 @@ void ExpectARevokedMessageFails(bool read) {
   constexpr int kRounds = 20;
   const int64_t bytes = read ? kMiB : 8 * kMiB;
   shm::Options options;
-  options.limits.quick_reads = read;
+  options.limits.reads = read ? shm::Reads::kQuick : shm::Reads::kSlow;
   options.limits.piece_bytes = 4096;
   options.limits.ring_bytes = 32 << 10;
   Child child([&](int socket) {

@@ -16,11 +16,14 @@ namespace entrain::shm {
 namespace {
 
 constexpr uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
-constexpr Facts kSlowReads{.spare_cores = true, .can_read = true, .quick_reads = false};
-constexpr Facts kQuickReads{.spare_cores = true, .can_read = true, .quick_reads = true};
+constexpr Facts kSlowReads{.spare_cores = true, .can_read = true, .reads = Reads::kSlow};
+constexpr Facts kFairReads{.spare_cores = true, .can_read = true, .reads = Reads::kFair};
+constexpr Facts kFairReadsOnSharedCores{
+    .spare_cores = false, .can_read = true, .reads = Reads::kFair};
+constexpr Facts kQuickReads{.spare_cores = true, .can_read = true, .reads = Reads::kQuick};
 constexpr Facts kQuickReadsOnSharedCores{
-    .spare_cores = false, .can_read = true, .quick_reads = true};
-constexpr Facts kNoReads{.spare_cores = true, .can_read = false, .quick_reads = true};
+    .spare_cores = false, .can_read = true, .reads = Reads::kQuick};
+constexpr Facts kNoReads{.spare_cores = true, .can_read = false, .reads = Reads::kQuick};
 
 struct Row {
   const char* what;
@@ -32,6 +35,7 @@ struct Row {
 // Rows in the order of docs/shm.md.
 constexpr Row kRows[] = {
     {"small", {.bytes = 32 * kKiB, .credit = true}, kSlowReads, Way::kEager},
+    {"small, beside fair reads", {.bytes = 32 * kKiB, .credit = true}, kFairReads, Way::kEager},
     {"empty", {.bytes = 0, .credit = true}, kQuickReads, Way::kEager},
     {"small, beside quick reads", {.bytes = 4 * kKiB, .credit = true}, kQuickReads, Way::kEager},
     {"not so small", {.bytes = 4 * kKiB + 1, .credit = true}, kQuickReads, Way::kRead},
@@ -60,9 +64,17 @@ constexpr Row kRows[] = {
     {"slow reads, both ways", {.bytes = kMiB, .exchange = true}, kSlowReads, Way::kRing},
     {"slow reads, shared cores",
      {.bytes = kMiB, .exchange = true},
-     {.spare_cores = false, .can_read = true, .quick_reads = false},
+     {.spare_cores = false, .can_read = true, .reads = Reads::kSlow},
      Way::kRing},
 
+    {"fair reads, both ways", {.bytes = 64 * kMiB, .exchange = true}, kFairReads, Way::kRead},
+    {"fair reads, shared cores",
+     {.bytes = 33 * kKiB, .exchange = true},
+     kFairReadsOnSharedCores,
+     Way::kRing},
+    {"likewise, one way", {.bytes = 33 * kKiB}, kFairReadsOnSharedCores, Way::kRing},
+    {"fair reads, long", {.bytes = 512 * kKiB}, kFairReads, Way::kRing},
+    {"fair reads, not so long", {.bytes = 512 * kKiB - 1}, kFairReads, Way::kRead},
     {"long", {.bytes = 2 * kMiB}, kQuickReads, Way::kRing},
     {"long, shared cores", {.bytes = 2 * kMiB}, kQuickReadsOnSharedCores, Way::kRing},
     {"not so long", {.bytes = 2 * kMiB - 1}, kQuickReads, Way::kRead},
@@ -79,7 +91,7 @@ TEST(Ways, ASmallRingBoundsWhatIsEager) {
   Facts facts = kSlowReads;
   facts.most_eager = 2 * kKiB;
   EXPECT_EQ(EagerLimit(facts), 2 * kKiB);
-  facts.quick_reads = true;
+  facts.reads = Reads::kQuick;
   EXPECT_EQ(EagerLimit(facts), 2 * kKiB);
   facts.most_eager = 64 * kKiB;
   EXPECT_EQ(EagerLimit(facts), 4 * kKiB);
@@ -89,6 +101,10 @@ TEST(Ways, AreExplained) {
   EXPECT_EQ(Explained(kQuickReads),
             "spare cores, memory of the peer is read quickly: eager to 4K; one way read, ring from "
             "2M; both ways read; from a sender that sleeps read; from a region mapped or lent");
+  EXPECT_EQ(Explained(kFairReads),
+            "spare cores, memory of the peer is read about as quickly as the ring: eager to 32K; "
+            "one way read, ring from 512K; both ways read; from a sender that sleeps read; from a "
+            "region mapped or lent");
   EXPECT_EQ(Explained(kSlowReads),
             "spare cores, memory of the peer is read slowly: eager to 32K; one way ring; both ways "
             "ring; from a sender that sleeps read; from a region mapped or lent");
@@ -106,14 +122,14 @@ bool InAChild(const std::function<bool()>& body) {
   return waitpid(child, &status, 0) == child && status == 0;
 }
 
-TEST(Ways, ReadsAreNotQuickWhereNothingCanBeRead) {
-  EXPECT_TRUE(InAChild([] { return ForbidReading() && !ReadsAreQuick(); }));
+TEST(Ways, ReadsAreSlowWhereNothingCanBeRead) {
+  EXPECT_TRUE(InAChild([] { return ForbidReading() && MeasuredReads() == Reads::kSlow; }));
 }
 
 TEST(Ways, ReadsAreMeasuredOnce) {
   EXPECT_TRUE(InAChild([] {
-    const bool quick = ReadsAreQuick();
-    return ForbidReading() && ReadsAreQuick() == quick;
+    const Reads reads = MeasuredReads();
+    return ForbidReading() && MeasuredReads() == reads;
   }));
 }
 

@@ -25,7 +25,7 @@ absl::Status RevokedThere() {
 void RtsReceiver::Attach(Channel* channel) {
   channel_ = channel;
   facts_.can_read = channel->can_pull();
-  facts_.quick_reads = limits_.quick_reads;
+  facts_.reads = limits_.reads;
 }
 
 absl::Status RtsReceiver::OnRts(const WireRts& wire) {

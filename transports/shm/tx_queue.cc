@@ -31,7 +31,7 @@ void TxQueue::Attach(Channel* channel) {
   const size_t most = channel->MaxPayload() - sizeof(WireEnvelope);
   limits_.fragment_bytes = std::min(limits_.fragment_bytes, most);
   facts_ = {.can_read = channel->can_pull(),
-            .quick_reads = limits_.quick_reads,
+            .reads = limits_.reads,
             .most_eager = std::min(kMostEager, most)};
 }
 

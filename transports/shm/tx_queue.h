@@ -32,7 +32,7 @@ struct Limits {
   size_t piece_bytes = 256 << 10;  // most bytes copied from the peer's memory in one Poll
   // largest message that RxQueue::TakeNow copies from the peer's memory at once
   size_t at_once_bytes = 1 << 20;
-  bool quick_reads = ReadsAreQuick();  // Facts::quick_reads
+  Reads reads = MeasuredReads();  // Facts::reads
 };
 
 class TxQueue {

@@ -22,14 +22,21 @@ enum class Way : uint8_t {
 };
 
 inline constexpr size_t kMostEager = 32 << 10, kMostEagerBesideQuickReads = 4 << 10;
-inline constexpr uint64_t kRingBesideQuickReads = 2 << 20;
+inline constexpr uint64_t kRingBesideQuickReads = 2 << 20, kRingBesideFairReads = 512 << 10;
+
+// The speed of a read of another process's memory, compared with a copy inside a process.
+enum class Reads : uint8_t {
+  kSlow,   // two copies through the ring are quicker than one read
+  kFair,   // as quick as the ring: it depends on the message
+  kQuick,  // a read is quicker
+};
 
 // The facts about one direction of a path. They change only if a connection is established or
 // ended, or if a side finds that memory cannot be read.
 struct Facts {
   bool spare_cores = false;        // each of the connected processes can have a core of its own
   bool can_read = false;           // the receiver can read the sender's memory
-  bool quick_reads = false;        // result of ReadsAreQuick
+  Reads reads = Reads::kSlow;      // result of MeasuredReads
   size_t most_eager = kMostEager;  // smaller if the ring can hold only shorter records
 };
 
@@ -43,7 +50,7 @@ struct Ask {
 };
 
 constexpr size_t EagerLimit(const Facts& facts) {
-  return facts.spare_cores && facts.can_read && facts.quick_reads
+  return facts.spare_cores && facts.can_read && facts.reads == Reads::kQuick
              ? std::min(facts.most_eager, kMostEagerBesideQuickReads)
              : facts.most_eager;
 }
@@ -64,19 +71,20 @@ constexpr Way Choose(const Ask& ask, const Facts& facts) {
   if (!ask.awake || ask.bytes <= kMostEager) {
     return Way::kRead;
   }
-  if (!facts.quick_reads) {
+  const bool quick = facts.reads == Reads::kQuick;
+  if (facts.reads == Reads::kSlow || (!quick && !facts.spare_cores)) {
     return Way::kRing;
   }
-  return !ask.exchange && ask.bytes >= kRingBesideQuickReads ? Way::kRing : Way::kRead;
+  const uint64_t most = quick ? kRingBesideQuickReads : kRingBesideFairReads;
+  return !ask.exchange && ask.bytes >= most ? Way::kRing : Way::kRead;
 }
 
 // Returns one line of text: the facts, and the methods that Choose returns for these facts, with
 // the smallest size of each method.
 std::string Explained(const Facts& facts);
 
-// Returns true if reading another process's memory is about as fast as copying inside a process.
-// One read is then faster than two copies through the ring. Measures this once per process, by
-// reading the process's own memory. Returns false if no memory can be read.
-bool ReadsAreQuick();
+// Returns the speed of reads on this machine. Measures it once per process, by reading the process's
+// own memory. Returns kSlow if no memory can be read.
+Reads MeasuredReads();
 
 }  // namespace entrain::shm
