@@ -296,7 +296,8 @@ static ENTRAIN_INLINE void entrain_join_config_init(entrain_join_config_t* confi
  * - The error of a rank that could not take part for a local reason. The text names the rank.
  * - ABORTED if a rank of `comm` was lost while the ranks compared the results of an attempt; `comm` ends a moment
  *   later.
- * - STALE_GENERATION if this rank did not answer for too long, and the other ranks continue without it. */
+ * - STALE_GENERATION if this rank did not answer for too long and the other ranks continue without it, or if it does not
+ *   know whether they do, because a loss ended `comm` before their decision reached this rank. */
 ENTRAIN_API entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entrain_grow_config_t* config,
                                                entrain_comm_t** grown);
 
