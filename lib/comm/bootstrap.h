@@ -50,7 +50,8 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Sto
 // The members already reach each other. So if a newcomer cannot reach a member, the newcomer is to
 // blame. A newcomer may blame another newcomer. If `hurries` is false, a newcomer may also blame a
 // member that did not come to the meeting. `hurries`: the newcomer has an earlier time limit than
-// the other ranks.
+// the other ranks. If a newcomer blames itself because its time was up before all ranks had met,
+// the code is kDeadlineExceeded, and the newcomer may apply again.
 absl::Status ForOthers(const absl::Status& why, int rank, int members = 0, bool hurries = false);
 
 // Connects to the other ranks. Returns the members, each with the endpoint from this rank to the
