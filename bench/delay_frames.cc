@@ -1,23 +1,38 @@
-// Delays links on a kernel without netem. Forwards frames between pairs of network interfaces, in
-// both directions and in order. Each frame is DELAY_US microseconds late. Needs root. Must run in
-// the network namespace of the interfaces:
+// Makes links long and bad on a kernel without netem. Forwards frames between pairs of network
+// interfaces, in both directions. Needs root. Must run in the network namespace of the interfaces:
 //
-//     delay-frames DELAY_US NEAR:FAR [NEAR:FAR...]
+//     delay-frames [OPTIONS] DELAY_US NEAR:FAR [NEAR:FAR...]
 //
-// Writes "ready" and a newline when it begins to forward. A signal ends it. It does not perform
-// offloaded segmentation and checksums, so a large TCP segment is one frame here. Each direction
-// holds at most 64 MiB. Frames beyond this limit are lost, as in a full router.
+//     --loss PERCENT     share of the packets that are lost
+//     --reorder PERCENT  share of the packets that are held back by 4 ms, behind later ones
+//     --jitter MS        packets are up to MS late; this varies within 20 ms, and keeps the order
+//     --seed NUMBER      of these draws (1)
+//     --counts FILE      at the end: writes the numbers of packets, lost and held back, as JSON
+//
+// Each frame is DELAY_US microseconds late, in both directions. The options act only from NEAR to
+// FAR. So on a way through two pairs, out of one node and into another, each packet is drawn once.
+//
+// A packet is what a real link would carry: a super-frame of segmentation offload counts as many
+// (frame_pieces.h), and is cut around a packet that is lost or held back. Frames without an IP
+// packet are never lost. Writes "ready" and a newline when it begins to forward. SIGTERM ends it.
+// Each direction holds at most 64 MiB. Frames beyond this limit are lost, as in a full router.
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <random>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <arpa/inet.h>
+#include <getopt.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <net/if.h>
@@ -26,11 +41,17 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bench/frame_pieces.h"
+
+namespace entrain {
 namespace {
 
 constexpr size_t kMostHeld = size_t{64} << 20;
 constexpr int kBuffer = 64 << 20;
 constexpr size_t kMostFrame = 10 + 14 + 4 + (64 << 10);  // offloads, Ethernet, VLAN, payload
+constexpr int64_t kHeldBackNs = 4'000'000, kSwayNs = 20'000'000;
+
+volatile std::sig_atomic_t ended = 0;
 
 int64_t NowNs() {
   timespec now{};
@@ -70,16 +91,91 @@ int Open(const std::string& interface) {
   return fd;
 }
 
-struct Frame {
-  int64_t due_ns;
-  std::string bytes;
+// What happens to the packets of one direction. All zero: nothing but the delay.
+struct Faults {
+  double loss = 0, reorder = 0;  // shares, 0 to 1
+  int64_t jitter_ns = 0;
+};
+
+// Draws packets with a probability. Draws the distance to the next one, so that a packet costs no
+// random number.
+class Draw {
+ public:
+  Draw(double share, std::mt19937_64& random) : share_(share), random_(&random) { Next(); }
+  // The number of packets before the next drawn one.
+  uint64_t before() const { return before_; }
+  void Pass(uint64_t packets) { before_ -= packets; }
+  void Next() {
+    before_ = share_ <= 0   ? UINT64_MAX
+              : share_ >= 1 ? 0
+                            : std::geometric_distribution<uint64_t>(share_)(*random_);
+  }
+
+ private:
+  double share_;
+  std::mt19937_64* random_;
+  uint64_t before_ = 0;
+};
+
+// An extra delay that sways between 0 and a limit.
+class Sway {
+ public:
+  Sway(int64_t most_ns, std::mt19937_64& random) : most_ns_(most_ns), random_(&random) {}
+  int64_t At(int64_t now_ns) {
+    if (most_ns_ == 0) {
+      return 0;
+    }
+    if (now_ns >= until_ns_) {
+      from_ns_ = to_ns_;
+      to_ns_ = std::uniform_int_distribution<int64_t>(0, most_ns_)(*random_);
+      until_ns_ = now_ns + kSwayNs;
+    }
+    return to_ns_ + (from_ns_ - to_ns_) * (until_ns_ - now_ns) / kSwayNs;
+  }
+
+ private:
+  int64_t most_ns_;
+  std::mt19937_64* random_;
+  int64_t from_ns_ = 0, to_ns_ = 0, until_ns_ = 0;
+};
+
+struct Counts {
+  uint64_t frames = 0, packets = 0, lost = 0, held_back = 0, overflowed = 0;
+};
+
+// Frames in the order in which they leave.
+class Queue {
+ public:
+  int64_t due_ns() const { return frames_.empty() ? INT64_MAX : frames_.front().due_ns; }
+  const std::string& front() const { return frames_.front().bytes; }
+  void Pop() { frames_.pop_front(); }
+  void Push(int64_t due_ns, std::string bytes) {
+    if (!frames_.empty() && due_ns < frames_.back().due_ns) {
+      due_ns = frames_.back().due_ns;
+    }
+    frames_.push_back({due_ns, std::move(bytes)});
+  }
+
+ private:
+  struct Frame {
+    int64_t due_ns;
+    std::string bytes;
+  };
+  std::deque<Frame> frames_;
 };
 
 class Way {
  public:
-  Way(int from, int to, int64_t delay_ns) : from_(from), to_(to), delay_ns_(delay_ns) {}
+  Way(int from, int to, int64_t delay_ns, const Faults& faults, std::mt19937_64& random)
+      : from_(from),
+        to_(to),
+        delay_ns_(delay_ns),
+        loss_(faults.loss, random),
+        reorder_(faults.reorder, random),
+        jitter_(faults.jitter_ns, random) {}
   int from() const { return from_; }
-  int64_t due_ns() const { return frames_.empty() ? INT64_MAX : frames_.front().due_ns; }
+  const Counts& counts() const { return counts_; }
+  int64_t due_ns() const { return std::min(in_order_.due_ns(), held_back_.due_ns()); }
 
   void Receive() {
     static std::array<char, kMostFrame> buffer;
@@ -90,60 +186,185 @@ class Way {
       }
       const auto bytes = static_cast<size_t>(got);
       if (bytes <= buffer.size() && held_ + bytes <= kMostHeld) {
-        frames_.push_back({NowNs() + delay_ns_, std::string(buffer.data(), bytes)});
-        held_ += bytes;
+        Accept({buffer.data(), bytes});
+      } else {
+        ++counts_.overflowed;
       }
     }
   }
   void Send(int64_t now_ns) {
-    while (due_ns() <= now_ns) {
-      const std::string& frame = frames_.front().bytes;
-      // If the other interface does not take the frame (it is down, or its queue is full), the
-      // frame is lost.
-      (void)!send(to_, frame.data(), frame.size(), 0);
-      held_ -= frame.size();
-      frames_.pop_front();
-    }
+    Send(in_order_, now_ns);
+    Send(held_back_, now_ns);
   }
 
  private:
+  // Cuts the frame into packets that stay together, and packets that are lost or held back.
+  void Accept(std::string_view frame) {
+    const uint64_t packets = PacketsIn(frame);
+    const int64_t now = NowNs(), due = now + delay_ns_ + jitter_.At(now);
+    ++counts_.frames;
+    counts_.packets += packets;
+    for (uint64_t first = 0; first < packets;) {
+      const uint64_t together = std::min({packets - first, loss_.before(), reorder_.before()});
+      if (together > 0) {
+        Push(in_order_, due, frame, first, together, packets);
+        Pass(together);
+        first += together;
+        continue;
+      }
+      const bool loses = loss_.before() == 0;
+      if (loses) {
+        ++counts_.lost;
+      } else {
+        ++counts_.held_back;
+        Push(held_back_, due + kHeldBackNs, frame, first, 1, packets);
+      }
+      Pass(1);
+      ++first;
+    }
+    if (packets == 0) {
+      Push(in_order_, due, frame, 0, 0, 0);
+    }
+  }
+  void Pass(uint64_t packets) {
+    for (Draw* draw : {&loss_, &reorder_}) {
+      if (draw->before() == 0) {
+        draw->Next();
+      } else {
+        draw->Pass(packets);
+      }
+    }
+  }
+  void Push(Queue& queue, int64_t due_ns, std::string_view frame, uint64_t first, uint64_t count,
+            uint64_t packets) {
+    std::string bytes = count == packets ? std::string(frame) : Piece(frame, first, count);
+    held_ += bytes.size();
+    queue.Push(due_ns, std::move(bytes));
+  }
+  void Send(Queue& queue, int64_t now_ns) {
+    while (queue.due_ns() <= now_ns) {
+      // If the other interface does not take the frame (it is down, or its queue is full), the
+      // frame is lost.
+      (void)!send(to_, queue.front().data(), queue.front().size(), 0);
+      held_ -= queue.front().size();
+      queue.Pop();
+    }
+  }
+
   int from_, to_;
   int64_t delay_ns_;
-  std::deque<Frame> frames_;
+  Draw loss_, reorder_;
+  Sway jitter_;
+  Queue in_order_, held_back_;
   size_t held_ = 0;
+  Counts counts_;
 };
 
-}  // namespace
+struct Options {
+  Faults faults;
+  uint64_t seed = 1;
+  std::string counts;
+  int64_t delay_ns = 0;
+  std::vector<std::pair<std::string, std::string>> pairs;
+};
 
-int main(int argc, char** argv) {
+[[noreturn]] void Usage() {
+  std::fprintf(stderr,
+               "usage: delay-frames [--loss PERCENT] [--reorder PERCENT] [--jitter MS] "
+               "[--seed NUMBER] [--counts FILE] DELAY_US NEAR:FAR [NEAR:FAR...]\n");
+  std::exit(2);
+}
+
+double Number(const char* text, double most) {
   char* end = nullptr;
-  const long delay_us = argc > 2 ? std::strtol(argv[1], &end, 10) : -1;
-  if (delay_us < 0 || end == argv[1] || *end != '\0') {
-    std::fprintf(stderr, "usage: delay-frames DELAY_US NEAR:FAR [NEAR:FAR...]\n");
-    return 2;
+  const double value = std::strtod(text, &end);
+  if (end == text || *end != '\0' || !(value >= 0 && value <= most)) {
+    std::fprintf(stderr, "delay-frames: \"%s\" is not a number from 0 to %g\n", text, most);
+    Usage();
   }
-  std::vector<Way> ways;
-  for (int i = 2; i < argc; ++i) {
+  return value;
+}
+
+Options Understand(int argc, char** argv) {
+  Options options;
+  const option known[] = {
+      {"loss", required_argument, nullptr, 'l'},   {"reorder", required_argument, nullptr, 'r'},
+      {"jitter", required_argument, nullptr, 'j'}, {"seed", required_argument, nullptr, 's'},
+      {"counts", required_argument, nullptr, 'c'}, {}};
+  for (int which = 0; (which = getopt_long(argc, argv, "+", known, nullptr)) != -1;) {
+    switch (which) {
+      case 'l':
+        options.faults.loss = Number(optarg, 100) / 100;
+        break;
+      case 'r':
+        options.faults.reorder = Number(optarg, 100) / 100;
+        break;
+      case 'j':
+        options.faults.jitter_ns = static_cast<int64_t>(Number(optarg, 1e5) * 1e6);
+        break;
+      case 's':
+        options.seed = static_cast<uint64_t>(Number(optarg, 1e15));
+        break;
+      case 'c':
+        options.counts = optarg;
+        break;
+      default:
+        Usage();
+    }
+  }
+  if (argc - optind < 2) {
+    Usage();
+  }
+  options.delay_ns = static_cast<int64_t>(Number(argv[optind], 1e9) * 1e3);
+  for (int i = optind + 1; i < argc; ++i) {
     const std::string pair = argv[i];
     const size_t colon = pair.find(':');
     if (colon == std::string::npos) {
       std::fprintf(stderr, "delay-frames: \"%s\" is not NEAR:FAR\n", argv[i]);
-      return 2;
+      Usage();
     }
-    const int near = Open(pair.substr(0, colon)), far = Open(pair.substr(colon + 1));
-    ways.emplace_back(near, far, delay_us * 1000);
-    ways.emplace_back(far, near, delay_us * 1000);
+    options.pairs.emplace_back(pair.substr(0, colon), pair.substr(colon + 1));
   }
-  std::puts("ready");
-  std::fflush(stdout);
+  return options;
+}
+
+void WriteCounts(const std::string& path, const std::vector<Way>& ways) {
+  std::FILE* const file = std::fopen(path.c_str(), "we");
+  if (file == nullptr) {
+    Fail(path);
+  }
+  // Packets count once, where the options act: ways alternate between out and in.
+  Counts out;
+  uint64_t overflowed = 0;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const Counts& one = ways[i].counts();
+    overflowed += one.overflowed;
+    if (i % 2 == 0) {
+      out.frames += one.frames;
+      out.packets += one.packets;
+      out.lost += one.lost;
+      out.held_back += one.held_back;
+    }
+  }
+  std::fprintf(
+      file,
+      "{\"frames\": %llu, \"packets\": %llu, \"lost\": %llu, \"held_back\": %llu, "
+      "\"overflowed_frames\": %llu}\n",
+      static_cast<unsigned long long>(out.frames), static_cast<unsigned long long>(out.packets),
+      static_cast<unsigned long long>(out.lost), static_cast<unsigned long long>(out.held_back),
+      static_cast<unsigned long long>(overflowed));
+  std::fclose(file);
+}
+
+void Forward(std::vector<Way>& ways) {
   std::vector<pollfd> waited;
   for (const Way& way : ways) {
     waited.push_back({way.from(), POLLIN, 0});
   }
-  while (true) {
+  while (ended == 0) {
     int64_t due = INT64_MAX;
     for (const Way& way : ways) {
-      due = way.due_ns() < due ? way.due_ns() : due;
+      due = std::min(due, way.due_ns());
     }
     const int64_t left = due == INT64_MAX ? 1'000'000'000 : due - NowNs();
     const timespec time_limit{left > 0 ? left / 1'000'000'000 : 0,
@@ -156,4 +377,30 @@ int main(int argc, char** argv) {
       way.Send(NowNs());
     }
   }
+}
+
+int Main(int argc, char** argv) {
+  const Options options = Understand(argc, argv);
+  std::signal(SIGTERM, [](int) { ended = 1; });
+  std::mt19937_64 random(options.seed);
+  std::vector<Way> ways;
+  for (const auto& [near_name, far_name] : options.pairs) {
+    const int near = Open(near_name), far = Open(far_name);
+    ways.emplace_back(near, far, options.delay_ns, options.faults, random);
+    ways.emplace_back(far, near, options.delay_ns, Faults{}, random);
+  }
+  std::puts("ready");
+  std::fflush(stdout);
+  Forward(ways);
+  if (!options.counts.empty()) {
+    WriteCounts(options.counts, ways);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace entrain
+
+int main(int argc, char** argv) {
+  return entrain::Main(argc, argv);
 }

@@ -98,6 +98,57 @@ class Cluster(unittest.TestCase):
         self.assertLess(float(output), 0.120 + 0.25, "on a busy machine")
 
     @needs_delays
+    def test_nodes_of_a_site_are_near_each_other(self):
+        program = ("import os, socket, time\n"
+                   "if os.environ['RANK'] == '0':\n"
+                   "    server = socket.create_server(('10.77.0.1', 7000))\n"
+                   "    for _ in range(2):\n"
+                   "        peer = server.accept()[0]\n"
+                   "        node, times = int(peer.recv(1)), []\n"
+                   "        for _ in range(5):\n"
+                   "            begun = time.monotonic(); peer.sendall(b'x'); peer.recv(1); times.append(time.monotonic() - begun)\n"
+                   "        print(node, min(times))\n"
+                   "else:\n"
+                   "    while True:\n"
+                   "        try: peer = socket.create_connection(('10.77.0.1', 7000), 5); break\n"
+                   "        except ConnectionRefusedError: time.sleep(0.01)\n"
+                   "    peer.sendall(os.environ['RANK'].encode())\n"
+                   "    for _ in range(5): peer.sendall(peer.recv(1))\n")
+        process = self.start("--sites", "2,1", "--rate", "1gbit", "--site-rate", "500mbit", "--delay", "200", "--build", BUILD,
+                             sys.executable, "-c", program)
+        output, errors = self.end(process)
+        self.assertEqual((process.returncode, errors), (0, ""))
+        times = {int(node): float(time) for node, time in (line.split() for line in output.splitlines())}
+        self.assertLess(times[1], 0.200)
+        self.assertGreaterEqual(times[2], 0.200)
+
+    @needs_delays
+    def test_single_packets_are_lost_and_the_bytes_arrive(self):
+        program = ("import os, random, socket, time\n"
+                   "sent = random.Random(1).randbytes(8 << 20)\n"
+                   "if os.environ['RANK'] == '0':\n"
+                   "    peer, got = socket.create_server(('10.77.0.1', 7000)).accept()[0], bytearray()\n"
+                   "    while len(got) < len(sent): got += peer.recv(1 << 20)\n"
+                   "    print(got == sent)\n"
+                   "else:\n"
+                   "    while True:\n"
+                   "        try: peer = socket.create_connection(('10.77.0.1', 7000), 5); break\n"
+                   "        except ConnectionRefusedError: time.sleep(0.01)\n"
+                   "    peer.sendall(sent)\n")
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "counts")
+            process = self.start("--nodes", "2", "--rate", "1gbit", "--loss", "2", "--reorder", "1", "--jitter", "1", "--seed", "7",
+                                 "--counts", file, "--build", BUILD, sys.executable, "-c", program)
+            output, errors = self.end(process)
+            self.assertEqual((process.returncode, output, errors), (0, "True\n", ""))
+            counts = json.loads(file.read_text())
+        self.assertGreater(counts["packets"], (8 << 20) // 1448)
+        # Six deviations of a binomial distribution on either side.
+        self.assertTrue(0.01 < counts["lost"] / counts["packets"] < 0.03, counts)
+        self.assertTrue(0.004 < counts["held_back"] / counts["packets"] < 0.02, counts)
+        self.assertLess(counts["frames"], counts["packets"], "no super-frames: nothing was cut")
+
+    @needs_delays
     def test_ranks_meet_over_a_long_way(self):
         # Creation takes six round trips and a tenth of a second; the rest is for a busy machine.
         process = self.start("--nodes", "3", "--rate", "1gbit", "--delay", "300", "--build", BUILD, PERF, "all_reduce",
@@ -121,7 +172,8 @@ class Cluster(unittest.TestCase):
 
     def test_wrong_arguments_are_named(self):
         for option, value in (("--nodes", "1"), ("--nodes", "x"), ("--nodes", "65"), ("--rate", "fast"), ("--rate", "1gbit,x"),
-                              ("--rate", "0mbit"), ("--connection", "slow"), ("--burst", "-1"), ("--burst", "much"), ("--delay", "-1"), ("--delay", "long"), ("--speed", "1")):
+                              ("--rate", "0mbit"), ("--connection", "slow"), ("--burst", "-1"), ("--burst", "much"), ("--delay", "-1"), ("--delay", "long"), ("--loss", "100"), ("--loss", "x"), ("--jitter", "0.5"), ("--reorder", "-1"), ("--sites", "2,0"),
+                              ("--sites", "one"), ("--site-rate", "1gbit"), ("--up", "fast"), ("--up", "9:1gbit"), ("--seed", "x"), ("--speed", "1")):
             process = self.start(option, value, "true")
             output, errors = self.end(process)
             self.assertEqual((process.returncode, output), (2, ""), errors)
