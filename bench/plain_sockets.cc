@@ -1,0 +1,244 @@
+// plain-sockets: the time of an exchange over plain tcp connections with the kernel's defaults,
+// between two nodes of cluster.sh. --help has the details.
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "bench/way_calls.h"
+
+namespace entrain {
+namespace {
+
+constexpr char kHelp[] =
+    "usage: plain-sockets [OPTIONS] BYTES CONNECTIONS\n\n"
+    "Two nodes send each other BYTES at once, over CONNECTIONS tcp connections with the kernel's\n"
+    "defaults. Run it by bench/cluster.sh --nodes 2. A connection that can take more takes the "
+    "next\n"
+    "piece of 64 KiB, so a slow connection does not hold up the others by more than the kernel's\n"
+    "send buffer. Writes JSON lines: the first exchange on fresh connections, later ones "
+    "(median),\n"
+    "and one after silence. The time is from a common start until both nodes have received all\n"
+    "bytes. \"retransmitted\" and \"segments\" are those that node 0 sent in this line's calls\n"
+    "(TCP_INFO), \"least_round_trip\" is the kernel's, in seconds.\n\n";
+
+constexpr size_t kPiece = size_t{64} << 10;
+
+size_t PieceAt(size_t offset, size_t bytes) {
+  return std::min(kPiece, bytes - offset);
+}
+
+// One connection. A piece is its offset (8 bytes), and then its bytes.
+class Connection {
+ public:
+  Connection(int fd, size_t bytes) : fd_(fd), bytes_(bytes) {
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  }
+  int fd() const { return fd_; }
+  bool has_piece() const { return sends_; }
+
+  // Sends, and takes further pieces from *next, until the kernel takes no more or no piece is left.
+  void Send(const char* from, size_t* next) {
+    while (sends_ || *next < bytes_) {
+      if (!sends_) {
+        sends_ = true;
+        sending_ = *next;
+        sent_ = 0;
+        *next += PieceAt(*next, bytes_);
+      }
+      const size_t all = sizeof(sending_) + PieceAt(sending_, bytes_);
+      iovec parts[2] = {{reinterpret_cast<char*>(&sending_) + std::min(sent_, sizeof(sending_)),
+                         sizeof(sending_) - std::min(sent_, sizeof(sending_))},
+                        {}};
+      const size_t body = std::max(sent_, sizeof(sending_)) - sizeof(sending_);
+      parts[1] = {const_cast<char*>(from) + sending_ + body, PieceAt(sending_, bytes_) - body};
+      const ssize_t done = writev(fd_, parts, 2);
+      if (done < 0) {
+        Check();
+        return;
+      }
+      sent_ += static_cast<size_t>(done);
+      sends_ = sent_ < all;
+    }
+  }
+
+  // Receives until nothing is there. Returns the number of bytes of the other node's data.
+  size_t Receive(char* to) {
+    size_t received = 0;
+    while (true) {
+      const bool in_head = got_ < sizeof(receiving_);
+      char* const at = in_head ? reinterpret_cast<char*>(&receiving_) + got_
+                               : to + receiving_ + (got_ - sizeof(receiving_));
+      const size_t left = in_head ? sizeof(receiving_) - got_
+                                  : sizeof(receiving_) + PieceAt(receiving_, bytes_) - got_;
+      const ssize_t done = recv(fd_, at, left, 0);
+      if (done == 0) {
+        FailCall("the other node has ended");
+      }
+      if (done < 0) {
+        Check();
+        return received;
+      }
+      got_ += static_cast<size_t>(done);
+      received += in_head ? 0 : static_cast<size_t>(done);
+      if (in_head && got_ == sizeof(receiving_) && receiving_ >= bytes_) {
+        FailCall("a piece is beyond the end");
+      }
+      if (!in_head && static_cast<size_t>(done) == left) {
+        got_ = 0;
+      }
+    }
+  }
+
+ private:
+  static void Check() {
+    if (errno != EAGAIN && errno != EINTR) {
+      FailCall(std::strerror(errno));
+    }
+  }
+
+  int fd_;
+  size_t bytes_;
+  bool sends_ = false;
+  uint64_t sending_ = 0, receiving_ = 0;  // offsets of the pieces
+  size_t sent_ = 0, got_ = 0;             // of the pieces, with the offset in front
+};
+
+uint64_t WordAt(size_t at, int rank) {
+  return at * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(rank);
+}
+
+class Sockets {
+ public:
+  Sockets(Nodes& nodes, size_t bytes, int count)
+      : bytes_(bytes), rank_(nodes.rank()), mine_(bytes / 8), theirs_(bytes / 8) {
+    const int listener = rank_ == 0 ? ListenAt(nodes.address(), nodes.port(), count) : -1;
+    for (int i = 0; i < count; ++i) {
+      connections_.emplace_back(rank_ == 0 ? accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)
+                                           : ConnectTo(nodes.address(), nodes.port()),
+                                bytes);
+    }
+    for (size_t i = 0; i < mine_.size(); ++i) {
+      mine_[i] = WordAt(i, rank_);
+    }
+  }
+
+  void Clear() { std::fill(theirs_.begin(), theirs_.end(), 0); }
+  void Run() {
+    size_t next = 0, received = 0;
+    std::vector<pollfd> waited(connections_.size());
+    while (true) {
+      for (size_t i = 0; i < waited.size(); ++i) {
+        Connection& one = connections_[i];
+        received += one.Receive(reinterpret_cast<char*>(theirs_.data()));
+        one.Send(reinterpret_cast<const char*>(mine_.data()), &next);
+      }
+      const bool sends =
+          next < bytes_ || std::any_of(connections_.begin(), connections_.end(),
+                                       [](const Connection& c) { return c.has_piece(); });
+      if (received == bytes_ && !sends) {
+        return;
+      }
+      for (size_t i = 0; i < waited.size(); ++i) {
+        const bool more = connections_[i].has_piece() || next < bytes_;
+        waited[i] = {connections_[i].fd(), static_cast<short>(POLLIN | (more ? POLLOUT : 0)), 0};
+      }
+      poll(waited.data(), waited.size(), -1);
+    }
+  }
+  void Verify() const {
+    for (size_t i = 0; i < theirs_.size(); ++i) {
+      if (theirs_[i] != WordAt(i, 1 - rank_)) {
+        FailCall("wrong bytes arrived");
+      }
+    }
+  }
+  // What TCP_INFO says since the last time.
+  std::string Found() {
+    uint64_t again = 0, segments = 0;
+    uint32_t least_us = UINT32_MAX;
+    for (const Connection& one : connections_) {
+      tcp_info info{};
+      socklen_t length = sizeof(info);
+      getsockopt(one.fd(), IPPROTO_TCP, TCP_INFO, &info, &length);
+      again += info.tcpi_total_retrans;
+      segments += info.tcpi_data_segs_out;
+      least_us = std::min(least_us, info.tcpi_min_rtt);
+    }
+    char text[128];
+    std::snprintf(text, sizeof(text),
+                  "\"retransmitted\": %llu, \"segments\": %llu, \"least_round_trip\": %.6f",
+                  static_cast<unsigned long long>(again - again_),
+                  static_cast<unsigned long long>(segments - segments_), least_us * 1e-6);
+    again_ = again;
+    segments_ = segments;
+    return text;
+  }
+
+ private:
+  size_t bytes_;
+  int rank_;
+  std::vector<uint64_t> mine_, theirs_;
+  std::vector<Connection> connections_;
+  uint64_t again_ = 0, segments_ = 0;
+};
+
+[[noreturn]] void Usage(int code) {
+  std::fprintf(code == 0 ? stdout : stderr, "%s%s", kHelp, kCallOptionsHelp);
+  std::exit(code);
+}
+
+int Main(int argc, char** argv) {
+  CallOptions options;
+  std::vector<std::string> words;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--help" || word == "-h") {
+      Usage(0);
+    } else if (word.rfind("--", 0) != 0) {
+      words.push_back(word);
+    } else if (++i >= argc || !TakeCallOption(word, argv[i], options)) {
+      Usage(2);
+    }
+  }
+  const long bytes = words.size() == 2 ? std::atol(words[0].c_str()) : 0;
+  const int count = words.size() == 2 ? std::atoi(words[1].c_str()) : 0;
+  if (bytes < 8 || bytes % 8 != 0 || count < 1 || count > 1000) {
+    Usage(2);
+  }
+  Nodes nodes;
+  if (nodes.size() != 2) {
+    FailCall("needs two nodes");
+  }
+  Sockets sockets(nodes, static_cast<size_t>(bytes), count);
+  Exchange exchange;
+  exchange.facts =
+      "\"program\": \"plain-sockets\", \"subject\": \"exchange\", \"bytes\": " + words[0] +
+      ", \"connections\": " + words[1];
+  exchange.sent = static_cast<double>(bytes);
+  exchange.prepare = [&] { sockets.Clear(); };
+  exchange.call = [&] { sockets.Run(); };
+  exchange.finish = [&] { sockets.Verify(); };
+  exchange.found = [&] { return sockets.Found(); };
+  TimeCalls(nodes, options, exchange);
+  return 0;
+}
+
+}  // namespace
+}  // namespace entrain
+
+int main(int argc, char** argv) {
+  return entrain::Main(argc, argv);
+}

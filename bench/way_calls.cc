@@ -1,0 +1,310 @@
+#include "bench/way_calls.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+namespace entrain {
+namespace {
+
+constexpr int kPings = 3;
+constexpr double kPatience = 60, kMargin = 0.01;  // seconds
+// 1448 of 1514 bytes of a frame are payload.
+constexpr double kPayload = 1448.0 / 1514;
+
+std::string Variable(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr) {
+    FailCall(std::string(name) + " is not set: start this program by bench/cluster.sh");
+  }
+  return value;
+}
+
+void SendAll(int fd, const double* values, size_t count) {
+  const char* at = reinterpret_cast<const char*>(values);
+  for (size_t left = count * sizeof(double); left > 0;) {
+    const ssize_t done = send(fd, at, left, MSG_NOSIGNAL);
+    if (done <= 0) {
+      FailCall("another node has ended");
+    }
+    at += done;
+    left -= static_cast<size_t>(done);
+  }
+}
+
+void ReceiveAll(int fd, double* values, size_t count) {
+  if (recv(fd, values, count * sizeof(double), MSG_WAITALL) !=
+      static_cast<ssize_t>(count * sizeof(double))) {
+    FailCall("another node has ended");
+  }
+}
+
+sockaddr_in AddressOf(const std::string& address, int port) {
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(static_cast<uint16_t>(port));
+  if (inet_pton(AF_INET, address.c_str(), &name.sin_addr) != 1) {
+    FailCall("\"" + address + "\" is not an IPv4 address");
+  }
+  return name;
+}
+
+void SetNoDelay(int fd) {
+  const int one = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+}
+
+void SleepUntil(double moment) {
+  const timespec until{
+      static_cast<time_t>(moment),
+      static_cast<long>((moment - static_cast<double>(static_cast<time_t>(moment))) * 1e9)};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+  }
+}
+
+double ParseRate(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  const double scale = unit == "kbit" ? 1e3 : unit == "mbit" ? 1e6 : unit == "gbit" ? 1e9 : 0;
+  return number > 0 ? number * scale : 0;
+}
+
+// The times of one call, from those of all nodes.
+struct Taken {
+  double seconds = 0, node0 = 0;
+};
+
+Taken TimeOne(Nodes& nodes, const Exchange& exchange, double silence) {
+  exchange.prepare();
+  nodes.Start(silence);
+  const double begun = SecondsNow();
+  exchange.call();
+  const double ended = SecondsNow();
+  exchange.finish();
+  const std::vector<double> all = nodes.AllGather({begun, ended});
+  double last_begun = 0, last_ended = 0;
+  for (size_t i = 0; i < all.size(); i += 2) {
+    last_begun = std::max(last_begun, all[i]);
+    last_ended = std::max(last_ended, all[i + 1]);
+  }
+  return {last_ended - last_begun, all[1] - last_begun};
+}
+
+void Write(const Nodes& nodes, const CallOptions& options, const Exchange& exchange,
+           const std::string& call, std::vector<Taken> taken) {
+  const std::string found = exchange.found();  // on all nodes: may count from here on
+  if (nodes.rank() != 0) {
+    return;
+  }
+  std::sort(taken.begin(), taken.end(),
+            [](const Taken& a, const Taken& b) { return a.seconds < b.seconds; });
+  const Taken median = taken[taken.size() / 2];
+  std::printf(
+      "{%s, \"nodes\": %d, \"call\": \"%s\", \"seconds\": %.6f, \"least\": %.6f, "
+      "\"most\": %.6f, \"node0_seconds\": %.6f, \"calls\": %zu, \"silence\": %g, "
+      "\"sent_bytes\": %.0f, \"round_trip_found\": %.6f",
+      exchange.facts.c_str(), nodes.size(), call.c_str(), median.seconds, taken.front().seconds,
+      taken.back().seconds, median.node0, taken.size(), call == "silent" ? options.silence : 0,
+      exchange.sent, nodes.round_trip());
+  const double bound = options.rate > 0 ? exchange.sent * 8 / (options.rate * kPayload) : 0;
+  if (options.rate > 0) {
+    std::printf(", \"bound\": %.6f", bound);
+  }
+  if (options.round_trip > 0) {
+    std::printf(", \"round_trips\": %.2f", (median.seconds - bound) / options.round_trip);
+  }
+  std::printf("%s%s}\n", found.empty() ? "" : ", ", found.c_str());
+  std::fflush(stdout);
+}
+
+std::vector<Taken> TimeInARow(Nodes& nodes, const CallOptions& options, const Exchange& exchange) {
+  nodes.Start(0);
+  const std::vector<double> all = nodes.AllGather(exchange.in_a_row(options.calls));
+  std::vector<Taken> taken;
+  const auto calls = static_cast<size_t>(options.calls);
+  for (size_t i = 0; i < calls; ++i) {
+    Taken one{0, all[i]};
+    for (size_t at = i; at < all.size(); at += calls) {
+      one.seconds = std::max(one.seconds, all[at]);
+    }
+    taken.push_back(one);
+  }
+  return taken;
+}
+
+}  // namespace
+
+void FailCall(const std::string& what) {
+  std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, what.c_str());
+  std::exit(1);
+}
+
+double SecondsNow() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+int ListenAt(const std::string& address, int port, int backlog) {
+  const sockaddr_in name = AddressOf(address, port);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 ||
+      listen(fd, backlog) != 0) {
+    FailCall("cannot listen: " + std::string(std::strerror(errno)));
+  }
+  return fd;
+}
+
+int ConnectTo(const std::string& address, int port) {
+  const sockaddr_in name = AddressOf(address, port);
+  for (const double begun = SecondsNow(); SecondsNow() < begun + kPatience;) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0) {
+      return fd;
+    }
+    close(fd);
+    SleepUntil(SecondsNow() + kMargin);
+  }
+  FailCall("cannot connect to " + address + ": " + std::strerror(errno));
+}
+
+Nodes::Nodes()
+    : rank_(std::atoi(Variable("RANK").c_str())),
+      size_(std::atoi(Variable("WORLD_SIZE").c_str())),
+      port_(std::atoi(Variable("MASTER_PORT").c_str())),
+      address_(Variable("MASTER_ADDR")) {
+  if (rank_ == 0) {
+    Serve();
+  } else {
+    Connect();
+  }
+  MeasureRoundTrip();
+}
+
+Nodes::~Nodes() {
+  for (const int fd : peers_) {
+    close(fd);
+  }
+}
+
+void Nodes::Serve() {
+  const int listener = ListenAt(address_, port_ + 1, size_);
+  peers_.resize(static_cast<size_t>(size_ - 1));
+  for (int i = 1; i < size_; ++i) {
+    const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    double from = 0;
+    ReceiveAll(fd, &from, 1);
+    SetNoDelay(fd);
+    peers_.at(static_cast<size_t>(from) - 1) = fd;
+  }
+  close(listener);
+}
+
+void Nodes::Connect() {
+  peers_.push_back(ConnectTo(address_, port_ + 1));
+  SetNoDelay(peers_[0]);
+  const double mine = rank_;
+  SendAll(peers_[0], &mine, 1);
+}
+
+void Nodes::MeasureRoundTrip() {
+  double longest = 0;
+  for (const int fd : peers_) {
+    double least = kPatience, value = 0;
+    for (int i = 0; i < kPings; ++i) {
+      const double begun = SecondsNow();
+      if (rank_ == 0) {
+        SendAll(fd, &value, 1);
+        ReceiveAll(fd, &value, 1);
+      } else {
+        ReceiveAll(fd, &value, 1);
+        SendAll(fd, &value, 1);
+      }
+      least = std::min(least, SecondsNow() - begun);
+    }
+    longest = std::max(longest, least);
+  }
+  round_trip_ = AllGather({longest})[0];  // node 0's
+}
+
+std::vector<double> Nodes::AllGather(const std::vector<double>& mine) {
+  std::vector<double> all = mine;
+  all.resize(mine.size() * static_cast<size_t>(size_));
+  if (rank_ != 0) {
+    SendAll(peers_[0], mine.data(), mine.size());
+    ReceiveAll(peers_[0], all.data(), all.size());
+    return all;
+  }
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    ReceiveAll(peers_[i], &all[(i + 1) * mine.size()], mine.size());
+  }
+  for (const int fd : peers_) {
+    SendAll(fd, all.data(), all.size());
+  }
+  return all;
+}
+
+void Nodes::Start(double silence) {
+  AllGather({0});  // all are here
+  double moment = SecondsNow() + 0.75 * round_trip_ + kMargin + silence;
+  if (rank_ == 0) {
+    for (const int fd : peers_) {
+      SendAll(fd, &moment, 1);
+    }
+  } else {
+    ReceiveAll(peers_[0], &moment, 1);
+  }
+  SleepUntil(moment);
+}
+
+const char kCallOptionsHelp[] =
+    "  --calls N           later calls, of which the median counts (3)\n"
+    "  --silence SECONDS   also one call after so much silence (0: none)\n"
+    "  --rate RATE         of a link, as 100mbit, 1gbit: adds \"bound\", the time of the bytes "
+    "that\n"
+    "                      a node sends\n"
+    "  --round-trip MS     adds \"round_trips\": (seconds - bound) / MS\n";
+
+bool TakeCallOption(const std::string& name, const std::string& value, CallOptions& options) {
+  const double number = std::atof(value.c_str());
+  if (name == "--calls" && number >= 1) {
+    options.calls = static_cast<int>(number);
+  } else if (name == "--silence" && number >= 0) {
+    options.silence = number;
+  } else if (name == "--rate" && ParseRate(value) > 0) {
+    options.rate = ParseRate(value);
+  } else if (name == "--round-trip" && number >= 0) {
+    options.round_trip = number / 1e3;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void TimeCalls(Nodes& nodes, const CallOptions& options, const Exchange& exchange) {
+  Write(nodes, options, exchange, "first", {TimeOne(nodes, exchange, 0)});
+  std::vector<Taken> later;
+  if (exchange.in_a_row) {
+    later = TimeInARow(nodes, options, exchange);
+  }
+  while (static_cast<int>(later.size()) < options.calls) {
+    later.push_back(TimeOne(nodes, exchange, 0));
+  }
+  Write(nodes, options, exchange, "later", later);
+  if (options.silence > 0) {
+    Write(nodes, options, exchange, "silent", {TimeOne(nodes, exchange, options.silence)});
+  }
+}
+
+}  // namespace entrain

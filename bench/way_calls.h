@@ -1,0 +1,82 @@
+// Common part of the programs that time an exchange between the nodes of cluster.sh (plain-sockets,
+// way-bench, gloo-way): a start that all nodes have in common, and the first call, later calls and
+// a call after silence. Neither uses the connections that are measured. The nodes share one clock,
+// because cluster.sh runs them on one machine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace entrain {
+
+[[noreturn]] void FailCall(const std::string& what);
+// Seconds of the clock that all nodes share.
+double SecondsNow();
+
+// The nodes (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), connected by one tcp connection to node
+// 0 each, at the port above MASTER_PORT. A node that fails ends the process.
+class Nodes {
+ public:
+  Nodes();
+  ~Nodes();
+  Nodes(const Nodes&) = delete;
+  Nodes& operator=(const Nodes&) = delete;
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& address() const { return address_; }  // of node 0
+  int port() const { return port_; }                       // MASTER_PORT
+  // The longest round trip between node 0 and another, in seconds, measured once.
+  double round_trip() const { return round_trip_; }
+
+  // Gives all nodes the values of all nodes, node by node. Collective.
+  std::vector<double> AllGather(const std::vector<double>& mine);
+  // Waits until all nodes are here and a common moment has come, at least `silence` seconds later.
+  // No byte passes between the nodes in these seconds.
+  void Start(double silence);
+
+ private:
+  void Serve();
+  void Connect();
+  void MeasureRoundTrip();
+
+  int rank_ = 0, size_ = 1, port_ = 0;
+  std::string address_;
+  double round_trip_ = 0;
+  std::vector<int> peers_;  // on node 0: of nodes 1, 2, ...; else: of node 0
+};
+
+// Connects to `address`, and tries again while nobody listens there, at most 60 s.
+int ConnectTo(const std::string& address, int port);
+// Listens on `address`.
+int ListenAt(const std::string& address, int port, int backlog);
+
+struct CallOptions {
+  int calls = 3;          // later calls
+  double silence = 0;     // seconds before the last call; 0: no such call
+  double rate = 0;        // bits per second of a link; 0: no bound
+  double round_trip = 0;  // seconds; 0: no count of round trips
+};
+// Takes one of --calls, --silence, --rate and --round-trip. Returns false for another option.
+bool TakeCallOption(const std::string& name, const std::string& value, CallOptions& options);
+extern const char kCallOptionsHelp[];
+
+// What is timed.
+struct Exchange {
+  std::string facts;  // JSON fields that name it: "\"subject\": \"all_reduce\""
+  double sent = 0;    // payload bytes that a node sends; the bound is their time at the rate
+  std::function<void()> prepare = [] {};  // before each call, untimed
+  std::function<void()> call;
+  // If set: the later calls, one right after the other. Returns the seconds of each.
+  std::function<std::vector<double>(int calls)> in_a_row;
+  std::function<void()> finish = [] {};                               // after each call, untimed
+  std::function<std::string()> found = [] { return std::string(); };  // more JSON fields, of node 0
+};
+
+// Times the exchange. Node 0 writes a JSON line for the first call, one for the later calls, and
+// one for the call after silence. "seconds" is the time from the moment when the last node began
+// until the last node had ended; of later calls the median. Collective.
+void TimeCalls(Nodes& nodes, const CallOptions& options, const Exchange& exchange);
+
+}  // namespace entrain
