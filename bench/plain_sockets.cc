@@ -1,5 +1,5 @@
 // plain-sockets: the time of an exchange over plain tcp connections with the kernel's defaults,
-// between two nodes of cluster.sh. --help has the details.
+// between the nodes of cluster.sh. --help has the details.
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
@@ -24,14 +24,19 @@ namespace {
 
 constexpr char kHelp[] =
     "usage: plain-sockets [OPTIONS] BYTES CONNECTIONS\n\n"
-    "Two nodes send each other BYTES at once, over CONNECTIONS tcp connections with the kernel's\n"
-    "defaults. Run it by bench/cluster.sh --nodes 2. A connection that can take more takes the "
-    "next\n"
-    "piece of 64 KiB, so a slow connection does not hold up the others by more than the kernel's\n"
-    "send buffer. Writes JSON lines: the first exchange on fresh connections, later ones "
-    "(median),\n"
-    "and one after silence. The time is from a common start until both nodes have received all\n"
-    "bytes. \"retransmitted\" and \"segments\" are those that node 0 sent in this line's calls\n"
+    "Each two of N nodes send each other 2/N of BYTES at once, over CONNECTIONS tcp connections "
+    "with\n"
+    "the kernel's defaults. So each node sends as much as in an all_reduce of BYTES, but waits "
+    "for\n"
+    "nothing before it sends; two nodes send each other BYTES. Run it by bench/cluster.sh. A\n"
+    "connection that can take more takes the next piece of 64 KiB, so a slow connection does not "
+    "hold\n"
+    "up the others by more than the kernel's send buffer. Writes JSON lines: the first exchange "
+    "on\n"
+    "fresh connections, later ones (median), and one after silence. The time is from a common "
+    "start\n"
+    "until all nodes have received all their bytes, and have given all their own to the kernel.\n"
+    "\"retransmitted\" and \"segments\" are those that node 0 sent in this line's calls\n"
     "(TCP_INFO), \"least_round_trip\" is the kernel's, in seconds.\n\n";
 
 constexpr size_t kPiece = size_t{64} << 10;
@@ -116,66 +121,105 @@ class Connection {
   size_t sent_ = 0, got_ = 0;             // of the pieces, with the offset in front
 };
 
+// What a node sends to a peer begins with another word for each node.
 uint64_t WordAt(size_t at, int rank) {
   return at * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(rank);
 }
 
-class Sockets {
+// The exchange with one other node.
+class Pair {
  public:
-  Sockets(Nodes& nodes, size_t bytes, int count)
-      : bytes_(bytes), rank_(nodes.rank()), mine_(bytes / 8), theirs_(bytes / 8) {
-    const int listener = rank_ == 0 ? ListenAt(nodes.address(), nodes.port(), count) : -1;
-    for (int i = 0; i < count; ++i) {
-      connections_.emplace_back(rank_ == 0 ? accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)
-                                           : ConnectTo(nodes.address(), nodes.port()),
-                                bytes);
-    }
+  Pair(int rank, int peer, size_t bytes)
+      : peer_(peer), bytes_(bytes), mine_(bytes / 8), theirs_(bytes / 8) {
     for (size_t i = 0; i < mine_.size(); ++i) {
-      mine_[i] = WordAt(i, rank_);
+      mine_[i] = WordAt(i, rank);
+    }
+  }
+  void Add(int fd) { connections_.emplace_back(fd, bytes_); }
+  const std::vector<Connection>& connections() const { return connections_; }
+
+  void Prepare() {
+    std::fill(theirs_.begin(), theirs_.end(), 0);
+    next_ = received_ = 0;
+  }
+  // Sends and receives what is possible without waiting. Returns true if all is done. Otherwise
+  // adds what to wait for.
+  bool Move(std::vector<pollfd>& waited) {
+    for (Connection& one : connections_) {
+      received_ += one.Receive(reinterpret_cast<char*>(theirs_.data()));
+      one.Send(reinterpret_cast<const char*>(mine_.data()), &next_);
+    }
+    bool sends = next_ < bytes_;
+    for (const Connection& one : connections_) {
+      const bool more = one.has_piece() || next_ < bytes_;
+      waited.push_back({one.fd(), static_cast<short>(POLLIN | (more ? POLLOUT : 0)), 0});
+      sends = sends || more;
+    }
+    return received_ == bytes_ && !sends;
+  }
+  void Verify() const {
+    for (size_t i = 0; i < theirs_.size(); ++i) {
+      if (theirs_[i] != WordAt(i, peer_)) {
+        FailCall("wrong bytes arrived");
+      }
     }
   }
 
-  void Clear() { std::fill(theirs_.begin(), theirs_.end(), 0); }
+ private:
+  int peer_;
+  size_t bytes_;
+  std::vector<uint64_t> mine_, theirs_;
+  std::vector<Connection> connections_;
+  size_t next_ = 0, received_ = 0;
+};
+
+class Sockets {
+ public:
+  Sockets(Nodes& nodes, size_t bytes, int count) {
+    for (int peer = 0; peer < nodes.size(); ++peer) {
+      pairs_.emplace_back(nodes.rank(), peer, bytes);
+    }
+    Connect(nodes, count);
+    pairs_.erase(pairs_.begin() + nodes.rank());
+  }
+
+  void Prepare() {
+    for (Pair& pair : pairs_) {
+      pair.Prepare();
+    }
+  }
   void Run() {
-    size_t next = 0, received = 0;
-    std::vector<pollfd> waited(connections_.size());
+    std::vector<pollfd> waited;
     while (true) {
-      for (size_t i = 0; i < waited.size(); ++i) {
-        Connection& one = connections_[i];
-        received += one.Receive(reinterpret_cast<char*>(theirs_.data()));
-        one.Send(reinterpret_cast<const char*>(mine_.data()), &next);
+      waited.clear();
+      bool done = true;
+      for (Pair& pair : pairs_) {
+        done = pair.Move(waited) && done;
       }
-      const bool sends =
-          next < bytes_ || std::any_of(connections_.begin(), connections_.end(),
-                                       [](const Connection& c) { return c.has_piece(); });
-      if (received == bytes_ && !sends) {
+      if (done) {
         return;
-      }
-      for (size_t i = 0; i < waited.size(); ++i) {
-        const bool more = connections_[i].has_piece() || next < bytes_;
-        waited[i] = {connections_[i].fd(), static_cast<short>(POLLIN | (more ? POLLOUT : 0)), 0};
       }
       poll(waited.data(), waited.size(), -1);
     }
   }
   void Verify() const {
-    for (size_t i = 0; i < theirs_.size(); ++i) {
-      if (theirs_[i] != WordAt(i, 1 - rank_)) {
-        FailCall("wrong bytes arrived");
-      }
+    for (const Pair& pair : pairs_) {
+      pair.Verify();
     }
   }
   // What TCP_INFO says since the last time.
   std::string Found() {
     uint64_t again = 0, segments = 0;
     uint32_t least_us = UINT32_MAX;
-    for (const Connection& one : connections_) {
-      tcp_info info{};
-      socklen_t length = sizeof(info);
-      getsockopt(one.fd(), IPPROTO_TCP, TCP_INFO, &info, &length);
-      again += info.tcpi_total_retrans;
-      segments += info.tcpi_data_segs_out;
-      least_us = std::min(least_us, info.tcpi_min_rtt);
+    for (const Pair& pair : pairs_) {
+      for (const Connection& one : pair.connections()) {
+        tcp_info info{};
+        socklen_t length = sizeof(info);
+        getsockopt(one.fd(), IPPROTO_TCP, TCP_INFO, &info, &length);
+        again += info.tcpi_total_retrans;
+        segments += info.tcpi_data_segs_out;
+        least_us = std::min(least_us, info.tcpi_min_rtt);
+      }
     }
     char text[128];
     std::snprintf(text, sizeof(text),
@@ -188,10 +232,34 @@ class Sockets {
   }
 
  private:
-  size_t bytes_;
-  int rank_;
-  std::vector<uint64_t> mine_, theirs_;
-  std::vector<Connection> connections_;
+  // A node connects to those below it, and says its number.
+  void Connect(Nodes& nodes, int count) {
+    const std::vector<std::string> addresses = nodes.Addresses();
+    const int rank = nodes.rank(), above = nodes.size() - 1 - rank;
+    const int listener =
+        ListenAt(addresses[static_cast<size_t>(rank)], nodes.port(), std::max(1, above * count));
+    for (int peer = 0; peer < rank; ++peer) {
+      for (int i = 0; i < count; ++i) {
+        const int fd = ConnectTo(addresses[static_cast<size_t>(peer)], nodes.port());
+        if (write(fd, &rank, sizeof(rank)) != sizeof(rank)) {
+          FailCall("the other node has ended");
+        }
+        pairs_[static_cast<size_t>(peer)].Add(fd);
+      }
+    }
+    for (int i = 0; i < above * count; ++i) {
+      const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+      int peer = 0;
+      if (recv(fd, &peer, sizeof(peer), MSG_WAITALL) != sizeof(peer) || peer <= rank ||
+          peer >= nodes.size()) {
+        FailCall("the other node has ended");
+      }
+      pairs_[static_cast<size_t>(peer)].Add(fd);
+    }
+    close(listener);
+  }
+
+  std::vector<Pair> pairs_;
   uint64_t again_ = 0, segments_ = 0;
 };
 
@@ -219,16 +287,16 @@ int Main(int argc, char** argv) {
     Usage(2);
   }
   Nodes nodes;
-  if (nodes.size() != 2) {
-    FailCall("needs two nodes");
-  }
-  Sockets sockets(nodes, static_cast<size_t>(bytes), count);
+  // Of whole words, at least one.
+  const auto all = static_cast<size_t>(nodes.size());
+  const size_t share = std::max<size_t>(8, 2 * static_cast<size_t>(bytes) / all / 8 * 8);
+  Sockets sockets(nodes, share, count);
   Exchange exchange;
   exchange.facts =
       "\"program\": \"plain-sockets\", \"subject\": \"exchange\", \"bytes\": " + words[0] +
       ", \"connections\": " + words[1];
-  exchange.sent = static_cast<double>(bytes);
-  exchange.prepare = [&] { sockets.Clear(); };
+  exchange.sent = static_cast<double>(share * (all - 1));
+  exchange.prepare = [&] { sockets.Prepare(); };
   exchange.call = [&] { sockets.Run(); };
   exchange.finish = [&] { sockets.Verify(); };
   exchange.found = [&] { return sockets.Found(); };

@@ -7,13 +7,14 @@
     bench/wan.py --read build/wan.jsonl                     # the table of an earlier run; measures nothing
 
 A cell is a rate, a round trip, a loss, a number of nodes and of sites. Each cell has a fresh cluster, in which the programs run one after
-the other: way-bench (Entrain), plain-sockets (two nodes only) and gloo-way (where Gloo is installed). Each program makes new connections.
+the other: way-bench (Entrain), plain-sockets and gloo-way (where Gloo is installed). Each program makes new connections.
 PREFIX.jsonl gets all lines of all programs, with the cell; PREFIX.md and stdout get the table.
 
 A time in the table is that of the slowest node. There are three: of the first call on fresh connections, the median of later calls, and of
 a call after silence. The bound is the time of the bytes that a node must send, at the rate. Round trips are (later - bound) / round trip.
-Plain sockets exchange the same number of bytes as an all_reduce of two nodes, both ways at once. An update of ACCO has two exchanges,
-without compute to hide them behind."""
+Plain sockets: each node sends as many bytes as in an
+all_reduce, to all others at once, and waits for nothing before it sends. That is a floor for two nodes. If sites have several nodes, a good
+all_reduce sends less over the long way. An update of ACCO has two exchanges, without compute to hide them behind."""
 import argparse
 import itertools
 import json
@@ -71,8 +72,7 @@ def steps_of(cell, options, folder):
                 layers = [str(options.layers)] if subject == "edit" else []
                 steps.append([bench / "way-bench", *common, subject, str(count), *layers])
     for size in sorted(sizes):
-        if sum(cell["sites"]) == 2:
-            steps += [[bench / "plain-sockets", *common, str(size), count] for count in options.connections.split(",") if count != "0"]
+        steps += [[bench / "plain-sockets", *common, str(size), count] for count in options.connections.split(",") if count != "0"]
         for algorithm in options.gloo:
             meeting = pathlib.Path(tempfile.mkdtemp(dir=folder))
             steps.append([bench / "gloo-way", *common, algorithm, str(size), meeting])
@@ -141,7 +141,8 @@ def cell_key(line):
 
 
 def column_of(line):
-    return {"way-bench": "Entrain", "plain-sockets": f"plain {line.get('connections')}", "gloo-way": "Gloo " + line.get("algorithm", "")}[line["program"]]
+    names = {"way-bench": "Entrain", "plain-sockets": f"plain {line.get('connections')}", "gloo-way": "Gloo " + line.get("algorithm", "")}
+    return names[line["program"]]
 
 
 def table(lines):
@@ -182,7 +183,7 @@ def arguments():
     parser.add_argument("--calls", type=int, help=f"later calls ({FULL['calls']})")
     parser.add_argument("--subjects", default=",".join(SUBJECTS), help="(%(default)s)")
     parser.add_argument("--layers", type=int, default=16, help="of edit (%(default)s)")
-    parser.add_argument("--connections", default="1,4,16", help="of plain-sockets; 0: leaves it out (%(default)s)")
+    parser.add_argument("--connections", default="1,4,16", help="of plain-sockets, between two nodes; 0: leaves it out (%(default)s)")
     parser.add_argument("--gloo", default="ring", help="algorithms of Gloo: ring, bcube; none: leaves Gloo out (%(default)s)")
     for name in ("site-rate", "up", "jitter", "reorder", "congestion"):
         parser.add_argument("--" + name, default="", help="as cluster.sh has it (not set)")

@@ -255,6 +255,22 @@ std::vector<double> Nodes::AllGather(const std::vector<double>& mine) {
   return all;
 }
 
+std::vector<std::string> Nodes::Addresses() {
+  sockaddr_in own = AddressOf(address_, port_);
+  if (rank_ != 0) {
+    socklen_t length = sizeof(own);
+    getsockname(peers_[0], reinterpret_cast<sockaddr*>(&own), &length);
+  }
+  std::vector<std::string> names;
+  for (const double value : AllGather({static_cast<double>(own.sin_addr.s_addr)})) {
+    const in_addr address{static_cast<in_addr_t>(value)};
+    char text[INET_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET, &address, text, sizeof(text));
+    names.emplace_back(text);
+  }
+  return names;
+}
+
 void Nodes::Start(double silence) {
   AllGather({0});  // all are here
   double moment = SecondsNow() + 0.75 * round_trip_ + kMargin + silence;

@@ -27,6 +27,8 @@ class Nodes {
   int size() const { return size_; }
   const std::string& address() const { return address_; }  // of node 0
   int port() const { return port_; }                       // MASTER_PORT
+  // IPv4 addresses of all nodes. Collective.
+  std::vector<std::string> Addresses();
   // The longest round trip between node 0 and another, in seconds, measured once.
   double round_trip() const { return round_trip_; }
 

@@ -26,8 +26,9 @@ class Wan(unittest.TestCase):
             lines = [json.loads(line) for line in prefix.with_suffix(".jsonl").read_text().splitlines()]
             self.assertEqual(prefix.with_suffix(".md").read_text(), done.stdout)
             self.assertEqual(self.call("--read", prefix.with_suffix(".jsonl")).stdout, done.stdout)
-        wanted = {(nodes, "way-bench", subject, None, call) for nodes in (2, 3) for subject in ("all_reduce", "edit", "acco", "zero1") for call in CALLS}
-        wanted |= {(2, "plain-sockets", "exchange", count, call) for count in (1, 4) for call in CALLS}
+        wanted = {(nodes, "way-bench", subject, None, call)
+                  for nodes in (2, 3) for subject in ("all_reduce", "edit", "acco", "zero1") for call in CALLS}
+        wanted |= {(nodes, "plain-sockets", "exchange", count, call) for nodes in (2, 3) for count in (1, 4) for call in CALLS}
         if (BUILD / "bench" / "gloo-way").exists():
             wanted |= {(nodes, "gloo-way", "all_reduce", None, call) for nodes in (2, 3) for call in CALLS}
         found = [(line["nodes"], line["program"], line["subject"], line.get("connections"), line["call"]) for line in lines]
