@@ -78,13 +78,12 @@ void MatchQueue::Recycle(Incoming* incoming) {
 }
 
 void MatchQueue::Release(Incoming* incoming) {
-  if (incoming->by_rts_) {
-    return;
-  }
-  released_ += CostOf(incoming->bytes_);
+  released_ += incoming->cost_;
   if (incoming->counted_) {
-    early_bytes_ -= CostOf(incoming->bytes_);
+    early_bytes_ -= incoming->cost_;
   }
+  incoming->cost_ = 0;
+  incoming->counted_ = false;
 }
 
 int64_t MatchQueue::TakeReleased() {
@@ -120,7 +119,7 @@ void MatchQueue::Keep(Incoming* incoming) {
   if (incoming->by_rts_) {
     ++kept_rts_;
   } else {
-    early_bytes_ += CostOf(incoming->bytes_);
+    early_bytes_ += incoming->cost_;
     incoming->counted_ = true;
     if (incoming->capacity_ < incoming->bytes_) {
       GiveStorage(incoming);
@@ -146,6 +145,33 @@ void MatchQueue::GiveStorage(Incoming* incoming) {
   incoming->capacity_ = large ? kSpareBytes : std::max<int64_t>(incoming->bytes_, 256);
   incoming->storage_ =
       std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(incoming->capacity_));
+}
+
+void MatchQueue::GrowStorage(Incoming* incoming, int64_t bytes) {
+  if (incoming->capacity_ >= bytes) {
+    return;
+  }
+  const int64_t capacity =
+      std::min(incoming->bytes_, std::max({bytes, 2 * incoming->capacity_, kSpareBytes}));
+  auto larger = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(capacity));
+  Copy(larger.get(), incoming->storage_.get(), static_cast<size_t>(incoming->begun_));
+  incoming->storage_ = std::move(larger);
+  incoming->capacity_ = capacity;
+  incoming->target_ = incoming->storage_.get();
+}
+
+absl::Status MatchQueue::Ahead(Incoming* incoming, int64_t bytes) {
+  if (!incoming->unclaimed()) {
+    released_ += CostOf(bytes);
+    return absl::OkStatus();
+  }
+  ENTRAIN_RETURN_IF_ERROR(Reserve(bytes));
+  incoming->counted_ = true;
+  incoming->cost_ += CostOf(bytes);
+  early_bytes_ += CostOf(bytes);
+  GrowStorage(incoming, incoming->begun_ + bytes);
+  incoming->target_ = incoming->storage_.get();
+  return absl::OkStatus();
 }
 
 MatchQueue::Match MatchQueue::TakePosted(const Envelope& envelope, int64_t bytes, Posted* taken) {
@@ -194,13 +220,16 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
   Unline(line);
   if (incoming->by_rts_) {
     --kept_rts_;
-    Hold(incoming);
+    if (!incoming->held_) {
+      Hold(incoming);
+    }
   }
   const auto expected = static_cast<int64_t>(into.size());
   if (envelope.descriptor != incoming->envelope_.descriptor || expected != incoming->bytes_) {
     completions_->Add(done,
                       MismatchError(envelope, expected, incoming->envelope_, incoming->bytes_), 0);
     incoming->dropped_ = true;
+    Release(incoming);
   } else {
     Claim(incoming, {envelope, into, done, hint, nullptr});
   }
@@ -248,13 +277,18 @@ Incoming* MatchQueue::Unline(Line* line) {
 // Gives an early message to its receive. Copies the bytes that have arrived. The rest of the
 // message will go straight into the receive's buffer.
 void MatchQueue::Claim(Incoming* incoming, const Posted& receive) {
-  // If the message comes in parts, any of its bytes may have arrived.
-  const int64_t there = incoming->begun_ > 0 ? incoming->bytes_ : incoming->received_;
+  // If the message comes in parts, any byte of the parts that have begun may have arrived.
+  const int64_t there = std::max(incoming->begun_, incoming->received_);
   Copy(receive.into.data(), incoming->target_, static_cast<size_t>(there));
   incoming->target_ = receive.into.data();
   if (!incoming->by_rts_ && !incoming->held_) {
     completions_->Add(receive.done, absl::OkStatus(), incoming->bytes_);
     return;
+  }
+  if (incoming->by_rts_ && incoming->counted_) {  // data that went ahead has left early memory
+    Release(incoming);
+    incoming->storage_ = nullptr;
+    incoming->capacity_ = 0;
   }
   incoming->claimed_ = true;
   incoming->done_ = receive.done;
@@ -275,6 +309,7 @@ absl::Status MatchQueue::Deliver(const Envelope& envelope, ConstBytes payload) {
   }
   ENTRAIN_RETURN_IF_ERROR(Reserve(bytes));
   Incoming* incoming = NewIncoming(envelope, bytes);
+  incoming->cost_ = CostOf(bytes);
   Keep(incoming);
   Copy(incoming->target_, payload.data(), payload.size());
   incoming->received_ = bytes;
@@ -290,6 +325,7 @@ absl::StatusOr<Incoming*> MatchQueue::Begin(const Envelope& envelope, int64_t by
     ENTRAIN_RETURN_IF_ERROR(Reserve(bytes));
   }
   Incoming* incoming = NewIncoming(envelope, bytes);
+  incoming->cost_ = CostOf(bytes);
   Hold(incoming);
   if (match == Match::kTaken) {
     Claim(incoming, taken);
@@ -303,7 +339,7 @@ absl::StatusOr<Incoming*> MatchQueue::Begin(const Envelope& envelope, int64_t by
 }
 
 absl::StatusOr<Incoming*> MatchQueue::OnRts(const Envelope& envelope, int64_t bytes,
-                                            uint64_t handle) {
+                                            uint64_t handle, bool ahead) {
   Posted taken;
   const Match match = TakePosted(envelope, bytes, &taken);
   const bool early = match == Match::kNone && events_->Accepts(envelope.tag.context());
@@ -316,8 +352,11 @@ absl::StatusOr<Incoming*> MatchQueue::OnRts(const Envelope& envelope, int64_t by
   incoming->handle_ = handle;
   if (early) {
     Keep(incoming);
+    if (ahead) {
+      Hold(incoming);
+    }
     events_->OnEarly(*endpoint_, envelope);
-    return nullptr;
+    return ahead ? incoming : nullptr;
   }
   Hold(incoming);
   if (match == Match::kTaken) {
@@ -336,6 +375,9 @@ bool MatchQueue::Advance(Incoming* incoming, int64_t bytes) {
   if (incoming->claimed_) {
     completions_->Add(incoming->done_, absl::OkStatus(), incoming->bytes_);
     incoming->claimed_ = false;
+  } else if (incoming->unclaimed()) {  // from now on it is like an eager message
+    incoming->by_rts_ = false;
+    --kept_rts_;
   }
   EndHold(incoming);
   return true;
@@ -371,6 +413,11 @@ bool MatchQueue::Withdraw(Tag tag, uint64_t handle, const absl::Status& why) {
   return false;
 }
 
+void MatchQueue::Withdraw(Incoming* incoming, const absl::Status& why) {
+  incoming->withdrawn_ = why;
+  EndHold(incoming);
+}
+
 void MatchQueue::FailPosted(Line* line, const absl::Status& why) {
   while (Posted* posted = line->first_posted) {
     line->first_posted = posted->next;
@@ -388,6 +435,7 @@ void MatchQueue::ForgetEarly(Line* line, std::vector<uint64_t>* refused) {
     incoming->dropped_ = true;
     if (incoming->by_rts_) {
       --kept_rts_;
+      Release(incoming);
       if (refused != nullptr && incoming->withdrawn_.ok()) {
         refused->push_back(incoming->handle_);
       }

@@ -16,7 +16,8 @@
 //   Begin      the header has arrived. The payload follows in pieces, and the transport writes each
 //              piece to Incoming::writable()
 //   OnRts      the message waits at the sender until the transport asks for it. `handle` is the
-//              transport's number for the message
+//              transport's number for the message. If the sender may send data before that, the
+//              transport holds the message from the beginning, and calls Ahead for such data
 //
 // Begin and OnRts return an Incoming. The transport reports progress by Advance. It ends a message
 // before its last byte by Fail or Abandon.
@@ -80,6 +81,8 @@ class Incoming {
   // Returns true if the message is not wanted any more (revoked or mismatched). The transport then
   // reads and discards the rest of the message and calls Advance, or it calls Abandon.
   bool dropped() const { return dropped_; }
+  // Returns true if the message was sent by RTS and no receive has claimed it yet.
+  bool unclaimed() const { return by_rts_ && in_line_; }
   // Returns the loan of the receive if the receive accepts a loan of the sender's memory; otherwise
   // null.
   Loan* loan() const { return hint_.loan; }
@@ -111,11 +114,12 @@ class Incoming {
   int64_t capacity_ = 0;    // capacity of storage_
   size_t held_at_ = 0;      // index of this object in MatchQueue::held_
   absl::Status withdrawn_;  // reason why the sender withdrew the message
-  bool by_rts_ = false;     // false: sent eagerly; the message then has a cost (CostOf)
+  int64_t cost_ = 0;        // credit to return to the sender when the message is released
+  bool by_rts_ = false;     // sent by RTS, and not complete
   bool in_line_ = false;    // in its tag's Line: early and not claimed
   bool held_ = false;       // the transport holds the message
   bool claimed_ = false;    // a receive has claimed it, and its last byte has not arrived
-  bool counted_ = false;    // early_bytes includes its cost
+  bool counted_ = false;    // early_bytes includes cost_
   bool dropped_ = false;
 };
 
@@ -164,8 +168,15 @@ class MatchQueue {
   // Never returns null. The transport holds the message until it is complete.
   absl::StatusOr<Incoming*> Begin(const Envelope& envelope, int64_t bytes);
   // Returns null if the queue keeps the message. A later Post then returns it. Otherwise returns
-  // the message, with the same meaning as the result of Post.
-  absl::StatusOr<Incoming*> OnRts(const Envelope& envelope, int64_t bytes, uint64_t handle);
+  // the message, with the same meaning as the result of Post. With `ahead`, returns also a message
+  // that the queue keeps: its unclaimed() is true, and the transport holds it.
+  absl::StatusOr<Incoming*> OnRts(const Envelope& envelope, int64_t bytes, uint64_t handle,
+                                  bool ahead = false);
+  // Must be called when `bytes` more bytes come of a message that was sent by RTS, and the sender
+  // had not been asked for them, so that they cost credit. The transport must hold the message.
+  absl::Status Ahead(Incoming* incoming, int64_t bytes);
+  // Raises the limit of the cost of eager messages and data.
+  void Lend(int64_t bytes) { early_limit_ += bytes; }
 
   // Must be called when the transport has written `bytes` more bytes to writable(), or has read and
   // discarded them. Returns true if the message is complete. The transport must then not use
@@ -181,6 +192,8 @@ class MatchQueue {
   // message's context. Returns true if the queue keeps the message. A receive that claims the
   // message later fails with `why`. The transport must not use the message any more.
   bool Withdraw(Tag tag, uint64_t handle, const absl::Status& why);
+  // Does the same for an unclaimed message that the transport holds.
+  void Withdraw(Incoming* incoming, const absl::Status& why);
 
   // Fails the receives of this context with `why`, and removes its early messages. Marks as dropped
   // its messages that the transport holds. Appends the handles of its kept RTS to `refused`, so
@@ -233,6 +246,8 @@ class MatchQueue {
   // payload.
   void Keep(Incoming* incoming);
   void GiveStorage(Incoming* incoming);
+  // Enlarges the memory of a kept message to at least `bytes` bytes.
+  void GrowStorage(Incoming* incoming, int64_t bytes);
   // Removes the first kept message from its tag's Line and returns it.
   Incoming* Unline(Line* line);
   void Claim(Incoming* incoming, const Posted& receive);
@@ -245,7 +260,7 @@ class MatchQueue {
   Endpoint* const endpoint_;
   Events* const events_;
   CompletionList* const completions_;
-  const int64_t early_limit_;
+  int64_t early_limit_;
 
   TagTable<Line> lines_;
   NodePool<Posted, &Posted::next> posted_pool_;

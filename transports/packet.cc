@@ -32,6 +32,8 @@ constexpr Rule kRules[] = {
     {PacketType::kStands, kTcpOnly, 0},
     {PacketType::kHello, kUcxOnly, kPayload},
     {PacketType::kProof, kUcxOnly, kPayload},
+    {PacketType::kAhead, kTcpOnly, kPayload},
+    {PacketType::kLend, kTcpOnly, 0},
 };
 
 const Rule* Find(PacketType type, PacketUser user) {

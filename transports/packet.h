@@ -26,9 +26,12 @@
 //   CREDIT    -                0                     -     -
 //   CLOSE     -                of the payload        -     the reason, up to 4 KiB; the last packet
 //   WANT      -                0                  number  -  tcp: streams wanted, maybe 0
-//   STANDS    -                0                  number  -  tcp: sender reads stream 0, 1, ...
+//   STANDS    the stream's id  0                  number  -  tcp: sender reads stream 0, 1, ...
 //   HELLO     -                of the payload        -     ucx: a card and the handshake's hello
 //   PROOF     -                of the payload        -     ucx: the handshake's proof
+//   AHEAD     -                of the payload       yes    tcp: the next bytes of a message whose CTS has
+//                                                          not come; costs credit as EAGER does
+//   LEND      -                0                  number  tcp: so many more bytes of credit
 //
 // In every type, `credit` is the credit that this packet returns. It is the cost of eager messages
 // that the packet's sender has received and does not keep as early messages any more
@@ -62,11 +65,13 @@ enum class PacketType : uint8_t {
   kStands = 11,
   kHello = 12,
   kProof = 13,
+  kAhead = 14,
+  kLend = 15,
 };
 
 struct PacketHeader {
   PacketType type = PacketType::kCredit;
-  uint8_t version = 2;
+  uint8_t version = 3;
   uint16_t streams = 0;
   uint32_t credit = 0;
   uint64_t tag = 0;
@@ -76,7 +81,7 @@ struct PacketHeader {
 };
 static_assert(sizeof(PacketHeader) == 48, "the layout on the wire");
 
-constexpr uint8_t kPacketVersion = 2;
+constexpr uint8_t kPacketVersion = 3;
 
 // The two transports that send packets. Their packets differ in a few types and in the largest
 // payload.
@@ -85,7 +90,7 @@ enum class PacketUser : uint8_t { kTcp = 1, kUcx = 2 };
 // Returns UNAVAILABLE: "the peer broke the protocol: `what`".
 absl::Status BreachOfProtocol(absl::string_view what);
 // Checks type, version and `bytes` against the table. `most` is the largest payload of EAGER, DATA,
-// HELLO and PROOF.
+// AHEAD, HELLO and PROOF.
 absl::Status CheckPacket(const PacketHeader& header, PacketUser user, int64_t most);
 // Returns true if the field `bytes` of this type is the length of the packet's payload. Only RTS
 // has another meaning.

@@ -20,15 +20,23 @@ void RendezvousReceiver::Post(const Envelope& envelope, Bytes into, Completion* 
   ReturnCredit();
 }
 
-// If the message is dropped, refuses it. Otherwise its receive is posted, and this function sends
-// CTS.
+// If the message is dropped, refuses it. If its receive is posted, sends CTS. `incoming` is a
+// message that was sent by RTS.
 void RendezvousReceiver::Answer(Incoming* incoming) {
-  if (incoming->dropped()) {
-    answers_->Refuse(incoming->handle());
+  const uint64_t message = incoming->handle();
+  if (incoming->dropped() && !lent_) {
     matching_.Abandon(incoming);
-  } else {
-    cleared_.push_back(incoming);
-    answers_->ClearToSend(incoming->handle());
+    answers_->Refuse(message);
+    return;
+  }
+  if (Find(message) == nullptr) {
+    open_.push_back(incoming);
+  }
+  if (incoming->dropped()) {
+    answers_->Refuse(message);
+  } else if (!incoming->unclaimed() &&
+             (incoming->begun() < incoming->bytes() || incoming->bytes() == 0)) {
+    answers_->ClearToSend(message);
   }
 }
 
@@ -44,14 +52,14 @@ void RendezvousReceiver::Revoke(Context mine, const absl::Status& why) {
 void RendezvousReceiver::FailAll(const absl::Status& why) {
   failed_ = true;
   matching_.FailAll(why);
-  cleared_.clear();
+  open_.clear();
 }
 
 absl::Status RendezvousReceiver::OnRts(const Envelope& envelope, int64_t bytes, uint64_t message) {
   if (message == 0) {
     return BreachOfProtocol("RTS without a number");
   }
-  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, matching_.OnRts(envelope, bytes, message));
+  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, matching_.OnRts(envelope, bytes, message, lent_));
   if (incoming != nullptr && !failed_) {
     Answer(incoming);
   }
@@ -70,6 +78,8 @@ absl::Status RendezvousReceiver::OnPacket(const PacketHeader& header, Rendezvous
       return sender->OnCts(header.message);
     case PacketType::kRefuse:
       return sender->OnRefuse(header.message);
+    case PacketType::kLend:
+      return sender->OnLend(header.message);
     case PacketType::kCredit:
       return absl::OkStatus();
     default:
@@ -82,7 +92,11 @@ void RendezvousReceiver::OnWithdraw(Tag tag, uint64_t message) {
   const absl::Status why = absl::AbortedError("the sender revoked its communicator");
   if (Incoming* incoming = Find(message)) {
     Forget(incoming);
-    matching_.Fail(incoming, why);
+    if (incoming->unclaimed()) {
+      matching_.Withdraw(incoming, why);
+    } else {
+      matching_.Fail(incoming, why);
+    }
   } else {
     matching_.Withdraw(tag, message, why);
   }
@@ -90,9 +104,25 @@ void RendezvousReceiver::OnWithdraw(Tag tag, uint64_t message) {
 
 absl::StatusOr<PayloadPart> RendezvousReceiver::OnData(uint64_t message, int64_t bytes) {
   Incoming* const incoming = Find(message);
-  if (incoming == nullptr) {
+  if (incoming == nullptr || incoming->unclaimed()) {
     return BreachOfProtocol("data of a message that was not cleared");
   }
+  return Part(incoming, bytes);
+}
+
+absl::StatusOr<PayloadPart> RendezvousReceiver::OnAhead(uint64_t message, int64_t bytes) {
+  Incoming* const incoming = lent_ ? Find(message) : nullptr;
+  if (incoming == nullptr) {
+    return BreachOfProtocol("data that went ahead without an RTS, or without lent credit");
+  }
+  // Part would return an error for other numbers of bytes.
+  if (bytes <= incoming->bytes() - incoming->begun()) {
+    ENTRAIN_RETURN_IF_ERROR(matching_.Ahead(incoming, bytes));
+  }
+  return Part(incoming, bytes);
+}
+
+absl::StatusOr<PayloadPart> RendezvousReceiver::Part(Incoming* incoming, int64_t bytes) {
   const int64_t at = incoming->begun();
   if (bytes > incoming->bytes() - at || (bytes == 0 && incoming->bytes() > 0)) {
     return BreachOfProtocol(absl::StrCat(bytes, " bytes of a message of which ",
@@ -116,14 +146,14 @@ void RendezvousReceiver::ReturnCredit() {
 }
 
 Incoming* RendezvousReceiver::Find(uint64_t message) const {
-  const auto found = std::find_if(cleared_.begin(), cleared_.end(), [&](const Incoming* incoming) {
+  const auto found = std::find_if(open_.begin(), open_.end(), [&](const Incoming* incoming) {
     return incoming->handle() == message;
   });
-  return found == cleared_.end() ? nullptr : *found;
+  return found == open_.end() ? nullptr : *found;
 }
 
 void RendezvousReceiver::Forget(Incoming* incoming) {
-  cleared_.erase(std::find(cleared_.begin(), cleared_.end(), incoming));
+  open_.erase(std::find(open_.begin(), open_.end(), incoming));
 }
 
 }  // namespace entrain

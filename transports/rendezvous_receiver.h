@@ -6,6 +6,10 @@
 //   RTS --(its receive is posted)--> CTS sent --DATA, ...--> done
 //     \--(no receive may take it)--> refused
 //
+// After Lend, data may come behind its RTS at once (AHEAD). The queue keeps it until its receive is
+// posted. What comes of a refused message is discarded, until the peer withdraws the message or
+// all its bytes have come.
+//
 // Thread safety: none; only the driver calls.
 #pragma once
 
@@ -54,6 +58,12 @@ class RendezvousReceiver {
   void FailAll(const absl::Status& why);
   // Returns true after FailAll. An event during a call of this object may have caused FailAll.
   bool failed() const { return failed_; }
+  // Raises the limit of what the peer may send before it is asked for. The transport must then send
+  // LEND.
+  void Lend(int64_t bytes) {
+    lent_ = true;
+    matching_.Lend(bytes);
+  }
 
   // ---- Functions for the peer's packets. `message` is the peer's number of a message. An error
   // means that the peer broke the protocol.
@@ -65,6 +75,8 @@ class RendezvousReceiver {
   absl::Status OnPacket(const PacketHeader& header, RendezvousSender* sender);
   // Returns where the next `bytes` bytes of the message must be written.
   absl::StatusOr<PayloadPart> OnData(uint64_t message, int64_t bytes);
+  // Does the same for data that the peer has sent before it was asked for it.
+  absl::StatusOr<PayloadPart> OnAhead(uint64_t message, int64_t bytes);
   // Calls MatchQueue::Advance for a message whose CTS was sent, or for a message that
   // MatchQueue::Begin returned.
   void Advance(Incoming* incoming, int64_t bytes);
@@ -77,13 +89,17 @@ class RendezvousReceiver {
 
  private:
   void Answer(Incoming* incoming);
+  absl::StatusOr<PayloadPart> Part(Incoming* incoming, int64_t bytes);
   Incoming* Find(uint64_t message) const;
   void Forget(Incoming* incoming);
 
   Answers* const answers_;
   MatchQueue matching_;
   bool failed_ = false;
-  std::vector<Incoming*> cleared_;
+  bool lent_ = false;
+  // The messages sent by RTS of which data may come: those whose CTS was sent and, after Lend, all
+  // others.
+  std::vector<Incoming*> open_;
   std::vector<uint64_t> refused_;  // reused by Revoke
 };
 

@@ -1,6 +1,8 @@
 #include "transports/rendezvous_sender.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -33,11 +35,11 @@ void RendezvousSender::Free(Outgoing* send) {
 }
 
 Outgoing* RendezvousSender::Next() {
-  for (std::deque<Outgoing*>* queue : {&waiting_, &cleared_}) {
+  for (std::deque<Outgoing*>* queue : {&waiting_, &cleared_, &ahead_}) {
     while (!queue->empty()) {
       Outgoing* const send = queue->front();
       if (send->state != State::kDead) {
-        return send;
+        return queue == &ahead_ && !MayGoAhead(*send) ? nullptr : send;
       }
       queue->pop_front();
       Free(send);
@@ -47,13 +49,24 @@ Outgoing* RendezvousSender::Next() {
 }
 
 void RendezvousSender::Dequeue(Outgoing* send) {
-  (!waiting_.empty() && waiting_.front() == send ? waiting_ : cleared_).pop_front();
+  for (std::deque<Outgoing*>* queue : {&waiting_, &cleared_, &ahead_}) {
+    if (!queue->empty() && queue->front() == send) {
+      queue->pop_front();
+      break;
+    }
+  }
   send->queued = false;
 }
 
 void RendezvousSender::RtsSent(Outgoing* send) {
-  send->state = State::kRtsSent;
   ++rts_sent_;
+  if (limit_ == kEarlyCredit) {
+    send->state = State::kRtsSent;
+    return;
+  }
+  send->state = State::kAhead;
+  send->queued = true;
+  ahead_.push_back(send);
 }
 
 Outgoing* RendezvousSender::Find(uint64_t message) {
@@ -67,6 +80,7 @@ Outgoing* RendezvousSender::Find(uint64_t message) {
 }
 
 void RendezvousSender::Complete(Outgoing* send) {
+  rts_sent_ -= send->state == State::kAhead ? 1 : 0;
   completions_->Add(send->done, absl::OkStatus(), send->bytes);
   Free(send);
 }
@@ -92,10 +106,17 @@ absl::Status RendezvousSender::OnCts(uint64_t message) {
     return absl::OkStatus();  // the message was revoked meanwhile; a WITHDRAW is on its way to the
                               // peer
   }
-  if (send->state != State::kRtsSent) {
+  if (send->state != State::kRtsSent && send->state != State::kAhead) {
     return BreachOfProtocol("CTS for a message without RTS");
   }
   --rts_sent_;
+  if (send->state == State::kAhead && !send->queued) {  // the transport has all its bytes
+    send->state = State::kCleared;
+    return absl::OkStatus();
+  }
+  if (send->queued) {
+    ahead_.erase(std::find(ahead_.begin(), ahead_.end(), send));
+  }
   send->state = State::kCleared;
   send->queued = true;
   cleared_.push_back(send);
@@ -107,12 +128,41 @@ absl::Status RendezvousSender::OnRefuse(uint64_t message) {
   if (send == nullptr) {
     return absl::OkStatus();
   }
+  if (send->state == State::kRefused) {
+    return absl::OkStatus();
+  }
+  if (send->state == State::kAhead) {
+    if (std::exchange(send->queued, false)) {
+      ahead_.erase(std::find(ahead_.begin(), ahead_.end(), send));
+    }
+    --rts_sent_;
+    send->state = State::kRefused;
+    refused_.push_back(send);
+    return absl::OkStatus();
+  }
   if (send->state != State::kRtsSent) {
     return BreachOfProtocol("a refusal of a message without RTS");
   }
   --rts_sent_;
   Complete(send);  // the buffer is free; the receive's completion reports what became of the
                    // message
+  return absl::OkStatus();
+}
+
+Outgoing* RendezvousSender::TakeRefused() {
+  if (refused_.empty()) {
+    return nullptr;
+  }
+  Outgoing* const send = refused_.front();
+  refused_.pop_front();
+  return send;
+}
+
+absl::Status RendezvousSender::OnLend(uint64_t bytes) {
+  if (bytes == 0 || bytes > static_cast<uint64_t>(kEarlyCredit + kMostLent - limit_)) {
+    return BreachOfProtocol(absl::StrCat(bytes, " bytes of credit lent, after ", limit_));
+  }
+  limit_ += static_cast<int64_t>(bytes);
   return absl::OkStatus();
 }
 
@@ -125,13 +175,16 @@ bool RendezvousSender::TakeCredit(int64_t bytes) {
 }
 
 uint32_t RendezvousSender::SayCredit() {
-  const int64_t said = std::min(credit_to_return_, kEarlyCredit);
+  const int64_t said = std::min<int64_t>(credit_to_return_, std::numeric_limits<uint32_t>::max());
   credit_to_return_ -= said;
   return static_cast<uint32_t>(said);
 }
 
 void RendezvousSender::Fail(Outgoing* send, const absl::Status& why) {
-  rts_sent_ -= send->state == State::kRtsSent ? 1 : 0;
+  rts_sent_ -= send->state == State::kRtsSent || send->state == State::kAhead ? 1 : 0;
+  if (send->state == State::kRefused) {
+    refused_.erase(std::find(refused_.begin(), refused_.end(), send));
+  }
   completions_->Add(send->done, why, 0);
   if (send->queued) {
     send->state = State::kDead;
@@ -143,6 +196,8 @@ void RendezvousSender::Fail(Outgoing* send, const absl::Status& why) {
 void RendezvousSender::Clear() {
   waiting_.clear();
   cleared_.clear();
+  ahead_.clear();
+  refused_.clear();
 }
 
 }  // namespace entrain

@@ -12,7 +12,8 @@
 //     tags may arrive in any order.
 //   2 A message is *early* if its receive is not posted. Any number of early messages never delays
 //     messages of other tags or control messages. The receiver keeps small early messages in
-//     bounded memory. Other early messages wait at the sender.
+//     bounded memory. Other early messages wait at the sender. (On a long path of tcp, the receiver
+//     lends more memory, and also keeps the beginning of large messages.)
 //   3 A completion runs exactly once, and only inside Poll, never inside the Post, Revoke or Close
 //     that caused it. This rule also holds after Close, and for messages of 0 bytes.
 //   4 After its first failure an endpoint fails every transfer; it never recovers. Poll calls
@@ -245,6 +246,8 @@ struct TransportConfig {
   const Clock* clock = &Clock::Real();
   // If a connection is not complete after this time, the path is lost.
   int64_t connect_timeout_ns = 60 * kSecond;
+  // tcp treats each path as if its round trip were at least this long. For tests of long paths.
+  int64_t least_round_trip_ns = 0;
   // The memory of this process that peers may map. Only for transports that can pass file
   // descriptors. May be null.
   std::shared_ptr<const SharedRegions> regions;

@@ -24,7 +24,7 @@ namespace entrain {
 namespace {
 
 constexpr absl::string_view kMagic = "ENTRAIN1";
-constexpr uint16_t kVersionLow = 5, kVersionHigh = 5;
+constexpr uint16_t kVersionLow = 6, kVersionHigh = 6;
 constexpr uint16_t kKeyInUse = 1, kWantsTls = 2, kHasCertificates = 4, kWantsChecksums = 8;
 constexpr absl::string_view kSalt = "entrain handshake 3";
 constexpr size_t kPeerIdAt = 16, kPeerIdBytes = 16;

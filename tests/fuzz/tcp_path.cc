@@ -50,7 +50,9 @@ class Path final : public TcpShared {
                        .address = Address(),
                        .dials = (settings & 1) != 0,
                        .connect_by = Deadline::Never()},
-            PathSettings{.streams = (settings & 2) != 0 ? 3 : 0, .keep_alive = {}})) {
+            PathSettings{.streams = (settings & 2) != 0 ? 3 : 0,
+                         .keep_alive = {},
+                         .least_round_trip_ns = (settings & 4) != 0 ? 20 * kMillisecond : 0})) {
     Pair first = Connect(), line = Connect();
     first_ = std::move(first.peers);
     line_ = std::move(line.peers);
@@ -113,11 +115,13 @@ class Path final : public TcpShared {
       case kAddStream: {
         if (streams_.size() < 4 && endpoint_->connected()) {
           Pair stream = Connect();
-          if (dialling_) {
-            dialling_ = false;
-            endpoint_->OnStreamDialled(Channel(std::move(stream.ours)));
+          ConnectionId id{};
+          id[0] = in.Byte() % 8;  // the input may name it in STANDS
+          if (dialling_ > 0) {
+            --dialling_;
+            endpoint_->OnStreamDialled(Channel(std::move(stream.ours)), id);
           } else {
-            endpoint_->OnStreamAccepted(Channel(std::move(stream.ours)));
+            endpoint_->OnStreamAccepted(Channel(std::move(stream.ours)), id);
           }
           streams_.push_back(std::move(stream.peers));
         }
@@ -137,8 +141,10 @@ class Path final : public TcpShared {
  private:
   // TcpShared
   void OnConnected(TcpEndpoint*, PathSockets) override {}
-  bool OnFurther(const PeerId&, const ConnectionId&, Channel*) override { return false; }
-  void DialStream(TcpEndpoint*) override { dialling_ = true; }
+  bool OnFurther(const PeerId&, const ConnectionId&, const ConnectionId&, Channel*) override {
+    return false;
+  }
+  void DialStream(TcpEndpoint*) override { ++dialling_; }
   void OnWatched(TcpEndpoint*, int) override {}
   void OnUnwatched(int) override {}
   void OnClosedEarly(TcpEndpoint*, const absl::Status&) override {}
@@ -227,7 +233,7 @@ class Path final : public TcpShared {
   std::unique_ptr<TcpEndpoint> endpoint_;
   Fd first_, line_;  // the peer's ends
   std::vector<Fd> streams_;
-  bool dialling_ = false;
+  int dialling_ = 0;
   std::string heard_;
   std::vector<uint64_t> known_;
 };

@@ -85,7 +85,8 @@ inline Envelope Message(uint32_t user_tag, Context context = kContext, int64_t c
 
 // Returns the transports over which the suite runs: those of the registry that are available. tcp
 // also runs with further connections as "tcp_streams", with checksums as "tcp_crc", and with TLS by
-// a key and by certificates as "tcp_tls", "tcp_tls_streams" and "tcp_certificates". ucx runs as
+// a key and by certificates as "tcp_tls", "tcp_tls_streams" and "tcp_certificates". "tcp_far" and
+// "tcp_tls_far" treat the path as a long one. ucx runs as
 // "ucx_tcp" and "ucx_sm", depending on UCX's transport. Each transport without TLS also runs behind
 // an emulated link as "fault_NAME".
 std::vector<std::string> EveryTransport();
@@ -95,6 +96,7 @@ std::vector<std::string> EveryTransportOfProcesses();
 inline std::string Beneath(absl::string_view name) {
   absl::ConsumePrefix(&name, "fault_");
   absl::ConsumeSuffix(&name, "_streams");
+  absl::ConsumeSuffix(&name, "_far");
   absl::ConsumeSuffix(&name, "_crc");
   absl::ConsumeSuffix(&name, "_tls");
   absl::ConsumeSuffix(&name, "_certificates");

@@ -137,6 +137,87 @@ TEST_F(MatchQueueTest, RtsAreGivenToTheReceiveInOrderWithEagerOnes) {
   EXPECT_EQ(in1, "long");
 }
 
+// Data that comes ahead of its receive: some bytes before the receive is posted, some after.
+TEST_F(MatchQueueTest, DataThatWentAheadIsKeptUntilItsReceiveIsPosted) {
+  Incoming* const incoming = queue.OnRts(Message(1), 4, 7, /*ahead=*/true).value();
+  ASSERT_NE(incoming, nullptr);
+  EXPECT_TRUE(incoming->unclaimed());
+  EXPECT_EQ(early, 1);
+  ASSERT_TRUE(queue.Ahead(incoming, 3).ok());
+  incoming->Begin(3);
+  EXPECT_EQ(queue.early_bytes(), MatchQueue::CostOf(3));
+  EXPECT_FALSE(Write(incoming, "ab"));
+  Receive receive;
+  std::string in(4, '-');
+  EXPECT_EQ(queue.Post(Message(1), Of(in), &receive), incoming);
+  EXPECT_FALSE(incoming->unclaimed());
+  EXPECT_EQ(in.substr(0, 2), "ab");
+  EXPECT_EQ(queue.early_bytes(), 0);
+  EXPECT_EQ(queue.TakeReleased(), MatchQueue::CostOf(3));
+  EXPECT_FALSE(Write(incoming, "c"));
+  ASSERT_TRUE(queue.Ahead(incoming, 1).ok());  // sent before the CTS had arrived
+  incoming->Begin(1);
+  EXPECT_EQ(queue.TakeReleased(), MatchQueue::CostOf(1));
+  EXPECT_TRUE(Write(incoming, "d"));
+  EXPECT_EQ(completions.Run(), 1);
+  EXPECT_TRUE(receive.status.ok());
+  EXPECT_EQ(in, "abcd");
+  EXPECT_EQ(queue.TakeReleased(), 0);
+}
+
+TEST_F(MatchQueueTest, AMessageThatWentAheadWholeIsLikeAnEagerOne) {
+  Incoming* const incoming = queue.OnRts(Message(1), 4, 7, /*ahead=*/true).value();
+  for (const char* const part : {"ab", "cd"}) {
+    ASSERT_TRUE(queue.Ahead(incoming, 2).ok());
+    incoming->Begin(2);
+    Write(incoming, part);
+  }
+  EXPECT_EQ(queue.early_bytes(), 2 * MatchQueue::CostOf(2));
+  queue.FailAll(absl::UnavailableError("the peer has ended"));
+  Receive receive;
+  std::string in(4, '-');
+  EXPECT_EQ(queue.Post(Message(1), Of(in), &receive), nullptr);
+  EXPECT_EQ(completions.Run(), 1);
+  EXPECT_TRUE(receive.status.ok()) << receive.status;
+  EXPECT_EQ(in, "abcd");
+  EXPECT_EQ(queue.early_bytes(), 0);
+  EXPECT_EQ(queue.TakeReleased(), 2 * MatchQueue::CostOf(2));
+}
+
+TEST_F(MatchQueueTest, WhatWentAheadCountsAgainstTheLimitAndIsReturnedByARevocation) {
+  Incoming* const incoming = queue.OnRts(Message(1), 30000, 7, /*ahead=*/true).value();
+  ASSERT_TRUE(queue.Ahead(incoming, 9000).ok());
+  incoming->Begin(9000);
+  EXPECT_FALSE(queue.Ahead(incoming, 9000).ok());
+  queue.Lend(9000);
+  ASSERT_TRUE(queue.Ahead(incoming, 9000).ok());
+  incoming->Begin(9000);
+  std::vector<uint64_t> refused;
+  queue.Revoke(1, absl::AbortedError("revoked"), &refused);
+  EXPECT_EQ(refused, std::vector<uint64_t>{7});
+  EXPECT_TRUE(incoming->dropped());
+  EXPECT_EQ(queue.early_bytes(), 0);
+  EXPECT_EQ(queue.TakeReleased(), 2 * MatchQueue::CostOf(9000));
+  ASSERT_TRUE(queue.Ahead(incoming, 100).ok());  // was on its way
+  EXPECT_EQ(queue.TakeReleased(), MatchQueue::CostOf(100));
+  queue.Abandon(incoming);
+}
+
+TEST_F(MatchQueueTest, AWithdrawnMessageThatWentAheadFailsItsReceive) {
+  Incoming* const incoming = queue.OnRts(Message(1), 4, 7, /*ahead=*/true).value();
+  ASSERT_TRUE(queue.Ahead(incoming, 2).ok());
+  incoming->Begin(2);
+  Write(incoming, "ab");
+  queue.Withdraw(incoming, absl::AbortedError("withdrawn"));
+  Receive receive;
+  std::string in(4, '-');
+  EXPECT_EQ(queue.Post(Message(1), Of(in), &receive), nullptr);
+  EXPECT_EQ(completions.Run(), 1);
+  EXPECT_EQ(receive.status, absl::AbortedError("withdrawn"));
+  EXPECT_EQ(queue.early_bytes(), 0);
+  EXPECT_EQ(queue.TakeReleased(), MatchQueue::CostOf(2));
+}
+
 TEST_F(MatchQueueTest, AMismatchNamesBothAndWritesNothing) {
   Receive receive;
   std::string in(4, '-');

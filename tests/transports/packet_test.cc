@@ -35,6 +35,8 @@ TEST(Packet, EachTypeCountsAtMostItsOwnLimit) {
       {PacketType::kStands, 0, true, false},
       {PacketType::kHello, kMost, false, true},
       {PacketType::kProof, kMost, false, true},
+      {PacketType::kAhead, kMost, true, false},
+      {PacketType::kLend, 0, true, false},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(static_cast<int>(row.type));
@@ -58,11 +60,11 @@ TEST(Packet, UnknownTypesAndVersionsAreNamed) {
   const auto why = [](const PacketHeader& header) {
     return std::string(CheckPacket(header, PacketUser::kTcp, kMost).message());
   };
-  for (const int type : {0, 14, 255}) {
+  for (const int type : {0, 16, 255}) {
     EXPECT_THAT(why({.type = static_cast<PacketType>(type)}),
-                HasSubstr("a packet of type " + std::to_string(type) + ", version 2"));
+                HasSubstr("a packet of type " + std::to_string(type) + ", version 3"));
   }
-  EXPECT_THAT(why({.version = 1}), HasSubstr("version 1 (known: 2)"));
+  EXPECT_THAT(why({.version = 1}), HasSubstr("version 1 (known: 3)"));
   EXPECT_THAT(why({.type = PacketType::kCts, .bytes = 5}), HasSubstr("with 5 bytes (at most 0)"));
 }
 

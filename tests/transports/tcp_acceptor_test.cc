@@ -20,7 +20,9 @@ struct Shared final : TcpShared {
   void OnConnected(TcpEndpoint* endpoint, PathSockets sockets) override {
     connected.emplace_back(endpoint, std::move(sockets));
   }
-  bool OnFurther(const PeerId&, const ConnectionId&, Channel*) override { return false; }
+  bool OnFurther(const PeerId&, const ConnectionId&, const ConnectionId&, Channel*) override {
+    return false;
+  }
   void DialStream(TcpEndpoint*) override {}
   void OnWatched(TcpEndpoint*, int) override {}
   void OnUnwatched(int) override {}

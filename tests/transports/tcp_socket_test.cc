@@ -121,7 +121,9 @@ Ends ConnectedEnds() {
 struct OnePath final : TcpShared {
   OnePath() : TcpShared(nullptr, TimedWait::Create().value()) {}
   void OnConnected(TcpEndpoint*, PathSockets) override {}
-  bool OnFurther(const PeerId&, const ConnectionId&, Channel*) override { return false; }
+  bool OnFurther(const PeerId&, const ConnectionId&, const ConnectionId&, Channel*) override {
+    return false;
+  }
   void DialStream(TcpEndpoint*) override {}
   void OnWatched(TcpEndpoint*, int fd) override { watched.insert(fd); }
   void OnUnwatched(int fd) override { watched.erase(fd); }

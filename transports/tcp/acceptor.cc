@@ -85,7 +85,7 @@ void Acceptor::Fail(Outward* outward, const absl::Status& why) {
   DropGuests(outward);
   const std::unique_ptr<Outward> over = TakeOutward(outward);
   if (over->endpoint != nullptr && over->further) {
-    over->endpoint->OnStreamDialled(why);
+    over->endpoint->OnStreamDialled(why, {});
   } else if (over->endpoint != nullptr) {
     over->endpoint->Lose(why);
   }
@@ -270,13 +270,13 @@ void Acceptor::Greeted(std::unique_ptr<Guest> guest) {
     budget_.GiveBack();
   }
   const PeerId peer = pending.peer();
-  const ConnectionId first = pending.further_to();
+  const ConnectionId first = pending.further_to(), id = pending.connection();
   Channel channel = pending.Take();
   const bool is_first = first == ConnectionId();
-  if (!is_first && shared_->OnFurther(peer, first, &channel)) {
+  if (!is_first && shared_->OnFurther(peer, first, id, &channel)) {
     return;  // the channel is a stream, and its endpoint has taken it
   }
-  const auto name = std::pair(peer, is_first ? pending.connection() : first);
+  const auto name = std::pair(peer, is_first ? id : first);
   if (half_.size() >= kMaxUnclaimed && half_.count(name) == 0) {
     return;
   }
@@ -312,7 +312,7 @@ void Acceptor::EndHandshakeOutward(Outward* outward, PendingHandshake* pending) 
       SayGoodbye(std::move(over->sockets), over->farewell);
     }
   } else if (over->further) {
-    over->endpoint->OnStreamDialled(std::move(over->sockets.first));
+    over->endpoint->OnStreamDialled(std::move(over->sockets.first), over->sockets.id);
   } else {
     shared_->OnConnected(over->endpoint, std::move(over->sockets));
   }

@@ -11,7 +11,8 @@ namespace entrain {
 
 absl::Status CheckFrame(const PacketHeader& header) {
   ENTRAIN_RETURN_IF_ERROR(CheckPacket(header, PacketUser::kTcp, kFrameBytes));
-  const bool by_stream = header.type == PacketType::kEager || header.type == PacketType::kData;
+  const bool by_stream = header.type == PacketType::kEager || header.type == PacketType::kData ||
+                         header.type == PacketType::kAhead;
   if (header.streams != 0 && (!by_stream || header.bytes < std::popcount(header.streams))) {
     return BreachOfProtocol(absl::StrCat("a packet of type ", static_cast<int>(header.type),
                                          " with ", header.bytes, " bytes by ",

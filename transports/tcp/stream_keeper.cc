@@ -1,6 +1,8 @@
 #include "transports/tcp/stream_keeper.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,20 +15,39 @@ namespace {
 // Bytes sent between two readings of the kernel's counters.
 constexpr int64_t kMeasureEvery = 1 << 20;
 
-}  // namespace
+constexpr double kFarBytesPerNs = 0.125, kFarWindow = 3 << 20;
+constexpr int kLeastFar = 2;
 
-void StreamKeeper::Begin(bool dialer, int setting, bool one_host) {
-  dialer_ = dialer;
-  enabled_ = setting != 1 && (setting > 1 || !one_host);
-  set_ = setting;
+// The part of a stream's id that STANDS carries.
+uint64_t ShortId(const ConnectionId& id) {
+  uint64_t part = 0;
+  std::memcpy(&part, id.data(), sizeof(part));
+  return part;
 }
 
-bool StreamKeeper::Tend(int first) {
+}  // namespace
+
+int StreamsOfFar(int64_t round_trip_ns) {
+  const double wanted = kFarBytesPerNs * static_cast<double>(round_trip_ns) / kFarWindow;
+  return static_cast<int>(std::clamp<double>(std::ceil(wanted), kLeastFar, TcpStreams::kMost));
+}
+
+void StreamKeeper::Begin(bool dialer, int setting, bool one_host, int far) {
+  dialer_ = dialer;
+  enabled_ = setting != 1 && (setting > 1 || !one_host || far > 0);
+  set_ = setting > 0 ? setting : far;
+  far_ = setting == 0 && far > 0;
+}
+
+int StreamKeeper::Tend(int first) {
   if (!enabled_) {
-    return false;
+    return 0;
   }
   if (set_ == 0) {
     Measure(first);
+  }
+  if (far_ && streams_.TakeWantsMore()) {
+    set_ = std::min(2 * set_, TcpStreams::kMost);
   }
   const int wanted = set_ > 0 ? set_ : choice_.streams();
   if (set_ > 0 || sendable_ >= wanted) {
@@ -37,12 +58,15 @@ bool StreamKeeper::Tend(int first) {
       said_ = wanted;
       sender_.Want(wanted);
     }
-    return false;
+    return 0;
   }
-  const bool dial = invited_ && !dialling_ && !gave_up_ &&
-                    streams_.count() < std::min(std::max(wanted, asked_), TcpStreams::kMost);
-  dialling_ = dialling_ || dial;
-  return dial;
+  const int more =
+      std::min(std::max(wanted, asked_), TcpStreams::kMost) - streams_.count() - dialling_;
+  if (!invited_ || gave_up_ || more <= 0) {
+    return 0;
+  }
+  dialling_ += more;
+  return more;
 }
 
 void StreamKeeper::Measure(int first) {
@@ -68,14 +92,16 @@ void StreamKeeper::OnWant(uint64_t streams) {
   asked_ = static_cast<int>(std::min<uint64_t>(streams, TcpStreams::kMost));
 }
 
-absl::Status StreamKeeper::OnStands(uint64_t stream) {
-  const int next = dialer_ ? streams_.count() : sendable_;
-  const bool known = dialer_ ? dialling_ && !stands_ : next < streams_.count();
-  if (!known || stream != static_cast<uint64_t>(next)) {
+absl::Status StreamKeeper::OnStands(uint64_t stream, uint64_t id) {
+  const auto next = static_cast<uint64_t>(
+      dialer_ ? streams_.count() + static_cast<int>(standing_.size()) : sendable_);
+  const bool known =
+      dialer_ ? static_cast<int>(standing_.size()) < dialling_ : sendable_ < streams_.count();
+  if (!known || stream != next) {
     return BreachOfProtocol(absl::StrCat("stream ", stream, " stands, of which nobody knows"));
   }
   if (dialer_) {
-    stands_ = true;
+    standing_.push_back(id);
     AddDialled();
   } else {
     ++sendable_;
@@ -83,25 +109,34 @@ absl::Status StreamKeeper::OnStands(uint64_t stream) {
   return absl::OkStatus();
 }
 
-void StreamKeeper::OnDialled(Channel stream) {
-  dialled_ = std::move(stream);
+void StreamKeeper::OnDialled(Channel stream, const ConnectionId& id) {
+  dialled_.emplace_back(ShortId(id), std::move(stream));
   AddDialled();
 }
 
+// Adds the streams that are established on both sides, in the order of their numbers.
 void StreamKeeper::AddDialled() {
-  if (stands_ && dialled_.valid()) {
-    sender_.Stands(streams_.count());
-    streams_.Add(std::move(dialled_));
+  while (!standing_.empty()) {
+    const auto found = std::find_if(dialled_.begin(), dialled_.end(), [this](const auto& each) {
+      return each.first == standing_.front();
+    });
+    if (found == dialled_.end()) {
+      return;
+    }
+    sender_.Stands(streams_.count(), found->first);
+    streams_.Add(std::move(found->second));
+    dialled_.erase(found);
+    standing_.pop_front();
     ++sendable_;
-    dialling_ = stands_ = false;
+    --dialling_;
   }
 }
 
-bool StreamKeeper::OnAccepted(Channel stream) {
+bool StreamKeeper::OnAccepted(Channel stream, const ConnectionId& id) {
   if (!enabled_ || dialer_ || streams_.count() == TcpStreams::kMost) {
     return false;
   }
-  sender_.Stands(streams_.count());
+  sender_.Stands(streams_.count(), ShortId(id));
   streams_.Add(std::move(stream));
   return true;
 }

@@ -14,6 +14,12 @@ namespace {
 // The number of reads of the peer's last messages after a write has failed.
 constexpr int kLastReads = 64;
 
+// A path with at least this round trip is long. On such a path the peer may send up to kMostLent
+// bytes before it is asked for them, and payloads use several connections from the beginning. 64
+// MiB are what a link of 1 Gbit/s carries in half a second.
+constexpr int64_t kFarRoundTrip = kMillisecond;
+constexpr int64_t kMostLentToPath = 64 << 20, kLeastLentToPath = 1 << 20;
+
 }  // namespace
 
 void SayGoodbye(PathSockets sockets, absl::string_view why) {
@@ -96,7 +102,7 @@ void TcpEndpoint::Revoke(Context mine, Context theirs, const absl::Status& why) 
 }
 
 int64_t TcpEndpoint::round_trip_ns() const {
-  return sockets_.round_trip_ns();
+  return std::max(sockets_.round_trip_ns(), settings_.least_round_trip_ns);
 }
 
 void TcpEndpoint::End(const absl::Status& why) {
@@ -109,6 +115,7 @@ void TcpEndpoint::Disconnect() {
   if (connected()) {
     shared_->OnDisconnected(this);
     sockets_.Close();
+    shared_->lendable += std::exchange(lent_, 0);
   }
 }
 
@@ -171,13 +178,30 @@ void TcpEndpoint::Attach(PathSockets sockets) {
     Lose(status);
     return;
   }
-  keeper_.Begin(target_.dials, checksums ? 1 : settings_.streams, sockets_.one_host());
+  const int far = SetFar(round_trip_ns());
+  keeper_.Begin(target_.dials, checksums ? 1 : settings_.streams, sockets_.one_host(), far);
   TendStreams();
 }
 
-void TcpEndpoint::OnStreamDialled(absl::StatusOr<Channel> stream) {
+int TcpEndpoint::SetFar(int64_t round_trip_ns) {
+  if (round_trip_ns < kFarRoundTrip) {
+    return 0;
+  }
+  sockets_.SetFar();
+  // Half of the rest, so that each further path gets something.
+  lent_ = std::min(kMostLentToPath, shared_->lendable / 2);
+  if (lent_ < kLeastLentToPath) {
+    lent_ = 0;
+  } else {
+    shared_->lendable -= lent_;
+    receiver_.Lend(lent_);
+  }
+  return StreamsOfFar(round_trip_ns);
+}
+
+void TcpEndpoint::OnStreamDialled(absl::StatusOr<Channel> stream, const ConnectionId& id) {
   if (stream.ok()) {
-    keeper_.OnDialled(*std::move(stream));
+    keeper_.OnDialled(*std::move(stream), id);
     TendStreams();
   } else {
     ENTRAIN_LOG(kInfo, peer_address(), ": no further connection: ", stream.status().message());
@@ -185,8 +209,8 @@ void TcpEndpoint::OnStreamDialled(absl::StatusOr<Channel> stream) {
   }
 }
 
-void TcpEndpoint::OnStreamAccepted(Channel stream) {
-  if (keeper_.OnAccepted(std::move(stream))) {
+void TcpEndpoint::OnStreamAccepted(Channel stream, const ConnectionId& id) {
+  if (keeper_.OnAccepted(std::move(stream), id)) {
     TendStreams();
   }
 }
@@ -200,11 +224,11 @@ void TcpEndpoint::TendStreams() {
     return;
   }
   const int before = sockets_.streams().in_use();
-  const bool dial = keeper_.Tend(sockets_.first().fd());
+  int dial = keeper_.Tend(sockets_.first().fd());
   if (const int now = sockets_.streams().in_use(); now != before) {
     ENTRAIN_LOG(kInfo, peer_address(), ": large payloads by ", std::max(now, 1), " connections");
   }
-  if (dial) {
+  for (; dial > 0 && connected(); --dial) {
     shared_->DialStream(this);
   }
 }
@@ -270,16 +294,18 @@ absl::StatusOr<int64_t> TcpEndpoint::Write() {
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t written, sender_.Flush(first));
   if (sockets_.watches_room() && !sender_.framed(first)) {
     ENTRAIN_RETURN_IF_ERROR(sockets_.Watch(!receiver_.held_back(), /*room=*/false));
+  } else if (far() && sender_.stuck()) {  // only epoll knows when the streams take more bytes
+    ENTRAIN_RETURN_IF_ERROR(sockets_.WatchAlso(!receiver_.held_back()));
   }
   return written;
 }
 
-int TcpEndpoint::Read() {
+int TcpEndpoint::Read(bool frames) {
   const int messages = sockets_.line().buffered() ? ReadLine() : 0;
   if (!connected()) {
     return messages + 1;
   }
-  const absl::StatusOr<int64_t> bytes = receiver_.Read(sockets_.first());
+  const absl::StatusOr<int64_t> bytes = receiver_.Read(sockets_.first(), frames);
   if (!bytes.ok()) {
     ReadLine();  // the peer's last message on the control line may give the reason
     Lose(bytes.status());
@@ -299,7 +325,8 @@ int TcpEndpoint::OnReady(int fd) {
     const int events = ReadLine();
     return WriteLine() ? events : events + 1;
   }
-  const int events = Read();
+  sockets_.streams().SetReady(fd);
+  const int events = Read(/*frames=*/!far() || fd == sockets_.first().fd());
   // If the peer is closing the path, CLOSE comes soon on the first connection. If not, the next
   // payload on this stream notices the end.
   sockets_.DropEndedStream(fd);

@@ -47,18 +47,22 @@ class TcpEndpoint final : public Endpoint {
   // ---- For the transport, from Poll.
   void Attach(PathSockets sockets);  // called when the handshakes are done
   // Report a stream, dialled by this side or by the peer.
-  void OnStreamDialled(absl::StatusOr<Channel> stream);
-  void OnStreamAccepted(Channel stream);
+  // `id` is the id of the stream's connection.
+  void OnStreamDialled(absl::StatusOr<Channel> stream, const ConnectionId& id);
+  void OnStreamAccepted(Channel stream, const ConnectionId& id);
   void Lose(const absl::Status& why);  // reported as OnLost by the next Report
   int Report();
   int Flush();
-  int Read();
+  // With `frames` false, reads only the streams.
+  int Read(bool frames = true);
   // Handles an event of `fd`, one of the endpoint's sockets.
   int OnReady(int fd);
 
   const PathTarget& target() const { return target_; }
   const ConnectionId& connection() const { return sockets_.id(); }
   bool connected() const { return sockets_.open(); }
+  // Returns true if the path is long. Then only epoll knows which of its sockets to read.
+  bool far() const { return sockets_.streams().far(); }
   // Returns true if a read may bring a message for which a caller waits.
   bool expecting() const { return connected() && (receiver_.expecting() || sender_.awaiting()); }
   // Returns true if bytes that were already read from a socket wait for Read.
@@ -66,6 +70,8 @@ class TcpEndpoint final : public Endpoint {
     return connected() && (receiver_.unparsed(sockets_.first()) || sockets_.line().buffered());
   }
   bool pending() const { return connected() && (writing() || sockets_.line().pending()); }
+  // Returns true if Flush should be called again soon, although no event will ask for it.
+  bool waits_for_streams() const { return connected() && sender_.waits_for_streams(); }
   // Must be called before sleeping. Returns false if Flush or Report can continue now.
   bool Arm();
 
@@ -86,12 +92,16 @@ class TcpEndpoint final : public Endpoint {
   void TakeOver();
   void LoseAfterReading(const absl::Status& why);
   void TendStreams();
+  // Adapts a new path to a round trip of this length. Returns the number of streams that the path
+  // needs because it is long, or 0.
+  int SetFar(int64_t round_trip_ns);
 
   TcpShared* const shared_;
   const PathTarget target_;
   const PathSettings settings_;
   absl::Status end_;        // reason of the end
   absl::Status failed_;     // error that the next Report passes to OnLost
+  int64_t lent_ = 0;        // part of TcpShared::lendable
   bool line_over_ = false;  // urgent messages use the first connection from now on
   TcpSockets sockets_;
   TcpSender sender_;

@@ -47,9 +47,9 @@ void TcpReceiver::FailAll(const absl::Status& why) {
   keeper_->streams().ForgetExpected();
 }
 
-absl::StatusOr<int64_t> TcpReceiver::Read(Channel& from) {
+absl::StatusOr<int64_t> TcpReceiver::Read(Channel& from, bool frames) {
   int64_t total = 0;
-  if (!held_back()) {
+  if (frames && !held_back()) {
     ENTRAIN_ASSIGN_OR_RETURN(total, ReadFrames(from));
   }
   if (!queue_.failed() && keeper_->streams().receiving()) {
@@ -308,6 +308,7 @@ absl::StatusOr<bool> TcpReceiver::ParseFrame() {
       ENTRAIN_RETURN_IF_ERROR(OnMessage(header));
       return true;
     case PacketType::kData:
+    case PacketType::kAhead:
       ENTRAIN_RETURN_IF_ERROR(OnData(header));
       return true;
     case PacketType::kControl:
@@ -318,7 +319,7 @@ absl::StatusOr<bool> TcpReceiver::ParseFrame() {
       keeper_->OnWant(header.message);
       return true;
     case PacketType::kStands:
-      ENTRAIN_RETURN_IF_ERROR(keeper_->OnStands(header.message));
+      ENTRAIN_RETURN_IF_ERROR(keeper_->OnStands(header.message, header.tag));
       return true;
     default:
       ENTRAIN_RETURN_IF_ERROR(queue_.OnPacket(header, &sender_->outgoing()));
@@ -348,7 +349,10 @@ absl::Status TcpReceiver::OnMessage(const PacketHeader& header) {
 }
 
 absl::Status TcpReceiver::OnData(const PacketHeader& header) {
-  ENTRAIN_ASSIGN_OR_RETURN(const PayloadPart part, queue_.OnData(header.message, header.bytes));
+  ENTRAIN_ASSIGN_OR_RETURN(const PayloadPart part,
+                           header.type == PacketType::kAhead
+                               ? queue_.OnAhead(header.message, header.bytes)
+                               : queue_.OnData(header.message, header.bytes));
   return Expect(header, part);
 }
 

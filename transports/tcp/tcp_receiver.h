@@ -42,11 +42,17 @@ class TcpReceiver {
   bool HasEarly(Tag tag) const { return queue_.matching().HasEarly(tag); }
   void Revoke(Context mine, const absl::Status& why) { queue_.Revoke(mine, why); }
   void FailAll(const absl::Status& why);
+  // Lends credit to the peer: so many more bytes may come before they are asked for.
+  void Lend(int64_t bytes) {
+    queue_.Lend(bytes);
+    sender_->Lend(bytes);
+  }
 
   // Reads the available bytes, up to a few MiB, and returns their number. Returns an error if the
   // connection is over: the peer has sent CLOSE, the connection has ended, or the peer broke the
   // protocol. Calls Events. If an event closes the path, stops at once.
-  absl::StatusOr<int64_t> Read(Channel& from);
+  // With `frames` false, reads only the streams.
+  absl::StatusOr<int64_t> Read(Channel& from, bool frames);
   // See Endpoint::TryRecv, without `where`. Reads from the socket, but takes only this message.
   // Other bytes stay in the buffer until Read. If `unparsed` then returns true, the caller must
   // call Read soon, because epoll does not report these bytes.
@@ -77,6 +83,7 @@ class TcpReceiver {
   // bytes must be read first, or if the frame must wait for streams.
   absl::StatusOr<bool> ParseFrame();
   absl::Status OnMessage(const PacketHeader& header);
+  // Handles DATA and AHEAD.
   absl::Status OnData(const PacketHeader& header);
   // Begins the payload of the frame whose header was parsed last.
   absl::Status Expect(const PacketHeader& header, const PayloadPart& part);

@@ -81,7 +81,7 @@ void TcpSender::Urgent(const PacketHeader& header, absl::string_view payload) {
 }
 
 bool TcpSender::pending() const {
-  return count_ > 0 || !unsent_.empty() || !urgent_.empty() || !outgoing_.empty() ||
+  return count_ > 0 || !unsent_.empty() || !urgent_.empty() || outgoing_.ready() ||
          outgoing_.credit_is_due() || streams_->sending();
 }
 
@@ -97,7 +97,18 @@ TcpSender::Frame& TcpSender::NewFrame(const PacketHeader& header, Outgoing* send
   return frame;
 }
 
+void TcpSender::WithdrawRefused() {
+  while (Outgoing* const send = outgoing_.TakeRefused()) {
+    TakeFrames(send);
+    Urgent(
+        {.type = PacketType::kWithdraw, .tag = send->envelope.tag.bits(), .message = send->message},
+        {});
+    outgoing_.Complete(send);
+  }
+}
+
 void TcpSender::Fill() {
+  WithdrawRefused();
   while (count_ < kFrames && framed_bytes_ < kBytesPerFlush && FrameNext()) {
   }
 }
@@ -110,7 +121,7 @@ bool TcpSender::FrameNext() {
   }
   Outgoing* const send = outgoing_.Next();
   if (send != nullptr &&
-      (send->state == Outgoing::State::kCleared ? FrameData(send) : FrameWaiting(send))) {
+      (send->state == Outgoing::State::kWaiting ? FrameWaiting(send) : FrameData(send))) {
     return true;
   }
   if (outgoing_.credit_is_due()) {
@@ -146,11 +157,18 @@ bool TcpSender::FrameWaiting(Outgoing* send) {
 
 bool TcpSender::FrameData(Outgoing* send) {
   PacketHeader header;
-  header.type = PacketType::kData;
+  const bool ahead = send->state == Outgoing::State::kAhead;
+  header.type = ahead ? PacketType::kAhead : PacketType::kData;
   header.message = send->message;
   header.bytes = std::min(send->bytes - send->given, kFrameBytes);
+  if (ahead) {
+    header.bytes = std::min(header.bytes, outgoing_.Allowance());
+  }
   if (!ChooseStreams(&header)) {
     return false;
+  }
+  if (ahead) {
+    outgoing_.TakeCredit(header.bytes);
   }
   FramePayload(header, send, send->data + send->given);
   send->given += header.bytes;
@@ -302,7 +320,7 @@ bool TcpSender::TakeFrames(Outgoing* send) {
     Frame& frame = At(i);
     const bool started = i == 0 && first_written_ > 0;
     if (frame.send == send && !started) {
-      if (frame.header.type == PacketType::kEager) {
+      if (frame.header.type == PacketType::kEager || frame.header.type == PacketType::kAhead) {
         outgoing_.PutCreditBack(frame.header.bytes);
       }
       outgoing_.ReturnCredit(frame.header.credit);

@@ -54,8 +54,12 @@ class TcpSender final : public Answers {
   void Want(int streams) {
     Urgent({.type = PacketType::kWant, .message = static_cast<uint64_t>(streams)}, {});
   }
-  void Stands(int stream) {
-    Urgent({.type = PacketType::kStands, .message = static_cast<uint64_t>(stream)}, {});
+  void Stands(int stream, uint64_t id) {
+    Urgent({.type = PacketType::kStands, .tag = id, .message = static_cast<uint64_t>(stream)}, {});
+  }
+  // Lends credit to the peer (RendezvousSender).
+  void Lend(int64_t bytes) {
+    Urgent({.type = PacketType::kLend, .message = static_cast<uint64_t>(bytes)}, {});
   }
 
   // Writes as much as the sockets take, up to about 1 MiB. Returns the number of bytes written.
@@ -69,6 +73,8 @@ class TcpSender final : public Answers {
   int error() const { return error_; }
   // Returns true if the first connection, `to`, waits until its socket takes more bytes.
   bool framed(const Channel& to) const { return count_ > 0 || to.unsent(); }
+  // Returns true if a payload waits for room in the streams. No event of epoll reports the room.
+  bool waits_for_streams() const { return stuck_ && outgoing_.ready() && streams_->full(); }
   // Returns true if Flush will complete a message. With TLS, the last bytes of a message may reach
   // the kernel later than in the write that took them. That may even happen during a read.
   bool due(const Channel& to) const { return IsDue(to) || streams_->due(); }
@@ -129,6 +135,8 @@ class TcpSender final : public Answers {
   bool FrameNext();
   bool FrameWaiting(Outgoing* send);
   bool FrameData(Outgoing* send);
+  // Takes back the messages that the peer has refused after a part of them was sent.
+  void WithdrawRefused();
   // Chooses the streams for a payload that is large enough for streams. Returns false if too few
   // streams are free now; the payload must then wait.
   bool ChooseStreams(PacketHeader* header);

@@ -30,6 +30,7 @@ struct PathSockets {
 struct PathSettings {
   int streams = 0;  // result of ParseTcpStreams
   KeepAlive keep_alive;
+  int64_t least_round_trip_ns = 0;  // TransportConfig::least_round_trip_ns
 };
 
 // The state that endpoints share, and the interface to their transport. Must outlive them.
@@ -42,7 +43,9 @@ class TcpShared {
   virtual void OnConnected(TcpEndpoint* endpoint, PathSockets sockets) = 0;
   // Called when the peer has dialled a further connection of the path whose first connection is
   // `connection`. Returns false, and leaves `channel` alone, if this path is not connected.
-  virtual bool OnFurther(const PeerId& peer, const ConnectionId& connection, Channel* channel) = 0;
+  // `id` is the id of the further connection.
+  virtual bool OnFurther(const PeerId& peer, const ConnectionId& connection, const ConnectionId& id,
+                         Channel* channel) = 0;
   // Called when the endpoint needs one more stream. OnStreamDialled must report the result.
   virtual void DialStream(TcpEndpoint* endpoint) = 0;
   // OnWatched is called when epoll begins to watch a socket of the endpoint, OnUnwatched before the
@@ -60,6 +63,9 @@ class TcpShared {
   Events* const engine;
   const std::unique_ptr<TimedWait> waiter;
   CompletionList completions;
+  // The memory of this process that its peers on long paths may still borrow for early messages, in
+  // bytes. A path takes its part when it is connected, and gives it back when it ends.
+  int64_t lendable = int64_t{512} << 20;
 };
 
 }  // namespace entrain

@@ -27,6 +27,7 @@ constexpr int kSendBuffer = 512 << 10;
 
 // If fewer unsent bytes wait in each stream, the streams are used more evenly.
 constexpr int kUnsentInAStream = 128 << 10;
+constexpr int kUnsentFar = 512 << 10;
 
 // Marks a stream that has ended and is no longer registered with epoll.
 constexpr uint32_t kNoMore = ~uint32_t{0};
@@ -113,6 +114,13 @@ int64_t TcpSockets::round_trip_ns() const {
     return 0;
   }
   return std::min(int64_t{info.tcpi_min_rtt} * kMicrosecond, kLongestRoundTrip);
+}
+
+// On a long path the first connection should not hold many unsent bytes, because CTS and control
+// messages would wait behind them.
+void TcpSockets::SetFar() {
+  SetOption(first_.fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentFar);
+  streams_.SetFar();
 }
 
 absl::Status TcpSockets::TakeStreams() {

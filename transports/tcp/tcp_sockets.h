@@ -41,12 +41,15 @@ class TcpSockets {
   ControlLine& line() { return line_; }
   const ControlLine& line() const { return line_; }
   TcpStreams& streams() { return streams_; }
+  const TcpStreams& streams() const { return streams_; }
   const ConnectionId& id() const { return id_; }
   // Returns true if both ends are on one host.
   bool one_host() const { return one_host_; }
   // Returns the shortest round trip that the kernel has measured lately, or 0 if there is none.
   int64_t round_trip_ns() const;
 
+  // Must be called after Open if the path is long.
+  void SetFar();
   // Sets the options of streams that were added since the last call, and registers them with epoll.
   absl::Status TakeStreams();
   // Registers exactly the events for which the sockets wait. For the first connection, these are

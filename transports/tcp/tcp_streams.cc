@@ -1,6 +1,7 @@
 #include "transports/tcp/tcp_streams.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <utility>
@@ -13,6 +14,7 @@
 #include <sys/socket.h>
 
 #include "lib/base/clock.h"
+#include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "transports/tcp/connection_error.h"
 
@@ -20,6 +22,13 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kBytesPerRead = 4 << 20;  // keeps one turn of the loop short
+
+// On a long path: the smallest slice, and the time between two questions to the kernel.
+constexpr int64_t kLeastSlice = 16 << 10;
+constexpr int64_t kMeasureEvery = kMillisecond;
+// If more than one segment in so many is lost, each stream is slow, and more streams are faster.
+// (FlightLimit avoids losses of this process's own making.)
+constexpr uint64_t kSegmentsALoss = 5000;
 
 // Calls `each(stream, at, bytes)` for every slice of a payload of `payload` bytes, in order.
 template <typename Each>
@@ -44,14 +53,17 @@ void TcpStreams::CloseAll() {
   expected_ = 0;
 }
 
-uint16_t TcpStreams::For(int64_t payload) const {
+uint16_t TcpStreams::For(int64_t payload) {
+  if (far_) {
+    return ForFar(payload);
+  }
   struct Free {
     int on_its_way, stream;
   };
   Free free[kMost];
   int count = 0;
   for (int i = 0; i < in_use_; ++i) {
-    if (At(i).slice.empty() && At(i).send == nullptr && !At(i).channel.unsent()) {
+    if (Idle(At(i))) {
       int on_its_way = 0;
       // if this call fails, the next write reports the error
       (void)ioctl(fd(i), SIOCOUTQ, &on_its_way);
@@ -69,6 +81,108 @@ uint16_t TcpStreams::For(int64_t payload) const {
     chosen |= 1u << free[i].stream;
   }
   return static_cast<uint16_t>(chosen);
+}
+
+uint16_t TcpStreams::ForFar(int64_t payload) {
+  if (const int64_t now = Clock::Real().Now(); now - measured_ns_ >= kMeasureEvery) {
+    measured_ns_ = now;
+    MeasureWindows();
+  }
+  struct Candidate {
+    double filled;  // the share of the window that is in use
+    int64_t room;
+    int stream;
+  };
+  Candidate candidates[kMost];
+  int count = 0;
+  int64_t total = 0;
+  for (int i = 0; i < in_use_; ++i) {
+    const Window& now = At(i).now;
+    const int64_t queued = now.under_way + now.unsent + now.given;
+    // A few bytes beyond the window, so that the kernel never waits for this process.
+    const int64_t room =
+        now.window + std::clamp<int64_t>(now.window / 8, kLeastSlice, 8 * kLeastSlice) - queued;
+    total += now.under_way + now.given;
+    if (Idle(At(i)) && room > 0) {
+      candidates[count++] = {static_cast<double>(queued) / static_cast<double>(now.window + 1),
+                             room, i};
+    }
+  }
+  full_ = count == 0 || total >= limit_.bytes();
+  if (full_) {
+    return 0;
+  }
+  std::sort(candidates, candidates + count,
+            [](const Candidate& x, const Candidate& y) { return x.filled < y.filled; });
+  const int most =
+      static_cast<int>(std::clamp<int64_t>(payload / kLeastSlice, 1, static_cast<int64_t>(count)));
+  int taken = most;
+  int64_t least_room = candidates[0].room;
+  for (int n = 1; n <= most; ++n) {
+    least_room = std::min(least_room, candidates[n - 1].room);
+    if (least_room >= payload / n) {
+      taken = n;
+      break;
+    }
+  }
+  unsigned chosen = 0;
+  for (int n = 0; n < taken; ++n) {
+    chosen |= 1u << candidates[n].stream;
+    At(candidates[n].stream).now.given += payload / taken;
+  }
+  return static_cast<uint16_t>(chosen);
+}
+
+void TcpStreams::MeasureWindows() {
+  int64_t under_way = 0, acknowledged = 0, smoothed_ns = 0, shortest_ns = 0;
+  Totals totals;
+  for (int i = 0; i < in_use_; ++i) {
+    tcp_info info{};
+    socklen_t bytes = sizeof(info);
+    if (getsockopt(fd(i), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) {
+      continue;  // the next write reports the error
+    }
+    const int64_t segment = std::max<int64_t>(info.tcpi_snd_mss, 1);
+    At(i).now = {.under_way = info.tcpi_unacked * segment,
+                 .unsent = info.tcpi_notsent_bytes + static_cast<int64_t>(At(i).slice.size()),
+                 .window = info.tcpi_snd_cwnd * segment};
+    under_way += At(i).now.under_way;
+    acknowledged += static_cast<int64_t>(info.tcpi_bytes_acked);
+    totals.busy_us += info.tcpi_busy_time;
+    totals.limited_us += info.tcpi_rwnd_limited + info.tcpi_sndbuf_limited;
+    totals.segments += info.tcpi_data_segs_out;
+    totals.repeated += info.tcpi_total_retrans;
+    if (info.tcpi_unacked > 0 && (smoothed_ns == 0 || info.tcpi_rtt * kMicrosecond < smoothed_ns)) {
+      smoothed_ns = info.tcpi_rtt * kMicrosecond;
+    }
+    if (info.tcpi_min_rtt > 0 &&
+        (shortest_ns == 0 || info.tcpi_min_rtt * kMicrosecond < shortest_ns)) {
+      shortest_ns = info.tcpi_min_rtt * kMicrosecond;
+    }
+  }
+  Judge(totals);
+  limit_.OnMeasured(measured_ns_, under_way, acknowledged, smoothed_ns, shortest_ns);
+}
+
+void TcpStreams::Judge(const Totals& now) {
+  constexpr uint64_t kEveryUs = 500'000;  // of each stream
+  const Totals since = {now.busy_us - judged_.busy_us, now.limited_us - judged_.limited_us,
+                        now.segments - judged_.segments, now.repeated - judged_.repeated};
+  if (now.segments < judged_.segments) {  // a stream has been added
+    judged_ = now;
+  }
+  if (since.busy_us < kEveryUs * static_cast<uint64_t>(in_use_)) {
+    return;
+  }
+  judged_ = now;
+  const bool limited = since.limited_us > since.busy_us / 4;
+  wants_more_ = limited || since.repeated > since.segments / kSegmentsALoss;
+  static std::atomic<bool> warned{false};
+  if (limited && in_use_ == kMost && !warned.exchange(true)) {
+    ENTRAIN_LOG(kWarning, "tcp: a long path is slower than its network, because the hosts' ",
+                "net.ipv4.tcp_wmem and net.ipv4.tcp_rmem limit its ", in_use_,
+                " connections; raise their third numbers on both hosts (docs/tcp.md)");
+  }
 }
 
 void TcpStreams::Give(uint16_t streams, Outgoing* send, ConstBytes payload) {
@@ -107,18 +221,20 @@ absl::StatusOr<int64_t> TcpStreams::Write(RendezvousSender* queue) {
     if (stream.due()) {
       queue->Taken(std::exchange(stream.send, nullptr), stream.whole);
     }
-    if (stream.slice.empty() || !stream.started) {
+    if (stream.slice.empty() || !stream.started || !stream.writable) {
       continue;
     }
     const ssize_t written = stream.channel.Send(stream.slice.data(), stream.slice.size());
     if (written < 0) {
       if (!IsFatal(errno)) {
+        stream.writable = !far_;
         continue;
       }
       return ConnectionError(errno, "sending by a stream");
     }
     total += written;
     stream.slice = stream.slice.subspan(static_cast<size_t>(written));
+    stream.writable = !far_ || stream.slice.empty();
     if (stream.slice.empty()) {
       if (stream.due()) {
         queue->Taken(std::exchange(stream.send, nullptr), stream.whole);
@@ -154,7 +270,8 @@ absl::StatusOr<int64_t> TcpStreams::Read(RendezvousReceiver* queue) {
   int64_t total = 0;
   for (const std::unique_ptr<Stream>& each : streams_) {
     Stream& stream = *each;
-    while (!stream.expected.empty() && total < kBytesPerRead) {
+    while ((stream.readable || stream.channel.buffered()) && !stream.expected.empty() &&
+           total < kBytesPerRead) {
       PayloadPart& part = stream.expected.front();
       const Bytes into = part.incoming->writable(part.at);
       const auto left = static_cast<size_t>(part.left);
@@ -162,6 +279,7 @@ absl::StatusOr<int64_t> TcpStreams::Read(RendezvousReceiver* queue) {
                                                    : stream.channel.Receive(into.data(), left);
       if (got < 0) {
         if (!IsFatal(errno)) {
+          stream.readable = !far_;
           break;
         }
         return ConnectionError(errno, "receiving by a stream");
@@ -180,11 +298,20 @@ absl::StatusOr<int64_t> TcpStreams::Read(RendezvousReceiver* queue) {
       }
       queue->Advance(incoming, got);
       if (more) {
+        stream.readable = !far_;
         break;
       }
     }
   }
   return total;
+}
+
+void TcpStreams::SetReady(int fd) {
+  for (const std::unique_ptr<Stream>& stream : streams_) {
+    if (stream->channel.fd() == fd) {
+      stream->readable = stream->writable = true;
+    }
+  }
 }
 
 bool TcpStreams::buffered() const {

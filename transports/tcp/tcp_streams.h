@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +21,7 @@
 #include "lib/net/channel.h"
 #include "transports/rendezvous_receiver.h"
 #include "transports/rendezvous_sender.h"
+#include "transports/tcp/flight_limit.h"
 
 namespace entrain {
 
@@ -35,6 +37,11 @@ class TcpStreams {
   void Add(Channel channel);
   void CloseAll();
 
+  // Must be called before the first stream is added if the path is long. For then chooses streams by
+  // the room in their windows.
+  void SetFar() { far_ = true; }
+  bool far() const { return far_; }
+
   // ---- Sending
   // Makes the first `streams` streams carry payloads; 0: none.
   void Use(int streams) { in_use_ = streams; }
@@ -44,7 +51,17 @@ class TcpStreams {
   // stream. A stream is free if it has no slice to write. Chooses the free streams with the fewest
   // bytes under way. If fewer than half of the wanted streams are free, returns 0, because too few
   // streams would take too long.
-  uint16_t For(int64_t payload) const;
+  //
+  // On a long path, a slow stream would hold back the end of a message. So For chooses streams that
+  // have room in their windows: if possible, so few that each slice fits in its stream's window.
+  // Returns 0 also if FlightLimit allows no more bytes under way. No event reports the end of this
+  // state, so the caller must try again after a short time (full).
+  uint16_t For(int64_t payload);
+  // Returns true if the last For has returned 0 because windows or the limit were full.
+  bool full() const { return full_; }
+  // On a long path: returns true, once, if more streams would probably be faster. The hosts' buffers
+  // or losses have held back the streams in use.
+  bool TakeWantsMore() { return std::exchange(wants_more_, false); }
   // Give assigns slices of the payload to `streams`. Start allows Write to write these slices, and
   // must be called after the payload's header was written. The memory belongs to the message
   // `send`.
@@ -69,6 +86,10 @@ class TcpStreams {
   // Reads the available bytes, up to a few MiB, and returns their number. Returns an error if a
   // stream has ended.
   absl::StatusOr<int64_t> Read(RendezvousReceiver* queue);
+  // On a long path, Read and Write try a socket only once between two reports of this function,
+  // because a try of all streams in each turn would cost more than the data. Must be called when
+  // epoll reports `fd`; ignores other descriptors.
+  void SetReady(int fd);
   // Returns true if bytes of an expected slice wait in a TLS session, where epoll does not report
   // them.
   bool buffered() const;
@@ -91,8 +112,18 @@ class TcpStreams {
   Progress Measure(int first, int streams) const;
 
  private:
+  // What the kernel reports of a stream, for sending on a long path.
+  struct Window {
+    int64_t under_way = 0;  // bytes sent and not acknowledged
+    int64_t unsent = 0;     // bytes in the socket that the kernel has not sent
+    int64_t given = 0;      // bytes given to the stream since the kernel was asked
+    int64_t window = 0;     // the congestion window, in bytes
+  };
   struct Stream {
     Channel channel;
+    bool readable = true;  // a read may find bytes
+    bool writable = true;  // a write may find room
+    Window now;
     // The slice to write. Empty if there is none.
     ConstBytes slice;
     int64_t whole = 0;         // length of the whole slice
@@ -104,11 +135,29 @@ class TcpStreams {
     bool due() const { return slice.empty() && send != nullptr && !channel.unsent(); }
   };
 
+  uint16_t ForFar(int64_t payload);
+  void MeasureWindows();
+  // Sums over the streams in use, since the path began: time with bytes under way, part of it in
+  // which a limit of a host's buffers held a stream back, data segments, and those sent again.
+  struct Totals {
+    uint64_t busy_us = 0, limited_us = 0, segments = 0, repeated = 0;
+  };
+  // Decides whether more streams would be faster.
+  void Judge(const Totals& now);
+  static bool Idle(const Stream& stream) {
+    return stream.slice.empty() && stream.send == nullptr && !stream.channel.unsent();
+  }
+
   Stream& At(int stream) const { return *streams_[static_cast<size_t>(stream)]; }
 
   std::vector<std::unique_ptr<Stream>> streams_;
   int in_use_ = 0;
   int64_t expected_ = 0;
+  bool far_ = false, full_ = false;
+  FlightLimit limit_;
+  int64_t measured_ns_ = 0;  // the time of the last MeasureWindows
+  Totals judged_;            // at the last Judge that has looked
+  bool wants_more_ = false;
 };
 
 }  // namespace entrain

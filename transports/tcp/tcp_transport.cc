@@ -23,6 +23,8 @@ namespace {
 constexpr int kDirectReads = 4;
 // In each kScanEvery-th call, Poll asks epoll about all sockets.
 constexpr unsigned kScanEvery = 32;
+// While a path waits for room in the windows of its streams, it looks for room this often.
+constexpr int64_t kRoomEvery = kMillisecond;
 
 class TcpTransport final : public Transport, public TcpShared {
  public:
@@ -51,7 +53,8 @@ class TcpTransport final : public Transport, public TcpShared {
   void OnConnected(TcpEndpoint* endpoint, PathSockets sockets) override {
     endpoint->Attach(std::move(sockets));
   }
-  bool OnFurther(const PeerId& peer, const ConnectionId& connection, Channel* channel) override;
+  bool OnFurther(const PeerId& peer, const ConnectionId& connection, const ConnectionId& id,
+                 Channel* channel) override;
   void DialStream(TcpEndpoint* endpoint) override { acceptor_.DialStream(endpoint); }
   void OnWatched(TcpEndpoint* endpoint, int fd) override { by_fd_[fd] = endpoint; }
   void OnUnwatched(int fd) override { by_fd_.erase(fd); }
@@ -94,11 +97,12 @@ absl::StatusOr<std::unique_ptr<Endpoint>> TcpTransport::Connect(const PeerId& pe
   return endpoint;
 }
 
-bool TcpTransport::OnFurther(const PeerId& peer, const ConnectionId& connection, Channel* channel) {
+bool TcpTransport::OnFurther(const PeerId& peer, const ConnectionId& connection,
+                             const ConnectionId& id, Channel* channel) {
   for (TcpEndpoint* endpoint : endpoints_) {
     if (endpoint != nullptr && endpoint->connected() && endpoint->target().peer == peer &&
         endpoint->connection() == connection) {
-      endpoint->OnStreamAccepted(std::move(*channel));
+      endpoint->OnStreamAccepted(std::move(*channel), id);
       return true;
     }
   }
@@ -137,7 +141,7 @@ int TcpTransport::ReadExpected() {
   int count = 0;
   for (TcpEndpoint* endpoint : endpoints_) {
     if (endpoint != nullptr && endpoint->expecting()) {
-      if (count == kDirectReads) {
+      if (count == kDirectReads || endpoint->far()) {
         return Scan();
       }
       direct[count++] = endpoint;
@@ -192,12 +196,16 @@ bool TcpTransport::Arm() {
   if (!completions.empty()) {
     return false;
   }
+  bool soon = false;
   for (TcpEndpoint* endpoint : endpoints_) {
     if (endpoint != nullptr && !endpoint->Arm()) {
       return false;
     }
+    soon = soon || (endpoint != nullptr && endpoint->waits_for_streams());
   }
-  waiter->SetTimer(acceptor_.wake_at(), *config_.clock);
+  const Deadline due = acceptor_.wake_at();
+  waiter->SetTimer(soon ? std::min(due, Deadline::After(kRoomEvery, *config_.clock)) : due,
+                   *config_.clock);
   armed_ = true;
   return true;
 }
@@ -230,7 +238,7 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTcpTransport(const TransportCon
   ENTRAIN_ASSIGN_OR_RETURN(const PortRange ports, ParsePorts(config.ports));
   ENTRAIN_ASSIGN_OR_RETURN(Listener listener, OpenListener(local, ports));
   ENTRAIN_ASSIGN_OR_RETURN(std::unique_ptr<TimedWait> wait, TimedWait::Create());
-  const PathSettings settings = {*streams, *keep_alive};
+  const PathSettings settings = {*streams, *keep_alive, config.least_round_trip_ns};
   auto transport = std::make_unique<TcpTransport>(config, settings, events, std::move(wait),
                                                   std::move(listener));
   ENTRAIN_RETURN_IF_ERROR(transport->Open());
