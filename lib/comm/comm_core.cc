@@ -118,12 +118,12 @@ std::shared_ptr<CommCore> CommCore::MakeFrom(const CommCore& parent, std::string
   config.name = std::move(name);
   config.overrides = from.overrides;
   config.tuning = from.tuning;
-  config.paths = parent.funnel_.paths();
   config.timeout_ns = parent.funnel_.timeout_ns();
   config.world = from.world;
   config.determinism = from.determinism;
   config.generation = generation;
   config.probed = from.probed;
+  std::vector<int> ranks;
   for (const auto& [rank, context] : members) {
     if (rank == from.rank) {
       config.rank = static_cast<int>(config.members.size());
@@ -132,7 +132,9 @@ std::shared_ptr<CommCore> CommCore::MakeFrom(const CommCore& parent, std::string
     config.members.push_back(from.members[static_cast<size_t>(rank)]);
     config.members.back().context = context;
     config.members.back().parent_rank = rank;
+    ranks.push_back(rank);
   }
+  config.paths = parent.funnel_.paths().Of(ranks);
   return Make(parent.engine_holder_, parent.pool_, std::move(config));
 }
 

@@ -184,6 +184,8 @@ class Communicator {
   // first.
   bool Drain(Deadline give_up);
 
+  // Returns true if ranks are at distant sites (Paths::sites).
+  bool far() const;
   int rank() const;
   int size() const;
   const std::string& name() const;

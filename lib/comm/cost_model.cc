@@ -1,6 +1,7 @@
 #include "lib/comm/cost_model.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -21,6 +22,8 @@ constexpr int64_t kWholeBytes = 1 << 20;
 // is for a communicator of two ranks.
 constexpr int64_t kScatteredBytes = 1 << 20, kPairBytes = 512 << 10;
 constexpr int kMaxLanes = 128;
+// The scratch memory of a call between sites.
+constexpr int64_t kFarScratch = 128 << 20;
 constexpr int64_t kElementBytes = 4;
 
 // Returns the size of the shortest message between two ranks if the call has one lane. For an
@@ -79,6 +82,52 @@ int WindowOf(const Schedule& schedule) {
   return schedule.scratch_like.empty() ? kWindowWithoutScratch : kWindow;
 }
 
+int FarWindow(int64_t lane_scratch) {
+  return static_cast<int>(
+      std::clamp<int64_t>(kFarScratch / std::max<int64_t>(lane_scratch, 1), kWindow, kMaxLanes));
+}
+
+void Paths::SetSites(absl::Span<const int64_t> nearest, int64_t longest_ns) {
+  sites.clear();
+  round_trip_ns = 0;
+  if (longest_ns < kFarRoundTrip) {
+    return;
+  }
+  const auto count = static_cast<int64_t>(nearest.size());
+  const bool agree = std::all_of(nearest.begin(), nearest.end(), [&](int64_t first) {
+    return first >= 0 && first < count && nearest[static_cast<size_t>(first)] == first;
+  });
+  std::vector<int> number(nearest.size(), -1);
+  int many = 0;
+  for (size_t r = 0; r < nearest.size(); ++r) {
+    int& site = number[agree ? static_cast<size_t>(nearest[r]) : r];
+    site = site < 0 ? many++ : site;
+    sites.push_back(site);
+  }
+  const auto ms = static_cast<uint64_t>(longest_ns / kMillisecond);
+  round_trip_ns = static_cast<int64_t>(std::bit_floor(ms)) * kMillisecond;
+}
+
+Paths Paths::Of(absl::Span<const int> ranks) const {
+  Paths of = *this;
+  if (sites.empty()) {
+    return of;
+  }
+  of.sites.clear();
+  std::vector<int> number(sites.size(), -1);
+  int many = 0;
+  for (const int rank : ranks) {
+    int& site = number[static_cast<size_t>(sites[static_cast<size_t>(rank)])];
+    site = site < 0 ? many++ : site;
+    of.sites.push_back(site);
+  }
+  if (many < 2) {
+    of.sites.clear();
+    of.round_trip_ns = 0;
+  }
+  return of;
+}
+
 Crowd Crowd::Of(absl::Span<const int> hosts) {
   Crowd crowd;
   crowd.ranks = static_cast<int>(hosts.size());
@@ -103,6 +152,12 @@ CostModel::CostModel(const Crowd& crowd, const Paths& paths, const LinkFigures& 
   call_ps = Picos(main.call_us);
   machine.inside = CostOf(inside);
   machine.across = CostOf(across);
+  if (!paths.sites.empty()) {  // hosts are sites, and their ranks may be on several hosts
+    machine.inside = machine.across;
+    across.latency_us =
+        std::max(across.latency_us, static_cast<double>(paths.round_trip_ns) * 1e-3 / 2);
+    machine.across = CostOf(across);
+  }
   machine.reduce_fs = Femtos(main.reduce_gbs);
   machine.switch_ps = Picos(main.switch_us);
   machine.cores = paths.cores;

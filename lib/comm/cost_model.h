@@ -11,11 +11,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
 
 #include "collectives/catalog.h"
 #include "collectives/cost.h"
+#include "lib/base/clock.h"
 #include "lib/comm/tuning.h"
 
 namespace entrain {
@@ -24,6 +26,10 @@ namespace entrain {
 // memory has fewer active lanes, so that the scratch memory stays in the cache.
 constexpr int kWindow = 4, kWindowWithoutScratch = 16;
 int WindowOf(const Schedule& schedule);
+// Returns the same for a communicator with several sites (Paths::sites), where a lane takes a round
+// trip or more: so many lanes that the link does not idle, within the memory that a call may use.
+// `lane_scratch` is the scratch memory of a lane in bytes.
+int FarWindow(int64_t lane_scratch);
 
 // Returns the number of lanes of a call. `bytes`: the size of the larger of its two buffers. The
 // messages of one lane should fit in the second-level cache. `at_once`: every rank reads messages
@@ -39,7 +45,22 @@ struct Paths {
   int cores = 0;
   Link across = Link::kTcpAcross;                  // the slowest link between two hosts
   LinkSpeed inside_speed = {}, across_speed = {};  // the worst values that the transports report
+  // By rank, the number of the rank's site. The round trip between two ranks of a site is below
+  // kFarRoundTrip. Empty: all ranks are at one site.
+  std::vector<int> sites = {};
+  // The longest round trip between two sites, rounded down to a power of two of milliseconds, so
+  // that the choice of algorithms does not depend on the noise of a measurement. 0: one site.
+  int64_t round_trip_ns = 0;
+
+  // Sets `sites` and `round_trip_ns`. `nearest`: by rank, the lowest rank at its site, as that rank
+  // has found it. If ranks disagree, each rank is a site of its own.
+  void SetSites(absl::Span<const int64_t> nearest, int64_t longest_ns);
+  // Returns the paths of a communicator of these ranks.
+  Paths Of(absl::Span<const int> ranks) const;
 };
+
+// Two ranks with a round trip of this length or longer are at different sites.
+constexpr int64_t kFarRoundTrip = 4 * kMillisecond;
 
 // The numbers of ranks and hosts of a communicator.
 struct Crowd {
@@ -65,7 +86,7 @@ struct CostModel {
   CostModel(const Crowd& crowd, const Paths& paths, const Tuning& tuning);
 
   // Returns the estimated time of a call. `bytes`: the size of the larger of its two buffers.
-  // `hosts[r]` is the host number of rank r. Ignores spec.rank and spec.lanes.
+  // `hosts[r]` is the number of rank r's host or, if there are several sites, of its site. Ignores spec.rank and spec.lanes.
   int64_t Picoseconds(const Algorithm& algorithm, Spec spec, absl::Span<const int> hosts,
                       int64_t bytes) const;
 };

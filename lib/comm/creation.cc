@@ -26,6 +26,9 @@ struct MeetRecord {
   Side inside, across;
 };
 
+// The tag of the call in which ranks compare their round trips.
+constexpr int64_t kSitesTag = Tag::kUntagged - 1;
+
 constexpr absl::string_view kProbe = "probe", kCreating = "creating the communicator";
 // The time limit for a failed rank to tell the other ranks.
 constexpr int64_t kTellNs = 2 * kSecond;
@@ -153,6 +156,49 @@ MeetRecord OwnLinks(CommCore& core, const std::string& host_id) {
   return mine;
 }
 
+// What each rank tells the others of its round trips, when all have connected.
+struct WayRecord {
+  int64_t longest_ns = 0;  // its longest round trip to another rank
+  int64_t nearest = 0;     // the lowest rank that is near: at the same site
+};
+
+// Finds the sites (Paths::sites). Called only if a path may be long. Costs half a round trip.
+absl::Status FindSites(CommCore& core, const CallOptions& options, Paths* paths) {
+  WayRecord mine{.nearest = core.config().rank};
+  core.engine().seat().RunInDriver([&] {
+    const std::vector<Member>& members = core.config().members;
+    for (size_t r = 0; r < members.size(); ++r) {
+      if (members[r].endpoint == nullptr) {
+        continue;
+      }
+      const int64_t round_trip_ns = members[r].endpoint->round_trip_ns();
+      mine.longest_ns = std::max(mine.longest_ns, round_trip_ns);
+      if (round_trip_ns < kFarRoundTrip) {
+        mine.nearest = std::min(mine.nearest, static_cast<int64_t>(r));
+      }
+    }
+  });
+  std::vector<WayRecord> all(static_cast<size_t>(core.size()));
+  Call call;
+  call.kind = CallKind::kCreate;
+  call.in = {&mine, sizeof(mine)};
+  call.out = {all.data(), static_cast<int64_t>(all.size() * sizeof(mine))};
+  call.count = sizeof(mine);
+  call.options = options;
+  call.options.user_tag = kSitesTag;  // leaves the numbers of the caller's calls alone
+  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core.Start(call, /*kick=*/true));
+  work->Wait(Deadline::Never());  // the call has a deadline
+  ENTRAIN_RETURN_IF_ERROR(work->status());
+  std::vector<int64_t> nearest;
+  int64_t longest_ns = 0;
+  for (const WayRecord& one : all) {
+    nearest.push_back(one.nearest);
+    longest_ns = std::max(longest_ns, one.longest_ns);
+  }
+  paths->SetSites(nearest, longest_ns);
+  return absl::OkStatus();
+}
+
 // Every two ranks exchange their MeetRecords. Then sets the core's paths to the slowest links of
 // all ranks.
 absl::Status MeetAll(CommCore& core, const std::string& host_id, const CallOptions& options,
@@ -195,11 +241,16 @@ absl::Status MeetAll(CommCore& core, const std::string& host_id, const CallOptio
     Worsen(one.inside, &mine.inside);
     Worsen(one.across, &mine.across);
   }
-  core.SetPaths({.inside = static_cast<Link>(mine.inside.link),
+  Paths paths = {.inside = static_cast<Link>(mine.inside.link),
                  .cores = core.funnel().paths().cores,
                  .across = static_cast<Link>(mine.across.link),
                  .inside_speed = mine.inside.speed,
-                 .across_speed = mine.across.speed});
+                 .across_speed = mine.across.speed};
+  const bool apart = Crowd::Of(core.topology().host_of).hosts > 1;
+  if (apart && paths.across == Link::kTcpAcross) {
+    ENTRAIN_RETURN_IF_ERROR(FindSites(core, options, &paths));
+  }
+  core.SetPaths(paths);
   return absl::OkStatus();
 }
 

@@ -61,12 +61,13 @@ Planner::Planner(int rank, Topology topology, std::vector<Override> overrides,
 
 void Planner::SetPaths(const Paths& paths) {
   paths_ = paths;
+  schedules_.clear();
   model_ = CostModel(crowd_, paths, *tuning_);
   source_ = tuning_->source;
   measured_.clear();
   TunedFor here;
   for (const MeasuredChoice& one : tuning_->choices) {
-    if (WhereOf(crowd_, paths, &here) && one.where == here) {
+    if (paths.sites.empty() && WhereOf(crowd_, paths, &here) && one.where == here) {
       measured_.push_back(one.choice);
     }
   }
@@ -94,8 +95,7 @@ int64_t Planner::DataBytes(const Shape& shape) const {
 std::vector<const Algorithm*> Planner::Candidates(const Spec& spec, Order order) const {
   std::vector<const Algorithm*> candidates;
   for (const Algorithm& algorithm : Catalog()) {
-    if (algorithm.kind == spec.kind && algorithm.fits(spec, topology_.host_of) &&
-        algorithm.order >= order &&
+    if (algorithm.kind == spec.kind && algorithm.fits(spec, groups()) && algorithm.order >= order &&
         (spec.size <= kMaxDirectRanks || order != Order::kAny ||
          algorithm.partners != Partners::kAll)) {
       candidates.push_back(&algorithm);
@@ -126,8 +126,7 @@ absl::StatusOr<const Algorithm*> Planner::Cheapest(Spec spec, Order order, int l
   }
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const Algorithm* algorithm : Candidates(spec, order)) {
-    const int64_t time =
-        model_.Picoseconds(*algorithm, spec, topology_.host_of, int64_t{1} << log_bytes);
+    const int64_t time = model_.Picoseconds(*algorithm, spec, groups(), int64_t{1} << log_bytes);
     if (time < least) {
       entry->second = algorithm;
       least = time;
@@ -146,8 +145,7 @@ const Algorithm* Planner::Named(const Override& named, int64_t bytes, Order orde
     return nullptr;
   }
   const auto algorithm = FindAlgorithm(named.kind, named.algorithm);
-  return algorithm.ok() && (*algorithm)->fits(spec, topology_.host_of) &&
-                 (*algorithm)->order >= order
+  return algorithm.ok() && (*algorithm)->fits(spec, groups()) && (*algorithm)->order >= order
              ? *algorithm
              : nullptr;
 }
@@ -182,8 +180,8 @@ absl::StatusOr<std::string> Planner::Explain(const Call& call) {
   ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* chosen, Choose(shape, spec, &reason));
   std::vector<std::pair<double, const char*>> estimates;
   for (const Algorithm* algorithm : Candidates(spec, shape.order)) {
-    const int64_t time = model_.Picoseconds(*algorithm, spec, topology_.host_of,
-                                            int64_t{1} << LogBytes(DataBytes(shape)));
+    const int64_t time =
+        model_.Picoseconds(*algorithm, spec, groups(), int64_t{1} << LogBytes(DataBytes(shape)));
     estimates.emplace_back(static_cast<double>(time) * 1e-6, algorithm->name);
   }
   std::sort(estimates.begin(), estimates.end());
@@ -203,6 +201,10 @@ absl::StatusOr<std::string> Planner::Explain(const Call& call) {
   if (crowd_.hosts > 1) {
     absl::StrAppend(&text, crowd_.most > 1 ? "; " : " ", Described(model_.across));
   }
+  if (!paths_.sites.empty()) {
+    absl::StrAppend(&text, "; ", Crowd::Of(paths_.sites).hosts, " sites, ",
+                    paths_.round_trip_ns / kMillisecond, " ms apart");
+  }
   return text;
 }
 
@@ -216,7 +218,7 @@ std::shared_ptr<const Schedule> Planner::ScheduleFor(const Algorithm& algorithm,
     schedules_.clear();
   }
   schedules_.push_back(
-      {&algorithm, std::make_shared<const Schedule>(algorithm.build(spec, topology_.host_of))});
+      {&algorithm, std::make_shared<const Schedule>(algorithm.build(spec, groups()))});
   return schedules_.back().schedule;
 }
 
@@ -254,9 +256,14 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
       uneven == nullptr ? UniformLayout(spec, shape.count) : UnevenLayout(spec, uneven->in);
   const Layout out = uneven == nullptr ? in : UnevenLayout(spec, uneven->out);
   auto schedule = ScheduleFor(*algorithm, spec);
+  const int lanes = static_cast<int>(schedule->lanes.size());
   const int window = WindowOf(*schedule);
-  return std::make_shared<const Plan>(
-      Plan::Make(std::move(schedule), algorithm->name, in, out, shape.element_bytes, window));
+  Plan plan =
+      Plan::Make(std::move(schedule), algorithm->name, in, out, shape.element_bytes, window);
+  if (paths_.round_trip_ns > 0) {
+    plan.window = std::min(FarWindow(plan.slot_bytes), lanes);
+  }
+  return std::make_shared<const Plan>(std::move(plan));
 }
 
 Order Planner::OrderOf(const Call& call) const {
