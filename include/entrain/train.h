@@ -580,6 +580,11 @@ typedef struct entrain_edit_config {
   int64_t newcomer_warmup;             /* for admit: number of exchanges over which the weight of a newcomer grows, 0 to
                                           1000; k in "Newcomers" below. 0 (default): a newcomer has its full weight at
                                           once */
+  int64_t in_flight_bytes;             /* >= 0; default 64 MiB. Memory of a rank for the deltas that are sent at the same
+                                          time, if the replicas are at distant sites (a round trip of 4 ms or more) and
+                                          `prefetch` is not 0. At least two layers are sent at the same time, as between
+                                          near replicas. To fill a link, it needs the rate of the link times the round
+                                          trip. Not on device memory */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {

@@ -124,6 +124,8 @@
     "arithmetic of the published code; not for training")                                                              \
   X(int32_t, prefetch, 1, AtLeast(0), true, nullptr, false,                                                            \
     "number of layers exchanged ahead of use")                                                                         \
+  X(int64_t, in_flight_bytes, 67108864, AtLeast(0), true, nullptr, false,                                     \
+    "between distant sites: memory for the deltas that are sent at the same time, in bytes; at least two layers")      \
   X(int32_t, overlap_steps, 0, AtLeast(0), true, nullptr, true,                                                        \
     "number of steps behind which an exchange runs; A-EDiT: 1")                                                        \
   X(OverlapMerge, overlap_merge, OverlapMerge::kAdd, OneOf("ENTRAIN_MERGE_*", "add,mix,restart"),                      \

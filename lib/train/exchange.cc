@@ -18,6 +18,7 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
+constexpr int kInFlightOnHost = 2;
 
 std::unique_ptr<DeltaReducer> ReducerOf(const EditOptions& options) {
   const Merging merging = options.merging();
@@ -212,6 +213,18 @@ bool Exchange::TakeUp(NormTable table) {
 
 void Exchange::WeighAgain(int layer, bool counts) {
   verdicts_.JudgeAgain(rendezvous_.table().Of(members_.replicas()), layer, members_.most(), counts);
+}
+
+// On a device, the memory for deltas is reserved, so their number is fixed. On the host, two deltas
+// keep a near link busy; more would only delay the first layer. On a device all turns are allowed.
+ExchangeRound::InFlight Exchange::in_flight() const {
+  if (room_ != nullptr) {
+    return {.layers = options_.in_flight()};
+  }
+  const bool far = members_.sync() != nullptr && members_.sync()->far();
+  return {.layers = kInFlightOnHost,
+          .bytes = far ? options_.in_flight_bytes : 0,
+          .ahead = far && options_.prefetch > 0};
 }
 
 // ---- One layer ---------------------------------------------------------------------------------

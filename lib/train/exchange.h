@@ -38,6 +38,7 @@
 #include "lib/train/device_room.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/exchange_members.h"
+#include "lib/train/exchange_round.h"
 #include "lib/train/layer_arrays.h"
 #include "lib/train/layer_exchange.h"
 #include "lib/train/layer_state.h"
@@ -93,11 +94,17 @@ class Exchange final : public LayerExchange {
   // LayerExchange
   absl::StatusOr<bool> Judge(const std::vector<int>& layers, Standing mine,
                              int64_t extra_ns) override;
+  int64_t DeltaBytes(int layer) const override {
+    return slab_.layer(layer).valid * static_cast<int64_t>(sizeof(float));
+  }
   absl::Status Begin(int layer) override;
   absl::Status Finish(int layer) override;
   void UseSnapshot(const std::vector<int>& layers) override { snapshots_.Use(layers); }
   void Merge(const std::vector<int>& layers) override { snapshots_.Merge(layers); }
   void DropSnapshot(const std::vector<int>& layers) override { snapshots_.Drop(layers); }
+
+  // Returns how many layers this exchange may have in flight now (ExchangeRound::InFlight).
+  ExchangeRound::InFlight in_flight() const;
 
   // Frees the memory of the deltas. Must not be called while a layer is between Begin and Finish.
   void FreeBuffers() { deltas_.Clear(); }

@@ -11,7 +11,7 @@ namespace entrain {
 
 std::shared_ptr<ExchangeRound> ExchangeRound::Arrived(std::vector<int> order, int64_t begun) {
   auto round = std::make_shared<ExchangeRound>(
-      std::move(order), Standing{.steps = static_cast<uint64_t>(begun)}, true, 1);
+      std::move(order), Standing{.steps = static_cast<uint64_t>(begun)}, true, InFlight{});
   round->exchanges_ = true;
   round->Become(State::kArrived);
   return round;
@@ -58,7 +58,7 @@ absl::StatusOr<int> ExchangeRound::RunTurn(LayerExchange& exchange) {
     return kNoLayer;
   }
   Become(State::kUnderWay);
-  const int layer = order_[static_cast<size_t>(turn_)];
+  const int layer = LayerAt(turn_);
   if (next_finish_ == turn_) {
     ENTRAIN_RETURN_IF_ERROR(BeginAhead(exchange));
     ENTRAIN_RETURN_IF_ERROR(Annotate(exchange.Finish(layer), absl::StrCat("layer ", layer)));
@@ -71,9 +71,17 @@ absl::StatusOr<int> ExchangeRound::RunTurn(LayerExchange& exchange) {
 }
 
 absl::Status ExchangeRound::BeginAhead(LayerExchange& exchange) {
-  const int until = std::min(allowed(), next_finish_ + in_flight_ - 1);
-  for (; next_begin_ <= until; ++next_begin_) {
-    const int layer = order_[static_cast<size_t>(next_begin_)];
+  int64_t bytes = 0;
+  for (int turn = next_finish_; turn < next_begin_; ++turn) {
+    bytes += exchange.DeltaBytes(LayerAt(turn));
+  }
+  const int last = in_flight_.ahead ? last_turn() : allowed();
+  for (; next_begin_ <= last; ++next_begin_) {
+    const int layer = LayerAt(next_begin_);
+    bytes += exchange.DeltaBytes(layer);
+    if (next_begin_ >= next_finish_ + in_flight_.layers && bytes > in_flight_.bytes) {
+      break;
+    }
     ENTRAIN_RETURN_IF_ERROR(Annotate(exchange.Begin(layer), absl::StrCat("layer ", layer)));
   }
   return absl::OkStatus();

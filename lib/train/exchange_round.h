@@ -31,11 +31,20 @@ class ExchangeRound {
   enum class State { kBegun, kJudged, kUnderWay, kArrived, kMerged };
   static constexpr int kNoLayer = -1;
 
+  // How many layers may be between Begin and Finish at a time: `layers`, at least 1, or more if
+  // their deltas together have at most `bytes` bytes. With `ahead`, layers whose turn is not yet
+  // allowed may begin too, once the first turn runs. Between distant sites a layer alone does not
+  // fill the link.
+  struct InFlight {
+    int layers = 1;
+    int64_t bytes = 0;
+    bool ahead = false;
+  };
+
   // `order` has the layer of each turn, ascending. `standing` is this rank's standing; its steps
   // are those at which the round begins. `behind` is true if the round overlaps with further steps
-  // of this replica (option overlap_steps). At most `in_flight` layers, at least 1, are between
-  // Begin and Finish at a time.
-  ExchangeRound(std::vector<int> order, const Standing& standing, bool behind, int in_flight)
+  // of this replica (option overlap_steps).
+  ExchangeRound(std::vector<int> order, const Standing& standing, bool behind, InFlight in_flight)
       : order_(std::move(order)), standing_(standing), behind_(behind), in_flight_(in_flight) {}
   // For a load: makes a round that overlaps with further steps and had arrived when it was saved.
   static std::shared_ptr<ExchangeRound> Arrived(std::vector<int> order, int64_t begun);
@@ -86,7 +95,7 @@ class ExchangeRound {
   // Used after a loss. Continues at turn `finished`. The turns before this turn must be finished,
   // and no further layer may have begun.
   void Restart(int finished) { next_begin_ = next_finish_ = finished; }
-  // Begins further layers, as far as Allow and `in_flight` permit. Then finishes the layer of the
+  // Begins further layers, as far as Allow and InFlight permit. Then finishes the layer of the
   // current turn. Must be called once per turn, and again after an error if the round continues.
   // Returns the layer, or kNoLayer if there is nothing to exchange.
   absl::StatusOr<int> RunTurn(LayerExchange& exchange);
@@ -95,12 +104,13 @@ class ExchangeRound {
 
  private:
   absl::Status BeginAhead(LayerExchange& exchange);
+  int LayerAt(int turn) const { return order_[static_cast<size_t>(turn)]; }
   void Become(State state) { state_.store(state, std::memory_order_release); }
 
   const std::vector<int> order_;
   Standing standing_;
   const bool behind_;
-  const int in_flight_;
+  const InFlight in_flight_;
   bool exchanges_ = false;                 // written before the state becomes kJudged
   bool missed_ = false, dropped_ = false;  // written before the state becomes kJudged
   int turn_ = 0;                           // turn of the next RunTurn

@@ -22,6 +22,8 @@ class LayerExchange {
   // extended by `extra_ns`.
   virtual absl::StatusOr<bool> Judge(const std::vector<int>& layers, Standing mine,
                                      int64_t extra_ns) = 0;
+  // Returns the memory that the layer's delta needs from Begin to Finish.
+  virtual int64_t DeltaBytes(int layer) const = 0;
   virtual absl::Status Begin(int layer) = 0;
   virtual absl::Status Finish(int layer) = 0;
 

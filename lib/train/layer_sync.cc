@@ -16,10 +16,6 @@
 namespace entrain {
 namespace {
 
-// The number of layers whose deltas are reduced at the same time, on the host. While one layer is
-// finished, the other uses the network.
-constexpr int kInFlightOnHost = 2;
-
 // Returns an error unless the same layers train on all ranks. Ranks must take part in the same
 // exchanges, even if they hold different parts of a layer.
 absl::Status AgreeOnTraining(Communicator& comm, const char* name, const Slab& slab) {
@@ -213,7 +209,7 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? StartOnHost() : StartOnDevice());
   runner_.emplace(*worker_, exchange_, results_, error_, membership_.recovery(),
                   membership_.admission(), membership_.closer(), schedule_->all());
-  gates_.emplace(*worker_, error_, layers, pace_.prefetch);
+  gates_.emplace(*worker_, error_, layers, prefetch_);
   state_.emplace(EditState::Parts{*mesh_, *shards_, options_, *schedule_, *trigger_, exchange_,
                                   counter_, behind_, results_, *gates_, *runner_, error_, *worker_,
                                   membership_.closer()});
@@ -226,7 +222,7 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
 }
 
 absl::Status LayerSync::StartOnHost() {
-  pace_ = {options_.prefetch, kInFlightOnHost};
+  prefetch_ = options_.prefetch;
   worker_ = std::make_unique<HostWorker>(
       TimeLimit(options_.timeout_ns, *mesh_),
       [this](const absl::Status& late) {
@@ -244,7 +240,7 @@ absl::Status LayerSync::StartOnHost() {
 
 // On a device, a turn waits only for the caller's stream, so option prefetch does not apply.
 absl::Status LayerSync::StartOnDevice() {
-  pace_ = {shards_->slab().layers(), options_.in_flight()};
+  prefetch_ = shards_->slab().layers();
   ENTRAIN_ASSIGN_OR_RETURN(worker_, DeviceWorker::Make(
                                         room_.get(),
                                         [this](const absl::Status& why) {

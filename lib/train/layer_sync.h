@@ -187,12 +187,7 @@ class LayerSync final {
   const std::unique_ptr<SyncTrigger> trigger_;
   const std::unique_ptr<DeviceRoom> room_;  // null: on the host
 
-  // prefetch: number of layers by which the worker may be ahead of the caller. in_flight: number of
-  // layers whose deltas may be reduced at the same time.
-  struct Pace {
-    int prefetch = 0, in_flight = 1;
-  };
-  Pace pace_;
+  int prefetch_ = 0;  // number of layers by which the worker may be ahead of the caller
 
   StepCounter counter_;
   RoundsBehind behind_;

@@ -70,7 +70,8 @@ absl::Status LayerSync::StartFirst() {
 
 std::shared_ptr<ExchangeRound> LayerSync::NewRound(std::vector<int> layers, bool behind) {
   const Standing standing = counter_.TakeStanding(layers);
-  return std::make_shared<ExchangeRound>(std::move(layers), standing, behind, pace_.in_flight);
+  return std::make_shared<ExchangeRound>(std::move(layers), standing, behind,
+                                         exchange_.in_flight());
 }
 
 // Makes a round that does not overlap with further steps. Layers wait for it.

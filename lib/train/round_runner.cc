@@ -223,7 +223,8 @@ absl::Status RoundRunner::RunLate() {
     const Standing standing = {.round = static_cast<uint64_t>(results_.rendezvous()),
                                .steps = last.ok() ? last->steps : 0};
     ENTRAIN_RETURN_IF_ERROR(exchange_.snapshots().BeginLate());
-    late_ = std::make_unique<ExchangeRound>(layers_, standing, /*behind=*/false, /*in_flight=*/1);
+    late_ =
+        std::make_unique<ExchangeRound>(layers_, standing, /*behind=*/false, exchange_.in_flight());
     late_->Allow(late_->last_turn());
     results_.Missed();
   }

@@ -87,6 +87,8 @@ class EditOptions:
     compat: bool = False
     #: number of layers exchanged ahead of use
     prefetch: int = 1
+    #: between distant sites: memory for the deltas that are sent at the same time, in bytes; at least two layers
+    in_flight_bytes: int = 67108864
     #: number of steps behind which an exchange runs; A-EDiT: 1
     overlap_steps: int = 0
     #: treatment of the steps made during an exchange; one of add, mix, restart

@@ -272,7 +272,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 408);
+  SIZE(entrain_edit_config_t, 416);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -338,6 +338,7 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, quorum, 392);
   AT(entrain_edit_config_t, late, 396);
   AT(entrain_edit_config_t, newcomer_warmup, 400);
+  AT(entrain_edit_config_t, in_flight_bytes, 408);
 }
 
 static void check_edit_option(void) {

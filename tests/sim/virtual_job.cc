@@ -48,6 +48,18 @@ VirtualJob::VirtualJob(uint64_t seed, int processes)
   }
 }
 
+VirtualJob::VirtualJob(uint64_t seed, int processes, VirtualNetwork::Delays delays)
+    : world_(seed, processes, delays),
+      store_(&world_, {20 * kMicrosecond, 20 * kMicrosecond, 0, 0}),
+      one_host_(false) {
+  slack_ns_ += 4 * delays.most_ns;
+  for (int p = 0; p < processes; ++p) {
+    VirtualWorld::Process how;
+    how.host = p;
+    world_.Describe(p, how);
+  }
+}
+
 void VirtualJob::Crash(int process, int64_t at_call) {
   const bool notice = Chance(0.8);
   touched_.insert(process);

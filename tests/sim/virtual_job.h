@@ -39,6 +39,9 @@ class VirtualJob {
   // The seed determines the delays of the network and of the store, the hosts, and the errors of
   // the clocks.
   VirtualJob(uint64_t seed, int processes);
+  // Each process is on a host of its own, with a right clock, and messages take these times. The
+  // store is quick.
+  VirtualJob(uint64_t seed, int processes, VirtualNetwork::Delays delays);
 
  protected:
   // ---- Faults. Each is added to the printed log. Its processes count as touched from then on.

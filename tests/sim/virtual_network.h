@@ -31,8 +31,10 @@ class VirtualNode {
 
 class VirtualNetwork {
  public:
+  // If both are equal, every message takes this time.
   struct Delays {
     int64_t least_ns = 1000, most_ns = 1000000;
+    bool constant() const { return least_ns == most_ns; }
   };
 
   VirtualNetwork(uint64_t seed, int size, Delays delays)
@@ -44,6 +46,7 @@ class VirtualNetwork {
 
   void Attach(int node, VirtualNode* machine) { at(node).machine = machine; }
   int size() const { return static_cast<int>(nodes_.size()); }
+  const Delays& delays() const { return delays_; }
   int64_t now() const { return now_; }
   std::mt19937_64& random() { return random_; }
   int64_t Between(int64_t least, int64_t most) {
@@ -204,6 +207,9 @@ class VirtualNetwork {
 
   Place& at(int node) { return nodes_[static_cast<size_t>(node)]; }
   int64_t Delay() {
+    if (delays_.constant()) {
+      return delays_.least_ns;
+    }
     // Most messages are fast, some are much slower.
     const int64_t most = Chance(0.1) ? delays_.most_ns : delays_.least_ns * 20;
     return Between(delays_.least_ns, std::max(delays_.least_ns, most));

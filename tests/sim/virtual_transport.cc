@@ -68,6 +68,11 @@ class VirtualEndpoint final : public Endpoint {
     }
   }
   std::string peer_address() const override { return absl::StrCat(kPrefix, peer_); }
+  // Only a constant delay can be measured.
+  int64_t round_trip_ns() const override {
+    const VirtualNetwork::Delays& delays = transport_->world_->network().delays();
+    return delays.constant() ? 2 * delays.least_ns : 0;
+  }
 
   // Called by Poll.
   void Take(absl::string_view text) {

@@ -135,8 +135,8 @@ TEST(EditState, IsSavableFromARendezvousToTheNextStep) {
 TEST(EditState, IsNotSavableDuringAnExchange) {
   WithParts(Averaging(), [](Parts& parts) {
     parts.Begin();
-    const auto round =
-        std::make_shared<ExchangeRound>(parts.schedule.all(), Standing{.steps_since = 1}, false, 1);
+    const auto round = std::make_shared<ExchangeRound>(
+        parts.schedule.all(), Standing{.steps_since = 1}, false, ExchangeRound::InFlight{});
     parts.gates.Begin(round, [&] { return parts.runner.PostTurn(round); });
     for (const CheckpointKind kind : kKinds) {
       EXPECT_EQ(parts.state.CheckSavable(kind),

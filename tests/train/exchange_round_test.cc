@@ -24,6 +24,7 @@ class NotedExchange final : public LayerExchange {
     Note(absl::StrCat("judge at ", mine.steps, " within ", extra_ns), layers);
     return fails == "judge" ? absl::StatusOr<bool>(absl::DataLossError("apart")) : exchanges;
   }
+  int64_t DeltaBytes(int layer) const override { return 100 * layer; }
   absl::Status Begin(int layer) override { return Take(absl::StrCat("begin ", layer)); }
   absl::Status Finish(int layer) override { return Take(absl::StrCat("finish ", layer)); }
   void UseSnapshot(const std::vector<int>& layers) override { Note("snapshot", layers); }
@@ -49,7 +50,8 @@ class NotedExchange final : public LayerExchange {
 
 const std::vector<int> kOrder = {1, 2, 5};
 
-std::unique_ptr<ExchangeRound> NewRound(bool behind = false, int in_flight = 2) {
+std::unique_ptr<ExchangeRound> NewRound(bool behind = false,
+                                        ExchangeRound::InFlight in_flight = {.layers = 2}) {
   return std::make_unique<ExchangeRound>(kOrder, Standing{.steps = 7}, behind, in_flight);
 }
 
@@ -95,7 +97,7 @@ TEST(ExchangeRound, ALayerBeginsNoSoonerThanItsTurnIsAllowed) {
 
 TEST(ExchangeRound, OneInFlightIsFinishedBeforeTheNextBegins) {
   NotedExchange exchange;
-  const auto round = NewRound(false, 1);
+  const auto round = NewRound(false, {.layers = 1});
   ASSERT_EQ(round->Judge(exchange, 0), absl::OkStatus());
   exchange.Calls();
   round->Allow(2);
@@ -106,11 +108,40 @@ TEST(ExchangeRound, OneInFlightIsFinishedBeforeTheNextBegins) {
               ElementsAre("begin 1", "finish 1", "begin 2", "finish 2", "begin 5", "finish 5"));
 }
 
+TEST(ExchangeRound, BetweenSitesAsManyBeginAsTheMemoryHolds) {
+  struct Case {
+    ExchangeRound::InFlight in_flight;
+    std::vector<std::string> first;
+  };
+  // Layer l has 100 l bytes.
+  for (const Case& one :
+       {Case{{.layers = 2, .bytes = 800, .ahead = true}, {"begin 1", "begin 2", "begin 5"}},
+        Case{{.layers = 2, .bytes = 799, .ahead = true}, {"begin 1", "begin 2"}},
+        Case{{.layers = 1, .bytes = 300, .ahead = true}, {"begin 1", "begin 2"}},
+        Case{{.layers = 1, .bytes = 0, .ahead = true}, {"begin 1"}},
+        Case{{.layers = 2, .bytes = 800, .ahead = false}, {"begin 1"}}}) {
+    NotedExchange exchange;
+    const auto round = NewRound(false, one.in_flight);
+    ASSERT_EQ(round->Judge(exchange, 0), absl::OkStatus());
+    exchange.Calls();
+    round->Allow(0);
+    EXPECT_EQ(*round->RunTurn(exchange), 1);
+    std::vector<std::string> expected = one.first;
+    expected.push_back("finish 1");
+    EXPECT_EQ(exchange.Calls(), expected);
+    round->Allow(2);
+    while (!round->arrived()) {
+      ASSERT_TRUE(round->RunTurn(exchange).ok());
+    }
+    EXPECT_EQ(exchange.Calls().back(), "finish 5");
+  }
+}
+
 TEST(ExchangeRound, AFailureNamesItsLayerAndArrivesNowhere) {
   for (const std::string call : {"begin 2", "finish 2"}) {
     NotedExchange exchange;
     exchange.fails = call;
-    const auto round = NewRound(false, 1);
+    const auto round = NewRound(false, {.layers = 1});
     ASSERT_EQ(round->Judge(exchange, 0), absl::OkStatus());
     round->Allow(2);
     ASSERT_TRUE(round->RunTurn(exchange).ok());

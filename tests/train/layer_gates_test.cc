@@ -14,6 +14,8 @@
 namespace entrain {
 namespace {
 
+constexpr ExchangeRound::InFlight kTwo{.layers = 2};
+
 using testing::ElementsAre;
 
 // A round of the layers 0, 1 and 3 of four.
@@ -21,7 +23,7 @@ class Gates : public testing::Test {
  protected:
   void Begin(int prefetch) {
     gates_ = std::make_unique<LayerGates>(*worker_, error_, 4, prefetch);
-    round_ = std::make_shared<ExchangeRound>(std::vector<int>{0, 1, 3}, Standing{}, false, 2);
+    round_ = std::make_shared<ExchangeRound>(std::vector<int>{0, 1, 3}, Standing{}, false, kTwo);
     int next = 0;
     gates_->Begin(round_, [this, &next] {
       return *worker_->Post([this, turn = next++] { return Run(turn); });
@@ -130,7 +132,7 @@ TEST_F(Gates, AnotherRoundHasGatesOfItsOwn) {
     ASSERT_EQ(gates_->WaitOpen(layer), absl::OkStatus());
   }
   const uint64_t before = gates_->BegunSoFar(1);
-  round_ = std::make_shared<ExchangeRound>(std::vector<int>{1}, Standing{}, false, 2);
+  round_ = std::make_shared<ExchangeRound>(std::vector<int>{1}, Standing{}, false, kTwo);
   gates_->Begin(round_, [this] { return *worker_->Post([this] { return Run(9); }); });
   EXPECT_GT(gates_->BegunSoFar(1), before);
   EXPECT_EQ(gates_->WaitOver(1, gates_->BegunSoFar(1)), absl::OkStatus());

@@ -75,7 +75,8 @@ class Rank {
     const Standing standing = {.round = static_cast<uint64_t>(number),
                                .steps = static_cast<uint64_t>(number + 1),
                                .steps_since = 1};
-    round_ = std::make_shared<ExchangeRound>(kOrder, standing, false, 2);
+    round_ = std::make_shared<ExchangeRound>(kOrder, standing, false,
+                                             ExchangeRound::InFlight{.layers = 2});
     round_->Allow(round_->last_turn());
   }
   void Judge() {

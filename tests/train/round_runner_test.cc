@@ -37,7 +37,8 @@ struct Stage {
   // A round of both layers at step 5, with `steps` steps since the last exchange.
   static std::shared_ptr<ExchangeRound> Round(uint64_t steps) {
     const Standing standing{.steps = 5, .steps_since = steps};
-    auto round = std::make_shared<ExchangeRound>(std::vector<int>{0, 1}, standing, false, 1);
+    auto round = std::make_shared<ExchangeRound>(std::vector<int>{0, 1}, standing, false,
+                                                 ExchangeRound::InFlight{});
     round->Allow(round->last_turn());
     return round;
   }

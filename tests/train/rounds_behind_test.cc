@@ -14,7 +14,8 @@ namespace {
 using testing::ElementsAre;
 
 std::shared_ptr<ExchangeRound> Round(std::vector<int> order, uint64_t steps) {
-  return std::make_shared<ExchangeRound>(std::move(order), Standing{.steps = steps}, true, 2);
+  return std::make_shared<ExchangeRound>(std::move(order), Standing{.steps = steps}, true,
+                                         ExchangeRound::InFlight{.layers = 2});
 }
 
 TEST(RoundsBehind, AreTakenInTheOrderInWhichTheyBegan) {
