@@ -20,7 +20,7 @@ constexpr int64_t kQueue = 15 * kMillisecond;
 // A longer smoothed round trip replaces it, up to this share of the shortest.
 constexpr double kLongest = 1.5;
 // A smaller rate replaces a best rate that is old, slowly.
-constexpr double kFades = 0.995;
+constexpr double kFades = 0.98;
 
 }  // namespace
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kMeasureEvery = 1 << 20;
 
 constexpr double kFarBytesPerNs = 0.125, kFarWindow = 3 << 20;
-constexpr int kLeastFar = 2;
+constexpr int kLeastFar = 1;
 
 // The part of a stream's id that STANDS carries.
 uint64_t ShortId(const ConnectionId& id) {
@@ -27,8 +27,9 @@ uint64_t ShortId(const ConnectionId& id) {
 
 }  // namespace
 
-int StreamsOfFar(int64_t round_trip_ns) {
-  const double wanted = kFarBytesPerNs * static_cast<double>(round_trip_ns) / kFarWindow;
+int StreamsOfFar(int64_t round_trip_ns, int paths) {
+  const double wanted = kFarBytesPerNs * static_cast<double>(round_trip_ns) / kFarWindow /
+                        static_cast<double>(std::max(paths, 1));
   return static_cast<int>(std::clamp<double>(std::ceil(wanted), kLeastFar, TcpStreams::kMost));
 }
 

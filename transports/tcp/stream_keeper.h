@@ -26,11 +26,11 @@
 
 namespace entrain {
 
-// Returns the number of streams with which a path of this round trip begins: as many as a link of 1
-// Gbit/s needs if the kernel gives each connection a window of 3 MiB, which is about what the usual
+// Returns the number of streams with which a path of this round trip begins, if `paths` paths share
+// the link of this host: as many as its part of a link of 1 Gbit/s needs if the kernel gives each connection a window of 3 MiB, which is about what the usual
 // net.ipv4.tcp_wmem allows. More are added if the streams are held back (TcpStreams::TakeWantsMore).
 // Not more than needed, because many slow connections cost more work than few fast ones.
-int StreamsOfFar(int64_t round_trip_ns);
+int StreamsOfFar(int64_t round_trip_ns, int paths);
 
 class StreamKeeper {
  public:

@@ -196,7 +196,7 @@ int TcpEndpoint::SetFar(int64_t round_trip_ns) {
     shared_->lendable -= lent_;
     receiver_.Lend(lent_);
   }
-  return StreamsOfFar(round_trip_ns);
+  return StreamsOfFar(round_trip_ns, shared_->paths);
 }
 
 void TcpEndpoint::OnStreamDialled(absl::StatusOr<Channel> stream, const ConnectionId& id) {

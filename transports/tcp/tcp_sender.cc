@@ -182,7 +182,7 @@ bool TcpSender::ChooseStreams(PacketHeader* header) {
   if (!streams_->Carry(header->bytes)) {
     return true;
   }
-  header->streams = streams_->For(header->bytes);
+  header->streams = streams_->For(&header->bytes, header->type == PacketType::kEager);
   return header->streams != 0;
 }
 

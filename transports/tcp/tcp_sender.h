@@ -137,8 +137,9 @@ class TcpSender final : public Answers {
   bool FrameData(Outgoing* send);
   // Takes back the messages that the peer has refused after a part of them was sent.
   void WithdrawRefused();
-  // Chooses the streams for a payload that is large enough for streams. Returns false if too few
-  // streams are free now; the payload must then wait.
+  // Chooses the streams for a payload that is large enough for streams. May make the payload smaller,
+  // unless it is a whole message. Returns false if too few streams are free now; the payload must
+  // then wait.
   bool ChooseStreams(PacketHeader* header);
   // Makes a frame whose payload is a part of a message, or the whole message.
   void FramePayload(const PacketHeader& header, Outgoing* send, const std::byte* payload);

@@ -63,6 +63,7 @@ class TcpShared {
   Events* const engine;
   const std::unique_ptr<TimedWait> waiter;
   CompletionList completions;
+  int paths = 0;  // number of paths, connected or not; they share the link of this host
   // The memory of this process that its peers on long paths may still borrow for early messages, in
   // bytes. A path takes its part when it is connected, and gives it back when it ends.
   int64_t lendable = int64_t{512} << 20;

@@ -29,6 +29,9 @@ constexpr int64_t kMeasureEvery = kMillisecond;
 // If more than one segment in so many is lost, each stream is slow, and more streams are faster.
 // (FlightLimit avoids losses of this process's own making.)
 constexpr uint64_t kSegmentsALoss = 5000;
+// Bytes wait in a queue if the smoothed round trip is longer than the shortest by this time, or by
+// an eighth.
+constexpr int64_t kQueueIsLong = 10 * kMillisecond;
 
 // Calls `each(stream, at, bytes)` for every slice of a payload of `payload` bytes, in order.
 template <typename Each>
@@ -53,10 +56,11 @@ void TcpStreams::CloseAll() {
   expected_ = 0;
 }
 
-uint16_t TcpStreams::For(int64_t payload) {
+uint16_t TcpStreams::For(int64_t* whole_payload, bool whole) {
   if (far_) {
-    return ForFar(payload);
+    return ForFar(whole_payload, whole);
   }
+  const int64_t payload = *whole_payload;
   struct Free {
     int on_its_way, stream;
   };
@@ -83,13 +87,12 @@ uint16_t TcpStreams::For(int64_t payload) {
   return static_cast<uint16_t>(chosen);
 }
 
-uint16_t TcpStreams::ForFar(int64_t payload) {
+uint16_t TcpStreams::ForFar(int64_t* payload, bool whole) {
   if (const int64_t now = Clock::Real().Now(); now - measured_ns_ >= kMeasureEvery) {
     measured_ns_ = now;
     MeasureWindows();
   }
   struct Candidate {
-    double filled;  // the share of the window that is in use
     int64_t room;
     int stream;
   };
@@ -101,11 +104,10 @@ uint16_t TcpStreams::ForFar(int64_t payload) {
     const int64_t queued = now.under_way + now.unsent + now.given;
     // A few bytes beyond the window, so that the kernel never waits for this process.
     const int64_t room =
-        now.window + std::clamp<int64_t>(now.window / 8, kLeastSlice, 8 * kLeastSlice) - queued;
+        now.window + std::clamp<int64_t>(now.window / 8, 2 * kLeastSlice, 8 * kLeastSlice) - queued;
     total += now.under_way + now.given;
-    if (Idle(At(i)) && room > 0) {
-      candidates[count++] = {static_cast<double>(queued) / static_cast<double>(now.window + 1),
-                             room, i};
+    if (Idle(At(i)) && room >= kLeastSlice) {
+      candidates[count++] = {room, i};
     }
   }
   full_ = count == 0 || total >= limit_.bytes();
@@ -113,22 +115,27 @@ uint16_t TcpStreams::ForFar(int64_t payload) {
     return 0;
   }
   std::sort(candidates, candidates + count,
-            [](const Candidate& x, const Candidate& y) { return x.filled < y.filled; });
+            [](const Candidate& x, const Candidate& y) { return x.room > y.room; });
   const int most =
-      static_cast<int>(std::clamp<int64_t>(payload / kLeastSlice, 1, static_cast<int64_t>(count)));
-  int taken = most;
-  int64_t least_room = candidates[0].room;
-  for (int n = 1; n <= most; ++n) {
-    least_room = std::min(least_room, candidates[n - 1].room);
-    if (least_room >= payload / n) {
+      static_cast<int>(std::clamp<int64_t>(*payload / kLeastSlice, 1, static_cast<int64_t>(count)));
+  // Takes as few streams as hold the payload in their windows. If none do, as many as hold the most.
+  int taken = 1;
+  int64_t held = 0;
+  for (int n = 1; n <= most && held < *payload; ++n) {
+    if (const int64_t these = n * candidates[n - 1].room; these > held) {
+      held = these;
       taken = n;
-      break;
     }
+  }
+  if (whole) {
+    taken = held < *payload ? most : taken;
+  } else {
+    *payload = std::min(*payload, held);
   }
   unsigned chosen = 0;
   for (int n = 0; n < taken; ++n) {
     chosen |= 1u << candidates[n].stream;
-    At(candidates[n].stream).now.given += payload / taken;
+    At(candidates[n].stream).now.given += *payload / taken;
   }
   return static_cast<uint16_t>(chosen);
 }
@@ -160,6 +167,10 @@ void TcpStreams::MeasureWindows() {
       shortest_ns = info.tcpi_min_rtt * kMicrosecond;
     }
   }
+  if (smoothed_ns > 0) {
+    ++looks_;
+    queued_ += smoothed_ns > shortest_ns + std::max(kQueueIsLong, shortest_ns / 8) ? 1 : 0;
+  }
   Judge(totals);
   limit_.OnMeasured(measured_ns_, under_way, acknowledged, smoothed_ns, shortest_ns);
 }
@@ -176,7 +187,9 @@ void TcpStreams::Judge(const Totals& now) {
   }
   judged_ = now;
   const bool limited = since.limited_us > since.busy_us / 4;
-  wants_more_ = limited || since.repeated > since.segments / kSegmentsALoss;
+  // A loss beside a queue is due to too many bytes, and more streams would send more.
+  const bool queue = std::exchange(queued_, 0) > std::exchange(looks_, 0) / 4;
+  wants_more_ = limited || (!queue && since.repeated > since.segments / kSegmentsALoss);
   static std::atomic<bool> warned{false};
   if (limited && in_use_ == kMost && !warned.exchange(true)) {
     ENTRAIN_LOG(kWarning, "tcp: a long path is slower than its network, because the hosts' ",

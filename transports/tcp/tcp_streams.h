@@ -47,16 +47,19 @@ class TcpStreams {
   void Use(int streams) { in_use_ = streams; }
   int in_use() const { return in_use_; }
   bool Carry(int64_t payload) const { return in_use_ > 0 && payload >= kLeastPayload; }
-  // Chooses streams for a payload of this many bytes. Returns a mask with one bit for each chosen
+  // Chooses streams for a payload of this many bytes, in slices of equal length. Returns a mask with one bit for each chosen
   // stream. A stream is free if it has no slice to write. Chooses the free streams with the fewest
   // bytes under way. If fewer than half of the wanted streams are free, returns 0, because too few
   // streams would take too long.
   //
   // On a long path, a slow stream would hold back the end of a message. So For chooses streams that
-  // have room in their windows: if possible, so few that each slice fits in its stream's window.
+  // have room in their windows for their slices.
   // Returns 0 also if FlightLimit allows no more bytes under way. No event reports the end of this
   // state, so the caller must try again after a short time (full).
-  uint16_t For(int64_t payload);
+  //
+  // Unless the payload must be sent `whole`, For makes it smaller on a long path, so that it fits in
+  // the windows of the streams.
+  uint16_t For(int64_t* payload, bool whole);
   // Returns true if the last For has returned 0 because windows or the limit were full.
   bool full() const { return full_; }
   // On a long path: returns true, once, if more streams would probably be faster. The hosts' buffers
@@ -135,7 +138,7 @@ class TcpStreams {
     bool due() const { return slice.empty() && send != nullptr && !channel.unsent(); }
   };
 
-  uint16_t ForFar(int64_t payload);
+  uint16_t ForFar(int64_t* payload, bool whole);
   void MeasureWindows();
   // Sums over the streams in use, since the path began: time with bytes under way, part of it in
   // which a limit of a host's buffers held a stream back, data segments, and those sent again.
@@ -155,8 +158,9 @@ class TcpStreams {
   int64_t expected_ = 0;
   bool far_ = false, full_ = false;
   FlightLimit limit_;
-  int64_t measured_ns_ = 0;  // the time of the last MeasureWindows
-  Totals judged_;            // at the last Judge that has looked
+  int64_t measured_ns_ = 0;     // the time of the last MeasureWindows
+  Totals judged_;               // at the last Judge that has looked
+  int looks_ = 0, queued_ = 0;  // measurements since then, and those that have found a queue
   bool wants_more_ = false;
 };
 

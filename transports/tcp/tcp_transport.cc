@@ -89,6 +89,7 @@ absl::StatusOr<std::unique_ptr<Endpoint>> TcpTransport::Connect(const PeerId& pe
       this, PathTarget{.peer = peer, .address = parsed.address, .dials = dials, .connect_by = by},
       settings_);
   endpoints_.push_back(endpoint.get());
+  ++paths;
   if (dials) {
     acceptor_.Dial(endpoint.get(), parsed.address);
   } else {
@@ -110,6 +111,7 @@ bool TcpTransport::OnFurther(const PeerId& peer, const ConnectionId& connection,
 }
 
 void TcpTransport::OnDestroyed(TcpEndpoint* endpoint) {
+  --paths;
   std::replace(endpoints_.begin(), endpoints_.end(), endpoint, static_cast<TcpEndpoint*>(nullptr));
 }
 
