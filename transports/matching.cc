@@ -86,6 +86,13 @@ void MatchQueue::Release(Incoming* incoming) {
   incoming->counted_ = false;
 }
 
+void MatchQueue::ReleaseDropped(Incoming* incoming) {
+  Release(incoming);
+  incoming->storage_ = nullptr;
+  incoming->capacity_ = 0;
+  incoming->target_ = nullptr;
+}
+
 int64_t MatchQueue::TakeReleased() {
   return std::exchange(released_, 0);
 }
@@ -151,8 +158,7 @@ void MatchQueue::GrowStorage(Incoming* incoming, int64_t bytes) {
   if (incoming->capacity_ >= bytes) {
     return;
   }
-  const int64_t capacity =
-      std::min(incoming->bytes_, std::max({bytes, 2 * incoming->capacity_, kSpareBytes}));
+  const int64_t capacity = std::min(incoming->bytes_, std::max(bytes, 2 * incoming->capacity_));
   auto larger = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(capacity));
   Copy(larger.get(), incoming->storage_.get(), static_cast<size_t>(incoming->begun_));
   incoming->storage_ = std::move(larger);
@@ -229,7 +235,7 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
     completions_->Add(done,
                       MismatchError(envelope, expected, incoming->envelope_, incoming->bytes_), 0);
     incoming->dropped_ = true;
-    Release(incoming);
+    ReleaseDropped(incoming);
   } else {
     Claim(incoming, {envelope, into, done, hint, nullptr});
   }
@@ -435,7 +441,7 @@ void MatchQueue::ForgetEarly(Line* line, std::vector<uint64_t>* refused) {
     incoming->dropped_ = true;
     if (incoming->by_rts_) {
       --kept_rts_;
-      Release(incoming);
+      ReleaseDropped(incoming);
       if (refused != nullptr && incoming->withdrawn_.ok()) {
         refused->push_back(incoming->handle_);
       }

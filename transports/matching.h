@@ -240,6 +240,9 @@ class MatchQueue {
   Incoming* NewIncoming(const Envelope& envelope, int64_t bytes);
   void Recycle(Incoming* incoming);
   void Release(Incoming* incoming);
+  // Must be called for a message that becomes dropped, but that the transport still holds. Returns
+  // its credit and frees its memory.
+  void ReleaseDropped(Incoming* incoming);
   void Hold(Incoming* incoming);
   void EndHold(Incoming* incoming);
   // Appends the message to its tag's Line. If it was not sent by RTS, allocates memory for its

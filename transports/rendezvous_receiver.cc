@@ -1,7 +1,5 @@
 #include "transports/rendezvous_receiver.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
@@ -29,9 +27,7 @@ void RendezvousReceiver::Answer(Incoming* incoming) {
     answers_->Refuse(message);
     return;
   }
-  if (Find(message) == nullptr) {
-    open_.push_back(incoming);
-  }
+  open_.try_emplace(message, incoming);
   if (incoming->dropped()) {
     answers_->Refuse(message);
   } else if (!incoming->unclaimed() &&
@@ -58,6 +54,11 @@ void RendezvousReceiver::FailAll(const absl::Status& why) {
 absl::Status RendezvousReceiver::OnRts(const Envelope& envelope, int64_t bytes, uint64_t message) {
   if (message == 0) {
     return BreachOfProtocol("RTS without a number");
+  }
+  if (lent_ &&
+      (Find(message) != nullptr || static_cast<int64_t>(open_.size()) >= MatchQueue::kMaxRts)) {
+    return BreachOfProtocol(absl::StrCat("RTS of message ", message, ", beside ", open_.size(),
+                                         " messages that are not over"));
   }
   ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, matching_.OnRts(envelope, bytes, message, lent_));
   if (incoming != nullptr && !failed_) {
@@ -146,14 +147,12 @@ void RendezvousReceiver::ReturnCredit() {
 }
 
 Incoming* RendezvousReceiver::Find(uint64_t message) const {
-  const auto found = std::find_if(open_.begin(), open_.end(), [&](const Incoming* incoming) {
-    return incoming->handle() == message;
-  });
-  return found == open_.end() ? nullptr : *found;
+  const auto found = open_.find(message);
+  return found == open_.end() ? nullptr : found->second;
 }
 
 void RendezvousReceiver::Forget(Incoming* incoming) {
-  open_.erase(std::find(open_.begin(), open_.end(), incoming));
+  open_.erase(incoming->handle());
 }
 
 }  // namespace entrain

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -97,9 +98,9 @@ class RendezvousReceiver {
   MatchQueue matching_;
   bool failed_ = false;
   bool lent_ = false;
-  // The messages sent by RTS of which data may come: those whose CTS was sent and, after Lend, all
-  // others.
-  std::vector<Incoming*> open_;
+  // The messages sent by RTS of which data may come, by number: those whose CTS was sent and, after
+  // Lend, all others.
+  absl::flat_hash_map<uint64_t, Incoming*> open_;
   std::vector<uint64_t> refused_;  // reused by Revoke
 };
 

@@ -35,25 +35,28 @@ void RendezvousSender::Free(Outgoing* send) {
 }
 
 Outgoing* RendezvousSender::Next() {
-  for (std::deque<Outgoing*>* queue : {&waiting_, &cleared_, &ahead_}) {
+  for (std::deque<Outgoing*>* queue : {&waiting_, &cleared_}) {
     while (!queue->empty()) {
       Outgoing* const send = queue->front();
       if (send->state != State::kDead) {
-        return queue == &ahead_ && !MayGoAhead(*send) ? nullptr : send;
+        return send;
       }
       queue->pop_front();
       Free(send);
     }
   }
-  return nullptr;
+  while (!ahead_.empty() && ahead_.front()->state == State::kDead) {
+    Free(ahead_.front());
+    ahead_.erase(ahead_.begin());
+  }
+  return !ahead_.empty() && MayGoAhead(*ahead_.front()) ? ahead_.front() : nullptr;
 }
 
 void RendezvousSender::Dequeue(Outgoing* send) {
-  for (std::deque<Outgoing*>* queue : {&waiting_, &cleared_, &ahead_}) {
-    if (!queue->empty() && queue->front() == send) {
-      queue->pop_front();
-      break;
-    }
+  if (!ahead_.empty() && ahead_.front() == send) {
+    ahead_.erase(ahead_.begin());
+  } else {
+    (!waiting_.empty() && waiting_.front() == send ? waiting_ : cleared_).pop_front();
   }
   send->queued = false;
 }
@@ -131,7 +134,8 @@ absl::Status RendezvousSender::OnRefuse(uint64_t message) {
   if (send->state == State::kRefused) {
     return absl::OkStatus();
   }
-  if (send->state == State::kAhead) {
+  // A peer that has lent credit waits for WITHDRAW, even if LEND had not come when the RTS was sent.
+  if (send->state == State::kAhead || (send->state == State::kRtsSent && limit_ > kEarlyCredit)) {
     if (std::exchange(send->queued, false)) {
       ahead_.erase(std::find(ahead_.begin(), ahead_.end(), send));
     }
@@ -154,7 +158,7 @@ Outgoing* RendezvousSender::TakeRefused() {
     return nullptr;
   }
   Outgoing* const send = refused_.front();
-  refused_.pop_front();
+  refused_.erase(refused_.begin());
   return send;
 }
 

@@ -173,8 +173,10 @@ class RendezvousSender {
   CompletionList* const completions_;
   std::deque<Outgoing> sends_;
   std::vector<Outgoing*> free_;
-  std::deque<Outgoing*> waiting_, cleared_, ahead_;  // may hold dead messages
-  std::deque<Outgoing*> refused_;
+  std::deque<Outgoing*> waiting_, cleared_;  // may hold dead messages
+  // Vectors, because most paths have no such messages, and an empty deque takes 600 bytes. ahead_ may
+  // hold dead messages.
+  std::vector<Outgoing*> ahead_, refused_;
   int64_t rts_sent_ = 0;          // number of messages without an answer to their RTS
   int64_t limit_ = kEarlyCredit;  // the largest credit_used_
   int64_t credit_used_ = 0, credit_to_return_ = 0;

@@ -11,7 +11,7 @@ extern "C" {
 /* ---- Versions and names. Any thread may call; these functions never fail. ---------------------------------------- */
 
 #define ENTRAIN_VERSION_MAJOR 1
-#define ENTRAIN_VERSION_MINOR 0
+#define ENTRAIN_VERSION_MINOR 1
 #define ENTRAIN_VERSION_PATCH 0
 
 /* Returns the version of the loaded library: major * 10000 + minor * 100 + patch. */

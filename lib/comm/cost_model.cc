@@ -87,20 +87,28 @@ int FarWindow(int64_t lane_scratch) {
       std::clamp<int64_t>(kFarScratch / std::max<int64_t>(lane_scratch, 1), kWindow, kMaxLanes));
 }
 
-void Paths::SetSites(absl::Span<const int64_t> nearest, int64_t longest_ns) {
+void Paths::SetSites(absl::Span<const Near> near, int64_t longest_ns) {
   sites.clear();
   round_trip_ns = 0;
   if (longest_ns < kFarRoundTrip) {
     return;
   }
-  const auto count = static_cast<int64_t>(nearest.size());
-  const bool agree = std::all_of(nearest.begin(), nearest.end(), [&](int64_t first) {
-    return first >= 0 && first < count && nearest[static_cast<size_t>(first)] == first;
+  const auto count = static_cast<int64_t>(near.size());
+  std::vector<int64_t> with(near.size());  // by rank: how many ranks name it as their first
+  for (const Near& one : near) {
+    if (one.first >= 0 && one.first < count) {
+      ++with[static_cast<size_t>(one.first)];
+    }
+  }
+  const bool agree = std::all_of(near.begin(), near.end(), [&](const Near& one) {
+    return one.first >= 0 && one.first < count && one.count < count &&
+           near[static_cast<size_t>(one.first)].first == one.first &&
+           with[static_cast<size_t>(one.first)] == one.count;
   });
-  std::vector<int> number(nearest.size(), -1);
+  std::vector<int> number(near.size(), -1);
   int many = 0;
-  for (size_t r = 0; r < nearest.size(); ++r) {
-    int& site = number[agree ? static_cast<size_t>(nearest[r]) : r];
+  for (size_t r = 0; r < near.size(); ++r) {
+    int& site = number[agree ? static_cast<size_t>(near[r].first) : r];
     site = site < 0 ? many++ : site;
     sites.push_back(site);
   }
@@ -152,8 +160,13 @@ CostModel::CostModel(const Crowd& crowd, const Paths& paths, const LinkFigures& 
   call_ps = Picos(main.call_us);
   machine.inside = CostOf(inside);
   machine.across = CostOf(across);
-  if (!paths.sites.empty()) {  // hosts are sites, and their ranks may be on several hosts
-    machine.inside = machine.across;
+  if (!paths.sites.empty()) {
+    // The model's hosts are sites here. The ranks of a site have links of their own to each other,
+    // and share the long way.
+    const LinkFigures& near = across;
+    machine.inside = CostOf(near);
+    machine.inside.byte_fs = Femtos(near.host_gbs);
+    machine.inside.wire_fs = Femtos(near.host_gbs * Crowd::Of(paths.sites).most);
     across.latency_us =
         std::max(across.latency_us, static_cast<double>(paths.round_trip_ns) * 1e-3 / 2);
     machine.across = CostOf(across);

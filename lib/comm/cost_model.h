@@ -52,9 +52,14 @@ struct Paths {
   // that the choice of algorithms does not depend on the noise of a measurement. 0: one site.
   int64_t round_trip_ns = 0;
 
-  // Sets `sites` and `round_trip_ns`. `nearest`: by rank, the lowest rank at its site, as that rank
-  // has found it. If ranks disagree, each rank is a site of its own.
-  void SetSites(absl::Span<const int64_t> nearest, int64_t longest_ns);
+  // What a rank has found: the lowest rank that is near, and the number of near ranks, both with
+  // itself.
+  struct Near {
+    int64_t first = 0, count = 1;
+  };
+  // Sets `sites` and `round_trip_ns`. `near` has what each rank has found. If ranks disagree (a is
+  // near b, b is near c, and a is not near c), each rank is a site of its own.
+  void SetSites(absl::Span<const Near> near, int64_t longest_ns);
   // Returns the paths of a communicator of these ranks.
   Paths Of(absl::Span<const int> ranks) const;
 };

@@ -159,12 +159,12 @@ MeetRecord OwnLinks(CommCore& core, const std::string& host_id) {
 // What each rank tells the others of its round trips, when all have connected.
 struct WayRecord {
   int64_t longest_ns = 0;  // its longest round trip to another rank
-  int64_t nearest = 0;     // the lowest rank that is near: at the same site
+  Paths::Near near;
 };
 
 // Finds the sites (Paths::sites). Called only if a path may be long. Costs half a round trip.
 absl::Status FindSites(CommCore& core, const CallOptions& options, Paths* paths) {
-  WayRecord mine{.nearest = core.config().rank};
+  WayRecord mine{.near = {.first = core.config().rank}};
   core.engine().seat().RunInDriver([&] {
     const std::vector<Member>& members = core.config().members;
     for (size_t r = 0; r < members.size(); ++r) {
@@ -174,7 +174,8 @@ absl::Status FindSites(CommCore& core, const CallOptions& options, Paths* paths)
       const int64_t round_trip_ns = members[r].endpoint->round_trip_ns();
       mine.longest_ns = std::max(mine.longest_ns, round_trip_ns);
       if (round_trip_ns < kFarRoundTrip) {
-        mine.nearest = std::min(mine.nearest, static_cast<int64_t>(r));
+        mine.near.first = std::min(mine.near.first, static_cast<int64_t>(r));
+        ++mine.near.count;
       }
     }
   });
@@ -189,13 +190,13 @@ absl::Status FindSites(CommCore& core, const CallOptions& options, Paths* paths)
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core.Start(call, /*kick=*/true));
   work->Wait(Deadline::Never());  // the call has a deadline
   ENTRAIN_RETURN_IF_ERROR(work->status());
-  std::vector<int64_t> nearest;
+  std::vector<Paths::Near> near;
   int64_t longest_ns = 0;
   for (const WayRecord& one : all) {
-    nearest.push_back(one.nearest);
+    near.push_back(one.near);
     longest_ns = std::max(longest_ns, one.longest_ns);
   }
-  paths->SetSites(nearest, longest_ns);
+  paths->SetSites(near, longest_ns);
   return absl::OkStatus();
 }
 

@@ -221,7 +221,8 @@ ExchangeRound::InFlight Exchange::in_flight() const {
   if (room_ != nullptr) {
     return {.layers = options_.in_flight()};
   }
-  const bool far = members_.sync() != nullptr && members_.sync()->far();
+  const std::shared_ptr<Communicator> sync = members_.groups().sync;
+  const bool far = sync != nullptr && sync->far();
   return {.layers = kInFlightOnHost,
           .bytes = far ? options_.in_flight_bytes : 0,
           .ahead = far && options_.prefetch > 0};

@@ -103,7 +103,8 @@ class Exchange final : public LayerExchange {
   void Merge(const std::vector<int>& layers) override { snapshots_.Merge(layers); }
   void DropSnapshot(const std::vector<int>& layers) override { snapshots_.Drop(layers); }
 
-  // Returns how many layers this exchange may have in flight now (ExchangeRound::InFlight).
+  // Returns how many layers this exchange may have in flight now (ExchangeRound::InFlight). May be
+  // called from any thread.
   ExchangeRound::InFlight in_flight() const;
 
   // Frees the memory of the deltas. Must not be called while a layer is between Begin and Finish.

@@ -2,6 +2,7 @@
 // random order, with random sizes, and with communicators that either side revokes.
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -294,6 +295,7 @@ void RunSeed(uint32_t seed, bool lends) {
   EXPECT_TRUE(path.sender.empty());
   EXPECT_FALSE(path.sender.awaiting());
   EXPECT_EQ(path.receiver.matching().early_bytes(), 0);
+  EXPECT_FALSE(path.receiver.matching().expecting());
   // All credit has come back.
   EXPECT_EQ(path.sender.Allowance(), kEarlyCredit + (lends ? kLent : 0) - MatchQueue::kOverhead);
 }
@@ -324,6 +326,55 @@ TEST(Rendezvous, WithoutAnAnswerAsMuchIsSentAsWasLent) {
     EXPECT_EQ(path.receiver.matching().early_bytes() == 0, !lends);
     EXPECT_EQ(send.times, 0);
   }
+}
+
+// The RTS was sent before LEND had been read. The receiver has lent, so it waits for WITHDRAW.
+TEST(Rendezvous, ARefusalBeforeLendIsRead) {
+  OneWay path(/*lends=*/true);
+  const std::string bytes(1 << 20, 'x');
+  Ended send;
+  path.revoked[1] = true;
+  path.sender.Post({Tag(1, 1, 0, 0), {.kind = CallKind::kSend}},
+                   {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, &send);
+  path.Send();
+  path.Receive();
+  for (int i = 0; i < 20; ++i) {
+    path.Answer();
+    path.Send();
+    path.Receive();
+    path.completions.Run();
+  }
+  EXPECT_EQ(send.times, 1);
+  EXPECT_FALSE(path.receiver.matching().expecting());
+}
+
+int64_t ResidentMib() {
+  std::ifstream file("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * 4 / 1024;
+}
+
+// A peer that is refused and goes on gets its credit back, and must not keep our memory with it.
+TEST(Rendezvous, RefusedMessagesHoldNoMemory) {
+  OneWay path(/*lends=*/true);
+  const int64_t before = ResidentMib();
+  for (uint64_t message = 1; message <= 100; ++message) {
+    const auto context = static_cast<Context>(1 + message % 2);
+    const Envelope envelope{Tag(context, 1, 0, 0), {.kind = CallKind::kSend}};
+    ASSERT_EQ(path.receiver.OnRts(envelope, 6 << 20, message), absl::OkStatus());
+    for (int i = 0; i < 24; ++i) {
+      const absl::StatusOr<PayloadPart> part = path.receiver.OnAhead(message, 256 << 10);
+      ASSERT_EQ(part.status(), absl::OkStatus());
+      std::memset(part->incoming->writable(part->at).data(), 1, 256 << 10);
+      if (i < 23) {  // the last piece never comes
+        path.receiver.Advance(part->incoming, 256 << 10);
+      }
+    }
+    path.receiver.Revoke(context, absl::AbortedError("revoked"));
+    EXPECT_EQ(path.receiver.matching().early_bytes(), 0);
+  }
+  EXPECT_LT(ResidentMib() - before, 100);
 }
 
 TEST(Rendezvous, BreachesAreRefused) {

@@ -122,15 +122,23 @@ void StreamKeeper::AddDialled() {
       return each.first == standing_.front();
     });
     if (found == dialled_.end()) {
+      if (gave_up_) {  // the stream of this number has perhaps failed, and numbers cannot be skipped
+        dialled_.clear();
+      }
       return;
     }
     sender_.Stands(streams_.count(), found->first);
     streams_.Add(std::move(found->second));
     dialled_.erase(found);
-    standing_.pop_front();
+    standing_.erase(standing_.begin());
     ++sendable_;
     --dialling_;
   }
+}
+
+void StreamKeeper::OnNotDialled() {
+  gave_up_ = true;
+  AddDialled();
 }
 
 bool StreamKeeper::OnAccepted(Channel stream, const ConnectionId& id) {

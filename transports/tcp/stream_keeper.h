@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <utility>
 #include <vector>
 
@@ -53,7 +52,7 @@ class StreamKeeper {
   // Report the result of dialling. OnDialled: the stream is established on this side. OnNotDialled:
   // the dial has failed, so no more streams will be dialled.
   void OnDialled(Channel stream, const ConnectionId& id);
-  void OnNotDialled() { gave_up_ = true; }
+  void OnNotDialled();
   // Takes a stream that the peer has dialled. Returns false if this side does not want the stream.
   bool OnAccepted(Channel stream, const ConnectionId& id);
 
@@ -73,7 +72,7 @@ class StreamKeeper {
   bool invited_ = false, gave_up_ = false;
   int asked_ = 0, dialling_ = 0;
   std::vector<std::pair<uint64_t, Channel>> dialled_;
-  std::deque<uint64_t> standing_;
+  std::vector<uint64_t> standing_;
   // The other side's state.
   int said_ = -1;
   int sendable_ = 0;  // this side may send on the first `sendable_` streams

@@ -76,6 +76,7 @@ bool TcpSender::TrySend(Channel& to, const Envelope& envelope, ConstBytes bytes)
 }
 
 void TcpSender::Urgent(const PacketHeader& header, absl::string_view payload) {
+  stuck_ = false;  // a frame that needs no stream can be written, so Arm must not let it wait
   urgent_.push_back({header, std::string(payload)});
   urgent_.back().header.bytes = static_cast<int64_t>(payload.size());
 }

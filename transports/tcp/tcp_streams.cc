@@ -179,9 +179,6 @@ void TcpStreams::Judge(const Totals& now) {
   constexpr uint64_t kEveryUs = 500'000;  // of each stream
   const Totals since = {now.busy_us - judged_.busy_us, now.limited_us - judged_.limited_us,
                         now.segments - judged_.segments, now.repeated - judged_.repeated};
-  if (now.segments < judged_.segments) {  // a stream has been added
-    judged_ = now;
-  }
   if (since.busy_us < kEveryUs * static_cast<uint64_t>(in_use_)) {
     return;
   }
