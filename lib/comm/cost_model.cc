@@ -170,6 +170,10 @@ CostModel::CostModel(const Crowd& crowd, const Paths& paths, const LinkFigures& 
     across.latency_us =
         std::max(across.latency_us, static_cast<double>(paths.round_trip_ns) * 1e-3 / 2);
     machine.across = CostOf(across);
+    // Training has many calls under way at once between sites (the layers of an exchange, the
+    // buckets of a backward pass): their round trips overlap, and their bytes share the way.
+    constexpr int64_t kCallsAtOnce = 4;
+    machine.across.byte_fs = machine.across.wire_fs = kCallsAtOnce * Femtos(near.host_gbs);
   }
   machine.reduce_fs = Femtos(main.reduce_gbs);
   machine.switch_ps = Picos(main.switch_us);

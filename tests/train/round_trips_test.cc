@@ -112,6 +112,24 @@ TEST(RoundTrips, CollectivesOfFourCrossAFewTimes) {
   }
 }
 
+// A split is one all_gather. An agreement, and the shrinking of a communicator that is whole, gather
+// the reports of all ranks and send the decision.
+TEST(RoundTrips, MembershipCrossesAFewTimes) {
+  const auto keep = KeepProcess();
+  for (const int ranks : {2, 4}) {
+    FarJob job(ranks, [](FarJob& self, const std::shared_ptr<Communicator>& comm) {
+      self.Count("split", [&] { return comm->Split(0, comm->rank()).status(); });
+      uint32_t flag = 1;
+      self.Count("agree", [&] { return comm->Agree(&flag); });
+      self.Count("shrink", [&] { return comm->Shrink().status(); });
+    });
+    for (const auto& [name, count] : job.messages) {
+      printf("%d ranks, %s: %.2f\n", ranks, name.c_str(), count);
+      EXPECT_LT(count, (name == "split" ? 1 : 6) + kSlack) << name;
+    }
+  }
+}
+
 // Returns the messages of one exchange of EDiT: the rendezvous, all layers, and the outer step.
 double OfEdit(int replicas, int layers, const EditOptions& options) {
   const auto keep = KeepProcess();

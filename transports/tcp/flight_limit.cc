@@ -41,8 +41,11 @@ void FlightLimit::OnMeasured(int64_t now_ns, int64_t under_way, int64_t acknowle
     return;
   }
   const double rate = static_cast<double>(bytes) / static_cast<double>(took_ns);
-  same_ = rate > kGrows * best_ ? 0 : same_ + 1;
-  best_ = std::max(rate, kFades * best_);
+  // If the limit has not held the sender back, a rate that stays the same says nothing about the
+  // path: the kernel's windows still grow, or there was little to send.
+  const bool held = most_ >= limit_ - limit_ / 5;
+  same_ = rate > kGrows * best_ ? 0 : same_ + (held ? 1 : 0);
+  best_ = std::max(rate, held ? kFades * best_ : best_);
   begin();
   const auto shortest = static_cast<double>(shortest_ns);
   const double time = std::max(kShare * shortest + kQueue,
