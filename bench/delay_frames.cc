@@ -91,7 +91,8 @@ int Open(const std::string& interface) {
   return fd;
 }
 
-// What happens to the packets of one direction. All zero: nothing but the delay.
+// The changes that a way makes to the packets of one direction. If all are zero, the way only delays
+// packets.
 struct Faults {
   double loss = 0, reorder = 0;  // shares, 0 to 1
   int64_t jitter_ns = 0;

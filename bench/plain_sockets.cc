@@ -121,7 +121,7 @@ class Connection {
   size_t sent_ = 0, got_ = 0;             // of the pieces, with the offset in front
 };
 
-// What a node sends to a peer begins with another word for each node.
+// Returns word number `at` of the bytes that node `rank` sends. The receiver checks it.
 uint64_t WordAt(size_t at, int rank) {
   return at * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(rank);
 }
@@ -207,7 +207,7 @@ class Sockets {
       pair.Verify();
     }
   }
-  // What TCP_INFO says since the last time.
+  // Returns as JSON fields what TCP_INFO has counted since the last call of this function.
   std::string Found() {
     uint64_t again = 0, segments = 0;
     uint32_t least_us = UINT32_MAX;

@@ -64,7 +64,7 @@ struct CallOptions {
 bool TakeCallOption(const std::string& name, const std::string& value, CallOptions& options);
 extern const char kCallOptionsHelp[];
 
-// What is timed.
+// An exchange whose calls are timed.
 struct Exchange {
   std::string facts;  // JSON fields that name it: "\"subject\": \"all_reduce\""
   double sent = 0;    // payload bytes that a node sends; the bound is their time at the rate

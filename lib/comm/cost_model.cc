@@ -68,6 +68,20 @@ LinkCost CostOf(const LinkFigures& figures) {
           .wire_fs = Femtos(figures.host_gbs)};
 }
 
+// Returns the keys, numbered from 0 in the order of their first places.
+std::vector<int> Numbered(absl::Span<const int64_t> keys) {
+  std::vector<int64_t> seen;
+  std::vector<int> numbers;
+  for (const int64_t key : keys) {
+    const auto found = std::find(seen.begin(), seen.end(), key);
+    numbers.push_back(static_cast<int>(found - seen.begin()));
+    if (found == seen.end()) {
+      seen.push_back(key);
+    }
+  }
+  return numbers;
+}
+
 bool IsCrowded(const Crowd& crowd, const Paths& paths) {
   return paths.cores > 0 && crowd.most > paths.cores;
 }
@@ -105,13 +119,11 @@ void Paths::SetSites(absl::Span<const Near> near, int64_t longest_ns) {
            near[static_cast<size_t>(one.first)].first == one.first &&
            with[static_cast<size_t>(one.first)] == one.count;
   });
-  std::vector<int> number(near.size(), -1);
-  int many = 0;
-  for (size_t r = 0; r < near.size(); ++r) {
-    int& site = number[agree ? static_cast<size_t>(near[r].first) : r];
-    site = site < 0 ? many++ : site;
-    sites.push_back(site);
+  std::vector<int64_t> keys;
+  for (int64_t rank = 0; rank < count; ++rank) {
+    keys.push_back(agree ? near[static_cast<size_t>(rank)].first : rank);
   }
+  sites = Numbered(keys);
   const auto ms = static_cast<uint64_t>(longest_ns / kMillisecond);
   round_trip_ns = static_cast<int64_t>(std::bit_floor(ms)) * kMillisecond;
 }
@@ -121,15 +133,12 @@ Paths Paths::Of(absl::Span<const int> ranks) const {
   if (sites.empty()) {
     return of;
   }
-  of.sites.clear();
-  std::vector<int> number(sites.size(), -1);
-  int many = 0;
+  std::vector<int64_t> keys;
   for (const int rank : ranks) {
-    int& site = number[static_cast<size_t>(sites[static_cast<size_t>(rank)])];
-    site = site < 0 ? many++ : site;
-    of.sites.push_back(site);
+    keys.push_back(sites[static_cast<size_t>(rank)]);
   }
-  if (many < 2) {
+  of.sites = Numbered(keys);
+  if (std::count(of.sites.begin(), of.sites.end(), 0) == std::ssize(of.sites)) {
     of.sites.clear();
     of.round_trip_ns = 0;
   }

@@ -91,7 +91,8 @@ struct CostModel {
   CostModel(const Crowd& crowd, const Paths& paths, const Tuning& tuning);
 
   // Returns the estimated time of a call. `bytes`: the size of the larger of its two buffers.
-  // `hosts[r]` is the number of rank r's host or, if there are several sites, of its site. Ignores spec.rank and spec.lanes.
+  // `hosts[r]` is the number of rank r's host or, if there are several sites, of its site. Ignores
+  // spec.rank and spec.lanes.
   int64_t Picoseconds(const Algorithm& algorithm, Spec spec, absl::Span<const int> hosts,
                       int64_t bytes) const;
 };

@@ -156,11 +156,24 @@ MeetRecord OwnLinks(CommCore& core, const std::string& host_id) {
   return mine;
 }
 
-// What each rank tells the others of its round trips, when all have connected.
+// The record that each rank sends to all other ranks in FindSites, when all have connected.
 struct WayRecord {
   int64_t longest_ns = 0;  // its longest round trip to another rank
   Paths::Near near;
 };
+
+// Returns a call by which every rank sends `mine` to every other rank. `all` gets the records by
+// rank. The planner runs kCreate as an all-gather in which every rank sends to every other rank.
+template <typename Record>
+Call CallToShare(const Record& mine, std::vector<Record>* all, const CallOptions& options) {
+  Call call;
+  call.kind = CallKind::kCreate;
+  call.in = {const_cast<Record*>(&mine), sizeof(mine)};
+  call.out = {all->data(), static_cast<int64_t>(all->size() * sizeof(mine))};
+  call.count = sizeof(mine);
+  call.options = options;
+  return call;
+}
 
 // Finds the sites (Paths::sites). Called only if a path may be long. Costs half a round trip.
 absl::Status FindSites(CommCore& core, const CallOptions& options, Paths* paths) {
@@ -180,12 +193,7 @@ absl::Status FindSites(CommCore& core, const CallOptions& options, Paths* paths)
     }
   });
   std::vector<WayRecord> all(static_cast<size_t>(core.size()));
-  Call call;
-  call.kind = CallKind::kCreate;
-  call.in = {&mine, sizeof(mine)};
-  call.out = {all.data(), static_cast<int64_t>(all.size() * sizeof(mine))};
-  call.count = sizeof(mine);
-  call.options = options;
+  Call call = CallToShare(mine, &all, options);
   call.options.user_tag = kSitesTag;  // leaves the numbers of the caller's calls alone
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core.Start(call, /*kick=*/true));
   work->Wait(Deadline::Never());  // the call has a deadline
@@ -204,16 +212,10 @@ absl::Status FindSites(CommCore& core, const CallOptions& options, Paths* paths)
 // all ranks.
 absl::Status MeetAll(CommCore& core, const std::string& host_id, const CallOptions& options,
                      StoreMeeting& meeting) {
-  // The planner runs kCreate as an all-gather in which every rank sends to every other rank.
   MeetRecord mine = OwnLinks(core, host_id);
   std::vector<MeetRecord> all(static_cast<size_t>(core.size()));
-  Call call;
-  call.kind = CallKind::kCreate;
-  call.in = {&mine, sizeof(mine)};
-  call.out = {all.data(), static_cast<int64_t>(all.size() * sizeof(mine))};
-  call.count = sizeof(mine);
-  call.options = options;
-  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core.Start(call, /*kick=*/true));
+  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work,
+                           core.Start(CallToShare(mine, &all, options), /*kick=*/true));
   // If a rank ends before it has connected, no path reports this. So check the meeting during the
   // wait.
   while (!work->Wait(Deadline::After(kLookNs))) {
