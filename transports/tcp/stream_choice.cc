@@ -17,7 +17,8 @@ constexpr int64_t kLeastRoundTrips = 4;
 
 }  // namespace
 
-void StreamChoice::OnMeasured(int64_t bytes, int64_t busy_ns, int64_t round_trip_ns) {
+void StreamChoice::OnMeasured(int64_t bytes, int64_t busy_ns, int64_t round_trip_ns, bool held) {
+  held_ = held_ || held;
   bytes_ += bytes;
   busy_ns_ += busy_ns;
   if (bytes_ < kLeastBytes || busy_ns_ < std::max(kLeastTime, kLeastRoundTrips * round_trip_ns)) {
@@ -25,20 +26,25 @@ void StreamChoice::OnMeasured(int64_t bytes, int64_t busy_ns, int64_t round_trip
   }
   const double rate = static_cast<double>(bytes_) / static_cast<double>(busy_ns_);
   bytes_ = busy_ns_ = 0;
+  const bool may_pay = !if_held_ || held_;
+  held_ = false;
   if (skip_) {
     skip_ = false;
   } else {
-    OnRate(rate);
+    OnRate(rate, may_pay);
   }
 }
 
-void StreamChoice::OnRate(double bytes_per_ns) {
+void StreamChoice::OnRate(double bytes_per_ns, bool may_pay) {
   if (trying_ == best_) {
+    // While the windows of a long path still grow, the next number would seem to pay whatever it is.
+    const bool grows = if_held_ && bytes_per_ns > kPays * best_rate_;
+    may_pay = may_pay && !grows;
     best_rate_ = bytes_per_ns;
     if (wait_ > 0) {
       --wait_;
-    } else if (best_ < kMost) {
-      Try(std::max(2, 2 * best_));
+    } else if (best_ < most_ && may_pay) {
+      Try(std::clamp(2 * best_, 2, most_));
     }
     return;
   }
@@ -49,8 +55,8 @@ void StreamChoice::OnRate(double bytes_per_ns) {
   }
   best_ = trying_;
   best_rate_ = bytes_per_ns;
-  if (best_ < kMost) {
-    Try(2 * best_);
+  if (best_ < most_) {
+    Try(std::min(2 * best_, most_));
   } else {
     Settle();
   }

@@ -1,12 +1,14 @@
 #include "transports/tcp/stream_keeper.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/log.h"
 #include "transports/rendezvous_sender.h"
 
 namespace entrain {
@@ -14,6 +16,9 @@ namespace {
 
 // Bytes sent between two readings of the kernel's counters.
 constexpr int64_t kMeasureEvery = 1 << 20;
+// If more than one segment in so many is lost, each stream is slow, and more streams are perhaps
+// faster. (FlightLimit avoids losses of this process's own making.)
+constexpr int64_t kSegmentsALoss = 5000;
 
 constexpr double kFarBytesPerNs = 0.125, kFarWindow = 3 << 20;
 constexpr int kLeastFar = 1;
@@ -36,8 +41,11 @@ int StreamsOfFar(int64_t round_trip_ns, int paths) {
 void StreamKeeper::Begin(bool dialer, int setting, bool one_host, int far) {
   dialer_ = dialer;
   enabled_ = setting != 1 && (setting > 1 || !one_host || far > 0);
-  set_ = setting > 0 ? setting : far;
+  set_ = setting;
   far_ = setting == 0 && far > 0;
+  if (far_) {
+    choice_.Begin(far, TcpStreams::kMost);
+  }
 }
 
 int StreamKeeper::Tend(int first) {
@@ -47,11 +55,8 @@ int StreamKeeper::Tend(int first) {
   if (set_ == 0) {
     Measure(first);
   }
-  if (far_ && streams_.TakeWantsMore()) {
-    set_ = std::min(2 * set_, TcpStreams::kMost);
-  }
   const int wanted = set_ > 0 ? set_ : choice_.streams();
-  if (set_ > 0 || sendable_ >= wanted) {
+  if (set_ > 0 || far_ || sendable_ >= wanted) {
     streams_.Use(std::min(wanted, sendable_));
   }
   if (!dialer_) {
@@ -84,7 +89,19 @@ void StreamKeeper::Measure(int first) {
   }
   last_large_ = sender_.large_bytes();
   const TcpStreams::Progress now = streams_.Measure(first, measured_);
-  choice_.OnMeasured(now.bytes - last_.bytes, now.busy_ns - last_.busy_ns, now.round_trip_ns);
+  const int64_t busy_ns = now.busy_ns - last_.busy_ns;
+  const bool limited = now.limited_ns - last_.limited_ns > busy_ns / 4;
+  // A loss beside a queue is due to too many bytes, and more streams would send more.
+  const int64_t lost = now.queue ? 0 : now.repeated - last_.repeated;
+  choice_.OnMeasured(now.bytes - last_.bytes, busy_ns, now.round_trip_ns,
+                     limited || lost * kSegmentsALoss > now.segments - last_.segments);
+  static std::atomic<bool> warned{false};
+  if (far_ && limited && measured_ == TcpStreams::kMost && !warned.exchange(true)) {
+    ENTRAIN_LOG(kWarning,
+                "tcp: a long path is perhaps slower than its network, because the hosts' ",
+                "net.ipv4.tcp_wmem and net.ipv4.tcp_rmem limit its ", measured_,
+                " connections; raise their third numbers on both hosts (docs/tcp.md)");
+  }
   last_ = now;
 }
 

@@ -27,7 +27,7 @@ namespace entrain {
 
 // Returns the number of streams with which a path of this round trip begins, if `paths` paths share
 // the link of this host: as many as its part of a link of 1 Gbit/s needs if the kernel gives each connection a window of 3 MiB, which is about what the usual
-// net.ipv4.tcp_wmem allows. More are added if the streams are held back (TcpStreams::TakeWantsMore).
+// net.ipv4.tcp_wmem allows. StreamChoice tries more if something holds the streams back.
 // Not more than needed, because many slow connections cost more work than few fast ones.
 int StreamsOfFar(int64_t round_trip_ns, int paths);
 
@@ -65,7 +65,7 @@ class StreamKeeper {
   StreamChoice choice_;
   bool enabled_ = false, dialer_ = false;
   int set_ = 0;       // the number of streams; 0: chosen by measurement
-  bool far_ = false;  // the path is long, and set_ may grow
+  bool far_ = false;  // the path is long, and no number is configured
   // The dialer's state. dialling_: number of streams that were dialled and not added. dialled_: of
   // these, the streams that are established on this side. standing_: the ids of the streams for
   // which the peer has sent STANDS, in the order of their numbers.

@@ -1,7 +1,6 @@
 #include "transports/tcp/tcp_streams.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <utility>
@@ -14,7 +13,6 @@
 #include <sys/socket.h>
 
 #include "lib/base/clock.h"
-#include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "transports/tcp/connection_error.h"
 
@@ -26,9 +24,6 @@ constexpr int64_t kBytesPerRead = 4 << 20;  // keeps one turn of the loop short
 // On a long path: the smallest slice, and the time between two questions to the kernel.
 constexpr int64_t kLeastSlice = 16 << 10;
 constexpr int64_t kMeasureEvery = kMillisecond;
-// If more than one segment in so many is lost, each stream is slow, and more streams are faster.
-// (FlightLimit avoids losses of this process's own making.)
-constexpr uint64_t kSegmentsALoss = 5000;
 // Bytes wait in a queue if the smoothed round trip is longer than the shortest by this time, or by
 // an eighth.
 constexpr int64_t kQueueIsLong = 10 * kMillisecond;
@@ -142,7 +137,6 @@ uint16_t TcpStreams::ForFar(int64_t* payload, bool whole) {
 
 void TcpStreams::MeasureWindows() {
   int64_t under_way = 0, acknowledged = 0, smoothed_ns = 0, shortest_ns = 0;
-  Totals totals;
   for (int i = 0; i < in_use_; ++i) {
     tcp_info info{};
     socklen_t bytes = sizeof(info);
@@ -155,10 +149,6 @@ void TcpStreams::MeasureWindows() {
                  .window = info.tcpi_snd_cwnd * segment};
     under_way += At(i).now.under_way;
     acknowledged += static_cast<int64_t>(info.tcpi_bytes_acked);
-    totals.busy_us += info.tcpi_busy_time;
-    totals.limited_us += info.tcpi_rwnd_limited + info.tcpi_sndbuf_limited;
-    totals.segments += info.tcpi_data_segs_out;
-    totals.repeated += info.tcpi_total_retrans;
     if (info.tcpi_unacked > 0 && (smoothed_ns == 0 || info.tcpi_rtt * kMicrosecond < smoothed_ns)) {
       smoothed_ns = info.tcpi_rtt * kMicrosecond;
     }
@@ -167,32 +157,7 @@ void TcpStreams::MeasureWindows() {
       shortest_ns = info.tcpi_min_rtt * kMicrosecond;
     }
   }
-  if (smoothed_ns > 0) {
-    ++looks_;
-    queued_ += smoothed_ns > shortest_ns + std::max(kQueueIsLong, shortest_ns / 8) ? 1 : 0;
-  }
-  Judge(totals);
   limit_.OnMeasured(measured_ns_, under_way, acknowledged, smoothed_ns, shortest_ns);
-}
-
-void TcpStreams::Judge(const Totals& now) {
-  constexpr uint64_t kEveryUs = 500'000;  // of each stream
-  const Totals since = {now.busy_us - judged_.busy_us, now.limited_us - judged_.limited_us,
-                        now.segments - judged_.segments, now.repeated - judged_.repeated};
-  if (since.busy_us < kEveryUs * static_cast<uint64_t>(in_use_)) {
-    return;
-  }
-  judged_ = now;
-  const bool limited = since.limited_us > since.busy_us / 4;
-  // A loss beside a queue is due to too many bytes, and more streams would send more.
-  const bool queue = std::exchange(queued_, 0) > std::exchange(looks_, 0) / 4;
-  wants_more_ = limited || (!queue && since.repeated > since.segments / kSegmentsALoss);
-  static std::atomic<bool> warned{false};
-  if (limited && in_use_ == kMost && !warned.exchange(true)) {
-    ENTRAIN_LOG(kWarning, "tcp: a long path is slower than its network, because the hosts' ",
-                "net.ipv4.tcp_wmem and net.ipv4.tcp_rmem limit its ", in_use_,
-                " connections; raise their third numbers on both hosts (docs/tcp.md)");
-  }
 }
 
 void TcpStreams::Give(uint16_t streams, Outgoing* send, ConstBytes payload) {
@@ -352,7 +317,7 @@ uint32_t TcpStreams::Interest(int stream) const {
 }
 
 TcpStreams::Progress TcpStreams::Measure(int first, int streams) const {
-  Progress progress;
+  Progress progress{.queue = true};
   const auto add = [&](int fd) {
     tcp_info info{};
     socklen_t bytes = sizeof(info);
@@ -360,8 +325,15 @@ TcpStreams::Progress TcpStreams::Measure(int first, int streams) const {
       progress.bytes += static_cast<int64_t>(info.tcpi_bytes_acked);
       progress.busy_ns =
           std::max(progress.busy_ns, static_cast<int64_t>(info.tcpi_busy_time) * kMicrosecond);
-      progress.round_trip_ns =
-          std::max(progress.round_trip_ns, int64_t{info.tcpi_min_rtt} * kMicrosecond);
+      progress.limited_ns = std::max(
+          progress.limited_ns,
+          static_cast<int64_t>(info.tcpi_rwnd_limited + info.tcpi_sndbuf_limited) * kMicrosecond);
+      progress.segments += info.tcpi_data_segs_out;
+      progress.repeated += info.tcpi_total_retrans;
+      const int64_t shortest = int64_t{info.tcpi_min_rtt} * kMicrosecond;
+      progress.round_trip_ns = std::max(progress.round_trip_ns, shortest);
+      progress.queue = progress.queue && int64_t{info.tcpi_rtt} * kMicrosecond >
+                                             shortest + std::max(kQueueIsLong, shortest / 8);
     }
   };
   if (streams == 0) {

@@ -62,9 +62,6 @@ class TcpStreams {
   uint16_t For(int64_t* payload, bool whole);
   // Returns true if the last For has returned 0 because windows or the limit were full.
   bool full() const { return full_; }
-  // On a long path: returns true, once, if more streams would probably be faster. The hosts' buffers
-  // or losses have held back the streams in use.
-  bool TakeWantsMore() { return std::exchange(wants_more_, false); }
   // Give assigns slices of the payload to `streams`. Start allows Write to write these slices, and
   // must be called after the payload's header was written. The memory belongs to the message
   // `send`.
@@ -107,10 +104,13 @@ class TcpStreams {
   // Measures the first `streams` streams. If `streams` is 0, measures the connection `first`.
   // bytes: the sum of the bytes acknowledged since the connections began. busy_ns: the time during
   // which a connection had bytes under way; of several connections, the longest time. A value
-  // becomes smaller only if a connection has ended.
+  // becomes smaller only if a connection has ended. limited_ns: the longest time in which a host's
+  // buffers held a connection back. segments, repeated: data segments, and those sent again.
   struct Progress {
-    int64_t bytes = 0, busy_ns = 0;
+    int64_t bytes = 0, busy_ns = 0, limited_ns = 0;
+    int64_t segments = 0, repeated = 0;
     int64_t round_trip_ns = 0;  // each connection's shortest round trip; of several, the longest
+    bool queue = false;         // bytes wait in a queue on the way of each connection now
   };
   Progress Measure(int first, int streams) const;
 
@@ -140,13 +140,6 @@ class TcpStreams {
 
   uint16_t ForFar(int64_t* payload, bool whole);
   void MeasureWindows();
-  // Sums over the streams in use, since the path began: time with bytes under way, part of it in
-  // which a limit of a host's buffers held a stream back, data segments, and those sent again.
-  struct Totals {
-    uint64_t busy_us = 0, limited_us = 0, segments = 0, repeated = 0;
-  };
-  // Decides whether more streams would be faster.
-  void Judge(const Totals& now);
   static bool Idle(const Stream& stream) {
     return stream.slice.empty() && stream.send == nullptr && !stream.channel.unsent();
   }
@@ -158,10 +151,7 @@ class TcpStreams {
   int64_t expected_ = 0;
   bool far_ = false, full_ = false;
   FlightLimit limit_;
-  int64_t measured_ns_ = 0;     // the time of the last MeasureWindows
-  Totals judged_;               // at the last Judge that has looked
-  int looks_ = 0, queued_ = 0;  // measurements since then, and those that have found a queue
-  bool wants_more_ = false;
+  int64_t measured_ns_ = 0;  // the time of the last MeasureWindows
 };
 
 }  // namespace entrain
