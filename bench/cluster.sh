@@ -1,7 +1,7 @@
 #!/bin/bash
 # Emulates a cluster on this machine (as root; iproute2): network namespaces on one bridge, where tbf limits each link in
 # both directions. Runs a command once in every node, as rank I of N (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and
-# removes everything. Without a command: measures all_reduce of 16 and 64 MiB and compares it with the bound of a ring.
+# removes everything. Without a command it measures all_reduce of 16 and 64 MiB, and compares it with the bound of a ring.
 #
 #   bench/cluster.sh [--nodes 4] [--rate 1gbit,100mbit] [--up RATE] [--connection RATE] [--burst BYTES] [--delay MS]
 #                    [--sites 2,2] [--site-rate RATE] [--loss PERCENT] [--jitter MS] [--reorder PERCENT] [--seed NUMBER]
@@ -129,7 +129,7 @@ plug() { # INTERFACE BRIDGE
   in_switch set "$1" up
 }
 
-pairs=() # of interfaces, for delay-frames
+pairs= # of interfaces, for delay-frames
 # Without sites, the long way is between a node and the bridge:
 #   node: eth0 - nearI   delay-frames   farI - portI :bridge
 # With sites, it is between a site and the core:
@@ -164,7 +164,7 @@ up() {
     ip -n "$name-$i" link set lo up
     ip -n "$name-$i" addr add "10.77.0.$((i + 1))/24" dev eth0
     ip -n "$name-$i" link set eth0 up
-    # By the route, because a namespace may not choose every algorithm as its default.
+    # The route sets it, because a namespace may not choose every algorithm as its default.
     [ -z "$congestion" ] || ip -n "$name-$i" route replace 10.77.0.0/24 dev eth0 src "10.77.0.$((i + 1))" congctl "$congestion"
   done
 }
@@ -172,14 +172,14 @@ add_far() { # NUMBER PORT
   in_switch add "far$1" type veth peer name "$2"
   in_switch set "far$1" up
   in_switch set "near$1" up
-  pairs+=("near$1:far$1")
+  pairs+=${pairs:+,}near$1:far$1
 }
 
 # Starts delay-frames. A frame and its answer each pass two pairs of interfaces. So each pair delays a frame by a quarter
 # of the round trip.
 lengthen() {
   coproc FORWARDER { exec ip netns exec "$switch" "$build/bench/delay-frames" --loss "$loss" --reorder "$reorder" \
-    --jitter "$jitter" --seed "$seed" ${counts:+--counts "$counts"} $((delay * 250)) "${pairs[@]}"; }
+    --jitter "$jitter" --seed "$seed" ${counts:+--counts "$counts"} $((delay * 250)) "$pairs"; }
   forwarder=$FORWARDER_PID
   local said=
   read -r said <&"${FORWARDER[0]}" || true

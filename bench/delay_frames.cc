@@ -1,30 +1,17 @@
-// Makes links long and bad on a kernel without netem. Forwards frames between pairs of network
-// interfaces, in both directions. Needs root. Must run in the network namespace of the interfaces:
-//
-//     delay-frames [OPTIONS] DELAY_US NEAR:FAR [NEAR:FAR...]
-//
-//     --loss PERCENT     share of the packets that are lost
-//     --reorder PERCENT  share of the packets that are held back by 4 ms, behind later ones
-//     --jitter MS        packets are up to MS late; this varies within 20 ms, and keeps the order
-//     --seed NUMBER      of these draws (1)
-//     --counts FILE      at the end: writes the numbers of packets, lost and held back, as JSON
-//
-// Each frame is DELAY_US microseconds late, in both directions. The options act only from NEAR to
-// FAR. So on a way through two pairs, out of one node and into another, each packet is drawn once.
-//
-// A packet is what a real link would carry: a super-frame of segmentation offload counts as many
-// (frame_pieces.h), and is cut around a packet that is lost or held back. Frames without an IP
-// packet are never lost. Writes "ready" and a newline when it begins to forward. SIGTERM ends it.
-// Each direction holds at most 64 MiB. Frames beyond this limit are lost, as in a full router.
+// delay-frames makes links long and bad on a kernel without netem. It forwards frames between pairs
+// of network interfaces, in both directions. It needs root, and must run in the network namespace of
+// the interfaces. --help has the details.
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -32,7 +19,6 @@
 #include <vector>
 
 #include <arpa/inet.h>
-#include <getopt.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <net/if.h>
@@ -41,10 +27,25 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "absl/strings/str_split.h"
+
 #include "bench/frame_pieces.h"
+#include "nlohmann/json.hpp"
+#include "tools/command_line.h"
 
 namespace entrain {
 namespace {
+
+constexpr char kAbout[] =
+    R"(Makes links long and bad: forwards frames between the network interfaces of each pair NEAR:FAR.
+Each frame is DELAY_US microseconds late, in both directions. The options act only from NEAR to
+FAR. So on a way through two pairs, out of one node and into another, each packet is drawn once.
+
+A packet is what a real link would carry: a super-frame of segmentation offload counts as many, and
+is cut around a packet that is lost or held back. Frames without an IP packet are never lost. Writes
+"ready" and a newline when it begins to forward. SIGTERM ends it. Each direction holds at most
+64 MiB. Frames beyond this limit are lost, as in a full router.
+)";
 
 constexpr size_t kMostHeld = size_t{64} << 20;
 constexpr int kBuffer = 64 << 20;
@@ -91,19 +92,19 @@ int Open(const std::string& interface) {
   return fd;
 }
 
-// The changes that a way makes to the packets of one direction. If all are zero, the way only delays
-// packets.
+// These are the changes that a way makes to the packets of one direction. If all are zero, the way
+// only delays packets.
 struct Faults {
   double loss = 0, reorder = 0;  // shares, 0 to 1
   int64_t jitter_ns = 0;
 };
 
-// Draws packets with a probability. Draws the distance to the next one, so that a packet costs no
+// Draws packets with a probability. It draws the distance to the next one, so that a packet costs no
 // random number.
 class Draw {
  public:
   Draw(double share, std::mt19937_64& random) : share_(share), random_(&random) { Next(); }
-  // The number of packets before the next drawn one.
+  // Returns the number of packets before the next drawn one.
   uint64_t before() const { return before_; }
   void Pass(uint64_t packets) { before_ -= packets; }
   void Next() {
@@ -118,7 +119,7 @@ class Draw {
   uint64_t before_ = 0;
 };
 
-// An extra delay that sways between 0 and a limit.
+// This is an extra delay that sways between 0 and a limit.
 class Sway {
  public:
   Sway(int64_t most_ns, std::mt19937_64& random) : most_ns_(most_ns), random_(&random) {}
@@ -144,7 +145,7 @@ struct Counts {
   uint64_t frames = 0, packets = 0, lost = 0, held_back = 0, overflowed = 0;
 };
 
-// Frames in the order in which they leave.
+// This holds frames in the order in which they leave.
 class Queue {
  public:
   int64_t due_ns() const { return frames_.empty() ? INT64_MAX : frames_.front().due_ns; }
@@ -263,70 +264,40 @@ class Way {
 
 struct Options {
   Faults faults;
-  uint64_t seed = 1;
+  int seed = 1, delay_us = 0;
   std::string counts;
-  int64_t delay_ns = 0;
   std::vector<std::pair<std::string, std::string>> pairs;
 };
 
-[[noreturn]] void Usage() {
-  std::fprintf(stderr,
-               "usage: delay-frames [--loss PERCENT] [--reorder PERCENT] [--jitter MS] "
-               "[--seed NUMBER] [--counts FILE] DELAY_US NEAR:FAR [NEAR:FAR...]\n");
-  std::exit(2);
-}
-
-double Number(const char* text, double most) {
-  char* end = nullptr;
-  const double value = std::strtod(text, &end);
-  if (end == text || *end != '\0' || !(value >= 0 && value <= most)) {
-    std::fprintf(stderr, "delay-frames: \"%s\" is not a number from 0 to %g\n", text, most);
-    Usage();
+// Returns nullopt if the program shall continue, otherwise its exit code.
+std::optional<int> Understand(int argc, char** argv, Options& options) {
+  double loss = 0, reorder = 0, jitter_ms = 0;
+  std::string pairs;
+  CommandLine line(kAbout, "delay-frames");
+  line.Real("--loss", loss, "percent of the packets are lost (0)", 0, 100);
+  line.Real("--reorder", reorder,
+            "percent of the packets are held back by 4 ms, behind later ones (0)", 0, 100);
+  line.Real("--jitter", jitter_ms,
+            "packets are up to so many ms late; this varies within 20 ms, and keeps the order (0)",
+            0, 1e5);
+  line.Whole("--seed", options.seed, "of these draws (1)", 0, INT_MAX);
+  line.Text("--counts", options.counts,
+            "at the end, write the numbers of packets, lost and held back, to FILE as JSON");
+  line.RequiredWhole("DELAY_US", options.delay_us, "of each frame", 0, INT_MAX);
+  line.RequiredText("PAIRS", pairs, "NEAR:FAR[,NEAR:FAR...]");
+  if (const std::optional<int> code = line.Parse(argc, argv)) {
+    return code;
   }
-  return value;
-}
-
-Options Understand(int argc, char** argv) {
-  Options options;
-  const option known[] = {
-      {"loss", required_argument, nullptr, 'l'},   {"reorder", required_argument, nullptr, 'r'},
-      {"jitter", required_argument, nullptr, 'j'}, {"seed", required_argument, nullptr, 's'},
-      {"counts", required_argument, nullptr, 'c'}, {}};
-  for (int which = 0; (which = getopt_long(argc, argv, "+", known, nullptr)) != -1;) {
-    switch (which) {
-      case 'l':
-        options.faults.loss = Number(optarg, 100) / 100;
-        break;
-      case 'r':
-        options.faults.reorder = Number(optarg, 100) / 100;
-        break;
-      case 'j':
-        options.faults.jitter_ns = static_cast<int64_t>(Number(optarg, 1e5) * 1e6);
-        break;
-      case 's':
-        options.seed = static_cast<uint64_t>(Number(optarg, 1e15));
-        break;
-      case 'c':
-        options.counts = optarg;
-        break;
-      default:
-        Usage();
+  options.faults = {loss / 100, reorder / 100, static_cast<int64_t>(jitter_ms * 1e6)};
+  for (const absl::string_view pair : absl::StrSplit(pairs, ',')) {
+    options.pairs.push_back(absl::StrSplit(pair, ':'));
+    if (options.pairs.back().second.empty()) {
+      std::fprintf(stderr, "delay-frames: PAIRS: \"%s\" is not NEAR:FAR\n",
+                   std::string(pair).c_str());
+      return 2;
     }
   }
-  if (argc - optind < 2) {
-    Usage();
-  }
-  options.delay_ns = static_cast<int64_t>(Number(argv[optind], 1e9) * 1e3);
-  for (int i = optind + 1; i < argc; ++i) {
-    const std::string pair = argv[i];
-    const size_t colon = pair.find(':');
-    if (colon == std::string::npos) {
-      std::fprintf(stderr, "delay-frames: \"%s\" is not NEAR:FAR\n", argv[i]);
-      Usage();
-    }
-    options.pairs.emplace_back(pair.substr(0, colon), pair.substr(colon + 1));
-  }
-  return options;
+  return std::nullopt;
 }
 
 void WriteCounts(const std::string& path, const std::vector<Way>& ways) {
@@ -347,13 +318,12 @@ void WriteCounts(const std::string& path, const std::vector<Way>& ways) {
       out.held_back += one.held_back;
     }
   }
-  std::fprintf(
-      file,
-      "{\"frames\": %llu, \"packets\": %llu, \"lost\": %llu, \"held_back\": %llu, "
-      "\"overflowed_frames\": %llu}\n",
-      static_cast<unsigned long long>(out.frames), static_cast<unsigned long long>(out.packets),
-      static_cast<unsigned long long>(out.lost), static_cast<unsigned long long>(out.held_back),
-      static_cast<unsigned long long>(overflowed));
+  const nlohmann::ordered_json counts{{"frames", out.frames},
+                                      {"packets", out.packets},
+                                      {"lost", out.lost},
+                                      {"held_back", out.held_back},
+                                      {"overflowed_frames", overflowed}};
+  std::fprintf(file, "%s\n", counts.dump().c_str());
   std::fclose(file);
 }
 
@@ -381,14 +351,18 @@ void Forward(std::vector<Way>& ways) {
 }
 
 int Main(int argc, char** argv) {
-  const Options options = Understand(argc, argv);
+  Options options;
+  if (const std::optional<int> code = Understand(argc, argv, options)) {
+    return *code;
+  }
+  const int64_t delay_ns = options.delay_us * int64_t{1000};
   std::signal(SIGTERM, [](int) { ended = 1; });
-  std::mt19937_64 random(options.seed);
+  std::mt19937_64 random(static_cast<uint64_t>(options.seed));
   std::vector<Way> ways;
   for (const auto& [near_name, far_name] : options.pairs) {
     const int near = Open(near_name), far = Open(far_name);
-    ways.emplace_back(near, far, options.delay_ns, options.faults, random);
-    ways.emplace_back(far, near, options.delay_ns, Faults{}, random);
+    ways.emplace_back(near, far, delay_ns, options.faults, random);
+    ways.emplace_back(far, near, delay_ns, Faults{}, random);
   }
   std::puts("ready");
   std::fflush(stdout);

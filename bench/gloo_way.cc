@@ -1,10 +1,10 @@
-// gloo-way: the time of Gloo's all_reduce between the nodes of cluster.sh, as way-bench times
-// Entrain's. gloo-bench cannot do this, because it forks its ranks on one host.
+// gloo-way times Gloo's all_reduce between the nodes of cluster.sh, as way-bench times Entrain's.
+// gloo-bench cannot do this, because it forks its ranks on one host.
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
+#include <climits>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,10 +18,10 @@
 namespace entrain {
 namespace {
 
-constexpr char kHelp[] =
-    "usage: gloo-way [OPTIONS] ring|bcube BYTES FOLDER\n\n"
-    "Times an all_reduce (f32, sum) of Gloo over tcp, as way-bench does. Run it by\n"
-    "bench/cluster.sh, one process per node. The ranks meet in FOLDER, which must be empty.\n\n";
+constexpr char kAbout[] =
+    R"(Times an all_reduce (f32, sum) of Gloo over tcp, as way-bench does. Run it by
+bench/cluster.sh, one process per node. The ranks meet in FOLDER, which must be empty.
+)";
 
 constexpr void (*kSum)(void*, const void*, const void*, size_t) = &gloo::sum<float>;
 
@@ -39,8 +39,10 @@ void TimeAllReduce(Nodes& nodes, const CallOptions& options, const std::string& 
   const auto sum = static_cast<float>(nodes.size() * (nodes.size() + 1) / 2);
   uint32_t tag = 0;
   Exchange exchange;
-  exchange.facts = "\"program\": \"gloo-way\", \"subject\": \"all_reduce\", \"algorithm\": \"" +
-                   algorithm + "\", \"bytes\": " + std::to_string(count * sizeof(float));
+  exchange.facts = {{"program", "gloo-way"},
+                    {"subject", "all_reduce"},
+                    {"algorithm", algorithm},
+                    {"bytes", count * sizeof(float)}};
   exchange.sent =
       2.0 * (nodes.size() - 1) / nodes.size() * static_cast<double>(count * sizeof(float));
   exchange.prepare = [&] { out.assign(count, 0); };
@@ -65,31 +67,22 @@ void TimeAllReduce(Nodes& nodes, const CallOptions& options, const std::string& 
   nodes.AllGather({0});  // no rank ends while another still uses its connection
 }
 
-[[noreturn]] void Usage(int code) {
-  std::fprintf(code == 0 ? stdout : stderr, "%s%s", kHelp, kCallOptionsHelp);
-  std::exit(code);
-}
-
 int Main(int argc, char** argv) {
   CallOptions options;
-  std::vector<std::string> words;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--help" || word == "-h") {
-      Usage(0);
-    } else if (word.rfind("--", 0) != 0) {
-      words.push_back(word);
-    } else if (++i >= argc || !TakeCallOption(word, argv[i], options)) {
-      Usage(2);
-    }
+  std::string algorithm, folder;
+  int bytes = 0;
+  CommandLine line(kAbout, "gloo-way");
+  line.RequiredText("ALGORITHM", algorithm, "ring, bcube");
+  line.RequiredWhole("BYTES", bytes, "of the vector", 4, INT_MAX);
+  line.RequiredText("FOLDER", folder, "where the ranks meet");
+  if (const std::optional<int> code = ParseCalls(line, argc, argv, options)) {
+    return *code;
   }
-  if (words.size() != 3 || (words[0] != "ring" && words[0] != "bcube") ||
-      std::atol(words[1].c_str()) < 4) {
-    Usage(2);
+  if (algorithm != "ring" && algorithm != "bcube") {
+    RefuseArgument("ALGORITHM", algorithm, "is not one of ring, bcube");
   }
   Nodes nodes;
-  TimeAllReduce(nodes, options, words[0], static_cast<size_t>(std::atol(words[1].c_str())) / 4,
-                words[2]);
+  TimeAllReduce(nodes, options, algorithm, static_cast<size_t>(bytes) / sizeof(float), folder);
   return 0;
 }
 

@@ -1,12 +1,13 @@
-// plain-sockets: the time of an exchange over plain tcp connections with the kernel's defaults,
-// between the nodes of cluster.sh. --help has the details.
+// plain-sockets times an exchange over plain tcp connections with the kernel's defaults, between the
+// nodes of cluster.sh. --help has the details.
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -22,22 +23,17 @@
 namespace entrain {
 namespace {
 
-constexpr char kHelp[] =
-    "usage: plain-sockets [OPTIONS] BYTES CONNECTIONS\n\n"
-    "Each two of N nodes send each other 2/N of BYTES at once, over CONNECTIONS tcp connections "
-    "with\n"
-    "the kernel's defaults. So each node sends as much as in an all_reduce of BYTES, but waits "
-    "for\n"
-    "nothing before it sends; two nodes send each other BYTES. Run it by bench/cluster.sh. A\n"
-    "connection that can take more takes the next piece of 64 KiB, so a slow connection does not "
-    "hold\n"
-    "up the others by more than the kernel's send buffer. Writes JSON lines: the first exchange "
-    "on\n"
-    "fresh connections, later ones (median), and one after silence. The time is from a common "
-    "start\n"
-    "until all nodes have received all their bytes, and have given all their own to the kernel.\n"
-    "\"retransmitted\" and \"segments\" are those that node 0 sent in this line's calls\n"
-    "(TCP_INFO), \"least_round_trip\" is the kernel's, in seconds.\n\n";
+constexpr char kAbout[] =
+    R"(Each two of N nodes send each other 2/N of BYTES at once, over CONNECTIONS tcp connections with
+the kernel's defaults. So each node sends as much as in an all_reduce of BYTES, but waits for
+nothing before it sends; two nodes send each other BYTES. Run it by bench/cluster.sh. A
+connection that can take more takes the next piece of 64 KiB, so a slow connection does not hold
+up the others by more than the kernel's send buffer. Writes JSON lines: the first exchange on
+fresh connections, later ones (median), and one after silence. The time is from a common start
+until all nodes have received all their bytes, and have given all their own to the kernel.
+"retransmitted" and "segments" are those that node 0 sent in this line's calls
+(TCP_INFO), "least_round_trip" is the kernel's, in seconds.
+)";
 
 constexpr size_t kPiece = size_t{64} << 10;
 
@@ -45,7 +41,7 @@ size_t PieceAt(size_t offset, size_t bytes) {
   return std::min(kPiece, bytes - offset);
 }
 
-// One connection. A piece is its offset (8 bytes), and then its bytes.
+// This is one connection. It sends the offset of a piece (8 bytes), and then the bytes of the piece.
 class Connection {
  public:
   Connection(int fd, size_t bytes) : fd_(fd), bytes_(bytes) {
@@ -126,7 +122,7 @@ uint64_t WordAt(size_t at, int rank) {
   return at * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(rank);
 }
 
-// The exchange with one other node.
+// This is the exchange with one other node.
 class Pair {
  public:
   Pair(int rank, int peer, size_t bytes)
@@ -207,8 +203,8 @@ class Sockets {
       pair.Verify();
     }
   }
-  // Returns as JSON fields what TCP_INFO has counted since the last call of this function.
-  std::string Found() {
+  // Returns what TCP_INFO has counted since the last call of this function.
+  nlohmann::ordered_json Found() {
     uint64_t again = 0, segments = 0;
     uint32_t least_us = UINT32_MAX;
     for (const Pair& pair : pairs_) {
@@ -221,14 +217,9 @@ class Sockets {
         least_us = std::min(least_us, info.tcpi_min_rtt);
       }
     }
-    char text[128];
-    std::snprintf(text, sizeof(text),
-                  "\"retransmitted\": %llu, \"segments\": %llu, \"least_round_trip\": %.6f",
-                  static_cast<unsigned long long>(again - again_),
-                  static_cast<unsigned long long>(segments - segments_), least_us * 1e-6);
-    again_ = again;
-    segments_ = segments;
-    return text;
+    return {{"retransmitted", again - std::exchange(again_, again)},
+            {"segments", segments - std::exchange(segments_, segments)},
+            {"least_round_trip", least_us * 1e-6}};
   }
 
  private:
@@ -263,38 +254,28 @@ class Sockets {
   uint64_t again_ = 0, segments_ = 0;
 };
 
-[[noreturn]] void Usage(int code) {
-  std::fprintf(code == 0 ? stdout : stderr, "%s%s", kHelp, kCallOptionsHelp);
-  std::exit(code);
-}
-
 int Main(int argc, char** argv) {
   CallOptions options;
-  std::vector<std::string> words;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--help" || word == "-h") {
-      Usage(0);
-    } else if (word.rfind("--", 0) != 0) {
-      words.push_back(word);
-    } else if (++i >= argc || !TakeCallOption(word, argv[i], options)) {
-      Usage(2);
-    }
+  int bytes = 0, count = 0;
+  CommandLine line(kAbout, "plain-sockets");
+  line.RequiredWhole("BYTES", bytes, "a multiple of 8", 8, INT_MAX);
+  line.RequiredWhole("CONNECTIONS", count, "between two nodes", 1, 1000);
+  if (const std::optional<int> code = ParseCalls(line, argc, argv, options)) {
+    return *code;
   }
-  const long bytes = words.size() == 2 ? std::atol(words[0].c_str()) : 0;
-  const int count = words.size() == 2 ? std::atoi(words[1].c_str()) : 0;
-  if (bytes < 8 || bytes % 8 != 0 || count < 1 || count > 1000) {
-    Usage(2);
+  if (bytes % 8 != 0) {
+    RefuseArgument("BYTES", std::to_string(bytes), "is not a multiple of 8");
   }
   Nodes nodes;
-  // Of whole words, at least one.
+  // A share has whole words, and one at least.
   const auto all = static_cast<size_t>(nodes.size());
   const size_t share = std::max<size_t>(8, 2 * static_cast<size_t>(bytes) / all / 8 * 8);
   Sockets sockets(nodes, share, count);
   Exchange exchange;
-  exchange.facts =
-      "\"program\": \"plain-sockets\", \"subject\": \"exchange\", \"bytes\": " + words[0] +
-      ", \"connections\": " + words[1];
+  exchange.facts = {{"program", "plain-sockets"},
+                    {"subject", "exchange"},
+                    {"bytes", bytes},
+                    {"connections", count}};
   exchange.sent = static_cast<double>(share * (all - 1));
   exchange.prepare = [&] { sockets.Prepare(); };
   exchange.call = [&] { sockets.Run(); };

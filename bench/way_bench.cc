@@ -1,9 +1,8 @@
-// way-bench: the time of Entrain's exchanges between the nodes of cluster.sh, on the C ABI. --help
-// has the details.
+// way-bench times Entrain's exchanges between the nodes of cluster.sh, on the C ABI. --help has the
+// details.
+#include <climits>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,25 +12,22 @@
 namespace entrain {
 namespace {
 
-constexpr char kHelp[] =
-    "usage: way-bench [OPTIONS] SUBJECT\n\n"
-    "Times one exchange of all nodes: the first, later ones (median), and one after silence. Run "
-    "it\n"
-    "by bench/cluster.sh, one process per node. Subjects:\n\n"
-    "  all_reduce BYTES    a blocking all_reduce, f32, sum\n"
-    "  edit PARAMS LAYERS  an exchange of EDiT without compute, from begin_forward to the last\n"
-    "                      wait_layer: norm weights, clipping, anomalies, outer Nesterov SGD. "
-    "Each\n"
-    "                      node is a replica\n"
-    "  acco PARAMS         an update of ACCO without compute: two rounds, AdamW. The later "
-    "updates\n"
-    "                      follow one another. The first and the silent one begin with no round "
-    "under\n"
-    "                      way, and end with two that are over\n"
-    "  zero1 PARAMS        an update of ZeRO-1 (ENTRAIN_ACCO_ZERO1) without compute: one round\n\n"
-    "Writes JSON lines. \"seconds\" is the time from a common start until all nodes are done.\n"
-    "\"sent_bytes\" is the least that a node has to send: 2 (N-1)/N of the data, of ACCO "
-    "twice.\n\n";
+constexpr char kAbout[] =
+    R"(Times one exchange of all nodes: the first, later ones (median), and one after silence. Run it
+by bench/cluster.sh, one process per node. Subjects:
+
+  all_reduce BYTES    a blocking all_reduce, f32, sum
+  edit PARAMS LAYERS  an exchange of EDiT without compute, from begin_forward to the last
+                      wait_layer: norm weights, clipping, anomalies, outer Nesterov SGD. Each
+                      node is a replica
+  acco PARAMS         an update of ACCO without compute: two rounds, AdamW. The later updates
+                      follow one another. The first and the silent one begin with no round under
+                      way, and end with two that are over
+  zero1 PARAMS        an update of ZeRO-1 (ENTRAIN_ACCO_ZERO1) without compute: one round
+
+Writes JSON lines. "seconds" is the time from a common start until all nodes are done.
+"sent_bytes" is the least that a node has to send: 2 (N-1)/N of the data, of ACCO twice.
+)";
 
 constexpr int64_t kTimeoutNs = 300'000'000'000;
 
@@ -50,14 +46,13 @@ entrain_comm_t* CreateComm() {
   return comm;
 }
 
-// The bytes of an all_reduce, or of a reduce_scatter and an all_gather, that each node sends.
+// Returns the bytes of an all_reduce, or of a reduce_scatter and an all_gather, that each node sends.
 double LeastSent(const Nodes& nodes, size_t count) {
   return 2.0 * (nodes.size() - 1) / nodes.size() * static_cast<double>(count) * sizeof(float);
 }
 
-std::string Facts(const std::string& subject, const std::string& more, size_t count) {
-  return "\"program\": \"way-bench\", \"subject\": \"" + subject + "\", " + more +
-         "\"bytes\": " + std::to_string(count * sizeof(float));
+nlohmann::ordered_json Facts(const std::string& subject, size_t count) {
+  return {{"program", "way-bench"}, {"subject", subject}, {"bytes", count * sizeof(float)}};
 }
 
 void TimeAllReduce(Nodes& nodes, const CallOptions& options, size_t count) {
@@ -65,7 +60,7 @@ void TimeAllReduce(Nodes& nodes, const CallOptions& options, size_t count) {
   std::vector<float> in(count, static_cast<float>(nodes.rank() + 1)), out(count);
   const auto sum = static_cast<float>(nodes.size() * (nodes.size() + 1) / 2);
   Exchange exchange;
-  exchange.facts = Facts("all_reduce", "", count);
+  exchange.facts = Facts("all_reduce", count);
   exchange.sent = LeastSent(nodes, count);
   exchange.prepare = [&] { out.assign(count, 0); };
   exchange.call = [&] {
@@ -84,7 +79,7 @@ void TimeAllReduce(Nodes& nodes, const CallOptions& options, size_t count) {
   entrain_comm_destroy(comm);
 }
 
-// A model of equal layers, whole on each node.
+// This is a model of equal layers, whole on each node.
 class Replica {
  public:
   Replica(size_t params, int layers) : params_(params, 1.0f), grads_(params), layers_(layers) {
@@ -111,7 +106,7 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  // Moves the parameters as local steps would: by about the same distance each time.
+  // Moves the parameters as local steps would, by about the same distance each time.
   void Train(int rank) {
     uint32_t random = static_cast<uint32_t>(97 * rank + ++rounds_);
     for (float& value : params_) {
@@ -128,14 +123,14 @@ class Replica {
     exchanges_ += syncing;
   }
   void EndStep() { Check(entrain_edit_end_step(edit_), "end_step"); }
-  std::string Found() const {
+  nlohmann::ordered_json Found() const {
     entrain_edit_info_t info;
     entrain_edit_info_init(&info);
     Check(entrain_edit_info(edit_, &info), "info");
     if (info.syncs != exchanges_ || exchanges_ != rounds_ || info.rejections != 0) {
       FailCall("an exchange is missing, or a replica was rejected");
     }
-    return "\"sent_bytes_in_all\": " + std::to_string(info.bytes_sent_sync);
+    return {{"sent_bytes_in_all", info.bytes_sent_sync}};
   }
 
  private:
@@ -168,10 +163,8 @@ class Replica {
 void TimeEdit(Nodes& nodes, const CallOptions& options, size_t params, int layers) {
   Replica replica(params, layers);
   Exchange exchange;
-  exchange.facts = Facts(
-      "edit",
-      "\"params\": " + std::to_string(params) + ", \"layers\": " + std::to_string(layers) + ", ",
-      params);
+  exchange.facts = Facts("edit", params);
+  exchange.facts.update({{"params", params}, {"layers", layers}});
   exchange.sent = LeastSent(nodes, params);
   exchange.prepare = [&] { replica.Train(nodes.rank()); };
   exchange.call = [&] { replica.Exchange(); };
@@ -224,12 +217,11 @@ class Channel {
     }
     return seconds;
   }
-  std::string Found() const {
+  nlohmann::ordered_json Found() const {
     entrain_acco_info_t info;
     entrain_acco_info_init(&info);
     Check(entrain_acco_info(acco_, &info), "info");
-    return "\"commits\": " + std::to_string(info.commits) +
-           ", \"sent_bytes_in_all\": " + std::to_string(info.bytes_sent);
+    return {{"commits", info.commits}, {"sent_bytes_in_all", info.bytes_sent}};
   }
 
  private:
@@ -241,8 +233,8 @@ class Channel {
 void TimeChannel(Nodes& nodes, const CallOptions& options, size_t params, bool overlaps) {
   Channel channel(params, overlaps ? ENTRAIN_ACCO : ENTRAIN_ACCO_ZERO1);
   Exchange exchange;
-  exchange.facts =
-      Facts(overlaps ? "acco" : "zero1", "\"params\": " + std::to_string(params) + ", ", params);
+  exchange.facts = Facts(overlaps ? "acco" : "zero1", params);
+  exchange.facts["params"] = params;
   exchange.sent = LeastSent(nodes, params) * (overlaps ? 2 : 1);
   // An install of ACCO waits for the round under way, and begins the next. If no round is under
   // way, the first of three only begins one.
@@ -255,32 +247,24 @@ void TimeChannel(Nodes& nodes, const CallOptions& options, size_t params, bool o
   nodes.AllGather({0});  // a channel ends on all nodes together
 }
 
-[[noreturn]] void Usage(int code) {
-  std::fprintf(code == 0 ? stdout : stderr, "%s%s", kHelp, kCallOptionsHelp);
-  std::exit(code);
-}
-
 int Main(int argc, char** argv) {
   CallOptions options;
-  std::vector<std::string> words;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--help" || word == "-h") {
-      Usage(0);
-    } else if (word.rfind("--", 0) != 0) {
-      words.push_back(word);
-    } else if (++i >= argc || !TakeCallOption(word, argv[i], options)) {
-      Usage(2);
-    }
+  std::string subject;
+  int amount = 0, layers = 0;
+  CommandLine line(kAbout, "way-bench");
+  line.RequiredText("SUBJECT", subject, "all_reduce, edit, acco, zero1");
+  line.RequiredWhole("AMOUNT", amount, "BYTES or PARAMS", 4, INT_MAX);
+  line.Whole("LAYERS", layers, "of edit", 1, INT_MAX);
+  if (const std::optional<int> code = ParseCalls(line, argc, argv, options)) {
+    return *code;
   }
-  const std::string subject = words.empty() ? "" : words[0];
-  const long amount = words.size() > 1 ? std::atol(words[1].c_str()) : 0;
-  const int layers = words.size() > 2 ? std::atoi(words[2].c_str()) : 0;
   const bool layered = subject == "edit";
-  if (amount < 4 || words.size() != (layered ? 3u : 2u) ||
-      (layered && (layers < 1 || layers > amount)) ||
-      (!layered && subject != "all_reduce" && subject != "acco" && subject != "zero1")) {
-    Usage(2);
+  if (!layered && subject != "all_reduce" && subject != "acco" && subject != "zero1") {
+    RefuseArgument("SUBJECT", subject, "is not one of all_reduce, edit, acco, zero1");
+  }
+  if (layered != (layers > 0) || layers > amount) {
+    RefuseArgument("LAYERS", layers > 0 ? std::to_string(layers) : "",
+                   "is wrong: edit takes a number from 1 to PARAMS, the other subjects none");
   }
   Nodes nodes;
   const auto count = static_cast<size_t>(amount);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -79,7 +80,7 @@ double ParseRate(const std::string& text) {
   return number > 0 ? number * scale : 0;
 }
 
-// The times of one call, from those of all nodes.
+// This has the times of one call, computed from those of all nodes.
 struct Taken {
   double seconds = 0, node0 = 0;
   double begun = 0;  // 0: not known
@@ -103,31 +104,36 @@ Taken TimeOne(Nodes& nodes, const Exchange& exchange, double silence) {
 
 void Write(const Nodes& nodes, const CallOptions& options, const Exchange& exchange,
            const std::string& call, std::vector<Taken> taken) {
-  const std::string found = exchange.found();  // on all nodes: may count from here on
+  const nlohmann::ordered_json found = exchange.found();  // all nodes may count from here on
   if (nodes.rank() != 0) {
     return;
   }
   std::sort(taken.begin(), taken.end(),
             [](const Taken& a, const Taken& b) { return a.seconds < b.seconds; });
   const Taken median = taken[taken.size() / 2];
-  std::printf(
-      "{%s, \"nodes\": %d, \"call\": \"%s\", \"seconds\": %.6f, \"least\": %.6f, "
-      "\"most\": %.6f, \"node0_seconds\": %.6f, \"calls\": %zu, \"silence\": %g, "
-      "\"sent_bytes\": %.0f, \"round_trip_found\": %.6f",
-      exchange.facts.c_str(), nodes.size(), call.c_str(), median.seconds, taken.front().seconds,
-      taken.back().seconds, median.node0, taken.size(), call == "silent" ? options.silence : 0,
-      exchange.sent, nodes.round_trip());
+  nlohmann::ordered_json line = exchange.facts;
+  line.update({{"nodes", nodes.size()},
+               {"call", call},
+               {"seconds", median.seconds},
+               {"least", taken.front().seconds},
+               {"most", taken.back().seconds},
+               {"node0_seconds", median.node0},
+               {"calls", taken.size()},
+               {"silence", call == "silent" ? options.silence : 0},
+               {"sent_bytes", std::llround(exchange.sent)},
+               {"round_trip_found", nodes.round_trip()}});
   if (median.begun > 0) {
-    std::printf(", \"begun\": %.6f", median.begun);
+    line["begun"] = median.begun;
   }
   const double bound = options.rate > 0 ? exchange.sent * 8 / (options.rate * kPayload) : 0;
   if (options.rate > 0) {
-    std::printf(", \"bound\": %.6f", bound);
+    line["bound"] = bound;
   }
   if (options.round_trip > 0) {
-    std::printf(", \"round_trips\": %.2f", (median.seconds - bound) / options.round_trip);
+    line["round_trips"] = (median.seconds - bound) * 1e3 / options.round_trip;
   }
-  std::printf("%s%s}\n", found.empty() ? "" : ", ", found.c_str());
+  line.update(found);
+  std::puts(line.dump().c_str());
   std::fflush(stdout);
 }
 
@@ -151,6 +157,12 @@ std::vector<Taken> TimeInARow(Nodes& nodes, const CallOptions& options, const Ex
 void FailCall(const std::string& what) {
   std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, what.c_str());
   std::exit(1);
+}
+
+void RefuseArgument(const std::string& name, const std::string& value, const std::string& why) {
+  std::fprintf(stderr, "%s: %s: \"%s\" %s\n", program_invocation_short_name, name.c_str(),
+               value.c_str(), why.c_str());
+  std::exit(2);
 }
 
 double SecondsNow() {
@@ -288,28 +300,24 @@ void Nodes::Start(double silence) {
   SleepUntil(moment);
 }
 
-const char kCallOptionsHelp[] =
-    "  --calls N           later calls, of which the median counts (3)\n"
-    "  --silence SECONDS   also one call after so much silence (0: none)\n"
-    "  --rate RATE         of a link, as 100mbit, 1gbit: adds \"bound\", the time of the bytes "
-    "that\n"
-    "                      a node sends\n"
-    "  --round-trip MS     adds \"round_trips\": (seconds - bound) / MS\n";
-
-bool TakeCallOption(const std::string& name, const std::string& value, CallOptions& options) {
-  const double number = std::atof(value.c_str());
-  if (name == "--calls" && number >= 1) {
-    options.calls = static_cast<int>(number);
-  } else if (name == "--silence" && number >= 0) {
-    options.silence = number;
-  } else if (name == "--rate" && ParseRate(value) > 0) {
-    options.rate = ParseRate(value);
-  } else if (name == "--round-trip" && number >= 0) {
-    options.round_trip = number / 1e3;
-  } else {
-    return false;
+std::optional<int> ParseCalls(CommandLine& line, int argc, char** argv, CallOptions& options) {
+  std::string rate;
+  line.Whole("--calls", options.calls, "later calls, of which the median counts (3)", 1, 1'000'000);
+  line.Real("--silence", options.silence,
+            "also one call after so many seconds of silence (0: none)", 0, 1e6);
+  line.Text(
+      "--rate", rate,
+      "of a link, as 100mbit, 1gbit: adds \"bound\", the time of the bytes that a node sends");
+  line.Real("--round-trip", options.round_trip,
+            "in ms: adds \"round_trips\", (seconds - bound) / round trip", 0, 1e6);
+  const std::optional<int> code = line.Parse(argc, argv);
+  if (!code && !rate.empty()) {
+    options.rate = ParseRate(rate);
+    if (options.rate <= 0) {
+      RefuseArgument("--rate", rate, "is not a rate as 100mbit, 1gbit");
+    }
   }
-  return true;
+  return code;
 }
 
 void TimeCalls(Nodes& nodes, const CallOptions& options, const Exchange& exchange) {
