@@ -88,27 +88,39 @@ def script_of(steps, timeout):
     return "\n".join(lines)
 
 
+def run_cluster(build, *arguments):
+    """Runs cluster.sh. Returns its exit code and its stdout. If this program is interrupted, cluster.sh removes its cluster."""
+    process = subprocess.Popen([ROOT / "bench" / "cluster.sh", "--build", build, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+    try:
+        output, _ = process.communicate()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    return process.returncode, output
+
+
+def check_cluster(build, programs, runs=True):
+    """Ends this program if cluster.sh cannot run the programs."""
+    name = pathlib.Path(sys.argv[0]).name
+    for program in programs:
+        if not (build / "bench" / program).exists():
+            sys.exit(f"{name}: {build / 'bench' / program} is not built")
+    if runs and os.geteuid() != 0:
+        sys.exit(f"{name}: network namespaces need root")
+
+
 def measure(cell, options):
     """Runs a cell. Returns its lines."""
     with tempfile.TemporaryDirectory() as folder:
         steps = steps_of(cell, options, folder)
-        command = [ROOT / "bench" / "cluster.sh", "--build", options.build, "--sites", ",".join(map(str, cell["sites"])), "--rate", cell["rate"],
-                   "--delay", str(cell["delay_ms"]), "--loss", str(cell["loss"]).removesuffix(".0"), "--seed", str(options.seed)]
+        shape = ["--sites", ",".join(map(str, cell["sites"])), "--rate", cell["rate"], "--delay", cell["delay_ms"],
+                 "--loss", str(cell["loss"]).removesuffix(".0"), "--seed", options.seed]
         for name in ("site_rate", "up", "jitter", "reorder", "congestion"):
             if getattr(options, name):
-                command += ["--" + name.replace("_", "-"), getattr(options, name)]
-        # In a group of its own, so that nothing is left if this program is ended: cluster.sh removes its cluster.
-        process = subprocess.Popen([*command, "sh", "-c", script_of(steps, options.timeout)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True)
-        try:
-            output, errors = process.communicate()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-    if errors:
-        print(errors.rstrip(), file=sys.stderr)
-    if process.returncode != 0 and not output:
+                shape += ["--" + name.replace("_", "-"), getattr(options, name)]
+        code, output = run_cluster(options.build, *shape, "sh", "-c", script_of(steps, options.timeout))
+    if code != 0 and not output:
         sys.exit("wan.py: cluster.sh failed")
     lines, step = [], []
     for line in map(json.loads, output.splitlines()):
@@ -207,14 +219,10 @@ def arguments():
 
 
 def check_programs(options):
-    for name in PROGRAMS:
-        if not (options.build / "bench" / name).exists():
-            sys.exit(f"wan.py: {options.build / 'bench' / name} is not built")
+    check_cluster(options.build, PROGRAMS, runs=not options.list)
     if options.gloo and not (options.build / "bench" / "gloo-way").exists():
         print("wan.py: gloo-way is not built (package libgloo-dev): Gloo is left out", file=sys.stderr)
         options.gloo = []
-    if os.geteuid() != 0 and not options.list:
-        sys.exit("wan.py: network namespaces need root")
 
 
 def main():

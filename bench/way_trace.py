@@ -21,12 +21,12 @@ import datetime
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from wan import ROOT, check_cluster, run_cluster
+
 COUNTER = "/sys/class/net/eth0/statistics/tx_bytes"
 PAYLOAD = 1448 / 1514
 IDLE = 0.1  # of the rate
@@ -57,17 +57,10 @@ def measure(options):
     program, *words = options.command
     with tempfile.TemporaryDirectory() as folder:
         samples = pathlib.Path(folder, "samples")
-        command = [ROOT / "bench" / "cluster.sh", "--build", options.build, "--nodes", "2", "--rate", options.rate, "--delay", str(options.delay),
-                   sys.executable, "-B", pathlib.Path(__file__).resolve(), "--sample", str(options.sample_ms / 1e3), samples,
-                   options.build / "bench" / program, "--calls", str(options.calls), "--rate", options.rate, *words]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            output, _ = process.communicate()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-        if process.returncode != 0:
+        code, output = run_cluster(options.build, "--nodes", 2, "--rate", options.rate, "--delay", options.delay,
+                                   sys.executable, "-B", pathlib.Path(__file__).resolve(), "--sample", options.sample_ms / 1e3, samples,
+                                   options.build / "bench" / program, "--calls", options.calls, "--rate", options.rate, *words)
+        if code != 0:
             sys.exit("way_trace.py: the program failed")
         rows = [line.split() for line in samples.read_text().splitlines()]
     line = next(line for line in map(json.loads, output.splitlines()) if line["call"] == "later")
@@ -153,7 +146,7 @@ def draw(groups, path):
 
 def panel(axis, facts, sent):
     step, rate = facts["step_ms"] / 1e3, rate_of(facts["rate"]) * 8e-9
-    # One edge where the speed changes: a long idle time is one interval, so the picture is small.
+    # There is one edge where the speed changes: a long idle time is one interval, so the picture is small.
     speeds = [round(count * 8e-9 / step * 50) / 50 for count in sent]
     edges = [i for i in range(len(speeds)) if i == 0 or speeds[i] != speeds[i - 1]]
     axis.stairs([speeds[i] for i in edges], [step * i for i in (*edges, len(speeds))], fill=True, color="#4c8fcb", linewidth=0,
@@ -190,11 +183,7 @@ def arguments():
     if not options.read:
         if not options.command:
             parser.error("a program is missing, as: way-bench all_reduce 67108864")
-        if os.geteuid() != 0:
-            sys.exit("way_trace.py: network namespaces need root")
-        for name in ("delay-frames", options.command[0]):
-            if not (options.build / "bench" / name).exists():
-                sys.exit(f"way_trace.py: {options.build / 'bench' / name} is not built")
+        check_cluster(options.build, ("delay-frames", options.command[0]))
     return options
 
 

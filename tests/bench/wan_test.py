@@ -46,7 +46,7 @@ class Wan(unittest.TestCase):
             self.assertTrue(0 < line["least"] <= line["seconds"] <= line["most"], line)
             self.assertGreater(min(line["bound"], line["sent_bytes"], line["round_trip_found"]), 0)
             self.assertIn("round_trips", line)
-        # Head and rule, and a row for each subject of each cell.
+        # The table has a head, a rule, and a row for each subject of each cell.
         self.assertEqual(sum(line.startswith("|") for line in done.stdout.splitlines()), 2 + 8, done.stdout)
 
     def test_a_program_that_fails_is_named(self):
