@@ -54,6 +54,16 @@ bool OfOneHost(int fd) {
              Address(reinterpret_cast<sockaddr*>(&there), there_bytes).bytes();
 }
 
+// Makes the kernel spread the segments of a window over the round trip. Without that, a congestion
+// control that does not pace (Cubic, Reno) sends a window as one burst when its acknowledgements
+// come. The bursts of all streams meet in a queue, and slow start ends because the round trip seems
+// longer. The rate itself is no limit.
+constexpr uint64_t kPacingRate = uint64_t{1} << 40;
+
+void Pace(int fd) {
+  (void)setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &kPacingRate, sizeof(kPacingRate));
+}
+
 uint32_t If(bool wanted, uint32_t events) {
   return wanted ? events : 0;
 }
@@ -120,6 +130,7 @@ int64_t TcpSockets::round_trip_ns() const {
 // messages would wait behind them.
 void TcpSockets::SetFar() {
   SetOption(first_.fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentFar);
+  Pace(first_.fd());
   streams_.SetFar();
 }
 
@@ -129,6 +140,9 @@ absl::Status TcpSockets::TakeStreams() {
     SetOption(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentInAStream);
     if (one_host_) {
       PaceNothing(fd);
+    }
+    if (streams_.far()) {
+      Pace(fd);
     }
     ENTRAIN_RETURN_IF_ERROR(Add(fd, 0));
     watched_streams_.push_back(0);

@@ -137,7 +137,7 @@ uint16_t TcpStreams::ForFar(int64_t* payload, bool whole) {
 
 void TcpStreams::MeasureWindows() {
   int64_t under_way = 0, acknowledged = 0, smoothed_ns = 0, shortest_ns = 0;
-  for (int i = 0; i < in_use_; ++i) {
+  for (int i = 0; i < count(); ++i) {  // of all, because the number in use changes
     tcp_info info{};
     socklen_t bytes = sizeof(info);
     if (getsockopt(fd(i), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) {
