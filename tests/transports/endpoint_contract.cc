@@ -57,8 +57,8 @@ std::vector<std::string> EveryTransport() {
   for (size_t i = 0, plain = names.size(); i < plain; ++i) {
     names.push_back(absl::StrCat("fault_", names[i]));
   }
-  names.insert(names.end(), {"tcp_crc", "tcp_tls", "tcp_tls_streams", "tcp_certificates", "tcp_far",
-                             "tcp_tls_far"});
+  names.insert(names.end(), {"tcp_crc", "tcp_tls", "tcp_tls_streams", "tcp_certificates",
+                             "tcp_long", "tcp_tls_long"});
   return names;
 }
 

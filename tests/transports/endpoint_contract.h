@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/call.h"
+#include "tests/support/transfer.h"
 #include "transports/registry.h"
 #include "transports/transport.h"
 
@@ -42,21 +43,6 @@ struct Recorder final : Events {
     }
   }
   void OnLost(Endpoint&, const absl::Status& why) override { lost.push_back(why); }
-};
-
-// One transfer and its outcome. Must outlive the transfer.
-struct Transfer : Completion {
-  Transfer() {
-    done = [](Completion* self, const absl::Status& result, int64_t moved) {
-      auto* transfer = static_cast<Transfer*>(self);
-      ++transfer->times;
-      transfer->status = result;
-      transfer->bytes = moved;
-    };
-  }
-  int times = 0;
-  absl::Status status = absl::UnknownError("not completed");
-  int64_t bytes = -1;
 };
 
 struct Node {
@@ -85,8 +71,8 @@ inline Envelope Message(uint32_t user_tag, Context context = kContext, int64_t c
 
 // Returns the transports over which the suite runs: those of the registry that are available. tcp
 // also runs with further connections as "tcp_streams", with checksums as "tcp_crc", and with TLS by
-// a key and by certificates as "tcp_tls", "tcp_tls_streams" and "tcp_certificates". "tcp_far" and
-// "tcp_tls_far" treat the path as a long one. ucx runs as
+// a key and by certificates as "tcp_tls", "tcp_tls_streams" and "tcp_certificates". "tcp_long" and
+// "tcp_tls_long" treat the path as a long one. ucx runs as
 // "ucx_tcp" and "ucx_sm", depending on UCX's transport. Each transport without TLS also runs behind
 // an emulated link as "fault_NAME".
 std::vector<std::string> EveryTransport();

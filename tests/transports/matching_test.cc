@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/transfer.h"
+
 namespace entrain {
 namespace {
 
@@ -23,18 +25,6 @@ class NoEndpoint final : public Endpoint {
 
 class MatchQueueTest : public testing::Test, public Events {
  public:
-  struct Receive : Completion {
-    Receive() {
-      done = [](Completion* self, const absl::Status& result, int64_t) {
-        auto* receive = static_cast<Receive*>(self);
-        ++receive->times;
-        receive->status = result;
-      };
-    }
-    int times = 0;
-    absl::Status status;
-  };
-
   bool Accepts(Context context) override { return context != 9; }
   void OnEarly(Endpoint&, const Envelope&) override { ++early; }
   void OnControl(Endpoint&, absl::string_view) override {}
@@ -61,7 +51,7 @@ class MatchQueueTest : public testing::Test, public Events {
 };
 
 TEST_F(MatchQueueTest, DeliversToAPostedReceive) {
-  Receive receive;
+  Transfer receive;
   std::string in(4, '-');
   EXPECT_EQ(queue.Post(Message(1), Of(in), &receive), nullptr);
   EXPECT_EQ(queue.posted(), 1);
@@ -84,7 +74,7 @@ TEST_F(MatchQueueTest, KeepsEarlyMessagesInOrderAndReturnsTheirCredit) {
   EXPECT_EQ(queue.early_bytes(), 3 * MatchQueue::CostOf(4));
   EXPECT_EQ(queue.TakeReleased(), 0);
   for (const char* text : {"aaaa", "bbbb", "cccc"}) {
-    Receive receive;
+    Transfer receive;
     std::string in(4, '-');
     queue.Post(Message(1), Of(in), &receive);
     EXPECT_EQ(in, text);
@@ -99,7 +89,7 @@ TEST_F(MatchQueueTest, KeepsEarlyMessagesInOrderAndReturnsTheirCredit) {
 TEST_F(MatchQueueTest, AReceiveClaimsAMessageThatIsHalfThere) {
   Incoming* incoming = queue.Begin(Message(1), 4).value();
   EXPECT_FALSE(Write(incoming, "ab"));
-  Receive receive;
+  Transfer receive;
   std::string in(4, '-');
   EXPECT_EQ(queue.Post(Message(1), Of(in), &receive), nullptr);
   EXPECT_EQ(completions.Run(), 0);
@@ -113,7 +103,7 @@ TEST_F(MatchQueueTest, AReceiveClaimsAMessageThatIsHalfThere) {
 TEST_F(MatchQueueTest, AnIncompleteMessageBecomesCompleteAndWaits) {
   Incoming* incoming = queue.Begin(Message(1), 4).value();
   EXPECT_TRUE(Write(incoming, "abcd"));
-  Receive receive;
+  Transfer receive;
   std::string in(4, '-');
   queue.Post(Message(1), Of(in), &receive);
   EXPECT_EQ(completions.Run(), 1);
@@ -124,7 +114,7 @@ TEST_F(MatchQueueTest, RtsAreGivenToTheReceiveInOrderWithEagerOnes) {
   EXPECT_EQ(queue.OnRts(Message(1), 4, 77).value(), nullptr);
   EXPECT_TRUE(queue.HasEarly(Message(1).tag));
   ASSERT_TRUE(queue.Deliver(Message(1), AsBytes("late")).ok());
-  Receive first, second;
+  Transfer first, second;
   std::string in1(4, '-'), in2(4, '-');
   Incoming* incoming = queue.Post(Message(1), Of(in1), &first);
   ASSERT_NE(incoming, nullptr);
@@ -147,7 +137,7 @@ TEST_F(MatchQueueTest, DataThatWentAheadIsKeptUntilItsReceiveIsPosted) {
   incoming->Begin(3);
   EXPECT_EQ(queue.early_bytes(), MatchQueue::CostOf(3));
   EXPECT_FALSE(Write(incoming, "ab"));
-  Receive receive;
+  Transfer receive;
   std::string in(4, '-');
   EXPECT_EQ(queue.Post(Message(1), Of(in), &receive), incoming);
   EXPECT_FALSE(incoming->unclaimed());
@@ -174,7 +164,7 @@ TEST_F(MatchQueueTest, AMessageThatWentAheadWholeIsLikeAnEagerOne) {
   }
   EXPECT_EQ(queue.early_bytes(), 2 * MatchQueue::CostOf(2));
   queue.FailAll(absl::UnavailableError("the peer has ended"));
-  Receive receive;
+  Transfer receive;
   std::string in(4, '-');
   EXPECT_EQ(queue.Post(Message(1), Of(in), &receive), nullptr);
   EXPECT_EQ(completions.Run(), 1);
@@ -209,7 +199,7 @@ TEST_F(MatchQueueTest, AWithdrawnMessageThatWentAheadFailsItsReceive) {
   incoming->Begin(2);
   Write(incoming, "ab");
   queue.Withdraw(incoming, absl::AbortedError("withdrawn"));
-  Receive receive;
+  Transfer receive;
   std::string in(4, '-');
   EXPECT_EQ(queue.Post(Message(1), Of(in), &receive), nullptr);
   EXPECT_EQ(completions.Run(), 1);
@@ -219,7 +209,7 @@ TEST_F(MatchQueueTest, AWithdrawnMessageThatWentAheadFailsItsReceive) {
 }
 
 TEST_F(MatchQueueTest, AMismatchNamesBothAndWritesNothing) {
-  Receive receive;
+  Transfer receive;
   std::string in(4, '-');
   queue.Post(Message(1), Of(in), &receive);
   ASSERT_TRUE(queue.Deliver(Message(1), AsBytes("abcde")).ok());
@@ -233,7 +223,7 @@ TEST_F(MatchQueueTest, AMismatchNamesBothAndWritesNothing) {
 
 TEST_F(MatchQueueTest, AMismatchedRtsIsHandedOutDropped) {
   queue.OnRts(Message(1), 5, 3).value();
-  Receive receive;
+  Transfer receive;
   std::string in(4, '-');
   Incoming* incoming = queue.Post(Message(1), Of(in), &receive);
   ASSERT_NE(incoming, nullptr);
@@ -244,7 +234,7 @@ TEST_F(MatchQueueTest, AMismatchedRtsIsHandedOutDropped) {
 }
 
 TEST_F(MatchQueueTest, RevokeTakesOneContextOnly) {
-  Receive mine, other, claimed;
+  Transfer mine, other, claimed;
   std::string in(4, '-'), in2(4, '-'), in3(4, '-');
   queue.Post(Message(1), Of(in), &mine);
   queue.Post(Message(1, 2), Of(in2), &other);
@@ -291,7 +281,7 @@ TEST_F(MatchQueueTest, WithdrawnRtsFailWhoeverClaimsThem) {
   queue.OnRts(Message(1), 4, 1).value();
   EXPECT_TRUE(queue.Withdraw(Message(1).tag, 1, absl::AbortedError("gone")));
   EXPECT_FALSE(queue.Withdraw(Message(1).tag, 2, absl::AbortedError("gone")));
-  Receive receive;
+  Transfer receive;
   std::string in(4, '-');
   EXPECT_EQ(queue.Post(Message(1), Of(in), &receive), nullptr);
   completions.Run();
@@ -299,7 +289,7 @@ TEST_F(MatchQueueTest, WithdrawnRtsFailWhoeverClaimsThem) {
 }
 
 TEST_F(MatchQueueTest, FailAllCompletesEverythingOnce) {
-  std::deque<Receive> receives(100);
+  std::deque<Transfer> receives(100);
   std::vector<std::string> ins(100, std::string(4, '-'));
   for (uint32_t i = 0; i < 100; ++i) {
     queue.Post(Message(i), Of(ins[i]), &receives[i]);
@@ -311,7 +301,7 @@ TEST_F(MatchQueueTest, FailAllCompletesEverythingOnce) {
   }
   queue.FailAll(absl::UnavailableError("gone"));
   EXPECT_EQ(completions.Run(), 100);
-  for (const Receive& receive : receives) {
+  for (const Transfer& receive : receives) {
     EXPECT_EQ(receive.times, 1);
     EXPECT_EQ(receive.status.code(), absl::StatusCode::kUnavailable);
   }
@@ -319,7 +309,7 @@ TEST_F(MatchQueueTest, FailAllCompletesEverythingOnce) {
 }
 
 TEST_F(MatchQueueTest, ThousandsOfTagsAndOfMessagesPerTagStayApart) {
-  std::deque<Receive> receives;
+  std::deque<Transfer> receives;
   std::deque<std::string> ins;
   for (uint32_t i = 0; i < 3000; ++i) {
     queue.Post(Message(i % 1000), Of(ins.emplace_back(4, '-')), &receives.emplace_back());

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "tests/support/transfer.h"
 #include "transports/rendezvous_receiver.h"
 #include "transports/rendezvous_sender.h"
 
@@ -23,18 +24,6 @@ constexpr int64_t kFrame = 64 << 10, kSmall = 32 << 10, kLent = 3 << 20;
 struct Packet {
   PacketHeader header;
   std::string payload;
-};
-
-struct Ended : Completion {
-  Ended() {
-    done = [](Completion* self, const absl::Status& result, int64_t) {
-      auto* ended = static_cast<Ended*>(self);
-      ++ended->times;
-      ended->status = result;
-    };
-  }
-  int times = 0;
-  absl::Status status;
 };
 
 struct Message {
@@ -51,7 +40,7 @@ struct Message {
   Tag tag;
   std::string sent, got;
   bool posted_send = false, posted_receive = false;
-  Ended send, receive;
+  Transfer send, receive;
 };
 
 // One direction of a path. The sender's steps are those of TcpSender, without frames that are half
@@ -315,7 +304,7 @@ TEST(Rendezvous, WithoutAnAnswerAsMuchIsSentAsWasLent) {
     OneWay path(lends);
     path.Answer();  // LEND
     const std::string bytes(20 << 20, 'x');
-    Ended send;
+    Transfer send;
     path.sender.Post({Tag(1, 1, 0, 0), {.kind = CallKind::kSend}},
                      {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, &send);
     for (int i = 0; i < 1000; ++i) {
@@ -332,7 +321,7 @@ TEST(Rendezvous, WithoutAnAnswerAsMuchIsSentAsWasLent) {
 TEST(Rendezvous, ARefusalBeforeLendIsRead) {
   OneWay path(/*lends=*/true);
   const std::string bytes(1 << 20, 'x');
-  Ended send;
+  Transfer send;
   path.revoked[1] = true;
   path.sender.Post({Tag(1, 1, 0, 0), {.kind = CallKind::kSend}},
                    {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, &send);

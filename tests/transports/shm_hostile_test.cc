@@ -19,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "tests/support/transfer.h"
 #include "transports/shm/channel.h"
 #include "transports/shm/introduction.h"
 #include "transports/shm/shm_transport.h"
@@ -27,17 +28,6 @@ namespace entrain::shm {
 namespace {
 
 using testing::HasSubstr;
-
-struct Transfer : Completion {
-  Transfer() {
-    done = [](Completion* self, const absl::Status& result, int64_t) {
-      ++static_cast<Transfer*>(self)->times;
-      static_cast<Transfer*>(self)->status = result;
-    };
-  }
-  int times = 0;
-  absl::Status status;
-};
 
 Envelope Message(uint32_t tag) {
   return {Tag(1, tag, 0, 0), {.kind = CallKind::kSend, .count = 1}};

@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/support/forbid_reading.h"
+#include "tests/support/transfer.h"
 #include "transports/shm/shm_transport.h"
 
 namespace entrain {
@@ -28,18 +29,6 @@ namespace {
 
 constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 using Buffer = std::vector<uint8_t>;
-
-struct Transfer : Completion {
-  Transfer() {
-    done = [](Completion* self, const absl::Status& result, int64_t) {
-      auto* transfer = static_cast<Transfer*>(self);
-      ++transfer->times;
-      transfer->status = result;
-    };
-  }
-  int times = 0;
-  absl::Status status;
-};
 
 Envelope Message(uint32_t tag, Context context = 1) {
   return {Tag(context, tag, 0, 0), {.kind = CallKind::kSend, .count = 1}};
