@@ -27,13 +27,15 @@ class StreamChoiceTest : public testing::Test {
       const int connections = std::max(choice.streams(), 1);
       most = std::max(most, choice.streams());
       const double rate = std::min(network.link, connections * network.connection) * stray(random);
-      choice.OnMeasured(1 << 20, static_cast<int64_t>((1 << 20) / rate * kSecond), kMillisecond);
+      choice.OnMeasured(1 << 20, static_cast<int64_t>((1 << 20) / rate * kSecond), kMillisecond,
+                        held);
     }
   }
 
   StreamChoice choice;
   std::mt19937 random{1};
-  int most = 0;  // largest number of streams tried
+  int most = 0;       // largest number of streams tried
+  bool held = false;  // something holds the streams back
 };
 
 constexpr int64_t kMuch = 1 << 30;
@@ -101,6 +103,40 @@ TEST_F(StreamChoiceTest, OnALongWayAMeasurementHasSeveralRoundTrips) {
   }
   EXPECT_GE(busy, 8 * kRoundTrip) << "one is skipped, one counts";
   EXPECT_LT(busy, 9 * kRoundTrip);
+}
+
+TEST_F(StreamChoiceTest, OnALongPathItBeginsWithWhatTheWindowsNeed) {
+  choice.Begin(3, 16);
+  EXPECT_EQ(choice.streams(), 3);
+  Send({125e6, 25e6}, kMuch);
+  EXPECT_EQ(most, 3) << "nothing holds the streams back";
+}
+
+TEST_F(StreamChoiceTest, StreamsOfALongPathThatAreHeldBackBecomeMore) {
+  choice.Begin(3, 16);
+  held = true;
+  Send({1e9, 25e6}, kMuch);
+  EXPECT_EQ(choice.streams(), 16);
+}
+
+TEST_F(StreamChoiceTest, OnALongPathMoreThatDoNotPayAreGivenUp) {
+  choice.Begin(3, 16);
+  held = true;
+  Send({75e6, 25e6, 0.01}, kMuch);
+  EXPECT_EQ(most, 6) << "it was tried";
+  EXPECT_EQ(choice.streams(), 3);
+}
+
+TEST_F(StreamChoiceTest, WhileTheWindowsOfALongPathGrowNothingIsTried) {
+  choice.Begin(3, 16);
+  double rate = 4e6;
+  for (int i = 0; i < 8; ++i, rate *= 1.5) {  // a second at each rate is one measurement
+    choice.OnMeasured(static_cast<int64_t>(rate), kSecond, kMillisecond, /*held=*/true);
+    EXPECT_EQ(choice.streams(), 3) << i;
+  }
+  choice.OnMeasured(static_cast<int64_t>(rate), kSecond, kMillisecond, /*held=*/true);
+  choice.OnMeasured(static_cast<int64_t>(rate), kSecond, kMillisecond, /*held=*/true);
+  EXPECT_EQ(choice.streams(), 6) << "the rate is the same";
 }
 
 }  // namespace
