@@ -323,7 +323,7 @@ bool Communicator::Drain(Deadline give_up) {
   return std::all_of(works.begin(), works.end(), [&](auto& work) { return work->Wait(give_up); }) &&
          core->Drain(give_up);
 }
-bool Communicator::far() const {
+bool Communicator::spans_sites() const {
   return core_->funnel().paths().round_trip_ns > 0;
 }
 int Communicator::rank() const {

@@ -185,7 +185,7 @@ class Communicator {
   bool Drain(Deadline give_up);
 
   // Returns true if ranks are at distant sites (Paths::sites).
-  bool far() const;
+  bool spans_sites() const;
   int rank() const;
   int size() const;
   const std::string& name() const;

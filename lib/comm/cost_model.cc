@@ -23,7 +23,7 @@ constexpr int64_t kWholeBytes = 1 << 20;
 constexpr int64_t kScatteredBytes = 1 << 20, kPairBytes = 512 << 10;
 constexpr int kMaxLanes = 128;
 // The scratch memory of a call between sites.
-constexpr int64_t kFarScratch = 128 << 20;
+constexpr int64_t kScratchBetweenSites = 128 << 20;
 constexpr int64_t kElementBytes = 4;
 
 // Returns the size of the shortest message between two ranks if the call has one lane. For an
@@ -96,15 +96,15 @@ int WindowOf(const Schedule& schedule) {
   return schedule.scratch_like.empty() ? kWindowWithoutScratch : kWindow;
 }
 
-int FarWindow(int64_t lane_scratch) {
-  return static_cast<int>(
-      std::clamp<int64_t>(kFarScratch / std::max<int64_t>(lane_scratch, 1), kWindow, kMaxLanes));
+int WindowBetweenSites(int64_t lane_scratch) {
+  return static_cast<int>(std::clamp<int64_t>(
+      kScratchBetweenSites / std::max<int64_t>(lane_scratch, 1), kWindow, kMaxLanes));
 }
 
 void Paths::SetSites(absl::Span<const Near> near, int64_t longest_ns) {
   sites.clear();
   round_trip_ns = 0;
-  if (longest_ns < kFarRoundTrip) {
+  if (longest_ns < kSiteRoundTrip) {
     return;
   }
   const auto count = static_cast<int64_t>(near.size());

@@ -29,7 +29,7 @@ int WindowOf(const Schedule& schedule);
 // Returns the same for a communicator with several sites (Paths::sites), where a lane takes a round
 // trip or more: so many lanes that the link does not idle, within the memory that a call may use.
 // `lane_scratch` is the scratch memory of a lane in bytes.
-int FarWindow(int64_t lane_scratch);
+int WindowBetweenSites(int64_t lane_scratch);
 
 // Returns the number of lanes of a call. `bytes`: the size of the larger of its two buffers. The
 // messages of one lane should fit in the second-level cache. `at_once`: every rank reads messages
@@ -46,7 +46,7 @@ struct Paths {
   Link across = Link::kTcpAcross;                  // the slowest link between two hosts
   LinkSpeed inside_speed = {}, across_speed = {};  // the worst values that the transports report
   // By rank, the number of the rank's site. The round trip between two ranks of a site is below
-  // kFarRoundTrip. Empty: all ranks are at one site.
+  // kSiteRoundTrip. Empty: all ranks are at one site.
   std::vector<int> sites = {};
   // The longest round trip between two sites, rounded down to a power of two of milliseconds, so
   // that the choice of algorithms does not depend on the noise of a measurement. 0: one site.
@@ -65,7 +65,7 @@ struct Paths {
 };
 
 // Two ranks with a round trip of this length or longer are at different sites.
-constexpr int64_t kFarRoundTrip = 4 * kMillisecond;
+constexpr int64_t kSiteRoundTrip = 4 * kMillisecond;
 
 // The numbers of ranks and hosts of a communicator.
 struct Crowd {

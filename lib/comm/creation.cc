@@ -186,7 +186,7 @@ absl::Status FindSites(CommCore& core, const CallOptions& options, Paths* paths)
       }
       const int64_t round_trip_ns = members[r].endpoint->round_trip_ns();
       mine.longest_ns = std::max(mine.longest_ns, round_trip_ns);
-      if (round_trip_ns < kFarRoundTrip) {
+      if (round_trip_ns < kSiteRoundTrip) {
         mine.near.first = std::min(mine.near.first, static_cast<int64_t>(r));
         ++mine.near.count;
       }

@@ -261,7 +261,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
   Plan plan =
       Plan::Make(std::move(schedule), algorithm->name, in, out, shape.element_bytes, window);
   if (paths_.round_trip_ns > 0) {
-    plan.window = std::min(FarWindow(plan.slot_bytes), lanes);
+    plan.window = std::min(WindowBetweenSites(plan.slot_bytes), lanes);
   }
   return std::make_shared<const Plan>(std::move(plan));
 }

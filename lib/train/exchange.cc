@@ -222,10 +222,10 @@ ExchangeRound::InFlight Exchange::in_flight() const {
     return {.layers = options_.in_flight()};
   }
   const std::shared_ptr<Communicator> sync = members_.groups().sync;
-  const bool far = sync != nullptr && sync->far();
+  const bool sites = sync != nullptr && sync->spans_sites();
   return {.layers = kInFlightOnHost,
-          .bytes = far ? options_.in_flight_bytes : 0,
-          .ahead = far && options_.prefetch > 0};
+          .bytes = sites ? options_.in_flight_bytes : 0,
+          .ahead = sites && options_.prefetch > 0};
 }
 
 // ---- One layer ---------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ TEST(Sites, RanksThatAreNearEachOtherAreOneSite) {
 
 TEST(Sites, WithoutALongWayThereAreNone) {
   Paths paths;
-  paths.SetSites({{.first = 0, .count = 2}, {.first = 0, .count = 2}}, kFarRoundTrip - 1);
+  paths.SetSites({{.first = 0, .count = 2}, {.first = 0, .count = 2}}, kSiteRoundTrip - 1);
   EXPECT_THAT(paths.sites, IsEmpty());
   EXPECT_EQ(paths.round_trip_ns, 0);
 }

@@ -35,7 +35,7 @@ class FarJob : private VirtualJob {
       world_.Start(rank, 0, [this, rank, ranks, body] {
         const MaybeComm comm = Communicator::Create(OptionsOf(rank, ranks, kTimeoutNs));
         if (comm.ok()) {
-          EXPECT_TRUE((*comm)->far());
+          EXPECT_TRUE((*comm)->spans_sites());
           body(*this, *comm);
         } else {
           Wrong("no communicator: ", comm.status().message());
