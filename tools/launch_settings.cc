@@ -13,6 +13,7 @@
 #include "lib/net/listener.h"
 #include "lib/net/security.h"
 #include "transports/registry.h"
+#include "transports/tcp/tcp_sockets.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace entrain {
@@ -38,6 +39,7 @@ constexpr Check kChecks[] = {
     {"ENTRAIN_INTERFACE", CheckInterface},
     {"ENTRAIN_PORTS", [](const std::string& v) { return ParsePorts(v).status(); }},
     {"ENTRAIN_TCP_STREAMS", [](const std::string& v) { return ParseTcpStreams(v).status(); }},
+    {"ENTRAIN_TCP_CONGESTION", [](const std::string& v) { return CheckTcpCongestion(v); }},
     {"ENTRAIN_KEEPALIVE", [](const std::string& v) { return ParseKeepAlive(v).status(); }},
     {"ENTRAIN_KEY_FILE", [](const std::string& v) { return ReadKeyFile(v).status(); }},
     {"ENTRAIN_FAULT", [](const std::string& v) { return ParseFaultPlan(v).status(); }},

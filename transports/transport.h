@@ -239,6 +239,7 @@ struct TransportConfig {
   std::string ports;             // ENTRAIN_PORTS: "LOW-HIGH"; empty: the kernel chooses
   Security security;             // the key, TLS
   std::string tcp_streams;       // ENTRAIN_TCP_STREAMS, see transports/tcp/tcp_transport.h
+  std::string tcp_congestion;    // ENTRAIN_TCP_CONGESTION, see transports/tcp/tcp_transport.h
   std::string keep_alive;        // ENTRAIN_KEEPALIVE, lib/net/keep_alive
   // The store's host. The transport uses the interface by which packets to this host leave. Empty:
   // unknown.

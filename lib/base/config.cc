@@ -40,6 +40,9 @@ constexpr EnvVariable kEnvironment[] = {
     {"ENTRAIN_TCP_STREAMS", "1 to 16",
      "number of tcp connections for large messages to a peer; default: as many as pay, one on "
      "the same host"},
+    {"ENTRAIN_TCP_CONGESTION", "name",
+     "the congestion control of tcp connections with a round trip of 1 ms or more, e.g. bbr; "
+     "default: the host's"},
     {"ENTRAIN_KEEPALIVE", "LIMIT/INTERVAL",
      "tcp probes a peer's host every INTERVAL, and reports it as lost after a silence of "
      "LIMIT; default: 8s/2s"},

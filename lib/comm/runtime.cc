@@ -109,6 +109,7 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
   config.interface_filter = Setting(options_.interface_filter, "ENTRAIN_INTERFACE");
   config.ports = Setting(options_.ports, "ENTRAIN_PORTS");
   config.tcp_streams = GetEnv("ENTRAIN_TCP_STREAMS").value_or("");
+  config.tcp_congestion = GetEnv("ENTRAIN_TCP_CONGESTION").value_or("");
   config.keep_alive = GetEnv("ENTRAIN_KEEPALIVE").value_or("");
   config.security = security_;
   config.route_to = route_to;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -257,6 +258,13 @@ absl::Status WriteFull(int fd, const void* in, size_t bytes, const Stop& stop) {
     }
   }
   return absl::OkStatus();
+}
+
+std::string ReadIpSetting(absl::string_view name) {
+  std::ifstream file(absl::StrCat("/proc/sys/net/ipv4/", name));
+  std::string text;
+  std::getline(file, text);
+  return text;
 }
 
 }  // namespace entrain

@@ -134,4 +134,7 @@ Stop Sooner(const Stop& stop, int64_t ns);
 // Sleeps for `ms` milliseconds. Returns false if `stop` ended the sleep.
 bool Pause(int ms, const Stop& stop);
 
+// Returns the text of net.ipv4.`name` of this host, or an empty text if it cannot be read.
+std::string ReadIpSetting(absl::string_view name);
+
 }  // namespace entrain

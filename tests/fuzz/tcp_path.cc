@@ -51,6 +51,7 @@ class Path final : public TcpShared {
                        .dials = (settings & 1) != 0,
                        .connect_by = Deadline::Never()},
             PathSettings{.streams = (settings & 2) != 0 ? 3 : 0,
+                         .congestion = {},
                          .keep_alive = {},
                          .least_round_trip_ns = (settings & 4) != 0 ? 20 * kMillisecond : 0})) {
     Pair first = Connect(), line = Connect();

@@ -293,6 +293,7 @@ TEST(EntrainRun, SettingsAreCheckedOnceBeforeAnyRankStarts) {
                              {"ENTRAIN_INTERFACE", "no-such-interface", "no-such-interface"},
                              {"ENTRAIN_PORTS", "9-1", "\"9-1\": expected LOW-HIGH"},
                              {"ENTRAIN_TCP_STREAMS", "17", "\"17\": expected a number from 1"},
+                             {"ENTRAIN_TCP_CONGESTION", "none", "\"none\": expected one of"},
                              {"ENTRAIN_KEEPALIVE", "1s/2s", "\"1s/2s\": expected LIMIT"},
                              {"ENTRAIN_KEY_FILE", "/no/such/key", "/no/such/key"},
                              {"ENTRAIN_FAULT", "rate=fast", "\"fast\" is not a rate"}}) {

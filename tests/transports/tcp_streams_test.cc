@@ -19,6 +19,7 @@
 #include "transports/tcp/frame.h"
 #include "transports/tcp/pending_handshake.h"
 #include "transports/tcp/tcp_address.h"
+#include "transports/tcp/tcp_sockets.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace entrain {
@@ -457,6 +458,16 @@ TEST(TcpStreamsSetting, IsANumberFromOneToSixteen) {
     const auto streams = ParseTcpStreams(text);
     EXPECT_EQ(streams.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(streams.status().message()), HasSubstr(text));
+  }
+}
+
+TEST(TcpCongestionSetting, IsOneThatTheProcessMayChoose) {
+  EXPECT_EQ(CheckTcpCongestion(""), absl::OkStatus());
+  EXPECT_EQ(CheckTcpCongestion("reno"), absl::OkStatus());
+  for (const char* const name : {"no-such", "a-name-that-is-longer-than-any-of-the-kernel"}) {
+    const absl::Status status = CheckTcpCongestion(name);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(name), HasSubstr("reno")));
   }
 }
 

@@ -1,8 +1,8 @@
 // The wire format of tcp after the handshake. A connection carries frames. A frame has a header
 // (transports/packet.h) and a payload of at most 256 KiB.
 //
-// `streams`, in EAGER, DATA and AHEAD: if 0, the payload follows the header. Otherwise the payload is cut
-// into slices of nearly equal length, one for each set bit, in ascending order of the bits; the
+// `streams`, in EAGER, DATA and AHEAD: if 0, the payload follows the header. Otherwise the payload is
+// cut into slices of nearly equal length, one for each set bit, in ascending order of the bits; the
 // slice of bit i is sent on stream i (tcp_streams.h). CONTROL, WITHDRAW and CLOSE imply that all
 // earlier messages have arrived. So the receiver handles these frames only after the streams have
 // delivered the earlier payloads.

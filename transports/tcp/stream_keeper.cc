@@ -20,8 +20,8 @@ constexpr int64_t kMeasureEvery = 1 << 20;
 // faster. (FlightLimit avoids losses of this process's own making.)
 constexpr int64_t kSegmentsALoss = 5000;
 
-constexpr double kFarBytesPerNs = 0.125, kFarWindow = 3 << 20;
-constexpr int kLeastFar = 1;
+constexpr double kUsualBytesPerNs = 0.125, kUsualWindow = 3 << 20;
+constexpr int kLeastStreams = 1;
 
 // The part of a stream's id that STANDS carries.
 uint64_t ShortId(const ConnectionId& id) {
@@ -32,19 +32,19 @@ uint64_t ShortId(const ConnectionId& id) {
 
 }  // namespace
 
-int StreamsOfFar(int64_t round_trip_ns, int paths) {
-  const double wanted = kFarBytesPerNs * static_cast<double>(round_trip_ns) / kFarWindow /
+int StreamsOfLongPath(int64_t round_trip_ns, int paths) {
+  const double wanted = kUsualBytesPerNs * static_cast<double>(round_trip_ns) / kUsualWindow /
                         static_cast<double>(std::max(paths, 1));
-  return static_cast<int>(std::clamp<double>(std::ceil(wanted), kLeastFar, TcpStreams::kMost));
+  return static_cast<int>(std::clamp<double>(std::ceil(wanted), kLeastStreams, TcpStreams::kMost));
 }
 
-void StreamKeeper::Begin(bool dialer, int setting, bool one_host, int far) {
+void StreamKeeper::Begin(bool dialer, int setting, bool one_host, int long_path) {
   dialer_ = dialer;
-  enabled_ = setting != 1 && (setting > 1 || !one_host || far > 0);
+  enabled_ = setting != 1 && (setting > 1 || !one_host || long_path > 0);
   set_ = setting;
-  far_ = setting == 0 && far > 0;
-  if (far_) {
-    choice_.Begin(far, TcpStreams::kMost);
+  long_path_ = setting == 0 && long_path > 0;
+  if (long_path_) {
+    choice_.Begin(long_path, TcpStreams::kMost);
   }
 }
 
@@ -56,7 +56,7 @@ int StreamKeeper::Tend(int first) {
     Measure(first);
   }
   const int wanted = set_ > 0 ? set_ : choice_.streams();
-  if (set_ > 0 || far_ || sendable_ >= wanted) {
+  if (set_ > 0 || long_path_ || sendable_ >= wanted) {
     streams_.Use(std::min(wanted, sendable_));
   }
   if (!dialer_) {
@@ -90,15 +90,14 @@ void StreamKeeper::Measure(int first) {
   last_large_ = sender_.large_bytes();
   const TcpStreams::Progress now = streams_.Measure(first, measured_);
   const int64_t busy_ns = now.busy_ns - last_.busy_ns;
-  const bool limited = now.limited_ns - last_.limited_ns > busy_ns / 4;
+  const bool limited = now.full || now.window_ns - last_.window_ns > busy_ns / 4;
   // A loss beside a queue is due to too many bytes, and more streams would send more.
   const int64_t lost = now.queue ? 0 : now.repeated - last_.repeated;
   choice_.OnMeasured(now.bytes - last_.bytes, busy_ns, now.round_trip_ns,
                      limited || lost * kSegmentsALoss > now.segments - last_.segments);
   static std::atomic<bool> warned{false};
-  if (far_ && limited && measured_ == TcpStreams::kMost && !warned.exchange(true)) {
-    ENTRAIN_LOG(kWarning,
-                "tcp: a long path is perhaps slower than its network, because the hosts' ",
+  if (long_path_ && limited && measured_ == TcpStreams::kMost && !warned.exchange(true)) {
+    ENTRAIN_LOG(kWarning, "tcp: a long path is slower than its network, because the hosts' ",
                 "net.ipv4.tcp_wmem and net.ipv4.tcp_rmem limit its ", measured_,
                 " connections; raise their third numbers on both hosts (docs/tcp.md)");
   }

@@ -8,7 +8,7 @@
 // with the stream's id, and the dialer answers with STANDS. A side may send on a stream after it
 // has received STANDS for this stream. If a stream cannot be dialled, the dialer dials no more
 // streams. The number of streams on which a process sends is configured, or chosen by StreamChoice,
-// or follows from the round trip of a long path (StreamsOfFar).
+// or follows from the round trip of a long path (StreamsOfLongPath).
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,12 @@
 
 namespace entrain {
 
-// Returns the number of streams with which a path of this round trip begins, if `paths` paths share
-// the link of this host: as many as its part of a link of 1 Gbit/s needs if the kernel gives each connection a window of 3 MiB, which is about what the usual
-// net.ipv4.tcp_wmem allows. StreamChoice tries more if something holds the streams back.
-// Not more than needed, because many slow connections cost more work than few fast ones.
-int StreamsOfFar(int64_t round_trip_ns, int paths);
+// Returns the number of streams with which a long path of this round trip begins, if `paths` paths
+// share the link of this host: as many as its part of a link of 1 Gbit/s needs. A connection counts
+// with a window of 3 MiB, which is about what the usual net.ipv4.tcp_wmem allows. StreamChoice tries
+// more if something holds the streams back. Not more than needed, because many slow connections
+// cost more work than few fast ones.
+int StreamsOfLongPath(int64_t round_trip_ns, int paths);
 
 class StreamKeeper {
  public:
@@ -38,9 +39,9 @@ class StreamKeeper {
 
   TcpStreams& streams() { return streams_; }
   // Must be called when the path is connected. `setting` is the result of ParseTcpStreams. With
-  // `one_host`, the number of streams is never chosen by measurement. `far`: the number of streams
+  // `one_host`, the number of streams is never chosen by measurement. `long_path`: the number of streams
   // of a long path; 0: the path is not long.
-  void Begin(bool dialer, int setting, bool one_host, int far);
+  void Begin(bool dialer, int setting, bool one_host, int long_path);
   // Must be called from time to time while there is traffic. `first` is the socket of the path's
   // first connection. Returns the number of further streams that the caller must dial, and whose
   // results it must report (OnDialled, OnNotDialled).
@@ -64,8 +65,8 @@ class StreamKeeper {
   TcpSender& sender_;
   StreamChoice choice_;
   bool enabled_ = false, dialer_ = false;
-  int set_ = 0;       // the number of streams; 0: chosen by measurement
-  bool far_ = false;  // the path is long, and no number is configured
+  int set_ = 0;             // the number of streams; 0: chosen by measurement
+  bool long_path_ = false;  // the path is long, and no number is configured
   // The dialer's state. dialling_: number of streams that were dialled and not added. dialled_: of
   // these, the streams that are established on this side. standing_: the ids of the streams for
   // which the peer has sent STANDS, in the order of their numbers.

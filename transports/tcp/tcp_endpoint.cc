@@ -17,7 +17,7 @@ constexpr int kLastReads = 64;
 // A path with at least this round trip is long. On such a path the peer may send up to kMostLent
 // bytes before it is asked for them, and payloads use several connections from the beginning. 64
 // MiB are what a link of 1 Gbit/s carries in half a second.
-constexpr int64_t kFarRoundTrip = kMillisecond;
+constexpr int64_t kLongRoundTrip = kMillisecond;
 constexpr int64_t kMostLentToPath = 64 << 20, kLeastLentToPath = 1 << 20;
 
 }  // namespace
@@ -178,16 +178,16 @@ void TcpEndpoint::Attach(PathSockets sockets) {
     Lose(status);
     return;
   }
-  const int far = SetFar(round_trip_ns());
-  keeper_.Begin(target_.dials, checksums ? 1 : settings_.streams, sockets_.one_host(), far);
+  const int long_path = SetLongPath(round_trip_ns());
+  keeper_.Begin(target_.dials, checksums ? 1 : settings_.streams, sockets_.one_host(), long_path);
   TendStreams();
 }
 
-int TcpEndpoint::SetFar(int64_t round_trip_ns) {
-  if (round_trip_ns < kFarRoundTrip) {
+int TcpEndpoint::SetLongPath(int64_t round_trip_ns) {
+  if (round_trip_ns < kLongRoundTrip) {
     return 0;
   }
-  sockets_.SetFar();
+  sockets_.SetLongPath(settings_.congestion);
   // Half of the rest, so that each further path gets something.
   lent_ = std::min(kMostLentToPath, shared_->lendable / 2);
   if (lent_ < kLeastLentToPath) {
@@ -196,7 +196,7 @@ int TcpEndpoint::SetFar(int64_t round_trip_ns) {
     shared_->lendable -= lent_;
     receiver_.Lend(lent_);
   }
-  return StreamsOfFar(round_trip_ns, shared_->paths);
+  return StreamsOfLongPath(round_trip_ns, shared_->paths);
 }
 
 void TcpEndpoint::OnStreamDialled(absl::StatusOr<Channel> stream, const ConnectionId& id) {
@@ -204,7 +204,13 @@ void TcpEndpoint::OnStreamDialled(absl::StatusOr<Channel> stream, const Connecti
     keeper_.OnDialled(*std::move(stream), id);
     TendStreams();
   } else {
-    ENTRAIN_LOG(kInfo, peer_address(), ": no further connection: ", stream.status().message());
+    const std::string why =
+        absl::StrCat(peer_address(), ": no further connection: ", stream.status().message());
+    if (long_path()) {
+      ENTRAIN_LOG(kWarning, why, "; this long path will be slow");
+    } else {
+      ENTRAIN_LOG(kInfo, why);
+    }
     keeper_.OnNotDialled();
   }
 }
@@ -294,7 +300,7 @@ absl::StatusOr<int64_t> TcpEndpoint::Write() {
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t written, sender_.Flush(first));
   if (sockets_.watches_room() && !sender_.framed(first)) {
     ENTRAIN_RETURN_IF_ERROR(sockets_.Watch(!receiver_.held_back(), /*room=*/false));
-  } else if (far() && sender_.stuck()) {  // only epoll knows when the streams take more bytes
+  } else if (long_path() && sender_.stuck()) {  // only epoll knows when the streams take more bytes
     ENTRAIN_RETURN_IF_ERROR(sockets_.WatchAlso(!receiver_.held_back()));
   }
   return written;
@@ -326,7 +332,7 @@ int TcpEndpoint::OnReady(int fd) {
     return WriteLine() ? events : events + 1;
   }
   sockets_.streams().SetReady(fd);
-  const int events = Read(/*frames=*/!far() || fd == sockets_.first().fd());
+  const int events = Read(/*frames=*/!long_path() || fd == sockets_.first().fd());
   // If the peer is closing the path, CLOSE comes soon on the first connection. If not, the next
   // payload on this stream notices the end.
   sockets_.DropEndedStream(fd);

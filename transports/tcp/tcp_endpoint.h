@@ -62,7 +62,7 @@ class TcpEndpoint final : public Endpoint {
   const ConnectionId& connection() const { return sockets_.id(); }
   bool connected() const { return sockets_.open(); }
   // Returns true if the path is long. Then only epoll knows which of its sockets to read.
-  bool far() const { return sockets_.streams().far(); }
+  bool long_path() const { return sockets_.streams().long_path(); }
   // Returns true if a read may bring a message for which a caller waits.
   bool expecting() const { return connected() && (receiver_.expecting() || sender_.awaiting()); }
   // Returns true if bytes that were already read from a socket wait for Read.
@@ -94,7 +94,7 @@ class TcpEndpoint final : public Endpoint {
   void TendStreams();
   // Adapts a new path to a round trip of this length. Returns the number of streams that the path
   // needs because it is long, or 0.
-  int SetFar(int64_t round_trip_ns);
+  int SetLongPath(int64_t round_trip_ns);
 
   TcpShared* const shared_;
   const PathTarget target_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -28,7 +29,8 @@ struct PathSockets {
 
 // Settings of all paths.
 struct PathSettings {
-  int streams = 0;  // result of ParseTcpStreams
+  int streams = 0;         // result of ParseTcpStreams
+  std::string congestion;  // congestion control of long paths; empty: the host's
   KeepAlive keep_alive;
   int64_t least_round_trip_ns = 0;  // TransportConfig::least_round_trip_ns
 };

@@ -1,6 +1,8 @@
 #include "transports/tcp/tcp_sockets.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <utility>
 
 #include <linux/tcp.h>
@@ -8,9 +10,13 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
+#include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/net/socket.h"
 
 namespace entrain {
 namespace {
@@ -27,7 +33,7 @@ constexpr int kSendBuffer = 512 << 10;
 
 // If fewer unsent bytes wait in each stream, the streams are used more evenly.
 constexpr int kUnsentInAStream = 128 << 10;
-constexpr int kUnsentFar = 512 << 10;
+constexpr int kUnsentOnLongPath = 512 << 10;
 
 // Marks a stream that has ended and is no longer registered with epoll.
 constexpr uint32_t kNoMore = ~uint32_t{0};
@@ -35,14 +41,39 @@ constexpr uint32_t kNoMore = ~uint32_t{0};
 // Longer measured round trips are caused by a queue or by losses, not by the path.
 constexpr int64_t kLongestRoundTrip = kSecond;
 
+// From this round trip on, the start after a pause takes a time that counts.
+constexpr int64_t kPausesCount = 20 * kMillisecond;
+
 // On one host, no other traffic needs a share of the bandwidth, and a congestion control that paces
 // (BBR, the default of some hosts) doubles the time. Reno does not pace. Every kernel has Reno, and
 // lets every user choose it.
 constexpr absl::string_view kCongestionControl = "reno";
 
+bool SetCongestion(int fd, absl::string_view name) {
+  return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                    static_cast<socklen_t>(name.size())) == 0;
+}
+
 void PaceNothing(int fd) {
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(),
-                   kCongestionControl.size());
+  (void)SetCongestion(fd, kCongestionControl);
+}
+
+// After a pause of some round trips, a connection sends only ten segments at first if the host says
+// so. BBR is an exception.
+void WarnOfPauses(int fd, int64_t round_trip_ns) {
+  char control[16] = "";
+  socklen_t bytes = sizeof(control);
+  static std::atomic<bool> warned{false};
+  if (round_trip_ns < kPausesCount ||
+      getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, &bytes) != 0 ||
+      absl::StartsWith(control, "bbr") || ReadIpSetting("tcp_slow_start_after_idle") != "1" ||
+      warned.exchange(true)) {
+    return;
+  }
+  ENTRAIN_LOG(kWarning, "tcp: after each pause, paths with a long round trip (",
+              round_trip_ns / kMillisecond, " ms) start slowly, because of ", control,
+              " and net.ipv4.tcp_slow_start_after_idle=1; set that to 0 on all hosts, or ",
+              "ENTRAIN_TCP_CONGESTION=bbr (docs/tcp.md)");
 }
 
 bool OfOneHost(int fd) {
@@ -54,14 +85,19 @@ bool OfOneHost(int fd) {
              Address(reinterpret_cast<sockaddr*>(&there), there_bytes).bytes();
 }
 
-// Makes the kernel spread the segments of a window over the round trip. Without that, a congestion
-// control that does not pace (Cubic, Reno) sends a window as one burst when its acknowledgements
-// come. The bursts of all streams meet in a queue, and slow start ends because the round trip seems
-// longer. The rate itself is no limit.
+// With this option the kernel spreads the segments of a window over the round trip. Without it, a
+// congestion control that does not pace (Cubic, Reno) sends a window as one burst when its
+// acknowledgements come. The bursts of all streams meet in a queue, and slow start ends because the
+// round trip seems longer. The rate itself is no limit.
 constexpr uint64_t kPacingRate = uint64_t{1} << 40;
 
-void Pace(int fd) {
+// Prepares a connection that carries data on a long path. If `congestion` cannot be set
+// (CheckTcpCongestion has found that it can), the host's congestion control stays.
+void PrepareForLongPath(int fd, const std::string& congestion) {
   (void)setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &kPacingRate, sizeof(kPacingRate));
+  if (!congestion.empty()) {
+    (void)SetCongestion(fd, congestion);
+  }
 }
 
 uint32_t If(bool wanted, uint32_t events) {
@@ -69,6 +105,24 @@ uint32_t If(bool wanted, uint32_t events) {
 }
 
 }  // namespace
+
+absl::Status CheckTcpCongestion(absl::string_view name) {
+  if (name.empty()) {
+    return absl::OkStatus();
+  }
+  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) {
+    return absl::ErrnoToStatus(errno, "socket");
+  }
+  if (SetCongestion(socket.get(), name)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      errno == EPERM ? absl::StrCat("\"", name, "\": this process may only choose one of ",
+                                    ReadIpSetting("tcp_allowed_congestion_control"))
+                     : absl::StrCat("\"", name, "\": expected one of ",
+                                    ReadIpSetting("tcp_available_congestion_control")));
+}
 
 void EndSending(int fd) {
   shutdown(fd, SHUT_WR);
@@ -128,10 +182,12 @@ int64_t TcpSockets::round_trip_ns() const {
 
 // On a long path the first connection should not hold many unsent bytes, because CTS and control
 // messages would wait behind them.
-void TcpSockets::SetFar() {
-  SetOption(first_.fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentFar);
-  Pace(first_.fd());
-  streams_.SetFar();
+void TcpSockets::SetLongPath(const std::string& congestion) {
+  congestion_ = congestion;
+  SetOption(first_.fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentOnLongPath);
+  PrepareForLongPath(first_.fd(), congestion);
+  WarnOfPauses(first_.fd(), round_trip_ns());
+  streams_.SetLongPath();
 }
 
 absl::Status TcpSockets::TakeStreams() {
@@ -141,8 +197,8 @@ absl::Status TcpSockets::TakeStreams() {
     if (one_host_) {
       PaceNothing(fd);
     }
-    if (streams_.far()) {
-      Pace(fd);
+    if (streams_.long_path()) {
+      PrepareForLongPath(fd, congestion_);
     }
     ENTRAIN_RETURN_IF_ERROR(Add(fd, 0));
     watched_streams_.push_back(0);

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 #include "lib/net/channel.h"
 #include "lib/net/handshake.h"
@@ -48,8 +50,9 @@ class TcpSockets {
   // Returns the shortest round trip that the kernel has measured lately, or 0 if there is none.
   int64_t round_trip_ns() const;
 
-  // Must be called after Open if the path is long.
-  void SetFar();
+  // Must be called after Open if the path is long. `congestion`: the congestion control of its
+  // connections; empty: the host's.
+  void SetLongPath(const std::string& congestion);
   // Sets the options of streams that were added since the last call, and registers them with epoll.
   absl::Status TakeStreams();
   // Registers exactly the events for which the sockets wait. For the first connection, these are
@@ -86,10 +89,15 @@ class TcpSockets {
   ControlLine line_;
   TcpStreams streams_;
   bool one_host_ = false;
+  std::string congestion_;  // of a long path; empty: the host's
   // Registered events of the first connection, the control line, and each stream.
   uint32_t watched_first_ = 0, watched_line_ = 0;
   std::vector<uint32_t> watched_streams_;
 };
+
+// Returns an error if this process cannot choose the congestion control `name`. The error names those
+// that it can choose. An empty name is always right.
+absl::Status CheckTcpCongestion(absl::string_view name);
 
 // Ends the sending direction of a connection. Then reads and discards bytes that the peer has sent:
 // closing a socket with unread bytes would reset the connection, and the peer could lose this

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <limits>
 #include <utility>
 
+#include <linux/sock_diag.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -12,8 +14,12 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/net/socket.h"
 #include "transports/tcp/connection_error.h"
 
 namespace entrain {
@@ -27,6 +33,27 @@ constexpr int64_t kMeasureEvery = kMillisecond;
 // Bytes wait in a queue if the smoothed round trip is longer than the shortest by this time, or by
 // an eighth.
 constexpr int64_t kQueueIsLong = 10 * kMillisecond;
+
+// Returns the largest send buffer that this host gives to a connection.
+uint32_t LargestSendBuffer() {
+  const std::vector<std::string> numbers =
+      absl::StrSplit(ReadIpSetting("tcp_wmem"), absl::ByAnyChar("\t "), absl::SkipEmpty());
+  uint32_t largest = 0;
+  return numbers.size() == 3 && absl::SimpleAtoi(numbers[2], &largest)
+             ? largest
+             : std::numeric_limits<uint32_t>::max();
+}
+
+// Returns true if the host's limit of a send buffer holds the connection back. (The counter
+// tcpi_sndbuf_limited also has the time in which TCP_NOTSENT_LOWAT allows no more bytes.)
+bool SendBufferIsFull(int fd) {
+  uint32_t memory[SK_MEMINFO_VARS] = {};
+  socklen_t bytes = sizeof(memory);
+  static const uint32_t largest = LargestSendBuffer();
+  return getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &bytes) == 0 &&
+         memory[SK_MEMINFO_SNDBUF] >= largest &&
+         memory[SK_MEMINFO_WMEM_QUEUED] > memory[SK_MEMINFO_SNDBUF] / 4 * 3;
+}
 
 // Calls `each(stream, at, bytes)` for every slice of a payload of `payload` bytes, in order.
 template <typename Each>
@@ -52,8 +79,8 @@ void TcpStreams::CloseAll() {
 }
 
 uint16_t TcpStreams::For(int64_t* whole_payload, bool whole) {
-  if (far_) {
-    return ForFar(whole_payload, whole);
+  if (long_path_) {
+    return ForLongPath(whole_payload, whole);
   }
   const int64_t payload = *whole_payload;
   struct Free {
@@ -82,7 +109,7 @@ uint16_t TcpStreams::For(int64_t* whole_payload, bool whole) {
   return static_cast<uint16_t>(chosen);
 }
 
-uint16_t TcpStreams::ForFar(int64_t* payload, bool whole) {
+uint16_t TcpStreams::ForLongPath(int64_t* payload, bool whole) {
   if (const int64_t now = Clock::Real().Now(); now - measured_ns_ >= kMeasureEvery) {
     measured_ns_ = now;
     MeasureWindows();
@@ -202,14 +229,14 @@ absl::StatusOr<int64_t> TcpStreams::Write(RendezvousSender* queue) {
     const ssize_t written = stream.channel.Send(stream.slice.data(), stream.slice.size());
     if (written < 0) {
       if (!IsFatal(errno)) {
-        stream.writable = !far_;
+        stream.writable = !long_path_;
         continue;
       }
       return ConnectionError(errno, "sending by a stream");
     }
     total += written;
     stream.slice = stream.slice.subspan(static_cast<size_t>(written));
-    stream.writable = !far_ || stream.slice.empty();
+    stream.writable = !long_path_ || stream.slice.empty();
     if (stream.slice.empty()) {
       if (stream.due()) {
         queue->Taken(std::exchange(stream.send, nullptr), stream.whole);
@@ -254,7 +281,7 @@ absl::StatusOr<int64_t> TcpStreams::Read(RendezvousReceiver* queue) {
                                                    : stream.channel.Receive(into.data(), left);
       if (got < 0) {
         if (!IsFatal(errno)) {
-          stream.readable = !far_;
+          stream.readable = !long_path_;
           break;
         }
         return ConnectionError(errno, "receiving by a stream");
@@ -273,7 +300,7 @@ absl::StatusOr<int64_t> TcpStreams::Read(RendezvousReceiver* queue) {
       }
       queue->Advance(incoming, got);
       if (more) {
-        stream.readable = !far_;
+        stream.readable = !long_path_;
         break;
       }
     }
@@ -317,7 +344,7 @@ uint32_t TcpStreams::Interest(int stream) const {
 }
 
 TcpStreams::Progress TcpStreams::Measure(int first, int streams) const {
-  Progress progress{.queue = true};
+  Progress progress{.full = true, .queue = true};
   const auto add = [&](int fd) {
     tcp_info info{};
     socklen_t bytes = sizeof(info);
@@ -325,9 +352,9 @@ TcpStreams::Progress TcpStreams::Measure(int first, int streams) const {
       progress.bytes += static_cast<int64_t>(info.tcpi_bytes_acked);
       progress.busy_ns =
           std::max(progress.busy_ns, static_cast<int64_t>(info.tcpi_busy_time) * kMicrosecond);
-      progress.limited_ns = std::max(
-          progress.limited_ns,
-          static_cast<int64_t>(info.tcpi_rwnd_limited + info.tcpi_sndbuf_limited) * kMicrosecond);
+      progress.window_ns =
+          std::max(progress.window_ns, static_cast<int64_t>(info.tcpi_rwnd_limited) * kMicrosecond);
+      progress.full = progress.full && SendBufferIsFull(fd);
       progress.segments += info.tcpi_data_segs_out;
       progress.repeated += info.tcpi_total_retrans;
       const int64_t shortest = int64_t{info.tcpi_min_rtt} * kMicrosecond;

@@ -39,23 +39,23 @@ class TcpStreams {
 
   // Must be called before the first stream is added if the path is long. For then chooses streams by
   // the room in their windows.
-  void SetFar() { far_ = true; }
-  bool far() const { return far_; }
+  void SetLongPath() { long_path_ = true; }
+  bool long_path() const { return long_path_; }
 
   // ---- Sending
   // Makes the first `streams` streams carry payloads; 0: none.
   void Use(int streams) { in_use_ = streams; }
   int in_use() const { return in_use_; }
   bool Carry(int64_t payload) const { return in_use_ > 0 && payload >= kLeastPayload; }
-  // Chooses streams for a payload of this many bytes, in slices of equal length. Returns a mask with one bit for each chosen
-  // stream. A stream is free if it has no slice to write. Chooses the free streams with the fewest
-  // bytes under way. If fewer than half of the wanted streams are free, returns 0, because too few
-  // streams would take too long.
+  // Chooses streams for a payload of this many bytes, in slices of equal length. Returns a mask with
+  // one bit for each chosen stream. A stream is free if it has no slice to write. Chooses the free
+  // streams with the fewest bytes under way. If fewer than half of the wanted streams are free,
+  // returns 0, because too few streams would take too long.
   //
   // On a long path, a slow stream would hold back the end of a message. So For chooses streams that
-  // have room in their windows for their slices.
-  // Returns 0 also if FlightLimit allows no more bytes under way. No event reports the end of this
-  // state, so the caller must try again after a short time (full).
+  // have room in their windows for their slices. Returns 0 also if FlightLimit allows no more bytes
+  // under way. No event reports the end of this state, so the caller must try again after a short
+  // time (full).
   //
   // Unless the payload must be sent `whole`, For makes it smaller on a long path, so that it fits in
   // the windows of the streams.
@@ -104,12 +104,13 @@ class TcpStreams {
   // Measures the first `streams` streams. If `streams` is 0, measures the connection `first`.
   // bytes: the sum of the bytes acknowledged since the connections began. busy_ns: the time during
   // which a connection had bytes under way; of several connections, the longest time. A value
-  // becomes smaller only if a connection has ended. limited_ns: the longest time in which a host's
-  // buffers held a connection back. segments, repeated: data segments, and those sent again.
+  // becomes smaller only if a connection has ended. window_ns: the longest time in which the
+  // receiver's window held a connection back. segments, repeated: data segments, and those sent again.
   struct Progress {
-    int64_t bytes = 0, busy_ns = 0, limited_ns = 0;
+    int64_t bytes = 0, busy_ns = 0, window_ns = 0;
     int64_t segments = 0, repeated = 0;
     int64_t round_trip_ns = 0;  // each connection's shortest round trip; of several, the longest
+    bool full = false;          // the send buffer of each connection is full now
     bool queue = false;         // bytes wait in a queue on the way of each connection now
   };
   Progress Measure(int first, int streams) const;
@@ -138,7 +139,7 @@ class TcpStreams {
     bool due() const { return slice.empty() && send != nullptr && !channel.unsent(); }
   };
 
-  uint16_t ForFar(int64_t* payload, bool whole);
+  uint16_t ForLongPath(int64_t* payload, bool whole);
   void MeasureWindows();
   static bool Idle(const Stream& stream) {
     return stream.slice.empty() && stream.send == nullptr && !stream.channel.unsent();
@@ -149,7 +150,7 @@ class TcpStreams {
   std::vector<std::unique_ptr<Stream>> streams_;
   int in_use_ = 0;
   int64_t expected_ = 0;
-  bool far_ = false, full_ = false;
+  bool long_path_ = false, full_ = false;
   FlightLimit limit_;
   int64_t measured_ns_ = 0;  // the time of the last MeasureWindows
 };

@@ -14,6 +14,7 @@
 #include "transports/tcp/acceptor.h"
 #include "transports/tcp/tcp_address.h"
 #include "transports/tcp/tcp_endpoint.h"
+#include "transports/tcp/tcp_sockets.h"
 #include "transports/timed_wait.h"
 
 namespace entrain {
@@ -143,7 +144,7 @@ int TcpTransport::ReadExpected() {
   int count = 0;
   for (TcpEndpoint* endpoint : endpoints_) {
     if (endpoint != nullptr && endpoint->expecting()) {
-      if (count == kDirectReads || endpoint->far()) {
+      if (count == kDirectReads || endpoint->long_path()) {
         return Scan();
       }
       direct[count++] = endpoint;
@@ -233,6 +234,9 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTcpTransport(const TransportCon
   if (!streams.ok()) {
     return Annotate(streams.status(), "ENTRAIN_TCP_STREAMS");
   }
+  if (const absl::Status status = CheckTcpCongestion(config.tcp_congestion); !status.ok()) {
+    return Annotate(status, "ENTRAIN_TCP_CONGESTION");
+  }
   const absl::StatusOr<KeepAlive> keep_alive = ParseKeepAlive(config.keep_alive);
   if (!keep_alive.ok()) {
     return Annotate(keep_alive.status(), "ENTRAIN_KEEPALIVE");
@@ -240,7 +244,8 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTcpTransport(const TransportCon
   ENTRAIN_ASSIGN_OR_RETURN(const PortRange ports, ParsePorts(config.ports));
   ENTRAIN_ASSIGN_OR_RETURN(Listener listener, OpenListener(local, ports));
   ENTRAIN_ASSIGN_OR_RETURN(std::unique_ptr<TimedWait> wait, TimedWait::Create());
-  const PathSettings settings = {*streams, *keep_alive, config.least_round_trip_ns};
+  const PathSettings settings = {*streams, config.tcp_congestion, *keep_alive,
+                                 config.least_round_trip_ns};
   auto transport = std::make_unique<TcpTransport>(config, settings, events, std::move(wait),
                                                   std::move(listener));
   ENTRAIN_RETURN_IF_ERROR(transport->Open());
