@@ -88,7 +88,7 @@ void MakeTransport(absl::string_view name, Node& node) {
   SetWay(name);
   SetTls(name, &node.config.security);
   node.config.tcp_streams = absl::EndsWith(name, "_streams") ? "3" : "";
-  node.config.least_round_trip_ns = absl::EndsWith(name, "_far") ? 20 * kMillisecond : 0;
+  node.config.least_round_trip_ns = absl::EndsWith(name, "_long") ? 20 * kMillisecond : 0;
   // Fast enough for a suite that moves much data, and slow enough that everything waits for a
   // while.
   const FaultPlan plan = {.bytes_per_second = 4'000'000'000,
@@ -138,7 +138,7 @@ void EndpointContract::Connect(bool wait) {
   to_a = *std::move(ba);
   if (wait) {
     ExpectGood();
-    if (absl::EndsWith(GetParam(), "_streams") || absl::EndsWith(GetParam(), "_far")) {
+    if (absl::EndsWith(GetParam(), "_streams") || absl::EndsWith(GetParam(), "_long")) {
       Settle();  // until the streams are connected
     }
     b->events.early.clear();

@@ -82,7 +82,7 @@ std::vector<std::string> EveryTransportOfProcesses();
 inline std::string Beneath(absl::string_view name) {
   absl::ConsumePrefix(&name, "fault_");
   absl::ConsumeSuffix(&name, "_streams");
-  absl::ConsumeSuffix(&name, "_far");
+  absl::ConsumeSuffix(&name, "_long");
   absl::ConsumeSuffix(&name, "_crc");
   absl::ConsumeSuffix(&name, "_tls");
   absl::ConsumeSuffix(&name, "_certificates");
