@@ -20,7 +20,7 @@ constexpr int64_t kMeasureEvery = 1 << 20;
 // faster. (FlightLimit avoids losses of this process's own making.)
 constexpr int64_t kSegmentsALoss = 5000;
 
-constexpr double kUsualBytesPerNs = 0.125, kUsualWindow = 3 << 20;
+constexpr double kUsualBytesPerNs = 0.125, kUsualWindow = 15 << 18;
 constexpr int kLeastStreams = 1;
 
 // The part of a stream's id that STANDS carries.
