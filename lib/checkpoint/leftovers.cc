@@ -46,8 +46,9 @@ int64_t ChangedAt(const struct stat& file) {
 }
 
 // Removes an unfinished file if no process holds its lock and its last change was before
-// `before_ns`.
-bool RemoveUnfinished(const std::string& path, int64_t before_ns, Unfinished* found) {
+// `before_ns`. With `ours`, the file's name says that it is one, and its writer may have died before
+// the file's first bytes.
+bool RemoveUnfinished(const std::string& path, int64_t before_ns, bool ours, Unfinished* found) {
   const Fd fd = OpenClosedOnFork(
       [&] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); });
   struct stat file {};
@@ -56,7 +57,7 @@ bool RemoveUnfinished(const std::string& path, int64_t before_ns, Unfinished* fo
     return false;
   }
   *found = ReadUnfinished(fd.get(), path);
-  return found->is && unlink(path.c_str()) == 0;
+  return (ours || found->is) && unlink(path.c_str()) == 0;
 }
 
 // Returns the files that the checkpoint at `path` lists. Returns an empty list if there is no such
@@ -104,7 +105,7 @@ void RemoveParts(const std::string& directory, absl::string_view name, uint32_t 
     const std::string path = absl::StrCat(directory, "/", file);
     Unfinished found;
     if (part && unfinished) {
-      RemoveUnfinished(path, Deadline::Never().at_ns, &found);
+      RemoveUnfinished(path, Deadline::Never().at_ns, /*ours=*/true, &found);
     } else if (part && std::find(needed->begin(), needed->end(), file) == needed->end()) {
       unlink(path.c_str());
     }
@@ -115,7 +116,7 @@ void ClearLeftovers(const std::string& directory, int64_t before_ns) {
   for (const std::string& file : NamesIn(directory)) {
     Unfinished found;
     if (!absl::EndsWith(file, kUnfinished) ||
-        !RemoveUnfinished(absl::StrCat(directory, "/", file), before_ns, &found)) {
+        !RemoveUnfinished(absl::StrCat(directory, "/", file), before_ns, /*ours=*/false, &found)) {
       continue;
     }
     ENTRAIN_LOG(kInfo, directory, "/", file, ": removed: its writer is gone");

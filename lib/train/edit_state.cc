@@ -2,6 +2,7 @@
 // saved, and continues a run from loaded values.
 #include "lib/train/edit_state.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -131,26 +132,32 @@ AllRanks EditState::Everybody(int64_t timeout_ns) const {
   return AllRanks(groups.model, groups.sync, timeout_ns);
 }
 
+// The worker must not run a job during an attempt: it may wait there for the recovery, which waits
+// for the attempt.
 absl::Status EditState::Save(const CheckpointOptions& options) {
   if (parts_.closer != nullptr) {  // includes the rounds for which this replica was late
     parts_.counter.SetRendezvous(parts_.results.rendezvous());
   }
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
-  AllRanks all = Everybody(options.timeout_ns);
-  const auto save = [&]() -> absl::Status {
-    absl::Status mine = CheckOptions(options);
-    mine.Update(parts_.worker.ComeToRest(options.timeout_ns));
-    mine.Update(CheckRendezvous(options.kind));
-    mine.Update(PrepareSnapshots());
-    ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
-    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+  absl::Status mine = CheckOptions(options);
+  mine.Update(parts_.worker.ComeToRest(options.timeout_ns));
+  mine.Update(CheckRendezvous(options.kind));
+  mine.Update(PrepareSnapshots());
+  if (mine.ok()) {
     ENTRAIN_RETURN_IF_ERROR(parts_.worker.Drain());
-    ENTRAIN_RETURN_IF_ERROR(all.Agree(CheckTrusted(options.kind)));
-    StateList state(slab(), options.kind, parts_.worker.arrays());
-    VisitState(state);
-    return SaveState(all, Part(), options, parts_.counter.step(), state);
-  };
-  return End(all, save(), "save");
+    mine = CheckTrusted(options.kind);
+  }
+  std::string unused;
+  return parts_.runner.MakeJointCall(
+      [&] { return Everybody(options.timeout_ns); },
+      [&](AllRanks& all, std::string*) -> absl::Status {
+        ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
+        ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+        StateList state(slab(), options.kind, parts_.worker.arrays());
+        VisitState(state);
+        return SaveState(all, Part(), options, parts_.counter.step(), state);
+      },
+      "save", &unused);
 }
 
 absl::Status EditState::Load(const CheckpointOptions& options) {

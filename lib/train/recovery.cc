@@ -71,21 +71,31 @@ absl::Status Recovery::AwaitOthers() {
   return absl::OkStatus();
 }
 
-// Ends all communicators, and replaces the communicator of all ranks.
-absl::Status Recovery::Shrink() {
-  const std::vector<std::shared_ptr<Communicator>> comms = Communicators(/*closing=*/true);
-  std::vector<absl::Status> causes;
-  for (const std::shared_ptr<Communicator>& comm : comms) {
+// Returns the losses that have ended communicators.
+std::vector<absl::Status> Recovery::Losses() const {
+  std::vector<absl::Status> losses;
+  for (const std::shared_ptr<Communicator>& comm : Communicators(/*closing=*/true)) {
     if (const absl::Status loss = LossOf(comm.get()); !loss.ok()) {
-      causes.push_back(loss);
+      losses.push_back(loss);
     }
   }
+  return losses;
+}
+
+void Recovery::EndCalls() {
+  const std::vector<absl::Status> causes = Losses();
   WorkerThread::Doing("after a loss: ending the communicators");
-  for (const std::shared_ptr<Communicator>& comm : comms) {
+  for (const std::shared_ptr<Communicator>& comm : Communicators(/*closing=*/true)) {
     if (comm != nullptr && !causes.empty()) {
       comm->EndWith(causes[0]);
     }
   }
+}
+
+// Ends all communicators, and replaces the communicator of all ranks.
+absl::Status Recovery::Shrink() {
+  const std::vector<absl::Status> causes = Losses();
+  EndCalls();
   const std::vector<int> before = ReplicasOf(world_->places());
   ENTRAIN_RETURN_IF_ERROR(world_->Shrink(causes));
   const std::vector<int> left = ReplicasOf(world_->places());
@@ -107,6 +117,7 @@ absl::Status Recovery::GoOn(ExchangeRound* round) {
   const RoundPlace mine = PlaceOf(round, results_.rendezvous(), end_);
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<RoundPlace> places, GatherPlaces(mine));
   end_ = RunEndOf(places, world_->places(), world_->mine().replica);
+  ENTRAIN_RETURN_IF_ERROR(joint_calls_.Settle(*world_->comm(), results_.rendezvous(), timeout_ns_));
   ENTRAIN_ASSIGN_OR_RETURN(const RecoveryPlan plan, PlanRecovery(places));
   if (!plan.met) {
     return absl::OkStatus();  // the next rendezvous is held without the lost replicas

@@ -5,6 +5,7 @@
 //   1  the communicators end, so that no rank waits in them
 //   2  Shrink finds the remaining ranks, which make new model and sync groups   replica_world
 //      with quorum or round_deadline, all ranks get the last decision           round_closer
+//      if only some ranks have finished a joint call, all get its outcome       joint_calls
 //   3  all ranks send their progress, and make the same plan                    recovery_plan
 //   4  ranks that lack the table of the rendezvous receive it. If no rank has the table, the
 //      rendezvous is held again
@@ -14,7 +15,9 @@
 //
 // If another rank is lost during Run, Run begins again. It keeps the results that it has received.
 //
-// Thread safety: the worker calls Needed, Run and AwaitOthers. End may be called from any thread.
+// Thread safety: the worker calls EndCalls, Run and AwaitOthers, and Needed while no attempt of a
+// joint call is under way. The caller's thread makes the joint calls, and may call Needed in an
+// attempt. End may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +32,7 @@
 #include "lib/train/exchange.h"
 #include "lib/train/exchange_results.h"
 #include "lib/train/exchange_round.h"
+#include "lib/train/joint_calls.h"
 #include "lib/train/recovery_plan.h"
 #include "lib/train/replica_world.h"
 #include "lib/train/round_closer.h"
@@ -53,6 +57,9 @@ class Recovery {
   // must be true only while this rank takes part in a decision of the closer. At other times the
   // closer's communicator may have ended without a loss, because a rank has finished training.
   absl::Status Needed(bool closing = false) const;
+  // Ends the communicators, if a loss has ended one of them. So an attempt of a joint call fails.
+  void EndCalls();
+  // Must be called in joint_calls().Recover, after EndCalls.
   // `round` is the last round that has begun on the worker, or null. Returns OK if the round can
   // continue. It continues with its next turn, or with a repetition of its rendezvous. After an
   // error this rank cannot continue.
@@ -66,9 +73,11 @@ class Recovery {
   // rank.
   void End(const absl::Status& why) { world_->End(why); }
   ReplicaWorld& world() { return *world_; }
+  JointCalls& joint_calls() { return joint_calls_; }
 
  private:
   std::vector<std::shared_ptr<Communicator>> Communicators(bool closing) const;
+  std::vector<absl::Status> Losses() const;
   absl::Status Shrink();
   absl::Status GoOn(ExchangeRound* round);
   absl::Status Regroup();
@@ -85,6 +94,7 @@ class Recovery {
   const std::unique_ptr<ReplicaWorld> world_;
   RoundCloser* const closer_;
   RunEnd end_ = RunEnd::kUnknown;
+  JointCalls joint_calls_;
   const int64_t timeout_ns_;
 };
 

@@ -47,8 +47,11 @@ absl::Status RoundRunner::Persist(Worker::Job& body) {
 
 // Finishes the round under way without the lost ranks, as far as this is possible.
 absl::Status RoundRunner::Recover() {
-  const absl::MutexLock lock(&late_mutex_);
-  return recovery_->Run(late_ != nullptr ? late_.get() : round_.get());
+  recovery_->EndCalls();
+  return recovery_->joint_calls().Recover([this] {
+    const absl::MutexLock lock(&late_mutex_);
+    return recovery_->Run(late_ != nullptr ? late_.get() : round_.get());
+  });
 }
 
 absl::Status RoundRunner::Watch() {
@@ -74,6 +77,28 @@ absl::Status RoundRunner::Meet(const absl::Status& why) {
     worker_.Wait(Numbered(worker_.Post(Timed([why] { return why; })))).IgnoreError();
   }
   return error_.Or(why);
+}
+
+absl::Status RoundRunner::MakeJointCall(
+    absl::FunctionRef<AllRanks()> everybody,
+    absl::FunctionRef<absl::Status(AllRanks&, std::string*)> attempt, absl::string_view doing,
+    std::string* result) {
+  const auto needed = [this] {
+    return recovery_ == nullptr ? absl::OkStatus() : recovery_->Needed();
+  };
+  // The worker may be in the middle of the recovery, or not know of the loss yet. Its next job runs
+  // after the recovery, or runs it.
+  const auto recover = [&] { return worker_.Wait(Numbered(worker_.Post(Timed(needed)))); };
+  const JointCalls::Call call = {everybody, attempt, needed, recover};
+  JointCalls alone;
+  JointCalls& calls = recovery_ == nullptr ? alone : recovery_->joint_calls();
+  JointCalls::Outcome outcome = calls.Make(results_.rendezvous(), call);
+  const absl::Status status = Annotate(outcome.status, absl::StrCat("edit: ", doing));
+  if (outcome.broken) {
+    Fail(status);
+  }
+  *result = std::move(outcome.result);
+  return status;
 }
 
 // Returns the number of the posted job. If Post has failed, returns the number of the last job.

@@ -13,15 +13,19 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
 #include "lib/train/admission.h"
+#include "lib/train/all_ranks.h"
 #include "lib/train/exchange.h"
 #include "lib/train/exchange_results.h"
 #include "lib/train/exchange_round.h"
@@ -69,6 +73,13 @@ class RoundRunner {
   // called by the caller's thread after the round's jobs are over. Without a closer, returns false
   // even while jobs run.
   bool missed() const { return closer_ != nullptr && round_ != nullptr && round_->missed(); }
+
+  // Makes a call of the caller's threads of all replicas, and repeats it after losses
+  // (joint_calls.h). No job may run. `attempt` is as in JointCalls::Call. Errors without a loss end
+  // the object.
+  absl::Status MakeJointCall(absl::FunctionRef<AllRanks()> everybody,
+                             absl::FunctionRef<absl::Status(AllRanks&, std::string*)> attempt,
+                             absl::string_view doing, std::string* result);
 
   // Called while no job runs. After a loss, takes part in the recovery: other ranks may be in the
   // middle of a round, and must not wait for this rank. If a session of the closer is under way,

@@ -82,10 +82,12 @@ TEST_F(Leftovers, OfASaveThatWasKilledAreCleared) {
     EXPECT_EQ(head->Mark(kId), absl::OkStatus());
     WritePart(1, kId);
     const auto unfinished = Open(PartName("step-7", 12345, kId));
-    const auto full = Open("step-8.ckpt");  // belongs to another save
+    const auto full = Open("step-8.ckpt");           // belongs to another save
+    Write(PartName("step-7", 3, kId) + ".tmp", "");  // killed before the file's first bytes
     raise(SIGKILL);
   });
   EXPECT_THAT(Files(), ElementsAre("step-7.ckpt.tmp", "step-7_0001_0badcafe.ckpt",
+                                   "step-7_0003_0badcafe.ckpt.tmp",
                                    "step-7_12345_0badcafe.ckpt.tmp", "step-8.ckpt.tmp"));
   Clear();
   EXPECT_THAT(Files(), IsEmpty());
