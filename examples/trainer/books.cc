@@ -116,7 +116,10 @@ Summary Books::Sum(int64_t made) {
 }
 
 void Books::Close(const Summary& s) {
-  if (summary_ != nullptr) {
+  if (session_->rank_left() == 0 && !options_.summary.empty()) {
+    if (summary_ == nullptr) {  // the rank that has opened the file is lost
+      summary_ = std::make_unique<SummaryFile>(options_.summary);
+    }
     summary_->Write(s);
   }
   char line[240];

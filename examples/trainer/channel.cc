@@ -87,6 +87,11 @@ void Channel::AddCursor(int64_t* cursor) {
   Check(entrain_acco_add_state(acco_.get(), "cursor", cursor, 1, ENTRAIN_I64, ENTRAIN_STATE_RANK));
 }
 
+entrain_status_t Channel::Reduce(const void* in, void* out, size_t count, entrain_dtype_t dtype,
+                                 entrain_op_t op, int32_t* rank, int32_t* ranks) {
+  return entrain_acco_reduce(acco_.get(), in, out, count, dtype, op, 0, rank, ranks);
+}
+
 void Channel::Save(const std::string& name) {
   entrain_checkpoint_config_t config = CheckpointConfig(options_);
   config.save_dir = options_.save_dir.c_str();

@@ -42,6 +42,9 @@ class Channel {
   // Adds a number of this rank to the checkpoints. Exact checkpoints keep the number. If another
   // set of ranks loads a checkpoint, the number is not restored.
   void AddCursor(int64_t* cursor);
+  // entrain_acco_reduce. Must follow an Install. Collective.
+  entrain_status_t Reduce(const void* in, void* out, size_t count, entrain_dtype_t dtype,
+                          entrain_op_t op, int32_t* rank, int32_t* ranks);
   // Saves a checkpoint. Must follow an Install. Collective.
   void Save(const std::string& name);
   // Loads a checkpoint. Collective. On failure, throws Error with the same message on all ranks,

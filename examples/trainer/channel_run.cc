@@ -28,10 +28,10 @@ class ChannelRun {
 
  private:
   void Join();
-  void GetTogether();
   void Resume();
   void Save();
   bool SaveIsDue() const;
+  bool EvaluationIsDue() const;
   void AfterInstall();
   double Gradients();
   void MicroBatch();
@@ -63,7 +63,6 @@ class ChannelRun {
   int64_t tokens_before_ = 0;  // tokens of the run that this one has resumed
   size_t said_lost_ = 0;       // number of lost ranks for which a line was printed
   int64_t joined_after_ = -1;  // rounds before this rank joined; -1: it has not joined
-  int64_t together_ = 0;       // number of newcomers at the last GetTogether
 };
 
 ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device, Session* session)
@@ -82,9 +81,6 @@ ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device,
   if (options.wsam.form != "off") {
     sharpness_ = std::make_unique<CoupledSharpness>(options.wsam, inner_, device, &model_);
   }
-  if (channel_.goes_on_after_losses()) {
-    session_->GoOnAfterLosses();
-  }
   session_->Agree([this] { conditions_.CheckReplicas(); });
   books_.OpenFiles();
   channel_.AddCursor(&made_);
@@ -93,6 +89,7 @@ ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device,
   } else if (!options_.resume.empty()) {
     Resume();
   }
+  session_->RunOver([this](auto... arguments) { return channel_.Reduce(arguments...); });
 }
 
 // Sets the position of this rank to that of a rank that has trained from the beginning, so its next
@@ -107,24 +104,6 @@ void ChannelRun::Join() {
   books_.Resume(Position(info.commits, info.tokens), info.tokens);
   std::printf("step %lld: rank %d joins\n", static_cast<long long>(info.commits), session_->rank());
   std::fflush(stdout);
-}
-
-// Updates the session's communicator of all ranks: adds the newcomers that the channel has
-// admitted. Must be called before the session's collectives over all ranks. Collective over the
-// channel's ranks.
-void ChannelRun::GetTogether() {
-  const int64_t joins = channel_.info().joins;
-  if (session_->joins()) {
-    session_->JoinWorld();
-  } else if (joins > together_) {
-    // Newcomers that have been lost already do not join.
-    const std::vector<int> lost = channel_.Lost();
-    const auto gone = std::count_if(lost.begin(), lost.end(), [this](int rank) {
-      return rank >= session_->ranks() + together_;
-    });
-    session_->TakeIn(static_cast<int>(joins - together_ - gone));
-  }
-  together_ = joins;
 }
 
 void ChannelRun::Resume() {
@@ -161,6 +140,10 @@ Traffic ChannelRun::Meter() const {
 bool ChannelRun::SaveIsDue() const {
   return !options_.save_dir.empty() && options_.save_every > 0 &&
          commits_ % options_.save_every == 0;
+}
+
+bool ChannelRun::EvaluationIsDue() const {
+  return options_.eval_interval > 0 && commits_ % options_.eval_interval == 0;
 }
 
 void ChannelRun::Save() {
@@ -214,8 +197,7 @@ void ChannelRun::KeepCommit(const entrain_acco_info_t& info) {
   kept_ = books_.training();
   made_before_ = made_;
   losses_ = 0.0;
-  if (options_.eval_interval > 0 && info.commits % options_.eval_interval == 0) {
-    GetTogether();
+  if (EvaluationIsDue()) {
     record.val_loss = Evaluate().loss;
   }
   books_.Keep(record, Position(info.commits, info.tokens));
@@ -248,13 +230,17 @@ void ChannelRun::AfterInstall() {
     commits_ = info.commits;
     KeepCommit(info);
     if (SaveIsDue() || (!options_.save_dir.empty() && info.finished != 0)) {
-      GetTogether();
       Save();
     }
-  } else if (info.rounds == joined_after_ && SaveIsDue()) {
-    // With an asynchronous method, the other ranks have already recorded this commit, and save it
-    // together with this rank. This rank does not call GetTogether yet.
-    Save();
+  } else if (info.rounds == joined_after_) {
+    // With an asynchronous method, the other ranks record this commit now, and evaluate and save it
+    // together with this rank.
+    if (EvaluationIsDue()) {
+      Evaluate();
+    }
+    if (SaveIsDue()) {
+      Save();
+    }
   }
 }
 
@@ -269,7 +255,6 @@ void ChannelRun::Execute() {
     AfterInstall();
     finished = channel_.info().finished != 0;
   }
-  GetTogether();
   books_.Close(Report());
 }
 

@@ -37,7 +37,7 @@ void Judge(const Options& options, const Task& task, Session* session, const Com
   const auto sum = [session](double* values, int count) { session->SumOverAll(values, count); };
   summary->sharpness = LossRises(options.sharpness_rho, task,
                                  {session->rank_left(), session->ranks_left(), sum}, on, layers);
-  if (session->rank() == 0) {
+  if (session->rank_left() == 0) {
     summary->sample = task.Sample(layers);
   }
 }

@@ -175,11 +175,16 @@ void RefuseInert(const Options& o, const FlagGroups& groups) {
         "leave one out",
         kUsageExit);
   }
-  if (o.save_every > 0 && (config.quorum > 0 || config.round_deadline > 0)) {
-    throw Error(
-        "--save-every needs exchanges of all replicas, for which --quorum and --round-deadline do "
-        "not wait; leave one out (--save-dir saves at the end)",
-        kUsageExit);
+  if (config.quorum > 0 || config.round_deadline > 0) {
+    const std::string needs =
+        " needs exchanges of all replicas, for which --quorum and --round-deadline do not wait; "
+        "leave one out (";
+    if (o.save_every > 0) {
+      throw Error("--save-every" + needs + "--save-dir saves at the end)", kUsageExit);
+    }
+    if (o.eval_interval > 0) {
+      throw Error("--eval-interval" + needs + "each run evaluates at the end)", kUsageExit);
+    }
   }
   if (o.save_dir.empty()) {
     if (o.save_every > 0) {

@@ -92,6 +92,11 @@ void Method::AddState(const char* name, float* data, size_t count) {
   Check(entrain_edit_add_state(edit_.get(), name, data, count, ENTRAIN_F32, ENTRAIN_STATE_RANK));
 }
 
+entrain_status_t Method::Reduce(const void* in, void* out, size_t count, entrain_dtype_t dtype,
+                                entrain_op_t op, int32_t* rank, int32_t* ranks) {
+  return entrain_edit_reduce(edit_.get(), in, out, count, dtype, op, 0, rank, ranks);
+}
+
 void Method::WishCheckpoint() {
   Check(entrain_edit_wish(edit_.get(), ENTRAIN_WISH_CHECKPOINT));
 }
@@ -151,17 +156,6 @@ Method::Met Method::StepsWhenMet(int replicas, int own) const {
     }
   }
   return met;
-}
-
-std::vector<int> Method::Present() const {
-  std::vector<int> present;
-  const int most = edit_ ? Info().most_replicas : 0;
-  for (int replica = 0; replica < most; ++replica) {
-    if (Said(replica).has_value()) {
-      present.push_back(replica);
-    }
-  }
-  return present;
 }
 
 std::vector<int> Method::Lost() const {

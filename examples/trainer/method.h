@@ -39,6 +39,9 @@ class Method {
 
   // Adds `count` elements at `data` to the checkpoints. `data` must outlive the object.
   void AddState(const char* name, float* data, size_t count);
+  // entrain_edit_reduce. Collective.
+  entrain_status_t Reduce(const void* in, void* out, size_t count, entrain_dtype_t dtype,
+                          entrain_op_t op, int32_t* rank, int32_t* ranks);
   // Asks for a checkpoint. Used with a-edit, because its replicas do not know in advance at which
   // steps they have a rendezvous. CheckpointIsDue then returns true on all replicas at the same
   // rendezvous, if no replica is leaving. A replica that leaves would not take part in the
@@ -67,13 +70,17 @@ class Method {
   };
   Met StepsWhenMet(int replicas, int own) const;
 
+  // Returns the number of steps at the last exchange. A replica that has joined: at that of the others
+  // before it joined.
+  int64_t last_exchange() const { return Info().last_sync_step; }
+  // Returns true if there are exchanges from now on: not with ddp, and not in warm-up.
+  bool exchanges() const { return edit_ != nullptr && Info().in_warmup == 0; }
+
   // Returns true if replicas that are lost do not end the run (--on-loss finish).
   bool goes_on_after_losses() const { return goes_on_after_losses_; }
   // Return the number of this replica, and the number of replicas.
   int replica() const { return edit_ ? Info().replica : 0; }
   int replicas() const { return edit_ ? Info().replicas : 0; }
-  // Returns the numbers of the replicas that took part in the last rendezvous.
-  std::vector<int> Present() const;
   // Returns the numbers of the replicas that were lost, in the order of the losses.
   std::vector<int> Lost() const;
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,10 +25,6 @@
 namespace trainer {
 namespace {
 
-bool Has(const std::vector<int>& numbers, int number) {
-  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
-}
-
 class ReplicaRun {
  public:
   ReplicaRun(const Options& options, const Task& task, Device* device, Session* session);
@@ -35,26 +32,28 @@ class ReplicaRun {
 
  private:
   void Join();
-  void NoteReplicas();
-  bool GetTogether();
   void Resume();
   void Save();
   bool SaveIsDue() const;
+  bool EvaluationIsDue() const;
+  void BeginStep(bool* synced);
+  void DoWhatIsDue();
+  void KeepLast();
   bool Done(int64_t made) const;
   int64_t StepOfSchedule(int64_t step) const;
   void SetBatch(int64_t draw);
-  double MicroBatches(int64_t step, bool* synced);
+  double MicroBatches(int64_t step);
   void SecondGradient(int64_t step);
   void Update(StepRecord* record);
-  void UpdateAndRest(StepRecord* record);
+  void UpdateAndRest(StepRecord* record, const Traffic& meeting);
   StepRecord Step(int64_t step);
   Validation Evaluate();
   Traffic Meter() const;
   Summary Report();
   void SayLosses(int64_t step);
-  // Returns the number of steps at the next checkpoint after `steps`.
-  int64_t NextSave(int64_t steps) const {
-    return options_.save_every == 0 ? 0 : (steps / options_.save_every + 1) * options_.save_every;
+  // Returns the next multiple of `every` after `steps`.
+  static int64_t Next(int64_t steps, int64_t every) {
+    return every == 0 ? 0 : (steps / every + 1) * every;
   }
 
   const Options& options_;
@@ -71,13 +70,13 @@ class ReplicaRun {
   Batch batch_;
   Books books_;
   double sums_waited_s_ = 0.0;
-  std::vector<int> present_;    // replicas at the last rendezvous; empty: none yet
-  std::vector<int> newcomers_;  // replicas in present_ that are not in the session yet
-  int64_t joined_at_ = 0;       // number of steps of the others when this replica joined
-  size_t said_lost_ = 0;        // number of lost replicas for which a line was printed
-  int64_t made_ = 0;            // number of steps of this replica
-  int64_t steps_before_ = 0;    // number of steps of the run that this one has resumed
-  int64_t next_save_ = 0;       // with --save-every: number of steps at the next checkpoint
+  int64_t joined_at_ = 0;           // number of steps of the others when this replica joined
+  size_t said_lost_ = 0;            // number of lost replicas for which a line was printed
+  int64_t made_ = 0;                // number of steps of this replica
+  int64_t steps_before_ = 0;        // number of steps of the run that this one has resumed
+  int64_t next_save_ = 0;           // with --save-every: number of steps at the next checkpoint
+  int64_t next_evaluation_ = 0;     // the same, with --eval-interval
+  std::optional<StepRecord> last_;  // of the last step, to which an evaluation belongs
 };
 
 ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device, Session* session)
@@ -101,9 +100,6 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device,
                                              sizes, model_.masters().size());
     model_.SetSharpness(sharpness_.get());
   }
-  if (method_.goes_on_after_losses()) {
-    session_->GoOnAfterLosses();
-  }
   session_->Agree([this] { conditions_.CheckReplicas(); });
   books_.OpenFiles();
   int array = 0;
@@ -118,7 +114,13 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device,
   } else if (!options_.resume.empty()) {
     Resume();
   }
-  next_save_ = NextSave(steps_before_);
+  // A replica that joins counts like the others, which have not saved or evaluated since then.
+  const int64_t since = session_->joins() ? method_.last_exchange() : steps_before_;
+  next_save_ = Next(since, options_.save_every);
+  next_evaluation_ = Next(since, options_.eval_interval);
+  if (options_.method != "ddp") {
+    session_->RunOver([this](auto... arguments) { return method_.Reduce(arguments...); });
+  }
 }
 
 // Must be called after the other replicas have taken this replica in.
@@ -131,39 +133,6 @@ void ReplicaRun::Join() {
                 session_->replica());
     std::fflush(stdout);
   }
-}
-
-// Must be called when all layers have been exchanged, and all replicas know the same rendezvous.
-void ReplicaRun::NoteReplicas() {
-  if (!options_.admits()) {
-    return;
-  }
-  const std::vector<int> now = method_.Present();
-  for (const int replica : now) {
-    if (!present_.empty() && !Has(present_, replica)) {
-      newcomers_.push_back(replica);
-    }
-  }
-  newcomers_.erase(std::remove_if(newcomers_.begin(), newcomers_.end(),
-                                  [&now](int replica) { return !Has(now, replica); }),
-                   newcomers_.end());
-  present_ = now;
-}
-
-// Updates the session's communicator of all ranks: adds the ranks of newcomers that took part in
-// the last rendezvous. Collective over the ranks that took part. Returns false, and does nothing,
-// on a replica that has had no rendezvous with the others yet.
-bool ReplicaRun::GetTogether() {
-  if (session_->joins() && present_.empty()) {
-    return false;
-  }
-  if (session_->joins()) {
-    session_->JoinWorld();
-  } else if (!newcomers_.empty()) {
-    session_->TakeIn(static_cast<int>(newcomers_.size()));
-  }
-  newcomers_.clear();
-  return true;
 }
 
 void ReplicaRun::Resume() {
@@ -190,8 +159,6 @@ bool ReplicaRun::SaveIsDue() const {
 // Must be called when an exchange has begun. Waits for the whole exchange first.
 void ReplicaRun::Save() {
   method_.WaitAll(task_.layers());
-  NoteReplicas();
-  GetTogether();
   char name[32];
   if (method_.by_time()) {  // each replica has made its own number of steps
     std::snprintf(name, sizeof(name), "exchange-%08lld", static_cast<long long>(method_.syncs()));
@@ -217,18 +184,52 @@ void ReplicaRun::SetBatch(int64_t draw) {
   pass_->SetBatch(batch_);
 }
 
-// Runs the forward and backward passes of one step. Returns the mean loss of this rank's batches.
-double ReplicaRun::MicroBatches(int64_t step, bool* synced) {
+// Returns the same value on all ranks.
+bool ReplicaRun::EvaluationIsDue() const {
+  return options_.eval_interval > 0 && method_.steps() >= next_evaluation_;
+}
+
+// Begins a step, with its exchange if it has one.
+void ReplicaRun::BeginStep(bool* synced) {
+  *synced = method_.BeginForward(true, true);
+  if (*synced && (SaveIsDue() || EvaluationIsDue())) {
+    method_.WaitAll(task_.layers());
+  }
+}
+
+// Must be called when an exchange has begun: then all replicas are at the same place of the run, and
+// a newcomer is one of them from its first exchange on.
+void ReplicaRun::DoWhatIsDue() {
+  if (EvaluationIsDue()) {
+    const Validation validation = Evaluate();
+    if (last_.has_value()) {
+      last_->val_loss = validation.loss;
+    }
+    next_evaluation_ = Next(method_.steps(), options_.eval_interval);
+  }
+  if (SaveIsDue()) {
+    books_.Measure([this] { Save(); });
+    next_save_ = Next(method_.steps(), options_.save_every);
+  }
+}
+
+void ReplicaRun::KeepLast() {
+  if (last_.has_value()) {
+    books_.Keep(*last_, last_->step);
+    last_.reset();
+  }
+}
+
+// Runs the forward and backward passes of one step, which has begun. Returns the mean loss of this
+// rank's batches.
+double ReplicaRun::MicroBatches(int64_t step) {
   const int64_t count = options_.gradient_accumulation_steps;
   double loss = 0.0;
   for (int64_t micro = 0; micro < count; ++micro) {
-    const bool began = method_.BeginForward(true, micro == 0);
-    *synced |= began;
-    SetBatch((step - 1) * count + micro);
-    if (began && SaveIsDue()) {
-      Save();
-      next_save_ = NextSave(method_.steps());
+    if (micro > 0) {
+      method_.BeginForward(true, false);
     }
+    SetBatch((step - 1) * count + micro);
     model_.Forward(pass_.get(), [this](int layer) { method_.WaitLayer(layer); });
     model_.Backward(pass_.get(), 1.0f / static_cast<float>(count));
     loss += pass_->loss() / static_cast<double>(count);
@@ -252,7 +253,7 @@ void ReplicaRun::SecondGradient(int64_t step) {
 void ReplicaRun::Update(StepRecord* record) {
   Array<float>& grads = model_.gradients();
   grads.Clear();
-  const double loss = MicroBatches(record->step, &record->synced);
+  const double loss = MicroBatches(record->step);
 
   // The squared gradient norm and the loss are the only data that leave the rank besides parameters
   // and gradients. The two numbers stay within the replica.
@@ -281,18 +282,19 @@ void ReplicaRun::Update(StepRecord* record) {
   }
 }
 
-// Makes one step, and sleeps as the emulated conditions require. In a step with a rendezvous, all
-// waiting counts as waiting for other replicas. In other steps the ranks of a replica wait only for
-// each other.
-void ReplicaRun::UpdateAndRest(StepRecord* record) {
+// Makes the rest of a step, and sleeps as the emulated conditions require. `meeting`: what BeginStep
+// took. In a step with a rendezvous, all waiting counts as waiting for other replicas. In other steps
+// the ranks of a replica wait only for each other.
+void ReplicaRun::UpdateAndRest(StepRecord* record, const Traffic& meeting) {
   const Traffic before = books_.Now();
   const double met_before_s = method_.waited_s();
   Update(record);
   const Traffic now = books_.Now();
   const bool meets = record->synced || method_.interval() == 0;
-  const double idle_s = meets ? now.waited_s - before.waited_s : method_.waited_s() - met_before_s;
+  const double idle_s = meeting.waited_s + (meets ? now.waited_s - before.waited_s
+                                                  : method_.waited_s() - met_before_s);
   books_.AddIdle(idle_s);
-  const double own_s = now.seconds - before.seconds - idle_s;
+  const double own_s = meeting.seconds + now.seconds - before.seconds - idle_s;
   std::this_thread::sleep_for(
       std::chrono::duration<double>(conditions_.Rest(record->step, session_->replica(), own_s)));
 }
@@ -333,20 +335,23 @@ StepRecord ReplicaRun::Step(int64_t step) {
   record.step = step;
   record.replica = session_->replica();
   record.tokens = step * options_.tokens_per_step(session_->ranks());
-  const Traffic took = books_.Measure([&] { UpdateAndRest(&record); });
+  const Traffic meeting = books_.Measure([&] { BeginStep(&record.synced); });
+  if (record.synced) {
+    DoWhatIsDue();
+  }
+  KeepLast();
+  const Traffic took = books_.Measure([&] { UpdateAndRest(&record, meeting); });
   record.seconds = books_.training().seconds;
-  record.exposed_comm_s = took.waited_s;
-  record.bytes_sent = took.shard + took.sync;
+  record.exposed_comm_s = meeting.waited_s + took.waited_s;
+  record.bytes_sent = meeting.shard + meeting.sync + took.shard + took.sync;
   // If exchanges continue during later steps, each rank's exchange ends at a different time.
   const bool seen = record.synced && !method_.late();
   if (const uint64_t own = seen ? method_.anchor_checksum() : 0; own != 0) {
     record.anchor_checksum = session_->CombineOverReplica(own);
   }
-  if (record.synced) {
-    NoteReplicas();
-  }
-  if (options_.eval_interval > 0 && step % options_.eval_interval == 0 && GetTogether()) {
+  if (!method_.exchanges() && options_.eval_interval > 0 && step >= next_evaluation_) {
     record.val_loss = Evaluate().loss;
+    next_evaluation_ = Next(step, options_.eval_interval);
   }
   return record;
 }
@@ -372,8 +377,7 @@ void ReplicaRun::SayLosses(int64_t step) {
 void ReplicaRun::Execute() {
   for (made_ = steps_before_; !Done(made_); ++made_) {
     const int64_t step = made_ + 1;
-    const StepRecord record = Step(step);
-    books_.Keep(record, record.step);
+    last_ = Step(step);
     SayLosses(step);
   }
   const Traffic end = books_.Measure([this] {
@@ -381,13 +385,16 @@ void ReplicaRun::Execute() {
       Save();
     }
   });
-  NoteReplicas();
-  GetTogether();
   books_.AddIdle(end.waited_s);
   books_.Close(Report());
 }
 
 Summary ReplicaRun::Report() {
+  const Validation validation = Evaluate();
+  if (last_.has_value() && options_.eval_interval > 0 && made_ >= next_evaluation_) {
+    last_->val_loss = validation.loss;
+  }
+  KeepLast();
   Summary s = books_.Sum(made_);
   s.steps = steps_;
   const int64_t all = std::accumulate(s.replica_steps.begin(), s.replica_steps.end(), int64_t{0});
@@ -406,7 +413,7 @@ Summary ReplicaRun::Report() {
     session_->CheckSameInReplicas(own, "anchors");
     s.anchor_checksum = session_->CombineOverReplica(own);
   }
-  Judge(options_, task_, session_, {device_, pass_.get()}, Evaluate(), model_.Collect(), &s);
+  Judge(options_, task_, session_, {device_, pass_.get()}, validation, model_.Collect(), &s);
   return s;
 }
 

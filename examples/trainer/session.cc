@@ -10,9 +10,6 @@
 namespace trainer {
 namespace {
 
-// Number of attempts to take newcomers in. Afterwards the run goes on without them, for example if
-// the store in which they wait has ended.
-constexpr int kMostAttempts = 3;
 // The largest number of meetings that a rank of a restarted replica tries. Each restart of one of
 // the ranks uses up at most one meeting.
 constexpr int kMostMeetings = 1000;
@@ -37,22 +34,6 @@ void AllReduce(entrain_comm_t* comm, void* values, int count, entrain_dtype_t dt
                entrain_op_t op) {
   Check(entrain_all_reduce(comm, values, values, static_cast<size_t>(count), dtype, op, nullptr,
                            nullptr));
-}
-
-// Returns an all-reduce that does not change `in`, so that it can be repeated.
-std::function<entrain_status_t(entrain_comm_t*)> AllReduceOf(const void* in, void* out, int count,
-                                                             entrain_dtype_t dtype,
-                                                             entrain_op_t op) {
-  return [=](entrain_comm_t* comm) {
-    return entrain_all_reduce(comm, in, out, static_cast<size_t>(count), dtype, op, nullptr,
-                              nullptr);
-  };
-}
-
-entrain_comm_t* MeshComm(entrain_mesh_t* mesh, int32_t axis) {
-  entrain_comm_t* comm = nullptr;
-  Check(entrain_mesh_comm(mesh, axis, &comm));
-  return comm;
 }
 
 }  // namespace
@@ -80,6 +61,8 @@ Session::Session(bool admit, int shard_size) : shard_size_(shard_size) {
   rank_ = value;
   Check(entrain_comm_size(world_.get(), &value));
   ranks_ = value;
+  rank_left_ = rank_;
+  ranks_left_ = ranks_;
 }
 
 // Makes a communicator of the ranks of a restarted replica. The ranks find each other in the job's
@@ -123,31 +106,6 @@ void Session::BecomeReplica(int replica) {
   rank_ = replica * shard_size_ + shard_;
 }
 
-void Session::JoinWorld() {
-  entrain_comm_t* comm = nullptr;
-  Check(entrain_comm_create_from_env(nullptr, &comm));
-  world_.reset(comm);
-  joins_ = false;
-}
-
-void Session::TakeIn(int newcomers) {
-  entrain_grow_config_t config;
-  entrain_grow_config_init(&config);
-  config.min_newcomers = newcomers * shard_size_;
-  config.wait_ns = int64_t{20} * 1000 * 1000 * 1000;
-  LookAround();
-  entrain_comm_t* grown = nullptr;
-  int attempts = 0;
-  OverAll([&](entrain_comm_t* comm) {
-    entrain_comm_destroy(grown);  // made by an attempt in which a rank was lost
-    grown = nullptr;
-    return ++attempts > kMostAttempts ? ENTRAIN_OK : entrain_comm_grow(comm, &config, &grown);
-  });
-  if (grown != nullptr) {
-    world_.reset(grown);
-  }
-}
-
 void Session::MakeMesh() {
   Agree([&] {
     if (ranks_ % shard_size_ != 0) {
@@ -177,39 +135,16 @@ void Session::MakeMesh() {
   own_replica_.reset(part);
 }
 
-void Session::OverAll(const std::function<entrain_status_t(entrain_comm_t*)>& call) {
-  if (!goes_on_) {
-    Check(call(world_.get()));
-    return;
-  }
-  while (true) {
-    // If a rank is lost, the call may succeed on some ranks only. Either all ranks repeat it, or
-    // none does.
-    uint32_t done = call(world_.get()) == ENTRAIN_OK ? 1 : 0;
-    Check(entrain_comm_agree(world_.get(), &done));
-    if (done != 0) {
-      return;
-    }
-    entrain_comm_t* smaller = nullptr;
-    Check(entrain_comm_shrink(world_.get(), nullptr, &smaller));
-    world_.reset(smaller);
-  }
+// An all-reduce over all ranks. Does not change `in`.
+void Session::OverAll(const void* in, void* out, int count, entrain_dtype_t dtype,
+                      entrain_op_t op) {
+  const auto elements = static_cast<size_t>(count);
+  Check(reduce_ ? reduce_(in, out, elements, dtype, op, &rank_left_, &ranks_left_)
+                : entrain_all_reduce(world_.get(), in, out, elements, dtype, op, nullptr, nullptr));
 }
 
 void Session::LookAround() {
-  OverAll([](entrain_comm_t* comm) { return entrain_barrier(comm, nullptr, nullptr); });
-}
-
-int Session::ranks_left() const {
-  int32_t size = 0;
-  Check(entrain_comm_size(world_.get(), &size));
-  return size;
-}
-
-int Session::rank_left() const {
-  int32_t rank = 0;
-  Check(entrain_comm_rank(world_.get(), &rank));
-  return rank;
+  OverAll(nullptr, nullptr, 0, ENTRAIN_F64, ENTRAIN_SUM);
 }
 
 void Session::Agree(const std::function<void()>& work) {
@@ -221,7 +156,7 @@ void Session::Agree(const std::function<void()>& work) {
   }
   const int64_t mine = failure.empty() ? ranks_ : rank_;
   int64_t first = 0;
-  OverAll(AllReduceOf(&mine, &first, 1, ENTRAIN_I64, ENTRAIN_MIN));
+  OverAll(&mine, &first, 1, ENTRAIN_I64, ENTRAIN_MIN);
   if (first < ranks_) {
     throw Error(first == rank_ ? failure : "");
   }
@@ -233,12 +168,12 @@ void Session::SumOverReplica(double* values, int count) {
 
 void Session::SumOverAll(double* values, int count) {
   const std::vector<double> mine(values, values + count);
-  OverAll(AllReduceOf(mine.data(), values, count, ENTRAIN_F64, ENTRAIN_SUM));
+  OverAll(mine.data(), values, count, ENTRAIN_F64, ENTRAIN_SUM);
 }
 
 double Session::LargestOfAll(double value) {
   double largest = 0.0;
-  OverAll(AllReduceOf(&value, &largest, 1, ENTRAIN_F64, ENTRAIN_MAX));
+  OverAll(&value, &largest, 1, ENTRAIN_F64, ENTRAIN_MAX);
   return largest;
 }
 
@@ -249,25 +184,13 @@ uint64_t Session::CombineOverReplica(uint64_t value) {
 }
 
 void Session::CheckSameInReplicas(uint64_t value, const char* what) {
-  if (goes_on_) {  // the mesh may have lost ranks
-    const uint64_t mine = CombineOverReplica(value);
-    uint64_t least = 0, most = 0;
-    OverAll(AllReduceOf(&mine, &least, 1, ENTRAIN_U64, ENTRAIN_MIN));
-    OverAll(AllReduceOf(&mine, &most, 1, ENTRAIN_U64, ENTRAIN_MAX));
-    if (least != most) {
-      throw Error(std::string(what) + " differ between replicas (" + std::to_string(least) +
-                  " and " + std::to_string(most) + ")");
-    }
-    return;
-  }
-  std::vector<uint64_t> all(static_cast<size_t>(replicas_));
-  Check(entrain_all_gather(MeshComm(mesh_.get(), ENTRAIN_AXIS_SYNC), &value, all.data(), 1,
-                           ENTRAIN_U64, nullptr, nullptr));
-  for (size_t n = 0; n < all.size(); ++n) {
-    if (all[n] != all[0]) {
-      throw Error(std::string(what) + " differ between replica 0 (" + std::to_string(all[0]) +
-                  ") and replica " + std::to_string(n) + " (" + std::to_string(all[n]) + ")");
-    }
+  const uint64_t mine = CombineOverReplica(value);
+  uint64_t least = 0, most = 0;
+  OverAll(&mine, &least, 1, ENTRAIN_U64, ENTRAIN_MIN);
+  OverAll(&mine, &most, 1, ENTRAIN_U64, ENTRAIN_MAX);
+  if (least != most) {
+    throw Error(std::string(what) + " differ between replicas (" + std::to_string(least) + " and " +
+                std::to_string(most) + ")");
   }
 }
 

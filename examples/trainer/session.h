@@ -1,10 +1,11 @@
-// The participants: the communicator of all ranks, the mesh of shard and sync groups, and the few
-// scalars that the trainer itself exchanges. Thread safety: one thread at a time.
+// The participants: the communicator of the ranks that begin together, the mesh of shard and sync
+// groups, and the few scalars that the trainer itself exchanges. Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "examples/trainer/api.h"
 
@@ -28,21 +29,19 @@ class Session {
   // Divides the world into replicas. Collective.
   void MakeMesh();
 
-  // After this call, the functions below that are collective over all ranks survive the loss of
-  // ranks. The remaining ranks agree on the loss, make a smaller communicator, and repeat the
-  // collective.
-  void GoOnAfterLosses() { goes_on_ = true; }
+  // A reduction over the ranks of the method's object that are not lost, as entrain_edit_reduce.
+  using Reduce =
+      std::function<entrain_status_t(const void* in, void* out, size_t count, entrain_dtype_t dtype,
+                                     entrain_op_t op, int32_t* rank, int32_t* ranks)>;
+  // After this call, the functions below that are collective over all ranks are collective over
+  // those of the method's object, and legal where `reduce` is.
+  void RunOver(Reduce reduce) { reduce_ = std::move(reduce); }
   // Finds out which ranks remain. Collective.
   void LookAround();
 
   bool joins() const { return joins_; }
-  // For a rank that joins. BecomeReplica sets the replica of this rank. JoinWorld makes this rank a
-  // member of the collectives over all ranks. The other ranks must call TakeIn meanwhile.
+  // For a rank that joins: sets the replica of this rank.
   void BecomeReplica(int replica);
-  void JoinWorld();
-  // Takes the ranks of `newcomers` replicas into the collectives over all ranks. Collective over
-  // all ranks, without the newcomers.
-  void TakeIn(int newcomers);
 
   // Runs `work`, which may throw Error. Collective. If `work` fails on one rank, all ranks throw.
   // Only the Error of the lowest failed rank has a line to print.
@@ -56,16 +55,16 @@ class Session {
   // Combines one number per rank of the replica; the order matters. Two results are equal exactly
   // if all numbers are equal.
   uint64_t CombineOverReplica(uint64_t value);
-  // Throws Error with both values if `value` differs between this rank and the rank with the same
-  // shard number in another replica.
+  // Throws Error if the values of a replica, combined, differ from those of another replica.
+  // Collective over all ranks.
   void CheckSameInReplicas(uint64_t value, const char* what);
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   // Returns the number of remaining ranks, and this rank's number among them, as of the last
   // collective over all ranks.
-  int ranks_left() const;
-  int rank_left() const;
+  int ranks_left() const { return ranks_left_; }
+  int rank_left() const { return rank_left_; }
   int shard() const { return shard_; }  // this rank's number in its replica
   int replica() const { return replica_; }
   int replicas() const { return replicas_; }
@@ -75,17 +74,17 @@ class Session {
   uint64_t bytes_sent() const;
 
  private:
-  // Makes a call over all ranks, and repeats it after each loss.
-  void OverAll(const std::function<entrain_status_t(entrain_comm_t*)>& call);
-
+  void OverAll(const void* in, void* out, int count, entrain_dtype_t dtype, entrain_op_t op);
   void StandAlone();
 
   const int shard_size_;
-  bool goes_on_ = false, joins_ = false;
-  CommHandle world_;        // communicator of the remaining ranks
+  bool joins_ = false;
+  Reduce reduce_;           // null: over world_
+  CommHandle world_;        // of the ranks that begin together; of a rank that joins, its replica
   CommHandle own_replica_;  // not the mesh's, so that its traffic is counted separately
   MeshHandle mesh_;
   int rank_ = 0, ranks_ = 1, shard_ = 0, replica_ = 0, replicas_ = 1;
+  int32_t rank_left_ = 0, ranks_left_ = 1;
 };
 
 }  // namespace trainer

@@ -818,7 +818,8 @@ ENTRAIN_API entrain_status_t entrain_edit_record(entrain_edit_t* edit, int64_t t
 
 enum { /* entrain_edit_wish */
   ENTRAIN_WISH_CHECKPOINT = 1,
-  ENTRAIN_WISH_STOP = 2
+  ENTRAIN_WISH_STOP = 2,
+  ENTRAIN_WISH_EVALUATE = 32 /* of the caller, as the others: the library only passes it on */
 };
 /* Tells all ranks at the next rendezvous that this rank has these wishes (bitwise OR of ENTRAIN_WISH_*). All ranks see
  * the wishes of all ranks at the same rendezvous, in entrain_edit_info_t.wishes. So they can act together. Local. */
@@ -886,6 +887,24 @@ static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
 }
 /* Describes the state after the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
+
+/* Reduces `count` elements of `in` over all ranks of the replicas that are not lost, and writes the result to `out`, the
+ * same bits on all ranks. For what a run does beside its exchanges: evaluations, reports, decisions. A newcomer takes
+ * part from its first exchange on, and needs no other communicator.
+ *
+ * With ENTRAIN_ON_LOSS_FINISH, a loss does not make the call fail: if some ranks have the result already, all get it,
+ * and it still includes the values of the lost rank; otherwise the remaining ranks repeat the call. *rank becomes the
+ * number of this rank among those whose values are in the result, and *ranks their number (each may be NULL). So
+ * count 0 finds out who is there, for example to divide the batches of an evaluation.
+ *
+ * `in` and `out` are host memory of at most 64 KiB, and may be the same; the caller keeps them. After an error `out` is
+ * unchanged. `op` is a built-in operator. `timeout_ns` limits the whole call (0: the communicators' default).
+ * Collective over all ranks of all replicas, which must make these calls and saves in the same order; blocks.
+ * FAILED_PRECONDITION on all ranks, except when an exact checkpoint may be saved (see entrain_edit_save), during the
+ * warm-up, and after entrain_edit_leave. INVALID_ARGUMENT on all ranks if count, dtype or op differ. */
+ENTRAIN_API entrain_status_t entrain_edit_reduce(entrain_edit_t* edit, const void* in, void* out, size_t count,
+                                                 entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
+                                                 int32_t* rank, int32_t* ranks);
 
 /* Describes loss `index`. Losses are numbered from 0 in the order in which this rank learned of them. *replica becomes
  * the number of the lost replica, and *rendezvous the number of rendezvous that were over at that time. `text` becomes
@@ -970,6 +989,8 @@ static ENTRAIN_INLINE void entrain_checkpoint_config_init(entrain_checkpoint_con
  *
  * A rank can ask all ranks for a save with ENTRAIN_WISH_CHECKPOINT. A replica in entrain_edit_leave
  * (entrain_edit_replica_t.leaving) cannot take part, so save before or after entrain_edit_leave.
+ *
+ * With ENTRAIN_ON_LOSS_FINISH, the remaining ranks finish a save during which a rank is lost, and it succeeds.
  *
  * Either all ranks succeed, or all return the error of one rank; the text names the rank and the path. The new
  * checkpoint replaces an older one of the same name in one step, when all data are on the disk. Before this step, and
@@ -1462,6 +1483,10 @@ ENTRAIN_API entrain_status_t entrain_acco_save_start(entrain_acco_t* acco, const
                                                      entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_acco_load_start(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
                                                      entrain_work_t** work);
+/* Like entrain_edit_reduce, over the ranks of the channel. Legal whenever a checkpoint may be saved. */
+ENTRAIN_API entrain_status_t entrain_acco_reduce(entrain_acco_t* acco, const void* in, void* out, size_t count,
+                                                 entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
+                                                 int32_t* rank, int32_t* ranks);
 /* As entrain_edit_save_to, entrain_edit_load_from and entrain_edit_open_state. The channel counts as one replica and
  * one layer. The state may be opened whenever a checkpoint may be saved, and also before the first entrain_acco_add. */
 ENTRAIN_API entrain_status_t entrain_acco_save_to(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,

@@ -91,6 +91,31 @@ absl::Status AddState(Trained& trained, const char* name, void* data, size_t cou
                           DType{dtype}, data, elements);
 }
 
+// Reduces values over the ranks of a training object. The arguments are those of
+// entrain_edit_reduce.
+template <typename Trained>
+absl::Status Reduce(Trained& trained, const void* in, void* out, size_t count,
+                    entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns, int32_t* rank,
+                    int32_t* ranks) {
+  ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
+  ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));
+  const int64_t bytes = elements * SizeOf(DType{dtype});
+  ENTRAIN_RETURN_IF_ERROR(CheckBuffer("in", in, bytes, DType{dtype}));
+  ENTRAIN_RETURN_IF_ERROR(CheckBuffer("out", out, bytes, DType{dtype}));
+  ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
+  if (!IsOp(op)) {
+    return absl::InvalidArgumentError(absl::StrCat("op ", op, " is not a built-in operator"));
+  }
+  return trained.Reduce({.in = in,
+                         .out = out,
+                         .count = elements,
+                         .dtype = DType{dtype},
+                         .op = entrain::ReduceOp{op},
+                         .timeout_ns = timeout_ns,
+                         .rank = rank,
+                         .ranks = ranks});
+}
+
 // Overloads for the two kinds of training objects. Run and Start call them.
 absl::Status Save(entrain_edit_t* edit, const CheckpointOptions& options) {
   return edit->edit->state().Save(options);
@@ -155,6 +180,15 @@ entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, 
   });
 }
 
+entrain_status_t entrain_edit_reduce(entrain_edit_t* edit, const void* in, void* out, size_t count,
+                                     entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
+                                     int32_t* rank, int32_t* ranks) {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
+    return Reduce(edit->edit->state(), in, out, count, dtype, op, timeout_ns, rank, ranks);
+  });
+}
+
 entrain_status_t entrain_edit_save(entrain_edit_t* edit,
                                    const entrain_checkpoint_config_t* config) {
   return Run(__func__, edit, "edit", Save, ToCheckpointOptions(config));
@@ -210,6 +244,15 @@ entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, 
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
     return AddState(acco->channel->state(), name, data, count, dtype, holder);
+  });
+}
+
+entrain_status_t entrain_acco_reduce(entrain_acco_t* acco, const void* in, void* out, size_t count,
+                                     entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
+                                     int32_t* rank, int32_t* ranks) {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
+    return Reduce(acco->channel->state(), in, out, count, dtype, op, timeout_ns, rank, ranks);
   });
 }
 

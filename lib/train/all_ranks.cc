@@ -1,6 +1,7 @@
 #include "lib/train/all_ranks.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -24,6 +25,21 @@ int64_t TimeOf(const std::shared_ptr<Communicator>& comm) {
 }
 
 }  // namespace
+
+absl::Status CheckReduction(const JointReduction& reduction) {
+  if (reduction.count < 0 || reduction.count > kMostReducedBytes / SizeOf(reduction.dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "count: ", reduction.count, " is not within 0 to ", kMostReducedBytes, " bytes"));
+  }
+  if (reduction.count > 0 && (reduction.in == nullptr || reduction.out == nullptr)) {
+    return absl::InvalidArgumentError(reduction.in == nullptr ? "in: is null" : "out: is null");
+  }
+  if (reduction.timeout_ns < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("timeout_ns: ", reduction.timeout_ns, " is negative"));
+  }
+  return CheckReduction(reduction.op, reduction.dtype);
+}
 
 AllRanks::AllRanks(std::shared_ptr<Communicator> model, std::shared_ptr<Communicator> sync,
                    int64_t timeout_ns)
@@ -103,6 +119,58 @@ absl::Status AllRanks::Agree(const absl::Status& mine) {
   const auto status = DecodeStatus(Reader(text).GetText(kStatusBytes));
   return Annotate(status.value_or(absl::InternalError("its error was not understood")),
                   absl::StrCat("rank ", lowest));
+}
+
+// Each replica reduces its values. The first ranks of the replicas reduce these, and send the result
+// to the other ranks of their replicas: groups of different slots could choose different algorithms.
+// A rank that has the result knows that all ranks have come to this call.
+absl::Status AllRanks::Reduce(const absl::Status& mine, const JointReduction& reduction,
+                              std::string* result) {
+  if (reduction.rank != nullptr) {
+    *reduction.rank = rank();
+  }
+  if (reduction.ranks != nullptr) {
+    *reduction.ranks = size();
+  }
+  ENTRAIN_RETURN_IF_ERROR(Agree(mine));
+  const auto bytes = static_cast<size_t>(reduction.count * SizeOf(reduction.dtype));
+  // The counts were checked on this rank only.
+  ENTRAIN_ASSIGN_OR_RETURN(const int64_t differs,
+                           FirstDifference({reduction.count, static_cast<int64_t>(reduction.dtype),
+                                            static_cast<int64_t>(reduction.op)},
+                                           /*in_replica=*/true, /*across_replicas=*/true));
+  if (differs >= 0) {
+    constexpr const char* kNames[] = {"count", "dtype", "op"};
+    return absl::InvalidArgumentError(absl::StrCat(kNames[differs], ": differs between the ranks"));
+  }
+  if (reduction.count == 0) {
+    return absl::OkStatus();
+  }
+  result->assign(static_cast<const char*>(reduction.in), bytes);
+  const auto all_reduce = [&](Communicator& comm) {
+    return Note(comm.AllReduce(result->data(), result->data(), reduction.count, reduction.dtype,
+                               reduction.op, options_));
+  };
+  if (model_ != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(all_reduce(*model_));
+  }
+  if (sync_ != nullptr && place_ == 0) {
+    ENTRAIN_RETURN_IF_ERROR(all_reduce(*sync_));
+  }
+  return model_ == nullptr ? absl::OkStatus()
+                           : Note(model_->Broadcast(result->data(), static_cast<int64_t>(bytes),
+                                                    DType::kU8, 0, options_));
+}
+
+absl::Status TakeReduced(const std::string& result, const JointReduction& reduction) {
+  const auto bytes = static_cast<size_t>(reduction.count * SizeOf(reduction.dtype));
+  if (result.size() != bytes) {
+    return absl::InternalError("reduce: another rank has sent another number of values");
+  }
+  if (bytes > 0) {
+    std::memcpy(reduction.out, result.data(), bytes);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AllRanks::Tell(std::string* text) {

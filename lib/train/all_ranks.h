@@ -28,6 +28,26 @@
 
 namespace entrain {
 
+// What a reduction over all ranks of a training object takes and gives (entrain_edit_reduce). All
+// ranks pass the same counts, types and operations.
+struct JointReduction {
+  const void* in = nullptr;  // `count` elements; may be null if count is 0
+  void* out = nullptr;       // the same; may equal `in`. Unchanged after an error
+  int64_t count = 0;
+  DType dtype = DType::kF64;
+  ReduceOp op = ReduceOp::kSum;
+  int64_t timeout_ns = 0;  // 0: the communicators' default
+  // Results, if not null: the number of this rank among those whose values are in `out`, and their
+  // number.
+  int* rank = nullptr;
+  int* ranks = nullptr;
+};
+// A loss may make ranks keep the result for others, so it is small.
+constexpr int64_t kMostReducedBytes = 64 << 10;
+absl::Status CheckReduction(const JointReduction& reduction);
+// Copies the result of a reduction to `out`.
+absl::Status TakeReduced(const std::string& result, const JointReduction& reduction);
+
 class AllRanks {
  public:
   // A null communicator stands for a group of one rank. If `timeout_ns` is 0, the longer default
@@ -52,6 +72,12 @@ class AllRanks {
   // Collective. Overwrites `bytes` on all ranks with rank 0's bytes. `bytes` must have the same
   // size on all ranks.
   absl::Status Tell(Bytes bytes);
+
+  // Collective. If `mine` is OK on all ranks, writes the reduced values to `*result`, the same bits on
+  // all ranks. If not, returns the error of the lowest rank that has one. Sets the results `rank` and
+  // `ranks` of `reduction` in any case.
+  absl::Status Reduce(const absl::Status& mine, const JointReduction& reduction,
+                      std::string* result);
 
   // Collective. With `in_replica`, compares values between the ranks of a replica. With
   // `across_replicas`, compares values between the ranks that have the same place in their

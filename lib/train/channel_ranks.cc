@@ -131,9 +131,6 @@ void ChannelRanks::Become(const EnlargedWorld& enlarged, std::unique_ptr<Channel
   world_ = ReplicaWorld::Of(enlarged.world, 1, options_.timeout_ns, enlarged.places);
   first_comm_ = nullptr;
   StartMembership();
-  if (recovery_ != nullptr) {
-    recovery_->Saved(totals.saves);
-  }
   Adopt(enlarged, std::move(cut), totals.cuts, totals.joins);
 }
 

@@ -60,8 +60,6 @@ class ChannelRanks {
   ChannelRecovery* recovery() const { return recovery_.get(); }
   // Returns true if a call has failed with `status` and the recovery can handle this failure.
   bool Answers(const absl::Status& status) const;
-  // Returns the number of finished saves; 0 without a recovery.
-  int64_t saves() const { return recovery_ == nullptr ? 0 : recovery_->saves(); }
   // Collective over `comm`, the communicator of the remaining ranks. Prepares a new partition for
   // these ranks, and receives this rank's shards. `members` has the numbers of these ranks in the
   // channel. `holders` has, for each shard of the current partition, the rank of `comm` that sends

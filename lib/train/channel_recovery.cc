@@ -24,6 +24,10 @@ bool ChannelRecovery::Answers(const absl::Status& status, const ChannelRanks& ra
          !Needed(ranks).ok() && !stopped_.load();
 }
 
+absl::Status ChannelRecovery::Lost(const ChannelRanks& ranks) const {
+  return stopped_.load() ? absl::OkStatus() : Needed(ranks);
+}
+
 // Returns the loss that has ended one of the two communicators: that of the partition, or that of
 // all ranks. Returns OK if there is no loss.
 absl::Status ChannelRecovery::Needed(const ChannelRanks& ranks) const {
@@ -84,7 +88,8 @@ absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
 absl::Status ChannelRecovery::GoOn(GradientRound& round) {
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<ChannelPlace> places, GatherPlaces(round.place()));
   ENTRAIN_ASSIGN_OR_RETURN(const CommitPlan plan, PlanCommit(places));
-  saves_ = plan.saves;
+  ENTRAIN_RETURN_IF_ERROR(
+      joint_calls_.Settle(*world_.comm(), round.state().progress().rounds(), timeout_ns_));
   if (plan.take_cut) {
     round.ranks().TakeCut();
   }

@@ -3,6 +3,7 @@
 //   1  the communicators end, so that no rank waits in them
 //   2  Shrink finds the remaining ranks                                    replica_world
 //   3  all ranks send their progress, and make the same plan               commit_plan
+//      if only some ranks have finished a joint call, all get its outcome  joint_calls
 //   4  if a rank has decided the commit, all ranks make the commit's step
 //   5  the remaining ranks make a new partition                            channel_cut
 //   6  a rank that has finished the round sends the parameters to the others. If there is none:
@@ -12,8 +13,8 @@
 // If another rank is lost during Run, Run begins again and uses the results that this rank already
 // has.
 //
-// Thread safety: Run, saves and Saved are called by the worker or, while the worker is idle, by the
-// caller's thread. Any thread may call the other functions.
+// Thread safety: Run is called by the worker. The caller's thread makes joint calls while the worker
+// is idle. Any thread may call the other functions.
 #pragma once
 
 #include <atomic>
@@ -28,6 +29,7 @@
 
 #include "lib/comm/communicator.h"
 #include "lib/train/commit_plan.h"
+#include "lib/train/joint_calls.h"
 #include "lib/train/replica_world.h"
 
 namespace entrain {
@@ -56,10 +58,9 @@ class ChannelRecovery {
   // Returns OK if the round is finished or can be repeated, or if the next round can begin. After
   // an error this rank cannot continue.
   absl::Status Run(GradientRound& round);
-  // Returns the number of finished saves. In Run, this rank may learn from another rank that a save
-  // is finished.
-  int64_t saves() const { return saves_; }
-  void Saved(int64_t saves) { saves_ = saves; }
+  // Returns the loss that has ended a communicator. Returns OK if there is none, and after Stop.
+  absl::Status Lost(const ChannelRanks& ranks) const;
+  JointCalls& joint_calls() { return joint_calls_; }
   // Makes Run return an error from now on. Must be called before the caller ends the communicator.
   void Stop() { stopped_.store(true); }
   // Returns the losses in the order in which this rank learned of them.
@@ -76,7 +77,7 @@ class ChannelRecovery {
   ReplicaWorld& world_;
   const int64_t timeout_ns_;
   std::atomic<bool> stopped_{false};
-  int64_t saves_ = 0;
+  JointCalls joint_calls_;
   mutable absl::Mutex mutex_;
   std::vector<ChannelLoss> losses_ ABSL_GUARDED_BY(mutex_);
 };

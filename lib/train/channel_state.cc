@@ -1,6 +1,7 @@
 #include "lib/train/channel_state.h"
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -85,32 +86,8 @@ absl::Status ChannelState::Prepare(AllRanks& all, CheckpointKind kind, absl::Sta
   return all.Agree(mine);
 }
 
-// If a rank is lost, either all ranks repeat the save or none does, even if the save has failed on
-// some ranks only.
 absl::Status ChannelState::Save(const CheckpointOptions& options) {
-  ENTRAIN_RETURN_IF_ERROR(parts_.failure.status());
-  Quieten();
-  ChannelRecovery* const recovery = ranks().recovery();
-  const int64_t saves = recovery == nullptr ? 0 : recovery->saves();
-  absl::Status status = SaveOnce(options);
-  while (ranks().Answers(status)) {
-    status = parts_.jobs.worker().Wait(
-        parts_.jobs.worker().Post([this, recovery] { return recovery->Run(parts_.round); }));
-    if (!status.ok()) {
-      return parts_.failure.Note(Annotate(status, "acco: save"));
-    }
-    status = recovery->saves() > saves ? absl::OkStatus() : SaveOnce(options);
-  }
-  if (status.ok() && recovery != nullptr) {
-    recovery->Saved(saves + 1);
-  }
-  return status;
-}
-
-absl::Status ChannelState::SaveOnce(const CheckpointOptions& options) {
-  Quieten();
-  AllRanks all(ranks().comm(), nullptr, options.timeout_ns);
-  const auto save = [&]() -> absl::Status {
+  const auto save = [&](AllRanks& all, std::string*) -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(Prepare(all, options.kind, CheckOptions(options)));
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
     StateList state(slab(), options.kind, parts_.round.buffers().own().callers());
@@ -118,8 +95,45 @@ absl::Status ChannelState::SaveOnce(const CheckpointOptions& options) {
     return SaveState(all, PartOf(slab()), options, parts_.round.state().progress().commits(),
                      state);
   };
-  const absl::Status status = save();
-  return ranks().Answers(status) ? status : End(all, status, "save");
+  std::string unused;
+  return MakeJointCall("save", options.timeout_ns, save, &unused);
+}
+
+// Makes a call of all ranks, and repeats it after losses (joint_calls.h).
+absl::Status ChannelState::MakeJointCall(absl::string_view doing, int64_t timeout_ns,
+                                         JointCalls::Attempt attempt, std::string* result) {
+  ENTRAIN_RETURN_IF_ERROR(parts_.failure.status());
+  Quieten();
+  ChannelRecovery* const recovery = ranks().recovery();
+  const auto everybody = [&] { return AllRanks(ranks().comm(), nullptr, timeout_ns); };
+  const auto lost = [&] {
+    return recovery == nullptr ? absl::OkStatus() : recovery->Lost(ranks());
+  };
+  const auto recover = [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(parts_.jobs.worker().Wait(
+        parts_.jobs.worker().Post([this, recovery] { return recovery->Run(parts_.round); })));
+    Quieten();
+    return absl::OkStatus();
+  };
+  const JointCalls::Call call = {everybody, attempt, lost, recover};
+  JointCalls alone;
+  JointCalls& calls = recovery == nullptr ? alone : recovery->joint_calls();
+  JointCalls::Outcome outcome = calls.Make(parts_.round.state().progress().rounds(), call);
+  const absl::Status status = Annotate(outcome.status, absl::StrCat("acco: ", doing));
+  *result = std::move(outcome.result);
+  return outcome.broken ? parts_.failure.Note(status) : status;
+}
+
+absl::Status ChannelState::Reduce(const JointReduction& reduction) {
+  const auto reduce = [&](AllRanks& all, std::string* result) -> absl::Status {
+    absl::Status mine = CheckReduction(reduction);
+    mine.Update(parts_.jobs.worker().Drain());
+    mine.Update(CheckSavable(CheckpointKind::kPortable));
+    return all.Reduce(mine, reduction, result);
+  };
+  std::string result;
+  ENTRAIN_RETURN_IF_ERROR(MakeJointCall("reduce", reduction.timeout_ns, reduce, &result));
+  return Annotate(TakeReduced(result, reduction), "acco");
 }
 
 absl::StatusOr<std::unique_ptr<OpenState>> ChannelState::Open(CheckpointKind kind) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -25,6 +26,7 @@
 #include "lib/train/delay_rule.h"
 #include "lib/train/gradient_channel_options.h"
 #include "lib/train/gradient_round.h"
+#include "lib/train/joint_calls.h"
 #include "lib/train/microbatch_quota.h"
 #include "lib/train/open_state.h"
 #include "lib/train/state_list.h"
@@ -62,6 +64,8 @@ class ChannelState final : public StateOwner {
                         int64_t count);
   // Collective. Must be called between an Install and the next micro-batch.
   absl::Status Save(const CheckpointOptions& options);
+  // Collective, at the same times as Save. Reduces values over the ranks (AllRanks::Reduce).
+  absl::Status Reduce(const JointReduction& reduction);
   absl::Status Load(const CheckpointOptions& options);
   // Gives the caller access to the arrays of the state. Not collective. Waits for the round under
   // way.
@@ -77,7 +81,8 @@ class ChannelState final : public StateOwner {
   const Slab& slab() const { return ranks().cut().slab(); }
   void VisitState(StateVisitor& visitor);
   void Quieten();
-  absl::Status SaveOnce(const CheckpointOptions& options);
+  absl::Status MakeJointCall(absl::string_view doing, int64_t timeout_ns,
+                             JointCalls::Attempt attempt, std::string* result);
   absl::Status Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine);
   absl::Status Restore(AllRanks& all, absl::string_view doing, absl::Status mine, StateList* state,
                        absl::FunctionRef<absl::Status()> fill);

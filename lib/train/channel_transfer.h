@@ -24,9 +24,8 @@ struct ChannelTotals {
   double lr = 0, grad_norm = std::numeric_limits<double>::quiet_NaN(), clip_factor = 1;
   int64_t joins = 0;  // number of newcomers so far
   int64_t cuts = 0;   // how often the partition has changed
-  int64_t saves = 0;
 };
-static_assert(sizeof(ChannelTotals) == 12 * sizeof(int64_t));
+static_assert(sizeof(ChannelTotals) == 11 * sizeof(int64_t));
 
 // Collective over enlarged.world. `before` has this rank's current shards; null on a newcomer.
 // Members send `params` and `totals`, which newcomers receive. Returns the new partition with this

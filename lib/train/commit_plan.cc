@@ -50,7 +50,6 @@ absl::StatusOr<CommitPlan> PlanCommit(absl::Span<const ChannelPlace> places) {
     }
     same_cut = same_cut && place.cuts == cuts;
     cuts = std::max(cuts, place.cuts);
-    plan.saves = std::max(plan.saves, place.saves);
     all_prepared = all_prepared && place.prepared == places[0].prepared;
   }
   plan.take_cut = !same_cut || all_prepared;

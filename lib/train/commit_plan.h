@@ -42,7 +42,6 @@ struct ChannelPlace {
   int64_t commits = 0;  // 1 if its last round is a commit, otherwise 0
   // The phase of its last round. If the phase is kFinished, `rounds` includes this round.
   RoundPhase phase = RoundPhase::kBegun;
-  int64_t saves = 0;  // number of finished saves
 };
 
 struct CommitPlan {
@@ -56,9 +55,6 @@ struct CommitPlan {
   // The lowest rank that has finished this round or has decided its commit; -1: none. If there is
   // one, the other ranks make the same step.
   int decided = -1;
-  // The highest number of finished saves on any rank. If one rank has finished a save, the other
-  // ranks have written their parts of it.
-  int64_t saves = 0;
 };
 
 // `places` is indexed by rank. If the places contradict each other, returns kDataLoss with the

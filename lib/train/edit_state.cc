@@ -160,6 +160,33 @@ absl::Status EditState::Save(const CheckpointOptions& options) {
       "save", &unused);
 }
 
+absl::Status EditState::Reduce(const JointReduction& reduction) {
+  if (parts_.closer != nullptr) {  // as in Save
+    parts_.counter.SetRendezvous(parts_.results.rendezvous());
+  }
+  ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
+  absl::Status mine = CheckReduction(reduction);
+  mine.Update(CheckTogether());
+  if (mine.ok()) {
+    ENTRAIN_RETURN_IF_ERROR(parts_.worker.Drain());
+  }
+  std::string result;
+  ENTRAIN_RETURN_IF_ERROR(parts_.runner.MakeJointCall(
+      [&] { return Everybody(reduction.timeout_ns); },
+      [&](AllRanks& all, std::string* reduced) { return all.Reduce(mine, reduction, reduced); },
+      "reduce", &result));
+  return Annotate(TakeReduced(result, reduction), "edit");
+}
+
+// Checks that all replicas are at the same place of the run, and that no newcomer has been admitted
+// since the last rendezvous.
+absl::Status EditState::CheckTogether() const {
+  if (parts_.counter.in_warmup() || parts_.counter.left()) {
+    return CheckQuiet();
+  }
+  return CheckRendezvous(CheckpointKind::kExact);
+}
+
 absl::Status EditState::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
   AllRanks all = Everybody(options.timeout_ns);

@@ -66,6 +66,9 @@ class EditState final : public StateOwner {
   // An exact checkpoint may also be saved after a rendezvous without an exchange. At other times
   // returns kFailedPrecondition.
   absl::Status Save(const CheckpointOptions& options);
+  // Collective, when an exact checkpoint may be saved, in warm-up, and after Leave. Reduces values
+  // over the ranks of all replicas (AllRanks::Reduce).
+  absl::Status Reduce(const JointReduction& reduction);
   // Collective. Returns kFailedPrecondition while an exchange is under way, or while a layer's
   // parameters are gathered.
   absl::Status Load(const CheckpointOptions& options);
@@ -87,6 +90,7 @@ class EditState final : public StateOwner {
   absl::Status CheckOnTime() const;
   absl::Status CheckRendezvous(CheckpointKind kind) const;
   absl::Status CheckTrusted(CheckpointKind kind) const;
+  absl::Status CheckTogether() const;
   absl::Status CheckLoaded(const StateList& state) const;
   absl::Status PrepareSnapshots();
   absl::Status Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,

@@ -92,7 +92,7 @@ void ExchangeResults::Fill(EditInfo* info) const {
   info->rendezvous = met_;
   double sum = 0, weight = 0;
   for (const Standing& one : standings_) {
-    info->wishes |= one.flags & (kWantCheckpoint | kWantStop);
+    info->wishes |= one.flags & kWishes;
     sum += one.metric_sum;
     weight += one.metric_weight;
   }

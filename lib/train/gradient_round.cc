@@ -271,7 +271,6 @@ ChannelTotals GradientRound::totals() const {
   ChannelTotals all = state_.Totals();
   all.joins = ranks_.joins();
   all.cuts = ranks_.cuts();
-  all.saves = ranks_.saves();
   return all;
 }
 
@@ -295,8 +294,7 @@ ChannelPlace GradientRound::place() const {
           .prepared = ranks_.prepared(),
           .rounds = state_.progress().rounds(),
           .commits = Commits(state_.kind()) ? 1 : 0,
-          .phase = state_.phase(),
-          .saves = ranks_.saves()};
+          .phase = state_.phase()};
 }
 
 absl::Status GradientRound::Decide(int64_t rounds, const RoundOutcome& outcome) {

@@ -30,12 +30,13 @@ namespace entrain {
 
 class JointCalls {
  public:
+  // Makes the call over the ranks `all`. Its error must be the same on all ranks, unless a group has
+  // ended (AllRanks::broken). `result` is what ranks get that have not come to the end of the call.
+  using Attempt = absl::FunctionRef<absl::Status(AllRanks& all, std::string* result)>;
   struct Call {
     // Returns the ranks that take part now. Called again for each attempt.
     absl::FunctionRef<AllRanks()> everybody;
-    // Makes the call. Its error must be the same on all ranks, unless a group has ended
-    // (AllRanks::broken). `result` is what ranks get that have not come to the end of the call.
-    absl::FunctionRef<absl::Status(AllRanks& all, std::string* result)> attempt;
+    Attempt attempt;
     // Returns an error if a loss has ended the groups of `everybody`.
     absl::FunctionRef<absl::Status()> lost;
     // Runs the recovery after a loss, or waits for a recovery that runs already.

@@ -118,7 +118,7 @@ class LayerSync final {
   absl::Status Record(int64_t tokens, double metric, double weight) {
     return counter_.Record(tokens, metric, weight);
   }
-  // Sets kWantCheckpoint or kWantStop. The other replicas see the flag at the next rendezvous.
+  // Sets flags of kWishes. The other replicas see the flag at the next rendezvous.
   absl::Status Wish(uint64_t flags);
   // Must be called when this replica has finished training. Collective over the replica. Until all
   // replicas have called Leave, blocks and takes part in rendezvous and exchanges. No training is

@@ -79,10 +79,9 @@ absl::Status RoundRunner::Meet(const absl::Status& why) {
   return error_.Or(why);
 }
 
-absl::Status RoundRunner::MakeJointCall(
-    absl::FunctionRef<AllRanks()> everybody,
-    absl::FunctionRef<absl::Status(AllRanks&, std::string*)> attempt, absl::string_view doing,
-    std::string* result) {
+absl::Status RoundRunner::MakeJointCall(absl::FunctionRef<AllRanks()> everybody,
+                                        JointCalls::Attempt attempt, absl::string_view doing,
+                                        std::string* result) {
   const auto needed = [this] {
     return recovery_ == nullptr ? absl::OkStatus() : recovery_->Needed();
   };

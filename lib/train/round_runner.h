@@ -75,10 +75,8 @@ class RoundRunner {
   bool missed() const { return closer_ != nullptr && round_ != nullptr && round_->missed(); }
 
   // Makes a call of the caller's threads of all replicas, and repeats it after losses
-  // (joint_calls.h). No job may run. `attempt` is as in JointCalls::Call. Errors without a loss end
-  // the object.
-  absl::Status MakeJointCall(absl::FunctionRef<AllRanks()> everybody,
-                             absl::FunctionRef<absl::Status(AllRanks&, std::string*)> attempt,
+  // (joint_calls.h). No job may run. Errors without a loss end the object.
+  absl::Status MakeJointCall(absl::FunctionRef<AllRanks()> everybody, JointCalls::Attempt attempt,
                              absl::string_view doing, std::string* result);
 
   // Called while no job runs. After a loss, takes part in the recovery: other ranks may be in the

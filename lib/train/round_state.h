@@ -72,7 +72,7 @@ class RoundState {
   ChannelProgress& progress() { return progress_; }
   // Replaces the results of the last round by loaded ones.
   void Restore(const RoundResult& result) { result_ = result; }
-  // Returns the numbers in result() that newcomers need. The fields joins, cuts and saves are 0.
+  // Returns the numbers in result() that newcomers need. The fields joins and cuts are 0.
   ChannelTotals Totals() const;
   // For a newcomer: continues after the commit that the members have just finished.
   void GoOn(const ChannelTotals& totals);

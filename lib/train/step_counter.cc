@@ -135,7 +135,7 @@ void StepCounter::TakeBackUnsent(const Standing& standing, bool dropped) {
   }
   metric_sum_ += standing.metric_sum;
   metric_weight_ += standing.metric_weight;
-  wishes_ |= standing.flags & (kWantCheckpoint | kWantStop);
+  wishes_ |= standing.flags & kWishes;
 }
 
 void StepCounter::Keep(const std::vector<int>& layers) {

@@ -47,7 +47,6 @@ TEST(ChannelRanks, AreTheRanksOfTheCommunicator) {
     EXPECT_EQ(ranks.joins(), 0);
     EXPECT_EQ(ranks.admission(), nullptr);
     EXPECT_EQ(ranks.recovery(), nullptr);
-    EXPECT_EQ(ranks.saves(), 0);
     EXPECT_FALSE(ranks.Answers(absl::UnavailableError("lost")));
   });
 }

@@ -281,8 +281,8 @@ TEST(ChannelRecovery, ANewCutIsTakenByAllOrByNone) {
   }
 }
 
-// A rank that does not know that a save is over learns this in the recovery.
-TEST(ChannelRecovery, TellsWhatSavesAreOver) {
+// A rank whose joint call has failed with the loss gets the outcome of a rank whose call is over.
+TEST(ChannelRecovery, GivesTheOutcomeOfAJointCall) {
   std::barrier<> meet(kRanks);
   RunRanks(kRanks, [&](const std::shared_ptr<Communicator>& world) {
     Rank rank(*world->Split(0, world->rank()));
@@ -295,9 +295,31 @@ TEST(ChannelRecovery, TellsWhatSavesAreOver) {
       return;
     }
     rank.AwaitTheEnd();
-    rank.recovery().Saved(world->rank() == 1 ? 5 : 4);
-    ASSERT_EQ(rank.recovery().Run(rank.round()), absl::OkStatus());
-    EXPECT_EQ(rank.recovery().saves(), 5);
+    int attempts = 0;
+    bool recovered = false;
+    const auto everybody = [&] { return AllRanks(rank.round().ranks().comm(), nullptr, 0); };
+    const auto attempt = [&](AllRanks& all, std::string* result) -> absl::Status {
+      ++attempts;
+      *result = absl::StrCat("of rank ", world->rank());
+      return world->rank() == 1 ? absl::InvalidArgumentError("agreed")
+                                : all.GiveUp(absl::UnavailableError("a rank is lost"));
+    };
+    const auto lost = [&]() -> absl::Status {
+      return recovered ? absl::OkStatus() : absl::UnavailableError("a rank is lost");
+    };
+    const auto recover = [&] {
+      recovered = true;
+      return rank.recovery().Run(rank.round());
+    };
+    const JointCalls::Call call = {everybody, attempt, lost, recover};
+    const JointCalls::Outcome outcome = rank.recovery().joint_calls().Make(1, call);
+    if (world->rank() == 1) {  // it learns of the loss later
+      ASSERT_EQ(rank.recovery().Run(rank.round()), absl::OkStatus());
+    }
+    EXPECT_EQ(outcome.status, absl::InvalidArgumentError("agreed"));
+    EXPECT_EQ(outcome.result, "of rank 1");
+    EXPECT_FALSE(outcome.broken);
+    EXPECT_EQ(attempts, 1);
     EXPECT_EQ(rank.round().place().phase, RoundPhase::kFinished);
     meet.arrive_and_wait();
   });
