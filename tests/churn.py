@@ -10,7 +10,9 @@ itself compares the anchors of the replicas at each exchange, and fails if they 
     tests/churn.py --train build/dev/examples/trainer/entrain-train --methods edit,diloco --replace --jobs 4
     tests/churn.py --train build/release/examples/trainer/entrain-train --hours 4 --steps 4000   jobs with new seeds for 4 hours
 
-Rank 0 is never killed: it writes the summary.
+    tests/churn.py --train build/dev/examples/trainer/entrain-train --replace --any --kills 12 --save-every 8 --eval-every 16
+
+Without --any, rank 0 is never killed.
 """
 
 import argparse
@@ -26,8 +28,7 @@ import tempfile
 import time
 
 PATIENCE_S = 600.0  # for a run to make its next step
-MODEL = ("--hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --lr 0.004 --val-batches 256 "
-         "--eval-interval 1000000").split()
+MODEL = "--hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --lr 0.004 --val-batches 256".split()
 TOKENS_A_STEP = 32 * 4  # of one rank
 METHODS = {
     "edit": "--on-loss finish --local-sgd-sync-interval 4 --local-sgd-warmup-steps 4".split(),
@@ -87,12 +88,12 @@ class Run:
             return [(int(step), int(replica)) for step, replica in re.findall(r'"step":(\d+),"replica":(\d+)', log.read())]
 
     def reaches(self, step):
-        """Waits. Returns True when the log of rank 0 has this step, False when the run has ended."""
+        """Waits. Returns True when a replica has made this step, False when the run has ended."""
         give_up = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up:
-            if any(at >= step and replica == 0 for at, replica in self.records()):
+            if any(at >= step for at, _ in self.records()):
                 return True
-            if self.processes[0].poll() is not None:
+            if all(process.poll() is not None for process in self.processes.values()):
                 return False
             time.sleep(0.05)
         raise RuntimeError(f"no step {step} after {PATIENCE_S:.0f} s")
@@ -112,8 +113,8 @@ class Run:
                     self.restarts[rank] = self.restarts.get(rank, 0) + 1
                     self.start(rank, self.restarts[rank])
             dead = {rank for _, rank in self.killed} if not self.replace else set()
-            for rank, process in self.processes.items():  # rank 0 is the first
-                if rank > 0 and self.waits(rank):
+            for rank, process in sorted(self.processes.items(), key=lambda each: self.waits(each[0])):
+                if self.waits(rank):
                     continue
                 if process.wait(PATIENCE_S) != 0 and rank not in dead:
                     raise RuntimeError(f"rank {rank} ended with {process.returncode}: {self.last_line(rank)}")
@@ -151,7 +152,7 @@ def draw_kills(seed, options):
     """Draws the kills, in the middle 80 % of the run. Without replacement no rank is killed twice."""
     chosen = random.Random(seed)
     steps = sorted(chosen.randrange(options.steps // 10, options.steps * 9 // 10) for _ in range(options.kills))
-    others = range(1, options.replicas)
+    others = range(0 if options.any else 1, options.replicas)
     ranks = [chosen.choice(others) for _ in steps] if options.replace else chosen.sample(others, options.kills)
     return list(zip(steps, ranks))
 
@@ -159,10 +160,12 @@ def draw_kills(seed, options):
 def job(directory, method, seed, options):
     """Runs a job and prints a line. Returns True if the job is good."""
     saves = ["--save-dir", os.path.join(directory, "saves"), "--save-every", str(options.save_every)] if options.save_every else []
-    disturbed = Run(os.path.join(directory, "disturbed"), method, ["--steps", str(options.steps), *saves], options, seed, options.replace)
+    saves += ["--eval-interval", str(options.eval_every)] if options.eval_every else []
+    rate = ["--step-ms", str(options.step_ms)] if options.step_ms else []
+    disturbed = Run(os.path.join(directory, "disturbed"), method, ["--steps", str(options.steps), *saves, *rate], options, seed, options.replace)
     disturbed.train(draw_kills(seed, options))
     tokens = disturbed.tokens()
-    whole = Run(os.path.join(directory, "whole"), method, ["--tokens", str(tokens)], options, seed)
+    whole = Run(os.path.join(directory, "whole"), method, ["--tokens", str(tokens), *rate], options, seed)
     whole.train([])
     ratio = disturbed.loss() / whole.loss()
     good = 100 * (ratio - 1) <= options.limit
@@ -183,14 +186,19 @@ def main():
     parser.add_argument("--newcomer-warmup", type=int, default=0, help="exchanges over which the weight of a started one grows")
     parser.add_argument("--limit", type=float, default=2, help="of the loss, in %% above that of the undisturbed run")
     parser.add_argument("--save-every", type=int, default=0, help="steps after which the run with kills saves a checkpoint; 0: none")
+    parser.add_argument("--eval-every", type=int, default=0, help="steps after which the run with kills evaluates; 0: at its end")
+    parser.add_argument("--any", action="store_true", help="kills rank 0 too")
+    parser.add_argument("--step-ms", type=float, default=0, help="the least time of a step")
     parser.add_argument("--steps", type=int, default=400, help="of the run with kills")
     parser.add_argument("--transports", help="as ENTRAIN_TRANSPORTS")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="of each method, each with a seed of its own")
     parser.add_argument("--hours", type=float, default=0, help="begins new jobs for so long, in place of --jobs")
     options = parser.parse_args()
-    if not options.replace and options.kills >= options.replicas:
-        parser.error(f"--kills {options.kills}: without --replace, rank 0 and at most {options.replicas - 1} others")
+    if not options.replace and options.kills > options.replicas - (0 if options.any else 1):
+        parser.error(f"--kills {options.kills}: without --replace, each of {options.replicas} ranks at most once, and rank 0 only with --any")
+    if not options.replace and options.kills == options.replicas:
+        parser.error(f"--kills {options.kills}: would leave none of {options.replicas} ranks")
     options.train = os.path.abspath(options.train)
     directory = tempfile.mkdtemp(prefix="entrain-churn-")
     begun, number, bad = time.monotonic(), 0, 0

@@ -905,6 +905,10 @@ ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entra
 ENTRAIN_API entrain_status_t entrain_edit_reduce(entrain_edit_t* edit, const void* in, void* out, size_t count,
                                                  entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
                                                  int32_t* rank, int32_t* ranks);
+/* Starts entrain_edit_reduce. The memory is lent until the work is done. */
+ENTRAIN_API entrain_status_t entrain_edit_reduce_start(entrain_edit_t* edit, const void* in, void* out, size_t count,
+                                                       entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
+                                                       int32_t* rank, int32_t* ranks, entrain_work_t** work);
 
 /* Describes loss `index`. Losses are numbered from 0 in the order in which this rank learned of them. *replica becomes
  * the number of the lost replica, and *rendezvous the number of rendezvous that were over at that time. `text` becomes
@@ -1487,6 +1491,9 @@ ENTRAIN_API entrain_status_t entrain_acco_load_start(entrain_acco_t* acco, const
 ENTRAIN_API entrain_status_t entrain_acco_reduce(entrain_acco_t* acco, const void* in, void* out, size_t count,
                                                  entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
                                                  int32_t* rank, int32_t* ranks);
+ENTRAIN_API entrain_status_t entrain_acco_reduce_start(entrain_acco_t* acco, const void* in, void* out, size_t count,
+                                                       entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
+                                                       int32_t* rank, int32_t* ranks, entrain_work_t** work);
 /* As entrain_edit_save_to, entrain_edit_load_from and entrain_edit_open_state. The channel counts as one replica and
  * one layer. The state may be opened whenever a checkpoint may be saved, and also before the first entrain_acco_add. */
 ENTRAIN_API entrain_status_t entrain_acco_save_to(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,

@@ -12,6 +12,7 @@
 #include "lib/api/arguments.h"
 #include "lib/api/array_place.h"
 #include "lib/api/boundary.h"
+#include "lib/api/environment.h"
 #include "lib/api/handles.h"
 #include "lib/api/option_rows.h"
 #include "lib/api/settings.h"
@@ -192,7 +193,11 @@ entrain_status_t entrain_acco_join(entrain_comm_t* comm, const entrain_acco_conf
   return Guard(__func__, Does::kWait, [&] {
     return MakeAcco(comm, config, acco,
                     [wait_ns](entrain::Communicator& own, const ChannelOptions& options) {
-                      return GradientChannel::Join(own, options, wait_ns);
+                      auto joined = GradientChannel::Join(own, options, wait_ns);
+                      if (joined.ok()) {
+                        TellLauncherOfJoin(own.runtime().security());
+                      }
+                      return joined;
                     });
   });
 }

@@ -17,6 +17,7 @@ using entrain::CheckpointKind;
 using entrain::CheckpointOptions;
 using entrain::DType;
 using entrain::Holder;
+using entrain::JointReduction;
 
 namespace {
 
@@ -91,12 +92,10 @@ absl::Status AddState(Trained& trained, const char* name, void* data, size_t cou
                           DType{dtype}, data, elements);
 }
 
-// Reduces values over the ranks of a training object. The arguments are those of
-// entrain_edit_reduce.
-template <typename Trained>
-absl::Status Reduce(Trained& trained, const void* in, void* out, size_t count,
-                    entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns, int32_t* rank,
-                    int32_t* ranks) {
+// Checks and converts the arguments of entrain_edit_reduce.
+absl::StatusOr<JointReduction> ToReduction(const void* in, void* out, size_t count,
+                                           entrain_dtype_t dtype, entrain_op_t op,
+                                           int64_t timeout_ns, int32_t* rank, int32_t* ranks) {
   ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));
   const int64_t bytes = elements * SizeOf(DType{dtype});
@@ -106,14 +105,14 @@ absl::Status Reduce(Trained& trained, const void* in, void* out, size_t count,
   if (!IsOp(op)) {
     return absl::InvalidArgumentError(absl::StrCat("op ", op, " is not a built-in operator"));
   }
-  return trained.Reduce({.in = in,
-                         .out = out,
-                         .count = elements,
-                         .dtype = DType{dtype},
-                         .op = entrain::ReduceOp{op},
-                         .timeout_ns = timeout_ns,
-                         .rank = rank,
-                         .ranks = ranks});
+  return JointReduction{.in = in,
+                        .out = out,
+                        .count = elements,
+                        .dtype = DType{dtype},
+                        .op = entrain::ReduceOp{op},
+                        .timeout_ns = timeout_ns,
+                        .rank = rank,
+                        .ranks = ranks};
 }
 
 // Overloads for the two kinds of training objects. Run and Start call them.
@@ -129,12 +128,18 @@ absl::Status Save(entrain_acco_t* acco, const CheckpointOptions& options) {
 absl::Status Load(entrain_acco_t* acco, const CheckpointOptions& options) {
   return acco->channel->state().Load(options);
 }
-template <typename Handle>
-using Action = absl::Status (*)(Handle*, const CheckpointOptions&);
+absl::Status Reduce(entrain_edit_t* edit, const JointReduction& reduction) {
+  return edit->edit->state().Reduce(reduction);
+}
+absl::Status Reduce(entrain_acco_t* acco, const JointReduction& reduction) {
+  return acco->channel->state().Reduce(reduction);
+}
+template <typename Handle, typename Options>
+using Action = absl::Status (*)(Handle*, const Options&);
 
-template <typename Handle>
-entrain_status_t Run(const char* function, Handle* handle, const char* name, Action<Handle> action,
-                     const absl::StatusOr<CheckpointOptions>& options) {
+template <typename Handle, typename Options>
+entrain_status_t Run(const char* function, Handle* handle, const char* name,
+                     Action<Handle, Options> action, const absl::StatusOr<Options>& options) {
   return Guard(function, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(handle, name));
     ENTRAIN_RETURN_IF_ERROR(options.status());
@@ -142,11 +147,11 @@ entrain_status_t Run(const char* function, Handle* handle, const char* name, Act
   });
 }
 
-// Starts Save or Load on a thread of the library. `operation` is the name of the work.
-template <typename Handle>
+// Starts a call on a thread of the library. `operation` is the name of the work.
+template <typename Handle, typename Options>
 entrain_status_t Start(const char* function, Handle* handle, const char* name,
-                       absl::string_view operation, Action<Handle> action,
-                       const absl::StatusOr<CheckpointOptions>& options, entrain_work_t** work) {
+                       absl::string_view operation, Action<Handle, Options> action,
+                       const absl::StatusOr<Options>& options, entrain_work_t** work) {
   return Guard(function, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(handle, name));
     ENTRAIN_RETURN_IF_ERROR(options.status());
@@ -183,10 +188,16 @@ entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, 
 entrain_status_t entrain_edit_reduce(entrain_edit_t* edit, const void* in, void* out, size_t count,
                                      entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
                                      int32_t* rank, int32_t* ranks) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    return Reduce(edit->edit->state(), in, out, count, dtype, op, timeout_ns, rank, ranks);
-  });
+  return Run(__func__, edit, "edit", Reduce,
+             ToReduction(in, out, count, dtype, op, timeout_ns, rank, ranks));
+}
+
+entrain_status_t entrain_edit_reduce_start(entrain_edit_t* edit, const void* in, void* out,
+                                           size_t count, entrain_dtype_t dtype, entrain_op_t op,
+                                           int64_t timeout_ns, int32_t* rank, int32_t* ranks,
+                                           entrain_work_t** work) {
+  return Start(__func__, edit, "edit", "edit_reduce", Reduce,
+               ToReduction(in, out, count, dtype, op, timeout_ns, rank, ranks), work);
 }
 
 entrain_status_t entrain_edit_save(entrain_edit_t* edit,
@@ -250,10 +261,16 @@ entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, 
 entrain_status_t entrain_acco_reduce(entrain_acco_t* acco, const void* in, void* out, size_t count,
                                      entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
                                      int32_t* rank, int32_t* ranks) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
-    return Reduce(acco->channel->state(), in, out, count, dtype, op, timeout_ns, rank, ranks);
-  });
+  return Run(__func__, acco, "acco", Reduce,
+             ToReduction(in, out, count, dtype, op, timeout_ns, rank, ranks));
+}
+
+entrain_status_t entrain_acco_reduce_start(entrain_acco_t* acco, const void* in, void* out,
+                                           size_t count, entrain_dtype_t dtype, entrain_op_t op,
+                                           int64_t timeout_ns, int32_t* rank, int32_t* ranks,
+                                           entrain_work_t** work) {
+  return Start(__func__, acco, "acco", "acco_reduce", Reduce,
+               ToReduction(in, out, count, dtype, op, timeout_ns, rank, ranks), work);
 }
 
 entrain_status_t entrain_acco_save(entrain_acco_t* acco,

@@ -11,6 +11,7 @@
 #include "lib/api/admission_place.h"
 #include "lib/api/arguments.h"
 #include "lib/api/boundary.h"
+#include "lib/api/environment.h"
 #include "lib/api/handles.h"
 #include "lib/api/option_rows.h"
 #include "lib/api/settings.h"
@@ -178,7 +179,11 @@ entrain_status_t entrain_edit_join(entrain_mesh_t* mesh, const entrain_edit_conf
         mesh, config, edit,
         [wait_ns](const std::shared_ptr<entrain::Mesh>& on,
                   const std::shared_ptr<entrain::LayerShards>& shards, const EditOptions& options) {
-          return LayerSync::Join(on, shards, options, wait_ns);
+          auto joined = LayerSync::Join(on, shards, options, wait_ns);
+          if (joined.ok()) {
+            TellLauncherOfJoin(on->comm(entrain::Axis::kModel)->runtime().security());
+          }
+          return joined;
         });
   });
 }

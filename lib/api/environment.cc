@@ -155,4 +155,18 @@ void TellLauncher(const Place& place) {
   }
 }
 
+void TellLauncherOfJoin(const Security& security) {
+  const auto restarts = Restarts();
+  if (!restarts.ok() || !restarts->has_value()) {
+    return;
+  }
+  const absl::StatusOr<Place> place = PlaceFromEnvironment(security, kStoreTimeout);
+  if (place.ok()) {
+    TellLauncher(*place);
+  } else {
+    ENTRAIN_LOG(kWarning,
+                "entrain-run does not learn that this rank has joined: ", place.status().message());
+  }
+}
+
 }  // namespace entrain::api

@@ -35,5 +35,8 @@ absl::StatusOr<std::shared_ptr<Store>> StoreFromEnvironment(const Security& secu
 
 // Tells entrain-run --elastic that this process has a communicator. Otherwise does nothing.
 void TellLauncher(const Place& place);
+// The same for a process that has joined a training object: it counts like the ranks that have a
+// communicator, and can take newcomers in.
+void TellLauncherOfJoin(const Security& security);
 
 }  // namespace entrain::api

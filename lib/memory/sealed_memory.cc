@@ -294,6 +294,14 @@ SealedMemory& SealedMemory::operator=(SealedMemory&& other) noexcept {
   return *this;
 }
 
+void SealedMemory::Drop() {
+  if (data_ != nullptr) {
+    (void)mmap(data_, static_cast<size_t>(size_), PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  }
+  CloseDescriptor();
+}
+
 SealedMemory::~SealedMemory() {
   if (data_ != nullptr && !replaces_) {
     munmap(data_ - margin_, static_cast<size_t>(size_ + 2 * margin_));

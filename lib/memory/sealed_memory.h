@@ -60,6 +60,10 @@ class SealedMemory {
   absl::Status KeepFromChildren() const;
   // Closes the descriptor. The mapping stays valid.
   void CloseDescriptor();
+  // Gives up the shared memory, and closes the descriptor. The addresses become private memory of
+  // zeros, which takes up pages only where it is touched. If that is impossible, the mapping stays.
+  // Must not be called after Replace.
+  void Drop();
   // Undoes Replace: the addresses become private memory again, with the same contents. No thread
   // may write to the range during the call. After an error, a part of the range is still sealed
   // memory. It stays so after this object is destroyed.

@@ -20,13 +20,13 @@ from .optim import WSAM, Optim, OptimInfo
 from .reductions import Op, Reduction
 from .store import Store
 from .train import EDiT, EditConfig, EditInfo, EditLoss, EditReplica, Mesh, Shard, ShardLayer, ShardStats
-from .training import State, StateEntry
+from .training import Reduced, State, StateEntry
 from .works import Work, WorkInfo
 
 __all__ = [
     "ACCO", "Aborted", "AccoGroup", "AccoInfo", "AccoLoss", "AccoOptions", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT",
     "EditConfig", "EditInfo", "EditLoss", "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument",
-    "Member", "Mesh", "Mismatch", "Op", "Optim", "OptimInfo", "PeerLost", "Phase", "Received", "Reduction", "Registration",
+    "Member", "Mesh", "Mismatch", "Op", "Optim", "OptimInfo", "PeerLost", "Phase", "Received", "Reduced", "Reduction", "Registration",
     "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats", "StaleGeneration", "State", "StateEntry", "Store",
     "TimedOut", "Unimplemented", "WSAM", "Work", "WorkInfo", "__version__", "flight_dump", "library_path", "program_path",
 ]

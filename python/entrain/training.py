@@ -13,7 +13,7 @@ from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct
 from .arrays import DType, buffer_of, numpy_dtype
 from .errors import Aborted, Error, invalid
 from .lifetime import Handle, Life
-from .reductions import Callback, constant
+from .reductions import Callback, constant, resolve_op
 from .works import orphan, wait_for, work_error
 
 
@@ -197,6 +197,15 @@ class _File:
         setattr(self.functions, name, callback.pointer)
 
 
+@dataclasses.dataclass(frozen=True)
+class Reduced:
+    """The result of `reduce`: the same values on all ranks, this rank's number among the ranks whose values are in them,
+    and the number of these ranks."""
+    values: List[float]
+    rank: int
+    ranks: int
+
+
 class Checkpointed(Trained):
     """Checkpoints (entrain_edit_save and so on in entrain/train.h state the whole contract)."""
 
@@ -233,6 +242,20 @@ class Checkpointed(Trained):
         for option, value in options.items():
             setattr(config, option, value)
         self._start(getattr(lib, f"entrain_{self._kind}_{verb}_start"), config, held=texts)
+
+    def reduce(self, values: Sequence[float], op: str = "sum", *, timeout: Optional[float] = None) -> Reduced:
+        """Reduces a few numbers over all ranks that are not lost: for evaluations, reports and decisions. An empty list
+        finds out who is there. With on_loss="finish", a loss does not make the call fail: those that are left finish or
+        repeat it. Collective, at the times at which an exact checkpoint may be saved, in warm-up, and after leave."""
+        code, reduction = resolve_op("reduce", op, False)
+        if reduction is not None:
+            raise invalid("reduce", "op is a reduction; take a built-in operator")
+        count = len(values)
+        numbers = ffi.new("double[]", [float(value) for value in values] or [0.0])
+        rank, ranks = ffi.new("int32_t*"), ffi.new("int32_t*")
+        self._start(getattr(lib, f"entrain_{self._kind}_reduce_start"), numbers, numbers, count, lib.ENTRAIN_F64, code,
+                    nanoseconds(timeout), rank, ranks)
+        return Reduced([numbers[i] for i in range(count)], rank[0], ranks[0])
 
     def save_to(self, file: Optional[BinaryIO], *, kind: str = "portable", timeout: Optional[float] = None) -> None:
         """Writes the bytes of `save` into a file object that can seek (a BytesIO, an open file), from its current

@@ -296,6 +296,12 @@ TEST(Acco, SavesAndLoads) {
         ++cursor;
         if (run == 0 && cursor == 3) {
           ASSERT_OK(entrain_acco_save(acco, &checkpoint));
+          int64_t values[] = {1, self.rank};
+          int32_t ranks = 0;
+          ASSERT_OK(entrain_acco_reduce(acco, values, values, 2, ENTRAIN_I64, ENTRAIN_SUM, 0,
+                                        nullptr, &ranks));
+          EXPECT_EQ(values[0], ranks);
+          EXPECT_EQ(values[1], ranks * (ranks - 1) / 2);
         }
       }
       EXPECT_FAILS(entrain_acco_add(acco, 1, 0), kUnready, "scripted_counts has 5 rounds");

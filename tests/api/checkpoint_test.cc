@@ -147,6 +147,52 @@ TEST_F(Checkpoint, ARunGoesOnFromIt) {
   });
 }
 
+TEST_F(Checkpoint, ReduceGoesOverAllRanksWhenOneMayBeSaved) {
+  RunWorld(4, [&](const Rank& self) {
+    Trainer trainer(self.comm, 2);
+    entrain_edit_t* const edit = trainer.edit();
+    const auto reduce = [&](const double* in, double* out, size_t count, entrain_op_t op) {
+      return entrain_edit_reduce(edit, in, out, count, ENTRAIN_F64, op, 0, nullptr, nullptr);
+    };
+    const double in[] = {1.0 + self.rank, 0.1 * self.rank};
+    double out[] = {-1, -1};
+    EXPECT_FAILS(reduce(in, out, 2, ENTRAIN_SUM), ENTRAIN_FAILED_PRECONDITION,
+                 "reduce: rank 0: step 0 has had no exchange");
+    trainer.Forward();
+    int32_t rank = -1, ranks = -1;
+    ASSERT_OK(entrain_edit_reduce(edit, in, out, 2, ENTRAIN_F64, ENTRAIN_SUM, 0, &rank, &ranks));
+    EXPECT_EQ(out[0], 10);
+    EXPECT_DOUBLE_EQ(out[1], 0.6);
+    EXPECT_EQ(ranks, 4);
+    EXPECT_EQ(rank, self.rank);
+    ASSERT_OK(entrain_edit_reduce(edit, nullptr, nullptr, 0, ENTRAIN_F64, ENTRAIN_SUM, 0, nullptr,
+                                  &ranks));
+    entrain_work_t* work = nullptr;
+    ASSERT_OK(entrain_edit_reduce_start(edit, out, out, 1, ENTRAIN_F64, ENTRAIN_MAX, 0, &rank,
+                                        &ranks, &work));
+    ASSERT_OK(entrain_work_wait(work, 0));
+    entrain_work_free(work);
+    EXPECT_EQ(out[0], 10);
+    // What is wrong on one rank fails on all, and the object lives.
+    EXPECT_FAILS(reduce(in, out, 2, self.rank == 3 ? ENTRAIN_MIN : ENTRAIN_SUM), kInvalid,
+                 "edit: reduce: op: differs between the ranks");
+    EXPECT_FAILS(reduce(in, out, self.rank == 1 ? 1 << 20 : 2, ENTRAIN_SUM), kInvalid,
+                 "edit: reduce: rank 1: count: 1048576");
+    EXPECT_EQ(out[0], 10);
+    ASSERT_OK(reduce(in, out, 1, ENTRAIN_MIN));
+    EXPECT_EQ(out[0], 1);
+    trainer.Step();
+    if (self.rank == 0) {  // refused before any rank is asked
+      EXPECT_FAILS(reduce(nullptr, out, 1, ENTRAIN_SUM), kInvalid, "in is NULL");
+      EXPECT_FAILS(reduce(in, out, 1, ENTRAIN_REDUCTION), kInvalid, "is not a built-in operator");
+      EXPECT_FAILS(
+          entrain_edit_reduce(edit, in, out, 1, ENTRAIN_F64, ENTRAIN_SUM, -1, nullptr, nullptr),
+          kInvalid, "timeout_ns");
+    }
+    ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+  });
+}
+
 TEST_F(Checkpoint, ArgumentsAreChecked) {
   RunWorld(1, [&](const Rank& self) {
     Trainer trainer(self.comm, 1);

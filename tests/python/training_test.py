@@ -49,6 +49,9 @@ def train(comm, steps, config=None, directory=None, load=None, shard=1, **option
         for layer, count in enumerate(LAYERS):
             losses[-1] += float(((model.wait(layer)[:count] - target(layer)) ** 2).sum())
             model.release(layer)
+        there = edit.reduce([])
+        n = there.ranks
+        assert n == comm.size and edit.reduce([1.0, there.rank]) == entrain.Reduced([n, n * (n - 1) / 2], there.rank, n)
         if directory and not load:
             edit.save(directory, "c")
         return losses, edit.info(), edit.anchor(), [edit.layer_report(layer) for layer in range(2)]

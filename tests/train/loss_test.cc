@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -94,12 +95,33 @@ struct Job {
   const Directory* saves = nullptr;  // after each round, a checkpoint of the round's number
   CheckpointKind kind = CheckpointKind::kPortable;
   Way way = kOneFile;
+  int reductions = 0;  // after each round
 };
 
-constexpr int kSave = 1 + kLayerCount;  // the point before a save
+constexpr int kSave = 1 + kLayerCount;  // the point before a save, and before the reductions
 
 float Drift(int replica, int round, int layer, int64_t i) {
   return Noise(replica, round, layer, i) / 256;
+}
+
+// Counts the ranks in two ways. A rank that is lost counts in both or in none.
+absl::Status CountRanks(Replica& r, int rank) {
+  const std::array<int64_t, 2> in = {1, int64_t{1} << rank};
+  std::array<int64_t, 2> out = {};
+  int at = -1, ranks = -1;
+  const absl::Status status = r.edit().state().Reduce({.in = in.data(),
+                                                       .out = out.data(),
+                                                       .count = 2,
+                                                       .dtype = DType::kI64,
+                                                       .op = ReduceOp::kSum,
+                                                       .rank = &at,
+                                                       .ranks = &ranks});
+  if (status.ok() && (out[0] != ranks || std::popcount(static_cast<uint64_t>(out[1])) != ranks ||
+                      std::popcount(static_cast<uint64_t>(out[1] & ((1 << rank) - 1))) != at)) {
+    return absl::InternalError(absl::StrCat("counted ", out[0], " of ", ranks, " ranks, mask ",
+                                            out[1], ", and this is ", at));
+  }
+  return status;
 }
 
 // Makes a round. Returns the first error.
@@ -118,6 +140,12 @@ absl::Status Round(const Job& job, Replica& r, int rank, int round) {
   for (int l = 0; l < kLayerCount && status.ok(); ++l) {
     status.Update(r.edit().WaitLayer(l));
     point(1 + l);
+  }
+  for (int i = 0; i < job.reductions && status.ok(); ++i) {
+    if (i == 0) {
+      point(kSave);
+    }
+    status = CountRanks(r, rank);
   }
   if (job.saves != nullptr && status.ok()) {
     point(kSave);
@@ -397,6 +425,36 @@ TEST(Loss, BeforeAndDuringSaves) {
     for (const std::string& file : directory.Files()) {
       EXPECT_THAT(file, Not(HasSubstr(".tmp")));
     }
+  }
+  EXPECT_GE(killed, kKills / 2);
+}
+
+TEST(Loss, DuringReductions) {
+  constexpr int kKills = 24;
+  int killed = 0;
+  for (int seed = 0; seed < kKills && !HasFailure(); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    SharedMemory shared;
+    Job job;
+    job.reductions = 20;
+    job.transports = seed % 3 == 2 ? "tcp" : "shm";
+    job.grid = seed % 4 == 3 ? Grid{2, 3} : Grid{1, 4};
+    job.survivors = seed % 4 == 3 ? 5 : 3;
+    const int victim = seed * 5 % job.grid.ranks();
+    job.at = [&](int rank, int round, int point) {
+      if (rank == victim && round == 1 && point == kSave) {
+        DieWithin(1500, static_cast<uint64_t>(seed));
+      }
+    };
+    const std::vector<int> ends = RunJob(job, shared);
+    if (!WIFSIGNALED(ends[static_cast<size_t>(victim)])) {
+      continue;  // on a busy machine the run was over before the kill
+    }
+    ++killed;
+    std::vector<int> left(static_cast<size_t>(job.grid.replicas));
+    std::iota(left.begin(), left.end(), 0);
+    left.erase(left.begin() + victim / job.grid.shards);
+    ExpectAlike(job, shared, left);
   }
   EXPECT_GE(killed, kKills / 2);
 }

@@ -1,6 +1,7 @@
 // entrain-train as a user starts it: small runs on 4 ranks, and the relations between their logs
 // and summaries.
 #include <cmath>
+#include <filesystem>
 #include <set>
 #include <tuple>
 
@@ -394,6 +395,35 @@ TEST_F(TrainTest, AReplicaOfTwoRanksIsReplacedAsAWhole) {
   EXPECT_TRUE(log.contains({150, 0}));
   EXPECT_TRUE(log.contains({150, 1}));
   EXPECT_EQ(Summary("run")["replica_steps"].size(), 2u);
+}
+
+// Each of two replicas is killed, the second one when the first has been replaced. The run saves and
+// evaluates meanwhile, and the launcher knows that the replacement is a member.
+TEST_F(TrainTest, TwoReplicasAreReplacedOneAfterTheOther) {
+  std::ofstream(Path("rank")) << "step=; [ $RANK$ENTRAIN_RESTARTS = 10 ] && step=20\n"
+                              << "[ $RANK$ENTRAIN_RESTARTS = 00 ] && step=120\n"
+                              << "if [ -n \"$step\" ]; then\n"
+                              << "  (until grep -qs \"\\\"step\\\":$step,\\\"replica\\\":1\" "
+                              << Path("run.log") << "; do sleep 0.02; done; kill -9 $$) &\n"
+                              << "fi\n"
+                              << "exec " ENTRAIN_TRAIN " \"$@\"\n";
+  for (const std::string method : {"edit --local-sgd-sync-interval 4", "acco"}) {
+    SCOPED_TRACE(method);
+    std::filesystem::remove(Path("run.log"));
+    const Outcome outcome =
+        Shell("timeout 100 " ENTRAIN_RUN " -n 2 --elastic -- sh " + Path("rank") + " --data " +
+              Path("text") + " --method " + method +
+              " --hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --val-batches "
+              "4 --on-loss finish --admit exchange --steps 200 --step-ms 10 --eval-interval 20 "
+              "--save-every 10 --save-dir " +
+              Path("saves") + " --log " + Path("run.log") + " --summary " + Path("run.json"));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_EQ(Count(outcome.output, "restarting it, 1 of 3"), 2) << outcome.output;
+    EXPECT_EQ(Count(outcome.output, " joins"), 2) << outcome.output;
+    EXPECT_EQ(Summary("run")["steps"], 200);
+    EXPECT_TRUE(std::filesystem::exists(Path("saves/step-00000200.ckpt")));
+    std::filesystem::remove_all(Path("saves"));
+  }
 }
 
 TEST_F(TrainTest, WhatIsWrongIsSaidOnceByOneRank) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -48,6 +49,7 @@ Buffer Pattern(int64_t bytes, uint32_t seed) {
 struct Rank final : Events {
   std::unique_ptr<Transport> transport;
   std::unique_ptr<Endpoint> path;
+  std::vector<std::unique_ptr<Endpoint>> dead;  // to former peers
   std::vector<std::string> controls;
   std::vector<absl::Status> lost;
 
@@ -62,16 +64,19 @@ struct Rank final : Events {
       transport->Poll();
     }
   }
-  // Exchanges addresses over `socket` and connects. `first` has the smaller id.
-  bool Join(int socket, bool first, const shm::Options& options) {
+  // Exchanges addresses over `socket` and connects. `first` has the smaller id, the other process
+  // has the id `other`.
+  bool Join(int socket, bool first, const shm::Options& options, uint8_t other = 2) {
     TransportConfig config;
-    config.self.fill(first ? 1 : 2);
+    config.self.fill(first ? 1 : other);
     config.host_id = "this/host";
-    auto made = shm::CreateTransport(config, this, options);
-    if (!made.ok()) {
-      return false;
+    if (transport == nullptr) {
+      auto made = shm::CreateTransport(config, this, options);
+      if (!made.ok()) {
+        return false;
+      }
+      transport = *std::move(made);
     }
-    transport = *std::move(made);
     const std::string mine = transport->address();
     char theirs[1024];
     if (send(socket, mine.data(), mine.size(), 0) < 0) {
@@ -79,7 +84,7 @@ struct Rank final : Events {
     }
     const ssize_t got = recv(socket, theirs, sizeof(theirs), 0);
     PeerId peer;
-    peer.fill(first ? 2 : 1);
+    peer.fill(first ? other : 1);
     auto joined =
         transport->Connect(peer, absl::string_view(theirs, got > 0 ? static_cast<size_t>(got) : 0));
     path = joined.ok() ? *std::move(joined) : nullptr;
@@ -440,6 +445,53 @@ std::set<std::string> Names(const char* folder) {
     names.insert(entry.path().filename().string());
   }
   return names;
+}
+
+std::ptrdiff_t OpenDescriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator());
+}
+
+// Bytes of shared memory that this process has mapped and touched.
+int64_t SharedBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("RssShmem:", 0) == 0) {
+      return std::stoll(line.substr(9)) * kKiB;
+    }
+  }
+  return -1;
+}
+
+// A process that outlives many peers keeps no descriptor and no memory of them.
+TEST(ShmProcess, DeadPeersCostNothing) {
+  Rank rank;
+  std::ptrdiff_t descriptors = 0;
+  int64_t bytes = 0;
+  for (uint8_t peer = 2; peer < 12; ++peer) {
+    {
+      Child child([&](int socket) {
+        Rank other;
+        if (!other.Join(socket, false, {}, peer) || !ExchangeAll(other, 20, 10)) {
+          return false;
+        }
+        raise(SIGKILL);
+        return true;
+      });
+      ASSERT_TRUE(rank.Join(child.socket(), true, {}, peer));
+      ASSERT_TRUE(ExchangeAll(rank, 10, 20));
+      ASSERT_TRUE(rank.PollUntil([&] { return !rank.lost.empty(); }));
+    }
+    rank.lost.clear();
+    rank.transport->Poll();
+    rank.dead.push_back(std::move(rank.path));
+    if (peer == 2) {
+      descriptors = OpenDescriptors();
+      bytes = SharedBytes();
+    }
+  }
+  EXPECT_EQ(OpenDescriptors(), descriptors);
+  EXPECT_LE(SharedBytes(), bytes);
 }
 
 TEST(ShmProcess, NothingIsLeftBehind) {

@@ -100,6 +100,13 @@ class Channel {
   // Closes the socket. This tells the peer that the connection has ended. The socket must not be
   // used afterwards.
   void Hangup() { socket_.Reset(); }
+  // Gives up all memory and descriptors of the connection, after Hangup. A process may outlive many
+  // peers. Records that were read from the ring become invalid.
+  void Drop() {
+    segment_.Drop();
+    doorbell_.Reset();
+    process_.Forget();
+  }
   bool broken() const { return writer_.broken() || reader_.broken() || !shortage_.ok(); }
   // Returns the reason why nothing more can be written: no memory for the rest of the ring, or for
   // the revocation words.

@@ -29,6 +29,8 @@ class PeerProcess {
   static absl::StatusOr<PeerProcess> Of(int socket);
 
   pid_t pid() const { return pid_; }
+  // Closes death_fd.
+  void Forget() { death_.Reset(); }
   // Returns a descriptor that is readable once the process is dead, or -1 without pidfds.
   int death_fd() const { return death_.get(); }
 

@@ -92,6 +92,8 @@ class Segment {
   // Allocates the revocation words of all contexts of a side, not only of the first
   // Side::kFirstContexts. A side must call this before it revokes a later context.
   absl::Status ReserveWords(int number) const;
+  // Gives up the memory, for which the peer has no use any more. This side then reads zeros.
+  void Drop() { memory_.Drop(); }
   Side& side(int number) const;
   // Returns the word that holds the bit of `context` (and the bits of 63 other contexts).
   std::atomic<uint64_t>& revoked(int number, size_t context) const;

@@ -121,7 +121,7 @@ std::string ShmEndpoint::Explain() const {
 }
 
 // Releases everything that belongs to the peer, except the mapping of the segment, because the
-// caller may still use a record.
+// caller may still use a record. The next Poll, at which records become invalid, releases the rest.
 void ShmEndpoint::End(const absl::Status& why) {
   if (std::exchange(stage_, Stage::kEnded) == Stage::kUp) {
     CountCores();
@@ -265,6 +265,9 @@ int ShmEndpoint::Poll() {
       // ring, and variables of this process.
       return rx_.MayHaveWork() || tx_.waiting() || peer_ended_ || channel_->broken() ? Move() : 0;
     case Stage::kEnded:
+      if (channel_ && !std::exchange(dropped_, true)) {
+        channel_->Drop();
+      }
       return 0;
   }
   return 0;

@@ -104,6 +104,7 @@ class ShmEndpoint final : public Endpoint {
   CpuShare cpus_;  // CPU share of the peer
   std::vector<int> watched_;
   Stage stage_ = Stage::kConnecting;
+  bool dropped_ = false;     // after the end: the channel has given up its memory
   bool peer_ended_ = false;  // the peer closed or died. The ring's last records are still read
   absl::Status end_;         // reason of kEnded
 };
