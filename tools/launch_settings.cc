@@ -48,7 +48,7 @@ constexpr Check kChecks[] = {
 }  // namespace
 
 absl::Status CheckLaunchSettings() {
-  ENTRAIN_RETURN_IF_ERROR(CheckEnvironment());
+  WarnOfUnknownVariables();
   ENTRAIN_RETURN_IF_ERROR(ApplyLogLevel());
   for (const Check& check : kChecks) {
     if (const std::optional<std::string> value = GetEnv(check.name)) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,13 +24,14 @@ Books::Books(const Options& options, const char* unit, Session* session, int64_t
       meter_(std::move(meter)),
       progress_(steps, unit, session->rank() != 0) {}
 
-void Books::OpenFiles() {
+void Books::OpenFiles(bool continues) {
   for (const bool create : {true, false}) {
     session_->Agree([&] {
       const bool creates = session_->rank() == 0 && !session_->joins();
       const bool mine = create ? creates : session_->shard() == 0 && !creates;
       if (mine) {
-        log_ = std::make_unique<StepLog>(options_.log, create);
+        const bool keeps = continues && std::filesystem::exists(options_.log);
+        log_ = std::make_unique<StepLog>(options_.log, create && !keeps);
       }
       if (mine && create && !options_.summary.empty()) {
         summary_ = std::make_unique<SummaryFile>(options_.summary);

@@ -31,8 +31,9 @@ class Books {
 
   // Must be called before any work that could be lost. Collective. Rank 0 creates both files. Then
   // the first ranks of the other replicas, and ranks that join, open the log. If this function
-  // fails, it fails on all ranks, and one of them prints the reason.
-  void OpenFiles();
+  // fails, it fails on all ranks, and one of them prints the reason. If the run `continues` an earlier
+  // one, its records follow those of the earlier run in the log.
+  void OpenFiles(bool continues);
   // Continues a run that has made `steps` steps, of `tokens` tokens.
   void Resume(int64_t steps, int64_t tokens) { progress_.Resume(steps, tokens); }
 

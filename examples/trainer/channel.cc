@@ -99,8 +99,8 @@ void Channel::Save(const std::string& name) {
   Check(entrain_acco_save(acco_.get(), &config));
 }
 
-void Channel::Load() {
-  const CheckpointPath path(options_.resume);
+void Channel::Load(const std::string& file) {
+  const CheckpointPath path(file);
   entrain_checkpoint_config_t config = CheckpointConfig(options_);
   config.save_dir = path.directory.c_str();
   config.ckpt_name = path.name.c_str();

@@ -11,6 +11,7 @@
 
 #include "examples/trainer/books.h"
 #include "examples/trainer/channel.h"
+#include "examples/trainer/checkpoint_names.h"
 #include "examples/trainer/conditions.h"
 #include "examples/trainer/evaluate.h"
 #include "examples/trainer/inner_optimizer.h"
@@ -55,10 +56,12 @@ class ChannelRun {
   const std::unique_ptr<Pass> pass_;
   Batch batch_;
   Books books_;
-  int64_t made_ = 0;         // micro-batches of this rank, over all resumed runs
-  int64_t made_before_ = 0;  // value of made_ at the last record
-  double losses_ = 0.0;      // sum over the micro-batches since the last record
-  Traffic kept_;             // value of training() at the last record
+  int64_t made_ = 0;                        // micro-batches of this rank, over all resumed runs
+  int64_t made_before_ = 0;                 // value of made_ at the last record
+  const std::vector<std::string> resumed_;  // files from which the run continues; empty: it begins
+  int64_t failed_saves_ = 0;
+  double losses_ = 0.0;  // sum over the micro-batches since the last record
+  Traffic kept_;         // value of training() at the last record
   int64_t commits_ = 0;
   int64_t tokens_before_ = 0;  // tokens of the run that this one has resumed
   size_t said_lost_ = 0;       // number of lost ranks for which a line was printed
@@ -77,16 +80,17 @@ ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device,
       channel_(options, session, inner_, *device, &model_),
       pass_(task.NewPass(device)),
       books_(options, task.unit(), session, options.total_steps(session->ranks()),
-             [this] { return Meter(); }) {
+             [this] { return Meter(); }),
+      resumed_(FilesToResume(options, session)) {
   if (options.wsam.form != "off") {
     sharpness_ = std::make_unique<CoupledSharpness>(options.wsam, inner_, device, &model_);
   }
   session_->Agree([this] { conditions_.CheckReplicas(); });
-  books_.OpenFiles();
+  books_.OpenFiles(!resumed_.empty() && resumed_[0] != options_.resume);
   channel_.AddCursor(&made_);
   if (session_->joins()) {
     Join();
-  } else if (!options_.resume.empty()) {
+  } else if (!resumed_.empty()) {
     Resume();
   }
   session_->RunOver([this](auto... arguments) { return channel_.Reduce(arguments...); });
@@ -108,10 +112,11 @@ void ChannelRun::Join() {
 
 void ChannelRun::Resume() {
   session_->Agree([this] {
-    channel_.Load();
+    LoadFirst(resumed_, session_->rank() == 0,
+              [this](const std::string& file) { channel_.Load(file); });
     const int64_t steps = options_.total_steps(session_->ranks());
     if (options_.tokens == 0 && channel_.info().commits > steps) {
-      throw Error("--resume " + options_.resume + " is of step " +
+      throw Error("--resume " + resumed_[0] + " is of step " +
                   std::to_string(channel_.info().commits) + ", and the run has " +
                   std::to_string(steps));
     }
@@ -149,7 +154,8 @@ bool ChannelRun::EvaluationIsDue() const {
 void ChannelRun::Save() {
   char name[32];
   std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(commits_));
-  books_.Measure([&] { session_->Agree([&] { channel_.Save(name); }); });
+  books_.Measure(
+      [&] { SaveOrCount(options_, session_, &failed_saves_, [&] { channel_.Save(name); }); });
 }
 
 // Adds the gradients of the next micro-batch. Returns its loss.
@@ -265,6 +271,7 @@ Validation ChannelRun::Evaluate() {
 Summary ChannelRun::Report() {
   const entrain_acco_info_t info = channel_.info();
   Summary s = books_.Sum(made_);
+  s.failed_saves = failed_saves_;
   std::swap(s.replica_microbatches, s.replica_steps);
   s.replica_steps.assign(s.replica_microbatches.size(), info.commits);
   s.steps = info.commits;

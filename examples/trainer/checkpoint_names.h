@@ -1,10 +1,14 @@
-// The library's settings for checkpoints, for both kinds of runs.
+// The checkpoints of a run: their settings and names, which of them a run continues from, and which
+// of them stay. For both kinds of runs.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "examples/trainer/api.h"
 #include "examples/trainer/flags.h"
+#include "examples/trainer/session.h"
 
 namespace trainer {
 
@@ -16,5 +20,27 @@ struct CheckpointPath {
   explicit CheckpointPath(const std::string& path);
   std::string directory, name;
 };
+
+// Decides how a run begins with --save-dir, and prints it: from --resume, from the newest checkpoint
+// of the directory, or anew. Returns the files from which to continue; the first that is whole
+// counts. Empty: the run begins anew. Rank 0 looks into the directory. Throws Error on all ranks if
+// the run would overwrite checkpoints of an earlier run. Collective.
+std::vector<std::string> FilesToResume(const Options& options, Session* session);
+// Calls `load` with each of the files, until it does not throw Error. If it throws for all, throws
+// the first of these errors. Prints a line for each file that is left out if `prints`.
+void LoadFirst(const std::vector<std::string>& files, bool prints,
+               const std::function<void(const std::string& file)>& load);
+
+// Runs `save`, which throws the same Error on all ranks if it fails. If it succeeds, removes old
+// checkpoints (--keep). If it fails, throws, or with --failed-saves continue prints the error and
+// counts it. Collective.
+void SaveOrCount(const Options& options, Session* session, int64_t* failed,
+                 const std::function<void()>& save);
+
+// Returns the names of the complete checkpoints in a directory, without ".ckpt", the newest first:
+// "step-00000120". The name of a checkpoint ends with a number.
+std::vector<std::string> CheckpointsIn(const std::string& directory);
+// Removes all checkpoints but the `keep` newest ones. keep 0: none.
+void RemoveOldCheckpoints(const std::string& directory, int64_t keep);
 
 }  // namespace trainer

@@ -186,9 +186,20 @@ void RefuseInert(const Options& o, const FlagGroups& groups) {
       throw Error("--eval-interval" + needs + "each run evaluates at the end)", kUsageExit);
     }
   }
+  if (o.overwrite && !o.resume.empty()) {
+    Refuse("--overwrite", "with --resume, which continues; leave one out");
+  }
   if (o.save_dir.empty()) {
     if (o.save_every > 0) {
       Refuse("--save-every", "without --save-dir; set both");
+    }
+    for (const char* flag : {"--keep", "--failed-saves", "--overwrite"}) {
+      if (groups.checkpoints->get_option(flag)->count() > 0) {
+        Refuse(flag, "without --save-dir; set both");
+      }
+    }
+    if (o.resume == "latest") {
+      Refuse("--resume latest", "without --save-dir; set both");
     }
     for (const char* flag : {"--checkpoint-kind", "--full-state-dict", "--rank0-only"}) {
       if (o.resume.empty() && groups.checkpoints->get_option(flag)->count() > 0) {

@@ -506,7 +506,24 @@ CLI::App* AddCheckpoints(CLI::App* app, Options* o) {
           "end")
       ->capture_default_str()
       ->check(Whole(0));
-  group->add_option("--resume", o->resume, "checkpoint from which to continue (DIR/step-N.ckpt)");
+  group
+      ->add_option("--keep", o->keep,
+                   "number of newest checkpoints that stay in --save-dir; 0: all")
+      ->capture_default_str()
+      ->check(Whole(0));
+  group
+      ->add_option("--failed-saves", o->failed_saves,
+                   "what a save that fails on all ranks (a full disk) does to the run: end it, or "
+                   "let it continue, and count the save in the summary")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"end", "continue"}));
+  group->add_option("--resume", o->resume,
+                    "checkpoint from which to continue (DIR/step-N.ckpt), or latest: the newest "
+                    "one in --save-dir that is whole, and the beginning if there is none. latest "
+                    "is the default under launchers that restart a job: torchrun, Kubernetes, a "
+                    "requeued Slurm job");
+  group->add_flag("--overwrite", o->overwrite,
+                  "begin anew, although --save-dir has checkpoints of an earlier run");
   group
       ->add_option(
           "--checkpoint-kind", o->checkpoint_kind,

@@ -71,8 +71,11 @@ struct Options {
   std::vector<double> sharpness_rho;  // the rho at which the loss rise is measured after training
   // Checkpoints: the directory, the file to resume from, and the number of steps between two
   // checkpoints (0: only one at the end).
-  std::string save_dir, resume;
-  int64_t save_every = 0;
+  std::string save_dir;
+  std::string resume;                     // a file, or "latest": the newest in save_dir
+  bool overwrite = false;                 // the run begins anew in a save_dir with checkpoints
+  int64_t save_every = 0, keep = 0;       // keep: number of checkpoints that stay; 0: all
+  std::string failed_saves = "end";       // "end", "continue"
   std::string checkpoint_kind = "exact";  // "portable", "exact"
   bool full_state_dict = true, rank0_only = true;
 

@@ -129,8 +129,8 @@ void Method::Save(const Options& options, const std::string& name) {
   Check(entrain_edit_save(edit_.get(), &config));
 }
 
-void Method::Load(const Options& options) {
-  const CheckpointPath path(options.resume);
+void Method::Load(const Options& options, const std::string& file) {
+  const CheckpointPath path(file);
   entrain_checkpoint_config_t config = CheckpointConfig(options);
   config.save_dir = path.directory.c_str();
   config.ckpt_name = path.name.c_str();

@@ -56,7 +56,7 @@ class Method {
   void Save(const Options& options, const std::string& name);
   // Loads a checkpoint. Collective. On failure, throws Error with the same message on all ranks,
   // and changes nothing.
-  void Load(const Options& options);
+  void Load(const Options& options, const std::string& file);
   // Returns the number of optimizer steps, including those of the run that this run has resumed.
   int64_t steps() const { return Info().steps; }
 

@@ -200,6 +200,7 @@ void SummaryFile::Write(const Summary& s) {
                {"replica_steps", s.replica_steps},
                {"idle_share", s.idle_share},
                {"peak_rss_bytes", s.peak_rss_bytes},
+               {"failed_saves", s.failed_saves},
                {"anchor_checksum", nullptr},
                {"sharpness", s.sharpness},
                {"sample", s.sample}};

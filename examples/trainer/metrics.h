@@ -92,6 +92,7 @@ struct Summary {
   std::vector<int64_t> replica_steps;  // by replica
   std::vector<double> idle_share;      // by replica: the share of its time spent waiting for others
   uint64_t peak_rss_bytes = 0;         // largest value of all ranks
+  int64_t failed_saves = 0;            // with --failed-saves continue
   // Gradient channels only. `replica_microbatches`: by rank. `dropped_microbatches`: the number of
   // micro-batches that were too late for the last commit. `bytes_held`: the channel's memory
   // besides the parameters, largest value of all ranks.

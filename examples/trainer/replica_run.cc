@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "examples/trainer/books.h"
+#include "examples/trainer/checkpoint_names.h"
 #include "examples/trainer/conditions.h"
 #include "examples/trainer/evaluate.h"
 #include "examples/trainer/inner_optimizer.h"
@@ -70,12 +71,14 @@ class ReplicaRun {
   Batch batch_;
   Books books_;
   double sums_waited_s_ = 0.0;
-  int64_t joined_at_ = 0;           // number of steps of the others when this replica joined
-  size_t said_lost_ = 0;            // number of lost replicas for which a line was printed
-  int64_t made_ = 0;                // number of steps of this replica
-  int64_t steps_before_ = 0;        // number of steps of the run that this one has resumed
-  int64_t next_save_ = 0;           // with --save-every: number of steps at the next checkpoint
-  int64_t next_evaluation_ = 0;     // the same, with --eval-interval
+  int64_t joined_at_ = 0;        // number of steps of the others when this replica joined
+  size_t said_lost_ = 0;         // number of lost replicas for which a line was printed
+  int64_t made_ = 0;             // number of steps of this replica
+  int64_t steps_before_ = 0;     // number of steps of the run that this one has resumed
+  int64_t next_save_ = 0;        // with --save-every: number of steps at the next checkpoint
+  int64_t next_evaluation_ = 0;  // the same, with --eval-interval
+  const std::vector<std::string> resumed_;  // files from which the run continues; empty: it begins
+  int64_t failed_saves_ = 0;
   std::optional<StepRecord> last_;  // of the last step, to which an evaluation belongs
 };
 
@@ -90,7 +93,8 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device,
       method_(options, task.layers(), session->mesh(), model_.handle(), session->joins()),
       inner_(options.inner, device, model_.masters().size()),
       pass_(task.NewPass(device)),
-      books_(options, task.unit(), session, steps_, [this] { return Meter(); }) {
+      books_(options, task.unit(), session, steps_, [this] { return Meter(); }),
+      resumed_(FilesToResume(options, session)) {
   if (options.wsam.form != "off") {
     std::vector<int64_t> sizes;
     for (int layer = 0; layer < task.layers(); ++layer) {
@@ -101,7 +105,7 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device,
     model_.SetSharpness(sharpness_.get());
   }
   session_->Agree([this] { conditions_.CheckReplicas(); });
-  books_.OpenFiles();
+  books_.OpenFiles(!resumed_.empty() && resumed_[0] != options_.resume);
   int array = 0;
   for (Array<float>& state : inner_.state()) {
     if (options_.method != "ddp") {
@@ -111,7 +115,7 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device,
   }
   if (session_->joins()) {
     Join();
-  } else if (!options_.resume.empty()) {
+  } else if (!resumed_.empty()) {
     Resume();
   }
   // A replica that joins counts like the others, which have not saved or evaluated since then.
@@ -137,10 +141,11 @@ void ReplicaRun::Join() {
 
 void ReplicaRun::Resume() {
   session_->Agree([this] {
-    method_.Load(options_);
+    LoadFirst(resumed_, session_->rank() == 0,
+              [this](const std::string& file) { method_.Load(options_, file); });
     steps_before_ = method_.steps();
     if (steps_before_ > steps_) {
-      throw Error("--resume " + options_.resume + " is of step " + std::to_string(steps_before_) +
+      throw Error("--resume " + resumed_[0] + " is of step " + std::to_string(steps_before_) +
                   ", and the run has " + std::to_string(steps_));
     }
   });
@@ -165,7 +170,7 @@ void ReplicaRun::Save() {
   } else {
     std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(method_.steps()));
   }
-  session_->Agree([&] { method_.Save(options_, name); });
+  SaveOrCount(options_, session_, &failed_saves_, [&] { method_.Save(options_, name); });
 }
 
 Traffic ReplicaRun::Meter() const {
@@ -396,6 +401,7 @@ Summary ReplicaRun::Report() {
   }
   KeepLast();
   Summary s = books_.Sum(made_);
+  s.failed_saves = failed_saves_;
   s.steps = steps_;
   const int64_t all = std::accumulate(s.replica_steps.begin(), s.replica_steps.end(), int64_t{0});
   const int64_t of_step = options_.tokens_per_step(options_.shard_size);

@@ -70,7 +70,7 @@ absl::StatusOr<RuntimeOptions> ToRuntimeOptions(const entrain_runtime_config_t* 
 }
 
 absl::StatusOr<CommOptions> ToCommOptions(const entrain_comm_config_t& config) {
-  ENTRAIN_RETURN_IF_ERROR(CheckEnvironment());
+  WarnOfUnknownVariables();
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
   CommOptions options;
   if (config.name != nullptr) {

@@ -1,8 +1,14 @@
 #include "lib/base/config.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <limits>
+#include <mutex>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include <unistd.h>
 
@@ -10,7 +16,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 #include "lib/base/log.h"
 
@@ -97,32 +102,56 @@ bool SplitNumber(absl::string_view text, double& number, absl::string_view& unit
   return absl::SimpleAtod(text.substr(0, end), &number);
 }
 
+// Returns the number of letters that must be inserted, removed or replaced to turn one text into the
+// other (Levenshtein).
+size_t Distance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row[b.size()];
+}
+
 }  // namespace
 
 absl::Span<const EnvVariable> EnvTable() {
   return kEnvironment;
 }
 
-absl::Status CheckEnvironment() {
+std::vector<std::string> UnknownVariables() {
+  std::vector<std::string> sentences;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const absl::string_view text(*entry);
     const absl::string_view name = text.substr(0, text.find('='));
     if (!absl::StartsWith(name, "ENTRAIN_")) {
       continue;
     }
-    bool known = false;
-    for (const EnvVariable& variable : kEnvironment) {
-      known = known || name == variable.name;
-    }
-    if (!known) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          name, ": no such setting; there are ",
-          absl::StrJoin(kEnvironment, ", ", [](std::string* out, const EnvVariable& variable) {
-            absl::StrAppend(out, variable.name);
-          })));
+    const EnvVariable* const nearest =
+        std::min_element(std::begin(kEnvironment), std::end(kEnvironment),
+                         [name](const EnvVariable& a, const EnvVariable& b) {
+                           return Distance(name, a.name) < Distance(name, b.name);
+                         });
+    if (name != nearest->name) {
+      sentences.push_back(absl::StrCat(name, ": no such setting, so it has no effect; ",
+                                       nearest->name, " is the most similar name"));
     }
   }
-  return absl::OkStatus();
+  return sentences;
+}
+
+void WarnOfUnknownVariables() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const std::string& sentence : UnknownVariables()) {
+      ENTRAIN_LOG(kWarning, sentence);
+    }
+  });
 }
 
 absl::Status ApplyLogLevel() {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,9 +27,11 @@ struct EnvVariable {
 };
 absl::Span<const EnvVariable> EnvTable();
 
-// Returns an error if the environment has an ENTRAIN_* variable that is not in the table. Otherwise
-// a misspelt setting would silently have no effect.
-absl::Status CheckEnvironment();
+// Returns a sentence for each ENTRAIN_* variable of the environment that is not in the table, with the
+// name in the table that is most like it. Otherwise a misspelt setting would silently have no effect.
+std::vector<std::string> UnknownVariables();
+// Logs these sentences, once in a process. A variable of a newer launcher must not end a job.
+void WarnOfUnknownVariables();
 // Sets the log threshold (lib/base/log.h) to the value of ENTRAIN_LOG, if the variable is set.
 // Returns an error if the value is not a level.
 absl::Status ApplyLogLevel();

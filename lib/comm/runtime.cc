@@ -40,7 +40,7 @@ std::string ThisHostId() {
 }
 
 absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) {
-  ENTRAIN_RETURN_IF_ERROR(CheckEnvironment());
+  WarnOfUnknownVariables();
   ENTRAIN_RETURN_IF_ERROR(ApplyLogLevel());
   ENTRAIN_RETURN_IF_ERROR(FlightLog::Get().Configure());
   if (options.engines > 1 || options.engines < 0) {

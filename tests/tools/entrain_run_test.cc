@@ -285,8 +285,7 @@ TEST(EntrainRun, SettingsAreCheckedOnceBeforeAnyRankStarts) {
   struct Wrong {
     const char *name, *value, *says;
   };
-  for (const Wrong& wrong : {Wrong{"ENTRAIN_TIMEOUTS", "5s", "no such setting"},
-                             {"ENTRAIN_TIMEOUT", "soon", "\"soon\" is not a duration"},
+  for (const Wrong& wrong : {Wrong{"ENTRAIN_TIMEOUT", "soon", "\"soon\" is not a duration"},
                              {"ENTRAIN_LOG", "loud", "\"loud\" is none of"},
                              {"ENTRAIN_TRANSPORTS", "pigeon", "\"pigeon\" is not a transport"},
                              {"ENTRAIN_ALGORITHMS", "all_reduce:magic", "no algorithm 'magic'"},
@@ -308,6 +307,12 @@ TEST(EntrainRun, SettingsAreCheckedOnceBeforeAnyRankStarts) {
   setenv("ENTRAIN_TIMEOUT", "90s", 1);
   EXPECT_EQ(Execute({"-n", "1", "echo", "started"}).out, "[0] started\n");
   unsetenv("ENTRAIN_TIMEOUT");
+  // A variable of a newer version does not end a job.
+  setenv("ENTRAIN_TIMEOUTS", "5s", 1);
+  const Ended newer = Execute({"-n", "1", "echo", "started"});
+  unsetenv("ENTRAIN_TIMEOUTS");
+  EXPECT_EQ(newer.out, "[0] started\n");
+  EXPECT_THAT(newer.err, HasSubstr("ENTRAIN_TIMEOUT is the most similar name"));
 }
 
 TEST(EntrainRun, TimeIsLimited) {

@@ -164,6 +164,65 @@ TEST_F(TrainTest, ExactResumeBitEqual) {
   }
 }
 
+TEST_F(TrainTest, ARunIsContinuedOrRefusedWhereItsCheckpointsLie) {
+  for (const std::string method :
+       {"edit --local-sgd-sync-interval 4", "acco --max-microbatches 1"}) {
+    SCOPED_TRACE(method);
+    const std::string flags =
+        "--method " + method + " --save-every 4 --save-dir " + Path("saves") + " --steps ";
+    EXPECT_THAT(Run("run", 2, flags + "16 --resume latest --keep 2").output,
+                HasSubstr("no checkpoint in " + Path("saves") + ": the run begins"));
+    const auto exists = [&](const std::string& step) {
+      return std::filesystem::exists(Path("saves/step-000000" + step + ".ckpt"));
+    };
+    EXPECT_TRUE(exists("16") && exists("12") && !exists("08") && !exists("04"));
+    const Outcome refused = Shell(Launch(2) + "--data " + Path("text") +
+                                  " --hidden-size 32 --layers 2 " + flags + "24");
+    EXPECT_NE(refused.code, 0);
+    EXPECT_EQ(Count(refused.output,
+                    "has step-00000016.ckpt of an earlier run; --resume latest "
+                    "continues it, --overwrite begins anew"),
+              1)
+        << refused.output;
+    // Under a launcher that restarts jobs the run continues by itself, and its log too.
+    setenv("TORCHELASTIC_RUN_ID", "job", 1);
+    const Outcome restarted = Run("run", 2, flags + "24");
+    unsetenv("TORCHELASTIC_RUN_ID");
+    EXPECT_THAT(restarted.output, HasSubstr("resuming from " + Path("saves/step-00000016.ckpt")));
+    const auto log = Log("run");
+    EXPECT_TRUE(log.contains({1, 0}) && log.contains({16, 1}) && log.contains({24, 1}));
+    // A checkpoint that is not whole is left out.
+    std::filesystem::resize_file(Path("saves/step-00000024.ckpt"), 1000);
+    EXPECT_THAT(Run("other", 2, flags + "28 --resume latest").output,
+                HasSubstr("taking an older one"));
+    Run("anew", 2, flags + "8 --overwrite");
+    EXPECT_TRUE(Log("anew").contains({1, 0}));
+    std::filesystem::remove_all(Path("saves"));
+  }
+}
+
+// With 100 KiB for a file there is room for the log, and none for a checkpoint.
+TEST_F(TrainTest, ASaveThatFailsEndsTheRunOrIsCounted) {
+  for (const std::string method : {"edit --local-sgd-sync-interval 4", "acco"}) {
+    SCOPED_TRACE(method);
+    const std::string command =
+        "trap '' XFSZ; ulimit -f 100; ENTRAIN_TRANSPORTS=tcp " + Launch(2) + "--data " +
+        Path("text") +
+        " --hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --val-batches 4 "
+        "--steps 16 --save-every 4 --save-dir " +
+        Path("saves") + " --summary " + Path("run.json") + " --method " + method;
+    const Outcome ended = Shell(command);
+    EXPECT_NE(ended.code, 0);
+    EXPECT_EQ(Count(ended.output, "step-00000004.ckpt: cannot write"), 1) << ended.output;
+    const Outcome counted = Shell(command + " --failed-saves continue");
+    EXPECT_EQ(counted.code, 0) << counted.output;
+    EXPECT_EQ(Count(counted.output, "the run continues without this checkpoint"), 4)
+        << counted.output;
+    EXPECT_EQ(Summary("run")["failed_saves"], 4);
+    EXPECT_TRUE(std::filesystem::is_empty(Path("saves")));
+  }
+}
+
 TEST_F(TrainTest, PortableResumeOnOtherMeshes) {
   const std::string flags = "--method edit --local-sgd-sync-interval 4 --lr 0.01 ";
   Run("straight", 4,
