@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Trains while replicas are killed at random, and compares the loss with an undisturbed run at equal tokens.
+"""Trains while replicas are killed and stopped at random, and compares the loss with an undisturbed run at equal tokens.
 
-A job is two runs of the trainer. In the first one, replicas are killed (SIGKILL) at random steps, and with --replace started again.
+A job is two runs of the trainer. In the first one, replicas are killed (SIGKILL) at random steps, and with --replace started again; others are
+stopped for a time (SIGSTOP). A stopped replica that the others have given up ends when it wakes up, and is started again too.
 The second one keeps all replicas and trains on the same number of tokens. A job is good if no process except the killed
 ones fails, and if the validation loss of the first run exceeds that of the second by --limit % at most. (The library
 itself compares the anchors of the replicas at each exchange, and fails if they differ.)
@@ -22,6 +23,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,6 +58,7 @@ class Run:
         self.directory, self.method, self.length, self.options, self.seed = directory, method, length, options, seed
         self.replace = replace
         self.processes, self.killed, self.restarts = {}, [], {}
+        self.given_up = 0  # stopped replicas that have ended when they woke up
         os.makedirs(os.path.join(directory, "store"))
 
     def path(self, name):
@@ -65,7 +68,7 @@ class Run:
         ranks = str(self.options.replicas)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ENTRAIN_")}
         environment.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks, OMP_NUM_THREADS="1",
-                           OPENBLAS_NUM_THREADS="1", ENTRAIN_STORE="file:" + self.path("store"), ENTRAIN_TIMEOUT="60s")
+                           OPENBLAS_NUM_THREADS="1", ENTRAIN_STORE="file:" + self.path("store"), ENTRAIN_TIMEOUT=self.options.deadline)
         if restarts:
             environment["ENTRAIN_RESTARTS"] = str(restarts)
         if self.options.transports:
@@ -95,23 +98,35 @@ class Run:
                 return True
             if all(process.poll() is not None for process in self.processes.values()):
                 return False
+            self.replace_those_that_gave_up()
             time.sleep(0.05)
         raise RuntimeError(f"no step {step} after {PATIENCE_S:.0f} s")
 
     def train(self, kills):
-        """`kills`: pairs of a step and a rank, in the order of steps."""
+        """`kills`: what draw_kills returns."""
         try:
             for rank in range(self.options.replicas):
                 self.start(rank)
-            for step, rank in kills:
+            for step, rank, stopped_s in kills:
                 if not self.reaches(step):
                     break
+                if stopped_s:
+                    self.processes[rank].send_signal(signal.SIGSTOP)
+                    time.sleep(stopped_s)
+                    self.processes[rank].send_signal(signal.SIGCONT)
+                    self.killed.append((step, rank))
+                    continue
                 self.processes[rank].kill()
                 self.processes[rank].wait()
                 self.killed.append((step, rank))
                 if self.replace:
-                    self.restarts[rank] = self.restarts.get(rank, 0) + 1
-                    self.start(rank, self.restarts[rank])
+                    self.start_again(rank)
+            give_up = time.monotonic() + PATIENCE_S
+            while any(each.poll() is None and not self.waits(rank) for rank, each in self.processes.items()):
+                if time.monotonic() > give_up:
+                    raise RuntimeError(f"the run has not ended after {PATIENCE_S:.0f} s")
+                self.replace_those_that_gave_up()
+                time.sleep(0.05)
             dead = {rank for _, rank in self.killed} if not self.replace else set()
             for rank, process in sorted(self.processes.items(), key=lambda each: self.waits(each[0])):
                 if self.waits(rank):
@@ -122,6 +137,17 @@ class Run:
             for process in self.processes.values():
                 process.kill()
                 process.wait()
+
+    def start_again(self, rank):
+        self.restarts[rank] = self.restarts.get(rank, 0) + 1
+        self.start(rank, self.restarts[rank])
+
+    def replace_those_that_gave_up(self):
+        """A replica that was stopped for longer than the deadline ends when it wakes up, or, of two, the other one."""
+        for rank, process in self.processes.items():
+            if self.options.stops and self.replace and process.poll() not in (None, 0):
+                self.given_up += 1
+                self.start_again(rank)
 
     def said(self, rank):
         with open(self.path(f"rank{rank}-{self.restarts.get(rank, 0)}"), encoding="utf-8", errors="replace") as said:
@@ -149,12 +175,17 @@ class Run:
 
 
 def draw_kills(seed, options):
-    """Draws the kills, in the middle 80 % of the run. Without replacement no rank is killed twice."""
+    """Draws steps, ranks, and for how many seconds the rank is stopped (0: it is killed), in the middle 80 % of the run.
+    Without replacement no rank is killed twice."""
     chosen = random.Random(seed)
     steps = sorted(chosen.randrange(options.steps // 10, options.steps * 9 // 10) for _ in range(options.kills))
     others = range(0 if options.any else 1, options.replicas)
     ranks = [chosen.choice(others) for _ in steps] if options.replace else chosen.sample(others, options.kills)
-    return list(zip(steps, ranks))
+    kills = list(zip(steps, ranks, [0] * len(steps)))
+    for _ in range(options.stops):
+        step = chosen.randrange(options.steps // 10, options.steps * 9 // 10)
+        kills.append((step, chosen.choice(others), chosen.uniform(options.stop_s / 2, options.stop_s * 1.5)))
+    return sorted(kills)
 
 
 def job(directory, method, seed, options):
@@ -170,6 +201,8 @@ def job(directory, method, seed, options):
     ratio = disturbed.loss() / whole.loss()
     good = 100 * (ratio - 1) <= options.limit
     killed = ", ".join(f"rank {rank} after step {step}" for step, rank in disturbed.killed)
+    if options.stops:
+        killed += f" ({options.stops} of them stopped; {disturbed.given_up} ended after that)"
     print(f"{method}, seed {seed}: killed {killed}; {tokens} tokens: loss {disturbed.loss():.4f}, undisturbed {whole.loss():.4f}: "
           f"{100 * (ratio - 1):+.2f} %" + ("" if good else f", {options.limit:g} % at most"), flush=True)
     return good
@@ -182,6 +215,9 @@ def main():
     parser.add_argument("--methods", default="edit", help="with commas between them: " + ", ".join(METHODS))
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--kills", type=int, default=2)
+    parser.add_argument("--stops", type=int, default=0, help="how often a replica is stopped")
+    parser.add_argument("--stop-s", type=float, default=5, help="for about so many seconds, half more or less")
+    parser.add_argument("--deadline", default="60s", help="ENTRAIN_TIMEOUT")
     parser.add_argument("--replace", action="store_true", help="each killed replica is started again and joins the others")
     parser.add_argument("--newcomer-warmup", type=int, default=0, help="exchanges over which the weight of a started one grows")
     parser.add_argument("--limit", type=float, default=2, help="of the loss, in %% above that of the undisturbed run")

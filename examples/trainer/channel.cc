@@ -6,8 +6,8 @@
 #include "examples/trainer/presets.h"
 
 namespace trainer {
-Channel::Channel(const Options& options, Session* session, const InnerOptimizer& inner,
-                 const Device& device, WholeModel* model)
+Channel::Channel(const Options& options, const Task& task, Session* session,
+                 const InnerOptimizer& inner, const Device& device, WholeModel* model)
     : options_(options),
       steps_(options.total_steps(session->ranks())),
       tokens_per_step_(options.tokens_per_step(session->ranks())) {
@@ -30,6 +30,8 @@ Channel::Channel(const Options& options, Session* session, const InnerOptimizer&
   config.limit_unit = config.schedule_unit;
   config.limit = by_tokens ? options.tokens : steps_;
   goes_on_after_losses_ = config.on_loss == ENTRAIN_ON_LOSS_FINISH;
+  const std::string identity = IdentityOf(options, task.Entropy());
+  config.identity = identity.c_str();
   entrain_acco_t* acco = nullptr;
   Check(session->joins() ? entrain_acco_join(session->world(), &config, 0, &acco)
                          : entrain_acco_create(session->world(), &config, &acco));

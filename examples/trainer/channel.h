@@ -21,7 +21,7 @@ class Channel {
   // arrays are on the device. Options, optimizer, device and model must outlive the object. If this
   // rank joins other ranks, blocks until they take it in. Throws Error with the library's message
   // if options contradict each other.
-  Channel(const Options& options, Session* session, const InnerOptimizer& inner,
+  Channel(const Options& options, const Task& task, Session* session, const InnerOptimizer& inner,
           const Device& device, WholeModel* model);
 
   // Returns `count` f32 elements, to which the caller adds gradients until Install takes them.

@@ -10,15 +10,17 @@
 
 namespace trainer {
 
-Method::Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard,
-               bool join)
+Method::Method(const Options& options, const Task& task, entrain_mesh_t* mesh,
+               entrain_shard_t* shard, bool join)
     : on_gpu_(options.device != "cpu") {
   if (PresetOf(options.method).engine == Engine::kEveryStep) {
     Check(entrain_shard_set_gradients(shard, ENTRAIN_GRADIENTS_GLOBAL));
     return;
   }
-  entrain_edit_config_t config = ConfigOf(options, layers);
+  entrain_edit_config_t config = ConfigOf(options, task.layers());
   config.shard = shard;
+  const std::string identity = IdentityOf(options, task.Entropy());
+  config.identity = identity.c_str();
   entrain_edit_t* edit = nullptr;
   Check(join ? entrain_edit_join(mesh, &config, 0, &edit)
              : entrain_edit_create(mesh, &config, &edit));

@@ -13,6 +13,7 @@
 
 #include "examples/trainer/api.h"
 #include "examples/trainer/flags.h"
+#include "examples/trainer/task.h"
 
 namespace trainer {
 
@@ -20,7 +21,7 @@ class Method {
  public:
   // `shard` must outlive the object. Collective. If `join` is true, this replica joins running
   // replicas. Throws Error with the library's message if options contradict each other.
-  Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard,
+  Method(const Options& options, const Task& task, entrain_mesh_t* mesh, entrain_shard_t* shard,
          bool join);
 
   // Must be called before each forward pass. Returns true if an exchange has begun.

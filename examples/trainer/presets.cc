@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <sstream>
 
 #include "examples/trainer/api.h"
 
@@ -130,6 +131,21 @@ void SetGiven(const GivenOptions& given, const DescribedOptions& described, void
 
 entrain_edit_config_t ConfigOf(const Options& options, int layers) {
   return ConfigMaker(options, layers).Make();
+}
+
+std::string IdentityOf(const Options& options, double entropy) {
+  const InnerOptions& inner = options.inner;
+  std::ostringstream lines;
+  lines.precision(15);
+  lines << "task=" << options.task << "\ndata (entropy)=" << entropy << "\nseed=" << options.seed
+        << "\nbatch_size=" << options.batch_size << "\nlength=" << options.model.length
+        << "\ngradient_accumulation_steps=" << options.gradient_accumulation_steps
+        << "\nsteps=" << options.steps << "\ntokens=" << options.tokens
+        << "\noptimizer=" << inner.optimizer << "\nlr=" << inner.lr << "\nmin_lr=" << inner.min_lr
+        << "\nlr_warmup_steps=" << inner.lr_warmup_steps << "\nweight_decay=" << inner.weight_decay
+        << "\ngrad_clip=" << inner.grad_clip << "\nwsam=" << options.wsam.form
+        << "\nwsam_rho=" << options.wsam.rho;
+  return lines.str();
 }
 
 }  // namespace trainer

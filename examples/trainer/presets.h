@@ -122,5 +122,8 @@ void SetGiven(const GivenOptions& given, const DescribedOptions& described, void
 // Returns the options of EDiT for a model with `layers` layers. Does not set the options of the
 // shard. Throws Error for a value out of range.
 entrain_edit_config_t ConfigOf(const Options& options, int layers);
+// Returns what makes the run what it is, for the field `identity` of the library's configs.
+// `entropy`: of the data's symbols; it stands for the data.
+std::string IdentityOf(const Options& options, double entropy);
 
 }  // namespace trainer

@@ -585,6 +585,11 @@ typedef struct entrain_edit_config {
                                           `prefetch` is not 0. At least two layers are sent at the same time, as between
                                           near replicas. To fill a link, it needs the rate of the link times the round
                                           trip. Not on device memory */
+  const char* identity;                /* what makes this run what it is: lines KEY=VALUE, for example the data, the
+                                          seed, the batch size, the learning-rate schedule; up to 64 lines and 4096
+                                          bytes; copied. Compared with the other ranks at creation, and with the members
+                                          when a newcomer joins: DATA_LOSS, the text names the key (a newcomer of
+                                          another job is refused, the members go on). NULL (default): nothing */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
@@ -736,7 +741,8 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * contains only its own replica.
  *
  * If a newcomer dies or stops during its admission, the admission fails. This costs the members at most 10 s more than
- * the time for the data of one layer. If a member is lost during the admission, the newcomers apply again without a
+ * the time for the data of one layer, at a quarter of the rate that the first data have had (at least 64 KiB/s, at most
+ * 4 MiB/s). If a member is lost during the admission, the newcomers apply again without a
  * call of their caller. The members admit no newcomer at an exchange of entrain_edit_request_sync, or when a replica
  * leaves or wishes to stop. */
 
@@ -1320,6 +1326,7 @@ typedef struct entrain_acco_config {
   const char* admit_name;        /* for admit: the name under which newcomers apply, 1 to 128 bytes; copied. NULL
                                     (default): "acco". Channels that use one store at the same time need different
                                     names */
+  const char* identity;          /* as entrain_edit_config_t.identity */
 } entrain_acco_config_t;
 ENTRAIN_API void entrain_acco_config_init_sized(entrain_acco_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_acco_config_init(entrain_acco_config_t* config) {

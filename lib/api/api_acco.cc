@@ -18,6 +18,7 @@
 #include "lib/api/settings.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
+#include "lib/train/identity.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::ChannelInfo;
@@ -118,6 +119,9 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
                        config.admit_name, "acco", comm.runtime().security()));
   options.admit_store = std::move(newcomers.store);
   options.admit_name = std::move(newcomers.name);
+  if (config.identity != nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(options.identity, entrain::ParseIdentity(config.identity));
+  }
   return options;
 }
 

@@ -17,6 +17,7 @@
 #include "lib/api/settings.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
+#include "lib/train/identity.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::DType;
@@ -51,6 +52,9 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
                        mesh.comm(entrain::Axis::kModel)->runtime().security()));
   options.admit_store = std::move(place.store);
   options.admit_name = std::move(place.name);
+  if (config.identity != nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(options.identity, entrain::ParseIdentity(config.identity));
+  }
   return options;
 }
 

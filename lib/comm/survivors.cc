@@ -1,8 +1,16 @@
 #include "lib/comm/survivors.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace entrain {
+namespace {
+
+// The time between an exclusion and its effect. All messages that a stopped process finds when it
+// wakes up are read within this time.
+constexpr int64_t kObeysAfter = 50 * kMillisecond;
+
+}  // namespace
 
 Survivors::Survivors(int rank, int size)
     : rank_(rank), size_(size), knows_(rank, size), silence_(size), went_on_(size) {}
@@ -12,6 +20,8 @@ void Survivors::Begin(RankSet base) {
   recovered_ = AcceptedDecision();
   attempt_.reset();
   attempts_ = 0;
+  excluders_.clear();
+  obeys_at_ = Deadline::Never();
 }
 
 // ---- Events
@@ -73,7 +83,7 @@ void Survivors::OnMessage(int from, absl::string_view text, int64_t now_ns) {
   } else if (number > number_) {
     return;  // this rank first needs the decision about call number_ from the sender
   } else if (reports) {
-    OnReport(from, std::move(report));
+    OnReport(from, std::move(report), now_ns);
   } else if (type == Type::kProposal) {
     OnProposal(from, &in);
   } else if (type == Type::kAcceptance) {
@@ -97,6 +107,7 @@ void Survivors::OnCut(int rank, int64_t now_ns) {
 
 void Survivors::OnTick(int64_t now_ns) {
   silence_.OnEvent(now_ns);
+  Obey(now_ns);
   if (!pending()) {
     return;
   }
@@ -116,9 +127,9 @@ void Survivors::OnTick(int64_t now_ns) {
 
 Deadline Survivors::next_tick() const {
   if (!pending()) {
-    return Deadline::Never();
+    return obeys_at_;
   }
-  Deadline next = silence_.ask_at();
+  Deadline next = std::min(silence_.ask_at(), obeys_at_);
   for (const int r : knows_.reached().ranks()) {
     if (r != rank_) {
       next = std::min(next, silence_.SilentAt(r));
@@ -165,7 +176,7 @@ void Survivors::Changed() {
   }
 }
 
-void Survivors::OnReport(int from, SurvivorReport report) {
+void Survivors::OnReport(int from, SurvivorReport report, int64_t now_ns) {
   knows_.Take(from, std::move(report));
   const SurvivorReport& news = knows_.of(from);
   if (news.gone.Has(rank_)) {
@@ -173,7 +184,11 @@ void Survivors::OnReport(int from, SurvivorReport report) {
     return;
   }
   if (news.exclude.Has(rank_)) {
-    GiveUp(End::kExcluded, from);
+    excluders_.push_back(from);
+    obeys_at_ = std::min(obeys_at_, Deadline{now_ns + kObeysAfter});
+    if (news.cut.Has(rank_) && AddCut(from)) {
+      Changed();
+    }
     return;
   }
   bool changed = false;
@@ -196,8 +211,23 @@ void Survivors::OnReport(int from, SurvivorReport report) {
   }
 }
 
+// Gives up if the time has come, and a rank excludes this rank that has not cut it.
+void Survivors::Obey(int64_t now_ns) {
+  if (end_ != End::kNone || !obeys_at_.Passed(now_ns)) {
+    return;
+  }
+  obeys_at_ = Deadline::Never();
+  const std::vector<int> excluders = std::exchange(excluders_, {});
+  const auto by = std::find_if(excluders.begin(), excluders.end(),
+                               [this](int rank) { return !knows_.cut().Has(rank); });
+  if (by != excluders.end()) {
+    GiveUp(End::kExcluded, *by);
+  }
+}
+
 void Survivors::GiveUp(End end, int by) {
   end_ = end;
+  obeys_at_ = Deadline::Never();
   by_ = by;
   knows_.own().given_up = true;
   attempt_.reset();

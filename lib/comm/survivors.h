@@ -51,7 +51,10 @@
 // With kAny, every set is a quorum.
 //
 // A rank gives up for ever in one of these cases: a decision leaves it out, another rank excludes
-// it, another rank counts it as gone, or the ranks that it reaches are not a quorum. A rank also
+// it, another rank counts it as gone, or the ranks that it reaches are not a quorum. A rank that is
+// excluded obeys after a moment, unless its excluder has cut it meanwhile. So a process that was
+// stopped, and finds an old exclusion when it wakes up, reads on: if its excluder has cut it, and
+// perhaps given up as a minority, it is no longer excluded but cut off, and may be the quorum. A rank also
 // gives up if there is a larger quorum without it, and all ranks of that quorum reach each other.
 //
 // Why two live ranks never decide differently (kMajority). Let L be a leader that has decided v.
@@ -182,7 +185,8 @@ class Survivors {
   std::string ReportText(bool asks) const;
   void SendReport(int to) { Send(to, ReportText(/*asks=*/false)); }
   void TellAll(bool asks);
-  void OnReport(int from, SurvivorReport report);
+  void OnReport(int from, SurvivorReport report, int64_t now_ns);
+  void Obey(int64_t now_ns);
   void OnProposal(int from, Reader* in);
   void OnAcceptance(int from, Reader* in);
   void OnDecision(int from, uint32_t number, Reader* in);
@@ -207,6 +211,10 @@ class Survivors {
   AcceptedDecision recovered_;  // the accepted decision with the highest ballot of a lower leader
   std::optional<Attempt> attempt_;
   uint32_t attempts_ = 0;
+  // Ranks that exclude this rank, in the order of their reports; when this rank gives up
+  // because of them.
+  std::vector<int> excluders_;
+  Deadline obeys_at_ = Deadline::Never();
 
   std::optional<Decision> last_;
   End end_ = End::kNone;

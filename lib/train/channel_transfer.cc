@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 
+#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/train/state_transfer.h"
 #include "lib/train/timed_call.h"
@@ -73,12 +74,15 @@ absl::StatusOr<std::unique_ptr<ChannelCut>> ShareChannel(const EnlargedWorld& en
   }
   auto made = ChannelCut::Make(enlarged.world, options, std::move(numbers));
   absl::Status mine = made.status();
+  const int64_t begun_ns = Clock::Real().Now();
   mine.Update(TransferState(*enlarged.sync, enlarged.parties, items, kAdmissionNs));
+  // The shards of masters and moments are a few times as large as the parameters.
+  const int64_t shards_ns = kAdmissionNs + 8 * (Clock::Real().Now() - begun_ns);
   ENTRAIN_RETURN_IF_ERROR(AllAreWell(enlarged, mine));
   std::unique_ptr<ChannelCut> after = *std::move(made);
   std::vector<int> holders(enlarged.parties.donors.size());  // each member sends its own shard
   std::iota(holders.begin(), holders.end(), 0);
-  ENTRAIN_RETURN_IF_ERROR(after->TakeFrom(before, holders, kAdmissionNs));
+  ENTRAIN_RETURN_IF_ERROR(after->TakeFrom(before, holders, shards_ns));
   ENTRAIN_RETURN_IF_ERROR(CompareShards(enlarged, before, *after));
   return after;
 }

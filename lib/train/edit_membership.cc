@@ -134,7 +134,11 @@ NamedGroups EditMembership::Alike() const {
         {absl::StrCat("elements of layer ", l), static_cast<double>(slab.layer(l).full)});
     of_layers.push_back({absl::StrCat("layer ", l, " trains"), slab.layer(l).trains() ? 1.0 : 0.0});
   }
-  return {std::move(numbers), std::move(of_layers), parts_.schedule.Named()};
+  NamedGroups alike = {std::move(numbers), std::move(of_layers), parts_.schedule.Named()};
+  if (!parts_.options.identity.empty()) {
+    alike.push_back(parts_.options.identity);
+  }
+  return alike;
 }
 
 absl::Status EditMembership::Join(int64_t wait_ns) {

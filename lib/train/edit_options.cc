@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/train/identity.h"
 
 namespace entrain {
 namespace {
@@ -237,6 +238,7 @@ std::vector<NamedValue> SharedOptions(const EditOptions& options) {
   std::vector<NamedValue> shared = {
       {"ewma_as_published", static_cast<double>(options.ewma_as_published)}};
   AppendShared(EditOptionTable(), options, &shared);
+  shared.push_back(SizeOfIdentity(options.identity));
   return shared;
 }
 

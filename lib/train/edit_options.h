@@ -50,6 +50,7 @@ struct EditOptions {
   // With admit: the store in which newcomers apply, and the name of their applications.
   std::function<absl::StatusOr<std::shared_ptr<Store>>(const Stop& stop)> admit_store = nullptr;
   std::string admit_name = "edit";
+  std::vector<NamedValue> identity;  // ParseIdentity
   // The fields below are not in the C ABI.
   bool ewma_as_published = false;       // AnomalyOptions::as_published; for comparisons
   const Clock* clock = &Clock::Real();  // for use_async

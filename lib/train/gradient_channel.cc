@@ -49,6 +49,9 @@ absl::StatusOr<std::shared_ptr<GradientChannel>> GradientChannel::Create(
     if (!options.groups.empty()) {
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(*own, "the communicator", SharedGroups(options)));
     }
+    if (!options.identity.empty()) {
+      ENTRAIN_RETURN_IF_ERROR(AgreeOn(*own, "the communicator", options.identity));
+    }
     const ChannelOptions known = WithLimit(options, *own);
     std::shared_ptr<GradientChannel> channel(new GradientChannel(std::move(own), known), Free);
     ENTRAIN_RETURN_IF_ERROR(channel->failure_.NoteForAll(channel->Allocate()));

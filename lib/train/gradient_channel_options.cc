@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/train/identity.h"
 
 namespace entrain {
 namespace {
@@ -253,6 +254,7 @@ std::vector<NamedValue> SharedOptions(const ChannelOptions& o) {
                                     {"wire_dtype", static_cast<double>(o.wire_dtype)}};
   AppendShared(AccoOptionTable(), o, &shared);
   shared.push_back({"group_count", static_cast<double>(o.groups.size())});
+  shared.push_back(SizeOfIdentity(o.identity));
   return shared;
 }
 
@@ -283,6 +285,9 @@ std::vector<std::vector<NamedValue>> AlikeForNewcomers(const ChannelOptions& o) 
     alike.push_back(SharedGroups(o));
   }
   alike.push_back(std::move(rules));
+  if (!o.identity.empty()) {
+    alike.push_back(o.identity);
+  }
   return alike;
 }
 

@@ -63,6 +63,7 @@ struct ChannelOptions {
   // With admit: the store in which newcomers apply, and the name of their applications.
   OpenStoreFn admit_store = nullptr;
   std::string admit_name = "acco";
+  std::vector<NamedValue> identity;  // ParseIdentity
 
   // Returns the type of the shard on which the optimizer works.
   DType master_dtype() const { return params_dtype == DType::kF64 ? DType::kF64 : DType::kF32; }

@@ -63,6 +63,9 @@ absl::StatusOr<ExchangeGroups> MakeGroups(const Mesh& mesh, const LayerShards& s
       const std::shared_ptr<Communicator>& comm = mesh.comm(part.axis);
       ENTRAIN_ASSIGN_OR_RETURN(*part.comm, comm->Split(0, comm->rank()));
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(**part.comm, part.name, SharedOptions(options)));
+      if (!options.identity.empty()) {
+        ENTRAIN_RETURN_IF_ERROR(AgreeOn(**part.comm, part.name, options.identity));
+      }
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(**part.comm, part.name, {{"bound parameters' type", type}}));
       ENTRAIN_RETURN_IF_ERROR(AgreeOnTraining(**part.comm, part.name, slab));
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(**part.comm, part.name, schedule.Named()));

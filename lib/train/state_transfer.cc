@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/train/anchors.h"
@@ -16,8 +17,11 @@
 namespace entrain {
 namespace {
 
-// In bytes per second. Time limits assume that the network and the hash are at least this fast.
-constexpr int64_t kSlowestNetwork = 4 << 20, kSlowestHash = 64 << 20;
+// In bytes per second. Time limits assume that the network and the hash are at least this fast. The
+// first kFirst bytes of the first large item are moved under the limit of a very slow network. They
+// show how fast the network is; later limits assume a quarter of that.
+constexpr int64_t kSlowestNetwork = 4 << 20, kVerySlowNetwork = 64 << 10, kSlowestHash = 64 << 20;
+constexpr int64_t kFirst = 512 << 10, kShare = 4;
 constexpr int64_t kWhole = 4096;  // an item of at most this size is sent by one donor
 constexpr int64_t kAligned = 64;
 
@@ -45,7 +49,7 @@ class Transfer {
 
   // Gathers the hashes of all donors. They must be equal.
   absl::Status CompareDonors();
-  // Sends or receives one item.
+  // Sends or receives one item. All ranks move the items in the same order.
   absl::Status Move(size_t index);
   // On a newcomer: compares the item with the donors' hash.
   absl::Status Verify(size_t index) const;
@@ -55,13 +59,17 @@ class Transfer {
     return hashes_[static_cast<size_t>(rank) * items_.size() + index];
   }
   int ReplicaOf(int rank) const { return parties_.replicas[static_cast<size_t>(rank)]; }
-  absl::StatusOr<RefPtr<Work>> Start(CallKind kind, size_t index, const ItemRange& range, int peer);
+  absl::Status MovePart(size_t index, const TransferItem& part);
+  int64_t Limit(int64_t bytes) const { return limit_ns_ + TimeFor(bytes, rate_); }
+  absl::StatusOr<RefPtr<Work>> Start(CallKind kind, size_t index, Bytes bytes, int peer);
 
   Communicator& comm_;
   const TransferParties& parties_;
   const absl::Span<const TransferItem> items_;
   const int64_t limit_ns_;
-  std::vector<uint64_t> hashes_;  // by rank and item
+  int64_t rate_ = kSlowestNetwork;  // bytes per second that limits assume
+  bool measured_ = false;           // the same on all ranks
+  std::vector<uint64_t> hashes_;    // by rank and item
 };
 
 absl::Status Transfer::CompareDonors() {
@@ -95,23 +103,39 @@ absl::Status Transfer::CompareDonors() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<RefPtr<Work>> Transfer::Start(CallKind kind, size_t index, const ItemRange& range,
-                                             int peer) {
+absl::StatusOr<RefPtr<Work>> Transfer::Start(CallKind kind, size_t index, Bytes bytes, int peer) {
   Call call;
   call.kind = kind;
-  call.count = range.count;
+  call.count = static_cast<int64_t>(bytes.size());
   call.root = peer;
-  (kind == CallKind::kSend ? call.in : call.out) = {items_[index].bytes.data() + range.first,
-                                                    range.count};
-  call.options =
-      TimedCall(TransferLimit(limit_ns_, range.count), static_cast<int64_t>(index), true);
+  (kind == CallKind::kSend ? call.in : call.out) = {bytes.data(), call.count};
+  call.options = TimedCall(Limit(call.count), static_cast<int64_t>(index), true);
   return comm_.Start(call);
 }
 
 absl::Status Transfer::Move(size_t index) {
-  const TransferItem& item = items_[index];
+  TransferItem rest = items_[index];
+  if (std::exchange(measured_, measured_ || rest.bytes.size() > kFirst) == measured_) {
+    return MovePart(index, rest);
+  }
+  TransferItem first = rest;
+  first.bytes = rest.bytes.subspan(0, kFirst);
+  rest.bytes.remove_prefix(kFirst);
+  rate_ = kVerySlowNetwork;
+  const int64_t begun_ns = Clock::Real().Now();
+  ENTRAIN_RETURN_IF_ERROR(MovePart(index, first));
+  const double seconds =
+      static_cast<double>(std::max<int64_t>(Clock::Real().Now() - begun_ns, kMillisecond)) /
+      static_cast<double>(kSecond);
+  rate_ = std::clamp(static_cast<int64_t>(kFirst / seconds) / kShare, kVerySlowNetwork / kShare,
+                     kSlowestNetwork);
+  return MovePart(index, rest);
+}
+
+// `item` may be a part of an item.
+absl::Status Transfer::MovePart(size_t index, const TransferItem& item) {
   WorkerThread::Doing(absl::StrCat("newcomers: ", item.name),
-                      TransferLimit(limit_ns_, static_cast<int64_t>(item.bytes.size())));
+                      Limit(static_cast<int64_t>(item.bytes.size())));
   const bool receives = Has(parties_.newcomers, comm_.rank());
   std::vector<RefPtr<Work>> under_way;
   absl::Status status;
@@ -124,7 +148,10 @@ absl::Status Transfer::Move(size_t index) {
     }
     const std::vector<int> peers = receives ? std::vector<int>{rank} : parties_.newcomers;
     for (const int peer : peers) {
-      auto work = Start(receives ? CallKind::kRecv : CallKind::kSend, index, range, peer);
+      auto work = Start(
+          receives ? CallKind::kRecv : CallKind::kSend, index,
+          item.bytes.subspan(static_cast<size_t>(range.first), static_cast<size_t>(range.count)),
+          peer);
       status.Update(work.status());
       if (work.ok()) {
         under_way.push_back(*std::move(work));

@@ -8,7 +8,7 @@ for batch in data:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 import numpy.typing as npt
 
@@ -22,7 +22,7 @@ from .optim import Optim
 from .reductions import Callback, view
 from .store import Store
 from .train import _dataclass_of
-from .training import Checkpointed, fill
+from .training import Checkpointed, fill, identity_text
 from .works import SLICE_NS
 
 #: step(preview, step, lr, first, grads, master, out) handles elements [first, first + len(grads)) of this rank's shard.
@@ -86,7 +86,7 @@ class ACCO(Checkpointed):
                  wire_dtype: Optional[DTypeLike] = None, scripted_counts: Optional[Sequence[int]] = None,
                  schedule: Optional[Callable[[int], float]] = None, timeout: Optional[float] = None,
                  admit_store: Optional[Store] = None, admit_name: Optional[str] = None, join: Optional[float] = None,
-                 **options: Any) -> None:
+                 identity: Optional[Mapping[str, Any]] = None, **options: Any) -> None:
         """Collective over `comm`. All arguments are equal on all ranks, except params, step and timeout.
 
         params       flat, f32 or bf16 (f64 with `step`). All ranks start with rank 0's values. install writes it. Kept
@@ -100,6 +100,7 @@ class ACCO(Checkpointed):
         join         this rank joins others that train with admit="exchange". The call waits for at most this number of
                      seconds until they take it in (entrain_acco_join). `comm` then has this rank alone, and was made in
                      the others' store under a name of its own
+        identity     what makes this run what it is (the data, the seed, the batch size); ranks of another run are refused
         options      fields of AccoOptions: ACCO(comm, params, optim, method="dpu", lr=0.01)
         """
         if (optim is None and not groups) == (step is None):
@@ -119,6 +120,8 @@ class ACCO(Checkpointed):
         config.groups, config.group_count = structs, len(groups)
         name = NULL if admit_name is None else ffi.new("char[]", admit_name.encode())
         config.admit_name = name
+        who = NULL if identity is None else ffi.new("char[]", identity_text(identity))
+        config.identity = who
         callbacks: List[Callback] = []
         if step is not None:
             callbacks.append(self._step_callback(step, int(buffer.dtype)))
@@ -129,7 +132,7 @@ class ACCO(Checkpointed):
             config.schedule = callbacks[-1].pointer
         out = ffi.new("entrain_acco_t**")
 
-        def call(kept: Any = (counts, name)) -> Life:  # keeps counts and name alive during the call
+        def call(kept: Any = (counts, name, who)) -> Life:  # keeps them alive during the call
             with inside(comm, optim, admit_store, *(group.optim for group in groups)) as (handle, config.optim,
                                                                                           config.admit_store, *optims):
                 for index, own in enumerate(optims):

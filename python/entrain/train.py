@@ -5,7 +5,7 @@ N = sync group size: the ranks that hold the same part of all replicas"""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from .errors import check, invalid
 from .lifetime import Life, drop, inside, interruptible, nothing
 from .reductions import Callback, constant, view
 from .store import Store
-from .training import Checkpointed, Trained, fill
+from .training import Checkpointed, Trained, fill, identity_text
 
 
 class Mesh(Trained):
@@ -338,6 +338,8 @@ class EditConfig(EditOptions):
     #: The store in which newcomers apply (admit); None: the store of the launcher.
     admit_store: Optional[Store] = None
     admit_name: Optional[str] = None
+    #: What makes this run what it is (the data, the seed, the batch size). Replicas of another run are refused by name.
+    identity: Optional[Mapping[str, Any]] = None
 
 
 _EDIT_ARRAYS = {"fragment_of_layer": "int32_t[]", "fragment_intervals": "int64_t[]", "fragment_offsets": "int64_t[]"}
@@ -416,9 +418,11 @@ class EDiT(Checkpointed):
                   if getattr(given, name) is not None}
         if given.admit_name is not None:
             arrays["admit_name"] = ffi.new("char[]", given.admit_name.encode())
+        if given.identity is not None:
+            arrays["identity"] = ffi.new("char[]", identity_text(given.identity))
         callbacks = []
         plain = dataclasses.replace(given, outer_step=None, fragment_of_layer=None, fragment_intervals=None,
-                                    fragment_offsets=None, admit_store=None, admit_name=None)
+                                    fragment_offsets=None, admit_store=None, admit_name=None, identity=None)
         fill(struct, plain, EDIT_FAMILIES)
         for name, array in arrays.items():
             setattr(struct, name, array)

@@ -197,6 +197,14 @@ class _File:
         setattr(self.functions, name, callback.pointer)
 
 
+def identity_text(identity: Mapping[str, Any]) -> bytes:
+    """Returns the lines KEY=VALUE of entrain_edit_config_t.identity."""
+    for key, value in identity.items():
+        if "\n" in f"{key}{value}" or "=" in str(key):
+            raise invalid("identity", f"{key!r}: {value!r} has a line break, or the key has \"=\"")
+    return "\n".join(f"{key}={value}" for key, value in identity.items()).encode()
+
+
 @dataclasses.dataclass(frozen=True)
 class Reduced:
     """The result of `reduce`: the same values on all ranks, this rank's number among the ranks whose values are in them,

@@ -339,6 +339,7 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, late, 396);
   AT(entrain_edit_config_t, newcomer_warmup, 400);
   AT(entrain_edit_config_t, in_flight_bytes, 408);
+  AT(entrain_edit_config_t, identity, 416);
 }
 
 static void check_edit_option(void) {
@@ -466,6 +467,7 @@ static void check_acco_config(void) {
   AT(entrain_acco_config_t, admit, 220);
   AT(entrain_acco_config_t, admit_store, 224);
   AT(entrain_acco_config_t, admit_name, 232);
+  AT(entrain_acco_config_t, identity, 240);
 }
 
 static void check_acco_group(void) {

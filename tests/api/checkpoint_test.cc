@@ -170,7 +170,7 @@ TEST_F(Checkpoint, ReduceGoesOverAllRanksWhenOneMayBeSaved) {
     entrain_work_t* work = nullptr;
     ASSERT_OK(entrain_edit_reduce_start(edit, out, out, 1, ENTRAIN_F64, ENTRAIN_MAX, 0, &rank,
                                         &ranks, &work));
-    ASSERT_OK(entrain_work_wait(work, 0));
+    ASSERT_OK(entrain_work_wait(work, -1));
     entrain_work_free(work);
     EXPECT_EQ(out[0], 10);
     // What is wrong on one rank fails on all, and the object lives.

@@ -154,7 +154,6 @@ TEST(FromEnv, AWrongEnvironmentIsOneLineWithItsStatus) {
       {"ENTRAIN_INVALID_ARGUMENT",
        "RANK=2 is not below WORLD_SIZE=2",
        {"RANK=2", "WORLD_SIZE=2", "LOCAL_RANK=0"}},
-      {"ENTRAIN_INVALID_ARGUMENT", "ENTRAIN_STOER", {"ENTRAIN_STOER=mem:x"}},
       {"ENTRAIN_FAILED_PRECONDITION", "no launcher", {"ENTRAIN_STORE=mem:x"}},
       {"ENTRAIN_TIMED_OUT",
        "did not come: 1",

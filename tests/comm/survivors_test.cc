@@ -292,9 +292,66 @@ TEST(Survivors, AnExcludedRankGivesUpAndItsExcluderIsKnown) {
   ranks.Call(2, wish);
   ranks.Call(0);
   ranks.DeliverAll();
+  EXPECT_EQ(ranks[1].end(), End::kNone) << "it may find that its excluder has cut it";
+  ranks.now = ranks[1].next_tick().at_ns;
+  ranks[1].OnTick(ranks.now);
+  ranks.DeliverAll();
   EXPECT_EQ(ranks[1].end(), End::kExcluded);
   EXPECT_EQ(ranks[1].by(), 2);
   EXPECT_THAT(MembersOf(ranks[0]), ElementsAre(0, 2));
+}
+
+// The lower one of two ranks is stopped. The other excludes it, waits for its answer, and gives up as
+// a minority. When the stopped rank wakes up, it is the half with the lowest rank, and goes on.
+// (Before, it obeyed the exclusion, and nobody went on.)
+TEST(Survivors, AStoppedRankGoesOnIfItsExcluderHasGivenUp) {
+  Ranks ranks(2);
+  Wish wish;
+  wish.exclude = {0};
+  ranks.Call(1, wish);
+  while (ranks[1].end() == End::kNone) {
+    ranks.now = ranks[1].next_tick().at_ns;
+    ranks[1].OnTick(ranks.now);
+    ranks.Collect();
+  }
+  EXPECT_EQ(ranks[1].end(), End::kMinority);
+  ranks.DeliverAll();
+  ranks.now += kSecond;
+  ranks[0].OnTick(ranks.now);
+  EXPECT_EQ(ranks[0].end(), End::kNone);
+  ranks.Call(0);
+  ranks.DeliverAll();
+  EXPECT_THAT(MembersOf(ranks[0]), ElementsAre(0));
+}
+
+// Of three ranks, two exclude the stopped one and go on. It learns that when it wakes up.
+TEST(Survivors, AStoppedRankIsLeftOutIfItsExcludersHaveGoneOn) {
+  Ranks ranks(3);
+  Wish wish;
+  wish.exclude = {0};
+  ranks.Call(1, wish);
+  ranks.Call(2, wish);
+  std::deque<Ranks::Under> for_the_stopped;
+  for (int i = 0; i < 1000 && MembersOf(ranks[2]).empty(); ++i) {
+    ranks.Collect();
+    for (auto& message : std::exchange(ranks.under_way, {})) {
+      (message.to == 0 ? for_the_stopped : ranks.under_way).push_back(std::move(message));
+    }
+    if (!ranks.Deliver()) {
+      ranks.now = std::min(ranks[1].next_tick().at_ns, ranks[2].next_tick().at_ns);
+      ranks[1].OnTick(ranks.now);
+      ranks[2].OnTick(ranks.now);
+    }
+  }
+  EXPECT_THAT(MembersOf(ranks[1]), ElementsAre(1, 2));
+  ranks.under_way = std::move(for_the_stopped);
+  ranks.Call(0);
+  ranks.DeliverAll();
+  ranks.now += kSecond;
+  ranks[0].OnTick(ranks.now);
+  ranks.DeliverAll();
+  EXPECT_NE(ranks[0].end(), End::kNone);
+  EXPECT_THAT(MembersOf(ranks[0]), IsEmpty());
 }
 
 TEST(Survivors, WhoReachesOthersOnlyInPartIsLeftOutFirst) {

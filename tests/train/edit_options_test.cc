@@ -7,6 +7,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/train/identity.h"
+
 namespace entrain {
 namespace {
 
@@ -289,6 +291,37 @@ TEST(EditOptions, AnchorsAreRepairedOnlyWithStateThatCanBeSent) {
   callback.outer_optimizer = OuterKind::kCallback;
   callback.outer_step = [](void*, int32_t, int64_t, float*, const float*, size_t) { return 0; };
   EXPECT_THAT(std::string(CheckOptions(callback).message()), HasSubstr("callback"));
+}
+
+TEST(Identity, IsLinesOfKeysAndValues) {
+  const auto identity = ParseIdentity("seed=7\ndata=book.txt, 12 bytes\n\nlr=2e-3\n");
+  ASSERT_TRUE(identity.ok()) << identity.status();
+  ASSERT_EQ(identity->size(), 3u);
+  EXPECT_EQ((*identity)[0].name, "identity: seed");
+  EXPECT_EQ((*identity)[0].value, 7);
+  EXPECT_EQ((*identity)[1].name, "identity: data (hash of a text)");
+  EXPECT_EQ((*identity)[2].value, 2e-3);
+  const auto other = ParseIdentity("seed=7\ndata=book.txt, 13 bytes\nlr=2e-3");
+  EXPECT_NE((*identity)[1].value, (*other)[1].value);
+  EXPECT_EQ(SizeOfIdentity(*identity).value, SizeOfIdentity(*other).value);
+  EXPECT_NE(SizeOfIdentity(*identity).value,
+            SizeOfIdentity(*ParseIdentity("seed=7\ndata=x\nrate=1")).value);
+  EXPECT_TRUE(ParseIdentity("")->empty());
+}
+
+TEST(Identity, RefusesOtherTexts) {
+  const auto refused = [](const std::string& text) {
+    return std::string(ParseIdentity(text).status().message());
+  };
+  EXPECT_EQ(refused("seed"), "identity: \"seed\" is not KEY=VALUE");
+  EXPECT_EQ(refused("=7"), "identity: \"=7\" is not KEY=VALUE");
+  EXPECT_EQ(refused("a=1\nb=2\na=3"), "identity: a comes twice");
+  EXPECT_EQ(refused(std::string(5000, 'x')), "identity: has 5000 bytes, and may have 4096");
+  std::string lines;
+  for (int i = 0; i < 65; ++i) {
+    lines += std::to_string(i) + "=1\n";
+  }
+  EXPECT_EQ(refused(lines), "identity: has 65 lines, and may have 64");
 }
 
 }  // namespace

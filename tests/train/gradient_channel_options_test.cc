@@ -158,7 +158,7 @@ TEST(ChannelOptions, WhatRanksMustGiveAlikeIsInTheirRows) {
               testing::ElementsAre("count", "memory", "params_dtype", "wire_dtype", "method",
                                    "warmup_rounds", "clip_norm", "lr", "min_lr", "schedule_warmup",
                                    "schedule_total", "schedule_unit", "limit_unit", "limit",
-                                   "on_loss", "admit", "group_count"));
+                                   "on_loss", "admit", "group_count", "identity: which keys"));
 }
 
 TEST(ChannelOptions, TheRateRisesLinearlyAndFallsAsACosine) {

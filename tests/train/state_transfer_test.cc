@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -168,6 +169,23 @@ TEST(TransferState, RefusesWhatIsNotWhatWasSent) {
       EXPECT_EQ(status, absl::OkStatus());
     }
   });
+}
+
+// A slow network: the first part of the item shows how slow it is. The time that an item would have
+// at 4 MiB/s, 0.2 s and 1.4 s here, is not enough.
+TEST(TransferState, TakesTheTimeOfASlowNetwork) {
+  setenv("ENTRAIN_FAULT", "rate=0.45MB/s", 1);
+  RanksOptions options;
+  options.transports = "tcp";
+  RunRanks(2, options, [](const std::shared_ptr<Communicator>& comm) {
+    std::vector<float> big(400'000, comm->rank() == 0 ? 2.0f : 0.0f);
+    const std::vector<TransferItem> items = {Model::Item("big", big)};
+    EXPECT_EQ(TransferState(*comm, {.donors = {0}, .newcomers = {1}, .replicas = {0, 1}}, items,
+                            kSecond / 5),
+              absl::OkStatus());
+    EXPECT_EQ(big.back(), 2.0f);
+  });
+  unsetenv("ENTRAIN_FAULT");
 }
 
 // All ranks get the first error of any rank, and newcomers begin at the members' step. A MISMATCH

@@ -485,6 +485,31 @@ TEST_F(TrainTest, TwoReplicasAreReplacedOneAfterTheOther) {
   }
 }
 
+// A process of another job (another seed) that comes to the store of a run by mistake is refused by
+// name, and the run is unharmed.
+TEST_F(TrainTest, AReplicaOfAnotherRunIsRefused) {
+  std::ofstream(Path("rank")) << "if [ $RANK$ENTRAIN_RESTARTS = 10 ]; then\n"
+                              << "  (until grep -qs '\"step\":20,' " << Path("run.log")
+                              << "; do sleep 0.02; done; kill -9 $$) &\n"
+                              << "fi\n"
+                              << "[ $RANK$ENTRAIN_RESTARTS = 11 ] && set -- \"$@\" --seed 9\n"
+                              << "exec " ENTRAIN_TRAIN " \"$@\"\n";
+  for (const std::string method : {"edit --local-sgd-sync-interval 4", "acco"}) {
+    SCOPED_TRACE(method);
+    const Outcome outcome =
+        Shell("timeout 100 " ENTRAIN_RUN " -n 2 --elastic -- sh " + Path("rank") + " --data " +
+              Path("text") + " --method " + method +
+              " --hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --val-batches "
+              "4 --on-loss finish --admit exchange --steps 200 --step-ms 10 --log " +
+              Path("run.log") + " --summary " + Path("run.json"));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("identity: seed: "));
+    EXPECT_EQ(Count(outcome.output, " joins"), 1) << outcome.output;
+    EXPECT_EQ(Summary("run")["steps"], 200);
+    std::filesystem::remove(Path("run.log"));
+  }
+}
+
 TEST_F(TrainTest, WhatIsWrongIsSaidOnceByOneRank) {
   const auto once = [&](const std::string& flags, const std::string& line) {
     const Outcome outcome = Shell(Launch(4) + flags);

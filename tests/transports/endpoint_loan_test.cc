@@ -286,11 +286,17 @@ TEST_P(EndpointLoan, ClosingWhileSomethingIsLent) {
     (by_sender ? to_b : to_a)->Close(absl::AbortedError("gone"));
     const auto& other = (by_sender ? b : a)->events;
     ASSERT_TRUE(PollUntil([&] { return !other.lost.empty() && sent.times == 1; }));
+    a->transport->Poll();
+    b->transport->Poll();
+    // Both ends have given up their connection, but not while something is lent.
+    const bool connected_by_memory = std::string(GetParam()).find("shm") != std::string::npos;
+    int ends = connected_by_memory ? 2 : 0;
     if (loan.lent != nullptr) {
-      EXPECT_EQ(SharedMappings(), before + 2) << "kept for whoever still reads it";
+      ends = connected_by_memory ? 1 : 0;
+      EXPECT_EQ(SharedMappings(), before + 2 - ends) << "kept for whoever still reads it";
       EXPECT_FALSE(to_a->Release(&loan).ok());
     }
-    EXPECT_EQ(SharedMappings(), before + 1) << "the sender's own";
+    EXPECT_EQ(SharedMappings(), before + 1 - ends) << "the sender's own";
     TearDown();
     region.reset();
     a.reset();

@@ -68,6 +68,9 @@ class RtsReceiver {
   // See Endpoint::Release.
   absl::Status Release(Loan* loan);
 
+  // Returns true if the caller has a loan. Release then still asks the peer's words.
+  bool lends() const { return ended_ && remotes_.size() > 0; }
+
   // Tells the sender that a message is over. `handle` is the handle given to MatchQueue::OnRts.
   void Finish(uint64_t handle);
   // Tells the sender that the loans of this context are over. Their memory stays mapped in this

@@ -39,6 +39,8 @@ class RxQueue {
   bool HasEarly(Tag tag) const { return queue_.HasEarly(tag); }
   // See Endpoint::Release.
   absl::Status Release(Loan* loan) { return rendezvous_.Release(loan); }
+  // After FailAll: returns true if a loan has not been released.
+  bool lends() const { return rendezvous_.lends(); }
   // Receives and maps the memory that the peer has offered. Returns an error if the peer broke the
   // protocol.
   absl::Status TakeOffers() { return rendezvous_.TakeOffers(); }

@@ -121,7 +121,8 @@ std::string ShmEndpoint::Explain() const {
 }
 
 // Releases everything that belongs to the peer, except the mapping of the segment, because the
-// caller may still use a record. The next Poll, at which records become invalid, releases the rest.
+// caller may still use a record. The next Poll, at which records become invalid, releases the rest
+// when the caller has released all loans.
 void ShmEndpoint::End(const absl::Status& why) {
   if (std::exchange(stage_, Stage::kEnded) == Stage::kUp) {
     CountCores();
@@ -265,8 +266,9 @@ int ShmEndpoint::Poll() {
       // ring, and variables of this process.
       return rx_.MayHaveWork() || tx_.waiting() || peer_ended_ || channel_->broken() ? Move() : 0;
     case Stage::kEnded:
-      if (channel_ && !std::exchange(dropped_, true)) {
+      if (channel_ && !dropped_ && !rx_.lends()) {
         channel_->Drop();
+        dropped_ = true;
       }
       return 0;
   }
