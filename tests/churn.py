@@ -108,7 +108,7 @@ class Run:
             for rank in range(self.options.replicas):
                 self.start(rank)
             for step, rank, stopped_s in kills:
-                if not self.reaches(step):
+                if not self.reaches(step) or (self.replace and not self.leaves_a_member(rank)):
                     break
                 if stopped_s:
                     self.processes[rank].send_signal(signal.SIGSTOP)
@@ -131,12 +131,30 @@ class Run:
             for rank, process in sorted(self.processes.items(), key=lambda each: self.waits(each[0])):
                 if self.waits(rank):
                     continue
-                if process.wait(PATIENCE_S) != 0 and rank not in dead:
+                if process.wait(PATIENCE_S) != 0 and rank not in dead and not self.was_left_out(rank):
                     raise RuntimeError(f"rank {rank} ended with {process.returncode}: {self.last_line(rank)}")
         finally:
             for process in self.processes.values():
                 process.kill()
                 process.wait()
+
+    def leaves_a_member(self, rank):
+        """Waits until a replica besides `rank` trains with the others: a run that loses all members at once is over. Returns
+        False when the run has ended."""
+        give_up = time.monotonic() + PATIENCE_S
+        while time.monotonic() < give_up:
+            self.replace_those_that_gave_up()
+            steps = {}
+            for at, replica in self.records():
+                steps[replica] = max(at, steps.get(replica, 0))
+            latest = max(steps.values(), default=0)
+            if any(other != rank and process.poll() is None and latest - steps.get(other, 0) < 12 and not self.waits(other)
+                   for other, process in self.processes.items()):
+                return True
+            if all(process.poll() is not None for process in self.processes.values()):
+                return False
+            time.sleep(0.05)
+        raise RuntimeError("no replica has taken the place of a lost one")
 
     def start_again(self, rank):
         self.restarts[rank] = self.restarts.get(rank, 0) + 1
@@ -156,6 +174,11 @@ class Run:
     def waits(self, rank):
         """Returns True for a rank that was restarted so late that the others have ended without it."""
         return rank in self.restarts and " joins\n" not in self.said(rank)
+
+    def was_left_out(self, rank):
+        """Returns True for a rank that was stopped, and has learned that the others went on and have ended without it."""
+        ended = any(each.poll() == 0 for each in self.processes.values())
+        return self.options.stops > 0 and ended and " is left out of " in self.last_line(rank)
 
     def last_line(self, rank):
         lines = self.said(rank).splitlines()

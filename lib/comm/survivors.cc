@@ -222,6 +222,8 @@ void Survivors::Obey(int64_t now_ns) {
                                [this](int rank) { return !knows_.cut().Has(rank); });
   if (by != excluders.end()) {
     GiveUp(End::kExcluded, *by);
+  } else {
+    Changed();
   }
 }
 
@@ -239,7 +241,7 @@ void Survivors::GiveUp(End end, int by) {
 // If this rank is a leader and all ranks that it reaches follow it, proposes a decision. Otherwise
 // does nothing.
 void Survivors::Step() {
-  if (!pending() || knows_.leader() != rank_ || !knows_.AllFollow()) {
+  if (!pending() || !excluders_.empty() || knows_.leader() != rank_ || !knows_.AllFollow()) {
     return;
   }
   if (std::optional<Decision> decision = Choose()) {
@@ -308,7 +310,7 @@ void Survivors::OnProposal(int from, Reader* in) {
     changed = knows_.AddGone(r) || changed;
   }
   const SurvivorBallot ballot{from, proposal.attempt};
-  if (from == knows_.leader() && knows_.own().accepted.ballot < ballot) {
+  if (from == knows_.leader() && excluders_.empty() && knows_.own().accepted.ballot < ballot) {
     Send(from, SurvivorAcceptance{proposal.attempt}.ToText(number_));
     knows_.own().accepted = {ballot, std::move(proposal.decision)};
   }

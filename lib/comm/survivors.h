@@ -52,10 +52,11 @@
 //
 // A rank gives up for ever in one of these cases: a decision leaves it out, another rank excludes
 // it, another rank counts it as gone, or the ranks that it reaches are not a quorum. A rank that is
-// excluded obeys after a moment, unless its excluder has cut it meanwhile. So a process that was
-// stopped, and finds an old exclusion when it wakes up, reads on: if its excluder has cut it, and
-// perhaps given up as a minority, it is no longer excluded but cut off, and may be the quorum. A rank also
-// gives up if there is a larger quorum without it, and all ranks of that quorum reach each other.
+// excluded proposes and accepts nothing, and obeys after a moment, unless its excluder has cut it.
+// So a process that was stopped, and finds an old exclusion when it wakes up, reads on: if its
+// excluder has cut it, and perhaps given up as a minority, it is no longer excluded but cut off,
+// and may be the quorum. A rank also gives up if there is a larger quorum without it, and all ranks
+// of that quorum reach each other.
 //
 // Why two live ranks never decide differently (kMajority). Let L be a leader that has decided v.
 // Let Q be the set of ranks that accepted v from L. Let M be a leader with a higher rank that

@@ -324,6 +324,27 @@ TEST(Survivors, AStoppedRankGoesOnIfItsExcluderHasGivenUp) {
   EXPECT_THAT(MembersOf(ranks[0]), ElementsAre(0));
 }
 
+// The lower one of two ranks is late, wakes up as the other excludes it, and makes the call too. It
+// does not propose that both go on.
+TEST(Survivors, AnExcludedLeaderDoesNotPropose) {
+  Ranks ranks(2);
+  Wish wish;
+  wish.exclude = {0};
+  ranks.Call(0);
+  ranks.Call(1, wish);
+  ranks.DeliverAll();
+  EXPECT_THAT(MembersOf(ranks[1]), IsEmpty());
+  ranks.now = ranks[0].next_tick().at_ns;
+  while (ranks[0].end() == End::kNone) {
+    ranks.now = ranks[0].next_tick().at_ns;
+    ranks[0].OnTick(ranks.now);
+    ranks[1].OnTick(ranks.now);
+    ranks.DeliverAll();
+  }
+  EXPECT_EQ(ranks[0].end(), End::kExcluded);
+  EXPECT_THAT(MembersOf(ranks[1]), ElementsAre(1));
+}
+
 // Of three ranks, two exclude the stopped one and go on. It learns that when it wakes up.
 TEST(Survivors, AStoppedRankIsLeftOutIfItsExcludersHaveGoneOn) {
   Ranks ranks(3);
