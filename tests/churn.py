@@ -112,7 +112,7 @@ class Run:
                     break
                 if stopped_s:
                     self.processes[rank].send_signal(signal.SIGSTOP)
-                    time.sleep(stopped_s)
+                    time.sleep(stopped_s)  # the fault lasts so long
                     self.processes[rank].send_signal(signal.SIGCONT)
                     self.killed.append((step, rank))
                     continue
@@ -198,15 +198,16 @@ class Run:
 
 
 def draw_kills(seed, options):
-    """Draws steps, ranks, and for how many seconds the rank is stopped (0: it is killed), in the middle 80 % of the run.
+    """Draws steps, ranks, and for how many seconds the rank is stopped (0: it is killed), within options.between.
     Without replacement no rank is killed twice."""
     chosen = random.Random(seed)
-    steps = sorted(chosen.randrange(options.steps // 10, options.steps * 9 // 10) for _ in range(options.kills))
+    first, last = (int(options.steps * float(percent) / 100) for percent in options.between.split(","))
+    steps = sorted(chosen.randrange(first, last) for _ in range(options.kills))
     others = range(0 if options.any else 1, options.replicas)
     ranks = [chosen.choice(others) for _ in steps] if options.replace else chosen.sample(others, options.kills)
     kills = list(zip(steps, ranks, [0] * len(steps)))
     for _ in range(options.stops):
-        step = chosen.randrange(options.steps // 10, options.steps * 9 // 10)
+        step = chosen.randrange(first, last)
         kills.append((step, chosen.choice(others), chosen.uniform(options.stop_s / 2, options.stop_s * 1.5)))
     return sorted(kills)
 
@@ -238,6 +239,7 @@ def main():
     parser.add_argument("--methods", default="edit", help="with commas between them: " + ", ".join(METHODS))
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--kills", type=int, default=2)
+    parser.add_argument("--between", default="10,90", help="percent of the steps, between which replicas are killed and stopped")
     parser.add_argument("--stops", type=int, default=0, help="how often a replica is stopped")
     parser.add_argument("--stop-s", type=float, default=5, help="for about so many seconds, half more or less")
     parser.add_argument("--deadline", default="60s", help="ENTRAIN_TIMEOUT")

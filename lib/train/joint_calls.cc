@@ -14,10 +14,13 @@
 namespace entrain {
 namespace {
 
-// What a rank says in Settle. Ranks send this struct as it is in memory.
+// What a rank says in Settle: its round, the number of calls since then that are over, and the size
+// of the last outcome. kNone: it has begun no call since its round. Ranks send this struct as it is
+// in memory.
 struct Place {
   int64_t round = 0, made = 0, bytes = 0;
 };
+constexpr int64_t kNone = -1;
 constexpr int64_t kNumbers = sizeof(Place) / sizeof(int64_t);
 
 std::string Encode(const absl::Status& status, absl::string_view result) {
@@ -72,31 +75,40 @@ absl::Status JointCalls::Settle(Communicator& all, int64_t round, int64_t timeou
   const CallOptions options = TimedCall(timeout_ns, -1, true);
   WorkerThread::Doing("after a loss: which joint calls are over", options.timeout_ns);
   const Place mine = {.round = round,
-                      .made = round == round_ ? made_ : 0,
+                      .made = round == round_ ? made_ : kNone,
                       .bytes = static_cast<int64_t>(outcome_.size())};
   std::vector<Place> places(static_cast<size_t>(all.size()));
   ENTRAIN_RETURN_IF_ERROR(all.AllGather(&mine, places.data(), kNumbers, DType::kI64, options));
-  const auto most = std::max_element(
-      places.begin(), places.end(), [](const Place& a, const Place& b) { return a.made < b.made; });
-  const bool in_one_round = std::all_of(
-      places.begin(), places.end(), [&](const Place& place) { return place.round == mine.round; });
-  const bool alike = std::all_of(places.begin(), places.end(),
-                                 [&](const Place& place) { return place.made == most->made; });
-  if (!in_one_round || alike) {
+  // Ranks that make calls after the same round differ by one call at most. A newcomer that was
+  // admitted behind these calls has made none, and may be in another round.
+  const auto in_round_of = [](const Place& one) {
+    return [&one](const Place& place) { return place.round == one.round; };
+  };
+  const auto lacks = [&](const Place& place) {
+    return place.made != kNone &&
+           std::any_of(places.begin(), places.end(), [&](const Place& other) {
+             return in_round_of(place)(other) && other.made > place.made;
+           });
+  };
+  const auto first = std::find_if(places.begin(), places.end(), lacks);
+  if (first == places.end()) {
     return absl::OkStatus();
   }
+  const auto most = std::find_if(places.begin(), places.end(), [&](const Place& place) {
+    return in_round_of(*first)(place) && place.made != kNone && !lacks(place);
+  });
   const auto from = static_cast<int>(most - places.begin());
   for (size_t rank = 0; rank < places.size(); ++rank) {
-    if (places[rank].made + 1 < most->made) {
-      return absl::DataLossError(absl::StrCat("after a loss rank ", rank, " has made ",
-                                              places[rank].made, " calls since round ", round,
-                                              ", and rank ", from, " has made ", most->made));
+    if (lacks(places[rank]) && places[rank].made + 1 < most->made) {
+      return absl::DataLossError(absl::StrCat(
+          "after a loss rank ", rank, " has made ", places[rank].made, " calls since round ",
+          first->round, ", and rank ", from, " has made ", most->made));
     }
   }
   std::string outcome = outcome_;
   outcome.resize(static_cast<size_t>(most->bytes));
   ENTRAIN_RETURN_IF_ERROR(all.Broadcast(outcome.data(), most->bytes, DType::kU8, from, options));
-  if (mine.made < most->made) {
+  if (lacks(mine)) {
     outcome_ = std::move(outcome);
     made_ = most->made;
     round_ = round;

@@ -8,8 +8,7 @@
 //
 // A call ends with an agreement of all ranks. So a rank whose call is over knows that all others
 // have come to this call, and the ranks differ by at most one call. Calls are counted from the last
-// round, so that a newcomer counts like the others. The ranks cannot differ by calls and by rounds
-// at the same time, because a round needs all ranks.
+// round. A newcomer that was admitted behind these calls has begun none of them.
 //
 // Thread safety: one thread makes the calls. Recover must be called by the thread that runs the
 // recovery; it may be another thread.
