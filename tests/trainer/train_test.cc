@@ -459,11 +459,13 @@ TEST_F(TrainTest, AReplicaOfTwoRanksIsReplacedAsAWhole) {
 // Each of two replicas is killed, the second one when the first has been replaced. The run saves and
 // evaluates meanwhile, and the launcher knows that the replacement is a member.
 TEST_F(TrainTest, TwoReplicasAreReplacedOneAfterTheOther) {
-  std::ofstream(Path("rank")) << "step=; [ $RANK$ENTRAIN_RESTARTS = 10 ] && step=20\n"
-                              << "[ $RANK$ENTRAIN_RESTARTS = 00 ] && step=120\n"
-                              << "if [ -n \"$step\" ]; then\n"
-                              << "  (until grep -qs \"\\\"step\\\":$step,\\\"replica\\\":1\" "
-                              << Path("run.log") << "; do sleep 0.02; done; kill -9 $$) &\n"
+  // Rank 1 kills itself after step 20, and rank 0 when the replacement trains.
+  std::ofstream(Path("rank")) << "row=; [ $RANK$ENTRAIN_RESTARTS = 10 ] && row='\"step\":20,'\n"
+                              << "[ $RANK$ENTRAIN_RESTARTS = 00 ] &&"
+                              << " row='\"step\":[1-9][0-9][0-9],\"replica\":1,'\n"
+                              << "if [ -n \"$row\" ]; then\n"
+                              << "  (until grep -qs \"$row\" " << Path("run.log")
+                              << "; do sleep 0.02; done; kill -9 $$) &\n"
                               << "fi\n"
                               << "exec " ENTRAIN_TRAIN " \"$@\"\n";
   for (const std::string method : {"edit --local-sgd-sync-interval 4", "acco"}) {
@@ -473,14 +475,14 @@ TEST_F(TrainTest, TwoReplicasAreReplacedOneAfterTheOther) {
         Shell("timeout 100 " ENTRAIN_RUN " -n 2 --elastic -- sh " + Path("rank") + " --data " +
               Path("text") + " --method " + method +
               " --hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --val-batches "
-              "4 --on-loss finish --admit exchange --steps 200 --step-ms 10 --eval-interval 20 "
+              "4 --on-loss finish --admit exchange --steps 400 --step-ms 10 --eval-interval 20 "
               "--save-every 10 --save-dir " +
               Path("saves") + " --log " + Path("run.log") + " --summary " + Path("run.json"));
     ASSERT_EQ(outcome.code, 0) << outcome.output;
     EXPECT_EQ(Count(outcome.output, "restarting it, 1 of 3"), 2) << outcome.output;
     EXPECT_EQ(Count(outcome.output, " joins"), 2) << outcome.output;
-    EXPECT_EQ(Summary("run")["steps"], 200);
-    EXPECT_TRUE(std::filesystem::exists(Path("saves/step-00000200.ckpt")));
+    EXPECT_EQ(Summary("run")["steps"], 400);
+    EXPECT_TRUE(std::filesystem::exists(Path("saves/step-00000400.ckpt")));
     std::filesystem::remove_all(Path("saves"));
   }
 }
@@ -500,12 +502,12 @@ TEST_F(TrainTest, AReplicaOfAnotherRunIsRefused) {
         Shell("timeout 100 " ENTRAIN_RUN " -n 2 --elastic -- sh " + Path("rank") + " --data " +
               Path("text") + " --method " + method +
               " --hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --val-batches "
-              "4 --on-loss finish --admit exchange --steps 200 --step-ms 10 --log " +
+              "4 --on-loss finish --admit exchange --steps 400 --step-ms 10 --log " +
               Path("run.log") + " --summary " + Path("run.json"));
     ASSERT_EQ(outcome.code, 0) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("identity: seed: "));
     EXPECT_EQ(Count(outcome.output, " joins"), 1) << outcome.output;
-    EXPECT_EQ(Summary("run")["steps"], 200);
+    EXPECT_EQ(Summary("run")["steps"], 400);
     std::filesystem::remove(Path("run.log"));
   }
 }
