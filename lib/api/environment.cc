@@ -81,6 +81,16 @@ absl::StatusOr<std::shared_ptr<Store>> StoreOf(const Launch& launch, const Secur
 absl::StatusOr<Place> Alone() {
   static std::atomic<int> count{0};
   ENTRAIN_LOG(kInfo, "no launcher's variables are set: a world of one");
+  // A launcher that is not known, or the half of a known one's variables, is rather a mistake.
+  for (const char* const name : {"PMIX_RANK", "FLUX_TASK_RANK", "PALS_RANKID", "MASTER_ADDR"}) {
+    if (const std::optional<std::string> value = GetEnv(name)) {
+      ENTRAIN_LOG(kWarning, name, "=", *value,
+                  " is set, but no variables that say the rank and the ",
+                  "number of ranks: this process is a world of one. Set RANK, WORLD_SIZE and ",
+                  "ENTRAIN_STORE for each process if there are others");
+      break;
+    }
+  }
   Place place;
   ENTRAIN_ASSIGN_OR_RETURN(place.store,
                            OpenStore(absl::StrCat("mem:alone-", count.fetch_add(1)), "", {}));

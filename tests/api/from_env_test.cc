@@ -170,6 +170,16 @@ TEST(FromEnv, AWrongEnvironmentIsOneLineWithItsStatus) {
   }
 }
 
+// The variables of a launcher that is not known, or half of those of a known one: the process runs
+// alone, and says that it does.
+TEST(FromEnv, AWorldOfOneBesideAnUnknownLauncherIsAWarning) {
+  for (const std::string variable : {"PMIX_RANK=1", "FLUX_TASK_RANK=0", "MASTER_ADDR=10.0.0.1"}) {
+    const Ended ended = Program({variable}).Wait();
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr(variable + " is set, but no variables that say the rank"));
+  }
+}
+
 TEST(FromEnv, APortInUseIsNamedByTheRankThatServesAndByTheOthers) {
   const Occupied occupied;
   const std::string address = "127.0.0.1:" + std::to_string(occupied.port());
