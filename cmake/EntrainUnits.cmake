@@ -34,7 +34,7 @@ if(ENTRAIN_SANITIZE)
   target_link_options(entrain_flags INTERFACE -fsanitize=${ENTRAIN_SANITIZE})
   # GCC gives these warnings falsely, for code that the sanitizers add. Builds without sanitizers keep the warnings.
   target_compile_options(entrain_flags INTERFACE
-                         "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds;-Wno-maybe-uninitialized;-Wno-stringop-overflow>")
+                         "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds;-Wno-maybe-uninitialized;-Wno-stringop-overflow;-Wno-stringop-overread>")
 endif()
 if(ENTRAIN_FUZZ)
   target_compile_options(entrain_flags INTERFACE -fsanitize=fuzzer-no-link)
