@@ -29,7 +29,6 @@ Channel::Channel(const Options& options, const Task& task, Session* session,
   config.schedule_unit = by_tokens ? ENTRAIN_UNIT_TOKENS : ENTRAIN_UNIT_COMMITS;
   config.limit_unit = config.schedule_unit;
   config.limit = by_tokens ? options.tokens : steps_;
-  goes_on_after_losses_ = config.on_loss == ENTRAIN_ON_LOSS_FINISH;
   const std::string identity = IdentityOf(options, task.Entropy());
   config.identity = identity.c_str();
   entrain_acco_t* acco = nullptr;

@@ -34,8 +34,6 @@ class Channel {
   void Install();
   // Returns the state after the last Install. Rounds, commits and tokens are equal on all ranks.
   entrain_acco_info_t info() const;
-  // Returns true if the loss of a rank does not end the run.
-  bool goes_on_after_losses() const { return goes_on_after_losses_; }
   // Returns the ranks that were lost before the last Install's round.
   std::vector<int> Lost() const;
 
@@ -58,7 +56,6 @@ class Channel {
   const int64_t steps_, tokens_per_step_;
   AccoHandle acco_;
   float* gradients_ = nullptr;
-  bool goes_on_after_losses_ = false;
 };
 
 }  // namespace trainer

@@ -741,10 +741,10 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * contains only its own replica.
  *
  * If a newcomer dies or stops during its admission, the admission fails. This costs the members at most 10 s more than
- * the time for the data of one layer, at a quarter of the rate that the first data have had (at least 64 KiB/s, at most
- * 4 MiB/s). If a member is lost during the admission, the newcomers apply again without a
- * call of their caller. The members admit no newcomer at an exchange of entrain_edit_request_sync, or when a replica
- * leaves or wishes to stop. */
+ * the time for the data of one layer. This time is computed with a quarter of the rate of the first 512 KiB, but with
+ * 16 KiB/s at least and 4 MiB/s at most; for the first 512 KiB themselves with 64 KiB/s. If a member is lost during the
+ * admission, the newcomers apply again without a call of their caller. The members admit no newcomer at an exchange of
+ * entrain_edit_request_sync, or when a replica leaves or wishes to stop. */
 
 /* Rounds that are closed early, with quorum or round_deadline. A round is one exchange. A replica has arrived when
  * entrain_edit_begin_forward has begun the exchange on all ranks of the replica. When a round is closed, the replicas
@@ -824,8 +824,7 @@ ENTRAIN_API entrain_status_t entrain_edit_record(entrain_edit_t* edit, int64_t t
 
 enum { /* entrain_edit_wish */
   ENTRAIN_WISH_CHECKPOINT = 1,
-  ENTRAIN_WISH_STOP = 2,
-  ENTRAIN_WISH_EVALUATE = 32 /* of the caller, as the others: the library only passes it on */
+  ENTRAIN_WISH_STOP = 2
 };
 /* Tells all ranks at the next rendezvous that this rank has these wishes (bitwise OR of ENTRAIN_WISH_*). All ranks see
  * the wishes of all ranks at the same rendezvous, in entrain_edit_info_t.wishes. So they can act together. Local. */

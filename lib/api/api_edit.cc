@@ -88,8 +88,7 @@ absl::Status CheckLayer(const entrain_edit_t* edit, int32_t layer) {
   return absl::OkStatus();
 }
 
-constexpr int32_t kAllWishes = ENTRAIN_WISH_CHECKPOINT | ENTRAIN_WISH_STOP | ENTRAIN_WISH_EVALUATE;
-static_assert(ENTRAIN_WISH_EVALUATE == entrain::kWantEvaluate);
+constexpr int32_t kAllWishes = ENTRAIN_WISH_CHECKPOINT | ENTRAIN_WISH_STOP;
 static_assert(ENTRAIN_WISH_CHECKPOINT == entrain::kWantCheckpoint);
 static_assert(ENTRAIN_WISH_STOP == entrain::kWantStop);
 

@@ -212,10 +212,8 @@ class Survivors {
   AcceptedDecision recovered_;  // the accepted decision with the highest ballot of a lower leader
   std::optional<Attempt> attempt_;
   uint32_t attempts_ = 0;
-  // Ranks that exclude this rank, in the order of their reports; when this rank gives up
-  // because of them.
-  std::vector<int> excluders_;
-  Deadline obeys_at_ = Deadline::Never();
+  std::vector<int> excluders_;  // ranks that exclude this rank, in the order of their reports
+  Deadline obeys_at_ = Deadline::Never();  // this rank then gives up because of its excluders
 
   std::optional<Decision> last_;
   End end_ = End::kNone;

@@ -31,13 +31,6 @@ absl::Status CheckReduction(const JointReduction& reduction) {
     return absl::InvalidArgumentError(absl::StrCat(
         "count: ", reduction.count, " is not within 0 to ", kMostReducedBytes, " bytes"));
   }
-  if (reduction.count > 0 && (reduction.in == nullptr || reduction.out == nullptr)) {
-    return absl::InvalidArgumentError(reduction.in == nullptr ? "in: is null" : "out: is null");
-  }
-  if (reduction.timeout_ns < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("timeout_ns: ", reduction.timeout_ns, " is negative"));
-  }
   return CheckReduction(reduction.op, reduction.dtype);
 }
 

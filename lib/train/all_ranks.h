@@ -28,8 +28,8 @@
 
 namespace entrain {
 
-// What a reduction over all ranks of a training object takes and gives (entrain_edit_reduce). All
-// ranks pass the same counts, types and operations.
+// The arguments and results of a reduction over all ranks of a training object
+// (entrain_edit_reduce). All ranks pass the same counts, types and operations.
 struct JointReduction {
   const void* in = nullptr;  // `count` elements; may be null if count is 0
   void* out = nullptr;       // the same; may equal `in`. Unchanged after an error
@@ -44,6 +44,7 @@ struct JointReduction {
 };
 // A loss may make ranks keep the result for others, so it is small.
 constexpr int64_t kMostReducedBytes = 64 << 10;
+// Checks the count, and that the operation suits the type.
 absl::Status CheckReduction(const JointReduction& reduction);
 // Copies the result of a reduction to `out`.
 absl::Status TakeReduced(const std::string& result, const JointReduction& reduction);

@@ -14,9 +14,9 @@
 namespace entrain {
 namespace {
 
-// What a rank says in Settle: its round, the number of calls since then that are over, and the size
-// of the last outcome. kNone: it has begun no call since its round. Ranks send this struct as it is
-// in memory.
+// In Settle each rank sends its round, the number of calls since then that are over, and the size of
+// the last outcome. The number is kNone if the rank has begun no call since its round. Ranks send
+// this struct as it is in memory.
 struct Place {
   int64_t round = 0, made = 0, bytes = 0;
 };

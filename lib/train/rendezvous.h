@@ -13,12 +13,11 @@ namespace entrain {
 
 // Flags of Standing::flags.
 constexpr uint64_t kWantCheckpoint = 1, kWantStop = 2;
-constexpr uint64_t kLeaving = 4;   // this replica has finished training and waits for the others
-constexpr uint64_t kInsist = 8;    // asks for an exchange even if little was trained
-constexpr uint64_t kCounted = 16;  // the caller counts tokens, so tokens_since is valid even if 0
-constexpr uint64_t kWantEvaluate = 32;
+constexpr uint64_t kLeaving = 4;    // this replica has finished training and waits for the others
+constexpr uint64_t kInsist = 8;     // asks for an exchange even if little was trained
+constexpr uint64_t kCounted = 16;   // the caller counts tokens, so tokens_since is valid even if 0
 constexpr uint64_t kApplied = 256;  // set by rank 0: newcomers have applied
-constexpr uint64_t kWishes = kWantCheckpoint | kWantStop | kWantEvaluate;
+constexpr uint64_t kWishes = kWantCheckpoint | kWantStop;
 // Standing::flags also contains two numbers. The value of flags must be below 2^53, because the
 // ranks of a replica send it as a double.
 //

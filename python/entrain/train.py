@@ -485,10 +485,9 @@ class EDiT(Checkpointed):
         """Records this rank's tokens since the last call, and a metric with its weight (0: none). Local."""
         self._call(lib.entrain_edit_record, tokens, metric, weight)
 
-    def wish(self, *, checkpoint: bool = False, stop: bool = False, evaluate: bool = False) -> None:
+    def wish(self, *, checkpoint: bool = False, stop: bool = False) -> None:
         """Shows wishes at the next rendezvous, where all ranks see them in info().wishes. Local."""
-        bits = ((lib.ENTRAIN_WISH_CHECKPOINT if checkpoint else 0) | (lib.ENTRAIN_WISH_STOP if stop else 0)
-                | (lib.ENTRAIN_WISH_EVALUATE if evaluate else 0))
+        bits = (lib.ENTRAIN_WISH_CHECKPOINT if checkpoint else 0) | (lib.ENTRAIN_WISH_STOP if stop else 0)
         self._call(lib.entrain_edit_wish, bits)
 
     def leave(self) -> None:
