@@ -387,6 +387,14 @@ TEST(Loss, AtRandomTimes) {
   EXPECT_GT(shortened, 0) << "no replica died in the middle of layers";
 }
 
+// Returns the replicas that are left without that of rank `victim`.
+std::vector<int> Without(const Job& job, int victim) {
+  std::vector<int> left(static_cast<size_t>(job.grid.replicas));
+  std::iota(left.begin(), left.end(), 0);
+  left.erase(left.begin() + victim / job.grid.shards);
+  return left;
+}
+
 // A replica that dies before or in a save: those that are left save, and go on. Each checkpoint is
 // whole. (Before, the survivors of 25 of 25 such kills ended with the save's error.)
 TEST(Loss, BeforeAndDuringSaves) {
@@ -410,14 +418,11 @@ TEST(Loss, BeforeAndDuringSaves) {
       }
     };
     const std::vector<int> ends = RunJob(job, shared);
-    std::vector<int> left(static_cast<size_t>(job.grid.replicas));
-    std::iota(left.begin(), left.end(), 0);
     if (!WIFSIGNALED(ends[static_cast<size_t>(victim)])) {
       continue;  // on a busy machine the run was over before the kill
     }
     ++killed;
-    left.erase(left.begin() + victim / job.grid.shards);
-    ExpectAlike(job, shared, left);
+    ExpectAlike(job, shared, Without(job, victim));
     for (int round = 0; round < job.rounds; ++round) {
       const auto whole = CheckpointReader::Open(directory.File(absl::StrCat(round, ".ckpt")));
       EXPECT_TRUE(whole.ok()) << whole.status();
@@ -451,10 +456,7 @@ TEST(Loss, DuringReductions) {
       continue;  // on a busy machine the run was over before the kill
     }
     ++killed;
-    std::vector<int> left(static_cast<size_t>(job.grid.replicas));
-    std::iota(left.begin(), left.end(), 0);
-    left.erase(left.begin() + victim / job.grid.shards);
-    ExpectAlike(job, shared, left);
+    ExpectAlike(job, shared, Without(job, victim));
   }
   EXPECT_GE(killed, kKills / 2);
 }
