@@ -110,9 +110,10 @@ ENTRAIN_API entrain_status_t entrain_store_create(const entrain_store_functions_
  * Returns "" if the handle is not a store. */
 ENTRAIN_API const char* entrain_store_url(const entrain_store_t* store);
 
-/* Sets the time limit, timeout_ns > 0, of later calls of entrain_store_set, _add and _delete; the initial limit is 30
- * s. These calls return TIMED_OUT when the time has passed, although the store may have executed the request. The limit
- * does not bound the functions of entrain_store_create, because the library cannot interrupt them. Local. */
+/* Sets the time limit, timeout_ns > 0, of later calls of entrain_store_set, _add and _delete, and of entrain_store_get
+ * with timeout_ns 0; the initial limit is 30 s. These calls return TIMED_OUT when the time has passed, although the
+ * store may have executed the request. The limit does not bound the functions of entrain_store_create, because the
+ * library cannot interrupt them. Local. */
 ENTRAIN_API entrain_status_t entrain_store_set_timeout(entrain_store_t* store, int64_t timeout_ns);
 
 /* Sets a key (at most 512 bytes) to a value (at most 1 MiB). A server keeps at most 64 MiB for each handle and 256 MiB
@@ -121,7 +122,8 @@ ENTRAIN_API entrain_status_t entrain_store_set(entrain_store_t* store, const cha
                                                size_t bytes);
 
 /* Waits at most `timeout_ns` for the key and copies at most *bytes bytes of its value to `value`. *bytes becomes the
- * full length of the value. Returns TIMED_OUT if the key does not appear in time; the text names the key. */
+ * full length of the value. Returns TIMED_OUT if the key does not appear in time; the text names the key. With
+ * timeout_ns 0 the call does not wait for the key: it asks once, within the limit of entrain_store_set_timeout. */
 ENTRAIN_API entrain_status_t entrain_store_get(entrain_store_t* store, const char* key, int64_t timeout_ns,
                                                void* value, size_t* bytes);
 

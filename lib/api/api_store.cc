@@ -148,8 +148,13 @@ entrain_status_t entrain_store_get(entrain_store_t* store, const char* key, int6
     if (*bytes > 0) {
       ENTRAIN_RETURN_IF_ERROR(NotNull(value, "value"));
     }
-    ENTRAIN_ASSIGN_OR_RETURN(const std::string got,
-                             Kept(store)->Get(key, {.deadline = Deadline::After(timeout_ns)}));
+    const auto found = timeout_ns > 0
+                           ? Kept(store)->Get(key, {.deadline = Deadline::After(timeout_ns)})
+                           : Kept(store)->TryGet(key, RequestStop(store));
+    if (absl::IsNotFound(found.status())) {
+      return absl::DeadlineExceededError(absl::StrCat("key ", key, " does not exist now"));
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const std::string got, found);
     std::copy_n(got.data(), std::min(*bytes, got.size()), static_cast<char*>(value));
     *bytes = got.size();
     return absl::OkStatus();

@@ -596,6 +596,10 @@ TEST(Comm, StoresShareKeysAndCounters) {
   ASSERT_OK(entrain_store_get(other, "name", 1'000'000'000, text, &bytes));
   EXPECT_EQ(bytes, 5u);
   EXPECT_STREQ(text, "val");
+  bytes = sizeof(text) - 1;
+  ASSERT_OK(entrain_store_get(other, "name", 0, text, &bytes)) << "does not wait, but asks";
+  EXPECT_STREQ(text, "value");
+  EXPECT_FAILS(entrain_store_get(other, "never", 0, text, &bytes), ENTRAIN_TIMED_OUT, "never");
   int64_t sum = 0;
   ASSERT_OK(entrain_store_add(store, "count", 2, &sum));
   ASSERT_OK(entrain_store_add(other, "count", 40, &sum));
