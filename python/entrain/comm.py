@@ -4,6 +4,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
+import uuid
 import weakref
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
@@ -137,6 +139,27 @@ class Comm(Collectives):
             return _owned(out[0])
 
         return cls(interruptible(call, drop))
+
+    @classmethod
+    def alone(cls, store: Optional[Store] = None, *, timeout: Optional[float] = None,
+              runtime: Optional[Runtime] = None) -> "Comm":
+        """Makes a communicator of this process alone, for a process that joins others as a replica (EDiT and ACCO with
+        `join`). It uses the network interface through which `store` is reached.
+
+        store        the store in which the others take in newcomers; None: ENTRAIN_STORE, or that of rank 0 at
+                     MASTER_ADDR"""
+        name = f"newcomer {uuid.uuid4().hex}"
+        if store is not None:
+            return cls.create(store, 0, 1, name=name, timeout=timeout, runtime=runtime)
+        url = os.environ.get("ENTRAIN_STORE")
+        if url is None:
+            address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+            if address is None or port is None:
+                raise invalid("Comm.alone", "store is None, and neither ENTRAIN_STORE nor MASTER_ADDR and MASTER_PORT are "
+                                            "set; give the store of the others")
+            url = f"tcp://[{address}]:{int(port) + 1}" if ":" in address else f"tcp://{address}:{int(port) + 1}"
+        with Store.open(url) as opened:
+            return cls.create(opened, 0, 1, name=name, timeout=timeout, runtime=runtime)
 
     @classmethod
     def join(cls, store: Optional[Store] = None, *, name: Optional[str] = None, wait: Optional[float] = None,

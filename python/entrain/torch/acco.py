@@ -56,7 +56,8 @@ class ACCO:
     optimizer  "adamw", "sgd" or "agd", an entrain.Optim, or a torch.optim.AdamW or SGD. A torch optimizer gives its
                options and parameter groups (weight decay, betas and relative learning rates may differ by group) and is
                not used afterwards; its first group's lr is then the default of `lr`
-    comm       all ranks; None: Comm.from_env(), which close() then closes
+    comm       all ranks; None: Comm.from_env(), which close() then closes. With join: None, or a communicator of this
+               process alone
     options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ... With join the
                model must have no frozen parameters and no buffers, because the other ranks do not send them
 
@@ -83,7 +84,8 @@ class ACCO:
         self.model = model
         self._own_comm = comm is None
         self._mesh: Optional[DeviceMesh] = None
-        self.comm = Comm.from_env() if comm is None else comm
+        joins = options.get("join") is not None
+        self.comm = comm if comm is not None else Comm.alone(options.get("admit_store")) if joins else Comm.from_env()
         self._flat = torch.empty(sum(param.numel() for param in params), dtype=params[0].dtype)
         places: List[Tuple[nn.Parameter, int]] = []
         ends: List[int] = [0]

@@ -68,6 +68,11 @@ class EDiT:
                   given to fully_shard, or the children of the largest ModuleList or Sequential. The rest is a layer of its own
     gather_ahead  the number of layers that the model's sharding gathers ahead of use: the number of modules that
                   set_modules_to_forward_prefetch names. 0: none
+    join          seconds. This replica joins replicas that train with admit="exchange", for example when it is started
+                  again after a loss. The constructor waits until they take it in, at most so long, and the parameters
+                  become theirs; `info.steps` says at which step they are. The optimizer starts anew. Frozen parameters
+                  and buffers stay as they are: give the model the ones that the others have. `comm` and `mesh` then have
+                  the processes of this replica alone; with comm None this process is a replica
 
     Thread safety: one thread at a time. The forward pass raises failures of other ranks as entrain.Error. Code that
     rewrites parameters must write into them (`param.copy_`, load_state_dict without assign); .to() and .data after
@@ -76,7 +81,8 @@ class EDiT:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
-                 layers: Optional[Sequence[nn.Module]] = None, gather_ahead: int = 0, **options: Any) -> None:
+                 layers: Optional[Sequence[nn.Module]] = None, gather_ahead: int = 0, join: Optional[float] = None,
+                 **options: Any) -> None:
         settings = config_of(config, options)
         if mesh is not None and comm is None:
             raise invalid("EDiT", "a mesh without comm, the communicator that it was made of")
@@ -89,7 +95,7 @@ class EDiT:
         sharding = sharding_of(model, self._layers)
         self._fsdp = [module for module in model.modules() if is_fsdp(module)]
         self._own_comm = comm is None
-        self.comm = Comm.from_env() if comm is None else comm
+        self.comm = comm if comm is not None else Comm.from_env() if join is None else Comm.alone(settings.admit_store)
         self._own_mesh = mesh is None
         self._mesh = Mesh(self.comm, shard=sharding.size) if mesh is None else mesh
         self._check_mesh(sharding.size)
@@ -97,8 +103,6 @@ class EDiT:
             # A stage waits for the layers of other stages before its own, so all layers are prefetched.
             settings = dataclasses.replace(settings, prefetch=max(settings.prefetch, len(self._layers)))
         self._sync = self._mesh.comm("sync")
-        #: The number of replicas, and this process's replica.
-        self.replicas, self.replica = self._sync.size, self._sync.rank
         self._check_sharding(sharding.ranks)
         for layer in self._layers:
             layer.bind(dtype, sharding.size)
@@ -111,7 +115,9 @@ class EDiT:
                             replicated=[layer.replicated for layer in self._layers])
         self._shard.bind_layers([layer.flat if layer.flat.numel() else None for layer in self._layers])
         self._start_alike()
-        self._edit = Engine(self._mesh, self._shard, settings)
+        self._edit = Engine(self._mesh, self._shard, settings, join=join)
+        #: This process's replica.
+        self.replica = self._edit.info().replica
         self._accumulation = settings.gradient_accumulation_steps
         self._async, self._overlaps = settings.use_async, bool(settings.overlap_steps)
         self._has_anchors = settings.outer_optimizer != "none" or settings.reducer != "none"
@@ -357,6 +363,11 @@ class EDiT:
         return self._edit.info()
 
     @property
+    def replicas(self) -> int:
+        """The number of replicas: those of the last rendezvous that are not lost. Local."""
+        return self._edit.info().replicas
+
+    @property
     def layer_names(self) -> List[str]:
         """The layers' names, in the order of the forward pass. "the model" has the parameters that are in no other
         layer."""
@@ -449,7 +460,13 @@ class EDiT:
             return False
         self._wait(self._pending.index(True) if self._exchanging else len(self._layers))
         wished = bool(self._edit.info().wishes & lib.ENTRAIN_WISH_CHECKPOINT)
-        return wished and not any(self._edit.replica(replica).leaving for replica in range(self.replicas))
+        return wished and not any(self._leaves(replica) for replica in range(self._edit.info().most_replicas))
+
+    def _leaves(self, replica: int) -> bool:
+        try:
+            return bool(self._edit.replica(replica).leaving)
+        except FailedPrecondition:
+            return False  # it is lost, or not there yet
 
     def _come_to_save(self, what: str) -> None:
         """Begins the step with the exchange that is due, and waits for it."""
@@ -604,12 +621,13 @@ class AEDiT(EDiT):
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
-                 layers: Optional[Sequence[nn.Module]] = None, gather_ahead: int = 0, **options: Any) -> None:
+                 layers: Optional[Sequence[nn.Module]] = None, gather_ahead: int = 0, join: Optional[float] = None,
+                 **options: Any) -> None:
         if not options.get("use_async", True):
             raise invalid("AEDiT", "use_async is false; take EDiT")
         options["use_async"] = True
         super().__init__(model, optimizer, config, comm=comm, mesh=mesh, replicated=replicated, layers=layers,
-                         gather_ahead=gather_ahead, **options)
+                         gather_ahead=gather_ahead, join=join, **options)
 
 
 def _misplaced(text: str) -> FailedPrecondition:
