@@ -84,6 +84,7 @@ class Job {
   bool Restart(size_t rank);
   bool IsMember(size_t rank) const;
   bool MembersRun() const;
+  bool Revives() const;
   void EndNewcomers();
   void Blame(size_t guilty, const std::string& why = "");
   void End(int signal, int code);
@@ -232,6 +233,7 @@ void Job::Replace(const std::vector<size_t>& failed) {
   for (const size_t i : failed) {
     const auto decision = restarts_.OnFailure(static_cast<int>(i), {.running = Running(),
                                                                     .members = MembersRun(),
+                                                                    .revives = Revives(),
                                                                     .finished = finished_,
                                                                     .joined = IsMember(i)});
     if (decision.verdict == Restarts::Verdict::kEnd) {
@@ -270,6 +272,11 @@ bool Job::MembersRun() const {
     }
   }
   return false;
+}
+
+// Returns true if a rank has said that its program continues when all ranks were lost.
+bool Job::Revives() const {
+  return store_->TryGet("revives", {Deadline::After(kAskStoreNs)}).ok();
 }
 
 // Ends newcomers that still wait: after the ranks have finished, no rank takes them in.
@@ -387,7 +394,8 @@ With --elastic, a rank that fails is restarted while the others go on. ENTRAIN_R
 was restarted. In a restarted process entrain_comm_create_from_env joins the communicator of the others, as soon as they
 call entrain_comm_grow; they learn of the failure by their calls, and call entrain_comm_shrink. The store is in
 entrain-run, so any rank may fail. Not covered, so that the job ends as without --elastic: a failure while no other running
-rank has its communicator; the failure of a rank with a communicator after another one has exited with 0; and what
+rank has its communicator, unless the program sets the key "revives" in the store to say that its restarted ranks continue
+by themselves, as entrain-train does with --save-dir; the failure of a rank with a communicator after another one has exited with 0; and what
 --max-restarts and --min-ranks exclude. Restarted ranks that still wait when all others have finished are ended, and the job
 has succeeded.)";
 

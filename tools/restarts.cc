@@ -11,7 +11,7 @@ Restarts::Decision Restarts::OnFailure(int rank, const State& state) {
   if (state.finished) {
     return {Verdict::kEnd, "other ranks have finished, so it is not restarted"};
   }
-  if (!state.members) {
+  if (!state.members && !state.revives) {
     return {Verdict::kEnd,
             "no other rank has a communicator that it could join, so it is not restarted"};
   }

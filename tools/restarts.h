@@ -21,6 +21,7 @@ class Restarts {
   struct State {
     int running = 0;        // number of other ranks that run
     bool members = false;   // one of these has a communicator, so it can take newcomers in
+    bool revives = false;   // the program continues from a checkpoint if all ranks were lost
     bool finished = false;  // a rank has exited with 0
     bool joined = false;    // the process that failed had a communicator
   };

@@ -32,8 +32,15 @@ Channel::Channel(const Options& options, const Task& task, Session* session,
   const std::string identity = IdentityOf(options, task.Entropy());
   config.identity = identity.c_str();
   entrain_acco_t* acco = nullptr;
-  Check(session->joins() ? entrain_acco_join(session->world(), &config, 0, &acco)
-                         : entrain_acco_create(session->world(), &config, &acco));
+  const std::string admit_name = session->AdmitName("acco");
+  config.admit_name = session->revives() ? admit_name.c_str() : nullptr;
+  if (session->joins()) {
+    session->Join([&](int64_t wait_ns) {
+      return entrain_acco_join(session->world(), &config, wait_ns, &acco);
+    });
+  } else {
+    Check(entrain_acco_create(session->world(), &config, &acco));
+  }
   acco_.reset(acco);
   void* gradients = nullptr;
   Check(entrain_acco_gradients(acco, &gradients));

@@ -233,6 +233,7 @@ void ChannelRun::AfterInstall() {
   const entrain_acco_info_t info = channel_.info();
   SayLosses(info);
   if (info.commits > commits_) {
+    session_->NoteExchange();
     commits_ = info.commits;
     KeepCommit(info);
     if (SaveIsDue() || (!options_.save_dir.empty() && info.finished != 0)) {

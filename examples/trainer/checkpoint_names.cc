@@ -57,6 +57,20 @@ bool LauncherRestarts() {
          (requeued != nullptr && std::atoi(requeued) > 0);
 }
 
+// Throws Error on all ranks if all ranks of the run were lost after an exchange, and there is no
+// checkpoint. Collective.
+void CheckThatNothingIsLost(bool has_checkpoint, Session* session) {
+  if (session->revives()) {
+    session->Agree([&] {
+      if (!has_checkpoint && session->revives_steps()) {
+        throw Error(
+            "all ranks of the run were lost, and it has no checkpoint to continue from "
+            "(--save-dir, --save-every); start the job again to begin anew");
+      }
+    });
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> CheckpointsIn(const std::string& directory) {
@@ -91,10 +105,15 @@ void RemoveOldCheckpoints(const std::string& directory, int64_t keep) {
 }
 
 std::vector<std::string> FilesToResume(const Options& options, Session* session) {
-  if (!options.resume.empty() && options.resume != "latest") {
+  const bool file = !options.resume.empty() && options.resume != "latest";
+  if (file && (!session->revives_steps() || options.save_dir.empty())) {
     return {options.resume};
   }
-  if (options.save_dir.empty() || options.overwrite || session->joins()) {
+  if (session->joins() || (options.overwrite && !session->revives())) {
+    return {};
+  }
+  if (options.save_dir.empty()) {
+    CheckThatNothingIsLost(false, session);
     return {};
   }
   // 2 n + 1 for step n, 2 n + 2 for exchange n, 0 for none.
@@ -116,7 +135,11 @@ std::vector<std::string> FilesToResume(const Options& options, Session* session)
       files.push_back(options.save_dir + "/" + name + ".ckpt");
     }
   }
-  const bool latest = options.resume == "latest" || LauncherRestarts();
+  CheckThatNothingIsLost(file || !files.empty(), session);
+  if (file && files.empty()) {
+    return {options.resume};
+  }
+  const bool latest = options.resume == "latest" || LauncherRestarts() || session->revives();
   session->Agree([&] {
     if (!files.empty() && !latest) {
       throw Error("--save-dir " + options.save_dir + " has " +

@@ -31,7 +31,7 @@ int Complain(const Error& error) {
 }
 
 void Work(const trainer::Options& options) {
-  trainer::Session session(options.admits(), options.shard_size);
+  trainer::Session session(options.admits(), options.shard_size, !options.save_dir.empty());
   session.MakeMesh();
   std::unique_ptr<trainer::Task> task;
   session.Agree([&] { task = trainer::MakeTask(options); });
@@ -39,6 +39,7 @@ void Work(const trainer::Options& options) {
   session.Agree(
       [&] { device = trainer::OpenDevice(options.device, trainer::LauncherLocalRank()); });
   trainer::Train(options, *task, device.get(), &session);
+  session.NoteEnd();
 }
 
 // Moments of parameters that are never used, and probabilities of bytes that never occur, decay
@@ -71,7 +72,14 @@ int main(int argc, char** argv) {
     return Complain(error);
   }
   try {
-    Work(*options);
+    while (true) {
+      try {
+        Work(*options);
+        break;
+      } catch (const trainer::AllLost&) {
+        // All ranks meet in the next life of the run.
+      }
+    }
   } catch (const Error& error) {
     return Complain(error);
   } catch (const std::bad_alloc&) {

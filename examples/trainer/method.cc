@@ -10,8 +10,7 @@
 
 namespace trainer {
 
-Method::Method(const Options& options, const Task& task, entrain_mesh_t* mesh,
-               entrain_shard_t* shard, bool join)
+Method::Method(const Options& options, const Task& task, Session* session, entrain_shard_t* shard)
     : on_gpu_(options.device != "cpu") {
   if (PresetOf(options.method).engine == Engine::kEveryStep) {
     Check(entrain_shard_set_gradients(shard, ENTRAIN_GRADIENTS_GLOBAL));
@@ -22,8 +21,15 @@ Method::Method(const Options& options, const Task& task, entrain_mesh_t* mesh,
   const std::string identity = IdentityOf(options, task.Entropy());
   config.identity = identity.c_str();
   entrain_edit_t* edit = nullptr;
-  Check(join ? entrain_edit_join(mesh, &config, 0, &edit)
-             : entrain_edit_create(mesh, &config, &edit));
+  const std::string admit_name = session->AdmitName("edit");
+  config.admit_name = session->revives() ? admit_name.c_str() : nullptr;
+  if (session->joins()) {
+    session->Join([&](int64_t wait_ns) {
+      return entrain_edit_join(session->mesh(), &config, wait_ns, &edit);
+    });
+  } else {
+    Check(entrain_edit_create(session->mesh(), &config, &edit));
+  }
   edit_.reset(edit);
   by_time_ = config.use_async != 0;
   late_ = config.overlap_steps > 0;

@@ -13,16 +13,17 @@
 
 #include "examples/trainer/api.h"
 #include "examples/trainer/flags.h"
+#include "examples/trainer/session.h"
 #include "examples/trainer/task.h"
 
 namespace trainer {
 
 class Method {
  public:
-  // `shard` must outlive the object. Collective. If `join` is true, this replica joins running
-  // replicas. Throws Error with the library's message if options contradict each other.
-  Method(const Options& options, const Task& task, entrain_mesh_t* mesh, entrain_shard_t* shard,
-         bool join);
+  // `session` and `shard` must outlive the object. Collective. If session->joins(), this replica
+  // joins running replicas. Throws Error with the library's message if options contradict each
+  // other.
+  Method(const Options& options, const Task& task, Session* session, entrain_shard_t* shard);
 
   // Must be called before each forward pass. Returns true if an exchange has begun.
   bool BeginForward(bool training, bool first_microbatch);

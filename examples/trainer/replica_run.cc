@@ -90,7 +90,7 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device,
       conditions_(options.conditions, options.seed, session->replicas()),
       device_(device),
       model_(session->mesh(), task, device, options.precision == "bf16", options.shard_prefetch),
-      method_(options, task, session->mesh(), model_.handle(), session->joins()),
+      method_(options, task, session, model_.handle()),
       inner_(options.inner, device, model_.masters().size()),
       pass_(task.NewPass(device)),
       books_(options, task.unit(), session, steps_, [this] { return Meter(); }),
@@ -205,6 +205,7 @@ void ReplicaRun::BeginStep(bool* synced) {
 // Must be called when an exchange has begun: then all replicas are at the same place of the run, and
 // a newcomer is one of them from its first exchange on.
 void ReplicaRun::DoWhatIsDue() {
+  session_->NoteExchange();
   if (EvaluationIsDue()) {
     const Validation validation = Evaluate();
     if (last_.has_value()) {

@@ -13,6 +13,8 @@ namespace {
 // The largest number of meetings that a rank of a restarted replica tries. Each restart of one of
 // the ranks uses up at most one meeting.
 constexpr int kMostMeetings = 1000;
+// A rank that joins the others looks after this time whether any are left.
+constexpr int64_t kJoinNs = 30'000'000'000;
 
 // The variables of torchrun and entrain-run, Open MPI, MPICH, and Slurm.
 using Variables = std::array<const char*, 4>;
@@ -28,6 +30,25 @@ int FirstOf(const Variables& variables) {
     }
   }
   return 0;
+}
+
+// Returns the number of ranks of the job.
+int LauncherRanks() {
+  return FirstOf({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"});
+}
+
+// Returns the address of the store that rank 0 serves, as entrain_comm_create_from_env does.
+std::string StoreOfRank0() {
+  const char* const address = std::getenv("MASTER_ADDR");
+  const char* const port = std::getenv("MASTER_PORT");
+  if (address == nullptr || port == nullptr) {
+    throw Error(
+        "neither ENTRAIN_STORE nor MASTER_ADDR and MASTER_PORT are set, and a rank that joins "
+        "others needs their store");
+  }
+  const std::string host(address);
+  return "tcp://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" +
+         std::to_string(std::atoi(port) + 1);
 }
 
 void AllReduce(entrain_comm_t* comm, void* values, int count, entrain_dtype_t dtype,
@@ -46,16 +67,26 @@ int LauncherLocalRank() {
   return FirstOf(kLocalRankVariables);
 }
 
-Session::Session(bool admit, int shard_size) : shard_size_(shard_size) {
+Session::Session(bool admit, int shard_size, bool saves) : shard_size_(shard_size) {
   const char* const restarts = std::getenv("ENTRAIN_RESTARTS");
-  joins_ = admit && restarts != nullptr && std::atoi(restarts) > 0;
-  if (joins_) {
-    StandAlone();
-    return;
+  const bool restarted = admit && restarts != nullptr && std::atoi(restarts) > 0;
+  if (admit) {
+    lives_ = Lives::Open(LauncherRank(), LauncherRanks(), saves);
   }
-  entrain_comm_t* comm = nullptr;
-  Check(entrain_comm_create_from_env(nullptr, &comm));
-  world_.reset(comm);
+  Lives::Way way = restarted ? Lives::Way::kJoin : Lives::Way::kMeet;
+  do {
+    if (lives_ != nullptr) {
+      way = lives_->Arrive(restarted || lives_->number() > 0);
+    }
+    if (way == Lives::Way::kOver) {
+      throw Error("the other ranks have finished the run", /*exit_code=*/0);
+    }
+    joins_ = way == Lives::Way::kJoin;
+    if (joins_) {
+      StandAlone();
+      return;
+    }
+  } while (!Meet());
   int32_t value = 0;
   Check(entrain_comm_rank(world_.get(), &value));
   rank_ = value;
@@ -65,23 +96,88 @@ Session::Session(bool admit, int shard_size) : shard_size_(shard_size) {
   ranks_left_ = ranks_;
 }
 
+// Makes the communicator of all ranks. Returns false if a rank was lost meanwhile, and all ranks can
+// meet again.
+bool Session::Meet() {
+  entrain_comm_t* comm = nullptr;
+  entrain_status_t status = ENTRAIN_OK;
+  if (!revives()) {
+    status = entrain_comm_create_from_env(nullptr, &comm);
+  } else {
+    const std::string name = "world-" + std::to_string(lives_->number());
+    entrain_comm_config_t config;
+    entrain_comm_config_init(&config);
+    config.store = lives_->store();
+    config.name = name.c_str();
+    config.rank = LauncherRank();
+    config.world_size = LauncherRanks();
+    status = entrain_comm_create(&config, &comm);
+  }
+  if (lives_ != nullptr &&
+      (status == ENTRAIN_PEER_LOST || (status == ENTRAIN_FAILED_PRECONDITION && revives()))) {
+    lives_->Fail();
+    return false;
+  }
+  Check(status);
+  world_.reset(comm);
+  if (lives_ != nullptr) {
+    lives_->Met();
+  }
+  return true;
+}
+
+void Session::Join(const std::function<entrain_status_t(int64_t wait_ns)>& join) {
+  entrain_status_t status = ENTRAIN_TIMED_OUT;
+  while (status == ENTRAIN_TIMED_OUT) {
+    if (lives_ != nullptr && !lives_->HasMembers()) {
+      lives_->Fail();
+      throw AllLost();
+    }
+    status = join(lives_ == nullptr ? 0 : kJoinNs);
+    if (lives_ == nullptr) {
+      break;
+    }
+  }
+  Check(status);
+  if (lives_ != nullptr) {
+    lives_->Joined();
+  }
+}
+
+std::string Session::AdmitName(const std::string& first) const {
+  return revives() ? first + "-" + std::to_string(lives_->number()) : first;
+}
+
+void Session::NoteExchange() {
+  if (lives_ != nullptr) {
+    lives_->Exchanged();
+  }
+}
+
+void Session::NoteEnd() {
+  if (lives_ != nullptr) {
+    lives_->Over();
+  }
+}
+
 // Makes a communicator of the ranks of a restarted replica. The ranks find each other in the job's
 // store. They are restarted one by one, and each may be killed again meanwhile. So a rank does not
 // know in which meeting all of them will be present, and tries one meeting after the other. A
 // meeting that is over, or that a rank has left, is refused at once.
 void Session::StandAlone() {
   rank_ = LauncherRank();
-  ranks_ = FirstOf({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"});
-  const char* const url = std::getenv("ENTRAIN_STORE");
-  if (url == nullptr) {
-    throw Error("ENTRAIN_STORE is not set, and a rank that joins others needs their store");
+  ranks_ = LauncherRanks();
+  StoreHandle opened;  // of rank 0, if ENTRAIN_STORE is not set
+  if (lives_ == nullptr) {
+    entrain_store_t* store = nullptr;
+    Check(entrain_store_open(StoreOfRank0().c_str(), 0, &store));
+    opened.reset(store);
   }
-  entrain_store_t* store = nullptr;
-  Check(entrain_store_open(url, 0, &store));
-  const std::string name = "replica of rank " + std::to_string(rank_ - rank_ % shard_size_);
+  const std::string name =
+      AdmitName("replica of rank " + std::to_string(rank_ - rank_ % shard_size_));
   entrain_comm_config_t config;
   entrain_comm_config_init(&config);
-  config.store = store;
+  config.store = lives_ != nullptr ? lives_->store() : opened.get();
   config.name = name.c_str();
   config.rank = rank_ % shard_size_;
   config.world_size = shard_size_;
@@ -92,7 +188,6 @@ void Session::StandAlone() {
        ++meeting) {
     status = entrain_comm_create(&config, &comm);
   }
-  entrain_store_destroy(store);
   Check(status);
   world_.reset(comm);
 }

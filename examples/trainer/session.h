@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "examples/trainer/api.h"
+#include "examples/trainer/lives.h"
 
 namespace trainer {
 
@@ -17,14 +19,22 @@ int LauncherRank();
 // Returns this process's number on its host from the launcher's variables, or 0 without a launcher.
 int LauncherLocalRank();
 
+// No rank is left that this rank could join. The process must make a new Session: all ranks meet in
+// the next life of the run.
+class AllLost final : public Error {
+ public:
+  AllLost() : Error("all ranks are lost") {}
+};
+
 class Session {
  public:
   // Joins the ranks that the launcher started (entrain-run, torchrun, mpirun, srun). If no
-  // launcher's variable is set, this process is a world of one rank. If `admit` is true,
-  // entrain-run --elastic may have restarted the processes of a replica of `shard_size` ranks.
-  // Restarted processes are a world of their own at first, and join the other ranks later. On them
-  // joins() returns true.
-  Session(bool admit, int shard_size);
+  // launcher's variable is set, this process is a world of one rank. If `admit` is true, a launcher
+  // may have restarted the processes of a replica of `shard_size` ranks. Restarted processes are a
+  // world of their own at first, and join the other ranks later. On them joins() returns true. If
+  // no rank is left that they could join, all ranks meet again, and revives() returns true. Throws
+  // Error with exit code 0 if the run is over. `saves`: the run saves checkpoints.
+  Session(bool admit, int shard_size, bool saves);
 
   // Divides the world into replicas. Collective.
   void MakeMesh();
@@ -40,6 +50,18 @@ class Session {
   void LookAround();
 
   bool joins() const { return joins_; }
+  // Returns true if all ranks of the run were lost before, so this run must continue from its last
+  // checkpoint. revived_steps: also if steps were made then.
+  bool revives() const { return lives_ != nullptr && lives_->number() > 0; }
+  bool revives_steps() const { return revives() && lives_->Stepped(); }
+  // Calls `join`, which waits for a time and returns a status, until the other ranks have taken this
+  // rank in. Throws Error if it fails, and AllLost if no rank is left that it could join.
+  void Join(const std::function<entrain_status_t(int64_t wait_ns)>& join);
+  // Returns the name under which newcomers of this life apply (admit_name), given the first one.
+  std::string AdmitName(const std::string& first) const;
+  // Must be called at each exchange, and at the end of the run.
+  void NoteExchange();
+  void NoteEnd();
   // For a rank that joins: sets the replica of this rank.
   void BecomeReplica(int replica);
 
@@ -76,10 +98,12 @@ class Session {
  private:
   void OverAll(const void* in, void* out, int count, entrain_dtype_t dtype, entrain_op_t op);
   void StandAlone();
+  bool Meet();
 
   const int shard_size_;
   bool joins_ = false;
-  Reduce reduce_;           // null: over world_
+  std::unique_ptr<Lives> lives_;  // null: no newcomers, or no store
+  Reduce reduce_;                 // null: over world_
   CommHandle world_;        // of the ranks that begin together; of a rank that joins, its replica
   CommHandle own_replica_;  // not the mesh's, so that its traffic is counted separately
   MeshHandle mesh_;

@@ -487,6 +487,39 @@ TEST_F(TrainTest, TwoReplicasAreReplacedOneAfterTheOther) {
   }
 }
 
+// All ranks are killed, one after the other before its replacement counts, or in one moment. They
+// meet again, continue from the last checkpoint, and a rank that is killed later is replaced.
+TEST_F(TrainTest, ARunOfWhichAllRanksWereLostContinuesFromItsLastCheckpoint) {
+  std::ofstream(Path("rank")) << "row=; [ $ENTRAIN_RESTARTS = 0 ] && row='\"step\":60,'\n"
+                              << "[ $RANK$ENTRAIN_RESTARTS = 11 ] && row='\"step\":200,'\n"
+                              << "if [ -n \"$row\" ]; then\n"
+                              << "  (until grep -qs \"$row\" " << Path("run.log")
+                              << "; do sleep 0.02; done; kill -9 $$) &\n"
+                              << "fi\n"
+                              << "exec " ENTRAIN_TRAIN " \"$@\"\n";
+  const std::string run =
+      "timeout 100 " ENTRAIN_RUN " -n 2 --elastic -- sh " + Path("rank") + " --data " +
+      Path("text") +
+      " --local-sgd-sync-interval 4"
+      " --hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --val-batches "
+      "4 --on-loss finish --admit exchange --steps 400 --step-ms 10 --log " +
+      Path("run.log") + " --summary " + Path("run.json");
+  const Outcome outcome = Shell(run + " --save-every 10 --save-dir " + Path("saves"));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_EQ(Count(outcome.output, "restarting it, 1 of 3"), 2) << outcome.output;
+  EXPECT_EQ(Count(outcome.output, "resuming from " + Path("saves") + "/step-000000"), 1)
+      << outcome.output;
+  EXPECT_EQ(Count(outcome.output, " joins"), 1) << outcome.output;
+  EXPECT_EQ(Summary("run")["steps"], 400);
+  EXPECT_TRUE(std::filesystem::exists(Path("saves/step-00000400.ckpt")));
+  std::filesystem::remove_all(Path("saves"));
+  // Without a checkpoint it does not begin anew.
+  std::filesystem::remove(Path("run.log"));
+  const Outcome lost = Shell(run);
+  EXPECT_NE(lost.code, 0) << lost.output;
+  EXPECT_THAT(lost.output, HasSubstr("no other rank has a communicator that it could join"));
+}
+
 // A process of another job (another seed) that comes to the store of a run by mistake is refused by
 // name, and the run is unharmed.
 TEST_F(TrainTest, AReplicaOfAnotherRunIsRefused) {
